@@ -1,0 +1,1 @@
+from kuiper._version import __version__

@@ -1,0 +1,661 @@
+"""The computational graph: operands, operators, attributes.
+
+An :class:`Operand` is a value; an :class:`Operator` computes operands from operands; an
+:class:`Attribute` is a constant tensor of an operator (a weight).  :class:`Graph` owns them
+all, and every change goes through it, so ``operand.producer`` and ``operand.uses`` cannot
+disagree with ``operator.inputs`` and ``operator.outputs``.
+
+This module knows nothing of files, of what an operator computes or of how it runs.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kuiper._dtypes import DTYPES
+from kuiper.errors import GraphError
+
+__all__ = ["Attribute", "Graph", "Operand", "Operator", "PostOp", "Use"]
+
+Shape = tuple["int | None", ...]
+
+
+class Attribute:
+    """A constant tensor of an operator, kept as the bytes of the archive.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Extents; ``()`` is a 0-d tensor with one element.
+    dtype : str
+        PNNX name of the element type, such as ``"f32"`` or ``"bf16"``.
+    raw : numpy.ndarray
+        The little-endian C-order bytes, uint8, 1-d.  Usually a view of a mapped file, so it
+        may be unaligned and read-only.
+    """
+
+    __slots__ = ("dtype", "raw", "shape")
+
+    def __init__(self, shape: Sequence[int], dtype: str, raw: np.ndarray):
+        self.shape = tuple(int(n) for n in shape)
+        self.dtype = dtype
+        self.raw = raw
+        expected = self.size * DTYPES[dtype].itemsize
+        if raw.dtype != np.uint8 or raw.ndim != 1 or raw.size != expected:
+            raise GraphError(
+                f"attribute {self.shape}{dtype} takes {expected} bytes, got "
+                f"{raw.dtype} {raw.shape}"
+            )
+
+    @classmethod
+    def from_array(cls, array: np.ndarray, dtype: str | None = None) -> Attribute:
+        """Make an attribute of a numpy array, by default with the array's own dtype."""
+        array = np.asarray(array)
+        if dtype is None:
+            dtype = next(d.name for d in DTYPES.values() if d.storage == array.dtype)
+        target = DTYPES[dtype]
+        if dtype == "bf16" and array.dtype != np.uint16:
+            array = _to_bfloat16(array)
+        if dtype == "c32":
+            pairs = np.ascontiguousarray(array, np.complex64).view(np.float32)
+            data = pairs.astype(np.float16)
+        else:
+            data = np.ascontiguousarray(array, dtype=target.storage)
+        return cls(array.shape, dtype, data.reshape(-1).view(np.uint8))
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        total = 1
+        for extent in self.shape:
+            total *= extent
+        return total
+
+    def numpy(self) -> np.ndarray:
+        """Return the values, zero-copy where numpy has the type.
+
+        bf16 is widened to float32 and c32 to complex64.  The result may be unaligned and
+        read-only.
+        """
+        if self.dtype == "bf16":
+            bits = np.frombuffer(self.raw, "<u2").astype(np.uint32) << 16
+            return bits.view(np.float32).reshape(self.shape)
+        if self.dtype == "c32":
+            pairs = np.frombuffer(self.raw, "<f2").astype(np.float32)
+            return pairs.view(np.complex64).reshape(self.shape)
+        return np.frombuffer(self.raw, DTYPES[self.dtype].storage).reshape(self.shape)
+
+    def float32(self) -> np.ndarray:
+        """Return the values as aligned C-order float32, copied only where that is needed."""
+        return np.require(self.numpy(), np.float32, ["C", "A"])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Attribute):
+            return NotImplemented
+        return (
+            self.shape == other.shape
+            and self.dtype == other.dtype
+            and np.array_equal(self.raw, other.raw)
+        )
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        return f"Attribute(({','.join(map(str, self.shape))}){self.dtype})"
+
+
+def _to_bfloat16(array: np.ndarray) -> np.ndarray:
+    """Round float32 to the upper 16 bits, half to even; NaN stays NaN."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(array), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+
+
+class Use(NamedTuple):
+    """One place where an operand is read: input number `slot` of `operator`."""
+
+    operator: Operator
+    slot: int
+
+
+class PostOp(NamedTuple):
+    """An elementwise step fused onto the output of an operator (oneDNN's term).
+
+    Attributes
+    ----------
+    type : str
+        ``"add"`` for a residual sum, else the type of an activation such as ``"nn.ReLU"``.
+    params : dict
+        The parameters of that activation.
+    slot : int or None
+        For ``"add"``: the input slot that holds the other summand.
+    """
+
+    type: str
+    params: Mapping[str, Any]
+    slot: int | None = None
+
+
+class Operand:
+    """A value that flows between operators.
+
+    Attributes
+    ----------
+    name : str
+        Unique in the graph.
+    shape : tuple of (int or None), or None
+        As annotated in the file (trace time); None inside marks a dynamic extent (``?``),
+        None alone an unknown or 0-d shape.  Never needed to run.
+    dtype : str or None
+        PNNX name of the annotated element type.
+    producer : Operator or None
+        The operator that computes it.
+    uses : tuple of Use
+        Where it is read, in the order in which the uses were made.
+    """
+
+    __slots__ = ("_uses", "dtype", "name", "producer", "shape")
+
+    def __init__(self, name: str, shape: Shape | None = None, dtype: str | None = None):
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self.producer: Operator | None = None
+        self._uses: list[Use] = []
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        return tuple(self._uses)
+
+    @property
+    def consumers(self) -> tuple[Operator, ...]:
+        """The operators that read the operand, each once."""
+        return tuple(dict.fromkeys(use.operator for use in self._uses))
+
+    def __repr__(self) -> str:
+        return f"%{self.name}"
+
+
+class Operator:
+    """A node of the graph.
+
+    Attributes
+    ----------
+    type : str
+        PyTorch's name as PNNX writes it: ``nn.Conv2d``, ``F.relu``, ``torch.cat``.
+    name : str
+        Unique in the graph.
+    inputs, outputs : tuple of Operand
+    input_keys : tuple of (str or None)
+        The keyword of each input slot (``$weight=3``), None where it is positional.
+    params : dict
+        Literal arguments: None, bool, int, float, complex, str, or tuples of these.
+    attributes : dict of str to Attribute
+    post_ops : tuple of PostOp
+        Elementwise steps fused onto the first output; made by passes, never by files.
+    location : str or None
+        ``file:line`` for messages.
+    """
+
+    __slots__ = (
+        "_inputs",
+        "_outputs",
+        "attributes",
+        "input_keys",
+        "location",
+        "name",
+        "params",
+        "post_ops",
+        "type",
+    )
+
+    def __init__(self, type: str, name: str):
+        self.type = type
+        self.name = name
+        self._inputs: list[Operand] = []
+        self._outputs: list[Operand] = []
+        self.input_keys: tuple[str | None, ...] = ()
+        self.params: dict[str, Any] = {}
+        self.attributes: dict[str, Attribute] = {}
+        self.post_ops: tuple[PostOp, ...] = ()
+        self.location: str | None = None
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        return tuple(self._inputs)
+
+    @property
+    def outputs(self) -> tuple[Operand, ...]:
+        return tuple(self._outputs)
+
+    @property
+    def label(self) -> str:
+        """How messages name the operator: ``file:line: operator 'conv1' (nn.Conv2d)``."""
+        where = f"{self.location}: " if self.location else ""
+        return f"{where}operator '{self.name}' ({self.type})"
+
+    def __repr__(self) -> str:
+        return f"<{self.type} '{self.name}'>"
+
+    def __str__(self) -> str:
+        arguments = [
+            f"{key}={operand!r}" if key else repr(operand)
+            for operand, key in zip(self._inputs, self.input_keys, strict=True)
+        ]
+        arguments += [f"{key}={value}" for key, value in self.params.items()]
+        arguments += [
+            f"{key}={','.join(map(str, a.shape))}:{a.dtype}" for key, a in self.attributes.items()
+        ]
+        outputs = ", ".join(_describe(operand) for operand in self._outputs)
+        text = f"{self.type}({', '.join(arguments)})"
+        for post in self.post_ops:
+            text += f" -> {post.type}"
+            text += f"({self._inputs[post.slot]!r})" if post.slot is not None else ""
+        return f"{outputs} = {text}" if outputs else text
+
+
+def _describe(operand: Operand) -> str:
+    if operand.shape is None:
+        return repr(operand)
+    extents = ",".join("?" if n is None else str(n) for n in operand.shape)
+    return f"{operand!r}:({extents}){operand.dtype or ''}"
+
+
+class Graph:
+    """A directed acyclic graph of operators; inputs and outputs are operators too.
+
+    ``pnnx.Input`` operators have one output and no input, ``pnnx.Output`` the reverse.
+    Iteration yields the operators in the order of insertion, which files keep topological;
+    :meth:`topological_order` computes such an order for any graph.
+    """
+
+    def __init__(self) -> None:
+        self._operators: dict[str, Operator] = {}
+        self._operands: dict[str, Operand] = {}
+
+    # -- reading ---------------------------------------------------------------------------
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        return tuple(self._operators.values())
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        return tuple(self._operands.values())
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        """What the ``pnnx.Input`` operators produce, in order."""
+        return tuple(
+            operand
+            for operator in self._operators.values()
+            if operator.type == "pnnx.Input"
+            for operand in operator.outputs
+        )
+
+    @property
+    def outputs(self) -> tuple[Operand, ...]:
+        """What the ``pnnx.Output`` operators read, in order."""
+        return tuple(
+            operand
+            for operator in self._operators.values()
+            if operator.type == "pnnx.Output"
+            for operand in operator.inputs
+        )
+
+    def __iter__(self) -> Iterator[Operator]:
+        return iter(self.operators)
+
+    def __len__(self) -> int:
+        return len(self._operators)
+
+    def operator(self, name: str) -> Operator:
+        """Return the operator called `name`; `KeyError` lists near names."""
+        return _lookup(self._operators, name, "operator")
+
+    def operand(self, name: str) -> Operand:
+        """Return the operand called `name`; `KeyError` lists near names."""
+        return _lookup(self._operands, name, "operand")
+
+    def has_operand(self, name: str) -> bool:
+        return name in self._operands
+
+    def has_operator(self, name: str) -> bool:
+        return name in self._operators
+
+    def find(self, type: str | None = None, name: str | None = None) -> list[Operator]:
+        """Return the operators whose type and name match shell patterns.
+
+        Examples
+        --------
+        >>> graph = Graph()
+        >>> _ = graph.add_operator("pnnx.Input", "in0", outputs=["0"])
+        >>> _ = graph.add_operator("nn.ReLU", "act", ["0"], ["1"])
+        >>> graph.find("nn.*")
+        [<nn.ReLU 'act'>]
+        """
+        from fnmatch import fnmatchcase
+
+        return [
+            operator
+            for operator in self._operators.values()
+            if (type is None or fnmatchcase(operator.type, type))
+            and (name is None or fnmatchcase(operator.name, name))
+        ]
+
+    def type_counts(self) -> Counter:
+        """Return how many operators there are of each type."""
+        return Counter(operator.type for operator in self._operators.values())
+
+    # -- changing --------------------------------------------------------------------------
+
+    def add_operand(
+        self, name: str, shape: Shape | None = None, dtype: str | None = None
+    ) -> Operand:
+        """Add an operand that nothing produces yet."""
+        if name in self._operands:
+            raise GraphError(f"operand '{name}' exists already")
+        operand = self._operands[name] = Operand(name, shape, dtype)
+        return operand
+
+    def add_operator(
+        self,
+        type: str,
+        name: str,
+        inputs: Iterable[Operand | str] = (),
+        outputs: Iterable[Operand | str] = (),
+        *,
+        params: Mapping[str, Any] | None = None,
+        attributes: Mapping[str, Attribute] | None = None,
+        input_keys: Sequence[str | None] | None = None,
+        location: str | None = None,
+    ) -> Operator:
+        """Add an operator; operands named by `str` are looked up, or made where missing."""
+        if name in self._operators:
+            raise GraphError(f"operator '{name}' exists already")
+        operator = Operator(type, name)
+        operator.params = dict(params or {})
+        operator.attributes = dict(attributes or {})
+        operator.location = location
+        sources = [self._resolve(operand) for operand in inputs]
+        targets = [self._resolve(operand) for operand in outputs]
+        keys = (None,) * len(sources) if input_keys is None else tuple(input_keys)
+        if len(keys) != len(sources):
+            raise GraphError(f"{operator.label}: {len(keys)} input keys for {len(sources)} inputs")
+        if len({t.name for t in targets}) != len(targets):
+            raise GraphError(f"{operator.label}: an operand stands twice among the outputs")
+        for operand in targets:
+            if operand.producer is not None:
+                raise GraphError(
+                    f"{operator.label}: operand '{operand.name}' is already produced by "
+                    f"{operand.producer.label}"
+                )
+        operator.input_keys = keys
+        self._operators[name] = operator
+        for slot, operand in enumerate(sources):
+            operator._inputs.append(operand)
+            operand._uses.append(Use(operator, slot))
+        for operand in targets:
+            operator._outputs.append(operand)
+            operand.producer = operator
+        return operator
+
+    def remove_operator(self, operator: Operator) -> None:
+        """Remove an operator; its outputs stay, without producer, while something reads them."""
+        self._check_owned(operator)
+        for operand in set(operator._inputs):
+            operand._uses = [use for use in operand._uses if use.operator is not operator]
+        for operand in operator._outputs:
+            operand.producer = None
+            if not operand._uses:
+                del self._operands[operand.name]
+        for operand in set(operator._inputs):
+            if operand.producer is None and not operand._uses:
+                self._operands.pop(operand.name, None)
+        del self._operators[operator.name]
+
+    def set_inputs(
+        self,
+        operator: Operator,
+        inputs: Sequence[Operand],
+        input_keys: Sequence[str | None] | None = None,
+    ) -> None:
+        """Give `operator` another list of inputs."""
+        self._check_owned(operator)
+        keys = (None,) * len(inputs) if input_keys is None else tuple(input_keys)
+        if len(keys) != len(inputs):
+            raise GraphError(f"{operator.label}: {len(keys)} input keys for {len(inputs)} inputs")
+        for operand in set(operator._inputs):
+            operand._uses = [use for use in operand._uses if use.operator is not operator]
+        operator._inputs = [self._resolve(operand) for operand in inputs]
+        operator.input_keys = keys
+        for slot, operand in enumerate(operator._inputs):
+            operand._uses.append(Use(operator, slot))
+
+    def set_outputs(self, operator: Operator, outputs: Sequence[Operand]) -> None:
+        """Let `operator` produce `outputs` instead; taken over from their producers."""
+        self._check_owned(operator)
+        for operand in operator._outputs:
+            operand.producer = None
+        for operand in outputs:
+            if operand.producer is not None:
+                operand.producer._outputs.remove(operand)
+            operand.producer = operator
+        dropped = [operand for operand in operator._outputs if operand.producer is None]
+        operator._outputs = list(outputs)
+        for operand in dropped:
+            if not operand._uses:
+                self._operands.pop(operand.name, None)
+
+    def replace_uses(self, old: Operand, new: Operand) -> None:
+        """Let everything that reads `old` read `new`."""
+        if old is new:
+            return
+        for use in old._uses:
+            use.operator._inputs[use.slot] = new
+            new._uses.append(use)
+        old._uses = []
+        if old.producer is None:
+            self._operands.pop(old.name, None)
+
+    def unique_name(self, prefix: str) -> str:
+        """Return a name that neither an operator nor an operand has."""
+        if prefix not in self._operators and prefix not in self._operands:
+            return prefix
+        number = 1
+        while f"{prefix}_{number}" in self._operators or f"{prefix}_{number}" in self._operands:
+            number += 1
+        return f"{prefix}_{number}"
+
+    def copy(self) -> Graph:
+        """Return an independent graph that shares the attributes' bytes."""
+        other = Graph()
+        for operand in self._operands.values():
+            other.add_operand(operand.name, operand.shape, operand.dtype)
+        for operator in self._operators.values():
+            twin = other.add_operator(
+                operator.type,
+                operator.name,
+                [operand.name for operand in operator.inputs],
+                [operand.name for operand in operator.outputs],
+                params=operator.params,
+                attributes=operator.attributes,
+                input_keys=operator.input_keys,
+                location=operator.location,
+            )
+            twin.post_ops = operator.post_ops
+        return other
+
+    # -- order and rules -------------------------------------------------------------------
+
+    def topological_order(self) -> list[Operator]:
+        """Return the operators so that each follows the producers of its inputs.
+
+        Kahn's algorithm; among the operators that are ready, the one inserted first comes
+        first, so a graph that is in order keeps its order.
+
+        Raises
+        ------
+        GraphError
+            If the graph has a cycle; the message names the operators on it.
+        """
+        position = {operator: i for i, operator in enumerate(self._operators.values())}
+        missing = {
+            operator: len({p for p in (o.producer for o in operator._inputs) if p is not None})
+            for operator in position
+        }
+        ready = [position[operator] for operator, count in missing.items() if count == 0]
+        heapq.heapify(ready)
+        operators = list(position)
+        order: list[Operator] = []
+        while ready:
+            operator = operators[heapq.heappop(ready)]
+            order.append(operator)
+            for consumer in dict.fromkeys(
+                c for operand in operator._outputs for c in operand.consumers
+            ):
+                missing[consumer] -= 1
+                if missing[consumer] == 0:
+                    heapq.heappush(ready, position[consumer])
+        if len(order) < len(operators):
+            cycle = self._find_cycle(set(operators) - set(order))
+            path = " -> ".join(f"'{operator.name}'" for operator in [*cycle, cycle[0]])
+            raise GraphError(f"the graph has a cycle: {path}")
+        return order
+
+    @staticmethod
+    def _find_cycle(stuck: set[Operator]) -> list[Operator]:
+        """Walk producers from a stuck operator until one repeats: that loop is a cycle."""
+        operator = min(stuck, key=lambda o: o.name)
+        seen: dict[Operator, int] = {}
+        walk: list[Operator] = []
+        while operator not in seen:
+            seen[operator] = len(walk)
+            walk.append(operator)
+            operator = next(o.producer for o in operator._inputs if o.producer in stuck)
+        return walk[seen[operator] :][::-1]
+
+    def verify(self) -> None:
+        """Check every rule of the graph.
+
+        Raises
+        ------
+        GraphError
+            If an operand is read but never produced, if the records of producer, inputs
+            and uses disagree, or if there is a cycle.
+        """
+        for name, operand in self._operands.items():
+            if operand.name != name:
+                raise GraphError(f"operand '{operand.name}' is filed under '{name}'")
+            if operand.producer is None:
+                readers = ", ".join(f"'{o.name}'" for o in operand.consumers) or "nothing"
+                raise GraphError(f"operand '{name}' has no producer; it is read by {readers}")
+            if operand not in operand.producer._outputs:
+                raise GraphError(
+                    f"operand '{name}' is not among the outputs of {operand.producer.label}"
+                )
+            for use in operand._uses:
+                if use.operator._inputs[use.slot] is not operand:
+                    raise GraphError(f"operand '{name}' is not input {use.slot} of {use.operator.label}")
+        for operator in self._operators.values():
+            if len(operator.input_keys) != len(operator._inputs):
+                raise GraphError(f"{operator.label}: input keys and inputs differ in number")
+            for slot, operand in enumerate(operator._inputs):
+                if self._operands.get(operand.name) is not operand:
+                    raise GraphError(f"{operator.label}: input '{operand.name}' is not in the graph")
+                if Use(operator, slot) not in operand._uses:
+                    raise GraphError(f"{operator.label}: use of '{operand.name}' is not recorded")
+            for operand in operator._outputs:
+                if operand.producer is not operator:
+                    raise GraphError(f"{operator.label}: '{operand.name}' has another producer")
+        self.topological_order()
+
+    def subgraph(
+        self, inputs: Sequence[Operand | str], outputs: Sequence[Operand | str]
+    ) -> Graph:
+        """Return the part that computes `outputs` from `inputs`, as a graph of its own.
+
+        Raises
+        ------
+        GraphError
+            If `outputs` need an operand that neither `inputs` nor an operator without
+            inputs (a constant) provides.
+        """
+        sources = [self.operand(o if isinstance(o, str) else o.name) for o in inputs]
+        targets = [self.operand(o if isinstance(o, str) else o.name) for o in outputs]
+        needed: set[Operator] = set()
+        pending = list(targets)
+        while pending:
+            operand = pending.pop()
+            if operand in sources or operand.producer in needed:
+                continue
+            operator = operand.producer
+            if operator is None or operator.type == "pnnx.Input":
+                raise GraphError(
+                    f"the subgraph needs operand '{operand.name}', which its inputs do not provide"
+                )
+            needed.add(operator)
+            pending.extend(operator._inputs)
+        part = Graph()
+        for number, operand in enumerate(sources):
+            part.add_operand(operand.name, operand.shape, operand.dtype)
+            part.add_operator("pnnx.Input", f"pnnx_input_{number}", outputs=[operand.name])
+        for operator in self._operators.values():
+            if operator not in needed:
+                continue
+            for operand in operator._outputs:
+                part.add_operand(operand.name, operand.shape, operand.dtype)
+            twin = part.add_operator(
+                operator.type,
+                operator.name,
+                [operand.name for operand in operator.inputs],
+                [operand.name for operand in operator.outputs],
+                params=operator.params,
+                attributes=operator.attributes,
+                input_keys=operator.input_keys,
+                location=operator.location,
+            )
+            twin.post_ops = operator.post_ops
+        for number, operand in enumerate(targets):
+            part.add_operator("pnnx.Output", f"pnnx_output_{number}", [operand.name])
+        return part
+
+    def __str__(self) -> str:
+        lines = [f"graph with {len(self._operators)} operators, {len(self._operands)} operands"]
+        for operator in self._operators.values():
+            lines.append(f"  {operator.name}: {operator}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Graph: {len(self._operators)} operators, {len(self.inputs)} inputs, "
+            f"{len(self.outputs)} outputs>"
+        )
+
+    def _resolve(self, operand: Operand | str) -> Operand:
+        if isinstance(operand, str):
+            found = self._operands.get(operand)
+            return self.add_operand(operand) if found is None else found
+        if self._operands.get(operand.name) is not operand:
+            raise GraphError(f"operand '{operand.name}' belongs to another graph")
+        return operand
+
+    def _check_owned(self, operator: Operator) -> None:
+        if self._operators.get(operator.name) is not operator:
+            raise GraphError(f"{operator.label} belongs to another graph")
+
+
+def _lookup(table: Mapping[str, Any], name: str, kind: str) -> Any:
+    try:
+        return table[name]
+    except KeyError:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, table, 3)
+        hint = f"; near names: {', '.join(near)}" if near else ""
+        raise KeyError(f"no {kind} '{name}' in the graph{hint}") from None
