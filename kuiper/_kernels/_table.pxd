@@ -16,9 +16,28 @@ ctypedef void (*gemm_fn)(
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
+# y[i] = f(x[i]; p0, p1) for i < n; y may be x.  Functions are numbered in elementwise.pyx.
+ctypedef void (*unary_fn)(Py_ssize_t n, const float* x, float* y, float p0, float p1) noexcept nogil
+
+# Depthwise taps: y[i, c] = clamp(bias[c] + sum_t rows[t * m + i][c] * weight[t, c] + residual[i, c])
+# for m pixels and all channels; weights come in blocks of `lanes` channels: bias, then the taps.
+ctypedef void (*dwconv_fn)(
+    Py_ssize_t m, Py_ssize_t taps, Py_ssize_t channels, const float* const* rows,
+    const float* weights, float* y, Py_ssize_t ldy,
+    const float* residual, Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil
+
+cdef enum:
+    MAX_UNARY = 64
+
 ctypedef struct kernels_t:
     int lanes
     # GEMM: rows and columns of the register tile; gemm[m] handles m rows, 1 <= m <= mr
     int mr
     int nr
     gemm_fn[MAX_MR + 1] gemm
+    # depthwise convolution: up to dw_m pixels a call
+    int dw_m
+    dwconv_fn dwconv
+    # elementwise functions of one tensor, by number
+    unary_fn[MAX_UNARY] unary
