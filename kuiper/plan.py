@@ -97,9 +97,7 @@ class Plan:
         self._output_slots = tuple(
             value.slot if isinstance(value, Value) else None for value in outputs
         )
-        self._slots = [
-            buffer.offset if buffer.kind == "arena" else buffer.array for buffer in self.buffers
-        ]
+        self._slots = [_home(buffer) for buffer in self.buffers]
         self._segments = _segments(self.steps)
         self._contexts: list[Context] = []
         self._lock = threading.Lock()
@@ -160,6 +158,19 @@ class Plan:
                 context.detach(slot)
         with self._lock:
             self._contexts.append(context)
+
+
+def _home(buffer: Buffer):
+    """Return what a context's slot table holds for a buffer before a run.
+
+    Weights are packed copies of the file's bytes; the originals are only mapped, and a step that
+    reads one as it is gets it aligned.
+    """
+    if buffer.kind == "arena":
+        return buffer.offset
+    if buffer.kind == "constant" and buffer.first >= 0:
+        return np.require(buffer.array, requirements=["C", "A"])
+    return None
 
 
 def _segments(steps) -> list:
@@ -360,7 +371,7 @@ class _Planner:
             return
         rule = find_record(operator.type)
         attributes = {
-            key: self.constant_value(spec.constant, operator)
+            key: self.constant_value(spec.constant)
             for key, spec in self.attribute_specs[operator].items()
         }
         if all(isinstance(self.specs[o], Host) for o in operator.outputs) and not any(
@@ -410,17 +421,14 @@ class _Planner:
         self.buffers.append(buffer)
         return Value(buffer, shape, strides, 0, dtype)
 
-    def constant_value(self, array: np.ndarray, owner: Operator | None = None) -> Value:
+    def constant_value(self, array: np.ndarray) -> Value:
         """Return the value of a constant array, one buffer for each array."""
         key = id(array)
         if key not in self.constants:
-            aligned = np.require(array, requirements=["C", "A"])
-            buffer = Buffer(len(self.buffers), aligned.nbytes, "constant", aligned)
+            buffer = Buffer(len(self.buffers), array.nbytes, "constant", array)
             self.buffers.append(buffer)
-            value = Value(
-                buffer, aligned.shape, contiguous_strides(aligned.shape), 0, aligned.dtype, array
-            )
-            self.constants[key] = value
+            strides = contiguous_strides(array.shape)
+            self.constants[key] = Value(buffer, array.shape, strides, 0, array.dtype, array)
         return self.constants[key]
 
     def add_copy(self, source: Value, target: Value, name: str) -> None:
@@ -458,6 +466,10 @@ class Binder:
     def post_ops(self):
         """The fused elementwise steps that this operator has to apply to its output."""
         return self.operator.post_ops
+
+    def output_spec(self, index: int = 0) -> TensorSpec:
+        """Return the inferred shape and dtype of an output."""
+        return self._planner.specs[self.operator.outputs[index]]
 
     def operand_value(self, slot: int) -> Value:
         """Return the value of input number `slot`."""

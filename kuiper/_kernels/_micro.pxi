@@ -9,6 +9,7 @@ from kuiper._kernels._table cimport kernels_t
 include "_vec.pxi"
 include "_micro_gemm.pxi"
 include "_micro_dwconv.pxi"
+include "_micro_gather.pxi"
 
 cdef kernels_t kernels
 
@@ -17,6 +18,7 @@ cdef void fill_table() noexcept:
     kernels.lanes = LANES
     fill_gemm(&kernels)
     fill_dwconv(&kernels)
+    fill_gather(&kernels)
 
 
 fill_table()

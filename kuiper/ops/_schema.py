@@ -316,10 +316,16 @@ def resolve(
         else:
             found[name] = value
 
-    for name in operator.params:
-        take(name, operator.params[name])
     for name in operator.attributes:
         take(name, attributes.get(name))
+    for name, value in operator.params.items():
+        if isinstance(value, bool) and isinstance(by_name.get(name), Tensor):
+            # Modules say with a word whether they have a bias; the tensor itself is an attribute.
+            if value != (name in operator.attributes):
+                has = "is missing" if value else "is there"
+                faults.append(f"argument '{name}' is {value}, but the tensor '{name}' {has}")
+            continue
+        take(name, value)
     positional: list[Operand] = []
     for slot, (operand, key) in enumerate(zip(operator.inputs, operator.input_keys, strict=True)):
         if slot in post_slots:
