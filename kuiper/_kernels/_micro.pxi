@@ -8,6 +8,7 @@ from kuiper._kernels._table cimport kernels_t
 
 include "_vec.pxi"
 include "_micro_gemm.pxi"
+include "_micro_move.pxi"
 
 cdef kernels_t kernels
 
@@ -15,6 +16,7 @@ cdef kernels_t kernels
 cdef void fill_table() noexcept:
     kernels.lanes = LANES
     fill_gemm(&kernels)
+    fill_move(&kernels)
 
 
 fill_table()

@@ -16,9 +16,16 @@ ctypedef void (*gemm_fn)(
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
+# y[b * ldy + a] = x[a * ldx + b] for a < n_a, b < n_b; elements of any 32-bit type
+ctypedef void (*transpose_fn)(
+    const float* x, Py_ssize_t ldx, float* y, Py_ssize_t ldy, Py_ssize_t n_a, Py_ssize_t n_b,
+) noexcept nogil
+
 ctypedef struct kernels_t:
     int lanes
     # GEMM: rows and columns of the register tile; gemm[m] handles m rows, 1 <= m <= mr
     int mr
     int nr
     gemm_fn[MAX_MR + 1] gemm
+    # data movement
+    transpose_fn transpose
