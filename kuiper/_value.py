@@ -67,9 +67,11 @@ class Buffer:
         What a constant buffer holds.
     first, last : int
         Numbers of the steps between which an arena buffer is in use.
+    offset : int
+        Where an arena buffer lies, in bytes.
     """
 
-    __slots__ = ("array", "first", "kind", "last", "n_bytes", "slot")
+    __slots__ = ("array", "first", "kind", "last", "n_bytes", "offset", "slot")
 
     def __init__(self, slot: int, n_bytes: int, kind: str, array: np.ndarray | None = None):
         self.slot = slot
@@ -78,6 +80,7 @@ class Buffer:
         self.array = array
         self.first = -1
         self.last = -1
+        self.offset = 0
 
 
 class Value:

@@ -190,3 +190,14 @@ cdef class Context:
         """Forget the array in `slot`."""
         self.held[slot] = None
         self.slots[slot] = NULL
+
+    def view(self, value):
+        """Return a plan value as an array over this context's memory."""
+        held = self.held[value.slot]
+        if held is None:
+            start = self.slots[value.slot] - <char*> <uintptr_t> self.arena.ctypes.data
+            flat = self.arena[start:start + value.buffer.n_bytes].view(value.dtype)
+        else:
+            flat = held.reshape(-1)
+        strides = [stride * value.dtype.itemsize for stride in value.strides]
+        return np.lib.stride_tricks.as_strided(flat[value.offset:], value.shape, strides)

@@ -24,8 +24,9 @@ cdef inline Py_ssize_t share_start(Py_ssize_t total, Py_ssize_t part, Py_ssize_t
 cdef class Step:
     cdef step_fn run
     cdef const void* params          # the subclass's own struct; lives as long as the step
-    cdef Py_ssize_t max_parts        # how many shares are worth having; 1 = serial
-    cdef readonly object keep        # what the pointers in params point into
+    cdef public Py_ssize_t max_parts        # how many shares are worth having; 1 = serial
+    cdef public object keep          # what the pointers in params point into
+    cdef readonly list slots         # of the operands it touches, for their lifetimes
     cdef public str name             # the operator's name, for profiles
     cdef public str kind             # the kernel's name, for profiles
     cdef public double flops         # multiply and add counted apart
