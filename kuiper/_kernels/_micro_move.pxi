@@ -72,14 +72,17 @@ cdef void transpose(
     Source : Eklundh's butterfly on tiles of LANES x LANES
     """
     cdef Py_ssize_t tiles_a = (n_a + LANES - 1) // LANES, tiles_b = (n_b + LANES - 1) // LANES
+    # Rows that lie a power of two apart share few sets of the cache, so lines that are only partly
+    # used are lost before the next tile comes for the rest: go along those rows first.
+    cdef bint along_y = (ldy & -ldy) > (ldx & -ldx)
     cdef Py_ssize_t i, j, a, b
     if n_a >= LANES and n_b >= LANES:
         # The last tile of a row or column is moved back to be a full one; what it writes again is
         # what stands there already.
-        for i in range(tiles_a):
-            a = least(i * LANES, n_a - LANES)
-            for j in range(tiles_b):
-                b = least(j * LANES, n_b - LANES)
+        for i in range(tiles_b if along_y else tiles_a):
+            for j in range(tiles_a if along_y else tiles_b):
+                a = least((j if along_y else i) * LANES, n_a - LANES)
+                b = least((i if along_y else j) * LANES, n_b - LANES)
                 transpose_tile(x + a * ldx + b, ldx, y + b * ldy + a, ldy)
     elif n_a == 2 and ldy == 2:
         interleave(2, x, ldx, y, n_b)
