@@ -123,8 +123,8 @@ cdef void block_transposed(
 cdef inline void block_of_items(
     const copy_t* p, const item_t* x, item_t* y, Py_ssize_t n_a, Py_ssize_t n_b
 ) noexcept nogil:
-    cdef Py_ssize_t xa = p.xa // <Py_ssize_t> sizeof(item_t), xb = p.xb // <Py_ssize_t> sizeof(item_t)
-    cdef Py_ssize_t ya = p.ya // <Py_ssize_t> sizeof(item_t), yb = p.yb // <Py_ssize_t> sizeof(item_t)
+    cdef Py_ssize_t size = sizeof(item_t)
+    cdef Py_ssize_t xa = p.xa // size, xb = p.xb // size, ya = p.ya // size, yb = p.yb // size
     cdef Py_ssize_t a, b
     cdef item_t item
     if xa == 0 and ya == 1:
