@@ -7,6 +7,7 @@ from cpython.pycapsule cimport PyCapsule_New
 from kuiper._kernels._table cimport kernels_t
 
 include "_vec.pxi"
+include "_micro_move.pxi"
 include "_micro_gemm.pxi"
 include "_micro_dwconv.pxi"
 include "_micro_gather.pxi"
@@ -16,6 +17,7 @@ cdef kernels_t kernels
 
 cdef void fill_table() noexcept:
     kernels.lanes = LANES
+    fill_move(&kernels)
     fill_gemm(&kernels)
     fill_dwconv(&kernels)
     fill_gather(&kernels)

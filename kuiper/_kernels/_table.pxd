@@ -6,6 +6,11 @@
 cdef enum:
     MAX_MR = 14
 
+# y[b * ldy + a] = x[a * ldx + b] for a < n_a, b < n_b; elements of any 32-bit type
+ctypedef void (*transpose_fn)(
+    const float* x, Py_ssize_t ldx, float* y, Py_ssize_t ldy, Py_ssize_t n_a, Py_ssize_t n_b,
+) noexcept nogil
+
 # y[i, j] = clamp(bias[j] + sum_t sum_k rows[t * m + i][k] * panel[t * kc + k, j] + residual[i, j])
 #
 # m, the number of rows, is fixed per function; n <= nr columns are stored.  The panel starts with
@@ -38,6 +43,8 @@ cdef enum:
 
 ctypedef struct kernels_t:
     int lanes
+    # data movement
+    transpose_fn transpose
     # GEMM: rows and columns of the register tile; gemm[m] handles m rows, 1 <= m <= mr
     int mr
     int nr
