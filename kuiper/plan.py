@@ -31,7 +31,7 @@ from kuiper.ir import Graph, Operand, Operator
 from kuiper.ops import find_record
 from kuiper.ops._schema import Host, attribute_spec, resolve
 
-__all__ = ["Binder", "Plan", "PythonStep", "make_plan"]
+__all__ = ["Binder", "Plan", "PythonStep", "infer_specs", "leaf_operands", "make_plan"]
 
 
 class PythonStep:
@@ -169,7 +169,8 @@ def _home(buffer: Buffer):
     if buffer.kind == "arena":
         return buffer.offset
     if buffer.kind == "constant" and buffer.first >= 0:
-        return np.require(buffer.array, requirements=["C", "A"])
+        dtype = np.float32 if buffer.array.dtype == np.float16 else None
+        return np.require(buffer.array, dtype, ["C", "A"])
     return None
 
 
@@ -220,6 +221,14 @@ def make_plan(
     return _Planner(graph, inputs, n_threads, {} if cache is None else cache).plan()
 
 
+def infer_specs(graph: Graph, inputs: Mapping[Operand, TensorSpec]) -> dict[Operand, Any]:
+    """Return the shape and dtype (or the known value) of every operand."""
+    planner = _Planner(graph, inputs, 1, {})
+    for operator in planner.order:
+        planner.infer(operator)
+    return planner.specs
+
+
 class _Planner:
     def __init__(self, graph, inputs, n_threads, cache):
         self.graph = graph
@@ -241,7 +250,7 @@ class _Planner:
     def plan(self) -> Plan:
         for operator in self.order:
             self.infer(operator)
-        output_operands = [leaf for operand in self.graph.outputs for leaf in _leaves(operand)]
+        output_operands = [leaf for operand in self.graph.outputs for leaf in leaf_operands(operand)]
         self.place_outputs(output_operands)
         self.place_concatenations()
         for operator in self.order:
@@ -371,7 +380,7 @@ class _Planner:
             return
         rule = find_record(operator.type)
         attributes = {
-            key: self.constant_value(spec.constant)
+            key: self.constant_value(spec.constant, spec.dtype)
             for key, spec in self.attribute_specs[operator].items()
         }
         if all(isinstance(self.specs[o], Host) for o in operator.outputs) and not any(
@@ -421,14 +430,15 @@ class _Planner:
         self.buffers.append(buffer)
         return Value(buffer, shape, strides, 0, dtype)
 
-    def constant_value(self, array: np.ndarray) -> Value:
+    def constant_value(self, array: np.ndarray, dtype=None) -> Value:
         """Return the value of a constant array, one buffer for each array."""
+        dtype = array.dtype if dtype is None else dtype
         key = id(array)
         if key not in self.constants:
             buffer = Buffer(len(self.buffers), array.nbytes, "constant", array)
             self.buffers.append(buffer)
             strides = contiguous_strides(array.shape)
-            self.constants[key] = Value(buffer, array.shape, strides, 0, array.dtype, array)
+            self.constants[key] = Value(buffer, array.shape, strides, 0, dtype, array)
         return self.constants[key]
 
     def add_copy(self, source: Value, target: Value, name: str) -> None:
@@ -623,11 +633,11 @@ def _layout_of(value: Value, spec: TensorSpec):
     return "contiguous"
 
 
-def _leaves(operand: Operand) -> list[Operand]:
-    """Return the tensors of a possibly nested tuple, depth first."""
+def leaf_operands(operand: Operand) -> list[Operand]:
+    """Return the operands of a possibly nested tuple, depth first."""
     producer = operand.producer
     if producer is not None and producer.type in ("prim::TupleConstruct", "prim::ListConstruct"):
-        return [leaf for item in producer.inputs for leaf in _leaves(item)]
+        return [leaf for item in producer.inputs for leaf in leaf_operands(item)]
     return [operand]
 
 

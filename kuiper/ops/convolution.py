@@ -107,7 +107,7 @@ def _check_weight(a, spatial: int, in_axis: int) -> None:
         raise ShapeError(
             f"the input has shape {a.input.shape} with {got} channels, expected {in_channels}"
         )
-    if a.input.dtype != np.float32 or a.weight.dtype not in (np.float32, np.float16):
+    if a.input.dtype != np.float32 or a.weight.dtype != np.float32:
         raise ShapeError(
             f"the input is {a.input.dtype} and the weight {a.weight.dtype}, expected float32"
         )
