@@ -1,0 +1,145 @@
+"""What every script of the benchmark shares: cache layout, inputs, comparison, numbers.
+
+Needs numpy alone, so that it may be imported by the interpreter of any runtime.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent
+
+
+def default_cache() -> Path:
+    """Return the folder for exported models: ``kuiper-benchmarks`` in the user's cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "kuiper-benchmarks"
+
+
+def model_folder(cache: Path, model: str, batch: int) -> Path:
+    """Return where the exports of `model` at `batch` lie; the names inside are fixed.
+
+    ``model.pnnx.param/.bin``, ``model.onnx``, ``model.ncnn.param/.bin`` and
+    ``model.torchscript.pt``. One folder higher stand ``weights.pt`` and ``input_shape.txt``.
+    """
+    return Path(cache) / model / f"b{batch}"
+
+
+def read_input_shape(cache: Path, model: str) -> tuple[int, ...]:
+    """Return the shape of one image, (channels, height, width), of an exported model."""
+    text = (Path(cache) / model / "input_shape.txt").read_text()
+    return tuple(int(extent) for extent in text.split())
+
+
+def exported_models(cache: Path, batch: int) -> list[str]:
+    """List the models whose export at `batch` is complete."""
+    cache = Path(cache)
+    if not cache.is_dir():
+        return []
+    return sorted(p.name for p in cache.iterdir() if (p / f"b{batch}" / "complete").exists())
+
+
+def images(shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Return random pictures: smooth blobs, edges and some noise, mean 0 and deviation 1.
+
+    White noise would not do: after a global average every such image looks alike, and an
+    engine that mixed up its inputs would still agree with the reference.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        (batch, channels, height, width).
+    seed : int
+        The same seed gives the same pictures everywhere.
+
+    Returns
+    -------
+    ndarray of float32, C-contiguous
+    """
+    generator = np.random.default_rng(seed)
+    batch, channels, height, width = shape
+    picture = np.zeros(shape, np.float32)
+    for cell, amplitude in ((64, 1.0), (32, 0.7), (8, 0.4), (1, 0.2)):
+        rows, columns = -(-height // cell), -(-width // cell)
+        coarse = generator.standard_normal((batch, channels, rows, columns), np.float32)
+        fine = coarse.repeat(cell, axis=2).repeat(cell, axis=3)[:, :, :height, :width]
+        picture += amplitude * fine
+    picture -= picture.mean(axis=(1, 2, 3), keepdims=True)
+    picture /= picture.std(axis=(1, 2, 3), keepdims=True)
+    return np.ascontiguousarray(picture)
+
+
+def relative_error(actual: list[np.ndarray], expected: list[np.ndarray]) -> float:
+    """Return max |actual - expected| / max |expected|, the worst over the outputs.
+
+    Infinite where the number of outputs, a shape, or a value that is not finite makes the
+    results incomparable.
+    """
+    if len(actual) != len(expected):
+        return float("inf")
+    worst = 0.0
+    for got, want in zip(actual, expected, strict=True):
+        if got.shape != want.shape or not np.isfinite(got).all():
+            return float("inf")
+        error = np.abs(got.astype(np.float64) - want).max() / np.abs(want).max()
+        worst = max(worst, float(error))
+    return worst
+
+
+def variation(first: list[np.ndarray], second: list[np.ndarray]) -> float:
+    """Return how much the outputs for two inputs differ, relative to their size.
+
+    The mean of |first - second| over the mean of |first|, the smallest over the outputs:
+    0 for an engine that ignores its input.
+    """
+    return min(
+        float(np.abs(a - b).mean() / max(np.abs(a).mean(), 1e-30))
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def machine() -> dict[str, str]:
+    """Describe the machine: processor, cores usable by this process, kernel, memory."""
+    facts = {"system": f"{platform.system()} {platform.release()}", "machine": platform.machine()}
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                facts["processor"] = value.strip()
+            elif key.strip() == "flags":
+                known = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
+                facts["features"] = " ".join(f for f in known if f in value.split())
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemTotal"):
+                facts["memory"] = f"{int(line.split()[1]) / 2**20:.0f} GiB"
+    except OSError:
+        facts["processor"] = platform.processor()
+    if hasattr(os, "sched_getaffinity"):
+        facts["cores"] = f"{len(os.sched_getaffinity(0))} cores"
+    else:
+        facts["cores"] = f"{os.cpu_count()} cores"
+    return facts
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """Lay out a Markdown table; the first column is left-aligned, the others right-aligned."""
+    cells = [header, *rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+
+    def line(row: list[str]) -> str:
+        padded = [row[0].ljust(widths[0])]
+        padded += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        return "| " + " | ".join(padded) + " |"
+
+    rule = "| " + " | ".join(["-" * widths[0]] + ["-" * (w - 1) + ":" for w in widths[1:]]) + " |"
+    return "\n".join([line(header), rule, *(line(row) for row in rows)])
+
+
+def split_names(text: str) -> list[str]:
+    """Split a comma-separated command-line value, dropping blanks."""
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -1,0 +1,283 @@
+"""Turn the figures of :mod:`peers` into tables, a Markdown page and a picture."""
+
+from __future__ import annotations
+
+from math import exp, log
+from pathlib import Path
+
+from common import table
+
+NOISY = 0.15
+
+
+def is_kuiper(cell: dict) -> bool:
+    """Tell kuiper, from whatever checkout, from a peer."""
+    return cell["runtime"].partition("@")[0] == "kuiper"
+
+
+def column(runtime: str) -> str:
+    """Return the heading of a runtime: a checkout goes by the name of its folder."""
+    name, at, folder = runtime.partition("@")
+    return f"{name}@{Path(folder).resolve().name}" if at else name
+
+
+def milliseconds(value: float) -> str:
+    """Format a time with three significant digits."""
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def fastest_peer(cells: list[dict]) -> dict | None:
+    """Return the cell of the fastest runtime besides kuiper, None where no peer has a figure."""
+    peers = [cell for cell in cells if "ms" in cell and not is_kuiper(cell)]
+    return min(peers, key=lambda cell: cell["ms"], default=None)
+
+
+def groups(results: dict) -> dict[tuple[int, int], dict[str, list[dict]]]:
+    """Sort the cells by (threads, batch) and then by model, in the order of measurement."""
+    sorted_cells: dict = {}
+    for cell in results["cells"]:
+        of_setting = sorted_cells.setdefault((cell["threads"], cell["batch"]), {})
+        of_setting.setdefault(cell["model"], []).append(cell)
+    return sorted_cells
+
+
+def ratios(models: dict[str, list[dict]], runtime: str) -> dict[str, float]:
+    """Return time / time of the fastest peer of `runtime` for each model that has both."""
+    found = {}
+    for model, cells in models.items():
+        fastest = fastest_peer(cells)
+        for cell in cells:
+            if cell["runtime"] == runtime and "ms" in cell and fastest is not None:
+                found[model] = cell["ms"] / fastest["ms"]
+    return found
+
+
+def geometric_mean(values) -> float:
+    """Return the geometric mean of positive numbers."""
+    values = list(values)
+    return exp(sum(log(value) for value in values) / len(values))
+
+
+def setting_title(threads: int, batch: int) -> str:
+    """Name a setting, e.g. "2 threads, batch 1"."""
+    return f"{threads} thread{'s' if threads > 1 else ''}, batch {batch}"
+
+
+def setting_table(models: dict[str, list[dict]]) -> str:
+    """Lay out one setting: milliseconds per call, and in brackets the ratio to the best peer.
+
+    "-" stands where there is no figure (the notes say why), "~" before a figure during which
+    other processes used the machine.
+    """
+    runtimes = list(dict.fromkeys(c["runtime"] for cells in models.values() for c in cells))
+    rows = []
+    for model, cells in models.items():
+        fastest = fastest_peer(cells)
+        by_runtime = {cell["runtime"]: cell for cell in cells}
+        row = [model]
+        for runtime in runtimes:
+            cell = by_runtime.get(runtime, {})
+            if "ms" not in cell:
+                row.append("-")
+                continue
+            text = ("~" if cell["foreign"] > NOISY else "") + milliseconds(cell["ms"])
+            if fastest is not None:
+                text += f" ({cell['ms'] / fastest['ms']:.2f})"
+            row.append(text)
+        row.append(fastest["runtime"] if fastest else "-")
+        rows.append(row)
+    means = []
+    for runtime in runtimes:
+        of_runtime = ratios(models, runtime)
+        means.append(f"{geometric_mean(of_runtime.values()):.2f}" if of_runtime else "-")
+    rows.append(["geometric mean of the ratios", *means, ""])
+    return table(["model", *(column(r) for r in runtimes), "fastest peer"], rows)
+
+
+def notes(results: dict) -> list[str]:
+    """Say once per runtime and reason where there is no figure."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for cell in results["cells"]:
+        if "note" in cell:
+            key = column(cell["runtime"]), cell["note"]
+            models = reasons.setdefault(key, [])
+            if cell["model"] not in models:
+                models.append(cell["model"])
+    return [
+        f"{runtime}: {reason} ({', '.join(models)})"
+        for (runtime, reason), models in reasons.items()
+    ]
+
+
+def versions(results: dict) -> list[str]:
+    """List the runtimes with their versions and the largest difference to PyTorch."""
+    lines = []
+    for runtime in dict.fromkeys(cell["runtime"] for cell in results["cells"]):
+        cells = [c for c in results["cells"] if c["runtime"] == runtime and "version" in c]
+        if cells:
+            measured = [c for c in cells if "ms" in c]
+            worst = max(measured, key=lambda c: c["error"], default=None)
+            text = f"{column(runtime)} {cells[-1]['version']}"
+            if worst is not None:
+                text += f", at most {worst['error']:.1e} from PyTorch ({worst['model']})"
+            lines.append(text)
+    return lines
+
+
+def describe_machine(results: dict) -> str:
+    """Return the machine, the date and the variant of kuiper in one line."""
+    facts = [*results["machine"].values(), results["date"]]
+    if results["isa"]:
+        facts.append(f"KUIPER_ISA={results['isa']}")
+    return ", ".join(facts)
+
+
+def progress(cells: list[dict]) -> str:
+    """Return one line on a model just measured."""
+    first = cells[0]
+    parts = [
+        f"{column(c['runtime'])} {milliseconds(c['ms'])}" if "ms" in c else f"{c['runtime']} -"
+        for c in cells
+    ]
+    setting = setting_title(first["threads"], first["batch"])
+    return f"{first['model']}, {setting}: " + "  ".join(parts)
+
+
+def text(results: dict) -> str:
+    """Return everything that there is to say, for the terminal."""
+    parts = []
+    for (threads, batch), models in groups(results).items():
+        parts += ["", f"{setting_title(threads, batch)}: ms per call (ratio to the fastest peer)"]
+        parts.append(setting_table(models))
+    parts.append("")
+    parts += versions(results)
+    parts += [f"no figure: {note}" for note in notes(results)]
+    facts = results["machine"]
+    parts.append(
+        ", ".join(facts.values()) + (f", KUIPER_ISA={results['isa']}" * bool(results["isa"]))
+    )
+    return "\n".join(parts)
+
+
+PAGE = """\
+# How fast is kuiper?
+
+Milliseconds per call, lower is better; in brackets the ratio to the fastest runtime besides
+kuiper, so that a figure below 1 in kuiper's column means faster than every other. `~` marks a
+figure during which other programs used the machine, `-` that there is none (see the notes).
+
+{pictures}{tables}
+## The machine and the runtimes
+
+{facts}
+
+## How it is measured
+
+- The same seeded PyTorch module is exported for every runtime: pnnx for kuiper, ONNX for
+  onnxruntime and OpenVINO, pnnx's ncnn files for ncnn, TorchScript for PyTorch. Shapes are fixed.
+- All compute in float32: OpenVINO gets `INFERENCE_PRECISION_HINT=f32`, ncnn has 16-bit storage
+  off. Everything else is at the setting that each recommends for latency.
+- Each runtime lives in a process of its own, asleep while another is timed, because spinning
+  thread pools in one process spoil each other. Bursts of {seconds} s are interleaved over
+  {rounds} rounds in a rotating order; a burst counts by its median call, a runtime by the median
+  of its bursts.
+- The call is timed as a Python user makes it: numpy array in, numpy array out.
+- Outputs of every burst are compared with eager PyTorch in the same run, on two inputs. A result
+  further away than 1e-4 (kuiper) or 1e-3 (the others), relative to the largest value, does not
+  count.
+
+Repeat it with `benchmarks/README.md`. This page is written by `benchmarks/peers.py --write`.
+"""
+
+COLOURS = {
+    "kuiper": "#d62728",
+    "onnxruntime": "#1f77b4",
+    "openvino": "#7048b0",
+    "ncnn": "#2ca02c",
+    "torch": "#9a9a9a",
+    "torchscript": "#e08a1e",
+    "torch-compile": "#17a2b8",
+}
+
+
+def picture(models: dict[str, list[dict]], title: str) -> str:
+    """Draw one setting as SVG: a row per model, a dot per runtime, logarithmic to the right.
+
+    The position is the time relative to the fastest peer; dots beyond the axis stand at its end.
+    """
+    left, right, top, row_height = 150, 40, 74, 24
+    width = 820
+    low, high = 0.35, 4.0
+    height = top + row_height * len(models) + 34
+
+    def x_of(ratio: float) -> float:
+        share = log(min(max(ratio, low), high) / low) / log(high / low)
+        return left + share * (width - left - right)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        f'<text x="{left}" y="22" font-size="15" font-weight="bold">Time relative to the fastest '
+        f"runtime besides kuiper ({title}); left is faster</text>",
+    ]
+    bottom = top + row_height * len(models)
+    for tick in (0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0):
+        colour, thickness = ("#000000", 1.5) if tick == 1.0 else ("#dddddd", 1)
+        x = x_of(tick)
+        parts.append(
+            f'<line x1="{x:.1f}" y1="{top - 8}" x2="{x:.1f}" y2="{bottom}" stroke="{colour}" '
+            f'stroke-width="{thickness}"/><text x="{x:.1f}" y="{bottom + 18}" '
+            f'text-anchor="middle" fill="#555555">{tick:g}</text>'
+        )
+    runtimes = list(dict.fromkeys(c["runtime"] for cells in models.values() for c in cells))
+    x = left
+    for runtime in runtimes:
+        colour = COLOURS[runtime.partition("@")[0]]
+        parts.append(f'<circle cx="{x + 6}" cy="44" r="6" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 17}" y="49">{column(runtime)}</text>')
+        x += 34 + 8 * len(column(runtime))
+    for number, (model, cells) in enumerate(models.items()):
+        y = top + row_height * (number + 0.5)
+        parts.append(f'<text x="{left - 12}" y="{y + 4:.0f}" text-anchor="end">{model}</text>')
+        fastest = fastest_peer(cells)
+        # kuiper last, so that its dot lies on top.
+        for cell in sorted(cells, key=is_kuiper):
+            if "ms" in cell and fastest is not None:
+                ratio = cell["ms"] / fastest["ms"]
+                colour = COLOURS[cell["runtime"].partition("@")[0]]
+                radius = 7 if is_kuiper(cell) else 5
+                parts.append(
+                    f'<circle cx="{x_of(ratio):.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}" '
+                    f'fill-opacity="0.85"><title>{column(cell["runtime"])}: '
+                    f"{milliseconds(cell['ms'])} ms, {ratio:.2f}</title></circle>"
+                )
+    parts.append("</svg>")
+    return "\n".join(parts) + "\n"
+
+
+def write(results: dict, folder: Path) -> list[Path]:
+    """Write ``benchmarks.md`` and a picture per setting into `folder`; return the paths."""
+    folder.mkdir(exist_ok=True)
+    paths, pictures, tables = [], "", ""
+    for (threads, batch), models in groups(results).items():
+        title = setting_title(threads, batch)
+        path = folder / f"benchmarks_t{threads}_b{batch}.svg"
+        path.write_text(picture(models, title))
+        paths.append(path)
+        pictures += f"![Time relative to the fastest peer, {title}]({path.name})\n\n"
+        tables += f"## {title}\n\n{setting_table(models)}\n\n"
+    facts = [f"- {describe_machine(results)}"]
+    facts += [f"- {line}" for line in versions(results)]
+    facts += [f"- no figure: {note}" for note in notes(results)]
+    page = folder / "benchmarks.md"
+    page.write_text(
+        PAGE.format(
+            pictures=pictures,
+            tables=tables.rstrip() + "\n",
+            facts="\n".join(facts),
+            seconds=results["seconds"],
+            rounds=results["rounds"],
+        )
+    )
+    return [page, *paths]

@@ -1,0 +1,210 @@
+"""One class per runtime: load an exported model, run it on numpy arrays.
+
+Every runtime is set up as its own documentation recommends for the lowest latency in true
+float32, with a fixed number of threads. Each import happens in the constructor, so that this
+module can be loaded by an interpreter that has only one of the packages. This is also where
+:mod:`cold` looks up which packages a runtime is made of.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+
+class Runtime:
+    """A model loaded into one runtime.
+
+    Parameters
+    ----------
+    folder : Path
+        The exports of one model at one batch size, see :func:`common.model_folder`.
+    threads : int
+        Number of threads of the computation.
+    batch : int
+        Leading extent of the input.
+    """
+
+    #: Distribution that a user installs to have this runtime.
+    package = ""
+
+    def __init__(self, folder: Path, threads: int, batch: int):
+        raise NotImplementedError
+
+    def run(self, x: np.ndarray) -> list[np.ndarray]:
+        """Run on `x`, float32 (n, c, h, w); the outputs may be views valid until the next run."""
+        raise NotImplementedError
+
+    def version(self) -> str:
+        """Return the version of the package, with what else identifies the build."""
+        from importlib.metadata import version
+
+        return version(self.package)
+
+
+class Kuiper(Runtime):
+    """kuiper, from the pnnx files."""
+
+    package = "kuiper"
+
+    def __init__(self, folder: Path, threads: int, batch: int):
+        import kuiper
+
+        self._kuiper = kuiper
+        kuiper.set_num_threads(threads)
+        self._model = kuiper.load(folder / "model.pnnx.param")
+
+    def run(self, x: np.ndarray) -> list[np.ndarray]:
+        y = self._model(x)
+        return list(y) if isinstance(y, tuple) else [y]
+
+    def version(self) -> str:
+        return self._kuiper.__version__
+
+
+class OnnxRuntime(Runtime):
+    """onnxruntime's CPU provider with all graph optimisations, one operator at a time."""
+
+    package = "onnxruntime"
+
+    def __init__(self, folder: Path, threads: int, batch: int):
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        self._session = onnxruntime.InferenceSession(
+            str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
+        )
+        self._input = self._session.get_inputs()[0].name
+
+    def run(self, x: np.ndarray) -> list[np.ndarray]:
+        return self._session.run(None, {self._input: x})
+
+
+class OpenVino(Runtime):
+    """OpenVINO's CPU plugin: latency hint, one stream, float32 arithmetic, no copies."""
+
+    package = "openvino"
+
+    def __init__(self, folder: Path, threads: int, batch: int):
+        import openvino
+
+        settings = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": 1,
+        }
+        core = openvino.Core()
+        compiled = core.compile_model(str(folder / "model.onnx"), "CPU", settings)
+        self._request = compiled.create_infer_request()
+
+    def run(self, x: np.ndarray) -> list[np.ndarray]:
+        result = self._request.infer([x], share_inputs=True, share_outputs=True)
+        return list(result.to_tuple())
+
+
+class Ncnn(Runtime):
+    """ncnn from pnnx's ncnn files: float32 storage, packed layout and Winograd as by default."""
+
+    package = "ncnn"
+
+    def __init__(self, folder: Path, threads: int, batch: int):
+        import ncnn
+
+        self._ncnn = ncnn
+        self._net = ncnn.Net()
+        options = self._net.opt
+        options.num_threads = threads
+        options.use_vulkan_compute = False
+        options.use_fp16_packed = False
+        options.use_fp16_storage = False
+        options.use_fp16_arithmetic = False
+        options.use_bf16_packed = False
+        options.use_bf16_storage = False
+        for load, suffix in ((self._net.load_param, "param"), (self._net.load_model, "bin")):
+            status = load(str(folder / f"model.ncnn.{suffix}"))
+            if status:
+                raise RuntimeError(f"ncnn cannot load model.ncnn.{suffix}: status {status}")
+        self._input = self._net.input_names()[0]
+        self._outputs = self._net.output_names()
+
+    def run(self, x: np.ndarray) -> list[np.ndarray]:
+        # ncnn's tensors have no batch axis; its users loop, one extractor per image.
+        results = [self._run_image(image) for image in x]
+        return [np.stack(images) for images in zip(*results, strict=True)]
+
+    def _run_image(self, image: np.ndarray) -> list[np.ndarray]:
+        extractor = self._net.create_extractor()
+        extractor.input(self._input, self._ncnn.Mat(image))
+        results = []
+        for name in self._outputs:
+            status, result = extractor.extract(name)
+            if status:
+                raise RuntimeError(f"ncnn: extracting {name} ended with status {status}")
+            results.append(np.array(result))
+        return results
+
+
+class Torch(Runtime):
+    """PyTorch, eager, in inference mode; also the reference that the others are checked by."""
+
+    package = "torch"
+
+    def __init__(self, folder: Path, threads: int, batch: int):
+        import models
+        import torch
+
+        torch.set_num_threads(threads)
+        home = folder.parent
+        with torch.device("meta"):
+            module = models.MODELS[home.name].build()
+        weights = torch.load(home / "weights.pt", weights_only=True)
+        module.load_state_dict(weights, assign=True)
+        self._torch = torch
+        self._module = module.eval()
+
+    def run(self, x: np.ndarray) -> list[np.ndarray]:
+        torch = self._torch
+        with torch.inference_mode():
+            y = self._module(torch.from_numpy(x))
+        return [t.numpy() for t in (y if isinstance(y, tuple | list) else [y])]
+
+
+class TorchScript(Torch):
+    """PyTorch's TorchScript, frozen and with ``torch.jit.optimize_for_inference``."""
+
+    def __init__(self, folder: Path, threads: int, batch: int):
+        import warnings
+
+        import torch
+
+        torch.set_num_threads(threads)
+        self._torch = torch
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            frozen = torch.jit.load(str(folder / "model.torchscript.pt")).eval()
+            self._module = torch.jit.optimize_for_inference(frozen)
+
+
+class TorchCompile(Torch):
+    """PyTorch through ``torch.compile`` (needs a C++ compiler, compiles for minutes)."""
+
+    def __init__(self, folder: Path, threads: int, batch: int):
+        super().__init__(folder, threads, batch)
+        self._module = self._torch.compile(self._module)
+
+
+RUNTIMES = {
+    "kuiper": Kuiper,
+    "onnxruntime": OnnxRuntime,
+    "openvino": OpenVino,
+    "ncnn": Ncnn,
+    "torch": Torch,
+    "torchscript": TorchScript,
+    "torch-compile": TorchCompile,
+}

@@ -1,0 +1,87 @@
+"""One runtime with one model in a process of its own, driven through pipes.
+
+Not meant to be started by hand: :mod:`peers` does. Commands come as lines of JSON on standard
+input and are answered on standard output; between two commands the process sleeps in `read`.
+Whatever the runtime itself prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from runtimes import RUNTIMES
+
+
+def burst(runtime, x: np.ndarray, seconds: float, least: int) -> tuple[list[float], list]:
+    """Time calls of `runtime` one by one for about `seconds`, at least `least` of them.
+
+    Before that, about a fifth of `seconds` goes into calls that are not counted: another
+    process has used the caches in the meantime, and thread pools have to wake up.
+
+    Returns
+    -------
+    times : list of float
+        Seconds of each call.
+    outputs : list of ndarray
+        The result of the last one, which is what gets checked.
+    """
+    clock = time.perf_counter
+    warm_until = clock() + 0.2 * seconds
+    warm = 0
+    while warm < 1 or clock() < warm_until:
+        runtime.run(x)
+        warm += 1
+    times = []
+    end = clock() + seconds
+    while len(times) < least or clock() < end:
+        started = clock()
+        outputs = runtime.run(x)
+        times.append(clock() - started)
+    return times, outputs
+
+
+def serve(commands, replies, runtime) -> None:
+    """Answer commands until standard input closes."""
+    for line in commands:
+        command = json.loads(line)
+        x = np.load(command["input"])
+        try:
+            if command["do"] == "run":
+                times, outputs = [], runtime.run(x)
+            else:
+                times, outputs = burst(runtime, x, command["seconds"], command["least"])
+            np.savez(command["output"], *outputs)
+            answer = {"times": times}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=replies, flush=True)
+
+
+def main() -> int:
+    """Load the model named on the command line, report, serve."""
+    name, folder, threads, batch = sys.argv[1:]
+    # Libraries print to descriptor 1: keep the pipe for the replies, send the rest to 2.
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    try:
+        started = time.perf_counter()
+        runtime = RUNTIMES[name](Path(folder), int(threads), int(batch))
+        seconds = time.perf_counter() - started
+        answer = {"version": runtime.version(), "load_seconds": seconds}
+    except ModuleNotFoundError as error:
+        answer = {"missing": str(error)}
+    except Exception as error:
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(answer), file=replies, flush=True)
+    if "version" in answer:
+        serve(sys.stdin, replies, runtime)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
