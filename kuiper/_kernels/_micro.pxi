@@ -10,6 +10,7 @@ include "_vec.pxi"
 include "_micro_move.pxi"
 include "_micro_gemm.pxi"
 include "_micro_dwconv.pxi"
+include "_micro_gather.pxi"
 
 cdef kernels_t kernels
 
@@ -19,6 +20,7 @@ cdef void fill_table() noexcept:
     fill_move(&kernels)
     fill_gemm(&kernels)
     fill_dwconv(&kernels)
+    fill_gather(&kernels)
 
 
 fill_table()

@@ -32,6 +32,12 @@ ctypedef void (*dwconv_fn)(
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
+# Copies n_runs runs of `length` floats side by side: run r from origin + offsets[r * offset_stride].
+ctypedef void (*gather_fn)(
+    Py_ssize_t n_runs, Py_ssize_t length, const float* origin, const Py_ssize_t* offsets,
+    Py_ssize_t offset_stride, float* field,
+) noexcept nogil
+
 cdef enum:
     MAX_UNARY = 64
 
@@ -46,5 +52,7 @@ ctypedef struct kernels_t:
     # depthwise convolution: up to dw_m pixels a call
     int dw_m
     dwconv_fn dwconv
+    # receptive fields of images with few channels
+    gather_fn gather
     # elementwise functions of one tensor, by number
     unary_fn[MAX_UNARY] unary
