@@ -16,8 +16,11 @@ __all__ = ["Post", "make_post", "residual_value"]
 
 INFINITY = float("inf")
 
-# Activations that are a clamp: they cost nothing in registers.
-CLAMPS = {"relu": lambda p0, p1: (0.0, INFINITY), "relu6": lambda p0, p1: (0.0, 6.0), "clamp": lambda p0, p1: (p0, p1)}
+
+def _clamp(name: str, parameters: tuple[float, ...]) -> tuple[float, float] | None:
+    """Return the bounds of an activation that is a clamp: it costs nothing in registers."""
+    bounds = {"relu": (0.0, INFINITY), "relu6": (0.0, 6.0)}
+    return parameters if name == "clamp" else bounds.get(name)
 
 
 class Post:
@@ -45,11 +48,9 @@ class Post:
         self.after = None
 
 
-def activation_of(post_op) -> tuple[str, float, float]:
-    """Return (name, p0, p1) of the elementwise function that a fused activation is."""
-    rule = find_record(post_op.type)
-    fake = SimpleNamespace(**dict(post_op.params))
-    return rule.activation(fake)
+def _function(name: str, parameters: tuple[float, ...]) -> tuple[int, float, float]:
+    p0, p1 = (*parameters, 0.0, 0.0)[:2]
+    return elementwise.unary_number(name), p0, p1
 
 
 def make_post(b, residual: Value | None) -> Post | None:
@@ -64,42 +65,35 @@ def make_post(b, residual: Value | None) -> Post | None:
     if not b.post_ops:
         return None
     post = Post()
-    first_sum = next((i for i, p in enumerate(b.post_ops) if p.type == "add"), None)
-    activations = [activation_of(p) if p.type != "add" else None for p in b.post_ops]
-    if first_sum is None:
+    kinds = [p.type for p in b.post_ops]
+    activations = [
+        None if p.type == "add" else find_record(p.type).activation(SimpleNamespace(**p.params))
+        for p in b.post_ops
+    ]
+    if "add" not in kinds:
         _put_last(post, activations[0])
         return post
     post.residual = residual
     post.residual_pitch = residual.pitch if residual.rank == 4 else residual.strides[0]
-    post.residual_in_tile = first_sum == 0
-    if first_sum == 1:
-        name, p0, p1 = activations[0]
-        if name in CLAMPS:
-            post.clamp = CLAMPS[name](p0, p1)
-        else:
-            post.before = (elementwise.unary_number(name), p0, p1)
-    if first_sum + 1 < len(activations):
-        if post.residual_in_tile:
-            _put_last(post, activations[first_sum + 1])
-        else:
-            name, p0, p1 = activations[first_sum + 1]
-            post.after = (elementwise.unary_number(name), p0, p1)
+    before, after = activations[: kinds.index("add")], activations[kinds.index("add") + 1 :]
+    post.residual_in_tile = not before
+    if before:
+        post.clamp = _clamp(*before[0])
+        if post.clamp is None:
+            post.before = _function(*before[0])
+    if after and post.residual_in_tile:
+        _put_last(post, after[0])
+    elif after:
+        post.after = _function(*after[0])
     return post
 
 
 def _put_last(post: Post, activation) -> None:
-    name, p0, p1 = activation
-    if name in CLAMPS:
-        post.clamp = CLAMPS[name](p0, p1)
-    else:
-        post.after = (elementwise.unary_number(name), p0, p1)
+    post.clamp = _clamp(*activation)
+    if post.clamp is None:
+        post.after = _function(*activation)
 
 
 def residual_value(b) -> Value | None:
     """Return the other summand of a fused sum, None without one."""
-    for post_op in b.post_ops:
-        if post_op.type == "add":
-            return b.operand_value(post_op.slot)
-    return None
-
-
+    return next((b.operand_value(p.slot) for p in b.post_ops if p.type == "add"), None)

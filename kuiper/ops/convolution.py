@@ -36,7 +36,9 @@ class _Geometry:
         self.kernel = lead + tuple(a.weight.shape[2:])
         self.stride = lead + _per_axis(a.stride, spatial)
         self.dilation = lead + _per_axis(a.dilation, spatial)
-        if a.padding == "valid":
+        if getattr(a, "pads", None) is not None:
+            sides = [a.pads[:2], a.pads[2:]]
+        elif a.padding == "valid":
             sides = [(0, 0)] * spatial
         elif a.padding == "same":
             # The odd one goes to the far side, as in PyTorch.
@@ -158,6 +160,8 @@ class Conv(Record):
         *_COMMON,
         Ints("padding", default=(0,), minimum=0, words=("same", "valid")),
         Str("padding_mode", ("zeros", "reflect", "replicate", "circular"), "zeros"),
+        # Made by passes: top, bottom, left, right instead of `padding`.
+        Ints("pads", 4, None, minimum=0, nullable=True),
     )
     layout = "channels_last"
     post_ops = True
