@@ -9,11 +9,14 @@ import numpy as np
 
 from .cases import DATA
 
-__all__ = ["GOLDENS", "MODELS", "SHIPPED", "Shipped", "picture_input"]
+__all__ = ["GOLDENS", "MODELS", "SAMPLE_OF_SHIPPED", "SHIPPED", "Shipped", "picture_input"]
 
 MODELS = Path(__file__).resolve().parents[2] / "examples" / "models"
 
 GOLDENS = DATA / "shipped.npz"
+
+# How many values of a larger output are stored.
+SAMPLE_OF_SHIPPED = 6000
 
 
 class Shipped(NamedTuple):
