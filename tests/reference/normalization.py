@@ -7,7 +7,7 @@ import numpy as np
 from .registry import reference
 
 
-@reference("nn.BatchNorm2d", "F.batch_norm")
+@reference("nn.BatchNorm1d", "nn.BatchNorm2d", "nn.BatchNorm3d", "F.batch_norm")
 def batch_norm(input, running_mean, running_var, weight=None, bias=None, *, eps, **_):
     """(x - mean) / sqrt(var + eps) * weight + bias, per channel (axis 1)."""
 
