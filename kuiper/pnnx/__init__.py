@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, Union
 
 from kuiper.errors import GraphError, ModelFormatError
 from kuiper.ir import Attribute, Graph
 from kuiper.pnnx import param as _param
+from kuiper.pnnx._messages import listing, plural
 
 if TYPE_CHECKING:
     from kuiper.pnnx.archive import Archive
@@ -90,7 +92,7 @@ def _read(source: Source, name: str) -> tuple[bytes, str]:
         source = source.read()
     if isinstance(source, str):
         raise TypeError(f"{name}: the file is open in text mode, expected binary mode ('rb')")
-    return bytes(source), name
+    return source if isinstance(source, bytes) else bytes(memoryview(source)), name
 
 
 def _open_archive(param: Source, bin: Source | None, name: str, specs: dict) -> Archive | None:
@@ -101,7 +103,8 @@ def _open_archive(param: Source, bin: Source | None, name: str, specs: dict) -> 
         if not path.endswith(".param") or not os.path.exists(bin):
             if not specs:
                 return None
-            needs = f"{name} has {len(specs)} attributes (first '{next(iter(specs))}')"
+            number = plural(len(specs), "attribute")
+            needs = f"{name} has {number} (first '{next(iter(specs))}')"
             if path.endswith(".param"):
                 raise FileNotFoundError(
                     errno.ENOENT, f"{needs}, but their archive is missing; pass its path", bin
@@ -130,21 +133,19 @@ def _match(archive: Archive, filename: str, specs: dict) -> None:
     strangers = [f"'{member}'" for member in archive if member not in specs]
     problems = []
     if missing:
-        problems.append(f"{len(missing)} attributes have no entry: {_listing(missing)}")
+        number = plural(len(missing), "attribute without entry", "attributes without entry")
+        problems.append(f"{number}: {listing(missing)}")
     if strangers:
-        problems.append(f"{len(strangers)} entries have no attribute: {_listing(strangers)}")
+        number = plural(len(strangers), "entry without attribute", "entries without attribute")
+        problems.append(f"{number}: {listing(strangers)}")
     if unequal:
-        problems.append(f"{len(unequal)} entries have a wrong size: {_listing(unequal)}")
+        number = plural(len(unequal), "entry of a wrong size", "entries of a wrong size")
+        problems.append(f"{number}: {listing(unequal)}")
     if problems:
         raise ModelFormatError(
             f"{archive.filename} does not belong to {filename}: {'; '.join(problems)}; "
             "both files must come from the same export"
         )
-
-
-def _listing(items: list[str], limit: int = 10) -> str:
-    text = ", ".join(items[:limit])
-    return text if len(items) <= limit else f"{text} and {len(items) - limit} more"
 
 
 def save_graph(graph: Graph, param: Target, bin: Target | None = None) -> None:
@@ -173,7 +174,10 @@ def save_graph(graph: Graph, param: Target, bin: Target | None = None) -> None:
     Files of older versions get today's spelling of floats and today's archive form.  Loading
     what was saved gives an equal graph in each case.
     """
-    text = _param.format(graph).encode()
+    try:
+        text = _param.format(graph).encode()
+    except UnicodeEncodeError as error:
+        raise GraphError(f"the graph has a name that is no UTF-8 text: {error}") from None
     members = [
         (f"{operator.name}.{key}", attribute.raw)
         for operator in graph.topological_order()
@@ -189,7 +193,8 @@ def save_graph(graph: Graph, param: Target, bin: Target | None = None) -> None:
         if path.endswith(".param"):
             bin = path.removesuffix(".param") + ".bin"
         elif members:
-            raise ValueError(f"the graph has {len(members)} attributes; pass a target for them")
+            number = plural(len(members), "attribute")
+            raise ValueError(f"the graph has {number}; pass the archive's target as `bin`")
     from kuiper.pnnx.archive import write_archive
 
     writers = [(param, lambda file: file.write(text))]
@@ -198,17 +203,19 @@ def save_graph(graph: Graph, param: Target, bin: Target | None = None) -> None:
     _write_all(writers)
 
 
-def _write_all(writers: list) -> None:
+def _write_all(writers: list[tuple[Target, Callable[[BinaryIO], object]]]) -> None:
     """Run each writer on its target; paths appear together, after all went well."""
+    # A link stays a link: its goal is what gets replaced.
+    paths = [os.path.realpath(os.fsdecode(t)) if _is_path(t) else None for t, _ in writers]
+    if len(paths) == 2 and paths[0] is not None and paths[0] == paths[1]:
+        raise ValueError(f"both files would be written to {paths[0]}")
     finished: list[tuple[str, str]] = []
     try:
-        for target, write in writers:
-            if not _is_path(target):
+        for path, (target, write) in zip(paths, writers, strict=True):
+            if path is None:
                 write(target)
                 continue
-            # A link stays a link: its goal is what gets replaced.
-            path = os.path.realpath(os.fsdecode(target))
-            temporary = f"{path}.{os.getpid()}.tmp"
+            temporary = f"{path}.{os.urandom(4).hex()}.tmp"
             with open(temporary, "xb") as file:
                 finished.append((temporary, path))
                 write(file)

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 from typing_extensions import Buffer
 
 class Archive:
-    filename: str
+    @property
+    def filename(self) -> str: ...
     def __init__(
         self, source: str | os.PathLike[str] | Buffer, filename: str | None = None
     ) -> None: ...

@@ -11,11 +11,12 @@ overflow, and no two entries may share a byte.  After that a view is made and no
 again.
 """
 
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 import numpy as np
 
 from kuiper.errors import ModelFormatError
+from kuiper.pnnx._messages import listing, plural, recognise
 
 __all__ = ["Archive", "write_archive"]
 
@@ -160,8 +161,9 @@ cdef class Archive:
                 )
         if damaged:
             raise ModelFormatError(
-                f"{self.filename}: the data of {len(damaged)} of {len(self._entries)} entries is "
-                f"damaged: {_listing(damaged)}; copy or export the file again"
+                f"{self.filename}: the data of {len(damaged)} of "
+                f"{plural(len(self._entries), 'entry', 'entries')} is damaged: "
+                f"{listing(damaged)}; copy or export the file again"
             )
 
     # -- the directory ---------------------------------------------------------------------
@@ -193,16 +195,9 @@ cdef class Archive:
                 f"the archive has no end record in its {self._size} bytes; the file is "
                 "truncated, copy or export it again"
             )
-        if head.startswith(b"version https://git-lfs"):
-            return (
-                "not an archive: it is a git-lfs pointer; fetch the file itself with "
-                "'git lfs pull'"
-            )
-        if head.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml")):
-            return (
-                "not an archive: it is a web page (HTML); the download saved a page instead "
-                "of the file"
-            )
+        hint = recognise(head)
+        if hint:
+            return f"not an archive: {hint}"
         if head.startswith(b"7767517"):
             return "not an archive: it is a .param file; are the two files swapped?"
         return f"not a ZIP archive: expected to start with b'PK', found {head[:8]!r}"
@@ -223,6 +218,8 @@ cdef class Archive:
         ):
             locator = end - LOCATOR64_BYTES
             end64 = load64(&self._bytes[locator + 8])
+            if load32(&self._bytes[locator + 4]) != 0 or load32(&self._bytes[locator + 16]) > 1:
+                raise self._error("the archive is split over several files, expected one")
             if not within(end64, END64_BYTES, locator):
                 raise self._error(
                     f"the ZIP64 locator at byte {locator} points to byte {end64}, behind itself"
@@ -274,11 +271,13 @@ cdef class Archive:
         cdef Header header
         cdef const unsigned char* p
         cdef list spans = []
-        cdef str name, other
+        cdef str name
 
         for number in range(count):
             if not within(at, CENTRAL_BYTES, end) or not self._signature_at(at, CENTRAL_SIGNATURE):
-                raise self._error(f"no directory record at byte {at} for entry {number + 1} of {count}")
+                raise self._error(
+                    f"no directory record at byte {at} for entry {number + 1} of {count}"
+                )
             p = &self._bytes[at]
             name_bytes, extra_bytes = load16(p + 28), load16(p + 30)
             comment_bytes = load16(p + 32)
@@ -302,20 +301,25 @@ cdef class Archive:
             if name in self._entries:
                 raise self._error(f"two entries are called '{name}'")
             self._entries[name] = (data, header.nbytes, header.crc)
-            spans.append((header.offset, data + header.nbytes, name))
+            spans.append((header.offset, data + header.nbytes, f"entry '{name}'"))
         if at != end:
             raise self._error(
                 f"the directory has {end - at} bytes behind its {count} entries, at byte {at}"
             )
+        # Entries follow each other without gap: no byte belongs to two, none to nobody.
         spans.sort()
-        last, other = 0, ""
-        for span in spans:
-            if span[0] < last:
+        spans.append((first, first, "the directory"))
+        last, other = 0, "the start of the file"
+        for start, stop, label in spans:
+            if start < last:
                 raise self._error(
-                    f"entry '{span[2]}' begins at byte {span[0]}, inside entry '{other}', which "
-                    f"ends at byte {last}"
+                    f"{label} begins at byte {start}, inside {other}, which ends at byte {last}"
                 )
-            last, other = span[1], span[2]
+            if start > last:
+                raise self._error(
+                    f"bytes {last} to {start}, between {other} and {label}, belong to no entry"
+                )
+            last, other = stop, label
         return 0
 
     cdef str _name(self, uint64_t at, uint64_t nbytes):
@@ -446,20 +450,18 @@ cdef class Archive:
 
 
 def _map(path):
-    """Map a file for reading; an empty file, which cannot be mapped, gives no bytes."""
+    """Map a file for reading; what cannot be mapped (a pipe, an empty file) is read."""
     import mmap
     import os
+    import stat
 
     with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            return file.read()
+        if status.st_size == 0:
             return b""
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-def _listing(items, limit=10):
-    """Join items, the tail cut off with a count."""
-    text = ", ".join(items[:limit])
-    return text if len(items) <= limit else f"{text} and {len(items) - limit} more"
+        return mmap.mmap(file.fileno(), status.st_size, access=mmap.ACCESS_READ)
 
 
 def write_archive(file, members) -> None:

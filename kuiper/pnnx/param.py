@@ -22,6 +22,7 @@ from kuiper._dtypes import DTYPES
 from kuiper.errors import GraphError, ModelFormatError
 from kuiper.ir import Attribute, Graph, Operand, Operator, Shape
 from kuiper.pnnx import values
+from kuiper.pnnx._messages import plural, recognise, show
 
 __all__ = ["AttributeSpec", "OperatorLine", "ParsedParam", "build", "format", "parse"]
 
@@ -118,7 +119,10 @@ def parse(text: str | bytes, filename: str = "<bytes>") -> ParsedParam:
         If the text is not a PNNX graph or breaks a rule of the format; the message names the
         place and says what was found and what was expected.
     """
-    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
+    if isinstance(text, str):
+        data = text.encode("utf-8", "surrogatepass")
+    else:
+        data = text if isinstance(text, bytes) else bytes(memoryview(text))
     return _Parser(data, filename).parse()
 
 
@@ -201,7 +205,7 @@ class _Parser:
         lines = data.split(b"\n")
         self.enter(lines[0])
         if self.tokens != [MAGIC.decode()]:
-            found = _show(lines[0].decode())
+            found = show(lines[0].decode())
             self.fail(f"not a PNNX file: expected the number 7767517 alone, found {found}", 0)
         operator_count, operand_count = self.header(lines)
         operators: list[OperatorLine] = []
@@ -213,7 +217,7 @@ class _Parser:
                 self.line = 2
                 actual = sum(1 for other in lines[2:] if other.split())
                 self.fail(
-                    f"the header promises {_count(operator_count, 'operator')}, but there are "
+                    f"the header promises {plural(operator_count, 'operator')}, but there are "
                     f"{actual}; correct the first number"
                 )
             if not operators:
@@ -221,16 +225,15 @@ class _Parser:
             operators.append(self.operator())
         if len(operators) < operator_count:
             self.line = max(self.line - (not lines[-1]), 2)
-            self.raw, self.tokens = b"", []
             raise ModelFormatError(
                 f"{self.filename}:{self.line}: the file ends after "
-                f"{_count(len(operators), 'operator')}, the header promises {operator_count}; "
+                f"{plural(len(operators), 'operator')}, the header promises {operator_count}; "
                 "the file is truncated, copy or export it again"
             )
         if len(self.operand_lines) != operand_count:
             self.line = 2
             self.fail(
-                f"the header promises {_count(operand_count, 'operand')}, but the operators "
+                f"the header promises {plural(operand_count, 'operand')}, but the operators "
                 f"produce {len(self.operand_lines)}; correct the second number"
             )
         return ParsedParam(self.filename, operators, self.annotations)
@@ -240,12 +243,19 @@ class _Parser:
         name = self.filename
         if not data.strip():
             raise ModelFormatError(f"{name}: the file is empty, expected a PNNX .param file")
-        hint = _recognise(data)
+        hint = recognise(data)
+        if data.startswith(b"PK"):
+            hint = "it is a ZIP archive; is it the .bin file, or a PyTorch file?"
         if hint:
             raise ModelFormatError(f"{name}: not a PNNX .param file: {hint}")
         try:
             data.decode()
         except UnicodeDecodeError as error:
+            if not data.startswith(MAGIC):
+                raise ModelFormatError(
+                    f"{name}: not a PNNX .param file: expected text that starts with 7767517, "
+                    f"found the bytes {data[:8]!r}"
+                ) from None
             line = data.count(b"\n", 0, error.start) + 1
             start = data.rfind(b"\n", 0, error.start) + 1
             raise ModelFormatError(
@@ -271,15 +281,13 @@ class _Parser:
         self.enter(lines[1])
         if len(self.tokens) != 2:
             self.fail(
-                f"expected two counts (operators, operands), found {_show(lines[1].decode())}", 0
+                f"expected two counts (operators, operands), found {show(lines[1].decode())}", 0
             )
         counts = []
         for token, what in enumerate(("operators", "operands")):
             count = _parse_count(self.tokens[token])
             if count is None:
-                self.fail(
-                    f"expected the number of {what}, found {_show(self.tokens[token])}", token
-                )
+                self.fail(f"expected the number of {what}, found {show(self.tokens[token])}", token)
             counts.append(count)
         return counts[0], counts[1]
 
@@ -291,7 +299,7 @@ class _Parser:
             if "=" in field
         ):
             self.fail(
-                f"this is an ncnn file (first layer {_show(self.tokens[0])}), not a PNNX one; "
+                f"this is an ncnn file (first layer {show(self.tokens[0])}), not a PNNX one; "
                 "pnnx writes both, load the one that ends in .pnnx.param",
                 0,
             )
@@ -302,7 +310,7 @@ class _Parser:
         tokens = self.tokens
         if len(tokens) < 4:
             self.fail(
-                f"expected 'type name inputs outputs ...', found {_show(self.raw.decode())}",
+                f"expected 'type name inputs outputs ...', found {show(self.raw.decode())}",
                 len(tokens),
             )
         type, name = tokens[:2]
@@ -315,14 +323,14 @@ class _Parser:
             count = _parse_count(tokens[token])
             if count is None:
                 self.operator_error(
-                    f"expected the number of {what}, found {_show(tokens[token])}", token
+                    f"expected the number of {what}, found {show(tokens[token])}", token
                 )
             counts.append(count)
         first_output = 4 + counts[0]
         first_field = first_output + counts[1]
         if first_field > len(tokens):
             self.operator_error(
-                f"{_count(counts[0], 'input')} and {_count(counts[1], 'output')} are announced, "
+                f"{plural(counts[0], 'input')} and {plural(counts[1], 'output')} are announced, "
                 f"but the line ends after {len(tokens) - 4} of these names",
                 len(tokens),
             )
@@ -331,7 +339,7 @@ class _Parser:
             operand = tokens[token]
             if "=" in operand and operand not in self.operand_lines:
                 self.operator_error(
-                    f"expected the name of an operand, found the field {_show(operand)}; do the "
+                    f"expected the name of an operand, found the field {show(operand)}; do the "
                     f"counts {counts[0]} {counts[1]} fit the line?",
                     token,
                 )
@@ -354,18 +362,18 @@ class _Parser:
         return line
 
     def unknown_operand(self, operand: str, token: int) -> NoReturn:
-        """Say whether a later line produces `operand`, or none."""
-        later = self.data.split(b"\n")[self.line :]
+        """Say whether this line or a later one produces `operand`, or none."""
+        later = self.data.split(b"\n")[self.line - 1 :]
         wanted = operand.encode()
-        for number, raw in enumerate(later, self.line + 1):
+        for number, raw in enumerate(later, self.line):
             tokens = raw.split()
             counts = [_parse_count(t.decode(errors="replace")) for t in tokens[2:4]]
             if len(counts) < 2 or None in counts:
                 continue
             if wanted in tokens[4 + counts[0] : 4 + counts[0] + counts[1]]:
                 self.operator_error(
-                    f"operand '{operand}' is used here but produced only in line {number}; "
-                    "producers must come first",
+                    f"operand '{operand}' is used here but produced only in line {number}"
+                    f"{', this one' if number == self.line else ''}; producers must come first",
                     token,
                 )
         self.operator_error(f"no operator produces operand '{operand}'", token)
@@ -375,7 +383,7 @@ class _Parser:
         key, equals, value = text.partition("=")
         if not equals or not key or key in ("@", "$", "#"):
             self.operator_error(
-                f"expected a field 'key=value', found {_show(text)}; do the counts "
+                f"expected a field 'key=value', found {show(text)}; do the counts "
                 f"{len(line.inputs)} {len(line.outputs)} fit the line?",
                 token,
             )
@@ -398,7 +406,7 @@ class _Parser:
                 self.values[text] = values.parse(text)
             except ValueError as error:
                 self.operator_error(
-                    f"parameter '{key}' is {_show(text)}: {error}", token, len(key) + 1
+                    f"parameter '{key}' is {show(text)}: {error}", token, len(key) + 1
                 )
         return self.values[text]
 
@@ -423,7 +431,7 @@ class _Parser:
                 problem = "more bytes than any memory holds"
         if problem:
             self.operator_error(
-                f"attribute '{key}' is {_show(value)}: {problem}", token, len(key) + 2
+                f"attribute '{key}' is {show(value)}: {problem}", token, len(key) + 2
             )
         line.attributes[key] = AttributeSpec(f"{line.name}.{key}", shape, dtype, nbytes)
 
@@ -452,7 +460,7 @@ class _Parser:
         shape, dtype = self.tensor(f"annotation of '{operand}'", value, token, len(operand) + 2)
         if dtype not in DTYPES and dtype != "null":
             self.operator_error(
-                f"annotation of '{operand}' is {_show(value)}: the element type '{dtype}' is "
+                f"annotation of '{operand}' is {show(value)}: the element type '{dtype}' is "
                 f"unknown; expected {', '.join(DTYPES)}",
                 token,
                 len(operand) + 2,
@@ -470,7 +478,7 @@ class _Parser:
         inner, closed, dtype = text[1:].partition(")")
         if text[:1] != "(" or not closed or not dtype:
             self.operator_error(
-                f"{what} is {_show(text)}, expected a shape and an element type such as '(1,3)f32'",
+                f"{what} is {show(text)}, expected a shape and an element type such as '(1,3)f32'",
                 token,
                 offset,
             )
@@ -479,7 +487,7 @@ class _Parser:
             number = _parse_count(extent.removeprefix("-"))
             if number is None and extent != "?":
                 self.operator_error(
-                    f"{what} is {_show(text)}: the extent {_show(extent)} is not a number below "
+                    f"{what} is {show(text)}: the extent {show(extent)} is not a number below "
                     "2**63",
                     token,
                     offset,
@@ -495,31 +503,6 @@ def _parse_count(text: str) -> int | None:
         return None
     number = int(text)
     return number if number <= MAX_BYTES else None
-
-
-def _show(text: str) -> str:
-    text = text.strip()
-    return repr(text if len(text) <= 60 else text[:57] + "...")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _recognise(data: bytes) -> str | None:
-    """Say what a file is that someone may take for a ``.param`` file."""
-    head = data[:256].lstrip().lower()
-    if head.startswith(b"version https://git-lfs"):
-        return "it is a git-lfs pointer; fetch the file itself with 'git lfs pull'"
-    if head.startswith((b"<!doctype", b"<html", b"<?xml", b"<head", b"<body", b"<!--")):
-        return "it is a web page (HTML); the download saved a page instead of the file"
-    if data.startswith(b"PK"):
-        return "it is a zip archive; a .bin or a PyTorch file in the place of the .param"
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "it is UTF-16 text; save it as UTF-8"
-    if data.startswith(b"\x1f\x8b"):
-        return "it is gzip data; unpack it first"
-    return None
 
 
 def format(graph: Graph) -> str:
@@ -541,8 +524,16 @@ def format(graph: Graph) -> str:
 
 def _format_operator(operator: Operator) -> str:
     def check(kind: str, text: str, forbidden: str = "") -> str:
-        if not text or text.split() != [text] or any(c in text for c in forbidden):
-            raise GraphError(f"{operator.label}: the {kind} {text!r} cannot be written")
+        if not isinstance(text, str) or not text or values.has_blank(text):
+            raise GraphError(
+                f"{operator.label}: the {kind} {text!r} cannot be written; it must be a string "
+                "without blanks"
+            )
+        if any(char in text for char in forbidden):
+            raise GraphError(
+                f"{operator.label}: the {kind} {text!r} cannot be written; it must not have "
+                f"any of {' '.join(forbidden)}"
+            )
         return text
 
     if operator.post_ops:
@@ -557,9 +548,7 @@ def _format_operator(operator: Operator) -> str:
     ]
     words += [check("operand name", operand.name) for operand in (*inputs, *outputs)]
     for key, value in sorted(operator.params.items()):
-        check("parameter name", key, "=")
-        if key[0] in "@$#":
-            raise GraphError(f"{operator.label}: the parameter name {key!r} cannot be written")
+        check("parameter name", key, "=@$#")
         try:
             if key == "expr":
                 text = check("expression", value)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-__all__ = ["format", "parse"]
+__all__ = ["format", "has_blank", "parse"]
 
 # pnnx nests lists once at most; the limit keeps hostile text from nesting without end.
 MAX_DEPTH = 32
+# No double needs more; longer ones are not worth the quadratic time that int() takes.
+MAX_DIGITS = 1000
 
 _CONSTANTS: dict[str, Any] = {
     "None": None,
@@ -31,6 +33,7 @@ _CONSTANTS: dict[str, Any] = {
 }
 _CLOSING = {"(": ")", "[": "]"}
 _DIGITS = frozenset("0123456789")
+_BLANKS = " \t\n\r\v\f\0"  # what ends a token, and the end of a C string
 
 
 def parse(text: str) -> Any:
@@ -87,7 +90,7 @@ def _parse_real(text: str) -> int | float | None:
     """Return the number `text` spells in plain decimal, or None."""
     lead = text[1:2] if text[:1] == "-" else text[:1]
     # int() and float() also take "1_000" and the digits of other scripts.
-    if lead not in _DIGITS or "_" in text or not text.isascii():
+    if lead not in _DIGITS or "_" in text or not text.isascii() or len(text) > MAX_DIGITS:
         return None
     for number in (int, float):
         try:
@@ -184,24 +187,26 @@ def format(value: Any) -> str:
     >>> format((1, 2.0)), format(1e-5), format(None)
     ('(1,2.0)', '1.000000e-5', 'None')
     """
-    text = _format(value, 0)
-    if isinstance(value, str) and (
-        parse(text) != value or any(char.isspace() for char in text) or "\0" in text
-    ):
-        raise ValueError(f"the string {value!r} cannot be written: {_why_not(value)}")
-    return text
+    if isinstance(value, str):
+        if has_blank(value):
+            raise ValueError(f"the string {value!r} cannot be written: a blank ends a value")
+        if parse(value) != value:
+            kind = type(parse(value)).__name__
+            raise ValueError(f"the string {value!r} cannot be written: it reads back as {kind}")
+    return _format(value, 0)
 
 
-def _why_not(value: str) -> str:
-    if any(char.isspace() for char in value) or "\0" in value:
-        return "a blank ends a value"
-    return f"it reads back as {type(parse(value)).__name__}"
+def has_blank(text: str) -> bool:
+    """Tell whether a reader would cut `text`; blanks of Unicode do no harm."""
+    return any(char in text for char in _BLANKS)
 
 
 def _format(value: Any, depth: int) -> str:
     if value is None or isinstance(value, bool):
         return str(value)
     if isinstance(value, int):
+        if value.bit_length() > 3 * MAX_DIGITS:
+            raise ValueError(f"an integer of {value.bit_length()} bits cannot be written")
         return str(int(value))
     if isinstance(value, float):
         return _format_float(value)
