@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import importlib.metadata
+import importlib.util
 import inspect
 import json
 import re
@@ -270,3 +270,15 @@ def test_notice_names_every_file_by_others():
         assert path.name in notice, f"NOTICE does not say where {path.name} is from"
     for licence in (ROOT / "examples" / "models" / "LICENSES").iterdir():
         assert licence.name in notice
+
+
+def test_list_of_operators_is_up_to_date():
+    script = ROOT / "docs" / "make_operators.py"
+    spec = importlib.util.spec_from_file_location("make_operators", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    written = module.PAGE.read_text("utf-8")
+    assert written == module.page(), "run: python docs/make_operators.py"
+    named = set(re.findall(r"`([^`]+)`", written))
+    missing = [name for name in kuiper.supported_operators() if name not in named]
+    assert not missing
