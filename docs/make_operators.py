@@ -17,9 +17,9 @@ HEAD = """\
 # Operators
 
 What `kuiper.supported_operators()` lists, {count} names for {records} operators, by family. Names
-in one row are spellings of the same operator; arguments and defaults are those of PyTorch, and where
-a module and a function differ (a weight that is an attribute here and an input there), either will do.
-An argument without a default is required.
+in one row are spellings of the same operator. Arguments and defaults are PyTorch's; where a module
+and a function differ (a weight is an attribute here and an input there), either will do. An
+argument without a default is required.
 
 This page is written by `docs/make_operators.py` from the records in `kuiper/ops/`; do not edit it.
 """
