@@ -31,7 +31,7 @@ from kuiper.ir import Graph, Operand, Operator
 from kuiper.ops import find_record
 from kuiper.ops._schema import Host, attribute_spec, resolve
 
-__all__ = ["Binder", "Plan", "PythonStep", "make_plan"]
+__all__ = ["Binder", "Plan", "PythonStep", "infer_specs", "leaf_operands", "make_plan"]
 
 
 class PythonStep:
@@ -97,9 +97,7 @@ class Plan:
         self._output_slots = tuple(
             value.slot if isinstance(value, Value) else None for value in outputs
         )
-        self._slots = [
-            buffer.offset if buffer.kind == "arena" else buffer.array for buffer in self.buffers
-        ]
+        self._slots = [_home(buffer) for buffer in self.buffers]
         self._segments = _segments(self.steps)
         self._contexts: list[Context] = []
         self._lock = threading.Lock()
@@ -162,6 +160,20 @@ class Plan:
             self._contexts.append(context)
 
 
+def _home(buffer: Buffer):
+    """Return what a context's slot table holds for a buffer before a run.
+
+    Weights are packed copies of the file's bytes; the originals are only mapped, and a step that
+    reads one as it is gets it aligned.
+    """
+    if buffer.kind == "arena":
+        return buffer.offset
+    if buffer.kind == "constant" and buffer.first >= 0:
+        dtype = np.float32 if buffer.array.dtype == np.float16 else None
+        return np.require(buffer.array, dtype, ["C", "A"])
+    return None
+
+
 def _segments(steps) -> list:
     """Group the compiled steps between Python steps into programs."""
     segments: list = []
@@ -209,6 +221,14 @@ def make_plan(
     return _Planner(graph, inputs, n_threads, {} if cache is None else cache).plan()
 
 
+def infer_specs(graph: Graph, inputs: Mapping[Operand, TensorSpec]) -> dict[Operand, Any]:
+    """Return the shape and dtype (or the known value) of every operand."""
+    planner = _Planner(graph, inputs, 1, {})
+    for operator in planner.order:
+        planner.infer(operator)
+    return planner.specs
+
+
 class _Planner:
     def __init__(self, graph, inputs, n_threads, cache):
         self.graph = graph
@@ -230,7 +250,7 @@ class _Planner:
     def plan(self) -> Plan:
         for operator in self.order:
             self.infer(operator)
-        output_operands = [leaf for operand in self.graph.outputs for leaf in _leaves(operand)]
+        output_operands = [leaf for operand in self.graph.outputs for leaf in leaf_operands(operand)]
         self.place_outputs(output_operands)
         self.place_concatenations()
         for operator in self.order:
@@ -360,7 +380,7 @@ class _Planner:
             return
         rule = find_record(operator.type)
         attributes = {
-            key: self.constant_value(spec.constant, operator)
+            key: self.constant_value(spec.constant, spec.dtype)
             for key, spec in self.attribute_specs[operator].items()
         }
         if all(isinstance(self.specs[o], Host) for o in operator.outputs) and not any(
@@ -410,17 +430,15 @@ class _Planner:
         self.buffers.append(buffer)
         return Value(buffer, shape, strides, 0, dtype)
 
-    def constant_value(self, array: np.ndarray, owner: Operator | None = None) -> Value:
+    def constant_value(self, array: np.ndarray, dtype=None) -> Value:
         """Return the value of a constant array, one buffer for each array."""
+        dtype = array.dtype if dtype is None else dtype
         key = id(array)
         if key not in self.constants:
-            aligned = np.require(array, requirements=["C", "A"])
-            buffer = Buffer(len(self.buffers), aligned.nbytes, "constant", aligned)
+            buffer = Buffer(len(self.buffers), array.nbytes, "constant", array)
             self.buffers.append(buffer)
-            value = Value(
-                buffer, aligned.shape, contiguous_strides(aligned.shape), 0, aligned.dtype, array
-            )
-            self.constants[key] = value
+            strides = contiguous_strides(array.shape)
+            self.constants[key] = Value(buffer, array.shape, strides, 0, dtype, array)
         return self.constants[key]
 
     def add_copy(self, source: Value, target: Value, name: str) -> None:
@@ -458,6 +476,10 @@ class Binder:
     def post_ops(self):
         """The fused elementwise steps that this operator has to apply to its output."""
         return self.operator.post_ops
+
+    def output_spec(self, index: int = 0) -> TensorSpec:
+        """Return the inferred shape and dtype of an output."""
+        return self._planner.specs[self.operator.outputs[index]]
 
     def operand_value(self, slot: int) -> Value:
         """Return the value of input number `slot`."""
@@ -611,11 +633,11 @@ def _layout_of(value: Value, spec: TensorSpec):
     return "contiguous"
 
 
-def _leaves(operand: Operand) -> list[Operand]:
-    """Return the tensors of a possibly nested tuple, depth first."""
+def leaf_operands(operand: Operand) -> list[Operand]:
+    """Return the operands of a possibly nested tuple, depth first."""
     producer = operand.producer
     if producer is not None and producer.type in ("prim::TupleConstruct", "prim::ListConstruct"):
-        return [leaf for item in producer.inputs for leaf in _leaves(item)]
+        return [leaf for item in producer.inputs for leaf in leaf_operands(item)]
     return [operand]
 
 

@@ -42,7 +42,20 @@ cdef extern from *:
     enum:
         OPENMP "KP_OPENMP"
 
+cdef extern from *:
+    """
+    #if defined(__clang__)
+    #define KP_COMPILER "clang " __clang_version__
+    #elif defined(__GNUC__)
+    #define KP_COMPILER "gcc " __VERSION__
+    #else
+    #define KP_COMPILER "unknown"
+    #endif
+    """
+    const char* COMPILER "KP_COMPILER"
+
 has_openmp = bool(OPENMP)
+compiler = COMPILER.decode()
 
 cdef struct entry_t:
     step_fn run

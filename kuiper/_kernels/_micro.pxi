@@ -7,16 +7,20 @@ from cpython.pycapsule cimport PyCapsule_New
 from kuiper._kernels._table cimport kernels_t
 
 include "_vec.pxi"
+include "_micro_move.pxi"
 include "_micro_gemm.pxi"
 include "_micro_dwconv.pxi"
+include "_micro_gather.pxi"
 
 cdef kernels_t kernels
 
 
 cdef void fill_table() noexcept:
     kernels.lanes = LANES
+    fill_move(&kernels)
     fill_gemm(&kernels)
     fill_dwconv(&kernels)
+    fill_gather(&kernels)
 
 
 fill_table()

@@ -79,6 +79,8 @@ class Argument:
 class Any_(Argument):
     """An argument that is taken as it comes."""
 
+    catches_all = False
+
     def convert(self, value):
         return value
 
@@ -303,12 +305,15 @@ def resolve(
         Listing every argument that is missing, unknown or of a wrong type or value.
     """
     by_name = {argument.name: argument for argument in arguments}
+    rest = next((a.name for a in arguments if isinstance(a, Any_) and a.catches_all), None)
     found: dict[str, Any] = {}
     faults: list[str] = []
     post_slots = {post.slot for post in operator.post_ops if post.slot is not None}
 
     def take(name: str, value: Any) -> None:
-        if name not in by_name:
+        if rest is not None:
+            found.setdefault(rest, {})[name] = _plain(value)
+        elif name not in by_name:
             known = ", ".join(by_name) or "none"
             faults.append(f"has no argument '{name}' (known: {known})")
         elif name in found:
@@ -316,10 +321,16 @@ def resolve(
         else:
             found[name] = value
 
-    for name in operator.params:
-        take(name, operator.params[name])
     for name in operator.attributes:
         take(name, attributes.get(name))
+    for name, value in operator.params.items():
+        if isinstance(value, bool) and isinstance(by_name.get(name), Tensor):
+            # Modules say with a word whether they have a bias; the tensor itself is an attribute.
+            if value != (name in operator.attributes):
+                has = "is missing" if value else "is there"
+                faults.append(f"argument '{name}' is {value}, but the tensor '{name}' {has}")
+            continue
+        take(name, value)
     positional: list[Operand] = []
     for slot, (operand, key) in enumerate(zip(operator.inputs, operator.input_keys, strict=True)):
         if slot in post_slots:
@@ -364,6 +375,15 @@ def resolve(
 UNKNOWN: Any = object()
 
 
+def _plain(value: Any) -> Any:
+    """Return what a user's function gets for a keyword: Python values and arrays."""
+    if isinstance(value, Host):
+        return value.value
+    if isinstance(value, TensorSpec | Value):
+        return value.constant
+    return value
+
+
 def _known(values: Mapping[Operand, Any], operand: Operand) -> Any:
     return values.get(operand, UNKNOWN)
 
@@ -397,6 +417,11 @@ def _place_positional(operator, arguments, positional, values, found, faults) ->
 
 
 def attribute_spec(attribute: Attribute) -> TensorSpec:
-    """Return what planning sees of a weight: shape, value dtype and, lazily, the values."""
+    """Return what planning sees of a weight.
+
+    Half-precision weights are storage only: they count as float32 and are widened where they are
+    used, so a weight that is packed is never copied as it is.
+    """
     array = attribute.numpy()
-    return TensorSpec(attribute.shape, array.dtype, array)
+    dtype = np.float32 if array.dtype == np.float16 else array.dtype
+    return TensorSpec(attribute.shape, dtype, array)
