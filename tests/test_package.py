@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import doctest
+import importlib
 import importlib.metadata
 import importlib.util
 import inspect
@@ -225,6 +227,32 @@ def test_every_module_says_what_it_is_for(path):
     # A bare package marker may be empty; what holds code has to introduce itself.
     if text.strip():
         assert ast.get_docstring(ast.parse(text))
+
+
+def module_names() -> list[str]:
+    """Return the dotted name of every Python and Cython module of the package."""
+    found = []
+    for path in source_files():
+        if path.suffix in (".py", ".pyx"):
+            parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+            found.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return sorted(found)
+
+
+def test_examples_in_docstrings_are_true():
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    for name in module_names():
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            # The micro-kernels of other processors are not compiled here.
+            assert "._micro_" in name
+            continue
+        for example in finder.find(module, name):
+            runner.run(example)
+    assert runner.tries > 10
+    assert runner.failures == 0  # what differs is in the captured output
 
 
 # -- what is shipped -----------------------------------------------------------------------
