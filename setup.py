@@ -28,8 +28,6 @@ MSVC = sys.platform == "win32"
 
 DIRECTIVES = {
     "language_level": 3,
-    "boundscheck": DEBUG,
-    "wraparound": False,
     "initializedcheck": DEBUG,
     "nonecheck": DEBUG,
     "cdivision": True,
@@ -37,6 +35,10 @@ DIRECTIVES = {
     "embedsignature": True,
     "embedsignature.format": "python",
 }
+
+# Kernels index by sizes that were checked when they were bound; everything else stays checked, lists
+# and tuples included.
+KERNEL_DIRECTIVES = {"boundscheck": DEBUG, "wraparound": False}
 
 # One source, compiled once per instruction set; kuiper._kernels._dispatch picks at run time.
 # The baseline variant keeps the compiler's default target, so it runs on every CPU.
@@ -48,6 +50,10 @@ ISA_FLAGS = {
         "-mprefer-vector-width=512",
     ],
 }  # fmt: skip
+
+# A micro-kernel is one `cdef inline` body that many thin functions call with constants the compiler
+# must see, such as the height of a tile.
+ALWAYS_INLINE = ("CYTHON_INLINE", "__inline__ __attribute__((__always_inline__, __unused__))")
 
 
 def compiles(flags: list[str], source: str) -> bool:
@@ -96,42 +102,44 @@ def extensions() -> list[Extension]:
     if DEBUG and not MSVC:
         optimise = ["-O1", "-g", "-Wno-unused-function"]
     # Fully unrolled register tiles need a larger budget than gcc's default.
-    unroll = [
-        f for f in (["--param=max-completely-peeled-insns=2000", "--param=max-completely-peel-times=64"],)
-        if not MSVC and compiles(f, "int main(void) { return 0; }\n")
-    ]  # fmt: skip
-    micro_only = [flag for flags in unroll for flag in flags]
+    unroll = ["--param=max-completely-peeled-insns=2000", "--param=max-completely-peel-times=64"]
+    if MSVC or not compiles(unroll, "int main(void) { return 0; }\n"):
+        unroll = []
+    strip = [] if DEBUG or MSVC or sys.platform == "darwin" else ["-s"]
     depends = [str(p) for p in sorted(Path("kuiper").rglob("*.h"))]
     depends += [str(p) for p in sorted(Path("kuiper").rglob("*.pxi"))]
     modules = []
     for path in sorted(Path("kuiper").rglob("*.pyx")):
         name = ".".join(path.with_suffix("").parts)
-        flags, link = [*optimise], []
+        flags, link, macros = [*optimise], [], []
         if path.stem.startswith("_micro_"):
             isa = path.stem.removeprefix("_micro_")
             if isa != "baseline" and (not X86 or MSVC):
                 continue
-            flags += ISA_FLAGS[isa] + micro_only
+            flags += ISA_FLAGS[isa] + unroll
+            if not MSVC:
+                macros.append(ALWAYS_INLINE)
         else:
             flags += openmp_compile
             link += openmp_link
-        modules.append(
-            Extension(
-                name,
-                [str(path)],
-                extra_compile_args=flags,
-                extra_link_args=link if DEBUG or MSVC or sys.platform == "darwin" else [*link, "-s"],
-                include_dirs=["kuiper/_kernels"],
-                depends=depends,
-                define_macros=[("CYTHON_NO_PYINIT_EXPORT", "0")] if False else [],
-            )
+        module = Extension(
+            name,
+            [str(path)],
+            extra_compile_args=flags,
+            extra_link_args=link + strip,
+            include_dirs=["kuiper/_kernels"],
+            depends=depends,
+            define_macros=macros,
         )
+        if path.parent.name == "_kernels":
+            module.cython_directives = KERNEL_DIRECTIVES
+        modules.append(module)
     modules.append(
         Extension(
             "kuiper._cyutility",
             ["kuiper/_cyutility.c"],
             extra_compile_args=optimise,
-            extra_link_args=[] if DEBUG or MSVC or sys.platform == "darwin" else ["-s"],
+            extra_link_args=strip,
         )
     )
     return modules

@@ -1,1 +1,68 @@
+"""kuiper: runs PyTorch models that pnnx exported, on the CPU, with numpy in and numpy out.
+
+>>> import kuiper                                                         # doctest: +SKIP
+>>> model = kuiper.load("resnet18.pnnx.param")                            # doctest: +SKIP
+>>> y = model(x)                                                          # doctest: +SKIP
+
+The floors of the package, each importing only from those below::
+
+    6  model, __init__         load, Model
+    5  plan, _arena            Graph and input shapes -> Plan
+    4  passes/                 Graph -> Graph
+    3  ops/                    one record per operator
+    2  pnnx/, expression/      files and texts -> Graph, trees
+    1  ir, _value, _kernels/   the graph; places in memory; compiled code
+    0  errors, _dtypes, _threads, _version
+"""
+
+from __future__ import annotations
+
+from kuiper import errors, ir
+from kuiper._threads import get_num_threads, set_num_threads
 from kuiper._version import __version__
+from kuiper.errors import (
+    ExpressionError,
+    GraphError,
+    InputError,
+    KuiperError,
+    ModelFormatError,
+    OperatorError,
+    ShapeError,
+    UnsupportedOperatorError,
+)
+from kuiper.model import (
+    Model,
+    Profile,
+    TensorInfo,
+    load,
+    load_graph,
+    operator,
+    save,
+    show_config,
+    supported_operators,
+)
+
+__all__ = [
+    "ExpressionError",
+    "GraphError",
+    "InputError",
+    "KuiperError",
+    "Model",
+    "ModelFormatError",
+    "OperatorError",
+    "Profile",
+    "ShapeError",
+    "TensorInfo",
+    "UnsupportedOperatorError",
+    "__version__",
+    "errors",
+    "get_num_threads",
+    "ir",
+    "load",
+    "load_graph",
+    "operator",
+    "save",
+    "set_num_threads",
+    "show_config",
+    "supported_operators",
+]

@@ -19,8 +19,8 @@ class DType(NamedTuple):
     itemsize : int
         Bytes per element in the archive.
     storage : numpy.dtype
-        How the bytes of one element are read; bf16 is read as its 16 bits,
-        c32 as one pair of float16.
+        How the little-endian bytes are read; bf16 as its 16 bits, c32 as two float16
+        per element.
     value : numpy.dtype
         What a value of the type is computed in; differs from `storage` only where
         numpy has no such type (bf16, c32).
@@ -35,10 +35,10 @@ class DType(NamedTuple):
     torch: str
 
 
-def _dtype(name: str, storage, torch: str, value=None) -> DType:
+def _dtype(name: str, storage, torch: str, value=None, parts: int = 1) -> DType:
     storage = np.dtype(storage).newbyteorder("<")
     value = storage if value is None else np.dtype(value)
-    return DType(name, storage.itemsize, storage, value, torch)
+    return DType(name, parts * storage.itemsize, storage, value, torch)
 
 
 DTYPES: dict[str, DType] = {
@@ -56,11 +56,12 @@ DTYPES: dict[str, DType] = {
         _dtype("bool", np.bool_, "torch.bool"),
         _dtype("c64", np.complex64, "torch.complex64"),
         _dtype("c128", np.complex128, "torch.complex128"),
-        _dtype("c32", np.dtype((np.float16, (2,))).base, "torch.complex32", np.complex64)._replace(itemsize=4),
+        _dtype("c32", np.float16, "torch.complex32", np.complex64, parts=2),
     )
 }
 
-_BY_NUMPY = {d.value: d for d in reversed(DTYPES.values()) if d.name not in ("bf16", "c32")}
+# bf16 and c32 are computed in types that have a name of their own.
+_BY_NUMPY = {d.value: d for d in DTYPES.values() if d.value == d.storage}
 
 # PyTorch writes several of its types in two ways.
 _BY_TORCH = {d.torch: d for d in DTYPES.values()} | {

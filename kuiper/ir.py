@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kuiper._dtypes import DTYPES
+from kuiper._dtypes import DTYPES, from_numpy
 from kuiper.errors import GraphError
 
 __all__ = ["Attribute", "Graph", "Operand", "Operator", "PostOp", "Use"]
@@ -48,17 +48,33 @@ class Attribute:
         expected = self.size * DTYPES[dtype].itemsize
         if raw.dtype != np.uint8 or raw.ndim != 1 or raw.size != expected:
             raise GraphError(
-                f"attribute {self.shape}{dtype} takes {expected} bytes, got "
-                f"{raw.dtype} {raw.shape}"
+                f"attribute {self.shape}{dtype} takes {expected} bytes, got {raw.dtype} {raw.shape}"
             )
 
     @classmethod
     def from_array(cls, array: np.ndarray, dtype: str | None = None) -> Attribute:
-        """Make an attribute of a numpy array, by default with the array's own dtype."""
+        """Make an attribute of a numpy array.
+
+        Parameters
+        ----------
+        array : array-like
+            Shared, not copied, where it is contiguous and already has the type.
+        dtype : str, optional
+            PNNX name of the element type; by default the array's own.
+
+        Raises
+        ------
+        GraphError
+            If PNNX has no such element type.
+        """
         array = np.asarray(array)
-        if dtype is None:
-            dtype = next(d.name for d in DTYPES.values() if d.storage == array.dtype)
-        target = DTYPES[dtype]
+        try:
+            target = from_numpy(array.dtype) if dtype is None else DTYPES[dtype]
+        except KeyError:
+            raise GraphError(
+                f"PNNX has no element type {dtype or array.dtype}; known: {', '.join(DTYPES)}"
+            ) from None
+        dtype = target.name
         if dtype == "bf16" and array.dtype != np.uint16:
             array = _to_bfloat16(array)
         if dtype == "c32":
@@ -166,7 +182,8 @@ class Operand:
         self.shape = shape
         self.dtype = dtype
         self.producer: Operator | None = None
-        self._uses: list[Use] = []
+        # A dict for its order and its constant-time removal; the values mean nothing.
+        self._uses: dict[Use, None] = {}
 
     @property
     def uses(self) -> tuple[Use, ...]:
@@ -382,42 +399,39 @@ class Graph:
         operator.params = dict(params or {})
         operator.attributes = dict(attributes or {})
         operator.location = location
-        sources = [self._resolve(operand) for operand in inputs]
-        targets = [self._resolve(operand) for operand in outputs]
-        keys = (None,) * len(sources) if input_keys is None else tuple(input_keys)
-        if len(keys) != len(sources):
-            raise GraphError(f"{operator.label}: {len(keys)} input keys for {len(sources)} inputs")
-        if len({t.name for t in targets}) != len(targets):
+        inputs, outputs = list(inputs), list(outputs)
+        keys = _checked_keys(operator, inputs, input_keys)
+        targets = [_name(operand) for operand in outputs]
+        if len(set(targets)) != len(targets):
             raise GraphError(f"{operator.label}: an operand stands twice among the outputs")
-        for operand in targets:
-            if operand.producer is not None:
+        for target in targets:
+            operand = self._operands.get(target)
+            if operand is not None and operand.producer is not None:
                 raise GraphError(
-                    f"{operator.label}: operand '{operand.name}' is already produced by "
+                    f"{operator.label}: operand '{target}' is already produced by "
                     f"{operand.producer.label}"
                 )
-        operator.input_keys = keys
+        for operand in (*inputs, *outputs):
+            self._check_operand(operand)
+        # Nothing can fail any more, so a failure leaves no trace in the graph.
         self._operators[name] = operator
-        for slot, operand in enumerate(sources):
-            operator._inputs.append(operand)
-            operand._uses.append(Use(operator, slot))
-        for operand in targets:
+        self._connect(operator, [self._resolve(operand) for operand in inputs], keys)
+        for operand in map(self._resolve, outputs):
             operator._outputs.append(operand)
             operand.producer = operator
         return operator
 
     def remove_operator(self, operator: Operator) -> None:
-        """Remove an operator; its outputs stay, without producer, while something reads them."""
+        """Remove an operator; its outputs stay, without producer, while something reads them.
+
+        The operator still knows its inputs and outputs, but they no longer know it.
+        """
         self._check_owned(operator)
-        for operand in set(operator._inputs):
-            operand._uses = [use for use in operand._uses if use.operator is not operator]
+        del self._operators[operator.name]
+        self._disconnect(operator)
         for operand in operator._outputs:
             operand.producer = None
-            if not operand._uses:
-                del self._operands[operand.name]
-        for operand in set(operator._inputs):
-            if operand.producer is None and not operand._uses:
-                self._operands.pop(operand.name, None)
-        del self._operators[operator.name]
+        self._drop_unused(operator._inputs + operator._outputs)
 
     def set_inputs(
         self,
@@ -427,41 +441,59 @@ class Graph:
     ) -> None:
         """Give `operator` another list of inputs."""
         self._check_owned(operator)
-        keys = (None,) * len(inputs) if input_keys is None else tuple(input_keys)
-        if len(keys) != len(inputs):
-            raise GraphError(f"{operator.label}: {len(keys)} input keys for {len(inputs)} inputs")
-        for operand in set(operator._inputs):
-            operand._uses = [use for use in operand._uses if use.operator is not operator]
-        operator._inputs = [self._resolve(operand) for operand in inputs]
-        operator.input_keys = keys
-        for slot, operand in enumerate(operator._inputs):
-            operand._uses.append(Use(operator, slot))
+        keys = _checked_keys(operator, inputs, input_keys)
+        sources = [self._resolve(operand) for operand in inputs]
+        before = operator._inputs
+        self._disconnect(operator)
+        self._connect(operator, sources, keys)
+        self._drop_unused(before)
 
     def set_outputs(self, operator: Operator, outputs: Sequence[Operand]) -> None:
         """Let `operator` produce `outputs` instead; taken over from their producers."""
         self._check_owned(operator)
-        for operand in operator._outputs:
+        targets = [self._resolve(operand) for operand in outputs]
+        if len(set(targets)) != len(targets):
+            raise GraphError(f"{operator.label}: an operand stands twice among the outputs")
+        before = operator._outputs
+        for operand in before:
             operand.producer = None
-        for operand in outputs:
+        for operand in targets:
             if operand.producer is not None:
                 operand.producer._outputs.remove(operand)
             operand.producer = operator
-        dropped = [operand for operand in operator._outputs if operand.producer is None]
-        operator._outputs = list(outputs)
-        for operand in dropped:
-            if not operand._uses:
-                self._operands.pop(operand.name, None)
+        operator._outputs = targets
+        self._drop_unused(before)
 
     def replace_uses(self, old: Operand, new: Operand) -> None:
         """Let everything that reads `old` read `new`."""
+        self._check_operand(old)
+        self._check_operand(new)
         if old is new:
             return
         for use in old._uses:
             use.operator._inputs[use.slot] = new
-            new._uses.append(use)
-        old._uses = []
-        if old.producer is None:
-            self._operands.pop(old.name, None)
+            new._uses[use] = None
+        old._uses = {}
+        self._drop_unused([old])
+
+    def _connect(
+        self, operator: Operator, inputs: list[Operand], keys: tuple[str | None, ...]
+    ) -> None:
+        operator._inputs = inputs
+        operator.input_keys = keys
+        for slot, operand in enumerate(inputs):
+            operand._uses[Use(operator, slot)] = None
+
+    def _disconnect(self, operator: Operator) -> None:
+        """Forget that the operator reads its inputs; its own list of them stays."""
+        for slot, operand in enumerate(operator._inputs):
+            del operand._uses[Use(operator, slot)]
+
+    def _drop_unused(self, operands: Iterable[Operand]) -> None:
+        """Forget the operands that nothing produces and nothing reads any more."""
+        for operand in operands:
+            if operand.producer is None and not operand._uses:
+                self._operands.pop(operand.name, None)
 
     def unique_name(self, prefix: str) -> str:
         """Return a name that neither an operator nor an operand has."""
@@ -478,18 +510,22 @@ class Graph:
         for operand in self._operands.values():
             other.add_operand(operand.name, operand.shape, operand.dtype)
         for operator in self._operators.values():
-            twin = other.add_operator(
-                operator.type,
-                operator.name,
-                [operand.name for operand in operator.inputs],
-                [operand.name for operand in operator.outputs],
-                params=operator.params,
-                attributes=operator.attributes,
-                input_keys=operator.input_keys,
-                location=operator.location,
-            )
-            twin.post_ops = operator.post_ops
+            other._add_twin(operator)
         return other
+
+    def _add_twin(self, operator: Operator) -> None:
+        """Add a copy of another graph's operator, with operands of the same names."""
+        twin = self.add_operator(
+            operator.type,
+            operator.name,
+            [operand.name for operand in operator._inputs],
+            [operand.name for operand in operator._outputs],
+            params=operator.params,
+            attributes=operator.attributes,
+            input_keys=operator.input_keys,
+            location=operator.location,
+        )
+        twin.post_ops = operator.post_ops
 
     # -- order and rules -------------------------------------------------------------------
 
@@ -549,35 +585,50 @@ class Graph:
             If an operand is read but never produced, if the records of producer, inputs
             and uses disagree, or if there is a cycle.
         """
+        produced: dict[Operand, Operator] = {}
+        for name, operator in self._operators.items():
+            if operator.name != name:
+                raise GraphError(f"{operator.label} is filed under '{name}'")
+            if len(operator.input_keys) != len(operator._inputs):
+                raise GraphError(f"{operator.label}: input keys and inputs differ in number")
+            for slot, operand in enumerate(operator._inputs):
+                if self._operands.get(operand.name) is not operand:
+                    raise GraphError(
+                        f"{operator.label}: input '{operand.name}' is not in the graph"
+                    )
+                if Use(operator, slot) not in operand._uses:
+                    raise GraphError(f"{operator.label}: use of '{operand.name}' is not recorded")
+            for operand in operator._outputs:
+                if self._operands.get(operand.name) is not operand:
+                    raise GraphError(
+                        f"{operator.label}: output '{operand.name}' is not in the graph"
+                    )
+                if operand.producer is not operator or operand in produced:
+                    raise GraphError(
+                        f"{operator.label}: output '{operand.name}' has another producer"
+                    )
+                produced[operand] = operator
         for name, operand in self._operands.items():
             if operand.name != name:
                 raise GraphError(f"operand '{operand.name}' is filed under '{name}'")
             if operand.producer is None:
                 readers = ", ".join(f"'{o.name}'" for o in operand.consumers) or "nothing"
                 raise GraphError(f"operand '{name}' has no producer; it is read by {readers}")
-            if operand not in operand.producer._outputs:
+            if operand not in produced:
                 raise GraphError(
                     f"operand '{name}' is not among the outputs of {operand.producer.label}"
                 )
             for use in operand._uses:
-                if use.operator._inputs[use.slot] is not operand:
-                    raise GraphError(f"operand '{name}' is not input {use.slot} of {use.operator.label}")
-        for operator in self._operators.values():
-            if len(operator.input_keys) != len(operator._inputs):
-                raise GraphError(f"{operator.label}: input keys and inputs differ in number")
-            for slot, operand in enumerate(operator._inputs):
-                if self._operands.get(operand.name) is not operand:
-                    raise GraphError(f"{operator.label}: input '{operand.name}' is not in the graph")
-                if Use(operator, slot) not in operand._uses:
-                    raise GraphError(f"{operator.label}: use of '{operand.name}' is not recorded")
-            for operand in operator._outputs:
-                if operand.producer is not operator:
-                    raise GraphError(f"{operator.label}: '{operand.name}' has another producer")
+                reader = use.operator
+                if (
+                    self._operators.get(reader.name) is not reader
+                    or use.slot >= len(reader._inputs)
+                    or reader._inputs[use.slot] is not operand
+                ):
+                    raise GraphError(f"operand '{name}' is not input {use.slot} of {reader.label}")
         self.topological_order()
 
-    def subgraph(
-        self, inputs: Sequence[Operand | str], outputs: Sequence[Operand | str]
-    ) -> Graph:
+    def subgraph(self, inputs: Sequence[Operand | str], outputs: Sequence[Operand | str]) -> Graph:
         """Return the part that computes `outputs` from `inputs`, as a graph of its own.
 
         Raises
@@ -586,8 +637,8 @@ class Graph:
             If `outputs` need an operand that neither `inputs` nor an operator without
             inputs (a constant) provides.
         """
-        sources = [self.operand(o if isinstance(o, str) else o.name) for o in inputs]
-        targets = [self.operand(o if isinstance(o, str) else o.name) for o in outputs]
+        sources = dict.fromkeys(self.operand(_name(operand)) for operand in inputs)
+        targets = [self.operand(_name(operand)) for operand in outputs]
         needed: set[Operator] = set()
         pending = list(targets)
         while pending:
@@ -609,18 +660,13 @@ class Graph:
             if operator not in needed:
                 continue
             for operand in operator._outputs:
+                if operand in sources:
+                    raise GraphError(
+                        f"the subgraph has '{operand.name}' as an input, but also needs another "
+                        f"output of {operator.label}, which produces it; make that one an input"
+                    )
                 part.add_operand(operand.name, operand.shape, operand.dtype)
-            twin = part.add_operator(
-                operator.type,
-                operator.name,
-                [operand.name for operand in operator.inputs],
-                [operand.name for operand in operator.outputs],
-                params=operator.params,
-                attributes=operator.attributes,
-                input_keys=operator.input_keys,
-                location=operator.location,
-            )
-            twin.post_ops = operator.post_ops
+            part._add_twin(operator)
         for number, operand in enumerate(targets):
             part.add_operator("pnnx.Output", f"pnnx_output_{number}", [operand.name])
         return part
@@ -641,13 +687,29 @@ class Graph:
         if isinstance(operand, str):
             found = self._operands.get(operand)
             return self.add_operand(operand) if found is None else found
-        if self._operands.get(operand.name) is not operand:
-            raise GraphError(f"operand '{operand.name}' belongs to another graph")
+        self._check_operand(operand)
         return operand
+
+    def _check_operand(self, operand: Operand | str) -> None:
+        if not isinstance(operand, str) and self._operands.get(operand.name) is not operand:
+            raise GraphError(f"operand '{operand.name}' belongs to another graph")
 
     def _check_owned(self, operator: Operator) -> None:
         if self._operators.get(operator.name) is not operator:
             raise GraphError(f"{operator.label} belongs to another graph")
+
+
+def _name(operand: Operand | str) -> str:
+    return operand if isinstance(operand, str) else operand.name
+
+
+def _checked_keys(
+    operator: Operator, inputs: Sequence, keys: Sequence[str | None] | None
+) -> tuple[str | None, ...]:
+    keys = (None,) * len(inputs) if keys is None else tuple(keys)
+    if len(keys) != len(inputs):
+        raise GraphError(f"{operator.label}: {len(keys)} input keys for {len(inputs)} inputs")
+    return keys
 
 
 def _lookup(table: Mapping[str, Any], name: str, kind: str) -> Any:

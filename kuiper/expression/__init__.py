@@ -1,0 +1,74 @@
+"""Expressions: the small languages inside PNNX and ncnn models.
+
+::
+
+    text --tokenizer--> tokens --parser--> tree --fold--> value | program | deferred tree
+                                            |
+                                            +-- infix text, listings, drawings, ncnn's dialect
+
+`tokens`, `tree`, `vocabulary` are data; `_syntax` (compiled) reads text; `promotion`, `scalars`
+and `evaluation` say what the operators mean; `lowering` prepares an expression for the elementwise
+engine.  Nothing here knows of graphs or files.
+"""
+
+from kuiper.expression._syntax import MAX_DEPTH, ExpressionParser, Tokenizer
+from kuiper.expression.evaluation import evaluate
+from kuiper.expression.lowering import Deferred, ElementwiseProgram, fold
+from kuiper.expression.tokens import Token, TokenType
+from kuiper.expression.tree import Call, List, Literal, Node, Ref, compact, inline
+from kuiper.expression.views import infix, outline
+
+__all__ = [
+    "MAX_DEPTH",
+    "Call",
+    "Deferred",
+    "ElementwiseProgram",
+    "ExpressionParser",
+    "List",
+    "Literal",
+    "Node",
+    "Ref",
+    "Token",
+    "TokenType",
+    "Tokenizer",
+    "compact",
+    "evaluate",
+    "fold",
+    "infix",
+    "inline",
+    "outline",
+    "parse",
+]
+
+
+def parse(text: str, n_operands: int | None = None, *, extended: bool = False) -> Node:
+    """Read an expression as it stands in a file.
+
+    Parameters
+    ----------
+    text : str
+    n_operands : int, optional
+        How many operands the operator has; a reference beyond them is an error.  Without operands
+        a text of one word is that word, even where it names an operator (``expr=max`` is the key of
+        a dict).
+    extended : bool, default False
+        Also know the activations that graph passes fuse into expressions.
+
+    Returns
+    -------
+    Node
+
+    Raises
+    ------
+    ExpressionError
+        If the text is not an expression.
+    """
+    parser = ExpressionParser(text, extended=extended)
+    if n_operands == 0 and len(parser.tokens) == 1 and parser.tokens[0].type is TokenType.NAME:
+        return parser.leaf(parser.tokens[0])
+    tree = parser.parse()
+    if n_operands is not None:
+        for node in tree.preorder():
+            if isinstance(node, Ref) and node.index >= n_operands:
+                raise node.error(f"@{node.index} refers to none of the {n_operands} operands")
+    return tree

@@ -1,0 +1,227 @@
+"""PNNX files: the ``.param`` text and the ``.bin`` archive, read into a graph and written back.
+
+::
+
+    values.py      one parameter value    <->  Python
+    param.py       the .param text        <->  records, Graph
+    archive.pyx    the .bin ZIP archive   <->  views of bytes
+    here           both files             <->  Graph with its attributes
+
+What a file says is checked here, once and completely: a :class:`~kuiper.ir.Graph` that comes out
+obeys every rule of the format, and each attribute has exactly the bytes that its shape takes.
+What an operator *means* is not known on this floor; nothing here imports :mod:`kuiper.ops` or
+anything above it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, BinaryIO, Union
+
+from kuiper.errors import GraphError, ModelFormatError
+from kuiper.ir import Attribute, Graph
+from kuiper.pnnx import param as _param
+from kuiper.pnnx._messages import listing, plural
+
+if TYPE_CHECKING:
+    from kuiper.pnnx.archive import Archive
+
+__all__ = ["load_graph", "save_graph"]
+
+Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, BinaryIO]
+Target = Union[str, "os.PathLike[str]", BinaryIO]
+
+
+def load_graph(param: Source, bin: Source | None = None, *, check_crc: bool = False) -> Graph:
+    """Load a PNNX model as the graph that its files describe.
+
+    Parameters
+    ----------
+    param : str, os.PathLike, bytes-like or binary file object
+        The ``.param`` text.
+    bin : str, os.PathLike, bytes-like or binary file object, optional
+        The archive of the attributes.  By default the path of `param` with ``.param`` replaced
+        by ``.bin``; it may be missing where the model has no attributes.  A path is
+        memory-mapped, bytes are used in place, a file object is read to its end.
+    check_crc : bool, default=False
+        Also compare the checksum of every attribute; that reads the whole archive.
+
+    Returns
+    -------
+    kuiper.ir.Graph
+        Its attributes are views of the archive and keep it alive.
+
+    Raises
+    ------
+    ModelFormatError
+        If a file is damaged, truncated or of another format, or if the two do not belong
+        together.
+    OSError
+        If a file cannot be read.
+    """
+    data, name = _read(param, "<param>")
+    parsed = _param.parse(data, name)
+    specs = parsed.attributes()
+    archive = _open_archive(param, bin, name, specs)
+    if archive is None:
+        return _param.build(parsed, {})
+    _match(archive, parsed.filename, specs)
+    if check_crc:
+        archive.check_crc()
+    attributes = {
+        member: Attribute(spec.shape, spec.dtype, archive[member])
+        for member, (_, spec) in specs.items()
+    }
+    return _param.build(parsed, attributes)
+
+
+def _is_path(source: object) -> bool:
+    return isinstance(source, (str, os.PathLike))
+
+
+def _read(source: Source, name: str) -> tuple[bytes, str]:
+    """Return the bytes of a source and what messages call it."""
+    if _is_path(source):
+        with open(source, "rb") as file:
+            return file.read(), os.fsdecode(source)
+    if hasattr(source, "read"):
+        found = getattr(source, "name", None)
+        name = found if isinstance(found, str) else name
+        source = source.read()
+    if isinstance(source, str):
+        raise TypeError(f"{name}: the file is open in text mode, expected binary mode ('rb')")
+    return source if isinstance(source, bytes) else bytes(memoryview(source)), name
+
+
+def _open_archive(param: Source, bin: Source | None, name: str, specs: dict) -> Archive | None:
+    """Open the archive; None where there is none and none is needed."""
+    if bin is None:
+        path = os.fsdecode(param) if _is_path(param) else ""
+        bin = path.removesuffix(".param") + ".bin"
+        if not path.endswith(".param") or not os.path.exists(bin):
+            if not specs:
+                return None
+            number = plural(len(specs), "attribute")
+            needs = f"{name} has {number} (first '{next(iter(specs))}')"
+            if path.endswith(".param"):
+                raise FileNotFoundError(
+                    errno.ENOENT, f"{needs}, but their archive is missing; pass its path", bin
+                )
+            raise ValueError(f"{needs}; pass the archive that holds them as the second argument")
+    from kuiper.pnnx.archive import Archive
+
+    if _is_path(bin):
+        return Archive(bin)
+    if hasattr(bin, "read"):
+        return Archive(*_read(bin, "<bin>"))
+    return Archive(bin, "<bin>")
+
+
+def _match(archive: Archive, filename: str, specs: dict) -> None:
+    """Compare the attributes of the text with the entries of the archive, all at once."""
+    missing, strangers, unequal = [], [], []
+    for member, (operator, spec) in specs.items():
+        if member not in archive:
+            missing.append(f"'{member}' (line {operator.line})")
+        elif len(archive[member]) != spec.nbytes:
+            unequal.append(
+                f"'{member}' (line {operator.line}) has {len(archive[member])} bytes, its shape "
+                f"{_param.format_tensor(spec)} takes {spec.nbytes}"
+            )
+    strangers = [f"'{member}'" for member in archive if member not in specs]
+    problems = []
+    if missing:
+        number = plural(len(missing), "attribute without entry", "attributes without entry")
+        problems.append(f"{number}: {listing(missing)}")
+    if strangers:
+        number = plural(len(strangers), "entry without attribute", "entries without attribute")
+        problems.append(f"{number}: {listing(strangers)}")
+    if unequal:
+        number = plural(len(unequal), "entry of a wrong size", "entries of a wrong size")
+        problems.append(f"{number}: {listing(unequal)}")
+    if problems:
+        raise ModelFormatError(
+            f"{archive.filename} does not belong to {filename}: {'; '.join(problems)}; "
+            "both files must come from the same export"
+        )
+
+
+def save_graph(graph: Graph, param: Target, bin: Target | None = None) -> None:
+    """Write a graph as a PNNX model: the ``.param`` text and the ``.bin`` archive.
+
+    Parameters
+    ----------
+    graph : kuiper.ir.Graph
+    param : str, os.PathLike or binary file object
+    bin : str, os.PathLike or binary file object, optional
+        By default the path of `param` with ``.param`` replaced by ``.bin``.
+
+    Raises
+    ------
+    GraphError
+        If the graph breaks a rule or holds what the format cannot say.
+
+    Notes
+    -----
+    A path is written under another name beside it and then renamed, archive first: nobody sees
+    half a file, a file that is being replaced stays whole where it is mapped (also by the very
+    graph that is saved), and nothing changes where writing fails.
+
+    The files are those of current pnnx, so a model that current pnnx wrote comes out byte for
+    byte, except where a text has several spellings: an empty list ``()`` is written as ``None``.
+    Files of older versions get today's spelling of floats and today's archive form.  Loading
+    what was saved gives an equal graph in each case.
+    """
+    try:
+        text = _param.format(graph).encode()
+    except UnicodeEncodeError as error:
+        raise GraphError(f"the graph has a name that is no UTF-8 text: {error}") from None
+    members = [
+        (f"{operator.name}.{key}", attribute.raw)
+        for operator in graph.topological_order()
+        for key, attribute in sorted(operator.attributes.items())
+    ]
+    seen: set[str] = set()
+    for member, _ in members:
+        if member in seen:
+            raise GraphError(f"two attributes are called '{member}'; rename an operator")
+        seen.add(member)
+    if bin is None:
+        path = os.fsdecode(param) if _is_path(param) else ""
+        if path.endswith(".param"):
+            bin = path.removesuffix(".param") + ".bin"
+        elif members:
+            number = plural(len(members), "attribute")
+            raise ValueError(f"the graph has {number}; pass the archive's target as `bin`")
+    from kuiper.pnnx.archive import write_archive
+
+    writers = [(param, lambda file: file.write(text))]
+    if bin is not None:
+        writers.insert(0, (bin, lambda file: write_archive(file, members)))
+    _write_all(writers)
+
+
+def _write_all(writers: list[tuple[Target, Callable[[BinaryIO], object]]]) -> None:
+    """Run each writer on its target; paths appear together, after all went well."""
+    # A link stays a link: its goal is what gets replaced.
+    paths = [os.path.realpath(os.fsdecode(t)) if _is_path(t) else None for t, _ in writers]
+    if len(paths) == 2 and paths[0] is not None and paths[0] == paths[1]:
+        raise ValueError(f"both files would be written to {paths[0]}")
+    finished: list[tuple[str, str]] = []
+    try:
+        for path, (target, write) in zip(paths, writers, strict=True):
+            if path is None:
+                write(target)
+                continue
+            temporary = f"{path}.{os.urandom(4).hex()}.tmp"
+            with open(temporary, "xb") as file:
+                finished.append((temporary, path))
+                write(file)
+        while finished:
+            os.replace(*finished[0])
+            del finished[0]
+    finally:
+        for temporary, _ in finished:
+            os.unlink(temporary)

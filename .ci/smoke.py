@@ -1,0 +1,75 @@
+"""Check an installation of kuiper that has nothing beside it but numpy.
+
+    python .ci/smoke.py examples/models
+
+Imports kuiper from where it is installed, runs the bundled models on random input, and prints
+what the import costs beyond numpy's.
+"""
+
+import importlib.metadata
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import kuiper
+
+IMPORT_BUDGET_MS = 30
+
+
+def check_origin() -> None:
+    """Fail if kuiper comes from anywhere but this environment, or brought other packages in."""
+    where = Path(kuiper.__file__).resolve()
+    assert where.is_relative_to(Path(sys.prefix).resolve()), f"imported from {where}"
+    assert importlib.metadata.version("kuiper") == kuiper.__version__
+    requires = importlib.metadata.requires("kuiper") or []
+    assert [r for r in requires if "extra ==" not in r] == ["numpy>=1.24"], requires
+    kuiper.show_config()
+
+
+def check_model(path: Path) -> None:
+    """Run a model on random input and check that the output is alive."""
+    model = kuiper.load(path)
+    rng = np.random.default_rng(1)
+    inputs = [rng.standard_normal(t.shape).astype(np.float32) for t in model.inputs]
+    outputs = model(*inputs)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    for info, y in zip(model.outputs, outputs, strict=True):
+        assert y.shape == info.shape, f"{path.name}: {y.shape}, not {info.shape}"
+        assert y.dtype == np.float32
+        assert np.isfinite(y).all(), f"{path.name}: not finite"
+        assert y.std() > 1e-6, f"{path.name}: an output without life"
+        print(f"{path.name}: {info.name} {y.shape}, {y.min():.4g} .. {y.max():.4g}")
+
+
+def import_ms(statement: str) -> float:
+    """Return the median time of an import statement in fresh interpreters, numpy loaded before."""
+    code = (
+        "import numpy, time; start = time.perf_counter()\n"
+        f"{statement}\nprint((time.perf_counter() - start) * 1000)"
+    )
+    times = []
+    for _ in range(7):
+        run = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        times.append(float(run.stdout))
+    return statistics.median(times)
+
+
+def main() -> int:
+    """Check everything; an assertion that fails ends the program with a traceback."""
+    check_origin()
+    models = sorted(Path(sys.argv[1]).glob("*.pnnx.param"))
+    assert models, f"no models in {sys.argv[1]}"
+    for path in models:
+        check_model(path)
+    elapsed = import_ms("import kuiper")
+    print(f"import kuiper: {elapsed:.1f} ms beyond numpy (budget {IMPORT_BUDGET_MS} ms)")
+    return int(elapsed > IMPORT_BUDGET_MS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

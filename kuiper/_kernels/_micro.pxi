@@ -1,0 +1,31 @@
+# One instruction-set variant of every micro-kernel: _micro_<isa>.pyx includes this file and nothing
+# else; setup.py gives each its flags.  Everything here is a leaf: pointers and sizes in, no Python,
+# no allocation, no failure.
+
+from cpython.pycapsule cimport PyCapsule_New
+
+from kuiper._kernels._table cimport kernels_t
+
+include "_vec.pxi"
+include "_micro_move.pxi"
+include "_micro_gemm.pxi"
+include "_micro_dwconv.pxi"
+include "_micro_gather.pxi"
+
+cdef kernels_t kernels
+
+
+cdef void fill_table() noexcept:
+    kernels.lanes = LANES
+    fill_move(&kernels)
+    fill_gemm(&kernels)
+    fill_dwconv(&kernels)
+    fill_gather(&kernels)
+
+
+fill_table()
+
+
+def table():
+    """Return the table of this variant for `_dispatch`, as a capsule."""
+    return PyCapsule_New(&kernels, "kuiper.kernels", NULL)

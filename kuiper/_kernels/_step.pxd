@@ -1,0 +1,35 @@
+# A step: one prepared call of a kernel.  All its checks are done when it is made; running it cannot
+# fail.  Operands are named by slot, so one step serves any number of contexts (concurrent calls).
+
+# Does share `part` of `n_parts` of the work.  The shares of one step run at the same time, so they
+# write disjoint output and never split a sum: results do not depend on n_parts.
+ctypedef void (*step_fn)(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil
+
+# Where an operand lies: `offset` bytes into what the context's slot table holds at `slot`.
+ctypedef struct ref_t:
+    Py_ssize_t slot
+    Py_ssize_t offset
+
+cdef inline char* at(char* const* slots, ref_t ref) noexcept nogil:
+    return slots[ref.slot] + ref.offset
+
+
+cdef inline Py_ssize_t share_start(Py_ssize_t total, Py_ssize_t part, Py_ssize_t n_parts) noexcept nogil:
+    """Where share `part` of `total` items starts; shares differ by one item at the most."""
+    return total * part // n_parts
+
+
+cdef class Step:
+    cdef step_fn run
+    cdef const void* params          # the subclass's own struct; lives as long as the step
+    cdef public Py_ssize_t max_parts        # how many shares are worth having; 1 = serial
+    cdef public object keep          # what the pointers in params point into
+    cdef readonly list slots         # of the operands it touches, for their lifetimes
+    cdef public str name             # the operator's name, for profiles
+    cdef public str kind             # the kernel's name, for profiles
+    cdef public double flops         # multiply and add counted apart
+    cdef public double bytes         # read and written at the least
+
+    cdef ref_t ref(self, object value) except *

@@ -1,0 +1,58 @@
+# What a micro-kernel variant offers: function pointers and tile sizes.
+#
+# One filled `kernels_t` exists per instruction set (_micro_<isa>.pyx).  Drivers read the table and
+# never ask for the CPU.  Declarations only; no memoryviews here, or every importer would carry them.
+
+cdef enum:
+    MAX_MR = 14
+
+# y[b * ldy + a] = x[a * ldx + b] for a < n_a, b < n_b; elements of any 32-bit type
+ctypedef void (*transpose_fn)(
+    const float* x, Py_ssize_t ldx, float* y, Py_ssize_t ldy, Py_ssize_t n_a, Py_ssize_t n_b,
+) noexcept nogil
+
+# y[i, j] = clamp(bias[j] + sum_t sum_k rows[t * m + i][k] * panel[t * kc + k, j] + residual[i, j])
+#
+# m, the number of rows, is fixed per function; n <= nr columns are stored.  The panel starts with
+# nr biases.  residual may be NULL.
+ctypedef void (*gemm_fn)(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    float* y, Py_ssize_t ldy, Py_ssize_t n,
+    const float* residual, Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil
+
+# y[i] = f(x[i]; p0, p1) for i < n; y may be x.  Functions are numbered in elementwise.pyx.
+ctypedef void (*unary_fn)(Py_ssize_t n, const float* x, float* y, float p0, float p1) noexcept nogil
+
+# Depthwise taps: y[i, c] = clamp(bias[c] + sum_t rows[t * m + i][c] * weight[t, c] + residual[i, c])
+# for m pixels and all channels; weights come in blocks of `lanes` channels: bias, then the taps.
+ctypedef void (*dwconv_fn)(
+    Py_ssize_t m, Py_ssize_t taps, Py_ssize_t channels, const float* const* rows,
+    const float* weights, float* y, Py_ssize_t ldy,
+    const float* residual, Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil
+
+# Copies n_runs runs of `length` floats side by side: run r from origin + offsets[r * offset_stride].
+ctypedef void (*gather_fn)(
+    Py_ssize_t n_runs, Py_ssize_t length, const float* origin, const Py_ssize_t* offsets,
+    Py_ssize_t offset_stride, float* field,
+) noexcept nogil
+
+cdef enum:
+    MAX_UNARY = 64
+
+ctypedef struct kernels_t:
+    int lanes
+    # data movement
+    transpose_fn transpose
+    # GEMM: rows and columns of the register tile; gemm[m] handles m rows, 1 <= m <= mr
+    int mr
+    int nr
+    gemm_fn[MAX_MR + 1] gemm
+    # depthwise convolution: up to dw_m pixels a call
+    int dw_m
+    dwconv_fn dwconv
+    # receptive fields of images with few channels
+    gather_fn gather
+    # elementwise functions of one tensor, by number
+    unary_fn[MAX_UNARY] unary

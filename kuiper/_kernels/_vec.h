@@ -1,0 +1,165 @@
+/* One vector of floats, as wide as the instruction set that this file is compiled for.
+
+   GCC and clang vector extensions carry the arithmetic (+ - * / and comparisons), so micro-kernels
+   read like scalar code and need no intrinsics; the few operations that C has no operator for are
+   below.  A compiler without the extension gets one lane: slow, and correct. */
+#ifndef KUIPER_VEC_H
+#define KUIPER_VEC_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX__) || defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define KP_LANES 16
+#elif defined(__AVX__)
+#define KP_LANES 8
+#elif defined(__GNUC__)
+#define KP_LANES 4
+#else
+#define KP_LANES 1
+#endif
+
+#if KP_LANES > 1
+
+typedef float kp_vf32 __attribute__((vector_size(4 * KP_LANES), aligned(4), may_alias));
+typedef int32_t kp_vi32 __attribute__((vector_size(4 * KP_LANES), aligned(4), may_alias));
+
+static inline kp_vf32 kp_load(const float *p) { return *(const kp_vf32 *)p; }
+static inline void kp_store(float *p, kp_vf32 v) { *(kp_vf32 *)p = v; }
+/* x - 0 keeps every x, -0.0 included, so the compiler turns it into a plain broadcast. */
+static inline kp_vf32 kp_splat(float x) { kp_vf32 zero = {0}; return x - zero; }
+static inline kp_vi32 kp_splat_int(int32_t x) { kp_vi32 zero = {0}; return x - zero; }
+
+#else
+
+typedef float kp_vf32;
+typedef int32_t kp_vi32;
+
+static inline kp_vf32 kp_load(const float *p) { return *p; }
+static inline void kp_store(float *p, kp_vf32 v) { *p = v; }
+static inline kp_vf32 kp_splat(float x) { return x; }
+static inline kp_vi32 kp_splat_int(int32_t x) { return x; }
+
+#endif
+
+static inline kp_vi32 kp_bits(kp_vf32 v) { kp_vi32 b; memcpy(&b, &v, sizeof b); return b; }
+static inline kp_vf32 kp_from_bits(kp_vi32 b) { kp_vf32 v; memcpy(&v, &b, sizeof v); return v; }
+
+/* Comparisons give all ones or all zeros per lane. */
+#if KP_LANES > 1
+static inline kp_vi32 kp_lt(kp_vf32 a, kp_vf32 b) { return a < b; }
+static inline kp_vi32 kp_le(kp_vf32 a, kp_vf32 b) { return a <= b; }
+static inline kp_vi32 kp_eq(kp_vf32 a, kp_vf32 b) { return a == b; }
+static inline kp_vi32 kp_eq_int(kp_vi32 a, kp_vi32 b) { return a == b; }
+#else
+static inline kp_vi32 kp_lt(kp_vf32 a, kp_vf32 b) { return -(a < b); }
+static inline kp_vi32 kp_le(kp_vf32 a, kp_vf32 b) { return -(a <= b); }
+static inline kp_vi32 kp_eq(kp_vf32 a, kp_vf32 b) { return -(a == b); }
+static inline kp_vi32 kp_eq_int(kp_vi32 a, kp_vi32 b) { return -(a == b); }
+#endif
+static inline kp_vf32 kp_select(kp_vi32 mask, kp_vf32 a, kp_vf32 b) {
+    return kp_from_bits((kp_bits(a) & mask) | (kp_bits(b) & ~mask));
+}
+
+/* max and min give the second operand where either is NaN: max(bound, x) keeps a NaN in x. */
+#if defined(__AVX512F__)
+static inline kp_vf32 kp_max(kp_vf32 a, kp_vf32 b) { return (kp_vf32)_mm512_max_ps((__m512)a, (__m512)b); }
+static inline kp_vf32 kp_min(kp_vf32 a, kp_vf32 b) { return (kp_vf32)_mm512_min_ps((__m512)a, (__m512)b); }
+static inline kp_vf32 kp_sqrt(kp_vf32 v) { return (kp_vf32)_mm512_sqrt_ps((__m512)v); }
+static inline kp_vf32 kp_floor(kp_vf32 v) { return (kp_vf32)_mm512_roundscale_ps((__m512)v, 9); }
+static inline kp_vf32 kp_ceil(kp_vf32 v) { return (kp_vf32)_mm512_roundscale_ps((__m512)v, 10); }
+static inline kp_vf32 kp_trunc(kp_vf32 v) { return (kp_vf32)_mm512_roundscale_ps((__m512)v, 11); }
+static inline kp_vf32 kp_rint(kp_vf32 v) { return (kp_vf32)_mm512_roundscale_ps((__m512)v, 8); }
+static inline kp_vi32 kp_to_int(kp_vf32 v) { return (kp_vi32)_mm512_cvttps_epi32((__m512)v); }
+static inline kp_vf32 kp_to_float(kp_vi32 v) { return (kp_vf32)_mm512_cvtepi32_ps((__m512i)v); }
+static inline kp_vf32 kp_load_n(const float *p, long n) {
+    return (kp_vf32)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+}
+static inline void kp_store_n(float *p, kp_vf32 v, long n) {
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
+}
+#elif defined(__AVX__)
+static inline kp_vf32 kp_max(kp_vf32 a, kp_vf32 b) { return (kp_vf32)_mm256_max_ps((__m256)a, (__m256)b); }
+static inline kp_vf32 kp_min(kp_vf32 a, kp_vf32 b) { return (kp_vf32)_mm256_min_ps((__m256)a, (__m256)b); }
+static inline kp_vf32 kp_sqrt(kp_vf32 v) { return (kp_vf32)_mm256_sqrt_ps((__m256)v); }
+static inline kp_vf32 kp_floor(kp_vf32 v) { return (kp_vf32)_mm256_round_ps((__m256)v, 9); }
+static inline kp_vf32 kp_ceil(kp_vf32 v) { return (kp_vf32)_mm256_round_ps((__m256)v, 10); }
+static inline kp_vf32 kp_trunc(kp_vf32 v) { return (kp_vf32)_mm256_round_ps((__m256)v, 11); }
+static inline kp_vf32 kp_rint(kp_vf32 v) { return (kp_vf32)_mm256_round_ps((__m256)v, 8); }
+static inline kp_vi32 kp_to_int(kp_vf32 v) { return (kp_vi32)_mm256_cvttps_epi32((__m256)v); }
+static inline kp_vf32 kp_to_float(kp_vi32 v) { return (kp_vf32)_mm256_cvtepi32_ps((__m256i)v); }
+static inline __m256i kp_first_n(long n) {
+    static const int32_t ones[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+    return _mm256_loadu_si256((const __m256i *)(ones + 8 - n));
+}
+static inline kp_vf32 kp_load_n(const float *p, long n) {
+    return (kp_vf32)_mm256_maskload_ps(p, kp_first_n(n));
+}
+static inline void kp_store_n(float *p, kp_vf32 v, long n) {
+    _mm256_maskstore_ps(p, kp_first_n(n), (__m256)v);
+}
+#else
+static inline kp_vf32 kp_max(kp_vf32 a, kp_vf32 b) { return kp_select(kp_lt(b, a), a, b); }
+static inline kp_vf32 kp_min(kp_vf32 a, kp_vf32 b) { return kp_select(kp_lt(a, b), a, b); }
+#define KP_EACH_LANE(name, result, scalar)                                        \
+    static inline result name(kp_vf32 v) {                                        \
+        float x[KP_LANES];                                                        \
+        __typeof__(scalar(0.0f)) y[KP_LANES];                                     \
+        result r;                                                                 \
+        memcpy(x, &v, sizeof x);                                                  \
+        for (int i = 0; i < KP_LANES; i++) y[i] = scalar(x[i]);                   \
+        memcpy(&r, y, sizeof r);                                                  \
+        return r;                                                                 \
+    }
+/* Where the conversion has no answer it gives INT_MIN, as x86 does, instead of being undefined. */
+static inline int32_t kp_to_int_scalar(float x) {
+    return x > -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
+}
+KP_EACH_LANE(kp_sqrt, kp_vf32, sqrtf)
+KP_EACH_LANE(kp_floor, kp_vf32, floorf)
+KP_EACH_LANE(kp_ceil, kp_vf32, ceilf)
+KP_EACH_LANE(kp_trunc, kp_vf32, truncf)
+KP_EACH_LANE(kp_rint, kp_vf32, rintf)
+KP_EACH_LANE(kp_to_int, kp_vi32, kp_to_int_scalar)
+static inline kp_vf32 kp_to_float(kp_vi32 v) {
+    int32_t x[KP_LANES];
+    float y[KP_LANES];
+    kp_vf32 r;
+    memcpy(x, &v, sizeof x);
+    for (int i = 0; i < KP_LANES; i++) y[i] = (float)x[i];
+    memcpy(&r, y, sizeof r);
+    return r;
+}
+static inline kp_vf32 kp_load_n(const float *p, long n) {
+    float x[KP_LANES] = {0};
+    kp_vf32 v;
+    memcpy(x, p, (size_t)n * sizeof(float));
+    memcpy(&v, x, sizeof v);
+    return v;
+}
+static inline void kp_store_n(float *p, kp_vf32 v, long n) { memcpy(p, &v, (size_t)n * sizeof(float)); }
+#endif
+
+/* Horizontal reductions in a fixed order: halves folded onto each other, so the same bits on each run. */
+static inline float kp_reduce_add(kp_vf32 v) {
+    float x[KP_LANES];
+    memcpy(x, &v, sizeof x);
+    for (int half = KP_LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) x[i] += x[i + half];
+    return x[0];
+}
+static inline float kp_reduce_max(kp_vf32 v) {
+    float x[KP_LANES];
+    memcpy(x, &v, sizeof x);
+    float best = x[0];
+    for (int i = 1; i < KP_LANES; i++)
+        if (x[i] > best || x[i] != x[i]) best = x[i];
+    return best;
+}
+
+#endif

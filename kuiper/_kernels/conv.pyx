@@ -1,0 +1,556 @@
+"""Convolution drivers: tiling, borders and addresses around the GEMM and depthwise micro-kernels.
+
+All of them read channels-last images and none builds an im2col matrix.
+
+``ConvStep``
+    Implicit GEMM.  A tile is some output pixels by one panel of output channels; the micro-kernel
+    gets one pointer per pixel and tap.  A transposed convolution is the same thing once for each
+    phase of its stride: the output pixels of one phase all see the same taps.
+``GatherConvStep``
+    For few input channels, such as the three of a photo, where a tap is too short to be a loop: the
+    receptive fields of a tile are copied side by side into the L1 cache, from NCHW as well.
+``DepthwiseStep``
+    One filter per channel.
+"""
+
+import numpy as np
+
+from cython.parallel cimport prange
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+from kuiper._kernels._dispatch cimport active
+from kuiper._kernels._post cimport make_post, post_t, post_tile
+from kuiper._kernels._step cimport Step, at, ref_t, share_start, step_fn
+from kuiper._kernels._table cimport kernels_t
+
+from kuiper._value import Buffer, Value, channels_last_strides
+
+
+# -- geometry ----------------------------------------------------------------------------------
+
+cdef struct tap_t:
+    Py_ssize_t dy            # relative to the pixel's origin in the input
+    Py_ssize_t dx
+    Py_ssize_t offset        # the same in elements
+
+cdef struct phase_t:
+    Py_ssize_t first_h       # first output row and column of the phase
+    Py_ssize_t first_w
+    Py_ssize_t height        # output rows and columns in the phase
+    Py_ssize_t width
+    Py_ssize_t n_taps
+    tap_t* taps
+    Py_ssize_t weight        # where its panels start, in elements
+    Py_ssize_t min_dy        # taps stay inside the input between these
+    Py_ssize_t max_dy
+    Py_ssize_t min_dx
+    Py_ssize_t max_dx
+
+cdef struct window_t:
+    Py_ssize_t n
+    Py_ssize_t in_h
+    Py_ssize_t in_w
+    Py_ssize_t x_pitch
+    Py_ssize_t out_h
+    Py_ssize_t out_w
+    Py_ssize_t y_pitch
+    Py_ssize_t in_step_h     # input rows from one output row of a phase to the next
+    Py_ssize_t in_step_w
+    Py_ssize_t out_step      # output rows (and columns) from one of a phase to the next
+    Py_ssize_t out_step_w
+    Py_ssize_t n_phases
+    phase_t* phases
+
+
+cdef class Window:
+    """Which input pixels each output pixel sees.
+
+    Parameters
+    ----------
+    x, y : Value
+        Channels-last input and output.
+    in_step, out_step : (int, int)
+        Input pixels per output pixel of a phase; output pixels per phase (transposed stride).
+    phases : list of (first_h, first_w, height, width, taps, weight)
+        `taps` is a list of (dy, dx), `weight` the offset of the phase's panels.
+    """
+
+    cdef window_t w
+
+    def __cinit__(self, x, y, in_step, out_step, phases):
+        cdef phase_t* phase
+        cdef Py_ssize_t i
+        cdef window_t* w = &self.w
+        memset(w, 0, sizeof(window_t))
+        w.n, _, w.in_h, w.in_w = x.shape
+        _, _, w.out_h, w.out_w = y.shape
+        w.x_pitch, w.y_pitch = x.pitch, y.pitch
+        w.in_step_h, w.in_step_w = in_step
+        w.out_step, w.out_step_w = out_step
+        w.n_phases = len(phases)
+        w.phases = <phase_t*> calloc(max(w.n_phases, 1), sizeof(phase_t))
+        if w.phases == NULL:
+            raise MemoryError
+        for i, (first_h, first_w, height, width, taps, weight) in enumerate(phases):
+            phase = &w.phases[i]
+            phase.first_h, phase.first_w, phase.height, phase.width = first_h, first_w, height, width
+            phase.weight = weight
+            phase.taps = <tap_t*> calloc(max(len(taps), 1), sizeof(tap_t))
+            if phase.taps == NULL:
+                raise MemoryError
+            phase.n_taps = len(taps)
+            for t, (dy, dx) in enumerate(taps):
+                phase.taps[t].dy, phase.taps[t].dx = dy, dx
+                phase.taps[t].offset = (dy * w.in_w + dx) * w.x_pitch
+                phase.min_dy, phase.max_dy = min(phase.min_dy, dy), max(phase.max_dy, dy)
+                phase.min_dx, phase.max_dx = min(phase.min_dx, dx), max(phase.max_dx, dx)
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        if self.w.phases != NULL:
+            for i in range(self.w.n_phases):
+                free(self.w.phases[i].taps)
+            free(self.w.phases)
+
+    @property
+    def max_taps(self):
+        return max(self.w.phases[i].n_taps for i in range(self.w.n_phases))
+
+    @property
+    def max_pixels(self):
+        return max(self.w.phases[i].height * self.w.phases[i].width for i in range(self.w.n_phases)) * self.w.n
+
+
+cdef inline void point_rows(
+    const window_t* w, const phase_t* phase, const float* x, const float* zeros,
+    Py_ssize_t pixel, Py_ssize_t m, const float** rows,
+) noexcept nogil:
+    """Fill rows[t * m + i] with the address of tap t of output pixel `pixel + i` of the phase."""
+    cdef Py_ssize_t ow = pixel % phase.width
+    cdef Py_ssize_t oh = pixel // phase.width % phase.height
+    cdef Py_ssize_t image = pixel // phase.width // phase.height
+    cdef Py_ssize_t i, t, ih, iw, n_taps = phase.n_taps
+    cdef const float* origin
+    for i in range(m):
+        ih, iw = oh * w.in_step_h, ow * w.in_step_w
+        origin = x + ((image * w.in_h + ih) * w.in_w + iw) * w.x_pitch
+        if (
+            ih + phase.min_dy >= 0 and ih + phase.max_dy < w.in_h
+            and iw + phase.min_dx >= 0 and iw + phase.max_dx < w.in_w
+        ):
+            for t in range(n_taps):
+                rows[t * m + i] = origin + phase.taps[t].offset
+        else:
+            for t in range(n_taps):
+                if (
+                    0 <= ih + phase.taps[t].dy < w.in_h and 0 <= iw + phase.taps[t].dx < w.in_w
+                ):
+                    rows[t * m + i] = origin + phase.taps[t].offset
+                else:
+                    rows[t * m + i] = zeros
+        ow += 1
+        if ow == phase.width:
+            ow = 0
+            oh += 1
+            if oh == phase.height:
+                oh = 0
+                image += 1
+
+
+cdef inline Py_ssize_t output_pixel(
+    const window_t* w, const phase_t* phase, Py_ssize_t pixel
+) noexcept nogil:
+    """Number of the output pixel that is pixel number `pixel` of a phase."""
+    cdef Py_ssize_t ow = pixel % phase.width
+    cdef Py_ssize_t oh = pixel // phase.width % phase.height
+    cdef Py_ssize_t image = pixel // phase.width // phase.height
+    return (
+        (image * w.out_h + phase.first_h + oh * w.out_step) * w.out_w
+        + phase.first_w + ow * w.out_step_w
+    )
+
+
+# -- implicit GEMM -----------------------------------------------------------------------------
+
+cdef struct conv_t:
+    const kernels_t* kernels
+    const window_t* window
+    ref_t x
+    ref_t weight
+    ref_t y
+    ref_t scratch
+    Py_ssize_t scratch_bytes
+    const float* zeros
+    Py_ssize_t groups
+    Py_ssize_t in_channels       # of one group
+    Py_ssize_t out_channels      # of one group
+    bint panel_major
+    post_t post
+
+
+cdef class ConvStep(Step):
+    """Convolution, grouped or not, forward or transposed, as implicit GEMM.
+
+    Parameters
+    ----------
+    x, y : Value
+        Channels-last.
+    weight : Value
+        Panels of :func:`~kuiper._kernels._pack.pack_panels`; for each phase, for each group.
+    window : Window
+    groups, in_channels, out_channels : int
+        Channels of one group.
+    scratch : Value
+        `scratch_bytes` per part.
+    scratch_bytes : int
+        At least ``8 * mr * max_taps``.
+    post : Post or None
+    """
+
+    cdef conv_t p
+    cdef Window window
+
+    def __init__(self, x, weight, y, Window window, groups, in_channels, out_channels, scratch,
+                 scratch_bytes, post=None):
+        zeros = np.zeros(max(in_channels, 1), np.float32)
+        cdef float[::1] zero_view = zeros
+        self.window = window
+        self.keep = zeros
+        self.p.kernels = active()
+        self.p.window = &window.w
+        self.p.x, self.p.weight, self.p.y = self.ref(x), self.ref(weight), self.ref(y)
+        self.p.scratch = self.ref(scratch)
+        self.p.scratch_bytes = scratch_bytes
+        self.p.zeros = &zero_view[0]
+        self.p.groups, self.p.in_channels, self.p.out_channels = groups, in_channels, out_channels
+        # Small weights stay in the L2 cache: finish a tile of pixels before the next one.  Large
+        # ones are read once: finish a panel first.
+        self.p.panel_major = weight.n_bytes > 512 * 1024
+        self.p.post = make_post(self, post)
+        self.run = conv_run
+        self.params = &self.p
+        self.kind = "conv"
+        tiles = -(-window.max_pixels // active().mr) * groups * -(-out_channels // active().nr)
+        self.max_parts = max(tiles, 1)
+
+
+cdef void conv_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Cross-correlation of images with packed filters, plus post-ops.
+
+    Layout : x (n, h, w, groups * ic) -> y (n, oh, ow, groups * oc), pitched
+    Needs  : packed weights for the table's tile; positive strides
+    Threads: over tiles of pixels x panels of channels; the sum over taps is never split
+    Source : torch.nn.Conv2d, torch.nn.ConvTranspose2d
+    """
+    cdef const conv_t* p = <const conv_t*> params
+    cdef const window_t* w = p.window
+    cdef const kernels_t* kernels = p.kernels
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float* weight = <const float*> at(slots, p.weight)
+    cdef const float* residual = NULL
+    cdef float* y = <float*> at(slots, p.y)
+    cdef const float** rows = <const float**> (at(slots, p.scratch) + part * p.scratch_bytes)
+    cdef const phase_t* phase
+    cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr
+    cdef Py_ssize_t panels = (p.out_channels + nr - 1) // nr
+    cdef Py_ssize_t f, q, stop, run, n_runs, per_run, tiles, tile, panel, group, depth
+    cdef Py_ssize_t start, m, n, at_tile, at_group, pixel, ldy, ldr
+    cdef float* y_tile
+    cdef const float* r_tile
+    if p.post.has_residual:
+        residual = <const float*> at(slots, p.post.residual)
+    ldy, ldr = w.out_step_w * w.y_pitch, w.out_step_w * p.post.residual_pitch
+    for f in range(w.n_phases):
+        phase = &w.phases[f]
+        # Pixels of a run are equally far apart in the output: all of them, or one row of a phase.
+        n_runs = 1 if w.out_step_w == 1 and w.out_step == 1 else w.n * phase.height
+        run = w.n * phase.height * phase.width // n_runs if n_runs else 0
+        if run == 0:
+            continue
+        per_run = (run + mr - 1) // mr
+        tiles = n_runs * per_run
+        depth = (phase.n_taps * p.in_channels + 1) * nr
+        q = share_start(p.groups * panels * tiles, part, n_parts)
+        stop = share_start(p.groups * panels * tiles, part + 1, n_parts)
+        at_tile = at_group = -1
+        pixel = m = 0
+        while q < stop:
+            if p.panel_major:
+                tile, panel, group = q % tiles, q // tiles % panels, q // tiles // panels
+            else:
+                panel, tile, group = q % panels, q // panels % tiles, q // panels // tiles
+            if tile != at_tile or group != at_group:
+                at_tile, at_group = tile, group
+                start = tile % per_run * run // per_run
+                m = (tile % per_run + 1) * run // per_run - start
+                pixel = tile // per_run * run + start
+                point_rows(
+                    w, phase, x + group * p.in_channels, p.zeros, pixel, m, rows
+                )
+                pixel = output_pixel(w, phase, pixel)
+            n = min(nr, p.out_channels - panel * nr)
+            y_tile = y + pixel * w.y_pitch + group * p.out_channels + panel * nr
+            r_tile = NULL
+            if residual != NULL:
+                r_tile = (
+                    residual + pixel * p.post.residual_pitch + group * p.out_channels + panel * nr
+                )
+            kernels.gemm[m](
+                phase.n_taps, p.in_channels, <const float* const*> rows,
+                weight + phase.weight + (group * panels + panel) * depth,
+                y_tile, ldy, n,
+                r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
+            )
+            post_tile(&p.post, m, n, y_tile, ldy, r_tile, ldr)
+            q += 1
+
+
+# -- few input channels ------------------------------------------------------------------------
+
+cdef struct gather_t:
+    const kernels_t* kernels
+    const window_t* window
+    ref_t x
+    ref_t weight
+    ref_t y
+    ref_t scratch
+    Py_ssize_t scratch_bytes
+    Py_ssize_t image_stride      # of the input, in elements
+    Py_ssize_t row_stride
+    Py_ssize_t unit              # adjacent elements that belong to one column
+    Py_ssize_t run               # columns that a run holds
+    Py_ssize_t depth             # elements of one receptive field
+    Py_ssize_t out_channels
+    post_t post
+
+
+cdef class GatherConvStep(Step):
+    """Convolution of an image of few channels.
+
+    Parameters
+    ----------
+    x : Value
+        (n, c, h, w), in C order or channels-last without gaps.
+    weight : Value
+        Panels over receptive fields in the order of the runs.
+    y : Value
+        Channels-last.
+    window : Window
+        Its taps are the runs: (dy, dx) of their first column.
+    offsets : sequence of int
+        Where each run starts relative to the pixel's origin, in elements.
+    unit, run : int
+        A run is `run` columns of `unit` adjacent elements.
+    out_channels : int
+    scratch, scratch_bytes
+        At least ``4 * (mr * depth + 16)`` bytes per part.
+    post : Post or None
+    """
+
+    cdef gather_t p
+    cdef Window window
+
+    def __init__(self, x, weight, y, Window window, offsets, unit, run, out_channels, scratch,
+                 scratch_bytes, post=None):
+        cdef Py_ssize_t i
+        self.window = window
+        for i, offset in enumerate(offsets):
+            window.w.phases[0].taps[i].offset = offset
+        # The last column of a run counts for the border as well as the first.
+        window.w.phases[0].max_dx += run - 1
+        self.p.kernels = active()
+        self.p.window = &window.w
+        self.p.x, self.p.weight, self.p.y = self.ref(x), self.ref(weight), self.ref(y)
+        self.p.scratch, self.p.scratch_bytes = self.ref(scratch), scratch_bytes
+        self.p.image_stride, self.p.row_stride = x.strides[0], x.strides[2]
+        self.p.unit, self.p.run = unit, run
+        self.p.depth = len(offsets) * unit * run
+        self.p.out_channels = out_channels
+        self.p.post = make_post(self, post)
+        self.run = gather_run
+        self.params = &self.p
+        self.kind = "conv_gather"
+        self.max_parts = max(-(-window.max_pixels // active().mr), 1)
+
+
+cdef inline void gather_edge(
+    const gather_t* p, const phase_t* phase, const float* origin, Py_ssize_t ih, Py_ssize_t iw,
+    float* field,
+) noexcept nogil:
+    """Copy a receptive field that reaches over the border; what lies outside is zero."""
+    cdef Py_ssize_t t, first, last, unit = p.unit
+    memset(field, 0, p.depth * sizeof(float))
+    for t in range(phase.n_taps):
+        if 0 <= ih + phase.taps[t].dy < p.window.in_h:
+            first = max(0, -(iw + phase.taps[t].dx))
+            last = min(p.run, p.window.in_w - (iw + phase.taps[t].dx))
+            if first < last:
+                memcpy(
+                    field + first * unit, origin + phase.taps[t].offset + first * unit,
+                    (last - first) * unit * sizeof(float),
+                )
+        field += p.run * unit
+
+
+cdef void gather_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Cross-correlation of an image of few channels with packed filters, plus post-ops.
+
+    Layout : x (n, c, h, w) by runs of adjacent columns -> y (n, oh, ow, oc), pitched
+    Needs  : weights packed in the order of the runs
+    Threads: over tiles of pixels; no shared writes
+    Source : torch.nn.Conv2d
+    """
+    cdef const gather_t* p = <const gather_t*> params
+    cdef const window_t* w = p.window
+    cdef const phase_t* phase = &w.phases[0]
+    cdef const kernels_t* kernels = p.kernels
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float* weight = <const float*> at(slots, p.weight)
+    cdef const float* residual = NULL
+    cdef const float* r_tile
+    cdef float* y = <float*> at(slots, p.y)
+    cdef float* fields = <float*> (at(slots, p.scratch) + part * p.scratch_bytes)
+    cdef (const float*)[64] rows
+    cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr, pixels = w.n * w.out_h * w.out_w
+    cdef Py_ssize_t tiles = (pixels + mr - 1) // mr, panels = (p.out_channels + nr - 1) // nr
+    cdef Py_ssize_t tile, start, m, i, panel, n, ow, oh, image, ih, iw, length = p.run * p.unit
+    cdef const float* origin
+    if p.post.has_residual:
+        residual = <const float*> at(slots, p.post.residual)
+    for i in range(mr):
+        rows[i] = fields + i * p.depth
+    for tile in range(share_start(tiles, part, n_parts), share_start(tiles, part + 1, n_parts)):
+        start = tile * pixels // tiles
+        m = (tile + 1) * pixels // tiles - start
+        ow, oh, image = start % w.out_w, start // w.out_w % w.out_h, start // w.out_w // w.out_h
+        for i in range(m):
+            ih, iw = oh * w.in_step_h, ow * w.in_step_w
+            origin = x + image * p.image_stride + ih * p.row_stride + iw * p.unit
+            if (
+                ih + phase.min_dy >= 0 and ih + phase.max_dy < w.in_h
+                and iw + phase.min_dx >= 0 and iw + phase.max_dx < w.in_w
+            ):
+                kernels.gather(
+                    phase.n_taps, length, origin, &phase.taps[0].offset,
+                    sizeof(tap_t) // sizeof(Py_ssize_t), fields + i * p.depth,
+                )
+            else:
+                gather_edge(p, phase, origin, ih, iw, fields + i * p.depth)
+            ow += 1
+            if ow == w.out_w:
+                ow = 0
+                oh += 1
+                if oh == w.out_h:
+                    oh = 0
+                    image += 1
+        for panel in range(panels):
+            n = min(nr, p.out_channels - panel * nr)
+            r_tile = NULL
+            if residual != NULL:
+                r_tile = residual + start * p.post.residual_pitch + panel * nr
+            kernels.gemm[m](
+                1, p.depth, <const float* const*> rows, weight + panel * (p.depth + 1) * nr,
+                y + start * w.y_pitch + panel * nr, w.y_pitch, n,
+                r_tile if p.post.residual_in_tile else NULL, p.post.residual_pitch,
+                p.post.lo, p.post.hi,
+            )
+            post_tile(
+                &p.post, m, n, y + start * w.y_pitch + panel * nr, w.y_pitch,
+                r_tile, p.post.residual_pitch,
+            )
+
+
+# -- depthwise ---------------------------------------------------------------------------------
+
+cdef struct depthwise_t:
+    const kernels_t* kernels
+    const window_t* window
+    ref_t x
+    ref_t weight
+    ref_t y
+    ref_t scratch
+    Py_ssize_t scratch_bytes
+    const float* zeros
+    Py_ssize_t channels
+    post_t post
+
+
+cdef class DepthwiseStep(Step):
+    """Convolution with one filter per channel.
+
+    Parameters
+    ----------
+    x, y : Value
+        Channels-last, of equal numbers of channels.
+    weight : Value
+        Blocks of :func:`~kuiper._kernels._pack.pack_depthwise`.
+    window : Window
+    scratch, scratch_bytes
+        At least ``8 * dw_m * taps`` bytes per part.
+    post : Post or None
+    """
+
+    cdef depthwise_t p
+    cdef Window window
+
+    def __init__(self, x, weight, y, Window window, scratch, scratch_bytes, post=None):
+        channels = x.shape[1]
+        zeros = np.zeros(channels, np.float32)
+        cdef float[::1] zero_view = zeros
+        self.window = window
+        self.keep = zeros
+        self.p.kernels = active()
+        self.p.window = &window.w
+        self.p.x, self.p.weight, self.p.y = self.ref(x), self.ref(weight), self.ref(y)
+        self.p.scratch, self.p.scratch_bytes = self.ref(scratch), scratch_bytes
+        self.p.zeros = &zero_view[0]
+        self.p.channels = channels
+        self.p.post = make_post(self, post)
+        self.run = depthwise_run
+        self.params = &self.p
+        self.kind = "conv_depthwise"
+        self.max_parts = max(-(-window.max_pixels // active().dw_m), 1)
+
+
+cdef void depthwise_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Depthwise cross-correlation, plus post-ops.
+
+    Layout : x (n, h, w, c) -> y (n, oh, ow, c), pitched
+    Needs  : packed weights for the table's lanes
+    Threads: over tiles of pixels; no shared writes
+    Source : torch.nn.Conv2d with groups = in_channels = out_channels
+    """
+    cdef const depthwise_t* p = <const depthwise_t*> params
+    cdef const window_t* w = p.window
+    cdef const phase_t* phase = &w.phases[0]
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float* weight = <const float*> at(slots, p.weight)
+    cdef const float* residual = NULL
+    cdef const float* r_tile = NULL
+    cdef float* y = <float*> at(slots, p.y)
+    cdef float* y_tile
+    cdef const float** rows = <const float**> (at(slots, p.scratch) + part * p.scratch_bytes)
+    cdef Py_ssize_t pixels = w.n * w.out_h * w.out_w, step = p.kernels.dw_m
+    cdef Py_ssize_t tiles = (pixels + step - 1) // step, tile, start, m
+    if p.post.has_residual:
+        residual = <const float*> at(slots, p.post.residual)
+    for tile in range(share_start(tiles, part, n_parts), share_start(tiles, part + 1, n_parts)):
+        start = tile * step
+        m = min(step, pixels - start)
+        point_rows(w, phase, x, p.zeros, start, m, rows)
+        y_tile = y + start * w.y_pitch
+        if residual != NULL:
+            r_tile = residual + start * p.post.residual_pitch
+        p.kernels.dwconv(
+            m, phase.n_taps, p.channels, <const float* const*> rows, weight, y_tile, w.y_pitch,
+            r_tile if p.post.residual_in_tile else NULL, p.post.residual_pitch,
+            p.post.lo, p.post.hi,
+        )
+        post_tile(&p.post, m, p.channels, y_tile, w.y_pitch, r_tile, p.post.residual_pitch)

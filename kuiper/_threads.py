@@ -1,0 +1,106 @@
+"""How many threads to use: what the user set, else what this process may really use."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from pathlib import Path
+
+from kuiper.errors import InputError
+
+__all__ = ["default_num_threads", "get_num_threads", "set_num_threads"]
+
+MAX_THREADS = 256
+
+_lock = threading.Lock()
+_chosen: int | None = None
+_forked = False
+
+
+def get_num_threads() -> int:
+    """Return how many threads a run uses.
+
+    The first of: the value of :func:`set_num_threads`; ``KUIPER_NUM_THREADS``;
+    ``OMP_NUM_THREADS``; the processors this process may run on, within the CPU quota of its
+    container.  In a process that was forked after a parallel run it is 1, because the threads of
+    an OpenMP runtime do not survive a fork; start workers with ``spawn`` to have more.
+    """
+    global _chosen
+    if _forked:
+        return 1
+    with _lock:
+        if _chosen is None:
+            _chosen = default_num_threads()
+        return _chosen
+
+
+def set_num_threads(n: int) -> None:
+    """Set how many threads a run uses.
+
+    Parameters
+    ----------
+    n : int
+        At least 1.
+
+    Raises
+    ------
+    InputError
+        If `n` is no positive integer.
+    """
+    global _chosen
+    if isinstance(n, bool) or not hasattr(n, "__index__") or not 1 <= n <= MAX_THREADS:
+        raise InputError(f"the number of threads is {n!r}, expected an integer from 1 to {MAX_THREADS}")
+    with _lock:
+        _chosen = int(n)
+
+
+def default_num_threads(environ=None, cgroup_root: str = "/sys/fs/cgroup") -> int:
+    """Return the number of threads for a process that sets none.
+
+    Parameters
+    ----------
+    environ : mapping, optional
+        Environment variables, by default those of the process.
+    cgroup_root : str
+        Where the container's limits are found.
+    """
+    environ = os.environ if environ is None else environ
+    for variable in ("KUIPER_NUM_THREADS", "OMP_NUM_THREADS"):
+        # OMP_NUM_THREADS may be a list, one number per nesting level.
+        text = environ.get(variable, "").split(",")[0].strip()
+        if text.isdigit() and int(text) > 0:
+            return min(int(text), MAX_THREADS)
+    try:
+        count = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        count = os.cpu_count() or 1
+    quota = _cgroup_quota(Path(cgroup_root))
+    if quota is not None:
+        count = min(count, max(1, math.ceil(quota)))
+    return max(1, min(count, MAX_THREADS))
+
+
+def _cgroup_quota(root: Path) -> float | None:
+    """Return the CPU quota in processors, for cgroup v2, else v1, else None."""
+    try:
+        quota, period = (root / "cpu.max").read_text().split()[:2]
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        pass
+    try:
+        quota_us = int((root / "cpu" / "cpu.cfs_quota_us").read_text())
+        period_us = int((root / "cpu" / "cpu.cfs_period_us").read_text())
+        return quota_us / period_us if quota_us > 0 and period_us > 0 else None
+    except (OSError, ValueError):
+        return None
+
+
+def _after_fork() -> None:
+    global _forked, _lock
+    _forked = True
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

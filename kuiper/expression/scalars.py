@@ -1,0 +1,162 @@
+"""What the operators mean for Python numbers: ordinary Python arithmetic.
+
+Such numbers are shapes, bounds and factors.  Where there is no value (division by zero, a root of a
+negative number, an integer beyond 64 bits) it is an error, since a shape cannot be infinite.
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+import operator
+from collections.abc import Callable
+
+import numpy as np
+
+from kuiper._dtypes import DTYPES
+from kuiper.errors import ExpressionError
+from kuiper.expression.vocabulary import CASTS, EXTENDED, PNNX, words
+
+__all__ = ["apply_to_numbers"]
+
+_INT64_BITS = 63
+
+
+def apply_to_numbers(name: str, values: list):
+    """Apply an operator to Python numbers.
+
+    Raises
+    ------
+    ExpressionError
+        Where there is no value.
+    """
+    function = _FUNCTIONS.get(name)
+    if function is None:
+        function = _ACTIVATIONS[name]
+    try:
+        result = function(*values)
+    except ZeroDivisionError:
+        raise ExpressionError(f"division by zero in {_written(name, values)}") from None
+    except (ValueError, OverflowError, TypeError) as error:
+        raise ExpressionError(f"{_written(name, values)} has no value: {error}") from None
+    if isinstance(result, int) and not -(1 << _INT64_BITS) <= result < 1 << _INT64_BITS:
+        raise ExpressionError(f"{_written(name, values)} does not fit 64 bits")
+    return result
+
+
+def _written(name: str, values: list) -> str:
+    return f"{name}({','.join(map(repr, values))})"
+
+
+def _function(name: str) -> Callable:
+    """Take a function from `math`, or for complex numbers from `cmath`."""
+    real, cplx = getattr(math, name), getattr(cmath, name, None)
+
+    def call(x):
+        return cplx(x) if isinstance(x, complex) and cplx is not None else real(x)
+
+    return call
+
+
+def _fmod(a, b):
+    if isinstance(a, int) and isinstance(b, int):
+        rest = abs(a) % abs(b)
+        return -rest if a < 0 else rest
+    if b == 0:
+        raise ZeroDivisionError
+    return math.fmod(a, b)
+
+
+def _pow(a, b):
+    # Python would spend hours on 9 ** 9 ** 9 before the range is checked.
+    if isinstance(a, int) and isinstance(b, int) and abs(a) > 1:
+        if b > _INT64_BITS:
+            raise OverflowError("the integer does not fit 64 bits")
+        if b < 0:
+            return float(a) ** b
+    return a**b
+
+
+def _lshift(a, b):
+    if a and b > _INT64_BITS:
+        raise OverflowError("the integer does not fit 64 bits")
+    return a << b
+
+
+def _maximum(a, b):
+    if a != a or b != b:
+        return math.nan
+    return a if a >= b else b
+
+
+def _minimum(a, b):
+    if a != a or b != b:
+        return math.nan
+    return a if a <= b else b
+
+
+def _logaddexp(a, b):
+    return float(np.logaddexp(float(a), float(b)))
+
+
+def _sign(x):
+    return type(x)((x > 0) - (x < 0)) if not isinstance(x, bool) else x
+
+
+def _cast(kind: str) -> Callable:
+    return {"b": bool, "i": int, "u": int, "f": float, "c": complex}[kind]
+
+
+def _activation(name: str) -> Callable:
+    """Use the array form: activations of plain numbers are too rare for a second table."""
+
+    def call(*values):
+        from kuiper.expression.evaluation import apply
+
+        return apply(name, [np.asarray(float(values[0])), *values[1:]]).item()
+
+    return call
+
+
+_FUNCTIONS: dict[str, Callable] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "floor_divide": operator.floordiv,
+    "remainder": operator.mod,
+    "fmod": _fmod,
+    "pow": _pow,
+    "atan2": math.atan2,
+    "logaddexp": _logaddexp,
+    "max": _maximum,
+    "min": _minimum,
+    "maximum": _maximum,
+    "minimum": _minimum,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+    "lshift": _lshift,
+    "rshift": operator.rshift,
+    "abs": abs,
+    "neg": operator.neg,
+    "sign": _sign,
+    "square": lambda x: x * x,
+    "rsqrt": lambda x: 1 / _function("sqrt")(x),
+    "reciprocal": lambda x: 1 / x,
+    "log10": _function("log10"),
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "trunc": math.trunc,
+    "round": round,
+    "int": int,
+}
+_FUNCTIONS |= {
+    name: _function(name)
+    for name in words(
+        "sqrt exp expm1 log log1p erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
+    )
+}
+_FUNCTIONS |= {name: _cast(DTYPES[dtype].value.kind) for name, dtype in CASTS.items()}
+
+_ACTIVATIONS = {name: _activation(name) for name in EXTENDED.keys() - PNNX.keys()}

@@ -1,0 +1,339 @@
+"""The syntax tree of an expression.
+
+A tree is immutable.  Every walk here is a loop with a stack of its own, so that depth costs memory
+and never Python's recursion limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from kuiper.errors import ExpressionError
+
+__all__ = ["Call", "List", "Literal", "Node", "Ref", "compact", "inline"]
+
+
+class Node:
+    """A part of an expression.
+
+    Attributes
+    ----------
+    children : tuple of Node
+        Arguments or items, in written order.
+    size : int
+        Number of nodes in the subtree.
+    depth : int
+        Number of nodes on the longest way down; 1 for a leaf.
+    source : str or None
+        The text that the node was parsed from; None for a node made by hand.
+    start, end : int or None
+        The node's place in `source`.
+    """
+
+    __slots__ = ("children", "depth", "end", "size", "source", "start")
+
+    def __init__(
+        self,
+        children: Sequence[Node] = (),
+        source: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ):
+        self.children = tuple(children)
+        self.size = 1 + sum(child.size for child in self.children)
+        self.depth = 1 + max((child.depth for child in self.children), default=0)
+        self.source = source
+        self.start = start
+        self.end = end
+
+    @property
+    def text(self) -> str:
+        """What the node alone is called: ``add``, ``@0``, ``2.5``, ``[]``."""
+        raise NotImplementedError
+
+    def with_children(self, children: Sequence[Node]) -> Node:
+        """Return the same node over other children."""
+        raise NotImplementedError
+
+    def error(self, message: str) -> ExpressionError:
+        """Make an error that points at this node."""
+        if self.source is None:
+            return ExpressionError(message, str(self) if self.size <= 1000 else None)
+        return ExpressionError(message, self.source, self.start)
+
+    def preorder(self) -> Iterator[Node]:
+        """Yield each node before its children."""
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(reversed(node.children))
+
+    def postorder(self) -> Iterator[Node]:
+        """Yield each node after its children: the order of evaluation."""
+        stack = [(self, False)]
+        while stack:
+            node, is_open = stack.pop()
+            if is_open or not node.children:
+                yield node
+            else:
+                stack.append((node, True))
+                stack.extend((child, False) for child in reversed(node.children))
+
+    def inorder(self) -> Iterator[Node]:
+        """Yield the first child, the node, then the other children."""
+        stack = [(self, False)]
+        while stack:
+            node, is_open = stack.pop()
+            if is_open or not node.children:
+                yield node
+            else:
+                stack.extend((child, False) for child in reversed(node.children[1:]))
+                stack.append((node, True))
+                stack.append((node.children[0], False))
+
+    def transform(self, visit: Callable[[Node, Sequence[Node]], Node]) -> Node:
+        """Rebuild the tree from the leaves up.
+
+        Parameters
+        ----------
+        visit : callable
+            Takes a node of this tree and its already rebuilt children, and returns what stands in
+            its place.
+        """
+        results: list[Node] = []
+        for node in self.postorder():
+            count = len(node.children)
+            children = results[len(results) - count :]
+            del results[len(results) - count :]
+            results.append(visit(node, children))
+        return results[0]
+
+    def substitute(self, replacements: Mapping[int, Node]) -> Node:
+        """Return the tree with references replaced.
+
+        Parameters
+        ----------
+        replacements : mapping of int to Node
+            What stands for ``@k``; other references stay.
+        """
+
+        def visit(node: Node, children: Sequence[Node]) -> Node:
+            if isinstance(node, Ref):
+                return replacements.get(node.index, node)
+            return _rebuilt(node, children)
+
+        return self.transform(visit)
+
+    def references(self) -> tuple[int, ...]:
+        """Return the numbers of the operands that the tree reads, by first appearance."""
+        return tuple(dict.fromkeys(n.index for n in self.preorder() if isinstance(n, Ref)))
+
+    def __str__(self) -> str:
+        """Return the expression in PNNX's language."""
+        out: list[str] = []
+        stack: list[Node | str] = [self]
+        while stack:
+            item = stack.pop()
+            if isinstance(item, str):
+                out.append(item)
+                continue
+            if isinstance(item, (Ref, Literal)):
+                out.append(item.text)
+                continue
+            opening, closing = ("[", "]") if isinstance(item, List) else (item.text + "(", ")")
+            out.append(opening)
+            stack.append(closing)
+            for i in range(len(item.children) - 1, -1, -1):
+                stack.append(item.children[i])
+                if i:
+                    stack.append(",")
+        return "".join(out)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def _key(self) -> tuple:
+        """What the node alone is, apart from its children."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        """Compare structure and values; places and the spelling of literals do not count."""
+        if not isinstance(other, Node):
+            return NotImplemented
+        if self.size != other.size or self.depth != other.depth:
+            return False
+        return all(
+            a is b or a._key() == b._key()
+            for a, b in zip(self.preorder(), other.preorder(), strict=True)
+        )
+
+    def __hash__(self) -> int:
+        return hash(tuple(node._key() for node in self.preorder()))
+
+
+class Ref(Node):
+    """``@k``, the k-th operand."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int, source=None, start=None, end=None):
+        super().__init__((), source, start, end)
+        self.index = index
+
+    @property
+    def text(self) -> str:
+        return f"@{self.index}"
+
+    def with_children(self, children: Sequence[Node]) -> Node:
+        return self
+
+    def _key(self) -> tuple:
+        return (Ref, self.index)
+
+
+class Literal(Node):
+    """A constant: int, float, complex, bool, None or a bare word.
+
+    Parameters
+    ----------
+    value : int, float, complex, bool, None or str
+    text : str, optional
+        How it was written; by default as PNNX would write it.
+    """
+
+    __slots__ = ("_text", "value")
+
+    def __init__(self, value, text: str | None = None, source=None, start=None, end=None):
+        super().__init__((), source, start, end)
+        self.value = value
+        self._text = text
+
+    @property
+    def text(self) -> str:
+        return format_literal(self.value) if self._text is None else self._text
+
+    def with_children(self, children: Sequence[Node]) -> Node:
+        return self
+
+    def _key(self) -> tuple:
+        # repr tells 1 from 1.0 and True, 0.0 from -0.0, and finds NaN equal to NaN.
+        return (Literal, repr(self.value))
+
+
+class Call(Node):
+    """An operator and its arguments."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str, arguments: Sequence[Node], source=None, start=None, end=None):
+        super().__init__(arguments, source, start, end)
+        self.name = name
+
+    @property
+    def text(self) -> str:
+        return self.name
+
+    def with_children(self, children: Sequence[Node]) -> Node:
+        return Call(self.name, children, self.source, self.start, self.end)
+
+    def _key(self) -> tuple:
+        return (Call, self.name, len(self.children))
+
+
+class List(Node):
+    """``[a,b,...]``."""
+
+    __slots__ = ()
+
+    def __init__(self, items: Sequence[Node], source=None, start=None, end=None):
+        super().__init__(items, source, start, end)
+
+    @property
+    def text(self) -> str:
+        return "[]"
+
+    def with_children(self, children: Sequence[Node]) -> Node:
+        return List(children, self.source, self.start, self.end)
+
+    def _key(self) -> tuple:
+        return (List, len(self.children))
+
+
+def _rebuilt(node: Node, children: Sequence[Node]) -> Node:
+    """Return `node` itself where no child changed."""
+    if all(a is b for a, b in zip(node.children, children, strict=True)):
+        return node
+    return node.with_children(children)
+
+
+def format_literal(value) -> str:
+    """Write a constant as PNNX does: a float always shows that it is one.
+
+    Examples
+    --------
+    >>> format_literal(2.0), format_literal(1e-07), format_literal(float("nan"))
+    ('2.0', '1e-07', 'nan.0')
+    """
+    if isinstance(value, complex):
+        real, imag = (repr(float(part)) for part in (value.real, value.imag))
+        return f"{real}{imag if imag.startswith('-') else '+' + imag}j"
+    if isinstance(value, float):
+        return "nan.0" if value != value else repr(value)
+    return str(value)
+
+
+def compact(tree: Node, operands: Sequence) -> tuple[Node, list]:
+    """Renumber references: each operand once, by first appearance, unused ones dropped.
+
+    Parameters
+    ----------
+    tree : Node
+    operands : sequence
+        What ``@k`` stands for; operands are told apart by identity.
+
+    Returns
+    -------
+    tree : Node
+    operands : list
+    """
+    order = tree.references()
+    kept: list = []
+    number: dict[int, int] = {}  # id of an operand -> its new number
+    for k in order:
+        if id(operands[k]) not in number:
+            number[id(operands[k])] = len(kept)
+            kept.append(operands[k])
+    renumbered = tree.substitute({k: Ref(number[id(operands[k])]) for k in order})
+    return renumbered, kept
+
+
+def inline(
+    tree: Node, operands: Sequence, target, inner: Node, inner_operands: Sequence
+) -> tuple[Node, list]:
+    """Write the expression that computes `target` in the place of every reference to it.
+
+    Parameters
+    ----------
+    tree : Node
+        The expression that reads `target`.
+    operands : sequence
+        What its references stand for.
+    target
+        The operand to do away with, found by identity.
+    inner : Node
+        The expression that computes `target`.
+    inner_operands : sequence
+        What the references of `inner` stand for.
+
+    Returns
+    -------
+    tree : Node
+        May be large where `target` is read often: look at `size` before keeping it.
+    operands : list
+        What the references of the result stand for, each operand once.
+    """
+    shift = len(operands)
+    shifted = inner.substitute({k: Ref(k + shift) for k in inner.references()})
+    joined = tree.substitute({k: shifted for k in tree.references() if operands[k] is target})
+    return compact(joined, [*operands, *inner_operands])

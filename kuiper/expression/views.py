@@ -1,0 +1,98 @@
+"""One tree, several texts: infix and outline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kuiper.expression.tree import Call, List, Literal, Node, Ref
+from kuiper.expression.vocabulary import EXTENDED
+
+__all__ = ["infix", "outline"]
+
+# How tightly Python's operators bind.
+_PRECEDENCE = {"|": 1, "^": 2, "&": 3, "<<": 4, ">>": 4, "+": 5, "-": 5}
+_PRECEDENCE |= {"*": 6, "/": 6, "//": 6, "%": 6, "**": 8}
+_UNARY = 7
+_ATOM = 9
+
+
+def infix(tree: Node, names: Sequence[str] | None = None) -> str:
+    """Write an expression as Python would, with no more parentheses than it takes.
+
+    Parameters
+    ----------
+    tree : Node
+    names : sequence of str, optional
+        What to call the operands; by default ``@0``, ``@1``, ...
+
+    Examples
+    --------
+    >>> from kuiper.expression import parse
+    >>> infix(parse("add(@0,mul(@1,neg(sub(@2,3))))"))
+    '@0 + @1 * -(@2 - 3)'
+    """
+    stack: list[tuple[str, int]] = []  # text and how tightly its outermost operator binds
+    for node in tree.postorder():
+        count = len(node.children)
+        parts = stack[len(stack) - count :]
+        del stack[len(stack) - count :]
+        stack.append(_written(node, parts, names))
+    return stack[0][0]
+
+
+def _written(
+    node: Node, parts: list[tuple[str, int]], names: Sequence[str] | None
+) -> tuple[str, int]:
+    if isinstance(node, Ref):
+        return (node.text if names is None else names[node.index]), _ATOM
+    if isinstance(node, Literal):
+        if isinstance(node.value, complex):
+            return f"({node.text})", _ATOM
+        return node.text, _UNARY if node.text.startswith("-") else _ATOM
+    texts = [text for text, _ in parts]
+    if isinstance(node, List):
+        return f"[{', '.join(texts)}]", _ATOM
+    symbol = EXTENDED[node.name].infix if isinstance(node, Call) else None
+    if symbol is None:
+        return f"{node.text}({', '.join(texts)})", _ATOM
+    if len(parts) == 1:
+        return symbol + _wrapped(parts[0], _UNARY), _UNARY
+    level = _PRECEDENCE[symbol]
+    # Only ** groups to the right, and it lets a sign stand bare on that side.
+    left, right = (level + 1, _UNARY) if symbol == "**" else (level, level + 1)
+    return f"{_wrapped(parts[0], left)} {symbol} {_wrapped(parts[1], right)}", level
+
+
+def _wrapped(part: tuple[str, int], least: int) -> str:
+    text, level = part
+    return text if level >= least else f"({text})"
+
+
+def outline(tree: Node) -> str:
+    """Draw the tree with one node per line.
+
+    Examples
+    --------
+    >>> from kuiper.expression import parse
+    >>> print(outline(parse("add(mul(@0,@1),2)")))
+    add
+    ├── mul
+    │   ├── @0
+    │   └── @1
+    └── 2
+    """
+    lines: list[str] = []
+    stack: list[tuple[Node, str, str]] = [(tree, "", "")]
+    while stack:
+        node, first, rest = stack.pop()
+        lines.append(first + node.text)
+        for position, child in enumerate(reversed(node.children)):
+            is_last = position == 0
+            stack.append(
+                (
+                    child,
+                    rest + ("└── " if is_last else "├── "),
+                    rest + ("    " if is_last else "│   "),
+                )
+            )
+    return "\n".join(lines)

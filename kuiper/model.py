@@ -1,0 +1,545 @@
+"""The public face: load a model, call it, look into it."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kuiper import _threads
+from kuiper._dtypes import DTYPES
+from kuiper._kernels import _dispatch
+from kuiper._value import TensorSpec
+from kuiper._version import __version__
+from kuiper.errors import InputError, OperatorError, UnsupportedOperatorError
+from kuiper.ir import Graph, Operand
+from kuiper.ops import Record, find_record, record, registered_types
+from kuiper.ops._schema import Any_, Tensors, attribute_spec, resolve
+from kuiper.passes import optimize
+from kuiper.plan import Plan, infer_specs, leaf_operands, make_plan
+from kuiper.pnnx import load_graph, save_graph
+
+__all__ = [
+    "Model",
+    "Profile",
+    "TensorInfo",
+    "load",
+    "load_graph",
+    "operator",
+    "save",
+    "show_config",
+    "supported_operators",
+]
+
+GRAPH_TYPES = ("pnnx.Input", "pnnx.Output")
+
+
+class TensorInfo(NamedTuple):
+    """Name, shape and dtype of an input or output.
+
+    Attributes
+    ----------
+    name : str
+        Of the operand in the ``.param`` file.
+    shape : tuple of (int or None), or None
+        As traced; None marks a dynamic extent, None alone an unknown shape.  Other extents than
+        the traced ones work where the graph allows them.
+    dtype : numpy.dtype
+    """
+
+    name: str
+    shape: tuple[int | None, ...] | None
+    dtype: np.dtype
+
+
+def load(param, bin=None, *, check_crc: bool = False) -> Model:
+    """Load a PNNX model and check that it can run.
+
+    Parameters
+    ----------
+    param : str, os.PathLike, bytes-like or binary file object
+        The ``.param`` text.
+    bin : str, os.PathLike, bytes-like or binary file object, optional
+        The archive of the weights; by default the path of `param` with ``.param`` replaced by
+        ``.bin``.
+    check_crc : bool, default=False
+        Also compare the checksum of every weight; that reads the whole archive.
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    ModelFormatError
+        If a file is damaged or of another format.
+    UnsupportedOperatorError
+        If the graph holds operators that kuiper does not know; all are listed.
+    OperatorError
+        If an operator's arguments are wrong.
+
+    Examples
+    --------
+    >>> import kuiper, numpy as np
+    >>> param = b'''7767517
+    ... 3 2
+    ... pnnx.Input  in   0 1 0
+    ... nn.ReLU     act  1 1 0 1
+    ... pnnx.Output out  1 0 1
+    ... '''
+    >>> model = kuiper.load(param)
+    >>> model(np.array([-1.0, 2.0], np.float32))
+    array([0., 2.], dtype=float32)
+    """
+    return Model(load_graph(param, bin, check_crc=check_crc))
+
+
+def save(model: Model | Graph, param, bin=None) -> None:
+    """Write a model or graph as a ``.param`` and a ``.bin`` file.
+
+    Parameters
+    ----------
+    model : Model or Graph
+        A model is written as it was loaded.
+    param, bin : str, os.PathLike or binary file object
+        As for :func:`load`.
+    """
+    save_graph(model.graph if isinstance(model, Model) else model, param, bin)
+
+
+def supported_operators() -> list[str]:
+    """Return the types of all operators that kuiper can run, sorted."""
+    return sorted([*registered_types(), *GRAPH_TYPES])
+
+
+def operator(type: str, n_outputs: int = 1) -> Callable:
+    """Teach kuiper an operator of your own, written with numpy.
+
+    Parameters
+    ----------
+    type : str
+        The operator type in the ``.param`` file.
+    n_outputs : int, default=1
+
+    Returns
+    -------
+    callable
+        A decorator for a function ``f(*arrays, **params)`` that returns one array, or a tuple of
+        `n_outputs`.  `params` are the literal parameters and the attributes of the operator.  The
+        function is also called once per set of shapes on arrays of zeros, to learn what it
+        returns.
+
+    Examples
+    --------
+    >>> import kuiper
+    >>> @kuiper.operator("docs.Scale")
+    ... def scale(x, factor):
+    ...     return x * factor
+    """
+
+    def register(function: Callable) -> Callable:
+        class Custom(Record):
+            __doc__ = function.__doc__ or f"An operator of the user's own: {type}."
+            arguments = (Tensors("inputs"), _Keywords())
+
+            @staticmethod
+            def infer(a):
+                zeros = [np.zeros(s.shape, s.dtype) for s in a.inputs]
+                results = function(*zeros, **a.keywords)
+                results = results if isinstance(results, tuple) else (results,)
+                if len(results) != n_outputs:
+                    raise OperatorError(
+                        f"operator type {type!r}: its function returned {len(results)} arrays, "
+                        f"expected {n_outputs}"
+                    )
+                results = [np.asarray(r) for r in results]
+                return tuple(TensorSpec(r.shape, r.dtype) for r in results)
+
+            @staticmethod
+            def bind(a, b):
+                keywords = a.keywords
+                outputs = [b.output(i) for i in range(a.n_outputs)]
+                b.python(lambda *arrays: function(*arrays, **keywords), a.inputs, outputs)
+
+        record(type)(Custom)
+        return function
+
+    return register
+
+
+class _Keywords(Any_):
+    """Everything with a keyword, for operators whose arguments are not declared."""
+
+    catches_all = True
+
+    def __init__(self):
+        super().__init__("keywords", {})
+
+
+def show_config() -> dict[str, Any]:
+    """Return version, instruction set, threads and build facts."""
+    from kuiper._kernels import _executor
+
+    rows, columns = _dispatch.tile()
+    return {
+        "version": __version__,
+        "isa": _dispatch.active_name(),
+        "isa_available": _dispatch.available(),
+        "tile": f"{rows}x{columns}",
+        "threads": _threads.get_num_threads(),
+        "openmp": _executor.has_openmp,
+        "compiler": _executor.compiler,
+        "numpy": np.__version__,
+    }
+
+
+class Model:
+    """A graph that can be run; made by :func:`load`.
+
+    A model serves any number of threads at once.  Calling it with new input shapes makes a plan
+    for them, which takes milliseconds; the last few plans are kept.
+
+    Parameters
+    ----------
+    graph : Graph
+
+    Attributes
+    ----------
+    graph : Graph
+        As loaded.
+    """
+
+    PLANS_KEPT = 8
+
+    def __init__(self, graph: Graph):
+        graph.verify()
+        self.graph = graph
+        self._check_supported()
+        self._check_arguments()
+        self._input_operands = graph.inputs
+        self._output_operands = [leaf for operand in graph.outputs for leaf in leaf_operands(operand)]
+        self._plans: OrderedDict[tuple, Plan] = OrderedDict()
+        self._packed: dict = {}
+        self._lock = threading.RLock()
+
+    # -- checks ----------------------------------------------------------------------------
+
+    def _check_supported(self) -> None:
+        unknown = {
+            type: count
+            for type, count in self.graph.type_counts().items()
+            if type not in GRAPH_TYPES and find_record(type) is None
+        }
+        if not unknown:
+            return
+        listed = ", ".join(
+            f"{type} ({count} use{'s' if count > 1 else ''}, first "
+            f"'{self.graph.find(type=_literal(type))[0].name}')"
+            for type, count in unknown.items()
+        )
+        many = len(unknown) > 1
+        raise UnsupportedOperatorError(
+            f"{len(unknown)} operator{'s are' if many else ' is'} not supported: {listed}. "
+            "See kuiper.supported_operators(); @kuiper.operator adds one of your own."
+        )
+
+    def _check_arguments(self) -> None:
+        """Find wrong literal arguments now; what depends on shapes is checked by the plan."""
+        for op in self.graph:
+            if op.type not in GRAPH_TYPES:
+                attributes = {key: attribute_spec(a) for key, a in op.attributes.items()}
+                resolve(op, find_record(op.type).arguments, {}, attributes)
+
+    # -- looking ---------------------------------------------------------------------------
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What the model takes."""
+        return tuple(_info(operand) for operand in self._input_operands)
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What the model returns."""
+        return tuple(_info(operand) for operand in self._output_operands)
+
+    def __repr__(self) -> str:
+        def describe(infos):
+            return ", ".join(f"{i.name}{_shape_text(i.shape)}" for i in infos)
+
+        return (
+            f"<kuiper.Model: {len(self.graph)} operators, inputs {describe(self.inputs)}, "
+            f"outputs {describe(self.outputs)}>"
+        )
+
+    # -- running ---------------------------------------------------------------------------
+
+    def __call__(self, *inputs, out=None):
+        """Run the model.
+
+        Parameters
+        ----------
+        *inputs : array_like
+            One array per input, in order; or one mapping from input names to arrays.  The dtype
+            must be the input's (float32 as a rule) and is never converted silently.  A C-order
+            array is used where it lies, any other is copied once.
+        out : numpy.ndarray or sequence of numpy.ndarray, optional
+            C-order arrays for the results; by default new ones are made.
+
+        Returns
+        -------
+        numpy.ndarray or tuple of numpy.ndarray
+            A tuple where the model has several outputs, in the order of PyTorch's (nested)
+            results.
+
+        Raises
+        ------
+        InputError
+            If an array has the wrong name, count, dtype or rank.
+        ShapeError
+            If the graph cannot take these shapes; the message names the operator.
+        """
+        arrays = self._arrays(inputs)
+        plan = self._plan(arrays)
+        outs = None if out is None else self._check_out(out, plan)
+        results = plan.run(arrays, outs)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def trace(self, inputs, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return intermediate operands.
+
+        Parameters
+        ----------
+        inputs : array, sequence of arrays or mapping
+            As for a call.
+        names : sequence of str
+            Operands, or operators (then their outputs), by their names in the ``.param`` file.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            In the order of `names`; an operator with several outputs yields a tuple.
+        """
+        arrays = self._arrays(inputs if isinstance(inputs, tuple | list) else (inputs,))
+        wanted: dict[str, list[Operand]] = {}
+        for name in names:
+            if self.graph.has_operand(name):
+                wanted[name] = [self.graph.operand(name)]
+            else:
+                try:
+                    wanted[name] = list(self.graph.operator(name).outputs)
+                except KeyError as error:
+                    raise InputError(f"nothing called '{name}' to trace: {error.args[0]}") from None
+        keep = tuple(dict.fromkeys(o.name for group in wanted.values() for o in group))
+        plan = self._plan(arrays, keep)
+        results = dict(zip(keep, plan.run(arrays), strict=True))
+        return {
+            name: results[group[0].name]
+            if len(group) == 1
+            else tuple(results[o.name] for o in group)
+            for name, group in wanted.items()
+        }
+
+    def profile(self, *inputs, runs: int = 20) -> Profile:
+        """Measure each step of a run.
+
+        Parameters
+        ----------
+        *inputs : array_like
+            As for a call.
+        runs : int, default=20
+            How many runs are measured, after three that are not; medians are reported.
+
+        Returns
+        -------
+        Profile
+            Prints as a table.
+        """
+        arrays = self._arrays(inputs)
+        plan = self._plan(arrays)
+        for _ in range(3):
+            plan.run(arrays)
+        seconds = np.median([plan.run_timed(arrays) for _ in range(max(1, runs))], axis=0)
+        return Profile(plan, seconds, {op.name: op.type for op in self.graph})
+
+    def plan(self, *shapes: Sequence[int]) -> Plan:
+        """Return the plan for inputs of the given shapes, making it if need be."""
+        arrays = [
+            np.broadcast_to(np.zeros((), _info(o).dtype), shape)
+            for o, shape in zip(self._input_operands, shapes, strict=True)
+        ]
+        return self._plan(arrays)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _plan(self, arrays: Sequence[np.ndarray], keep: tuple[str, ...] = ()) -> Plan:
+        n_threads = _threads.get_num_threads()
+        key = (tuple(a.shape for a in arrays), n_threads, _dispatch.active_name(), keep)
+        with self._lock:
+            plan = self._plans.get(key)
+            if plan is not None:
+                self._plans.move_to_end(key)
+                return plan
+            plan = self._compile([TensorSpec(a.shape, a.dtype) for a in arrays], n_threads, keep)
+            self._plans[key] = plan
+            while len(self._plans) > self.PLANS_KEPT:
+                self._plans.popitem(last=False)
+            return plan
+
+    def _compile(self, specs: Sequence[TensorSpec], n_threads: int, keep: tuple[str, ...]) -> Plan:
+        graph = self.graph.copy()
+        if keep:
+            for op in graph.find(type="pnnx.Output"):
+                graph.remove_operator(op)
+            for number, name in enumerate(keep):
+                graph.add_operator("pnnx.Output", graph.unique_name(f"trace_{number}"), [name])
+        inputs = dict(zip(graph.inputs, specs, strict=True))
+        optimize(graph, infer_specs(graph, inputs))
+        return make_plan(graph, inputs, n_threads, self._packed)
+
+    def _arrays(self, inputs) -> list[np.ndarray]:
+        """Check the caller's arrays against the inputs of the graph."""
+        operands = self._input_operands
+        if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+            inputs = self._by_name(inputs[0])
+        if len(inputs) != len(operands):
+            names = ", ".join(f"'{o.name}'" for o in operands) or "none"
+            raise InputError(f"got {len(inputs)} inputs, expected {len(operands)}: {names}")
+        arrays = []
+        for operand, value in zip(operands, inputs, strict=True):
+            array = np.asarray(value)
+            info = _info(operand)
+            where = f"input '{operand.name}': got {array.dtype} {array.shape}"
+            if array.dtype != info.dtype:
+                raise InputError(
+                    f"{where}, expected {info.dtype}{_shape_text(info.shape)}; "
+                    f"pass x.astype(np.{info.dtype})"
+                )
+            if info.shape is not None and len(info.shape) != array.ndim:
+                raise InputError(
+                    f"{where}, expected rank {len(info.shape)}, like {_shape_text(info.shape)}"
+                )
+            arrays.append(np.require(array, requirements=["C", "A"]))
+        return arrays
+
+    def _by_name(self, mapping: Mapping) -> list:
+        aliases = {operand.producer.name: operand.name for operand in self._input_operands}
+        given = {aliases.get(name, name): value for name, value in mapping.items()}
+        names = [operand.name for operand in self._input_operands]
+        unknown = [name for name in given if name not in names]
+        missing = [name for name in names if name not in given]
+        if unknown or missing:
+            raise InputError(
+                f"got inputs {sorted(map(str, mapping))}, expected {names}"
+                + (f"; missing: {missing}" if missing else "")
+                + (f"; unknown: {unknown}" if unknown else "")
+            )
+        return [given[name] for name in names]
+
+    @staticmethod
+    def _check_out(out, plan: Plan) -> list[np.ndarray]:
+        outs = [out] if isinstance(out, np.ndarray) else list(out)
+        if len(outs) != len(plan.outputs):
+            raise InputError(f"got {len(outs)} arrays for results, expected {len(plan.outputs)}")
+        for number, (array, spec) in enumerate(zip(outs, plan.outputs, strict=True)):
+            if (
+                not isinstance(array, np.ndarray)
+                or array.shape != spec.shape
+                or array.dtype != spec.dtype
+                or not array.flags.c_contiguous
+                or not array.flags.writeable
+                or not array.flags.aligned
+            ):
+                got = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else repr(array)
+                raise InputError(
+                    f"result {number}: got {got}, expected a writeable C-order array {spec}"
+                )
+        return outs
+
+    def __reduce__(self):
+        """Pickle as the two files."""
+        from io import BytesIO
+
+        param, bin = BytesIO(), BytesIO()
+        save_graph(self.graph, param, bin)
+        return load, (param.getvalue(), bin.getvalue())
+
+
+class Profile:
+    """Times of the steps of a plan, in seconds; prints as a table.
+
+    Attributes
+    ----------
+    rows : list of dict
+        Per step: `name` (of the operator), `type`, `kind` (of the kernel), `seconds`, `share`,
+        `gflops` (billions of operations per second), `gbytes` (billions of bytes per second).
+    total : float
+        Seconds of all steps.
+    """
+
+    def __init__(self, plan: Plan, seconds: np.ndarray, types: Mapping[str, str]):
+        self.total = float(seconds.sum())
+        self.n_threads = plan.n_threads
+        self.arena_bytes = plan.arena_bytes
+        self.rows = [
+            {
+                "name": step.name,
+                "type": types.get(step.name, step.name),
+                "kind": step.kind,
+                "seconds": float(t),
+                "share": float(t) / self.total if self.total else 0.0,
+                "gflops": step.flops / t / 1e9 if t > 0 else 0.0,
+                "gbytes": step.bytes / t / 1e9 if t > 0 else 0.0,
+            }
+            for step, t in zip(plan.steps, seconds, strict=True)
+        ]
+
+    def by_kind(self) -> list[dict]:
+        """Return the same summed per kernel, slowest first."""
+        groups: dict[str, dict] = {}
+        for row in self.rows:
+            group = groups.setdefault(
+                row["kind"], {"kind": row["kind"], "count": 0, "seconds": 0.0, "share": 0.0}
+            )
+            group["count"] += 1
+            group["seconds"] += row["seconds"]
+            group["share"] += row["share"]
+        return sorted(groups.values(), key=lambda g: -g["seconds"])
+
+    def __str__(self) -> str:
+        width = max([len(r["name"]) for r in self.rows] + [8])
+        lines = [f"{'operator':{width}}  {'kernel':16} {'us':>9} {'share':>6} {'GFLOP/s':>8} {'GB/s':>6}"]
+        for r in self.rows:
+            lines.append(
+                f"{r['name']:{width}}  {r['kind']:16} {r['seconds'] * 1e6:9.1f} {r['share']:6.1%} "
+                f"{r['gflops']:8.1f} {r['gbytes']:6.1f}"
+            )
+        lines.append("")
+        for g in self.by_kind():
+            lines.append(
+                f"{g['kind']:{width}}  {g['count']:4d} steps       {g['seconds'] * 1e6:9.1f} "
+                f"{g['share']:6.1%}"
+            )
+        lines.append(
+            f"total {self.total * 1e3:.3f} ms, {self.n_threads} threads, "
+            f"arena {self.arena_bytes / 2**20:.1f} MiB"
+        )
+        return "\n".join(lines)
+
+
+def _info(operand: Operand) -> TensorInfo:
+    dtype = DTYPES[operand.dtype].value if operand.dtype in DTYPES else np.dtype(np.float32)
+    return TensorInfo(operand.name, operand.shape, dtype)
+
+
+def _shape_text(shape) -> str:
+    if shape is None:
+        return ""
+    return " (" + ", ".join("?" if n is None else str(n) for n in shape) + ")"
+
+
+def _literal(pattern: str) -> str:
+    """Escape a text for `Graph.find`."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in pattern)

@@ -1,0 +1,99 @@
+"""Post-ops: which of an operator's fused elementwise steps run where.
+
+A dense product ends ``y = after(before(x @ w + bias) + residual)``, any part of which may be
+missing.  Clamps, and a residual sum that comes first, happen in the registers of the tile.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from kuiper._kernels import elementwise
+from kuiper._value import Value
+from kuiper.ops._record import find_record
+
+__all__ = ["Post", "make_post", "residual_value"]
+
+INFINITY = float("inf")
+
+
+def _clamp(name: str, parameters: tuple[float, ...]) -> tuple[float, float] | None:
+    """Return the bounds of an activation that is a clamp: it costs nothing in registers."""
+    bounds = {"relu": (0.0, INFINITY), "relu6": (0.0, 6.0)}
+    return parameters if name == "clamp" else bounds.get(name)
+
+
+class Post:
+    """What happens after the sum.
+
+    Attributes
+    ----------
+    clamp : (float, float) or None
+        Applied in registers, after a residual that is summed there.
+    residual : Value or None
+    residual_pitch : int
+    residual_in_tile : bool
+    before, after : (int, float, float) or None
+        Number and parameters of an elementwise function.
+    """
+
+    __slots__ = ("after", "before", "clamp", "residual", "residual_in_tile", "residual_pitch")
+
+    def __init__(self):
+        self.clamp = None
+        self.residual: Value | None = None
+        self.residual_pitch = 0
+        self.residual_in_tile = False
+        self.before = None
+        self.after = None
+
+
+def _function(name: str, parameters: tuple[float, ...]) -> tuple[int, float, float]:
+    p0, p1 = (*parameters, 0.0, 0.0)[:2]
+    return elementwise.unary_number(name), p0, p1
+
+
+def make_post(b, residual: Value | None) -> Post | None:
+    """Return the post-ops of the operator being bound, None where it has none.
+
+    Parameters
+    ----------
+    b : Binder
+    residual : Value or None
+        The other summand, in the layout of the output; see :func:`residual_value`.
+    """
+    if not b.post_ops:
+        return None
+    post = Post()
+    kinds = [p.type for p in b.post_ops]
+    activations = [
+        None if p.type == "add" else find_record(p.type).activation(SimpleNamespace(**p.params))
+        for p in b.post_ops
+    ]
+    if "add" not in kinds:
+        _put_last(post, activations[0])
+        return post
+    post.residual = residual
+    post.residual_pitch = residual.pitch if residual.rank == 4 else residual.strides[0]
+    before, after = activations[: kinds.index("add")], activations[kinds.index("add") + 1 :]
+    post.residual_in_tile = not before
+    if before:
+        post.clamp = _clamp(*before[0])
+        if post.clamp is None:
+            post.before = _function(*before[0])
+    if after and post.residual_in_tile:
+        _put_last(post, after[0])
+    elif after:
+        post.after = _function(*after[0])
+    return post
+
+
+def _put_last(post: Post, activation) -> None:
+    post.clamp = _clamp(*activation)
+    if post.clamp is None:
+        post.after = _function(*activation)
+
+
+def residual_value(b) -> Value | None:
+    """Return the other summand of a fused sum, None without one."""
+    return next((b.operand_value(p.slot) for p in b.post_ops if p.type == "add"), None)

@@ -1,0 +1,80 @@
+"""The registry of operator records.
+
+A record is a class that holds everything kuiper knows of an operator: its PyTorch names, its
+arguments, how shapes follow from shapes (`infer`) and how it becomes steps (`bind`).  Nothing else
+needs an edit when one is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kuiper.errors import KuiperError
+from kuiper.ops._schema import Argument
+
+__all__ = ["Record", "find_record", "record", "registered_types"]
+
+
+class Record:
+    """What kuiper knows of one operator.
+
+    Attributes
+    ----------
+    types : tuple of str
+        All names under which files hold it.
+    arguments : tuple of Argument
+    infer : callable
+        ``infer(a)``: argument namespace with :class:`~kuiper._value.TensorSpec` for tensors ->
+        one spec or :class:`~kuiper.ops._schema.Host`, or a tuple of them, one per output.
+        Raises ShapeError with a text that starts after the operator's label.
+    bind : callable
+        ``bind(a, b)``: argument namespace with :class:`~kuiper._value.Value` for tensors and a
+        :class:`~kuiper.plan.Binder` -> None; adds steps, or makes an output a view.
+    doc : str
+        First line of the record's docstring.
+    activation : callable or None
+        ``activation(a)`` -> (name, p0, p1) of the elementwise function, for an operator that is
+        one function of one tensor; passes fuse such operators into their producer.
+    layout : str
+        The layout of the outputs: ``"channels_last"``, ``"contiguous"``, ``"like"`` (follows the
+        first input) or ``"view"``.
+    post_ops : bool
+        Whether `bind` honours ``operator.post_ops``.
+    """
+
+    arguments: tuple[Argument, ...] = ()
+    activation: Callable | None = None
+    layout = "contiguous"
+    post_ops = False
+    types: tuple[str, ...] = ()
+
+    infer: Callable[[Any], Any]
+    bind: Callable[[Any, Any], None]
+
+
+_registry: dict[str, type[Record]] = {}
+
+
+def record(*types: str) -> Callable[[type[Record]], type[Record]]:
+    """Register a record class for operators of the given types."""
+
+    def register(cls: type[Record]) -> type[Record]:
+        cls.types = types
+        for name in types:
+            if name in _registry:
+                raise KuiperError(f"operator type {name!r} has a record already")
+            _registry[name] = cls
+        return cls
+
+    return register
+
+
+def find_record(type: str) -> type[Record] | None:
+    """Return the record for an operator type, None where kuiper does not know it."""
+    return _registry.get(type)
+
+
+def registered_types() -> list[str]:
+    """Return every operator type that has a record, sorted."""
+    return sorted(_registry)

@@ -1,0 +1,427 @@
+"""Typed arguments of operator records, and how they are found on an operator of a graph.
+
+PNNX spreads the arguments of one operator over four places: literal parameters, attributes
+(weights), inputs with a keyword and inputs without.  A record lists its arguments once;
+:func:`resolve` collects each from wherever it stands, converts it to the declared type and
+reports every fault of the operator at once.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from kuiper._value import TensorSpec, Value
+from kuiper.errors import OperatorError, ShapeError
+from kuiper.ir import Attribute, Operand, Operator
+
+__all__ = [
+    "Any_",
+    "Argument",
+    "Bool",
+    "Float",
+    "Host",
+    "Int",
+    "Ints",
+    "Numbers",
+    "Str",
+    "Tensor",
+    "Tensors",
+    "resolve",
+]
+
+REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
+
+
+class Host:
+    """A value known while planning that is not a tensor: a number, list, string or None."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Host({self.value!r})"
+
+
+class Argument:
+    """A named argument of an operator.
+
+    Parameters
+    ----------
+    name : str
+        PyTorch's keyword.
+    default : object, optional
+        Taken where the argument is absent; an argument without default is required.
+    """
+
+    expected = "a value"
+
+    def __init__(self, name: str, default: Any = REQUIRED):
+        self.name = name
+        self.default = default
+
+    def convert(self, value: Any) -> Any:
+        """Return `value` as the declared type, or raise `ValueError`."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        default = "" if self.default is REQUIRED else f"={self.default}"
+        return f"{self.name}{default}"
+
+
+class Any_(Argument):
+    """An argument that is taken as it comes."""
+
+    catches_all = False
+
+    def convert(self, value):
+        return value
+
+
+class Tensor(Argument):
+    """A tensor: an input operand or an attribute.
+
+    Parameters
+    ----------
+    name : str
+    optional : bool
+        Whether None is allowed.
+    rank : int or tuple of int, optional
+        Allowed numbers of axes.
+    number : bool
+        Whether a Python number may stand in its place.
+    """
+
+    expected = "a tensor"
+
+    def __init__(self, name: str, optional: bool = False, rank=None, number: bool = False):
+        super().__init__(name, None if optional else REQUIRED)
+        self.rank = (rank,) if isinstance(rank, int) else rank
+        self.number = number
+
+    def convert(self, value):
+        if isinstance(value, TensorSpec | Value):
+            if self.rank is not None and value.rank not in self.rank:
+                ranks = " or ".join(map(str, self.rank))
+                raise ShapeError(f"'{self.name}' has shape {value.shape}, expected rank {ranks}")
+            return value
+        if value is None and self.default is None:
+            return None
+        if self.number and isinstance(value, numbers.Number):
+            return value
+        raise ValueError
+
+
+class Tensors(Argument):
+    """All remaining positional inputs, as a list."""
+
+    expected = "one or more tensors"
+
+
+class Int(Argument):
+    """An integer, at least `minimum`."""
+
+    def __init__(self, name: str, default: Any = REQUIRED, minimum: int | None = None):
+        super().__init__(name, default)
+        self.minimum = minimum
+        self.expected = "an integer" if minimum is None else f"an integer >= {minimum}"
+
+    def convert(self, value):
+        number = _integer(value)
+        if self.minimum is not None and number < self.minimum:
+            raise ValueError
+        return number
+
+
+class Ints(Argument):
+    """A tuple of integers; one integer stands for `length` equal ones.
+
+    Parameters
+    ----------
+    name : str
+    length : int, optional
+        How many there are; any number where None.
+    default : object, optional
+    minimum : int, optional
+    words : tuple of str
+        Strings that may stand in their place (``same``, ``valid``).
+    nullable : bool
+        Whether None may stand in their place.
+    """
+
+    def __init__(self, name, length=None, default=REQUIRED, minimum=None, words=(), nullable=False):
+        super().__init__(name, default)
+        self.length, self.minimum, self.words, self.nullable = length, minimum, words, nullable
+        count = "integers" if length is None else f"{length} integers"
+        self.expected = count if minimum is None else f"{count} >= {minimum}"
+        if words:
+            self.expected += " or one of " + ", ".join(words)
+
+    def convert(self, value):
+        if isinstance(value, str) and value in self.words:
+            return value
+        if value is None:
+            if self.nullable:
+                return None
+            if self.length is None:
+                return ()  # PNNX writes an empty list as None
+        if isinstance(value, np.ndarray):
+            value = value.tolist()
+        if isinstance(value, tuple | list):
+            items = tuple(_integer(item) for item in value)
+            if self.length is not None and len(items) == 1:
+                items *= self.length
+        else:
+            items = (_integer(value),) * (1 if self.length is None else self.length)
+        if self.length is not None and len(items) != self.length:
+            raise ValueError
+        if self.minimum is not None and any(item < self.minimum for item in items):
+            raise ValueError
+        return items
+
+
+class Float(Argument):
+    """A real number."""
+
+    expected = "a number"
+
+    def __init__(self, name: str, default: Any = REQUIRED, nullable: bool = False):
+        super().__init__(name, default)
+        self.nullable = nullable
+
+    def convert(self, value):
+        if value is None and self.nullable:
+            return None
+        return _real(value)
+
+
+class Numbers(Argument):
+    """A tuple of real numbers; one number stands for `length` equal ones."""
+
+    def __init__(self, name, length=None, default=REQUIRED, nullable=False):
+        super().__init__(name, default)
+        self.length, self.nullable = length, nullable
+        self.expected = "numbers" if length is None else f"{length} numbers"
+
+    def convert(self, value):
+        if value is None and self.nullable:
+            return None
+        items = value if isinstance(value, tuple | list) else (value,)
+        items = tuple(_real(item) for item in items)
+        if self.length is not None and len(items) == 1:
+            items *= self.length
+        if self.length is not None and len(items) != self.length:
+            raise ValueError
+        return items
+
+
+class Bool(Argument):
+    """A truth value."""
+
+    expected = "True or False"
+
+    def convert(self, value):
+        if isinstance(value, bool | np.bool_) or value in (0, 1):
+            return bool(value)
+        raise ValueError
+
+
+class Str(Argument):
+    """One of some words.
+
+    Parameters
+    ----------
+    name : str
+    choices : tuple of str, optional
+        All words allowed; any where None.
+    default : str or None, optional
+    """
+
+    def __init__(self, name, choices=None, default=REQUIRED):
+        super().__init__(name, default)
+        self.choices = choices
+        self.expected = "a word" if choices is None else "one of " + ", ".join(choices)
+
+    def convert(self, value):
+        if value is None and self.default is None:
+            return None
+        if isinstance(value, str) and (self.choices is None or value in self.choices):
+            return value
+        raise ValueError
+
+
+def _integer(value) -> int:
+    if isinstance(value, bool | np.bool_):
+        raise ValueError
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real) and math.isfinite(value) and value == int(value):
+        return int(value)
+    raise ValueError
+
+
+def _real(value) -> float:
+    if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_):
+        return float(value)
+    if isinstance(value, str):
+        return float(value)  # 'inf', '-inf' and 'nan' reach us as words
+    raise ValueError
+
+
+def resolve(
+    operator: Operator,
+    arguments: Sequence[Argument],
+    values: Mapping[Operand, Any],
+    attributes: Mapping[str, Any],
+) -> SimpleNamespace:
+    """Collect the arguments of an operator.
+
+    Parameters
+    ----------
+    operator : Operator
+    arguments : sequence of Argument
+        What the operator's record declares.
+    values : mapping of Operand to (TensorSpec, Value or Host)
+        What is known of the operands; those that are missing (before shapes are known) leave
+        their argument unset.
+    attributes : mapping of str to (TensorSpec or Value)
+        What stands for the operator's attributes.
+
+    Returns
+    -------
+    types.SimpleNamespace
+        One name per argument.
+
+    Raises
+    ------
+    OperatorError
+        Listing every argument that is missing, unknown or of a wrong type or value.
+    """
+    by_name = {argument.name: argument for argument in arguments}
+    rest = next((a.name for a in arguments if isinstance(a, Any_) and a.catches_all), None)
+    found: dict[str, Any] = {}
+    faults: list[str] = []
+    post_slots = {post.slot for post in operator.post_ops if post.slot is not None}
+
+    def take(name: str, value: Any) -> None:
+        if rest is not None:
+            found.setdefault(rest, {})[name] = _plain(value)
+        elif name not in by_name:
+            known = ", ".join(by_name) or "none"
+            faults.append(f"has no argument '{name}' (known: {known})")
+        elif name in found:
+            faults.append(f"argument '{name}' is given twice")
+        else:
+            found[name] = value
+
+    for name in operator.attributes:
+        take(name, attributes.get(name))
+    for name, value in operator.params.items():
+        if isinstance(value, bool) and isinstance(by_name.get(name), Tensor):
+            # Modules say with a word whether they have a bias; the tensor itself is an attribute.
+            if value != (name in operator.attributes):
+                has = "is missing" if value else "is there"
+                faults.append(f"argument '{name}' is {value}, but the tensor '{name}' {has}")
+            continue
+        take(name, value)
+    positional: list[Operand] = []
+    for slot, (operand, key) in enumerate(zip(operator.inputs, operator.input_keys, strict=True)):
+        if slot in post_slots:
+            continue
+        if key is None:
+            positional.append(operand)
+        else:
+            take(key, _known(values, operand))
+    _place_positional(operator, arguments, positional, values, found, faults)
+
+    result = SimpleNamespace()
+    for argument in arguments:
+        name = argument.name
+        if name not in found:
+            if argument.default is REQUIRED:
+                faults.append(f"argument '{name}' is missing, expected {argument.expected}")
+            else:
+                setattr(result, name, argument.default)
+            continue
+        value = found[name]
+        if value is UNKNOWN:
+            continue
+        if isinstance(argument, Tensors):
+            setattr(result, name, value)
+            continue
+        if isinstance(value, Host):
+            value = value.value
+        elif not isinstance(argument, Tensor) and _is_number(value):
+            value = value.constant.item()
+        try:
+            setattr(result, name, argument.convert(value))
+        except ShapeError as error:
+            faults.append(str(error))
+        except (ValueError, OverflowError, TypeError):
+            got = f"the tensor {value}" if isinstance(value, TensorSpec | Value) else repr(value)
+            faults.append(f"argument '{name}' is {got}, expected {argument.expected}")
+    if faults:
+        raise OperatorError(f"{operator.label}: " + "; ".join(faults))
+    return result
+
+
+UNKNOWN: Any = object()
+
+
+def _plain(value: Any) -> Any:
+    """Return what a user's function gets for a keyword: Python values and arrays."""
+    if isinstance(value, Host):
+        return value.value
+    if isinstance(value, TensorSpec | Value):
+        return value.constant
+    return value
+
+
+def _known(values: Mapping[Operand, Any], operand: Operand) -> Any:
+    return values.get(operand, UNKNOWN)
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether a tensor holds one known number, which may stand where a number is wanted."""
+    return isinstance(value, TensorSpec | Value) and value.constant is not None and value.size == 1
+
+
+def _place_positional(operator, arguments, positional, values, found, faults) -> None:
+    """Give the inputs without keyword to the arguments that are still open, in order."""
+    variadic = next((a for a in arguments if isinstance(a, Tensors)), None)
+    if variadic is not None:
+        found[variadic.name] = [_known(values, operand) for operand in positional]
+        return
+    if operator.type.startswith("nn."):
+        # A module whose weight is shared carries it as an extra first input as well.
+        surplus = len(positional) - sum(
+            isinstance(a, Tensor) and a.name not in found for a in arguments
+        )
+        if surplus > 0:
+            positional = positional[surplus:]
+    still_open = [a for a in arguments if a.name not in found]
+    # A tensor argument comes first; numbers that were not literal follow in their own order.
+    still_open.sort(key=lambda a: not isinstance(a, Tensor))
+    for operand in positional:
+        if not still_open:
+            faults.append(f"takes no further input, but has '{operand.name}'")
+            continue
+        found[still_open.pop(0).name] = _known(values, operand)
+
+
+def attribute_spec(attribute: Attribute) -> TensorSpec:
+    """Return what planning sees of a weight.
+
+    Half-precision weights are storage only: they count as float32 and are widened where they are
+    used, so a weight that is packed is never copied as it is.
+    """
+    array = attribute.numpy()
+    dtype = np.float32 if array.dtype == np.float16 else array.dtype
+    return TensorSpec(attribute.shape, dtype, array)

@@ -1,0 +1,215 @@
+"""Activations: operators that are one elementwise function of one tensor.
+
+Each is a row of :data:`ACTIVATIONS`.  Its function is computed by the elementwise engine, alone or
+inside a larger expression, or in the epilogue of the dense product that feeds it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from kuiper._value import TensorSpec
+from kuiper.errors import ShapeError
+from kuiper.expression import Call, Literal, Node, Ref
+from kuiper.ops._record import Record, record
+from kuiper.ops._schema import Argument, Float, Int, Str, Tensor
+from kuiper.ops.elementwise import bind_tree
+
+__all__ = ["ACTIVATIONS", "PReLU", "activation_tree"]
+
+
+class _Row(NamedTuple):
+    """One activation.
+
+    Attributes
+    ----------
+    types : str
+        Operator types, separated by blanks.
+    function : str
+        The elementwise engine's name for it.
+    formula : str
+        For the documentation.
+    parameters : tuple of Argument
+        In the order in which the function takes them.
+    """
+
+    types: str
+    function: str
+    formula: str
+    parameters: tuple[Argument, ...] = ()
+
+
+ACTIVATIONS = (
+    _Row("nn.ReLU F.relu torch.relu", "relu", "max(x, 0)"),
+    _Row("nn.ReLU6 F.relu6", "relu6", "min(max(x, 0), 6)"),
+    _Row(
+        "nn.LeakyReLU F.leaky_relu", "leaky_relu", "x if x >= 0 else negative_slope * x",
+        (Float("negative_slope", 0.01),),
+    ),
+    _Row("nn.Sigmoid F.sigmoid torch.sigmoid", "sigmoid", "1 / (1 + exp(-x))"),
+    _Row("nn.LogSigmoid F.logsigmoid", "logsigmoid", "-log(1 + exp(-x))"),
+    _Row("nn.Hardsigmoid F.hardsigmoid", "hardsigmoid", "min(max(x + 3, 0), 6) / 6"),
+    _Row("nn.SiLU F.silu", "silu", "x / (1 + exp(-x))"),
+    _Row("nn.Hardswish F.hardswish", "hardswish", "x * min(max(x + 3, 0), 6) / 6"),
+    _Row("nn.Mish F.mish", "mish", "x * tanh(log(1 + exp(x)))"),
+    _Row("nn.Tanh F.tanh torch.tanh", "tanh", "tanh(x)"),
+    _Row("nn.Softsign F.softsign", "softsign", "x / (1 + |x|)"),
+    _Row("nn.Tanhshrink F.tanhshrink", "tanhshrink", "x - tanh(x)"),
+    _Row(
+        "nn.Softplus F.softplus", "softplus",
+        "log(1 + exp(beta * x)) / beta, x itself where beta * x > threshold",
+        (Float("beta", 1.0), Float("threshold", 20.0)),
+    ),
+    _Row(
+        "nn.ELU F.elu", "elu", "x if x > 0 else alpha * (exp(x) - 1)", (Float("alpha", 1.0),)
+    ),
+    _Row(
+        "nn.CELU F.celu", "celu", "max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)",
+        (Float("alpha", 1.0),),
+    ),
+    _Row("nn.SELU F.selu", "selu", "1.0507 * (x if x > 0 else 1.67326 * (exp(x) - 1))"),
+    _Row(
+        "nn.Hardtanh F.hardtanh", "clamp", "min(max(x, min_val), max_val)",
+        (Float("min_val", -1.0), Float("max_val", 1.0)),
+    ),
+    _Row(
+        "nn.Hardshrink F.hardshrink", "hardshrink", "x if |x| > lambd else 0",
+        (Float("lambd", 0.5),),
+    ),
+    _Row(
+        "nn.Softshrink F.softshrink", "softshrink", "x moved by lambd towards 0",
+        (Float("lambd", 0.5),),
+    ),
+    _Row(
+        "nn.Threshold F.threshold", "threshold", "x if x > threshold else value",
+        (Float("threshold"), Float("value")),
+    ),
+)  # fmt: skip
+
+
+class Activation(Record):
+    """Base of the records made from :data:`ACTIVATIONS`."""
+
+    layout = "like"
+    function: str
+    parameters: tuple[Argument, ...] = ()
+
+    @classmethod
+    def activation(cls, a) -> tuple[str, tuple[float, ...]]:
+        """Return the elementwise function and its parameters."""
+        return cls.function, tuple(getattr(a, p.name) for p in cls.parameters)
+
+    @staticmethod
+    def infer(a):
+        return _same_float(a.input)
+
+    @classmethod
+    def bind(cls, a, b):
+        bind_tree(b, activation_tree(*cls.activation(a)), [a.input])
+
+
+def _same_float(x: TensorSpec) -> TensorSpec:
+    if x.dtype != np.float32:
+        raise ShapeError(f"the input is {x.dtype}, expected float32")
+    return TensorSpec(x.shape, x.dtype)
+
+
+def activation_tree(function: str, parameters: tuple[float, ...], x: Node | None = None) -> Node:
+    """Return the expression ``function(x, *parameters)``; x is ``@0`` by default."""
+    return Call(function, [Ref(0) if x is None else x, *map(Literal, parameters)])
+
+
+def _register(row: _Row) -> None:
+    types = tuple(row.types.split())
+    cls = type(
+        types[0].partition(".")[2],
+        (Activation,),
+        {
+            "__doc__": f"``{row.formula}``, elementwise.\n\nSource: torch.{types[0]}.",
+            "__module__": __name__,
+            "function": row.function,
+            "parameters": row.parameters,
+            "arguments": (Tensor("input"), *row.parameters),
+        },
+    )
+    record(*types)(cls)
+
+
+for _row in ACTIVATIONS:
+    _register(_row)
+
+
+@record("nn.GELU", "F.gelu")
+class GELU(Activation):
+    """``x * Phi(x)``, with the normal distribution's Phi or its tanh approximation.
+
+    Source: torch.nn.GELU.
+    """
+
+    arguments = (Tensor("input"), Str("approximate", ("none", "tanh"), "none"))
+
+    @classmethod
+    def activation(cls, a):
+        return ("gelu_tanh" if a.approximate == "tanh" else "gelu"), ()
+
+
+@record("nn.RReLU", "F.rrelu")
+class RReLU(Activation):
+    """``x if x >= 0 else x * (lower + upper) / 2``: the randomised leaky ReLU at inference.
+
+    Source: torch.nn.RReLU.
+    """
+
+    arguments = (Tensor("input"), Float("lower", 1 / 8), Float("upper", 1 / 3))
+
+    @classmethod
+    def activation(cls, a):
+        return "leaky_relu", ((a.lower + a.upper) / 2,)
+
+
+@record("nn.PReLU", "F.prelu")
+class PReLU(Record):
+    """``x if x >= 0 else weight * x``, with one weight, or one per channel (axis 1).
+
+    Source: torch.nn.PReLU.
+    """
+
+    arguments = (Tensor("input"), Tensor("weight", rank=(0, 1)), Int("num_parameters", None))
+    layout = "like"
+
+    @staticmethod
+    def infer(a):
+        channels = a.input.shape[1] if a.input.rank > 1 else 1
+        if a.weight.size not in (1, channels):
+            raise ShapeError(f"'weight' has shape {a.weight.shape}, expected (1,) or ({channels},)")
+        return _same_float(a.input)
+
+    @staticmethod
+    def bind(a, b):
+        weight = a.weight
+        if weight.size > 1 and a.input.rank > 2:
+            spatial = (1,) * (a.input.rank - 2)
+            weight = b.contiguous(weight).reshape((weight.size, *spatial))
+        bind_tree(b, Call("prelu", [Ref(0), Ref(1)]), [a.input, weight])
+
+
+@record("torch.clamp", "torch.clip", "Tensor.clamp")
+class Clamp(Activation):
+    """``min(max(x, min), max)`` with number bounds, either of which may be missing.
+
+    Source: torch.clamp.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Float("min", float("-inf"), nullable=True),
+        Float("max", float("inf"), nullable=True),
+    )
+
+    @classmethod
+    def activation(cls, a):
+        low = float("-inf") if a.min is None else a.min
+        high = float("inf") if a.max is None else a.max
+        return "clamp", (low, high)

@@ -1,0 +1,469 @@
+"""Convolution and transposed convolution."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kuiper._kernels import _dispatch, _pack, conv
+from kuiper._value import TensorSpec, Value
+from kuiper.errors import ShapeError
+from kuiper.ops._post import make_post, residual_value
+from kuiper.ops._record import Record, record
+from kuiper.ops._schema import Int, Ints, Str, Tensor
+
+__all__ = ["Conv", "ConvTranspose"]
+
+# Below this many input channels a tap is too short a loop: receptive fields are gathered instead.
+GATHER_CHANNELS = 8
+
+
+def _names(*patterns: str) -> tuple[str, ...]:
+    return tuple(p.format(d) for p in patterns for d in (1, 2))
+
+
+class _Geometry:
+    """A convolution's arguments, brought to two spatial axes.
+
+    Attributes
+    ----------
+    kernel, stride, dilation : (int, int)
+    padding : (int, int, int, int)
+        Top, bottom, left, right.
+    """
+
+    def __init__(self, a, spatial: int):
+        lead = (1,) * (2 - spatial)
+        self.kernel = lead + tuple(a.weight.shape[2:])
+        self.stride = lead + _per_axis(a.stride, spatial)
+        self.dilation = lead + _per_axis(a.dilation, spatial)
+        if getattr(a, "pads", None) is not None:
+            sides = [a.pads[:2], a.pads[2:]]
+        elif a.padding == "valid":
+            sides = [(0, 0)] * spatial
+        elif a.padding == "same":
+            # The odd one goes to the far side, as in PyTorch.
+            totals = [
+                d * (k - 1)
+                for d, k in zip(self.dilation[2 - spatial :], self.kernel[2 - spatial :], strict=True)
+            ]
+            sides = [(total // 2, total - total // 2) for total in totals]
+        else:
+            sides = [(p, p) for p in _per_axis(a.padding, spatial)]
+        sides = [(0, 0)] * (2 - spatial) + sides
+        self.padding = (*sides[0], *sides[1])
+
+    def output_extents(self, height: int, width: int) -> tuple[int, int]:
+        top, bottom, left, right = self.padding
+        return tuple(
+            (extent + pad - d * (k - 1) - 1) // s + 1
+            for extent, pad, k, s, d in zip(
+                (height, width),
+                (top + bottom, left + right),
+                self.kernel,
+                self.stride,
+                self.dilation,
+                strict=True,
+            )
+        )
+
+
+def _per_axis(items, spatial: int) -> tuple[int, ...]:
+    return tuple(items) * spatial if len(items) == 1 else tuple(items)
+
+
+def _check_weight(a, spatial: int, in_axis: int) -> None:
+    """Compare the weight's shape with what the module says of itself."""
+    if a.weight.rank != spatial + 2:
+        raise ShapeError(f"'weight' has shape {a.weight.shape}, expected rank {spatial + 2}")
+    channels, filters = a.weight.shape[in_axis], a.weight.shape[1 - in_axis]
+    in_channels = channels * a.groups if in_axis == 1 else channels
+    out_channels = filters if in_axis == 1 else filters * a.groups
+    for name, got in (("in_channels", in_channels), ("out_channels", out_channels)):
+        said = getattr(a, name)
+        if said is not None and said != got:
+            raise ShapeError(f"'{name}' is {said}, but 'weight' {a.weight.shape} makes it {got}")
+    if in_channels % a.groups or out_channels % a.groups:
+        raise ShapeError(
+            f"'groups' is {a.groups}, which does not divide {in_channels} input and "
+            f"{out_channels} output channels"
+        )
+    if a.kernel_size is not None and _per_axis(a.kernel_size, spatial) != a.weight.shape[2:]:
+        raise ShapeError(f"'kernel_size' is {a.kernel_size}, but 'weight' has {a.weight.shape}")
+    if min(a.weight.shape[2:], default=1) < 1:
+        raise ShapeError(f"'weight' has shape {a.weight.shape}, expected extents >= 1")
+    for name in ("stride", "dilation", "output_padding"):
+        items = getattr(a, name, None)
+        if items is not None and len(items) not in (1, spatial):
+            raise ShapeError(f"'{name}' is {items}, expected {spatial} integers")
+    if not isinstance(a.padding, str) and len(a.padding) not in (1, spatial):
+        raise ShapeError(f"'padding' is {a.padding}, expected {spatial} integers")
+    if a.bias is not None and a.bias.shape != (out_channels,):
+        raise ShapeError(f"'bias' has shape {a.bias.shape}, expected ({out_channels},)")
+    if a.input.rank not in (spatial + 1, spatial + 2):
+        raise ShapeError(
+            f"the input has shape {a.input.shape}, expected rank {spatial + 2} "
+            f"(or {spatial + 1} without a batch)"
+        )
+    got = a.input.shape[a.input.rank - spatial - 1]
+    if got != in_channels:
+        raise ShapeError(
+            f"the input has shape {a.input.shape} with {got} channels, expected {in_channels}"
+        )
+    if a.input.dtype != np.float32 or a.weight.dtype != np.float32:
+        raise ShapeError(
+            f"the input is {a.input.dtype} and the weight {a.weight.dtype}, expected float32"
+        )
+
+
+class _Filters:
+    """The weight and bias of a convolution, read and widened only when they are packed."""
+
+    def __init__(self, a, shape):
+        for name in ("weight", "bias"):
+            value = getattr(a, name)
+            if value is not None and value.constant is None:
+                raise ShapeError(f"'{name}' is computed at run time, expected a constant")
+        self._weight, self._bias = a.weight, a.bias
+        self.shape = shape
+
+    def weight(self) -> np.ndarray:
+        return np.asarray(self._weight.constant, np.float32).reshape(self.shape)
+
+    def bias(self) -> np.ndarray | None:
+        return None if self._bias is None else np.asarray(self._bias.constant, np.float32)
+
+
+_COMMON = (
+    Tensor("input"),
+    Tensor("weight"),
+    Tensor("bias", optional=True),
+    Int("in_channels", None, minimum=1),
+    Int("out_channels", None, minimum=1),
+    Ints("kernel_size", default=None, minimum=1),
+    Ints("stride", default=(1,), minimum=1),
+    Ints("dilation", default=(1,), minimum=1),
+    Int("groups", 1, minimum=1),
+)
+
+
+@record(*_names("nn.Conv{}d", "F.conv{}d"))
+class Conv(Record):
+    """Cross-correlation of an input with filters.
+
+    ``y[n, o, i, j] = bias[o] + sum x[n, c, i * s + u * d - p, j * s + v * d - p] * w[o, c, u, v]``
+
+    Input (n, c, h, w) or (c, h, w), weight (out, in / groups, kh, kw); for 1-d without h.
+    Source: torch.nn.Conv2d.
+    """
+
+    arguments = (
+        *_COMMON,
+        Ints("padding", default=(0,), minimum=0, words=("same", "valid")),
+        Str("padding_mode", ("zeros", "reflect", "replicate", "circular"), "zeros"),
+        # Made by passes: top, bottom, left, right instead of `padding`.
+        Ints("pads", 4, None, minimum=0, nullable=True),
+    )
+    layout = "channels_last"
+    post_ops = True
+
+    @staticmethod
+    def infer(a):
+        spatial = a.weight.rank - 2
+        _check_weight(a, spatial, in_axis=1)
+        geometry = _Geometry(a, spatial)
+        extents = (1,) * (2 - spatial) + a.input.shape[a.input.rank - spatial :]
+        out = geometry.output_extents(*extents)
+        if min(out) < 1:
+            raise ShapeError(
+                f"the kernel {a.weight.shape[2:]} with dilation {a.dilation} is larger than the "
+                f"padded input {a.input.shape}"
+            )
+        batch = a.input.shape[: a.input.rank - spatial - 1]
+        return TensorSpec((*batch, a.weight.shape[0], *out[2 - spatial :]))
+
+    @staticmethod
+    def bind(a, b):
+        spatial = a.weight.rank - 2
+        geometry = _Geometry(a, spatial)
+        x = _as_image(a.input, spatial)
+        top, bottom, left, right = geometry.padding
+        if a.padding_mode != "zeros" and any(geometry.padding):
+            from kuiper.ops.padding import pad_spatial
+
+            x = pad_spatial(b, x, (left, right, top, bottom), a.padding_mode, 0.0)
+            top = bottom = left = right = 0
+        filters = _Filters(a, (*a.weight.shape[:2], *geometry.kernel))
+        y, image, residual = _output(a, b, spatial)
+        post = make_post(b, residual)
+        taps = [
+            (u * geometry.dilation[0] - top, v * geometry.dilation[1] - left)
+            for u in range(geometry.kernel[0])
+            for v in range(geometry.kernel[1])
+        ]
+        size = (image.shape[2], image.shape[3])
+        out_channels, in_channels = filters.shape[:2]
+        if a.groups == x.shape[1] == out_channels and a.groups > 1:
+            step = _depthwise(b, x, image, filters, taps, geometry, size, post)
+        elif a.groups == 1 and x.shape[1] <= GATHER_CHANNELS:
+            step = _gathered(b, x, image, filters, (top, left), geometry, size, post)
+        else:
+            x = b.channels_last(x)
+            phases = [(0, 0, *size, taps, 0)]
+            packed = b.packed(
+                "conv", lambda: _pack_groups([filters.weight()], filters.bias(), a.groups)
+            )
+            step = _implicit(
+                b, x, image, packed, phases, geometry.stride, (1, 1), a.groups, in_channels,
+                out_channels // a.groups, post,
+            )  # fmt: skip
+        step.flops = 2.0 * image.size * in_channels * len(taps)
+        step.bytes = 4.0 * (x.size + image.size + a.weight.size)
+        b.step(step)
+        _finish(b, y, image)
+
+
+def _as_image(value: Value, spatial: int) -> Value:
+    """View (n, c, l), (c, h, w) or (c, l) as (n, c, h, w)."""
+    if value.rank == spatial + 1:
+        value = value.with_layout((1, *value.shape), (value.size, *value.strides))
+    if spatial == 1:
+        n, c, width = value.shape
+        value = value.with_layout((n, c, 1, width), (*value.strides[:2], 0, value.strides[2]))
+        # With one row the row stride is free; let it say what a channels-last row would.
+        strides = (*value.strides[:2], value.strides[3] * width, value.strides[3])
+        value = value.with_layout(value.shape, strides)
+    return value
+
+
+def _output(a, b, spatial: int):
+    """Return the output, the same as a channels-last image, and the residual as an image."""
+    residual = residual_value(b)
+    if a.input.rank == 4 and spatial == 2:
+        y = b.output(layout="channels_last")
+        return y, y, None if residual is None else b.channels_last(residual)
+    spec = b.output_spec()
+    shape = spec.shape
+    if a.input.rank == spatial + 1:
+        shape = (1, *shape)
+    if spatial == 1:
+        shape = (*shape[:2], 1, shape[2])
+    image = b.temporary(shape, np.float32, "channels_last")
+    if residual is not None:
+        residual = b.channels_last(_as_image(residual, spatial))
+    return None, image, residual
+
+
+def _finish(b, y, image) -> None:
+    """Let an output that is no image be a view of the one that was computed."""
+    if y is not None:
+        return
+    spec = b.output_spec()
+    keep = [d for d in range(4) if not (d == 2 and spec.rank < 4 and image.shape[2] == 1)]
+    if len(keep) > spec.rank:
+        keep = keep[1:]
+    b.alias(image.with_layout([image.shape[d] for d in keep], [image.strides[d] for d in keep]))
+
+
+def _pack_groups(weights, bias, groups: int) -> np.ndarray:
+    """Pack the filters of each phase and group, one after the other."""
+    parts = []
+    for weight in weights:  # (out, in / groups, kh, kw) of one phase
+        out = weight.shape[0] // groups
+        for g in range(groups):
+            filters = weight[g * out : (g + 1) * out]
+            by_tap = filters.reshape(out, filters.shape[1], -1).transpose(0, 2, 1)
+            part = None if bias is None else np.ascontiguousarray(bias[g * out : (g + 1) * out])
+            parts.append(_pack.pack_panels(by_tap, part).reshape(-1))
+    if len(parts) == 1:
+        return parts[0]
+    packed = _pack.aligned_empty((sum(part.size for part in parts),))
+    return np.concatenate(parts, out=packed)
+
+
+def _implicit(b, x, image, packed, phases, in_step, out_step, groups, in_channels, out_channels, post):
+    window = conv.Window(x, image, in_step, out_step, phases)
+    scratch_bytes = _round(8 * _dispatch.tile()[0] * window.max_taps)
+    scratch = b.scratch(scratch_bytes)
+    return conv.ConvStep(
+        x, packed, image, window, groups, in_channels, out_channels, scratch, scratch_bytes, post
+    )
+
+
+def _depthwise(b, x, image, filters, taps, geometry, size, post):
+    x = b.channels_last(x)
+
+    def pack() -> np.ndarray:
+        weight = filters.weight()
+        return _pack.pack_depthwise(weight.reshape(weight.shape[0], -1), filters.bias())
+
+    packed = b.packed("depthwise", pack)
+    window = conv.Window(x, image, geometry.stride, (1, 1), [(0, 0, *size, taps, 0)])
+    scratch_bytes = _round(8 * _dispatch.depthwise_pixels() * len(taps))
+    return conv.DepthwiseStep(
+        x, packed, image, window, b.scratch(scratch_bytes), scratch_bytes, post
+    )
+
+
+def _gathered(b, x, image, filters, origin, geometry, size, post):
+    """Bind a convolution of few channels; the order of a receptive field follows the layout."""
+    out_channels, channels, kernel_h, kernel_w = filters.shape
+    (top, left), (dilation_h, dilation_w) = origin, geometry.dilation
+    channels_last = x.is_channels_last and x.pitch == channels and channels > 1
+    if not channels_last:
+        x = b.contiguous(x)
+    unit = channels if channels_last else 1
+    # Columns of one run must be adjacent, so a dilated row is cut into single columns.
+    run, columns = (kernel_w, [0]) if dilation_w == 1 else (1, range(kernel_w))
+    planes = [0] if channels_last else [c * x.strides[1] for c in range(channels)]
+    taps, offsets = [], []
+    for plane in planes:
+        for u in range(kernel_h):
+            for v in columns:
+                dy, dx = u * dilation_h - top, v * dilation_w - left
+                taps.append((dy, dx))
+                offsets.append(plane + dy * x.strides[2] + dx * unit)
+
+    def pack() -> np.ndarray:
+        order = (0, 2, 3, 1) if channels_last else (0, 1, 2, 3)
+        fields = filters.weight().transpose(order).reshape(out_channels, 1, -1)
+        return _pack.pack_panels(np.ascontiguousarray(fields), filters.bias())
+
+    packed = b.packed(("gather", channels_last), pack)
+    window = conv.Window(x, image, geometry.stride, (1, 1), [(0, 0, *size, taps, 0)])
+    depth = channels * kernel_h * kernel_w
+    scratch_bytes = _round(4 * (_dispatch.tile()[0] * depth + 16))
+    return conv.GatherConvStep(
+        x, packed, image, window, offsets, unit, run, out_channels, b.scratch(scratch_bytes),
+        scratch_bytes, post,
+    )  # fmt: skip
+
+
+def _round(n_bytes: int) -> int:
+    """Keep the scratch of two parts off one cache line."""
+    return -(-n_bytes // 64) * 64
+
+
+@record(*_names("nn.ConvTranspose{}d", "F.conv_transpose{}d"))
+class ConvTranspose(Record):
+    """Transposed convolution: the adjoint of a convolution with the same arguments.
+
+    Output extent ``(l - 1) * stride - 2 * padding + dilation * (k - 1) + output_padding + 1``.
+    Input (n, c, h, w) or (c, h, w), weight (in, out / groups, kh, kw); for 1-d without h.
+    Source: torch.nn.ConvTranspose2d.
+    """
+
+    arguments = (
+        *_COMMON,
+        Ints("padding", default=(0,), minimum=0),
+        Ints("output_padding", default=(0,), minimum=0),
+    )
+    layout = "channels_last"
+    post_ops = True
+
+    @staticmethod
+    def infer(a):
+        spatial = a.weight.rank - 2
+        _check_weight(a, spatial, in_axis=0)
+        extents = a.input.shape[a.input.rank - spatial :]
+        out = tuple(
+            (extent - 1) * s - 2 * p + d * (k - 1) + more + 1
+            for extent, s, p, d, k, more in zip(
+                extents,
+                _per_axis(a.stride, spatial),
+                _per_axis(a.padding, spatial),
+                _per_axis(a.dilation, spatial),
+                a.weight.shape[2:],
+                _per_axis(a.output_padding, spatial),
+                strict=True,
+            )
+        )
+        for more, s, d in zip(
+            _per_axis(a.output_padding, spatial),
+            _per_axis(a.stride, spatial),
+            _per_axis(a.dilation, spatial),
+            strict=True,
+        ):
+            if more >= max(s, d):
+                raise ShapeError(
+                    f"'output_padding' is {a.output_padding}, expected less than stride {a.stride} "
+                    f"or dilation {a.dilation}"
+                )
+        if min(out) < 1:
+            raise ShapeError(f"the output of an input {a.input.shape} would be {out}")
+        batch = a.input.shape[: a.input.rank - spatial - 1]
+        return TensorSpec((*batch, a.weight.shape[1] * a.groups, *out))
+
+    @staticmethod
+    def bind(a, b):
+        spatial = a.weight.rank - 2
+        geometry = _Geometry(a, spatial)
+        x = b.channels_last(_as_image(a.input, spatial))
+        y, image, residual = _output(a, b, spatial)
+        post = make_post(b, residual)
+        filters = _Filters(a, (*a.weight.shape[:2], *geometry.kernel))
+        phases, tap_lists = _phases(geometry, image.shape[2:])
+        groups = a.groups
+        in_channels, out_channels = filters.shape[0] // groups, filters.shape[1]
+
+        def pack() -> np.ndarray:
+            # (in, out / groups, kh, kw) -> (out, in / groups, kh, kw), as a convolution has it.
+            grouped = filters.weight().reshape(groups, in_channels, out_channels, *geometry.kernel)
+            swapped = grouped.transpose(0, 2, 1, 3, 4)
+            forward = swapped.reshape(groups * out_channels, in_channels, *geometry.kernel)
+            parts = [
+                np.stack([forward[:, :, u, v] for u, v in taps], axis=2)
+                if taps
+                else forward[:, :, :0, 0]
+                for taps in tap_lists
+            ]
+            return _pack_groups(parts, filters.bias(), groups)
+
+        per_panel = [len(taps) * in_channels for taps in tap_lists]
+        offsets = np.cumsum(
+            [0] + [groups * _pack.n_panels(out_channels) * _pack.panel_floats(d) for d in per_panel]
+        ).tolist()
+        phases = [(*phase, offset) for phase, offset in zip(phases, offsets, strict=False)]
+        step = _implicit(
+            b, x, image, b.packed("conv_transpose", pack), phases, (1, 1), geometry.stride, groups,
+            in_channels, out_channels, post,
+        )  # fmt: skip
+        step.kind = "conv_transpose"
+        step.flops = 2.0 * x.size * a.weight.size / a.weight.shape[0]
+        step.bytes = 4.0 * (x.size + image.size + a.weight.size)
+        b.step(step)
+        _finish(b, y, image)
+
+
+def _phases(geometry: _Geometry, extents):
+    """Split the output pixels by their place in the stride.
+
+    All pixels of one phase see the same taps of the kernel, at the same distance: output pixel
+    ``q * s + r`` sees tap u of the input pixel ``q + (r + p - u * d) / s`` where that is whole.
+
+    Returns
+    -------
+    phases : list of (first_h, first_w, height, width, [(dy, dx)])
+    taps : list of [(u, v)]
+        Which taps of the kernel each phase takes.
+    """
+    per_axis = []
+    for axis in range(2):
+        stride, dilation = geometry.stride[axis], geometry.dilation[axis]
+        padding, kernel = geometry.padding[2 * axis], geometry.kernel[axis]
+        choices = []
+        for first in range(min(stride, extents[axis])):
+            taps = [
+                (u, (first + padding - u * dilation) // stride)
+                for u in range(kernel)
+                if (first + padding - u * dilation) % stride == 0
+            ]
+            choices.append((first, -(-(extents[axis] - first) // stride), taps))
+        per_axis.append(choices)
+    phases, tap_lists = [], []
+    for first_h, height, taps_h in per_axis[0]:
+        for first_w, width, taps_w in per_axis[1]:
+            phases.append(
+                (first_h, first_w, height, width, [(dy, dx) for _, dy in taps_h for _, dx in taps_w])
+            )
+            tap_lists.append([(u, v) for u, _ in taps_h for v, _ in taps_w])
+    return phases, tap_lists

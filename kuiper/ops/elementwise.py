@@ -1,0 +1,140 @@
+"""Elementwise arithmetic: `pnnx.Expression`, and what other records express through it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kuiper._kernels import elementwise
+from kuiper._value import TensorSpec, Value
+from kuiper.errors import ExpressionError, ShapeError
+from kuiper.expression import Deferred, ElementwiseProgram, Node, Ref, fold, parse
+from kuiper.expression.tree import Call
+from kuiper.ops._record import Record, record
+from kuiper.ops._schema import Argument, Host, Tensors
+
+__all__ = ["Expression", "add_in_place", "bind_tree"]
+
+
+class _ExpressionText(Argument):
+    """The text of an expression, or its tree where a pass made it."""
+
+    expected = "an expression"
+
+    def convert(self, value):
+        if isinstance(value, str | Node):
+            return value
+        if value is None or isinstance(value, bool | int | float):
+            return str(value)  # a text of one literal
+        raise ValueError
+
+
+def _tree(a) -> Node:
+    return a.expr if isinstance(a.expr, Node) else parse(a.expr, len(a.operands))
+
+
+def _host_or_spec(value):
+    """Show an operand to the expression layer: host values bare, tensors as they are."""
+    if isinstance(value, Host):
+        return value.value
+    if value.constant is not None and value.size == 1 and value.rank == 0:
+        return np.asarray(value.constant)
+    return value
+
+
+def _fold(a):
+    try:
+        return fold(_tree(a), [_host_or_spec(v) for v in a.operands])
+    except ExpressionError as error:
+        raise ShapeError(str(error)) from None
+
+
+@record("pnnx.Expression")
+class Expression(Record):
+    """Arithmetic on tensors and sizes: ``add(@0,mul(@1,2))``.
+
+    What depends on shapes alone is computed while planning; float32 arithmetic runs as one pass
+    over memory; other dtypes are evaluated with numpy.
+    """
+
+    arguments = (Tensors("operands"), _ExpressionText("expr"))
+    layout = "like"
+
+    @staticmethod
+    def infer(a):
+        result = _spec(_fold(a))
+        return result if isinstance(result, TensorSpec) else Host(result)
+
+    @staticmethod
+    def bind(a, b):
+        result = _fold(a)
+        if isinstance(result, ElementwiseProgram):
+            _bind_program(b, result, a.operands)
+        elif isinstance(result, Deferred):
+            _bind_deferred(b, result, a.operands)
+        elif isinstance(result, Value):
+            b.alias(result)
+        elif isinstance(result, np.ndarray):
+            b.alias(b.constant(result))
+        else:  # a list with tensors in it was split by a pass; anything else is known by now
+            b.host(_spec(result))
+
+
+def _spec(result):
+    """Return what planning knows of a folded expression."""
+    if isinstance(result, ElementwiseProgram | Deferred):
+        return TensorSpec(result.shape, result.dtype)
+    if isinstance(result, np.ndarray):
+        return TensorSpec(result.shape, result.dtype, result)
+    if isinstance(result, list):
+        return tuple(_spec(item) for item in result)
+    return result
+
+
+def bind_tree(b, tree: Node, operands: Sequence[Value]) -> None:
+    """Bind the output of the current operator to an elementwise expression of float32 values."""
+    _bind_program(b, fold(tree, list(operands)), operands)
+
+
+def _sources(b, sources, operands) -> list[Value]:
+    return [operands[s] if isinstance(s, int) else b.constant(s) for s in sources]
+
+
+def _bind_program(b, program: ElementwiseProgram, operands) -> None:
+    inputs = _sources(b, program.sources, operands)
+    whole = [v for v in inputs if v.shape == program.shape]
+    # The result lies like the first operand of its shape: channels-last stays channels-last.
+    like = next((v for v in whole if not v.is_contiguous), whole[0] if whole else None)
+    if like is None:
+        images = [v for v in inputs if v.rank == 4 and v.is_channels_last and not v.is_contiguous]
+        layout = "channels_last" if images and len(program.shape) == 4 else "contiguous"
+        y = b.output(layout=layout)
+    else:
+        y = b.output(layout=like, reuse=_first_dying(whole))
+    b.step(elementwise.ElementwiseStep(program, [v.expand(program.shape) for v in inputs], y))
+
+
+def _first_dying(values: Sequence[Value]) -> Value | None:
+    """Return an operand whose memory the result may take, if the planner allows it."""
+    return next((v for v in values if v.buffer.kind == "arena"), None)
+
+
+def _bind_deferred(b, result: Deferred, operands) -> None:
+    inputs = _sources(b, result.sources, operands)
+
+    def run(*arrays):
+        from kuiper.expression import evaluate
+
+        return np.asarray(evaluate(result.tree, arrays), result.dtype)
+
+    b.python(run, inputs, [b.output()])
+
+
+def add_in_place(b, rows: Value, bias: Value) -> None:
+    """Add a row vector to every row of a value that was just computed."""
+    tree = Call("add", [Ref(0), Ref(1)])
+    program = fold(tree, [rows, bias])
+    b.step(elementwise.ElementwiseStep(program, [rows, bias.expand(rows.shape)], rows))
+
+

@@ -1,0 +1,70 @@
+"""Operators that carry values about and compute nothing: constants, tuples, aliases."""
+
+from __future__ import annotations
+
+from kuiper._value import TensorSpec, Value
+from kuiper.errors import ShapeError
+from kuiper.ops._record import Record, record
+from kuiper.ops._schema import Any_, Host, Tensor, Tensors
+
+__all__ = ["Constant", "TupleConstruct", "TupleUnpack"]
+
+
+@record("pnnx.Attribute")
+class Constant(Record):
+    """A constant tensor.
+
+    Source: pnnx keeps parameters used outside modules, and folded sub-graphs, in this form.
+    """
+
+    arguments = (Tensor("data"),)
+
+    @staticmethod
+    def infer(a):
+        return a.data
+
+    @staticmethod
+    def bind(a, b):
+        b.alias(a.data)
+
+
+def _items(values) -> tuple:
+    return tuple(v.value if isinstance(v, Host) else v for v in values)
+
+
+@record("prim::TupleConstruct", "prim::ListConstruct")
+class TupleConstruct(Record):
+    """A tuple of its inputs; a model with several results returns one."""
+
+    arguments = (Tensors("items"),)
+    layout = "view"
+
+    @staticmethod
+    def infer(a):
+        return Host(_items(a.items))
+
+    @staticmethod
+    def bind(a, b):
+        b.host(_items(a.items))
+
+
+@record("prim::TupleUnpack", "prim::ListUnpack")
+class TupleUnpack(Record):
+    """The items of a tuple, one per output."""
+
+    arguments = (Any_("input"),)
+    layout = "view"
+
+    @staticmethod
+    def infer(a):
+        if not isinstance(a.input, tuple | list) or len(a.input) != a.n_outputs:
+            raise ShapeError(f"the input is {a.input!r}, expected a tuple of {a.n_outputs}")
+        return tuple(i if isinstance(i, TensorSpec) else Host(i) for i in a.input)
+
+    @staticmethod
+    def bind(a, b):
+        for index, item in enumerate(a.input):
+            if isinstance(item, Value):
+                b.alias(item, index)
+            else:
+                b.host(item, index)

@@ -1,0 +1,179 @@
+"""Linear layers and matrix products."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from kuiper._kernels import _pack, linear
+from kuiper._value import TensorSpec, Value
+from kuiper.errors import ShapeError
+from kuiper.ops._post import make_post, residual_value
+from kuiper.ops._record import Record, record
+from kuiper.ops._schema import Int, Tensor
+
+__all__ = ["Linear", "Matmul"]
+
+
+def _rows(b, value: Value) -> Value:
+    """View (..., k) as rows of adjacent elements, equally far apart; copies where it must."""
+    if value.shape[-1] == 1 or value.strides[-1] == 1:
+        rows = value.reshape((math.prod(value.shape[:-1]), value.shape[-1]))
+        if rows is not None and (rows.shape[1] == 1 or rows.strides[1] == 1):
+            return rows
+    return b.contiguous(value).reshape((math.prod(value.shape[:-1]), value.shape[-1]))
+
+
+@record("nn.Linear", "F.linear")
+class Linear(Record):
+    """``y = x @ weight.T + bias`` over the last axis.
+
+    Input (..., in_features), weight (out_features, in_features).  Source: torch.nn.Linear.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Tensor("weight", rank=2),
+        Tensor("bias", optional=True),
+        Int("in_features", None, minimum=1),
+        Int("out_features", None, minimum=1),
+    )
+    post_ops = True
+
+    @staticmethod
+    def infer(a):
+        out_features, in_features = a.weight.shape
+        for name, got in (("in_features", in_features), ("out_features", out_features)):
+            said = getattr(a, name)
+            if said is not None and said != got:
+                raise ShapeError(f"'{name}' is {said}, but 'weight' {a.weight.shape} makes it {got}")
+        if a.bias is not None and a.bias.shape != (out_features,):
+            raise ShapeError(f"'bias' has shape {a.bias.shape}, expected ({out_features},)")
+        if a.input.rank < 1 or a.input.shape[-1] != in_features:
+            raise ShapeError(f"the input has shape {a.input.shape}, expected (..., {in_features})")
+        if a.input.dtype != np.float32:
+            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
+        return TensorSpec((*a.input.shape[:-1], out_features))
+
+    @staticmethod
+    def bind(a, b):
+        x = _rows(b, a.input)
+        y = b.output()
+        rows = y.reshape((x.shape[0], a.weight.shape[0]))
+        residual = residual_value(b)
+        if residual is not None:
+            residual = _rows(b, residual)
+        if a.weight.constant is None or (a.bias is not None and a.bias.constant is None):
+            _run_time_weight(a, b, x, rows)
+            return
+
+        def pack() -> np.ndarray:
+            weight = np.asarray(a.weight.constant, np.float32)
+            bias = None if a.bias is None else np.asarray(a.bias.constant, np.float32)
+            return _pack.pack_panels(weight[:, np.newaxis, :], bias)
+
+        b.step(linear.LinearStep(x, b.packed("linear", pack), rows, make_post(b, residual)))
+
+
+def _run_time_weight(a, b, x: Value, rows: Value) -> None:
+    """A weight that is computed: a matrix product with its transpose, then the bias."""
+    _product(b, x, a.weight.permute((1, 0)), rows)
+    if a.bias is not None:
+        from kuiper.ops.elementwise import add_in_place
+
+        add_in_place(b, rows, a.bias)
+
+
+@record("torch.matmul", "torch.mm", "torch.bmm", "torch.mv")
+class Matmul(Record):
+    """Matrix product with the broadcasting rules of ``torch.matmul``.
+
+    A 1-d first operand is a row, a 1-d second one a column; the added axis is dropped again.
+    Source: torch.matmul, torch.mm, torch.bmm, torch.mv.
+    """
+
+    arguments = (Tensor("input"), Tensor("other"))
+
+    @staticmethod
+    def infer(a):
+        x, y = _matrix_shapes(a.input.shape, a.other.shape)
+        if a.input.rank == 0 or a.other.rank == 0 or x[-1] != y[-2]:
+            raise ShapeError(f"cannot multiply {a.input.shape} by {a.other.shape}")
+        if a.input.dtype != a.other.dtype:
+            raise ShapeError(f"cannot multiply {a.input.dtype} by {a.other.dtype}")
+        try:
+            batch = np.broadcast_shapes(x[:-2], y[:-2])
+        except ValueError:
+            raise ShapeError(f"cannot multiply {a.input.shape} by {a.other.shape}") from None
+        shape = (*batch, x[-2], y[-1])
+        if a.other.rank == 1:
+            shape = shape[:-1]
+        if a.input.rank == 1:
+            shape = (*shape[:-2], shape[-1]) if a.other.rank != 1 else shape[:-1]
+        return TensorSpec(shape, a.input.dtype)
+
+    @staticmethod
+    def bind(a, b):
+        if a.input.dtype != np.float32:
+            b.python(np.matmul, [a.input, a.other], [b.output()])
+            return
+        x_shape, y_shape = _matrix_shapes(a.input.shape, a.other.shape)
+        x, y = a.input, a.other
+        if x.rank == 1:
+            x = x.with_layout(x_shape, (x.shape[0] * x.strides[0], x.strides[0]))
+        if y.rank == 1:
+            y = y.with_layout(y_shape, (y.strides[0], 0))
+        out = b.output()
+        batch = np.broadcast_shapes(x_shape[:-2], y_shape[:-2])
+        out = out.reshape((*batch, x_shape[-2], y_shape[-1]))
+        _product(b, x, y, out)
+
+
+def _matrix_shapes(x, y):
+    return ((1, *x) if len(x) == 1 else x), ((*y, 1) if len(y) == 1 else y)
+
+
+def _product(b, x: Value, y: Value, out: Value) -> None:
+    """Add the step for ``out = x @ y``."""
+    if x.shape[-1] != 1 and x.strides[-1] != 1:
+        x = b.contiguous(x)
+    batch = out.shape[:-2]
+    x = x.expand((*batch, *x.shape[-2:]))
+    y = y.expand((*batch, *y.shape[-2:]))
+    if (
+        all(s == 0 or n == 1 for s, n in zip(y.strides[:-2], batch, strict=True))
+        and y.rank > 2
+    ):
+        # One matrix for the whole batch: the rows of all batches are one tall matrix.
+        tall = x.reshape((math.prod(batch) * x.shape[-2], x.shape[-1]))
+        flat = out.reshape((math.prod(batch) * out.shape[-2], out.shape[-1]))
+        if tall is not None and flat is not None and (tall.shape[1] == 1 or tall.strides[1] == 1):
+            x, out = tall, flat
+            y = y.with_layout(y.shape[-2:], y.strides[-2:])
+    x, y, out = _merge_batch(x, y, out)
+    scratch_bytes = -(-4 * _pack.panel_floats(x.shape[-1]) // 64) * 64
+    b.step(linear.MatmulStep(x, y, out, b.scratch(scratch_bytes), scratch_bytes))
+
+
+def _merge_batch(x: Value, y: Value, out: Value):
+    """Merge leading axes that lie back to back in all three, so that few are left."""
+    values = [x, y, out]
+    axis = out.rank - 4
+    while axis >= 0 and out.rank > 3:
+        shape = values[2].shape
+        if all(
+            v.strides[axis] == v.strides[axis + 1] * shape[axis + 1] or shape[axis] == 1
+            for v in values
+        ):
+            values = [
+                v.with_layout(
+                    (*v.shape[:axis], v.shape[axis] * v.shape[axis + 1], *v.shape[axis + 2 :]),
+                    (*v.strides[:axis], *v.strides[axis + 1 :]),
+                )
+                for v in values
+            ]
+        axis -= 1
+    return values
+
+

@@ -1,0 +1,44 @@
+"""What several passes ask of a graph."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from kuiper._value import TensorSpec
+from kuiper.ir import Graph, Operand, Operator
+from kuiper.ops import find_record
+from kuiper.ops._schema import attribute_spec, resolve
+
+__all__ = ["arguments_of", "is_float32", "only_reader", "same_shape", "take_over_output"]
+
+
+def arguments_of(operator: Operator, specs: dict[Operand, Any]) -> SimpleNamespace:
+    """Return the operator's arguments; tensors as specs."""
+    attributes = {key: attribute_spec(a) for key, a in operator.attributes.items()}
+    return resolve(operator, find_record(operator.type).arguments, specs, attributes)
+
+
+def only_reader(operand: Operand) -> Operator | None:
+    """Return the operator that reads `operand`, if just one does, once."""
+    return operand.uses[0].operator if len(operand.uses) == 1 else None
+
+
+def same_shape(a: Operand, b: Operand, specs: dict[Operand, Any]) -> bool:
+    """Tell whether both are tensors of equal shape and dtype."""
+    return isinstance(specs.get(a), TensorSpec) and specs[a] == specs.get(b)
+
+
+def is_float32(operand: Operand, specs: dict[Operand, Any]) -> bool:
+    """Tell whether the operand is a float32 tensor."""
+    spec = specs.get(operand)
+    return isinstance(spec, TensorSpec) and spec.dtype == "float32"
+
+
+def take_over_output(graph: Graph, producer: Operator, absorbed: Operator) -> None:
+    """Let `producer` compute what `absorbed`, its only reader, computed; drop the latter."""
+    result = absorbed.outputs[0]
+    kept = producer.outputs[1:]
+    graph.set_outputs(absorbed, [])
+    graph.remove_operator(absorbed)
+    graph.set_outputs(producer, [result, *kept])

@@ -1,0 +1,93 @@
+"""Batch normalisation with stored statistics is a scale and a shift per channel.
+
+Behind a convolution that nothing else reads it disappears into the weights::
+
+    y = (conv(x, w) + b - mean) * scale + bias,  scale = weight / sqrt(var + eps)
+      = conv(x, w * scale) + (b - mean) * scale + bias
+
+Anywhere else (pre-activation networks) it becomes arithmetic with constants, which later passes fuse
+with what follows::
+
+    nn.BatchNorm2d bn 1 1 x y   ->   pnnx.Expression bn 3 1 x s t y expr=add(mul(@0,@1),@2)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kuiper._value import TensorSpec
+from kuiper.ir import Attribute, Graph, Operand, Operator
+from kuiper.passes._match import is_float32, only_reader, take_over_output
+
+__all__ = ["fold_batch_norm"]
+
+NORMS = ("nn.BatchNorm1d", "nn.BatchNorm2d", "nn.BatchNorm3d")
+PRODUCERS = ("nn.Conv1d", "nn.Conv2d", "nn.Conv3d", "nn.Linear")
+
+
+def fold_batch_norm(graph: Graph, specs: dict[Operand, Any]) -> None:
+    """Fold every batch normalisation whose statistics are constants."""
+    for op in graph:
+        if op.type not in NORMS or not is_float32(op.outputs[0], specs):
+            continue
+        scale, shift = _affine(op)
+        producer = op.inputs[0].producer
+        if (
+            producer is not None
+            and producer.type in PRODUCERS
+            and "weight" in producer.attributes
+            and not producer.post_ops
+            and only_reader(op.inputs[0]) is op
+            and specs[op.inputs[0]].rank >= 2
+            and (producer.type != "nn.Linear" or specs[op.inputs[0]].rank == 2)
+        ):
+            _into_weights(graph, producer, op, scale, shift)
+        else:
+            _as_arithmetic(graph, specs, op, scale, shift)
+
+
+def _affine(op: Operator) -> tuple[np.ndarray, np.ndarray]:
+    """Return (scale, shift) per channel, in float64."""
+    values = {key: a.numpy().astype(np.float64) for key, a in op.attributes.items()}
+    scale = values.get("weight", 1.0) / np.sqrt(values["running_var"] + op.params.get("eps", 1e-5))
+    shift = values.get("bias", 0.0) - values["running_mean"] * scale
+    return scale, shift
+
+
+def _into_weights(graph, producer: Operator, norm: Operator, scale, shift) -> None:
+    weight = producer.attributes["weight"].numpy().astype(np.float64)
+    shape = (-1,) + (1,) * (weight.ndim - 1)
+    attributes = dict(producer.attributes)
+    attributes["weight"] = Attribute.from_array((weight * scale.reshape(shape)).astype(np.float32))
+    if "bias" in attributes:
+        shift = shift + attributes["bias"].numpy() * scale
+    attributes["bias"] = Attribute.from_array(shift.astype(np.float32))
+    producer.attributes = attributes
+    if "bias" in producer.params:
+        producer.params = {**producer.params, "bias": True}
+    take_over_output(graph, producer, norm)
+
+
+def _as_arithmetic(graph, specs, norm: Operator, scale, shift) -> None:
+    x, result = norm.inputs[0], norm.outputs[0]
+    name, location = norm.name, norm.location
+    # Channels are axis 1: (c, 1, ...) broadcasts against (n, c, ...), and (c,) against (n, c).
+    shape = (-1,) + (1,) * (specs[x].rank - 2)
+    graph.set_outputs(norm, [])
+    graph.remove_operator(norm)
+    constants = []
+    for word, values in (("scale", scale), ("shift", shift)):
+        array = values.astype(np.float32).reshape(shape)
+        operand = graph.add_operand(graph.unique_name(f"{name}.{word}"), array.shape, "f32")
+        graph.add_operator(
+            "pnnx.Attribute", graph.unique_name(f"{name}.{word}.data"), [], [operand],
+            attributes={"data": Attribute.from_array(array)}, location=location,
+        )  # fmt: skip
+        specs[operand] = TensorSpec(array.shape, array.dtype, array)
+        constants.append(operand)
+    graph.add_operator(
+        "pnnx.Expression", name, [x, *constants], [result],
+        params={"expr": "add(mul(@0,@1),@2)"}, location=location,
+    )  # fmt: skip

@@ -1,0 +1,46 @@
+"""An activation that alone reads the result of a dense product becomes part of it.
+
+::
+
+    nn.Conv2d conv 1 1 x y          nn.Conv2d conv 1 1 x z   -> nn.ReLU
+    nn.ReLU   act  1 1 y z
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kuiper.ir import Graph, Operand, Operator, PostOp
+from kuiper.ops import find_record
+from kuiper.passes._match import arguments_of, is_float32, only_reader, take_over_output
+
+__all__ = ["fuse_activation", "try_fuse_activation"]
+
+
+def fuse_activation(graph: Graph, specs: dict[Operand, Any]) -> None:
+    """Fuse activations onto the operators whose records honour post-ops."""
+    for op in graph:
+        if _takes_post_ops(op) and not op.post_ops:
+            try_fuse_activation(graph, specs, op)
+
+
+def try_fuse_activation(graph: Graph, specs: dict[Operand, Any], op: Operator) -> bool:
+    """Fuse the activation that alone reads `op`'s result; tell whether there was one."""
+    reader = only_reader(op.outputs[0])
+    if reader is None:
+        return False
+    rule = find_record(reader.type)
+    if rule is None or rule.activation is None or not is_float32(reader.outputs[0], specs):
+        return False
+    if len(reader.inputs) != 1 or reader.post_ops:
+        return False
+    arguments = vars(arguments_of(reader, specs))
+    arguments.pop("input")
+    op.post_ops = (*op.post_ops, PostOp(reader.type, arguments))
+    take_over_output(graph, op, reader)
+    return True
+
+
+def _takes_post_ops(op: Operator) -> bool:
+    rule = find_record(op.type)
+    return rule is not None and rule.post_ops and len(op.outputs) == 1

@@ -1,0 +1,90 @@
+"""Chains of elementwise operators become one expression, so memory is passed over once.
+
+::
+
+    pnnx.Expression e 3 1 x s t y expr=add(mul(@0,@1),@2)
+    nn.ReLU         a 1 1 y z                      ->  relu(add(mul(@0,@1),@2)) of x, s, t
+
+An operator is written into the only one that reads it, if both results have the same shape: a small
+tensor that is broadcast afterwards is better computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kuiper.expression import Node, Ref, inline, parse
+from kuiper.ir import Graph, Operand, Operator
+from kuiper.ops import find_record
+from kuiper.ops.activation import activation_tree
+from kuiper.passes._match import arguments_of, is_float32, same_shape
+
+__all__ = ["fuse_elementwise"]
+
+# A program's operands and temporaries have to fit the L1 cache together.
+MAX_OPERANDS = 8
+MAX_NODES = 48
+
+
+def fuse_elementwise(graph: Graph, specs: dict[Operand, Any]) -> None:
+    """Fuse elementwise operators on float32 tensors."""
+    for op in graph.topological_order():
+        if not _is_elementwise(op, specs):
+            continue
+        tree, operands = _expression(op, specs)
+        absorbed: list[Operator] = []
+        for operand in dict.fromkeys(operands):
+            producer = operand.producer
+            if (
+                producer is None
+                or not _is_elementwise(producer, specs)
+                or not _all_uses_by(operand, op)
+                or not same_shape(operand, op.outputs[0], specs)
+            ):
+                continue
+            inner, inner_operands = _expression(producer, specs)
+            joined, together = inline(tree, operands, operand, inner, inner_operands)
+            if len(together) <= MAX_OPERANDS and _size(joined) <= MAX_NODES:
+                tree, operands = joined, together
+                absorbed.append(producer)
+        if absorbed:
+            _become(graph, op, tree, operands)
+            for producer in absorbed:
+                graph.remove_operator(producer)
+
+
+def _is_elementwise(op: Operator, specs: dict[Operand, Any]) -> bool:
+    if len(op.outputs) != 1 or not is_float32(op.outputs[0], specs):
+        return False
+    if not all(is_float32(operand, specs) for operand in op.inputs):
+        return False
+    if op.type == "pnnx.Expression":
+        return len(op.inputs) > 0
+    rule = find_record(op.type)
+    return rule is not None and rule.activation is not None and len(op.inputs) == 1
+
+
+def _expression(op: Operator, specs: dict[Operand, Any]) -> tuple[Node, Sequence[Operand]]:
+    if op.type == "pnnx.Expression":
+        expr = op.params["expr"]
+        return (expr if isinstance(expr, Node) else parse(expr, len(op.inputs))), op.inputs
+    function, parameters = find_record(op.type).activation(arguments_of(op, specs))
+    return activation_tree(function, parameters, Ref(0)), op.inputs
+
+
+def _all_uses_by(operand: Operand, op: Operator) -> bool:
+    return operand.uses != () and all(use.operator is op for use in operand.uses)
+
+
+def _size(tree: Node) -> int:
+    return sum(1 for _ in tree.preorder())
+
+
+def _become(graph: Graph, op: Operator, tree: Node, operands: Sequence[Operand]) -> None:
+    """Turn an operator into an expression."""
+    op.type = "pnnx.Expression"
+    op.params = {"expr": tree}
+    graph.set_inputs(op, operands)
+
+

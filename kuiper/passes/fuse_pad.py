@@ -1,0 +1,57 @@
+"""Zero padding in front of a convolution becomes the convolution's own.
+
+::
+
+    nn.ZeroPad2d pad  1 1 x y padding=(0,1,0,1)        nn.Conv2d conv 1 1 x z pads=(0,1,0,1)
+    nn.Conv2d    conv 1 1 y z padding=(0,0)
+
+pnnx does this itself where both sides of an axis are padded alike; MobileNets in TensorFlow's style
+pad one side only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kuiper.ir import Graph, Operand, Operator
+from kuiper.passes._match import arguments_of, only_reader
+
+__all__ = ["fuse_pad"]
+
+PADS = ("nn.ZeroPad2d", "nn.ConstantPad2d", "F.pad")
+
+
+def fuse_pad(graph: Graph, specs: dict[Operand, Any]) -> None:
+    """Fuse constant zero padding of the two spatial axes into 2-d convolutions."""
+    for op in graph:
+        if op.type not in PADS or len(op.inputs) != 1:
+            continue
+        sides = _zero_sides(op, specs)
+        conv = only_reader(op.outputs[0])
+        if sides is None or conv is None or conv.type != "nn.Conv2d" or conv.inputs[0] is not op.outputs[0]:
+            continue
+        if conv.params.get("padding_mode", "zeros") != "zeros" or "pads" in conv.params:
+            continue
+        padding = arguments_of(conv, specs).padding
+        if isinstance(padding, str):
+            continue
+        top, left = padding if len(padding) == 2 else (padding[0],) * 2
+        x_left, x_right, x_top, x_bottom = sides
+        conv.params = {
+            **{key: value for key, value in conv.params.items() if key != "padding"},
+            "pads": (top + x_top, top + x_bottom, left + x_left, left + x_right),
+        }
+        graph.replace_uses(op.outputs[0], op.inputs[0])
+        graph.remove_operator(op)
+
+
+def _zero_sides(op: Operator, specs: dict[Operand, Any]) -> tuple[int, int, int, int] | None:
+    """Return (left, right, top, bottom) of a zero padding of an image, else None."""
+    a = arguments_of(op, specs)
+    sides = a.pad if op.type == "F.pad" else a.padding
+    if getattr(a, "mode", "constant") != "constant" or getattr(a, "value", 0) not in (None, 0):
+        return None
+    if getattr(specs.get(op.inputs[0]), "rank", 0) != 4 or min(sides, default=-1) < 0:
+        return None
+    sides = (*sides, 0, 0)[:4] if len(sides) in (2, 4) else sides
+    return sides if len(sides) == 4 else None

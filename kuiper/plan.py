@@ -1,0 +1,649 @@
+"""Planning: a graph and the shapes of its inputs become a plan that runs without decisions.
+
+Four walks over the graph, each in topological order:
+
+1. *infer*: shape and dtype of every operand; numbers and lists (shape arithmetic) are computed here
+   and are gone afterwards.
+2. *place*: operands that shall be born inside another one's memory: the inputs of a concatenation
+   inside its output, the results of the model inside the arrays the caller gets.
+3. *bind*: each operator's record makes its steps, with the layouts it wants; views make none.
+4. *arrange*: every buffer of the arena gets an offset, so that buffers whose lifetimes overlap do
+   not overlap in memory.
+
+A plan is immutable.  What changes during a run lives in a context, one per concurrent call.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kuiper._arena import arrange
+from kuiper._kernels import _dispatch
+from kuiper._kernels._executor import Context, Program
+from kuiper._value import Buffer, TensorSpec, Value, channels_last_strides, contiguous_strides
+from kuiper.errors import OperatorError, ShapeError
+from kuiper.ir import Graph, Operand, Operator
+from kuiper.ops import find_record
+from kuiper.ops._schema import Host, attribute_spec, resolve
+
+__all__ = ["Binder", "Plan", "PythonStep", "infer_specs", "leaf_operands", "make_plan"]
+
+
+class PythonStep:
+    """A step that runs in Python: for operators without a kernel and for the user's own.
+
+    Parameters
+    ----------
+    function : callable
+        Takes one array per input; returns one array per output, or a tuple of them.
+    inputs, outputs : sequence of Value
+    name : str
+        The operator's name.
+    """
+
+    kind = "python"
+
+    def __init__(self, function: Callable, inputs: Sequence[Value], outputs: Sequence[Value], name: str):
+        self.function = function
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.name = name
+        self.slots = [value.slot for value in (*self.inputs, *self.outputs)]
+        self.flops = 0.0
+        self.bytes = float(sum(value.n_bytes for value in (*self.inputs, *self.outputs)))
+
+    def run(self, context: Context, n_threads: int) -> None:
+        """Call the function on views of the context's memory and store what it returns."""
+        results = self.function(*(context.view(value) for value in self.inputs))
+        if not isinstance(results, tuple):
+            results = (results,)
+        for value, result in zip(self.outputs, results, strict=True):
+            result = np.asarray(result)
+            if result.shape != value.shape:
+                raise ShapeError(
+                    f"operator '{self.name}': its function returned shape {result.shape}, "
+                    f"expected {value.shape}"
+                )
+            context.view(value)[...] = result
+
+
+class Plan:
+    """A compiled graph for one set of input shapes; see :func:`make_plan`.
+
+    Attributes
+    ----------
+    steps : tuple of (Step or PythonStep)
+    inputs : tuple of TensorSpec
+    outputs : tuple
+        A TensorSpec per output, or the value itself where it is known while planning.
+    arena_bytes : int
+    """
+
+    def __init__(self, steps, buffers, arena_bytes, inputs, outputs, n_threads):
+        self.steps = tuple(steps)
+        self.arena_bytes = arena_bytes
+        self.n_threads = n_threads
+        self.buffers = tuple(buffers)
+        self.inputs = tuple(value.spec for value in inputs)
+        self.outputs = tuple(
+            value.spec if isinstance(value, Value) else value for value in outputs
+        )
+        self._input_slots = tuple(value.slot for value in inputs)
+        self._output_slots = tuple(
+            value.slot if isinstance(value, Value) else None for value in outputs
+        )
+        self._slots = [_home(buffer) for buffer in self.buffers]
+        self._segments = _segments(self.steps)
+        self._contexts: list[Context] = []
+        self._lock = threading.Lock()
+
+    def run(self, inputs: Sequence[np.ndarray], outs: Sequence[np.ndarray | None] | None = None):
+        """Run on arrays that match `inputs` and return the outputs as a list."""
+        context = self._acquire()
+        outputs = self._attach(context, inputs, outs)
+        for segment in self._segments:
+            segment.run(context, self.n_threads)
+        self._release(context)
+        return outputs
+
+    def run_timed(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """Run once and return the seconds of each step."""
+        from time import perf_counter
+
+        context = self._acquire()
+        self._attach(context, inputs, None)
+        seconds = []
+        for segment in self._segments:
+            if isinstance(segment, Program):
+                seconds.extend(segment.run_timed(context, self.n_threads))
+            else:
+                start = perf_counter()
+                segment.run(context, self.n_threads)
+                seconds.append(perf_counter() - start)
+        self._release(context)
+        return np.array(seconds)
+
+    def _attach(self, context, inputs, outs):
+        for slot, array in zip(self._input_slots, inputs, strict=True):
+            context.attach(slot, array)
+        outputs = []
+        for number, (slot, spec) in enumerate(zip(self._output_slots, self.outputs, strict=True)):
+            if slot is None:
+                outputs.append(np.asarray(spec))
+                continue
+            array = None if outs is None else outs[number]
+            if array is None:
+                array = np.empty(spec.shape, spec.dtype)
+            context.attach(slot, array)
+            outputs.append(array)
+        return outputs
+
+    def _acquire(self) -> Context:
+        with self._lock:
+            if self._contexts:
+                return self._contexts.pop()
+        return Context(self.arena_bytes, self._slots)
+
+    def _release(self, context: Context) -> None:
+        # The caller owns its arrays again; only the arena is kept.
+        for slot in self._input_slots:
+            context.detach(slot)
+        for slot in self._output_slots:
+            if slot is not None:
+                context.detach(slot)
+        with self._lock:
+            self._contexts.append(context)
+
+
+def _home(buffer: Buffer):
+    """Return what a context's slot table holds for a buffer before a run.
+
+    Weights are packed copies of the file's bytes; the originals are only mapped, and a step that
+    reads one as it is gets it aligned.
+    """
+    if buffer.kind == "arena":
+        return buffer.offset
+    if buffer.kind == "constant" and buffer.first >= 0:
+        dtype = np.float32 if buffer.array.dtype == np.float16 else None
+        return np.require(buffer.array, dtype, ["C", "A"])
+    return None
+
+
+def _segments(steps) -> list:
+    """Group the compiled steps between Python steps into programs."""
+    segments: list = []
+    run: list = []
+    for step in steps:
+        if isinstance(step, PythonStep):
+            if run:
+                segments.append(Program(run))
+                run = []
+            segments.append(step)
+        else:
+            run.append(step)
+    if run:
+        segments.append(Program(run))
+    return segments
+
+
+def make_plan(
+    graph: Graph,
+    inputs: Mapping[Operand, TensorSpec],
+    n_threads: int,
+    cache: dict | None = None,
+) -> Plan:
+    """Compile a graph for given input shapes.
+
+    Parameters
+    ----------
+    graph : Graph
+        After the passes.
+    inputs : mapping of Operand to TensorSpec
+        One entry per graph input.
+    n_threads : int
+    cache : dict, optional
+        Keeps packed weights between plans of one model.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    OperatorError, ShapeError
+        If an operator cannot take what reaches it.
+    """
+    return _Planner(graph, inputs, n_threads, {} if cache is None else cache).plan()
+
+
+def infer_specs(graph: Graph, inputs: Mapping[Operand, TensorSpec]) -> dict[Operand, Any]:
+    """Return the shape and dtype (or the known value) of every operand."""
+    planner = _Planner(graph, inputs, 1, {})
+    for operator in planner.order:
+        planner.infer(operator)
+    return planner.specs
+
+
+class _Planner:
+    def __init__(self, graph, inputs, n_threads, cache):
+        self.graph = graph
+        self.order = graph.topological_order()
+        self.input_specs = inputs
+        self.n_threads = n_threads
+        self.cache = cache
+        self.specs: dict[Operand, Any] = {}
+        self.attribute_specs: dict[Operator, dict[str, TensorSpec]] = {}
+        self.values: dict[Operand, Any] = {}
+        self.targets: dict[Operand, Value] = {}
+        self.buffers: list[Buffer] = []
+        self.steps: list = []
+        self.pending = {operand: len(operand.consumers) for operand in graph.operands}
+        self.tenants: dict[Buffer, set[Operand]] = {}
+        self.copies: dict[tuple, Value] = {}
+        self.constants: dict[int, Value] = {}
+
+    def plan(self) -> Plan:
+        for operator in self.order:
+            self.infer(operator)
+        output_operands = [leaf for operand in self.graph.outputs for leaf in leaf_operands(operand)]
+        self.place_outputs(output_operands)
+        self.place_concatenations()
+        for operator in self.order:
+            self.bind(operator)
+        outputs = self.finish_outputs()
+        arena_bytes = arrange([b for b in self.buffers if b.kind == "arena"])
+        inputs = [self.values[operand] for operand in self.graph.inputs]
+        return Plan(self.steps, self.buffers, arena_bytes, inputs, outputs, self.n_threads)
+
+    # -- infer -----------------------------------------------------------------------------
+
+    def infer(self, operator: Operator) -> None:
+        if operator.type == "pnnx.Output":
+            return
+        if operator.type == "pnnx.Input":
+            self.specs[operator.outputs[0]] = self.input_specs[operator.outputs[0]]
+            return
+        rule = find_record(operator.type)
+        attributes = {key: attribute_spec(a) for key, a in operator.attributes.items()}
+        self.attribute_specs[operator] = attributes
+        arguments = resolve(operator, rule.arguments, self.specs, attributes)
+        arguments.n_outputs = len(operator.outputs)
+        try:
+            results = rule.infer(arguments)
+        except ShapeError as error:
+            raise ShapeError(f"{operator.label}: {error}") from None
+        if not isinstance(results, tuple | list):
+            results = (results,)
+        if len(results) < len(operator.outputs):
+            raise OperatorError(
+                f"{operator.label}: has {len(operator.outputs)} outputs, expected {len(results)}"
+            )
+        for operand, result in zip(operator.outputs, results, strict=False):
+            if isinstance(result, TensorSpec) and min(result.shape, default=1) < 0:
+                raise ShapeError(f"{operator.label}: its output would have shape {result.shape}")
+            self.specs[operand] = result
+
+    # -- place -----------------------------------------------------------------------------
+
+    def place_outputs(self, operands: Sequence[Operand]) -> None:
+        """Let the last operator of a branch write into the caller's array."""
+        self.output_values: list[Any] = []
+        for operand in operands:
+            spec = self.specs[operand]
+            if not isinstance(spec, TensorSpec):
+                self.output_values.append(operand)
+                continue
+            target = self.allocate(spec.shape, spec.dtype, "contiguous", kind="output")
+            self.output_values.append((operand, target))
+            if operand.producer.type not in ("pnnx.Input", "pnnx.Attribute"):
+                self.targets.setdefault(operand, target)
+
+    def place_concatenations(self) -> None:
+        """Give the inputs of each concatenation their place in its output.
+
+        Last ones first: a concatenation that feeds another one lies inside it, so a dense block
+        grows in one buffer.
+        """
+        layouts = self.predict_layouts()
+        for operator in reversed(self.order):
+            if operator.type != "torch.cat":
+                continue
+            output = operator.outputs[0]
+            spec = self.specs[output]
+            a = resolve(operator, find_record("torch.cat").arguments, self.specs, {})
+            dim = a.dim % max(spec.rank, 1)
+            if spec.rank == 4 and dim == 1 and layouts[output] == "channels_last":
+                layout = "channels_last"
+            elif math.prod(spec.shape[:dim]) == 1 and layouts[output] == "contiguous":
+                layout = "contiguous"
+            else:
+                continue
+            starts = np.cumsum([0] + [self.specs[o].shape[dim] for o in operator.inputs]).tolist()
+            movable = [
+                operand
+                for operand in operator.inputs
+                if self.may_be_placed(operand, layouts, layout)
+                and operator.inputs.count(operand) == 1
+                and self.specs[operand].dtype == spec.dtype
+            ]
+            if not movable:
+                continue
+            target = self.targets.get(output)
+            if target is None or not _lies_as(target, layout):
+                target = self.allocate(spec.shape, spec.dtype, layout)
+                self.targets[output] = target
+            self.tenants.setdefault(target.buffer, set()).add(output)
+            for operand, start in zip(operator.inputs, starts, strict=False):
+                if operand in movable:
+                    self.targets[operand] = target.narrow(dim, start, self.specs[operand].shape[dim])
+                    self.tenants.setdefault(target.buffer, set()).add(operand)
+
+    def may_be_placed(self, operand, layouts, layout) -> bool:
+        producer = operand.producer
+        return (
+            operand not in self.targets
+            and layouts[operand] == layout
+            and producer.type not in ("pnnx.Input", "pnnx.Attribute")
+            and (find_record(producer.type).layout != "view" or producer.type == "torch.cat")
+        )
+
+    def predict_layouts(self) -> dict[Operand, str]:
+        """Guess each operand's layout from its producer's record, before anything is bound."""
+        layouts: dict[Operand, str] = {}
+        for operator in self.order:
+            rule = find_record(operator.type)
+            layout = "contiguous" if rule is None else rule.layout
+            if layout in ("like", "view"):
+                sources = [layouts[o] for o in operator.inputs if o in layouts]
+                like = "channels_last" if "channels_last" in sources else "contiguous"
+                rank = getattr(self.specs.get(operator.outputs[0]), "rank", 0) if operator.outputs else 0
+                layout = like if rank == 4 else "contiguous"
+            for operand in operator.outputs:
+                rank = getattr(self.specs.get(operand), "rank", 0)
+                layouts[operand] = layout if rank == 4 else "contiguous"
+        return layouts
+
+    # -- bind ------------------------------------------------------------------------------
+
+    def bind(self, operator: Operator) -> None:
+        if operator.type == "pnnx.Output":
+            return
+        if operator.type == "pnnx.Input":
+            operand = operator.outputs[0]
+            spec = self.specs[operand]
+            self.define(operand, self.allocate(spec.shape, spec.dtype, "contiguous", kind="input"))
+            return
+        rule = find_record(operator.type)
+        attributes = {
+            key: self.constant_value(spec.constant, spec.dtype)
+            for key, spec in self.attribute_specs[operator].items()
+        }
+        if all(isinstance(self.specs[o], Host) for o in operator.outputs) and not any(
+            _holds_tensors(self.specs[o].value) for o in operator.outputs
+        ):
+            for operand in operator.outputs:  # shape arithmetic: done when shapes were inferred
+                self.values[operand] = self.specs[operand]
+        else:
+            arguments = resolve(operator, rule.arguments, self.values, attributes)
+            arguments.n_outputs = len(operator.outputs)
+            binder = Binder(self, operator)
+            try:
+                rule.bind(arguments, binder)
+            except ShapeError as error:
+                raise ShapeError(f"{operator.label}: {error}") from None
+            for operand in operator.outputs:
+                if operand not in self.values:
+                    raise OperatorError(f"{operator.label}: its record left '{operand.name}' unbound")
+        for operand in dict.fromkeys(operator.inputs):
+            self.pending[operand] -= 1
+
+    def define(self, operand: Operand, value: Any) -> None:
+        self.values[operand] = value
+        if isinstance(value, Value):
+            self.tenants.setdefault(value.buffer, set()).add(operand)
+
+    def finish_outputs(self) -> list:
+        """Copy what did not end up in the caller's arrays."""
+        outputs = []
+        for entry in self.output_values:
+            if isinstance(entry, Operand):
+                outputs.append(self.values[entry].value)
+                continue
+            operand, target = entry
+            value = self.values[operand]
+            if not same_place(value, target):
+                self.add_copy(value, target, "pnnx.Output")
+            outputs.append(target)
+        return outputs
+
+    def allocate(self, shape, dtype, layout, kind="arena") -> Value:
+        strides = (
+            channels_last_strides(shape) if layout == "channels_last" else contiguous_strides(shape)
+        )
+        n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+        buffer = Buffer(len(self.buffers), n_bytes, kind)
+        self.buffers.append(buffer)
+        return Value(buffer, shape, strides, 0, dtype)
+
+    def constant_value(self, array: np.ndarray, dtype=None) -> Value:
+        """Return the value of a constant array, one buffer for each array."""
+        dtype = array.dtype if dtype is None else dtype
+        key = id(array)
+        if key not in self.constants:
+            buffer = Buffer(len(self.buffers), array.nbytes, "constant", array)
+            self.buffers.append(buffer)
+            strides = contiguous_strides(array.shape)
+            self.constants[key] = Value(buffer, array.shape, strides, 0, dtype, array)
+        return self.constants[key]
+
+    def add_copy(self, source: Value, target: Value, name: str) -> None:
+        from kuiper._kernels.move import CopyStep
+
+        step = CopyStep(source, target)
+        self.add_step(step, name)
+
+    def add_step(self, step, name: str) -> None:
+        step.name = name
+        number = len(self.steps)
+        self.steps.append(step)
+        for slot in step.slots:
+            buffer = self.buffers[slot]
+            if buffer.first < 0:
+                buffer.first = number
+            buffer.last = number
+
+
+class Binder:
+    """What a record's `bind` works with: it hands out memory and takes steps.
+
+    Attributes
+    ----------
+    operator : Operator
+    n_threads : int
+    """
+
+    def __init__(self, planner: _Planner, operator: Operator):
+        self._planner = planner
+        self.operator = operator
+        self.n_threads = planner.n_threads
+
+    @property
+    def post_ops(self):
+        """The fused elementwise steps that this operator has to apply to its output."""
+        return self.operator.post_ops
+
+    def output_spec(self, index: int = 0) -> TensorSpec:
+        """Return the inferred shape and dtype of an output."""
+        return self._planner.specs[self.operator.outputs[index]]
+
+    def operand_value(self, slot: int) -> Value:
+        """Return the value of input number `slot`."""
+        return self._planner.values[self.operator.inputs[slot]]
+
+    def contiguous(self, value: Value) -> Value:
+        """Return `value` in C order, through a copy where it lies otherwise."""
+        return value if value.is_contiguous else self._copied(value, "contiguous")
+
+    def channels_last(self, value: Value) -> Value:
+        """Return a 4-d `value` with adjacent channels, through a copy where it lies otherwise."""
+        return value if value.is_channels_last else self._copied(value, "channels_last")
+
+    def _copied(self, value: Value, layout: str) -> Value:
+        planner = self._planner
+        key = (value.slot, value.offset, value.shape, value.strides, layout)
+        if key not in planner.copies:
+            copy = planner.allocate(value.shape, value.dtype, layout)
+            planner.add_copy(value, copy, self.operator.name)
+            planner.copies[key] = copy
+            # The copy serves later readers too, so it lives as long as they do.
+            planner.tenants[copy.buffer] = set(planner.tenants.get(value.buffer, ()))
+        return planner.copies[key]
+
+    def output(self, index: int = 0, layout: str | Value = "contiguous", reuse: Value | None = None) -> Value:
+        """Return the memory for an output.
+
+        Parameters
+        ----------
+        index : int
+            Number of the output.
+        layout : str or Value
+            ``"contiguous"``, ``"channels_last"``, or a value whose order of axes to follow.
+        reuse : Value, optional
+            An input that may be overwritten, if nothing reads it afterwards.
+
+        Returns
+        -------
+        Value
+            Possibly a slice of a larger tensor: its pitch and offset must be honoured.
+        """
+        planner = self._planner
+        operand = self.operator.outputs[index]
+        spec = planner.specs[operand]
+        target = planner.targets.get(operand)
+        if isinstance(layout, Value):
+            layout = _layout_of(layout, spec)
+        if target is not None and (_lies_as(target, layout) or self.operator.type == "torch.cat"):
+            planner.define(operand, target)
+            return target
+        if reuse is not None and target is None and self._may_overwrite(reuse, spec, layout):
+            value = reuse.with_layout(reuse.shape, reuse.strides)
+            # Copies made of what lay here before are copies of something else now.
+            planner.copies = {k: v for k, v in planner.copies.items() if k[0] != reuse.slot}
+        elif layout in ("contiguous", "channels_last"):
+            value = planner.allocate(spec.shape, spec.dtype, layout)
+        else:  # a permutation of the axes
+            value = planner.allocate([spec.shape[d] for d in layout], spec.dtype, "contiguous")
+            value = value.permute(np.argsort(layout).tolist())
+        planner.define(operand, value)
+        return value
+
+    def _may_overwrite(self, value: Value, spec: TensorSpec, layout) -> bool:
+        planner = self._planner
+        if (
+            value.buffer.kind != "arena"
+            or value.shape != spec.shape
+            or value.dtype != spec.dtype
+            or not _lies_as(value, layout)
+        ):
+            return False
+        inputs = set(self.operator.inputs)
+        for tenant in planner.tenants.get(value.buffer, ()):
+            if planner.pending[tenant] > (1 if tenant in inputs else 0):
+                return False
+        # What this operator itself reads from the buffer must be exactly the overwritten elements.
+        return all(
+            not isinstance(other, Value)
+            or other.buffer is not value.buffer
+            or same_place(other, value)
+            for other in (planner.values[operand] for operand in inputs)
+        )
+
+    def alias(self, value: Value, index: int = 0) -> None:
+        """Let an output be a view of other memory; costs no step."""
+        self._planner.define(self.operator.outputs[index], value)
+
+    def host(self, value: Any, index: int = 0) -> None:
+        """Let an output be a value known now: a number, list, string or None."""
+        self._planner.define(self.operator.outputs[index], Host(value))
+
+    def constant(self, array: np.ndarray) -> Value:
+        """Return the value of a constant array."""
+        return self._planner.constant_value(array)
+
+    def packed(self, key: Any, make: Callable[[], np.ndarray]) -> Value:
+        """Return a constant that `make` computes once per model and instruction set."""
+        planner = self._planner
+        attributes = tuple(self.operator.attributes.values())
+        full_key = (self.operator.name, key, *map(id, attributes), _dispatch.active_name())
+        if full_key not in planner.cache:
+            # The attributes are kept, so that their ids stay theirs.
+            planner.cache[full_key] = (make(), attributes)
+        return planner.constant_value(planner.cache[full_key][0])
+
+    def scratch(self, bytes_per_part: int) -> Value:
+        """Return memory for the shares of one step, `bytes_per_part` for each."""
+        return self.temporary((bytes_per_part * self.n_threads,), np.uint8)
+
+    def temporary(self, shape, dtype=np.float32, layout: str = "contiguous") -> Value:
+        """Return memory that lives from this operator's first use of it to its last."""
+        return self._planner.allocate(shape, dtype, layout)
+
+    def copy(self, source: Value, target: Value) -> None:
+        """Add a step that copies between values of equal shape."""
+        self._planner.add_copy(source, target, self.operator.name)
+
+    def step(self, step) -> None:
+        """Append a step."""
+        self._planner.add_step(step, self.operator.name)
+
+    def python(self, function: Callable, inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
+        """Append a step that calls `function` on arrays."""
+        self.step(PythonStep(function, inputs, outputs, self.operator.name))
+
+
+def same_place(a: Value, b: Value) -> bool:
+    """Tell whether two values are the same elements of the same buffer in the same order."""
+    return a.buffer is b.buffer and a.offset == b.offset and a.same_layout(b)
+
+
+def _lies_as(value: Value, layout) -> bool:
+    if layout == "contiguous":
+        return value.is_contiguous
+    if layout == "channels_last":
+        return value.is_channels_last
+    return value.permute(layout).is_contiguous
+
+
+def _layout_of(value: Value, spec: TensorSpec):
+    """Return the layout word, or the order of axes, that makes an output lie like `value`."""
+    if value.shape == spec.shape:
+        if value.is_contiguous:
+            return "contiguous"
+        if value.is_channels_last:
+            return "channels_last"
+        order = sorted(range(value.rank), key=lambda d: (-value.strides[d], d))
+        return tuple(order)
+    if value.rank == spec.rank == 4 and value.is_channels_last and not value.is_contiguous:
+        return "channels_last"
+    return "contiguous"
+
+
+def leaf_operands(operand: Operand) -> list[Operand]:
+    """Return the operands of a possibly nested tuple, depth first."""
+    producer = operand.producer
+    if producer is not None and producer.type in ("prim::TupleConstruct", "prim::ListConstruct"):
+        return [leaf for item in producer.inputs for leaf in leaf_operands(item)]
+    return [operand]
+
+
+def _holds_tensors(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return any(_holds_tensors(item) for item in value)
+    return isinstance(value, TensorSpec | Value)
+
+

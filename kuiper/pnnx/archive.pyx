@@ -1,0 +1,523 @@
+"""The ``.bin`` archive: a ZIP file whose entries are stored, never compressed.
+
+Each entry is the raw bytes of one attribute; pnnx wrote plain 32-bit ZIP until 2023 and writes
+ZIP64 headers for everything since.  :class:`Archive` reads both through the central directory
+and hands out views into the mapped file; :func:`write_archive` writes the present form.
+
+The reader is strict.  A ZIP file says most things twice (in the directory and in the local
+header), and readers that believe different copies see different weights; so both copies must
+agree, every size and offset is compared with the file in unsigned 64-bit arithmetic that cannot
+overflow, and no two entries may share a byte.  After that a view is made and nothing is checked
+again.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+
+import numpy as np
+
+from kuiper.errors import ModelFormatError
+from kuiper.pnnx._messages import listing, plural, recognise
+
+__all__ = ["Archive", "write_archive"]
+
+cdef enum:
+    LOCAL_SIGNATURE = 0x04034B50
+    CENTRAL_SIGNATURE = 0x02014B50
+    END_SIGNATURE = 0x06054B50
+    END64_SIGNATURE = 0x06064B50
+    LOCATOR64_SIGNATURE = 0x07064B50
+
+    LOCAL_BYTES = 30
+    CENTRAL_BYTES = 46
+    END_BYTES = 22
+    END64_BYTES = 56
+    LOCATOR64_BYTES = 20
+
+    # Bits of the flag word.
+    ENCRYPTED = 0x0001 | 0x0040 | 0x2000
+    DATA_DESCRIPTOR = 0x0008
+    PATCHED = 0x0020
+    UTF8_NAME = 0x0800
+
+cdef uint32_t FULL16 = 0xFFFF
+cdef uint32_t FULL32 = 0xFFFFFFFF
+
+
+cdef inline uint32_t load16(const unsigned char* p) noexcept nogil:
+    return <uint32_t> p[0] | <uint32_t> p[1] << 8
+
+
+cdef inline uint32_t load32(const unsigned char* p) noexcept nogil:
+    return load16(p) | load16(p + 2) << 16
+
+
+cdef inline uint64_t load64(const unsigned char* p) noexcept nogil:
+    return <uint64_t> load32(p) | <uint64_t> load32(p + 4) << 32
+
+
+cdef inline bint within(uint64_t offset, uint64_t size, uint64_t limit) noexcept nogil:
+    """Tell whether [offset, offset + size) lies below limit; the sum is never formed."""
+    return offset <= limit and size <= limit - offset
+
+
+cdef struct Header:
+    # What the directory and the local header both say of an entry.
+    uint32_t flags
+    uint32_t method
+    uint32_t crc
+    uint64_t packed_bytes
+    uint64_t nbytes
+    uint64_t offset  # of the local header; in the directory only
+    uint32_t disk    # in the directory only
+
+
+cdef class Archive:
+    """The entries of a ``.bin`` file, as read-only views into it.
+
+    Parameters
+    ----------
+    source : str, os.PathLike or bytes-like
+        A path is memory-mapped: nothing is read until an entry is used.  An object with the
+        buffer protocol is used in place.
+    filename : str, optional
+        What messages call the file; by default the path, or ``"<bytes>"``.
+
+    Raises
+    ------
+    ModelFormatError
+        If the file is not a ZIP archive of stored entries, is truncated, or contradicts itself;
+        the message names the entry and the bytes.
+    OSError
+        If the file cannot be opened or mapped.
+
+    Notes
+    -----
+    A view keeps the mapping alive, also when the archive itself is gone.  As with every mapped
+    file, another program that *truncates* the file in place makes later reads fail with a bus
+    error; replacing the file (a rename, as :func:`kuiper.save` does) is safe.  Where that
+    matters, pass the bytes of the file instead of its path.
+    """
+
+    cdef const unsigned char[::1] _bytes
+    cdef uint64_t _size
+    cdef dict _entries  # name -> (first byte of the data, bytes, CRC-32)
+    cdef object _array
+    cdef readonly str filename
+
+    def __init__(self, source, filename=None):
+        if hasattr(source, "__fspath__") or isinstance(source, str):
+            import os
+
+            path = os.fspath(source)
+            self.filename = os.fsdecode(path) if filename is None else filename
+            source = _map(path)
+        else:
+            self.filename = "<bytes>" if filename is None else filename
+            source = memoryview(source).cast("B")
+        self._size = len(source)
+        self._entries = {}
+        if self._size == 0:
+            raise ModelFormatError(f"{self.filename}: the file is empty, expected a ZIP archive")
+        self._array = np.frombuffer(source, np.uint8)
+        self._array.flags.writeable = False
+        self._bytes = self._array
+        self._read_directory()
+
+    def names(self) -> list[str]:
+        """Return the names of the entries, in the order of the directory."""
+        return list(self._entries)
+
+    def __len__(self):
+        return len(self._entries)
+
+    def __contains__(self, name):
+        return name in self._entries
+
+    def __iter__(self):
+        return iter(self._entries)
+
+    def __getitem__(self, name):
+        """Return the bytes of an entry: a read-only uint8 view, 1-d, perhaps unaligned."""
+        first, nbytes, _ = self._entries[name]
+        return self._array[first:first + nbytes]
+
+    def check_crc(self) -> None:
+        """Compare the CRC-32 of every entry with its data.
+
+        Raises
+        ------
+        ModelFormatError
+            If one differs; all that differ are listed.
+        """
+        import zlib
+
+        damaged = []
+        for name, (first, nbytes, expected) in self._entries.items():
+            found = zlib.crc32(self._array[first:first + nbytes])
+            if found != expected:
+                damaged.append(
+                    f"'{name}' (bytes {first} to {first + nbytes}): CRC-32 {found:08x}, "
+                    f"expected {expected:08x}"
+                )
+        if damaged:
+            raise ModelFormatError(
+                f"{self.filename}: the data of {len(damaged)} of "
+                f"{plural(len(self._entries), 'entry', 'entries')} is damaged: "
+                f"{listing(damaged)}; copy or export the file again"
+            )
+
+    # -- the directory ---------------------------------------------------------------------
+
+    cdef object _error(self, str message):
+        return ModelFormatError(f"{self.filename}: {message}")
+
+    cdef bint _signature_at(self, uint64_t offset, uint32_t signature) noexcept:
+        return within(offset, 4, self._size) and load32(&self._bytes[offset]) == signature
+
+    cdef uint64_t _find_end(self) except? 0:
+        """Return the offset of the end record, the last thing in the file but its comment."""
+        cdef uint64_t offset, comment
+        if self._size < END_BYTES:
+            raise self._error(self._not_an_archive())
+        for comment in range(min(self._size - END_BYTES, <uint64_t> 0xFFFF) + 1):
+            offset = self._size - END_BYTES - comment
+            if (
+                load32(&self._bytes[offset]) == END_SIGNATURE
+                and load16(&self._bytes[offset + 20]) == comment
+            ):
+                return offset
+        raise self._error(self._not_an_archive())
+
+    cdef str _not_an_archive(self):
+        cdef bytes head = bytes(self._array[:256])
+        if head.startswith(b"PK\3\4"):
+            return (
+                f"the archive has no end record in its {self._size} bytes; the file is "
+                "truncated, copy or export it again"
+            )
+        hint = recognise(head)
+        if hint:
+            return f"not an archive: {hint}"
+        if head.startswith(b"7767517"):
+            return "not an archive: it is a .param file; are the two files swapped?"
+        return f"not a ZIP archive: expected to start with b'PK', found {head[:8]!r}"
+
+    cdef int _read_directory(self) except -1:
+        cdef uint64_t end = self._find_end()
+        cdef const unsigned char* p = &self._bytes[end]
+        cdef uint32_t disk = load16(p + 4), first_disk = load16(p + 6)
+        cdef uint64_t here = load16(p + 8), count = load16(p + 10)
+        cdef uint64_t nbytes = load32(p + 12), first = load32(p + 16)
+        cdef uint64_t locator, end64
+        cdef bint zip64 = (
+            here == FULL16 or count == FULL16 or nbytes == FULL32 or first == FULL32
+        )
+
+        if end >= LOCATOR64_BYTES and self._signature_at(
+            end - LOCATOR64_BYTES, LOCATOR64_SIGNATURE
+        ):
+            locator = end - LOCATOR64_BYTES
+            end64 = load64(&self._bytes[locator + 8])
+            if load32(&self._bytes[locator + 4]) != 0 or load32(&self._bytes[locator + 16]) > 1:
+                raise self._error("the archive is split over several files, expected one")
+            if not within(end64, END64_BYTES, locator):
+                raise self._error(
+                    f"the ZIP64 locator at byte {locator} points to byte {end64}, behind itself"
+                )
+            if not self._signature_at(end64, END64_SIGNATURE):
+                raise self._error(f"no ZIP64 end record at byte {end64}")
+            p = &self._bytes[end64]
+            if load64(p + 4) != locator - end64 - 12:
+                raise self._error(
+                    f"the ZIP64 end record at byte {end64} says {load64(p + 4)} bytes, "
+                    f"but {locator - end64 - 12} lie before the locator"
+                )
+            # Where the classic record does not defer to this one, both must say the same.
+            if (
+                here not in (FULL16, load64(p + 24)) or count not in (FULL16, load64(p + 32))
+                or nbytes not in (FULL32, load64(p + 40)) or first not in (FULL32, load64(p + 48))
+            ):
+                raise self._error(
+                    f"the end records at bytes {end64} and {end} contradict each other"
+                )
+            if disk == FULL16:
+                disk = load32(p + 16)
+            if first_disk == FULL16:
+                first_disk = load32(p + 20)
+            here, count = load64(p + 24), load64(p + 32)
+            nbytes, first = load64(p + 40), load64(p + 48)
+            end = end64
+        elif zip64:
+            raise self._error(f"the end record at byte {end} needs a ZIP64 locator, found none")
+
+        if disk != 0 or first_disk != 0 or here != count:
+            raise self._error("the archive is split over several files, expected one")
+        if not within(first, nbytes, end) or first + nbytes != end:
+            raise self._error(
+                f"the directory of {nbytes} bytes at byte {first} does not end at the end "
+                f"record, byte {end}; the file is truncated or has bytes too many"
+            )
+        if count > nbytes // CENTRAL_BYTES:
+            raise self._error(
+                f"the end record promises {count} entries; the directory has room for "
+                f"{nbytes // CENTRAL_BYTES}"
+            )
+        self._read_entries(first, end, count)
+        return 0
+
+    cdef int _read_entries(self, uint64_t first, uint64_t end, uint64_t count) except -1:
+        cdef uint64_t at = first, number, name_bytes, extra_bytes, comment_bytes, last
+        cdef uint64_t data
+        cdef Header header
+        cdef const unsigned char* p
+        cdef list spans = []
+        cdef str name
+
+        for number in range(count):
+            if not within(at, CENTRAL_BYTES, end) or not self._signature_at(at, CENTRAL_SIGNATURE):
+                raise self._error(
+                    f"no directory record at byte {at} for entry {number + 1} of {count}"
+                )
+            p = &self._bytes[at]
+            name_bytes, extra_bytes = load16(p + 28), load16(p + 30)
+            comment_bytes = load16(p + 32)
+            if not within(at + CENTRAL_BYTES, name_bytes + extra_bytes + comment_bytes, end):
+                raise self._error(
+                    f"the directory record at byte {at} does not fit into the directory, "
+                    f"which ends at byte {end}"
+                )
+            header = Header(
+                flags=load16(p + 8), method=load16(p + 10), crc=load32(p + 16),
+                packed_bytes=load32(p + 20), nbytes=load32(p + 24), offset=load32(p + 42),
+                disk=load16(p + 34),
+            )
+            at += CENTRAL_BYTES
+            name = self._name(at, name_bytes)
+            at += name_bytes
+            self._read_zip64(&header, at, extra_bytes, name)
+            at += extra_bytes + comment_bytes
+            self._check_header(&header, name)
+            data = self._check_local(&header, name, first)
+            if name in self._entries:
+                raise self._error(f"two entries are called '{name}'")
+            self._entries[name] = (data, header.nbytes, header.crc)
+            spans.append((header.offset, data + header.nbytes, f"entry '{name}'"))
+        if at != end:
+            raise self._error(
+                f"the directory has {end - at} bytes behind its {count} entries, at byte {at}"
+            )
+        # Entries follow each other without gap: no byte belongs to two, none to nobody.
+        spans.sort()
+        spans.append((first, first, "the directory"))
+        last, other = 0, "the start of the file"
+        for start, stop, label in spans:
+            if start < last:
+                raise self._error(
+                    f"{label} begins at byte {start}, inside {other}, which ends at byte {last}"
+                )
+            if start > last:
+                raise self._error(
+                    f"bytes {last} to {start}, between {other} and {label}, belong to no entry"
+                )
+            last, other = stop, label
+        return 0
+
+    cdef str _name(self, uint64_t at, uint64_t nbytes):
+        cdef bytes raw = bytes(self._bytes[at:at + nbytes])
+        if not raw or b"\0" in raw:
+            raise self._error(f"the entry name {raw!r} at byte {at} is not a name")
+        try:
+            # pnnx writes the bytes of the name as they are, without the UTF-8 flag.
+            return raw.decode()
+        except UnicodeDecodeError:
+            raise self._error(f"the entry name {raw!r} at byte {at} is not UTF-8") from None
+
+    cdef int _read_zip64(
+        self, Header* header, uint64_t at, uint64_t nbytes, str name
+    ) except -1:
+        """Replace the fields of a header that are all ones by those of its ZIP64 extra field."""
+        cdef uint64_t end = at + nbytes, stop, size
+        cdef uint32_t id
+        cdef bint found = False
+        while at < end:
+            if not within(at, 4, end):
+                raise self._error(f"entry '{name}': the extra field at byte {at} is cut off")
+            id, size = load16(&self._bytes[at]), load16(&self._bytes[at + 2])
+            at += 4
+            if not within(at, size, end):
+                raise self._error(
+                    f"entry '{name}': the extra field at byte {at - 4} says {size} bytes, "
+                    f"{end - at} are left"
+                )
+            stop = at + size
+            if id == 1:
+                if found:
+                    raise self._error(f"entry '{name}' has two ZIP64 extra fields")
+                found = True
+                if header.nbytes == FULL32:
+                    header.nbytes = self._take64(&at, stop, name)
+                if header.packed_bytes == FULL32:
+                    header.packed_bytes = self._take64(&at, stop, name)
+                if header.offset == FULL32:
+                    header.offset = self._take64(&at, stop, name)
+                if header.disk == FULL16:
+                    if not within(at, 4, stop):
+                        raise self._error(f"entry '{name}': its ZIP64 extra field is too short")
+                    header.disk = load32(&self._bytes[at])
+            at = stop
+        if not found and (
+            header.nbytes == FULL32 or header.packed_bytes == FULL32 or header.offset == FULL32
+        ):
+            raise self._error(f"entry '{name}' needs a ZIP64 extra field, found none")
+        return 0
+
+    cdef uint64_t _take64(self, uint64_t* at, uint64_t stop, str name) except? 0:
+        if not within(at[0], 8, stop):
+            raise self._error(f"entry '{name}': its ZIP64 extra field is too short")
+        at[0] += 8
+        return load64(&self._bytes[at[0] - 8])
+
+    cdef int _check_header(self, Header* header, str name) except -1:
+        if header.method != 0:
+            raise self._error(
+                f"entry '{name}' is compressed (method {header.method}), expected stored "
+                "(method 0); write the archive without compression"
+            )
+        if header.flags & (ENCRYPTED | PATCHED):
+            raise self._error(f"entry '{name}' is encrypted (flags 0x{header.flags:04x})")
+        if header.flags & DATA_DESCRIPTOR:
+            raise self._error(
+                f"entry '{name}' has its sizes behind its data (flag bit 3), expected them "
+                "before it; is this an archive of pnnx?"
+            )
+        if header.disk != 0:
+            raise self._error(f"entry '{name}' lies in part {header.disk} of a split archive")
+        if header.nbytes != header.packed_bytes:
+            raise self._error(
+                f"entry '{name}' is stored, but takes {header.packed_bytes} bytes for "
+                f"{header.nbytes}"
+            )
+        return 0
+
+    cdef uint64_t _check_local(self, Header* header, str name, uint64_t limit) except? 0:
+        """Compare an entry's local header with the directory; return where its data starts.
+
+        `limit` is the first byte of the directory, which no entry may touch.
+        """
+        cdef uint64_t at = header.offset, name_bytes, extra_bytes
+        cdef Header local
+        cdef const unsigned char* p
+        if not within(at, LOCAL_BYTES, limit):
+            raise self._error(
+                f"entry '{name}' begins at byte {at}, but the directory begins at byte {limit}"
+            )
+        if not self._signature_at(at, LOCAL_SIGNATURE):
+            raise self._error(f"entry '{name}': no local header at byte {at}")
+        p = &self._bytes[at]
+        name_bytes, extra_bytes = load16(p + 26), load16(p + 28)
+        if not within(at + LOCAL_BYTES, name_bytes + extra_bytes, limit):
+            raise self._error(f"entry '{name}': the local header at byte {at} is cut off")
+        local = Header(
+            flags=load16(p + 6), method=load16(p + 8), crc=load32(p + 14),
+            packed_bytes=load32(p + 18), nbytes=load32(p + 22), offset=0, disk=0,
+        )
+        at += LOCAL_BYTES
+        if bytes(self._bytes[at:at + name_bytes]) != name.encode():
+            raise self._error(
+                f"entry '{name}': the local header at byte {header.offset} is called "
+                f"{bytes(self._bytes[at:at + name_bytes])!r}"
+            )
+        at += name_bytes
+        self._read_zip64(&local, at, extra_bytes, name)
+        at += extra_bytes
+        if (
+            local.flags != header.flags or local.method != header.method
+            or local.crc != header.crc or local.packed_bytes != header.packed_bytes
+            or local.nbytes != header.nbytes
+        ):
+            raise self._error(
+                f"entry '{name}': the local header at byte {header.offset} (flags "
+                f"{local.flags}, method {local.method}, CRC-32 {local.crc:08x}, "
+                f"{local.nbytes} bytes) contradicts the directory (flags {header.flags}, "
+                f"method {header.method}, CRC-32 {header.crc:08x}, {header.nbytes} bytes)"
+            )
+        if not within(at, header.nbytes, limit):
+            raise self._error(
+                f"entry '{name}' takes {header.nbytes} bytes from byte {at}, but the directory "
+                f"begins at byte {limit}"
+            )
+        return at
+
+
+def _map(path):
+    """Map a file for reading; what cannot be mapped (a pipe, an empty file) is read."""
+    import mmap
+    import os
+    import stat
+
+    with open(path, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            return file.read()
+        if status.st_size == 0:
+            return b""
+        return mmap.mmap(file.fileno(), status.st_size, access=mmap.ACCESS_READ)
+
+
+def write_archive(file, members) -> None:
+    """Write a ``.bin`` archive, byte for byte as current pnnx does.
+
+    Parameters
+    ----------
+    file : binary file object
+        Written from its current position, without seeking.
+    members : iterable of (str, bytes-like)
+        Name and data of each entry, in order.
+
+    Raises
+    ------
+    ValueError
+        If two members have one name, or a name is empty or longer than 65535 bytes.
+    """
+    import struct
+    import zlib
+
+    directory = []
+    names = set()
+    offset = 0
+    for name, data in members:
+        data = memoryview(data).cast("B")
+        raw = name.encode()
+        if name in names or not 0 < len(raw) <= 0xFFFF:
+            raise ValueError(f"the archive cannot have an entry (or a second one) called {name!r}")
+        names.add(name)
+        crc = zlib.crc32(data)
+        size = len(data)
+        file.write(
+            struct.pack(
+                "<I5H3I2H", LOCAL_SIGNATURE, 0, 0, 0, 0, 0, crc, FULL32, FULL32, len(raw), 32
+            )
+            + raw
+            + struct.pack("<2H3QI", 1, 28, size, size, 0, 0)
+        )
+        file.write(data)
+        directory.append(
+            struct.pack(
+                "<I6H3I5H2I", CENTRAL_SIGNATURE, 0, 0, 0, 0, 0, 0, crc, FULL32, FULL32,
+                len(raw), 32, 0, FULL16, 0, 0, FULL32,
+            )
+            + raw
+            + struct.pack("<2H3QI", 1, 28, size, size, offset, 0)
+        )
+        offset += LOCAL_BYTES + len(raw) + 32 + size
+    records = b"".join(directory)
+    end = offset + len(records)
+    file.write(
+        records
+        + struct.pack(
+            "<IQ2H2I4Q", END64_SIGNATURE, END64_BYTES - 12, 0, 0, 0, 0,
+            len(directory), len(directory), len(records), offset,
+        )
+        + struct.pack("<IIQI", LOCATOR64_SIGNATURE, 0, end, 1)
+        + struct.pack("<I4H2IH", END_SIGNATURE, *[FULL16] * 4, FULL32, FULL32, 0)
+    )

@@ -1,0 +1,1 @@
+"""The tests of kuiper.  They need kuiper, numpy and pytest, never PyTorch."""

@@ -1,0 +1,47 @@
+"""What every operator means, in plain numpy.
+
+One function per operator, one file per family.  They take PyTorch's arguments under PyTorch's
+names, compute in float64 and are never clever: a reader compares each with the formula in
+PyTorch's documentation, and nothing in here may import kuiper.
+
+:data:`REFERENCES` maps the names a ``.param`` file uses to these functions, and
+:func:`run_graph` evaluates a whole graph with them::
+
+    run_graph(read_graph(param_bytes, bin_bytes), inputs)  ->  list of outputs
+"""
+
+from . import (
+    activation,
+    convolution,
+    expression,
+    linear,
+    normalization,
+    padding,
+    plumbing,
+    pooling,
+    reduce,
+    resize,
+    shape,
+    softmax,
+)
+from .graph import Node, read_graph, run_graph
+from .registry import REFERENCES
+
+__all__ = [
+    "REFERENCES",
+    "Node",
+    "activation",
+    "convolution",
+    "expression",
+    "linear",
+    "normalization",
+    "padding",
+    "plumbing",
+    "pooling",
+    "read_graph",
+    "reduce",
+    "resize",
+    "run_graph",
+    "shape",
+    "softmax",
+]

@@ -1,0 +1,108 @@
+"""Functions of one element."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .registry import reference
+
+# numpy has no erf; math.erf is exact to the last digit or two.
+erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+@reference("nn.ReLU", "F.relu")
+def relu(input, **_):
+    """max(x, 0), NaN kept."""
+    return np.maximum(input, 0)
+
+
+@reference("nn.ReLU6", "F.relu6")
+def relu6(input, **_):
+    """min(max(x, 0), 6)."""
+    return np.clip(input, 0, 6)
+
+
+@reference("nn.LeakyReLU", "F.leaky_relu")
+def leaky_relu(input, *, negative_slope, **_):
+    """Return x where x > 0, slope * x elsewhere."""
+    return np.where(input > 0, input, negative_slope * input)
+
+
+@reference("nn.PReLU", "F.prelu")
+def prelu(input, weight, **_):
+    """Leaky ReLU with one slope per channel (axis 1)."""
+    slope = weight.reshape(-1, *[1] * (input.ndim - 2)) if weight.size > 1 else weight
+    return np.where(input > 0, input, slope * input)
+
+
+@reference("nn.Sigmoid", "F.sigmoid")
+def sigmoid(input, **_):
+    """1 / (1 + exp(-x)), written so that exp never overflows."""
+    small = np.exp(-np.abs(input))
+    return np.where(input >= 0, 1, small) / (1 + small)
+
+
+@reference("nn.Hardsigmoid", "F.hardsigmoid")
+def hardsigmoid(input, **_):
+    """relu6(x + 3) / 6."""
+    return np.clip(input + 3, 0, 6) / 6
+
+
+@reference("nn.Hardswish", "F.hardswish")
+def hardswish(input, **_):
+    """Return x * relu6(x + 3) / 6."""
+    return input * np.clip(input + 3, 0, 6) / 6
+
+
+@reference("nn.SiLU", "F.silu")
+def silu(input, **_):
+    """Return x * sigmoid(x)."""
+    return input * sigmoid(input)
+
+
+@reference("nn.Tanh", "F.tanh")
+def tanh(input, **_):
+    """Hyperbolic tangent."""
+    return np.tanh(input)
+
+
+@reference("nn.GELU", "F.gelu")
+def gelu(input, *, approximate="none", **_):
+    """Return x * Phi(x), exact by erf, or the tanh formula."""
+    if approximate == "tanh":
+        inner = math.sqrt(2 / math.pi) * (input + 0.044715 * input**3)
+        return 0.5 * input * (1 + np.tanh(inner))
+    return 0.5 * input * (1 + erf(input / math.sqrt(2)))
+
+
+@reference("nn.Hardtanh", "F.hardtanh")
+def hardtanh(input, *, min_val, max_val, **_):
+    """Clamp to [min_val, max_val]."""
+    return np.clip(input, min_val, max_val)
+
+
+@reference("nn.ELU", "F.elu")
+def elu(input, *, alpha, **_):
+    """Return x where x > 0, alpha * (exp(x) - 1) elsewhere."""
+    return np.where(input > 0, input, alpha * np.expm1(np.minimum(input, 0)))
+
+
+@reference("nn.Softplus", "F.softplus")
+def softplus(input, *, beta, threshold, **_):
+    """log(1 + exp(beta x)) / beta, or x itself above the threshold."""
+    return np.where(input * beta > threshold, input, np.logaddexp(0, beta * input) / beta)
+
+
+@reference("nn.Mish", "F.mish")
+def mish(input, **_):
+    """Return x * tanh(softplus(x))."""
+    return input * np.tanh(np.logaddexp(0, input))
+
+
+@reference("torch.clamp")
+def clamp(input, min=None, max=None, **_):
+    """Limit from below, above or both."""
+    input = input if min is None else np.maximum(input, min)
+    return input if max is None else np.minimum(input, max)

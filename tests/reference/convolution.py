@@ -1,0 +1,73 @@
+"""Convolution and its transpose."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .padding import pad
+from .registry import reference
+
+
+@reference("nn.Conv2d", "F.conv2d")
+def conv2d(
+    input, weight, bias=None, *, stride, padding, dilation, groups, padding_mode="zeros", **_
+):
+    """Sum over the taps: y[o, h, w] = sum_cij weight[o, c, i, j] * x[c, h s + i d, w s + j d]."""
+    (top, bottom), (left, right) = _amounts(padding, weight.shape[2:], dilation)
+    mode = "constant" if padding_mode == "zeros" else padding_mode
+    x = pad(input, (left, right, top, bottom), mode)
+    n, _, height, width = x.shape
+    out_channels, group_channels, kernel_h, kernel_w = weight.shape
+    out_h = (height - dilation[0] * (kernel_h - 1) - 1) // stride[0] + 1
+    out_w = (width - dilation[1] * (kernel_w - 1) - 1) // stride[1] + 1
+    x = x.reshape(n, groups, group_channels, height, width)
+    w = weight.reshape(groups, out_channels // groups, group_channels, kernel_h, kernel_w)
+    y = np.zeros((n, groups, out_channels // groups, out_h, out_w))
+    for i in range(kernel_h):
+        for j in range(kernel_w):
+            rows = i * dilation[0] + np.arange(out_h) * stride[0]
+            columns = j * dilation[1] + np.arange(out_w) * stride[1]
+            tap = x[:, :, :, rows][..., columns]
+            y += np.einsum("ngchw,goc->ngohw", tap, w[..., i, j], optimize=True)
+    y = y.reshape(n, out_channels, out_h, out_w)
+    return y if isinstance(bias, bool) or bias is None else y + bias[:, None, None]
+
+
+def _amounts(padding, kernel, dilation):
+    """Return the padding as ((top, bottom), (left, right)).
+
+    Four numbers come from "same" with an even kernel and a mode other than zeros; they stand in
+    the order of ``F.pad``: left, right, top, bottom.
+    """
+    if padding == "valid":
+        return (0, 0), (0, 0)
+    if padding == "same":
+        totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+        return tuple((total // 2, total - total // 2) for total in totals)
+    if len(padding) == 4:
+        left, right, top, bottom = padding
+        return (top, bottom), (left, right)
+    return tuple((p, p) for p in padding)
+
+
+@reference("nn.ConvTranspose2d", "F.conv_transpose2d")
+def conv_transpose2d(
+    input, weight, bias=None, *, stride, padding, output_padding, dilation, groups, **_
+):
+    """Spread every input value over the outputs that a convolution would have read it for."""
+    n, channels, height, width = input.shape
+    _, group_out, kernel_h, kernel_w = weight.shape
+    spread_h = (height - 1) * stride[0] + dilation[0] * (kernel_h - 1) + 1 + output_padding[0]
+    spread_w = (width - 1) * stride[1] + dilation[1] * (kernel_w - 1) + 1 + output_padding[1]
+    x = input.reshape(n, groups, channels // groups, height, width)
+    w = weight.reshape(groups, channels // groups, group_out, kernel_h, kernel_w)
+    y = np.zeros((n, groups, group_out, spread_h, spread_w))
+    for i in range(kernel_h):
+        for j in range(kernel_w):
+            rows = i * dilation[0] + np.arange(height) * stride[0]
+            columns = j * dilation[1] + np.arange(width) * stride[1]
+            part = np.einsum("ngchw,gco->ngohw", x, w[..., i, j], optimize=True)
+            y[:, :, :, rows[:, None], columns] += part
+    y = y.reshape(n, groups * group_out, spread_h, spread_w)
+    y = y[:, :, padding[0] : spread_h - padding[0], padding[1] : spread_w - padding[1]]
+    return y if isinstance(bias, bool) or bias is None else y + bias[:, None, None]

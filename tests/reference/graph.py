@@ -1,0 +1,147 @@
+"""Reading and evaluating a PNNX graph in the shortest way that is right.
+
+Independent of kuiper's own reader on purpose: a misread parameter must not cancel out between
+the engine and what it is compared with.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .registry import REFERENCES
+
+__all__ = ["Node", "read_graph", "run_graph"]
+
+_DTYPES = {
+    "f16": "<f2",
+    "f32": "<f4",
+    "f64": "<f8",
+    "i8": "i1",
+    "i16": "<i2",
+    "i32": "<i4",
+    "i64": "<i8",
+    "u8": "u1",
+    "bool": "?",
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """One line of a ``.param`` file.
+
+    `keys` holds for each input its keyword or None; attributes are widened to float64.
+    """
+
+    type: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    keys: tuple[str | None, ...]
+    params: Mapping[str, Any]
+    attributes: Mapping[str, np.ndarray]
+
+
+def read_graph(param: bytes, archive: bytes) -> list[Node]:
+    """Read the two files of a model."""
+    with zipfile.ZipFile(io.BytesIO(archive)) as weights:
+        return [
+            _read_line(line.split(), weights)
+            for line in param.decode().splitlines()[2:]
+            if line.strip()
+        ]
+
+
+def _read_line(words: list[str], weights: zipfile.ZipFile) -> Node:
+    kind, name = words[:2]
+    n_inputs, n_outputs = int(words[2]), int(words[3])
+    inputs = tuple(words[4 : 4 + n_inputs])
+    outputs = tuple(words[4 + n_inputs : 4 + n_inputs + n_outputs])
+    keys: list[str | None] = [None] * n_inputs
+    params: dict[str, Any] = {}
+    attributes: dict[str, np.ndarray] = {}
+    for word in words[4 + n_inputs + n_outputs :]:
+        key, value = word.split("=", 1)
+        if key.startswith("@"):
+            shape, dtype = value[1:].split(")")
+            array = np.frombuffer(weights.read(f"{name}.{key[1:]}"), _DTYPES[dtype])
+            array = array.reshape([int(n) for n in shape.split(",") if n])
+            attributes[key[1:]] = _widen(array)
+        elif key.startswith("$"):
+            # An operand may fill several slots: the next one without a keyword is meant.
+            slot = next(i for i in range(n_inputs) if inputs[i] == value and keys[i] is None)
+            keys[slot] = key[1:]
+        elif not key.startswith("#"):
+            params[key] = value if key == "expr" else _read_value(value)
+    return Node(kind, name, inputs, outputs, tuple(keys), params, attributes)
+
+
+def _read_value(text: str) -> Any:
+    if text in ("None", "()", "[]"):
+        return None
+    if text[0] in "([":
+        return tuple(_read_value(item) for item in text[1:-1].split(","))
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return float(text) if text in ("inf", "-inf") else text
+
+
+def _widen(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
+
+
+def run_graph(
+    nodes: Sequence[Node],
+    inputs: Sequence[np.ndarray],
+    operators: Mapping[str, Callable] = REFERENCES,
+    prepare: Callable[[np.ndarray], Any] = _widen,
+) -> list[Any]:
+    """Evaluate a graph and return its outputs, nested ones flattened.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+    inputs : sequence of numpy.ndarray
+        In the order of the ``pnnx.Input`` lines.
+    operators : mapping, optional
+        Operator type to a function of positional operands and named arguments.
+    prepare : callable, optional
+        Applied to every input and attribute: by default floats are widened to float64.
+    """
+    waiting = list(inputs)
+    values: dict[str, Any] = {}
+    results: list[Any] = []
+    for node in nodes:
+        operands = [values[name] for name in node.inputs]
+        if node.type == "pnnx.Input":
+            values[node.outputs[0]] = prepare(waiting.pop(0))
+        elif node.type == "pnnx.Output":
+            results += _flatten(operands[0])
+        elif node.type == "pnnx.Attribute":
+            values[node.outputs[0]] = prepare(node.attributes["data"])
+        else:
+            positional = [v for v, key in zip(operands, node.keys, strict=True) if key is None]
+            named = dict(node.params)
+            named |= {key: prepare(array) for key, array in node.attributes.items()}
+            named |= {k: v for v, k in zip(operands, node.keys, strict=True) if k is not None}
+            if node.type == "pnnx.Expression":
+                positional, named = operands, {"expr": node.params["expr"]}
+            produced = operators[node.type](*positional, **named)
+            if len(node.outputs) == 1:
+                values[node.outputs[0]] = produced
+            else:
+                values.update(zip(node.outputs, produced, strict=True))
+    return results
+
+
+def _flatten(value: Any) -> list[Any]:
+    if isinstance(value, tuple | list):
+        return [leaf for item in value for leaf in _flatten(item)]
+    return [value]

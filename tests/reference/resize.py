@@ -1,0 +1,85 @@
+"""Resampling of the two spatial axes, nearest and bilinear.
+
+Positions are computed in float32 where PyTorch does so, since nearest picks another pixel when
+a position falls on the other side of an integer.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .registry import reference
+
+
+@reference("nn.Upsample", "F.upsample", "F.interpolate")
+def interpolate(
+    input,
+    *,
+    size=None,
+    scale_factor=None,
+    mode="nearest",
+    align_corners=None,
+    recompute_scale_factor=None,
+    **_,
+):
+    """Resize to `size`, or by `scale_factor`."""
+    extents = input.shape[2:]
+    if size is not None:
+        size = (size,) * len(extents) if isinstance(size, int) else tuple(int(n) for n in size)
+        factors = [None] * len(extents)
+    else:
+        scale = scale_factor if isinstance(scale_factor, tuple) else (scale_factor,) * len(extents)
+        size = tuple(math.floor(n * f) for n, f in zip(extents, scale, strict=True))
+        factors = [None] * len(extents) if recompute_scale_factor else scale
+    y = input
+    for axis, (out, factor) in enumerate(zip(size, factors, strict=True), start=2):
+        if mode == "nearest":
+            y = np.take(y, _nearest(y.shape[axis], out, factor), axis=axis)
+        elif mode in ("bilinear", "linear"):
+            y = _linear(y, axis, out, factor, bool(align_corners))
+        else:
+            raise ValueError(f"no reference for mode {mode}")
+    return y
+
+
+@reference("F.upsample_nearest", "nn.UpsamplingNearest2d")
+def upsample_nearest(input, *, size=None, scale_factor=None, **_):
+    """Resize by the nearest pixel."""
+    return interpolate(input, size=size, scale_factor=scale_factor, mode="nearest")
+
+
+@reference("F.upsample_bilinear", "nn.UpsamplingBilinear2d")
+def upsample_bilinear(input, *, size=None, scale_factor=None, **_):
+    """Resize bilinearly; these two names always mean aligned corners."""
+    return interpolate(
+        input, size=size, scale_factor=scale_factor, mode="bilinear", align_corners=True
+    )
+
+
+def _step(extent, out, factor):
+    """Input pixels per output pixel: from the factor where one was given."""
+    return np.float32(1.0 / factor) if factor is not None else np.float32(extent) / np.float32(out)
+
+
+def _nearest(extent, out, factor):
+    positions = np.floor(np.arange(out, dtype=np.float32) * _step(extent, out, factor))
+    return np.minimum(positions.astype(np.int64), extent - 1)
+
+
+def _linear(x, axis, out, factor, align_corners):
+    extent = x.shape[axis]
+    if extent == out:
+        return x
+    steps = np.arange(out, dtype=np.float32)
+    if align_corners:
+        position = steps * (np.float32(extent - 1) / np.float32(out - 1) if out > 1 else 0)
+    else:
+        half = np.float32(0.5)
+        position = np.maximum((steps + half) * _step(extent, out, factor) - half, 0)
+    left = np.minimum(position.astype(np.int64), extent - 1)
+    right = np.minimum(left + 1, extent - 1)
+    share = (position - left).astype(np.float64)
+    share = share.reshape(-1, *[1] * (x.ndim - axis - 1))
+    return np.take(x, left, axis=axis) * (1 - share) + np.take(x, right, axis=axis) * share

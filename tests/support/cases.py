@@ -1,0 +1,188 @@
+"""Stored cases: a graph that pnnx exported, its inputs and what PyTorch computed.
+
+A zip file in ``tests/data/operators`` or ``tests/data/models`` holds one family.  For each case
+``<case>/graph.pnnx.param`` and ``<case>/graph.pnnx.bin`` are the exporter's files as they are,
+``<case>/output_<k>`` the raw little-endian values of PyTorch's outputs; ``index.json`` has the
+rest.  Inputs are not stored: they are noise made from the name of the case (see ``noise.py``),
+and the index keeps their CRC, so that a change of the noise cannot go unnoticed.
+
+Outputs above `SAMPLE` elements are stored at that many places spread over the tensor.  Nothing
+is lost by it: ``test_reference.py`` compares the numpy reference there, and the engine is
+compared with that reference everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .compare import assert_close
+from .noise import integers, uniform
+
+__all__ = ["DATA", "SAMPLE", "Case", "Golden", "InputSpec", "load_cases", "sample_positions"]
+
+DATA = Path(__file__).resolve().parent.parent / "data"
+
+SAMPLE = 1024
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """How one input of a case is made.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    low, high : float
+        Range of the noise.
+    dtype : str
+        ``"float32"``, ``"int64"`` or ``"bool"``.
+    special : tuple of float
+        Values put at evenly spread places, such as the corners of an activation.
+    """
+
+    shape: tuple[int, ...]
+    low: float = -2.0
+    high: float = 2.0
+    dtype: str = "float32"
+    special: tuple[float, ...] = ()
+
+    def make(self, key: str) -> np.ndarray:
+        """Return the array for the input called `key`."""
+        if self.dtype == "float32":
+            array = uniform(key, self.shape, self.low, self.high)
+        else:
+            array = integers(key, self.shape, int(self.low), int(self.high)).astype(self.dtype)
+        if self.special:
+            step = max(1, array.size // len(self.special))
+            places = np.arange(len(self.special)) * step
+            array.reshape(-1)[places] = self.special
+        return array
+
+
+@dataclass(frozen=True)
+class Golden:
+    """PyTorch's value of one output, whole or at some places.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    positions : numpy.ndarray or None
+        Flat indices of `values`; None where all are stored.
+    values : numpy.ndarray, 1-d
+    """
+
+    shape: tuple[int, ...]
+    positions: np.ndarray | None
+    values: np.ndarray = field(repr=False)
+
+    def assert_matches(self, actual: np.ndarray, rtol: float, what: str) -> None:
+        """Fail unless `actual` has the shape and, where stored, the values."""
+        __tracebackhide__ = True
+        if tuple(actual.shape) != self.shape:
+            raise AssertionError(f"{what}: shape {actual.shape}, expected {self.shape}")
+        flat = np.ascontiguousarray(actual).reshape(-1)
+        flat = flat if self.positions is None else flat[self.positions]
+        assert_close(flat, self.values, rtol, what)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One stored case; the files are read when they are first asked for."""
+
+    path: Path
+    family: str
+    name: str
+    index: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def id(self) -> str:
+        return f"{self.family}/{self.name}"
+
+    @property
+    def rtol(self) -> float:
+        """Tolerance against PyTorch's float32 result."""
+        return self.index["rtol"]
+
+    @cached_property
+    def param(self) -> bytes:
+        return self._read("graph.pnnx.param")
+
+    @cached_property
+    def bin(self) -> bytes:
+        return self._read("graph.pnnx.bin")
+
+    @property
+    def types(self) -> set[str]:
+        """The operator types in the graph."""
+        return {line.split()[0] for line in self.param.decode().splitlines()[2:] if line}
+
+    @cached_property
+    def inputs(self) -> tuple[np.ndarray, ...]:
+        return tuple(self._inputs())
+
+    @cached_property
+    def goldens(self) -> tuple[Golden, ...]:
+        return tuple(self._goldens())
+
+    def assert_matches(self, outputs: Sequence[np.ndarray], rtol: float | None = None) -> None:
+        """Compare outputs with PyTorch's."""
+        __tracebackhide__ = True
+        if len(outputs) != len(self.goldens):
+            raise AssertionError(f"{self.id}: {len(outputs)} outputs, expected {len(self.goldens)}")
+        for number, (output, golden) in enumerate(zip(outputs, self.goldens, strict=True)):
+            what = f"{self.id}: output {number} against PyTorch"
+            golden.assert_matches(output, self.rtol if rtol is None else rtol, what)
+
+    def _read(self, member: str) -> bytes:
+        with zipfile.ZipFile(self.path) as archive:
+            return archive.read(f"{self.name}/{member}")
+
+    def _inputs(self) -> Iterator[np.ndarray]:
+        for number, entry in enumerate(self.index["inputs"]):
+            spec = InputSpec(**{k: _frozen(v) for k, v in entry.items() if k != "crc"})
+            array = spec.make(f"{self.id}/{number}")
+            if zlib.crc32(array.tobytes()) != entry["crc"]:
+                raise AssertionError(
+                    f"{self.id}: input {number} is not the one that PyTorch was given; "
+                    "the noise has changed, make the fixtures again"
+                )
+            array.setflags(write=False)
+            yield array
+
+    def _goldens(self) -> Iterator[Golden]:
+        for number, entry in enumerate(self.index["outputs"]):
+            shape = tuple(entry["shape"])
+            values = np.frombuffer(self._read(f"output_{number}"), entry["dtype"])
+            size = int(np.prod(shape))
+            positions = None if values.size == size else sample_positions(size)
+            yield Golden(shape, positions, values)
+
+
+def _frozen(value):
+    return tuple(value) if isinstance(value, list) else value
+
+
+def sample_positions(size: int, count: int = SAMPLE) -> np.ndarray:
+    """Return sorted flat indices spread over `size` elements, both ends among them."""
+    drawn = integers(f"positions of {size}", (count - 2,), 0, size)
+    return np.unique(np.concatenate([drawn, [0, size - 1]]))
+
+
+@cache
+def load_cases(kind: str) -> tuple[Case, ...]:
+    """Return every case of ``tests/data/<kind>``, sorted by family, then as made."""
+    cases = []
+    for path in sorted((DATA / kind).glob("*.zip")):
+        with zipfile.ZipFile(path) as archive:
+            index = json.loads(archive.read("index.json"))
+        cases += [Case(path, path.stem, name, entry) for name, entry in index.items()]
+    return tuple(cases)
