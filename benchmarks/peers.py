@@ -118,7 +118,9 @@ class Worker:
         ready, _, _ = select.select([self._process.stdout], [], [], ANSWER_SECONDS)
         line = self._process.stdout.readline() if ready else ""
         if not line:
-            status = self._process.poll() if ready else f"no answer in {ANSWER_SECONDS} s"
+            if not ready:
+                self._process.kill()
+            status = f"status {self._process.wait()}" if ready else f"silent {ANSWER_SECONDS} s"
             self._stderr.seek(0)
             tail = " / ".join(self._stderr.read().strip().splitlines()[-3:])
             raise WorkerError(f"process ended ({status}) {tail}".strip())

@@ -223,7 +223,6 @@ figure during which other programs used the machine, `-` that there is none (see
 - Outputs of every burst are compared with eager PyTorch in the same run, on two inputs. A result
   further away than 1e-4 (kuiper) or 1e-3 (the others), relative to the largest value, does not
   count.
-
 - Start and memory: fresh processes, the files in the page cache, medians; "numpy" is the floor, a
   process that loads the input and nothing else. Requirements do not count numpy.
 
