@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kuiper._kernels import _dispatch, _pack, conv
+from kuiper._kernels import _dispatch, _pack, conv, winograd
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._post import make_post, residual_value
@@ -15,6 +15,13 @@ __all__ = ["Conv", "ConvTranspose"]
 
 # Below this many input channels a tap is too short a loop: receptive fields are gathered instead.
 GATHER_CHANNELS = 8
+
+# Per core, of machines that kuiper meets; used in estimates only.
+L2_BYTES = 1 << 20
+
+# Above this, Winograd's intermediate matrices leave the caches, and blocks of tiles do better.
+STAGED_BYTES = 6 << 20
+WINOGRAD_BLOCK = 28
 
 
 def _names(*patterns: str) -> tuple[str, ...]:
@@ -204,6 +211,8 @@ class Conv(Record):
         out_channels, in_channels = filters.shape[:2]
         if a.groups == x.shape[1] == out_channels and a.groups > 1:
             step = _depthwise(b, x, image, filters, taps, geometry, size, post)
+        elif _winograd_pays(geometry, a.groups, filters.shape, size):
+            step = _winograd(b, x, image, filters, (top, left), post)
         elif a.groups == 1 and x.shape[1] <= GATHER_CHANNELS:
             step = _gathered(b, x, image, filters, (top, left), geometry, size, post)
         else:
@@ -336,6 +345,53 @@ def _gathered(b, x, image, filters, origin, geometry, size, post):
         x, packed, image, window, offsets, unit, run, out_channels, b.scratch(scratch_bytes),
         scratch_bytes, post,
     )  # fmt: skip
+
+
+def _winograd_pays(geometry, groups: int, shape, size) -> bool:
+    """Estimate whether Winograd is faster than direct convolution.
+
+    It does 36 multiplications for each tile of 16 outputs instead of 144, but reads four times the
+    weights, which small planes of many channels do not amortise.  The estimate knows neither the
+    batch nor the number of threads: results must not depend on them.
+    """
+    out_channels, in_channels = shape[:2]
+    if geometry.kernel != (3, 3) or groups != 1 or min(in_channels, out_channels) < 16:
+        return False
+    if geometry.stride != (1, 1) or geometry.dilation != (1, 1):
+        return False
+    tiles = -(-size[0] // 4) * -(-size[1] // 4)
+    # Cycles of one core per pair of channels: two FMAs on full vectors a cycle; the transforms;
+    # the weights from the L3 cache or memory, where they exceed the L2 cache.
+    lanes = _dispatch.lanes()
+    direct = 9 * size[0] * size[1] / (2 * lanes)
+    products = 36 * tiles / (2 * lanes)
+    transforms = 250 * tiles / lanes * (1 / in_channels + 1 / out_channels)
+    weight_bytes = 4 * 36 * in_channels * out_channels
+    reading = 4 * 36 / 14 if weight_bytes > L2_BYTES else 0
+    return products + transforms + reading < 0.9 * direct
+
+
+def _winograd(b, x, image, filters, padding, post):
+    """Bind a Winograd convolution: the last step is returned, those ahead of it are added."""
+    x = b.channels_last(x)
+    n, out_channels, height, width = image.shape
+    in_channels = x.shape[1]
+    weight = b.packed("winograd", lambda: winograd.pack_winograd(filters.weight()))
+    bias = filters.bias()
+    bias = b.constant(np.zeros(out_channels, np.float32) if bias is None else bias)
+    tiles = -(-height // 4) * -(-width // 4) * n
+    floats = 36 * tiles * (in_channels + out_channels)
+    if 4 * floats > STAGED_BYTES:
+        block = WINOGRAD_BLOCK
+        v = b.scratch(4 * 36 * block * in_channels)
+        m = b.scratch(4 * 36 * block * out_channels)
+        return winograd.WinogradStep(x, weight, bias, image, v, m, block, padding, post)
+    v = b.temporary((36, tiles, in_channels))
+    m = b.temporary((36, tiles, out_channels))
+    operands = (x, weight, bias, image, v, m, padding)
+    b.step(winograd.WinogradStageStep(0, *operands))
+    b.step(winograd.WinogradStageStep(1, *operands))
+    return winograd.WinogradStageStep(2, *operands, post)
 
 
 def _round(n_bytes: int) -> int:

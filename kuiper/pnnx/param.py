@@ -559,9 +559,17 @@ def _format_operator(operator: Operator) -> str:
         words.append(f"{key}={text}")
     for key, attribute in sorted(operator.attributes.items()):
         words.append(f"@{check('attribute name', key, '=')}={format_tensor(attribute)}")
+    unkeyed = set()
     for key, operand in zip(operator.input_keys, inputs, strict=True):
-        if key is not None:
-            words.append(f"${check('input key', key, '=')}={operand.name}")
+        if key is None:
+            unkeyed.add(operand)
+            continue
+        if operand in unkeyed:
+            raise GraphError(
+                f"{operator.label}: the input key '{key}' cannot be written; a reader would give "
+                f"it to the earlier input that also is operand '{operand.name}'"
+            )
+        words.append(f"${check('input key', key, '=')}={operand.name}")
     for operand in (*inputs, *outputs):
         if operand.shape is not None:
             words.append(f"#{check('operand name', operand.name, '=')}={format_tensor(operand)}")

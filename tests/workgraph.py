@@ -1,0 +1,55 @@
+"""Graphs of one operator, for testing records through the public interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import kuiper
+from kuiper._dtypes import from_numpy
+from kuiper.ir import Attribute, Graph
+
+__all__ = ["model_of", "run_operator"]
+
+
+def model_of(
+    type: str,
+    inputs: Sequence[np.ndarray],
+    params: Mapping[str, Any],
+    attributes: Mapping[str, np.ndarray] | None = None,
+    keys: Sequence[str | None] | None = None,
+    n_outputs: int = 1,
+) -> kuiper.Model:
+    """Return a model of one operator; names are in0, in1, ..., op, out0, out1, ...."""
+    graph = Graph()
+    names = [f"in{i}" for i in range(len(inputs))]
+    for name, array in zip(names, inputs, strict=True):
+        graph.add_operand(name, array.shape, from_numpy(array.dtype).name)
+        graph.add_operator("pnnx.Input", f"input_{name}", [], [name])
+    outputs = [f"out{i}" for i in range(n_outputs)]
+    graph.add_operator(
+        type,
+        "op",
+        names,
+        outputs,
+        params=params,
+        attributes={k: Attribute.from_array(v) for k, v in (attributes or {}).items()},
+        input_keys=keys,
+    )
+    for name in outputs:
+        graph.add_operator("pnnx.Output", f"output_{name}", [name], [])
+    return kuiper.Model(graph)
+
+
+def run_operator(
+    type: str,
+    *inputs: np.ndarray,
+    attributes: Mapping[str, np.ndarray] | None = None,
+    keys: Sequence[str | None] | None = None,
+    n_outputs: int = 1,
+    **params: Any,
+):
+    """Run one operator on arrays and return its output, or a tuple of several."""
+    return model_of(type, inputs, params, attributes, keys, n_outputs)(*inputs)
