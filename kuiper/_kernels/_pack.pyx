@@ -5,6 +5,7 @@ import numpy as np
 from cython.parallel cimport prange
 
 from kuiper._kernels._dispatch cimport active
+from kuiper._kernels._step cimport ceil_div
 
 
 def aligned_empty(shape):
@@ -77,7 +78,7 @@ def pack_depthwise(const float[:, :] weight, bias):
     numpy.ndarray, shape (blocks, 1 + taps, lanes), float32
     """
     cdef Py_ssize_t channels = weight.shape[0], taps = weight.shape[1], lanes = active().lanes
-    blocks = -(-channels // lanes)
+    blocks = ceil_div(channels, lanes)
     padded = np.zeros((blocks * lanes, 1 + taps), np.float32)
     padded[:channels, 1:] = weight
     if bias is not None:

@@ -21,7 +21,7 @@ from libc.string cimport memcpy, memset
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
-from kuiper._kernels._step cimport Step, at, ref_t, share_start, step_fn
+from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start, step_fn
 from kuiper._kernels._table cimport kernels_t
 
 from kuiper._value import Buffer, Value, channels_last_strides
@@ -231,7 +231,7 @@ cdef class ConvStep(Step):
         self.run = conv_run
         self.params = &self.p
         self.kind = "conv"
-        tiles = -(-window.max_pixels // active().mr) * groups * -(-out_channels // active().nr)
+        tiles = ceil_div(window.max_pixels, active().mr) * groups * ceil_div(out_channels, active().nr)
         self.max_parts = max(tiles, 1)
 
 
@@ -373,7 +373,7 @@ cdef class GatherConvStep(Step):
         self.run = gather_run
         self.params = &self.p
         self.kind = "conv_gather"
-        self.max_parts = max(-(-window.max_pixels // active().mr), 1)
+        self.max_parts = max(ceil_div(window.max_pixels, active().mr), 1)
 
 
 cdef inline void gather_edge(
@@ -514,7 +514,7 @@ cdef class DepthwiseStep(Step):
         self.run = depthwise_run
         self.params = &self.p
         self.kind = "conv_depthwise"
-        self.max_parts = max(-(-window.max_pixels // active().dw_m), 1)
+        self.max_parts = max(ceil_div(window.max_pixels, active().dw_m), 1)
 
 
 cdef void depthwise_run(

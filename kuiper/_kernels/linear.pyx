@@ -7,7 +7,7 @@ from libc.string cimport memcpy, memset
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
-from kuiper._kernels._step cimport Step, at, ref_t, share_start
+from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport MAX_MR, kernels_t
 
 cdef struct linear_t:
@@ -53,7 +53,7 @@ cdef class LinearStep(Step):
         self.kind = "linear"
         self.flops = 2.0 * x.size * self.p.columns
         self.bytes = x.n_bytes + weight.n_bytes + y.n_bytes
-        tiles = -(-self.p.rows // active().mr) * -(-self.p.columns // active().nr)
+        tiles = ceil_div(self.p.rows, active().mr) * ceil_div(self.p.columns, active().nr)
         self.max_parts = max(tiles, 1)
 
 
@@ -172,7 +172,7 @@ cdef class MatmulStep(Step):
             self.p.a_batch[i], self.p.b_batch[i] = a.strides[i], b.strides[i]
             self.p.y_batch[i] = y.strides[i]
             self.p.batch *= y.shape[i]
-        panels = -(-self.p.columns // active().nr)
+        panels = ceil_div(self.p.columns, active().nr)
         # Few matrices and few columns: several parts pack the same panel for rows of their own.
         self.p.row_blocks = 1
         if self.p.batch * panels < 16:
