@@ -10,6 +10,11 @@ from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport MAX_MR, kernels_t
 
+from kuiper._kernels._pack import pack_panels
+from kuiper._kernels._step import run_alone
+from kuiper._value import Buffer, Value, contiguous_strides
+from kuiper.errors import InputError
+
 cdef struct linear_t:
     const kernels_t* kernels
     ref_t x
@@ -255,3 +260,42 @@ cdef void matmul_run(
                 y + start * p.y_stride + index * nr, p.y_stride, n, NULL, 0,
                 -INFINITY, INFINITY,
             )
+
+
+# -- the kernel alone --------------------------------------------------------------------------
+
+def linear(const float[:, ::1] x, const float[:, ::1] weight, bias=None, *, int n_threads=1):
+    """Multiply rows by a weight, without graph or plan: to learn from, to test and to measure.
+
+    Parameters
+    ----------
+    x : array, shape (rows, in_features), float32
+    weight : array, shape (out_features, in_features), float32
+        PyTorch's order.
+    bias : array, shape (out_features,), float32, optional
+    n_threads : int
+
+    Returns
+    -------
+    numpy.ndarray, shape (rows, out_features), float32
+
+    Raises
+    ------
+    InputError
+        If extents do not fit each other.
+    """
+    if x.shape[1] != weight.shape[1] or n_threads < 1:
+        raise InputError(
+            f"x has shape {np.shape(x)} and weight {np.shape(weight)}; their last axes "
+            "must agree, and n_threads must be >= 1"
+        )
+    if bias is not None and np.shape(bias) != (weight.shape[0],):
+        raise InputError(f"bias has shape {np.shape(bias)}, expected ({weight.shape[0]},)")
+    packed = pack_panels(np.asarray(weight)[:, np.newaxis, :], bias, n_threads)
+    y = np.empty((x.shape[0], weight.shape[0]), np.float32)
+    values = [
+        Value(Buffer(slot, 0, "input"), array.shape, contiguous_strides(array.shape))
+        for slot, array in enumerate((np.asarray(x), packed, y))
+    ]
+    run_alone(LinearStep(*values), [np.asarray(x), packed, y], n_threads)
+    return y

@@ -19,7 +19,7 @@ from libc.math cimport INFINITY
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
-from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start, step_fn
+from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport MAX_MR, kernels_t
 
 from kuiper._kernels._pack import aligned_empty, n_panels, pack_panels
