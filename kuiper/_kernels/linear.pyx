@@ -3,9 +3,9 @@
 import numpy as np
 
 from libc.math cimport INFINITY
-from libc.string cimport memcpy, memset
 
 from kuiper._kernels._dispatch cimport active
+from kuiper._kernels._pack cimport pack_panel
 from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport MAX_MR, kernels_t
@@ -190,25 +190,6 @@ cdef class MatmulStep(Step):
         self.max_parts = max(self.p.batch * panels * self.p.row_blocks, 1)
 
 
-cdef inline void pack_panel(
-    const float* b, Py_ssize_t depth, Py_ssize_t n, Py_ssize_t nr,
-    Py_ssize_t row, Py_ssize_t column, float* panel,
-) noexcept nogil:
-    """Pack n columns of b behind a row of zero biases."""
-    cdef Py_ssize_t k, j
-    memset(panel, 0, nr * sizeof(float))
-    panel += nr
-    if n < nr:
-        memset(panel, 0, depth * nr * sizeof(float))
-    if column == 1:
-        for k in range(depth):
-            memcpy(panel + k * nr, b + k * row, n * sizeof(float))
-    else:
-        for j in range(n):
-            for k in range(depth):
-                panel[k * nr + j] = b[k * row + j * column]
-
-
 cdef void matmul_run(
     const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
 ) noexcept nogil:
@@ -229,6 +210,7 @@ cdef void matmul_run(
     cdef Py_ssize_t nr = kernels.nr, mr = kernels.mr, panels = (p.columns + nr - 1) // nr
     cdef Py_ssize_t items = p.batch * panels * p.row_blocks
     cdef Py_ssize_t q, index, rest, place, block, first, last, tiles, t, start, m, n, i, packed = -1
+    cdef Py_ssize_t no_offset = 0
     cdef int axis
     for q in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
         block, index = q % p.row_blocks, q // p.row_blocks % panels
@@ -245,7 +227,8 @@ cdef void matmul_run(
         if q // p.row_blocks != packed:
             packed = q // p.row_blocks
             pack_panel(
-                b + index * nr * p.b_column, p.depth, n, nr, p.b_row, p.b_column, panel
+                b + index * nr * p.b_column, p.b_column, 1, &no_offset, p.depth, p.b_row, NULL, n,
+                nr, panel,
             )
         first = p.rows * block // p.row_blocks
         last = p.rows * (block + 1) // p.row_blocks
