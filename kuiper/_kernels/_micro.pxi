@@ -10,7 +10,6 @@ include "_vec.pxi"
 include "_micro_move.pxi"
 include "_micro_gemm.pxi"
 include "_micro_dwconv.pxi"
-include "_micro_gather.pxi"
 include "_micro_winograd.pxi"
 
 cdef kernels_t kernels
@@ -21,7 +20,6 @@ cdef void fill_table() noexcept:
     fill_move(&kernels)
     fill_gemm(&kernels)
     fill_dwconv(&kernels)
-    fill_gather(&kernels)
     fill_winograd(&kernels)
 
 
