@@ -12,6 +12,9 @@ include "_micro_gemm.pxi"
 include "_micro_dwconv.pxi"
 include "_micro_gather.pxi"
 include "_micro_winograd.pxi"
+include "_micro_math.pxi"
+include "_micro_activations.pxi"
+include "_micro_elementwise.pxi"
 
 cdef kernels_t kernels
 
@@ -23,6 +26,7 @@ cdef void fill_table() noexcept:
     fill_dwconv(&kernels)
     fill_gather(&kernels)
     fill_winograd(&kernels)
+    fill_elementwise(&kernels)
 
 
 fill_table()
