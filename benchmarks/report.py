@@ -94,6 +94,30 @@ def setting_table(models: dict[str, list[dict]]) -> str:
     return table(["model", *(column(r) for r in runtimes), "fastest peer"], rows)
 
 
+def scaling_tables(results: dict) -> list[tuple[str, str]]:
+    """Return (title, table) of how many times faster more threads are than one, by batch."""
+    found = []
+    settings = groups(results)
+    for threads, batch in settings:
+        if threads == 1 or (1, batch) not in settings:
+            continue
+        many, one = settings[threads, batch], settings[1, batch]
+        runtimes = list(dict.fromkeys(c["runtime"] for cells in many.values() for c in cells))
+        rows = []
+        for model in many:
+            ms = [
+                {c["runtime"]: c["ms"] for c in of.get(model, ()) if "ms" in c}
+                for of in (one, many)
+            ]
+            rows.append([model])
+            for runtime in runtimes:
+                both = runtime in ms[0] and runtime in ms[1]
+                rows[-1].append(f"{ms[0][runtime] / ms[1][runtime]:.2f}" if both else "-")
+        title = f"{threads} threads over 1 thread, batch {batch}"
+        found.append((title, table(["model", *(column(r) for r in runtimes)], rows)))
+    return found
+
+
 def notes(results: dict) -> list[str]:
     """Say once per runtime and reason where there is no figure."""
     reasons: dict[tuple[str, str], list[str]] = {}
@@ -149,6 +173,8 @@ def text(results: dict) -> str:
     for (threads, batch), models in groups(results).items():
         parts += ["", f"{setting_title(threads, batch)}: ms per call (ratio to the fastest peer)"]
         parts.append(setting_table(models))
+    for title, laid_out in scaling_tables(results):
+        parts += ["", title, laid_out]
     parts.append("")
     parts += versions(results)
     parts += [f"no figure: {note}" for note in notes(results)]
@@ -318,6 +344,8 @@ def write(results: dict, cold: list[dict], folder: Path) -> list[Path]:
         paths.append(path)
         pictures += f"![Time relative to the fastest peer, {title}]({path.name})\n\n"
         tables += f"## {title}\n\n{setting_table(models)}\n\n"
+    for title, laid_out in scaling_tables(results):
+        tables += f"## {title}\n\n{laid_out}\n\n"
     facts = [f"- {describe_machine(results)}"]
     facts += [f"- {line}" for line in versions(results)]
     facts += [f"- no figure: {note}" for note in notes(results)]

@@ -189,7 +189,9 @@ def test_long_digit_strings_are_no_numbers():
         (INF, "inf"),
         (-INF, "-inf"),
         (math.nan, "nan.0"),
-        (1 - 2j, "1.0+-2.0j"),
+        (1 - 2j, "1.000000e+00+-2.000000e+00j"),
+        (1.5 - 0.25j, "1.500000e+00+-2.500000e-01j"),
+        (complex(1 / 3, INF), "3.3333333333333331e-01+infj"),
         ("zeros", "zeros"),
         ((3, 3), "(3,3)"),
         ((-1,), "(-1)"),
@@ -737,15 +739,16 @@ def test_format_puts_producers_first():
         ({"params": {"a": "True"}}, "parameter 'a': the string 'True' cannot be written"),
         ({"params": {"a": object}}, "parameter 'a': a parameter cannot be a type"),
         ({"params": {"expr": 2}}, "the expression 2 cannot be written; it must be a string"),
+        ({"outputs": ["a=1"]}, "the operand name 'a=1' cannot be written; it must not have any"),
         ({"input_keys": ["a="]}, "the input key 'a=' cannot be written"),
     ],
 )
 def test_format_refuses_what_would_read_back_differently(change, message):
     graph = Graph()
     graph.add_operator("pnnx.Input", "in", outputs=["0"])
-    arguments = {"type": "F.relu", "name": "r"} | change
-    graph.add_operator(inputs=["0"], outputs=["1"], **arguments)
-    with pytest.raises(GraphError, match=message):
+    arguments = {"type": "F.relu", "name": "r", "inputs": ["0"], "outputs": ["1"]} | change
+    operator = graph.add_operator(**arguments)
+    with pytest.raises(GraphError, match=re.escape(operator.label) + ": " + message):
         param.format(graph)
 
 

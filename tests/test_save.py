@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import os
 import re
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import kuiper
 from kuiper.errors import GraphError, ModelFormatError
@@ -247,6 +250,24 @@ def test_crc_is_checked_on_request():
     assert len(load_graph(PARAM, bytes(data))) == 11
     with pytest.raises(ModelFormatError, match=r"<bin>: the data of 1 of 3 entries .*'fc\.weight'"):
         load_graph(PARAM, bytes(data), check_crc=True)
+
+
+@settings(max_examples=300, derandomize=True, database=None, deadline=None)
+@given(st.data())
+def test_damaged_files_give_one_kind_of_error(data):
+    """Whatever loads in spite of its damage is a graph whose weights can be read."""
+    files = [bytearray(PARAM), bytearray(BIN)]
+    for _ in range(data.draw(st.integers(1, 3))):
+        file = data.draw(st.sampled_from(files))
+        position = data.draw(st.integers(0, len(file) - 1))
+        new = data.draw(st.sampled_from([b"", b"0", b"(", b" ", b"\n", b"\xff", b"9" * 9, b"?"]))
+        file[position : position + data.draw(st.integers(0, 2))] = new
+    with contextlib.suppress(ModelFormatError):
+        graph = load_graph(*files)
+        graph.verify()
+        for operator in graph:
+            for attribute in operator.attributes.values():
+                assert attribute.numpy().shape == attribute.shape
 
 
 # -- saving ----------------------------------------------------------------------------------

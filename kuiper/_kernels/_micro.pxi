@@ -10,7 +10,6 @@ include "_vec.pxi"
 include "_micro_move.pxi"
 include "_micro_gemm.pxi"
 include "_micro_dwconv.pxi"
-include "_micro_gather.pxi"
 include "_micro_winograd.pxi"
 include "_micro_math.pxi"
 include "_micro_activations.pxi"
@@ -24,7 +23,6 @@ cdef void fill_table() noexcept:
     fill_move(&kernels)
     fill_gemm(&kernels)
     fill_dwconv(&kernels)
-    fill_gather(&kernels)
     fill_winograd(&kernels)
     fill_elementwise(&kernels)
 

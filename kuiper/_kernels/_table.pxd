@@ -49,12 +49,6 @@ ctypedef void (*dwconv_fn)(
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
-# Copies n_runs runs of `length` floats side by side: run r from origin + offsets[r * offset_stride].
-ctypedef void (*gather_fn)(
-    Py_ssize_t n_runs, Py_ssize_t length, const float* origin, const Py_ssize_t* offsets,
-    Py_ssize_t offset_stride, float* field,
-) noexcept nogil
-
 # Winograd F(4x4, 3x3), one tile, all channels.  Input: 36 pixels (row by row) -> v[f * stride + c].
 # Output: m[f * stride + c] -> the first rows x columns of 4x4 pixels, plus bias and residual, clamped.
 ctypedef void (*wino_input_fn)(
@@ -81,8 +75,6 @@ ctypedef struct kernels_t:
     # depthwise convolution: up to dw_m pixels a call
     int dw_m
     dwconv_fn dwconv
-    # receptive fields of images with few channels
-    gather_fn gather
     wino_input_fn wino_input
     wino_output_fn wino_output
     # elementwise functions of one tensor and of two, by number

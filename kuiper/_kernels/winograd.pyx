@@ -19,7 +19,7 @@ from libc.math cimport INFINITY
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
-from kuiper._kernels._step cimport Step, at, ref_t, share_start, step_fn
+from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport MAX_MR, kernels_t
 
 from kuiper._kernels._pack import aligned_empty, n_panels, pack_panels
@@ -29,10 +29,7 @@ cdef enum:
     OUT = 4                      # a tile is OUT x OUT outputs
 
 # G of the filter transform U = G g G', from the same source as the other two matrices.
-G = np.array([
-    [1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6],
-    [1 / 24, 1 / 12, 1 / 6], [1 / 24, -1 / 12, 1 / 6], [0, 0, 1],
-])
+G = np.array([[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]]) / 24.0
 
 
 def pack_winograd(weight):
@@ -143,7 +140,7 @@ cdef class WinogradStep(_Winograd):
         self.run = winograd_run
         self.kind = "conv_winograd"
         tiles = self.p.n * self.p.tiles_h * self.p.tiles_w
-        self.max_parts = max(-(-tiles // block), 1)
+        self.max_parts = max(ceil_div(tiles, block), 1)
 
 
 cdef class WinogradStageStep(_Winograd):

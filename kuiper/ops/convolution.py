@@ -13,8 +13,8 @@ from kuiper.ops._schema import Int, Ints, Str, Tensor
 
 __all__ = ["Conv", "ConvTranspose"]
 
-# Below this many input channels a tap is too short a loop: receptive fields are gathered instead.
-GATHER_CHANNELS = 8
+# Up to this many input channels a tap is too short a loop: loops run along rows of the filter instead.
+SHALLOW_CHANNELS = 8
 
 # Per core, of machines that kuiper meets; used in estimates only.
 L2_BYTES = 1 << 20
@@ -43,9 +43,7 @@ class _Geometry:
         self.kernel = lead + tuple(a.weight.shape[2:])
         self.stride = lead + _per_axis(a.stride, spatial)
         self.dilation = lead + _per_axis(a.dilation, spatial)
-        if getattr(a, "pads", None) is not None:
-            sides = [a.pads[:2], a.pads[2:]]
-        elif a.padding == "valid":
+        if a.padding == "valid":
             sides = [(0, 0)] * spatial
         elif a.padding == "same":
             # The odd one goes to the far side, as in PyTorch.
@@ -54,6 +52,9 @@ class _Geometry:
                 for d, k in zip(self.dilation[2 - spatial :], self.kernel[2 - spatial :], strict=True)
             ]
             sides = [(total // 2, total - total // 2) for total in totals]
+        elif len(a.padding) == 2 * spatial:
+            # Both sides of each axis, last axis first, as F.pad has them.
+            sides = [a.padding[2 * i : 2 * i + 2] for i in reversed(range(spatial))]
         else:
             sides = [(p, p) for p in _per_axis(a.padding, spatial)]
         sides = [(0, 0)] * (2 - spatial) + sides
@@ -102,8 +103,8 @@ def _check_weight(a, spatial: int, in_axis: int) -> None:
         items = getattr(a, name, None)
         if items is not None and len(items) not in (1, spatial):
             raise ShapeError(f"'{name}' is {items}, expected {spatial} integers")
-    if not isinstance(a.padding, str) and len(a.padding) not in (1, spatial):
-        raise ShapeError(f"'padding' is {a.padding}, expected {spatial} integers")
+    if not isinstance(a.padding, str) and len(a.padding) not in (1, spatial, 2 * spatial):
+        raise ShapeError(f"'padding' is {a.padding}, expected {spatial} or {2 * spatial} integers")
     if a.bias is not None and a.bias.shape != (out_channels,):
         raise ShapeError(f"'bias' has shape {a.bias.shape}, expected ({out_channels},)")
     if a.input.rank not in (spatial + 1, spatial + 2):
@@ -123,15 +124,20 @@ def _check_weight(a, spatial: int, in_axis: int) -> None:
 
 
 class _Filters:
-    """The weight and bias of a convolution, read and widened only when they are packed."""
+    """The weight and bias of a convolution, read and widened only when they are packed.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of the weight, with two spatial axes.
+    is_constant : bool
+        Whether they are known while planning.
+    """
 
     def __init__(self, a, shape):
-        for name in ("weight", "bias"):
-            value = getattr(a, name)
-            if value is not None and value.constant is None:
-                raise ShapeError(f"'{name}' is computed at run time, expected a constant")
         self._weight, self._bias = a.weight, a.bias
         self.shape = shape
+        self.is_constant = all(v is None or v.constant is not None for v in (a.weight, a.bias))
 
     def weight(self) -> np.ndarray:
         return np.asarray(self._weight.constant, np.float32).reshape(self.shape)
@@ -167,8 +173,6 @@ class Conv(Record):
         *_COMMON,
         Ints("padding", default=(0,), minimum=0, words=("same", "valid")),
         Str("padding_mode", ("zeros", "reflect", "replicate", "circular"), "zeros"),
-        # Made by passes: top, bottom, left, right instead of `padding`.
-        Ints("pads", 4, None, minimum=0, nullable=True),
     )
     layout = "channels_last"
     post_ops = True
@@ -209,12 +213,21 @@ class Conv(Record):
         ]
         size = (image.shape[2], image.shape[3])
         out_channels, in_channels = filters.shape[:2]
-        if a.groups == x.shape[1] == out_channels and a.groups > 1:
+        if not filters.is_constant:
+            x = b.channels_last(x)
+            packed, offsets = _pack_at_run_time(
+                b, a, filters, a.groups, [list(np.ndindex(geometry.kernel))], by_column=True
+            )
+            step = _implicit(
+                b, x, image, packed, [(0, 0, *size, taps, offsets[0])], geometry.stride, (1, 1),
+                a.groups, in_channels, out_channels // a.groups, post,
+            )  # fmt: skip
+        elif a.groups == x.shape[1] == out_channels and a.groups > 1:
             step = _depthwise(b, x, image, filters, taps, geometry, size, post)
         elif _winograd_pays(geometry, a.groups, filters.shape, size):
             step = _winograd(b, x, image, filters, (top, left), post)
-        elif a.groups == 1 and x.shape[1] <= GATHER_CHANNELS:
-            step = _gathered(b, x, image, filters, (top, left), geometry, size, post)
+        elif a.groups == 1 and x.shape[1] <= SHALLOW_CHANNELS:
+            step = _shallow(b, x, image, filters, (top, left), geometry, size, post)
         else:
             x = b.channels_last(x)
             phases = [(0, 0, *size, taps, 0)]
@@ -289,6 +302,42 @@ def _pack_groups(weights, bias, groups: int) -> np.ndarray:
     return np.concatenate(parts, out=packed)
 
 
+def _panel_offsets(tap_lists, groups: int, in_channels: int, out_channels: int) -> list[int]:
+    """Return where the panels of each phase start, and where the last ones end, in elements."""
+    panels = groups * _pack.n_panels(out_channels)
+    sizes = [panels * _pack.panel_floats(len(taps) * in_channels) for taps in tap_lists]
+    return np.cumsum([0, *sizes]).tolist()
+
+
+def _pack_at_run_time(b, a, filters, groups: int, tap_lists, by_column: bool):
+    """Add the steps that pack a computed weight; return the panels and where each phase starts.
+
+    `by_column` tells whether the first axis of the weight counts filters (convolution) or input
+    channels (transposed).
+    """
+    weight = b.contiguous(a.weight)
+    bias = None if a.bias is None else b.contiguous(a.bias)
+    first, second, kernel_h, kernel_w = filters.shape
+    taps = kernel_h * kernel_w
+    if by_column:
+        out_channels, in_channels = first // groups, second
+        strides = (out_channels * second * taps, second * taps, taps)
+    else:
+        in_channels, out_channels = first // groups, second
+        strides = (in_channels * second * taps, taps, second * taps)
+    offsets = _panel_offsets(tap_lists, groups, in_channels, out_channels)
+    packed = b.temporary((offsets[-1],))
+    for phase_taps, start, end in zip(tap_lists, offsets, offsets[1:], strict=False):
+        places = np.array([u * kernel_w + v for u, v in phase_taps] or [0], np.intp)
+        b.step(
+            _pack.PackStep(
+                weight, bias, packed.narrow(0, start, end - start), b.constant(places), groups,
+                out_channels, len(phase_taps), in_channels, strides,
+            )
+        )  # fmt: skip
+    return packed, offsets
+
+
 def _implicit(b, x, image, packed, phases, in_step, out_step, groups, in_channels, out_channels, post):
     window = conv.Window(x, image, in_step, out_step, phases)
     scratch_bytes = _round(8 * _dispatch.tile()[0] * window.max_taps)
@@ -313,7 +362,7 @@ def _depthwise(b, x, image, filters, taps, geometry, size, post):
     )
 
 
-def _gathered(b, x, image, filters, origin, geometry, size, post):
+def _shallow(b, x, image, filters, origin, geometry, size, post):
     """Bind a convolution of few channels; the order of a receptive field follows the layout."""
     out_channels, channels, kernel_h, kernel_w = filters.shape
     (top, left), (dilation_h, dilation_w) = origin, geometry.dilation
@@ -337,11 +386,11 @@ def _gathered(b, x, image, filters, origin, geometry, size, post):
         fields = filters.weight().transpose(order).reshape(out_channels, 1, -1)
         return _pack.pack_panels(np.ascontiguousarray(fields), filters.bias())
 
-    packed = b.packed(("gather", channels_last), pack)
+    packed = b.packed(("shallow", channels_last), pack)
     window = conv.Window(x, image, geometry.stride, (1, 1), [(0, 0, *size, taps, 0)])
-    depth = channels * kernel_h * kernel_w
-    scratch_bytes = _round(4 * (_dispatch.tile()[0] * depth + 16))
-    return conv.GatherConvStep(
+    scratch_bytes = conv.shallow_scratch_bytes(len(taps), channels * kernel_h * kernel_w)
+    scratch_bytes = _round(scratch_bytes)
+    return conv.ShallowConvStep(
         x, packed, image, window, offsets, unit, run, out_channels, b.scratch(scratch_bytes),
         scratch_bytes, post,
     )  # fmt: skip
@@ -474,14 +523,15 @@ class ConvTranspose(Record):
             ]
             return _pack_groups(parts, filters.bias(), groups)
 
-        per_panel = [len(taps) * in_channels for taps in tap_lists]
-        offsets = np.cumsum(
-            [0] + [groups * _pack.n_panels(out_channels) * _pack.panel_floats(d) for d in per_panel]
-        ).tolist()
+        if filters.is_constant:
+            packed = b.packed("conv_transpose", pack)
+            offsets = _panel_offsets(tap_lists, groups, in_channels, out_channels)
+        else:
+            packed, offsets = _pack_at_run_time(b, a, filters, groups, tap_lists, by_column=False)
         phases = [(*phase, offset) for phase, offset in zip(phases, offsets, strict=False)]
         step = _implicit(
-            b, x, image, b.packed("conv_transpose", pack), phases, (1, 1), geometry.stride, groups,
-            in_channels, out_channels, post,
+            b, x, image, packed, phases, (1, 1), geometry.stride, groups, in_channels, out_channels,
+            post,
         )  # fmt: skip
         step.kind = "conv_transpose"
         step.flops = 2.0 * x.size * a.weight.size / a.weight.shape[0]
