@@ -67,7 +67,8 @@ def test_reshape_refuses(shape, message):
 def test_reshape_after_permute_copies():
     model = kuiper.load(
         b"7767517\n4 3\npnnx.Input in 0 1 0 #0=(2,6,4,5)f32\n"
-        b"Tensor.permute p 1 1 0 1 dims=(0,2,3,1)\nTensor.reshape r 1 1 1 2 shape=(2,-1)\npnnx.Output out 1 0 2\n"
+        b"Tensor.permute p 1 1 0 1 dims=(0,2,3,1)\n"
+        b"Tensor.reshape r 1 1 1 2 shape=(2,-1)\npnnx.Output out 1 0 2\n"
     )
     np.testing.assert_array_equal(model(X), X.transpose(0, 2, 3, 1).reshape(2, -1))
 
