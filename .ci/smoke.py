@@ -26,7 +26,7 @@ def check_origin() -> None:
     assert importlib.metadata.version("kuiper") == kuiper.__version__
     requires = importlib.metadata.requires("kuiper") or []
     assert [r for r in requires if "extra ==" not in r] == ["numpy>=1.24"], requires
-    kuiper.show_config()
+    print(kuiper.show_config())
 
 
 def check_model(path: Path) -> None:

@@ -10,7 +10,7 @@ Usage (see README.md beside this file)::
     python benchmarks/peers.py --models resnet18,mobilenet_v2 --threads 1,2
     python benchmarks/peers.py --kuiper-python OTHER/bin/python --kuiper-path CHECKOUT
     python benchmarks/peers.py --runtimes kuiper,kuiper@OTHER_CHECKOUT,openvino
-    python benchmarks/peers.py --json all.json --write
+    python benchmarks/peers.py --json all.json --cold cold.json --write
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from common import (
 )
 from runtimes import RUNTIMES
 
-PEERS = ("onnxruntime", "openvino", "ncnn", "torch", "torchscript")
+PEERS = ("onnxruntime", "openvino", "ncnn", "ncnn-batch", "torch", "torchscript")
 # Winograd with large tiles, as some peers use it, costs digits; kuiper promises more.
 TOLERANCE = {"kuiper": 1e-4}
 PEER_TOLERANCE = 1e-3
@@ -118,7 +118,9 @@ class Worker:
         ready, _, _ = select.select([self._process.stdout], [], [], ANSWER_SECONDS)
         line = self._process.stdout.readline() if ready else ""
         if not line:
-            status = self._process.poll() if ready else f"no answer in {ANSWER_SECONDS} s"
+            if not ready:
+                self._process.kill()
+            status = f"status {self._process.wait()}" if ready else f"silent {ANSWER_SECONDS} s"
             self._stderr.seek(0)
             tail = " / ".join(self._stderr.read().strip().splitlines()[-3:])
             raise WorkerError(f"process ended ({status}) {tail}".strip())
@@ -234,9 +236,14 @@ def measure(model: str, threads: int, batch: int, options, scrap: Path) -> list[
     for path, seed in zip(inputs, (options.seed, options.seed + 1), strict=True):
         np.save(path, images(shape, seed))
 
+    wanted = [
+        label
+        for label in options.runtimes
+        if batch > 1 or not RUNTIMES[label.partition("@")[0]].batched_only
+    ]
     cells, workers = {}, {}
     try:
-        labels = list(dict.fromkeys([*options.runtimes, "torch"]))
+        labels = list(dict.fromkeys([*wanted, "torch"]))
         for label in labels:
             cells[label] = {"model": model, "threads": threads, "batch": batch, "runtime": label}
             workers[label] = start(label, folder, threads, batch, options)
@@ -258,7 +265,7 @@ def measure(model: str, threads: int, batch: int, options, scrap: Path) -> list[
             if error > limit:
                 raise WorkerError(f"wrong result: {error:.1e} away from PyTorch")
 
-        bursts = {label: [] for label in options.runtimes if "note" not in cells[label]}
+        bursts = {label: [] for label in wanted if "note" not in cells[label]}
         if "torch" not in bursts:
             workers.pop("torch").close()
 
@@ -284,7 +291,8 @@ def measure(model: str, threads: int, batch: int, options, scrap: Path) -> list[
             attempt(label, lambda label=label: first_runs(label))
         for turn in range(options.rounds):
             order = list(bursts)
-            for label in order[turn % len(order) :] + order[: turn % len(order)]:
+            first = turn % max(1, len(order))
+            for label in order[first:] + order[:first]:
                 attempt(label, lambda label=label: one_burst(label))
         for label, done in bursts.items():
             cells[label].update(
@@ -296,7 +304,7 @@ def measure(model: str, threads: int, batch: int, options, scrap: Path) -> list[
     finally:
         for worker in workers.values():
             worker.close()
-    return [cells[label] for label in options.runtimes]
+    return [cells[label] for label in wanted]
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -332,6 +340,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--render", type=Path, help="do not measure: show and --write the figures of this file"
     )
+    parser.add_argument("--cold", type=Path, help="figures of cold.py for the page to --write")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md and .svg")
     options = parser.parse_args()
     options.runtimes = split_names(options.runtimes)
@@ -394,7 +403,8 @@ def main() -> int:
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
     if options.write and status == 0:
-        for path in report.write(results, REPOSITORY / "docs"):
+        cold = json.loads(options.cold.read_text()) if options.cold else []
+        for path in report.write(results, cold, REPOSITORY / "docs"):
             print(f"wrote {path}")
     return status
 

@@ -1,4 +1,4 @@
-"""Turn the figures of :mod:`peers` into tables, a Markdown page and a picture."""
+"""Turn the figures of :mod:`peers` and :mod:`cold` into tables, a Markdown page and a picture."""
 
 from __future__ import annotations
 
@@ -94,6 +94,30 @@ def setting_table(models: dict[str, list[dict]]) -> str:
     return table(["model", *(column(r) for r in runtimes), "fastest peer"], rows)
 
 
+def scaling_tables(results: dict) -> list[tuple[str, str]]:
+    """Return (title, table) of how many times faster more threads are than one, by batch."""
+    found = []
+    settings = groups(results)
+    for threads, batch in settings:
+        if threads == 1 or (1, batch) not in settings:
+            continue
+        many, one = settings[threads, batch], settings[1, batch]
+        runtimes = list(dict.fromkeys(c["runtime"] for cells in many.values() for c in cells))
+        rows = []
+        for model in many:
+            ms = [
+                {c["runtime"]: c["ms"] for c in of.get(model, ()) if "ms" in c}
+                for of in (one, many)
+            ]
+            rows.append([model])
+            for runtime in runtimes:
+                both = runtime in ms[0] and runtime in ms[1]
+                rows[-1].append(f"{ms[0][runtime] / ms[1][runtime]:.2f}" if both else "-")
+        title = f"{threads} threads over 1 thread, batch {batch}"
+        found.append((title, table(["model", *(column(r) for r in runtimes)], rows)))
+    return found
+
+
 def notes(results: dict) -> list[str]:
     """Say once per runtime and reason where there is no figure."""
     reasons: dict[tuple[str, str], list[str]] = {}
@@ -149,6 +173,8 @@ def text(results: dict) -> str:
     for (threads, batch), models in groups(results).items():
         parts += ["", f"{setting_title(threads, batch)}: ms per call (ratio to the fastest peer)"]
         parts.append(setting_table(models))
+    for title, laid_out in scaling_tables(results):
+        parts += ["", title, laid_out]
     parts.append("")
     parts += versions(results)
     parts += [f"no figure: {note}" for note in notes(results)]
@@ -159,6 +185,44 @@ def text(results: dict) -> str:
     return "\n".join(parts)
 
 
+def cold_tables(rows: list[dict]) -> str:
+    """Lay out the figures of :mod:`cold`, a table per model."""
+
+    def number(row: dict, key: str, scale: float, digits: int = 0) -> str:
+        return f"{row[key] * scale:.{digits}f}" if key in row else "-"
+
+    header = [
+        "runtime",
+        "first result, ms",
+        "import and load, ms",
+        "first run, ms",
+        "whole process, ms",
+        "peak memory, MB",
+        "installed, MB",
+        "with requirements, MB",
+    ]
+    parts = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        of_model = [row for row in rows if row["model"] == model]
+        cells = [
+            [
+                row["runtime"],
+                number(row, "first_result", 1e3),
+                number(row, "import_and_load", 1e3),
+                number(row, "run", 1e3),
+                number(row, "whole_process", 1e3),
+                number(row, "peak_bytes", 1e-6),
+                number(row, "alone", 1e-6, 1),
+                number(row, "with_requirements", 1e-6, 1),
+            ]
+            for row in of_model
+        ]
+        lines = [f"{model}, {of_model[0]['threads']} threads", "", table(header, cells)]
+        lines += [f"\nno figure: {r['runtime']}: {r['note']}" for r in of_model if "note" in r]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
 PAGE = """\
 # How fast is kuiper?
 
@@ -166,7 +230,7 @@ Milliseconds per call, lower is better; in brackets the ratio to the fastest run
 kuiper, so that a figure below 1 in kuiper's column means faster than every other. `~` marks a
 figure during which other programs used the machine, `-` that there is none (see the notes).
 
-{pictures}{tables}
+{pictures}{tables}{cold}
 ## The machine and the runtimes
 
 {facts}
@@ -185,6 +249,8 @@ figure during which other programs used the machine, `-` that there is none (see
 - Outputs of every burst are compared with eager PyTorch in the same run, on two inputs. A result
   further away than 1e-4 (kuiper) or 1e-3 (the others), relative to the largest value, does not
   count.
+- Start and memory: fresh processes, the files in the page cache, medians; "numpy" is the floor, a
+  process that loads the input and nothing else. Requirements do not count numpy.
 
 Repeat it with `benchmarks/README.md`. This page is written by `benchmarks/peers.py --write`.
 """
@@ -194,6 +260,7 @@ COLOURS = {
     "onnxruntime": "#1f77b4",
     "openvino": "#7048b0",
     "ncnn": "#2ca02c",
+    "ncnn-batch": "#98c93c",
     "torch": "#9a9a9a",
     "torchscript": "#e08a1e",
     "torch-compile": "#17a2b8",
@@ -256,8 +323,18 @@ def picture(models: dict[str, list[dict]], title: str) -> str:
     return "\n".join(parts) + "\n"
 
 
-def write(results: dict, folder: Path) -> list[Path]:
-    """Write ``benchmarks.md`` and a picture per setting into `folder`; return the paths."""
+def write(results: dict, cold: list[dict], folder: Path) -> list[Path]:
+    """Write ``benchmarks.md`` and a picture per setting into `folder`; return the paths.
+
+    Parameters
+    ----------
+    results : dict
+        What :mod:`peers` keeps.
+    cold : list of dict
+        What :mod:`cold` keeps; [] leaves that part out.
+    folder : Path
+        Made where missing.
+    """
     folder.mkdir(exist_ok=True)
     paths, pictures, tables = [], "", ""
     for (threads, batch), models in groups(results).items():
@@ -267,6 +344,8 @@ def write(results: dict, folder: Path) -> list[Path]:
         paths.append(path)
         pictures += f"![Time relative to the fastest peer, {title}]({path.name})\n\n"
         tables += f"## {title}\n\n{setting_table(models)}\n\n"
+    for title, laid_out in scaling_tables(results):
+        tables += f"## {title}\n\n{laid_out}\n\n"
     facts = [f"- {describe_machine(results)}"]
     facts += [f"- {line}" for line in versions(results)]
     facts += [f"- no figure: {note}" for note in notes(results)]
@@ -275,6 +354,7 @@ def write(results: dict, folder: Path) -> list[Path]:
         PAGE.format(
             pictures=pictures,
             tables=tables.rstrip() + "\n",
+            cold=f"\n## Start, memory, size\n\n{cold_tables(cold)}\n" if cold else "",
             facts="\n".join(facts),
             seconds=results["seconds"],
             rounds=results["rounds"],

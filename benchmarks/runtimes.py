@@ -28,6 +28,8 @@ class Runtime:
 
     #: Distribution that a user installs to have this runtime.
     package = ""
+    #: Whether a batch of 1 is left to another class.
+    batched_only = False
 
     def __init__(self, folder: Path, threads: int, batch: int):
         raise NotImplementedError
@@ -60,7 +62,8 @@ class Kuiper(Runtime):
         return list(y) if isinstance(y, tuple) else [y]
 
     def version(self) -> str:
-        return self._kuiper.__version__
+        config = self._kuiper.show_config()
+        return f"{config['version']} ({config['isa']})"
 
 
 class OnnxRuntime(Runtime):
@@ -126,28 +129,47 @@ class Ncnn(Runtime):
         options.use_fp16_arithmetic = False
         options.use_bf16_packed = False
         options.use_bf16_storage = False
+        home = self.exports(folder)
         for load, suffix in ((self._net.load_param, "param"), (self._net.load_model, "bin")):
-            status = load(str(folder / f"model.ncnn.{suffix}"))
+            status = load(str(home / f"model.ncnn.{suffix}"))
             if status:
                 raise RuntimeError(f"ncnn cannot load model.ncnn.{suffix}: status {status}")
         self._input = self._net.input_names()[0]
         self._outputs = self._net.output_names()
 
     def run(self, x: np.ndarray) -> list[np.ndarray]:
-        # ncnn's tensors have no batch axis; its users loop, one extractor per image.
-        results = [self._run_image(image) for image in x]
+        # What ncnn's users do with several images: a loop, one extractor per image.
+        results = [[np.array(y) for y in self._extract(self._ncnn.Mat(image))] for image in x]
         return [np.stack(images) for images in zip(*results, strict=True)]
 
-    def _run_image(self, image: np.ndarray) -> list[np.ndarray]:
+    def exports(self, folder: Path) -> Path:
+        """Return where the files are: those of batch 1, since images go in one by one."""
+        single = folder.parent / "b1"
+        return single if single.is_dir() else folder
+
+    def _extract(self, x) -> list:
         extractor = self._net.create_extractor()
-        extractor.input(self._input, self._ncnn.Mat(image))
+        extractor.input(self._input, x)
         results = []
         for name in self._outputs:
             status, result = extractor.extract(name)
             if status:
                 raise RuntimeError(f"ncnn: extracting {name} ended with status {status}")
-            results.append(np.array(result))
+            results.append(result)
         return results
+
+
+class NcnnBatch(Ncnn):
+    """ncnn with all images of a batch in one of its new batched tensors."""
+
+    batched_only = True
+
+    def exports(self, folder: Path) -> Path:
+        return folder
+
+    def run(self, x: np.ndarray) -> list[np.ndarray]:
+        results = self._extract(self._ncnn.Mat(x, 0))
+        return [np.stack([np.array(y.batch(i)) for i in range(len(x))]) for y in results]
 
 
 class Torch(Runtime):
@@ -204,6 +226,7 @@ RUNTIMES = {
     "onnxruntime": OnnxRuntime,
     "openvino": OpenVino,
     "ncnn": Ncnn,
+    "ncnn-batch": NcnnBatch,
     "torch": Torch,
     "torchscript": TorchScript,
     "torch-compile": TorchCompile,

@@ -74,7 +74,7 @@ class Attribute:
             raise GraphError(
                 f"PNNX has no element type {dtype or array.dtype}; known: {', '.join(DTYPES)}"
             ) from None
-        dtype = target.name
+        dtype, shape = target.name, array.shape
         if dtype == "bf16" and array.dtype != np.uint16:
             array = _to_bfloat16(array)
         if dtype == "c32":
@@ -82,7 +82,7 @@ class Attribute:
             data = pairs.astype(np.float16)
         else:
             data = np.ascontiguousarray(array, dtype=target.storage)
-        return cls(array.shape, dtype, data.reshape(-1).view(np.uint8))
+        return cls(shape, dtype, data.reshape(-1).view(np.uint8))
 
     @property
     def size(self) -> int:
@@ -122,7 +122,12 @@ class Attribute:
     __hash__ = None
 
     def __repr__(self) -> str:
-        return f"Attribute(({','.join(map(str, self.shape))}){self.dtype})"
+        return f"<Attribute {_signature(self.shape, self.dtype)}>"
+
+
+def _signature(shape: Shape, dtype: str | None) -> str:
+    """Return shape and element type as files write them: ``(1,?,3)f32``."""
+    return f"({','.join('?' if n is None else str(n) for n in shape)}){dtype or ''}"
 
 
 def _to_bfloat16(array: np.ndarray) -> np.ndarray:
@@ -265,9 +270,7 @@ class Operator:
             for operand, key in zip(self._inputs, self.input_keys, strict=True)
         ]
         arguments += [f"{key}={value}" for key, value in self.params.items()]
-        arguments += [
-            f"{key}={','.join(map(str, a.shape))}:{a.dtype}" for key, a in self.attributes.items()
-        ]
+        arguments += [f"{key}={_signature(a.shape, a.dtype)}" for key, a in self.attributes.items()]
         outputs = ", ".join(_describe(operand) for operand in self._outputs)
         text = f"{self.type}({', '.join(arguments)})"
         for post in self.post_ops:
@@ -279,8 +282,7 @@ class Operator:
 def _describe(operand: Operand) -> str:
     if operand.shape is None:
         return repr(operand)
-    extents = ",".join("?" if n is None else str(n) for n in operand.shape)
-    return f"{operand!r}:({extents}){operand.dtype or ''}"
+    return f"{operand!r}:{_signature(operand.shape, operand.dtype)}"
 
 
 class Graph:
@@ -400,6 +402,8 @@ class Graph:
         operator.attributes = dict(attributes or {})
         operator.location = location
         inputs, outputs = list(inputs), list(outputs)
+        for operand in (*inputs, *outputs):
+            self._check_operand(operand)
         keys = _checked_keys(operator, inputs, input_keys)
         targets = [_name(operand) for operand in outputs]
         if len(set(targets)) != len(targets):
@@ -411,8 +415,6 @@ class Graph:
                     f"{operator.label}: operand '{target}' is already produced by "
                     f"{operand.producer.label}"
                 )
-        for operand in (*inputs, *outputs):
-            self._check_operand(operand)
         # Nothing can fail any more, so a failure leaves no trace in the graph.
         self._operators[name] = operator
         self._connect(operator, [self._resolve(operand) for operand in inputs], keys)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from .support import Golden, assert_close, assert_outputs, integers, uniform
+from .support import Golden, assert_close, assert_outputs, assert_same_bits, integers, uniform
 from .support.cases import sample_positions
 
 EXPECTED = uniform("what is compared", (2, 3, 4, 5), -2, 2)
@@ -100,3 +100,14 @@ def test_noise_is_the_same_everywhere_and_varies():
     counts = np.bincount(integers("key", (1000,), 0, 4), minlength=4)
     assert counts.size == 4
     assert counts.min() > 200
+
+
+def test_same_bits_sees_the_last_bit_and_the_sign_of_zero():
+    nan = np.array([np.nan, 0.0], np.float32)
+    assert_same_bits([nan], [nan.copy()], "equal")
+    for wrong in (nan[:1], nan.astype(np.float64), np.array([np.nan, -0.0], np.float32)):
+        with pytest.raises(AssertionError):
+            assert_same_bits([wrong], [nan], "different")
+    nearly = np.nextafter(EXPECTED, np.float32(10))
+    with pytest.raises(AssertionError, match="differ"):
+        assert_same_bits([nearly], [EXPECTED], "nearly")

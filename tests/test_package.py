@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import importlib
 import importlib.metadata
+import importlib.util
 import inspect
 import json
 import re
@@ -227,6 +229,32 @@ def test_every_module_says_what_it_is_for(path):
         assert ast.get_docstring(ast.parse(text))
 
 
+def module_names() -> list[str]:
+    """Return the dotted name of every Python and Cython module of the package."""
+    found = []
+    for path in source_files():
+        if path.suffix in (".py", ".pyx"):
+            parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+            found.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return sorted(found)
+
+
+def test_examples_in_docstrings_are_true():
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    for name in module_names():
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            # The micro-kernels of other processors are not compiled here.
+            assert "._micro_" in name
+            continue
+        for example in finder.find(module, name):
+            runner.run(example)
+    assert runner.tries > 10
+    assert runner.failures == 0  # what differs is in the captured output
+
+
 # -- what is shipped -----------------------------------------------------------------------
 
 
@@ -270,3 +298,15 @@ def test_notice_names_every_file_by_others():
         assert path.name in notice, f"NOTICE does not say where {path.name} is from"
     for licence in (ROOT / "examples" / "models" / "LICENSES").iterdir():
         assert licence.name in notice
+
+
+def test_list_of_operators_is_up_to_date():
+    script = ROOT / "docs" / "make_operators.py"
+    spec = importlib.util.spec_from_file_location("make_operators", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    written = module.PAGE.read_text("utf-8")
+    assert written == module.page(), "run: python docs/make_operators.py"
+    named = set(re.findall(r"`([^`]+)`", written))
+    missing = [name for name in kuiper.supported_operators() if name not in named]
+    assert not missing

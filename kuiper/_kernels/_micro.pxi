@@ -12,6 +12,7 @@ include "_micro_pool.pxi"
 include "_micro_gemm.pxi"
 include "_micro_dwconv.pxi"
 include "_micro_gather.pxi"
+include "_micro_winograd.pxi"
 
 cdef kernels_t kernels
 
@@ -23,6 +24,7 @@ cdef void fill_table() noexcept:
     fill_gemm(&kernels)
     fill_dwconv(&kernels)
     fill_gather(&kernels)
+    fill_winograd(&kernels)
 
 
 fill_table()

@@ -5,6 +5,7 @@ import numpy as np
 from cython.parallel cimport prange
 
 from kuiper._kernels._dispatch cimport active
+from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 
 
 def aligned_empty(shape):
@@ -38,6 +39,7 @@ def pack_panels(const float[:, :, :] weight, bias, int n_threads=1):
     weight : array, shape (columns, taps, channels), float32
         Any strides; the sum runs over taps, then channels.
     bias : array, shape (columns,), or None
+    n_threads : int
 
     Returns
     -------
@@ -45,22 +47,22 @@ def pack_panels(const float[:, :, :] weight, bias, int n_threads=1):
         Each panel starts with its biases; missing columns are zero.
     """
     cdef Py_ssize_t columns = weight.shape[0], taps = weight.shape[1], channels = weight.shape[2]
-    cdef Py_ssize_t nr = active().nr, panels = (columns + nr - 1) // nr
-    cdef Py_ssize_t p, t, k, j, first, count
+    cdef Py_ssize_t nr = active().nr, panels = ceil_div(columns, nr), p
+    cdef Py_ssize_t column = weight.strides[0] // 4, channel = weight.strides[2] // 4
+    cdef Py_ssize_t[::1] offsets = np.arange(max(taps, 1), dtype=np.intp) * (weight.strides[1] // 4)
+    cdef const float[::1] b = np.zeros(columns, np.float32) if bias is None else bias
     packed = aligned_empty((panels, 1 + taps * channels, nr))
     cdef float[:, :, ::1] out = packed
-    cdef const float[::1] b = np.zeros(columns, np.float32) if bias is None else bias
+    cdef const float* first
+    if columns == 0:
+        return packed
+    # A filter without taps has no element to point to.
+    first = &weight[0, 0, 0] if taps * channels > 0 else NULL
     for p in prange(panels, nogil=True, num_threads=n_threads, schedule="static"):
-        first = p * nr
-        count = min(nr, columns - first)
-        for j in range(nr):
-            out[p, 0, j] = b[first + j] if j < count else 0.0
-        for t in range(taps):
-            for k in range(channels):
-                for j in range(count):
-                    out[p, 1 + t * channels + k, j] = weight[first + j, t, k]
-                for j in range(count, nr):
-                    out[p, 1 + t * channels + k, j] = 0.0
+        pack_panel(
+            first + p * nr * column, column, taps, &offsets[0], channels, channel, &b[p * nr],
+            min(nr, columns - p * nr), nr, &out[p, 0, 0],
+        )
     return packed
 
 
@@ -77,7 +79,7 @@ def pack_depthwise(const float[:, :] weight, bias):
     numpy.ndarray, shape (blocks, 1 + taps, lanes), float32
     """
     cdef Py_ssize_t channels = weight.shape[0], taps = weight.shape[1], lanes = active().lanes
-    blocks = -(-channels // lanes)
+    blocks = ceil_div(channels, lanes)
     padded = np.zeros((blocks * lanes, 1 + taps), np.float32)
     padded[:channels, 1:] = weight
     if bias is not None:
@@ -85,3 +87,83 @@ def pack_depthwise(const float[:, :] weight, bias):
     packed = aligned_empty((blocks, 1 + taps, lanes))
     packed[:] = padded.reshape(blocks, lanes, 1 + taps).transpose(0, 2, 1)
     return packed
+
+
+cdef struct pack_t:
+    ref_t weight
+    ref_t bias
+    ref_t packed
+    ref_t offsets
+    bint has_bias
+    Py_ssize_t nr
+    Py_ssize_t groups
+    Py_ssize_t columns           # of one group
+    Py_ssize_t taps
+    Py_ssize_t channels
+    Py_ssize_t group_stride      # in elements, as all strides here
+    Py_ssize_t column_stride
+    Py_ssize_t channel_stride
+
+
+cdef class PackStep(Step):
+    """Pack a weight that is computed at run time.
+
+    Parameters
+    ----------
+    weight : Value
+    bias : Value or None, shape (groups * columns,)
+    packed : Value
+        Panels of every group, one after the other.
+    offsets : Value, shape (taps,), intp
+        Where each tap lies in the weight, in elements.
+    groups, columns, taps, channels : int
+        `columns` and `channels` of one group.
+    strides : (int, int, int)
+        Of groups, columns and channels in the weight, in elements.
+    """
+
+    cdef pack_t p
+
+    def __init__(self, weight, bias, packed, offsets, groups, columns, taps, channels, strides):
+        self.p.weight, self.p.packed = self.ref(weight), self.ref(packed)
+        self.p.offsets = self.ref(offsets)
+        self.p.has_bias = bias is not None
+        if bias is not None:
+            self.p.bias = self.ref(bias)
+        self.p.nr = active().nr
+        self.p.groups, self.p.columns = groups, columns
+        self.p.taps, self.p.channels = taps, channels
+        self.p.group_stride, self.p.column_stride, self.p.channel_stride = strides
+        self.run = pack_run
+        self.params = &self.p
+        self.kind = "pack"
+        self.max_parts = max(self.p.groups * ceil_div(self.p.columns, self.p.nr), 1)
+
+
+cdef void pack_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Packs filters into panels.
+
+    Layout : weight, any strides -> packed (groups, panels, 1 + taps * channels, nr)
+    Needs  : bias without gaps
+    Threads: over panels
+    Source : the order that gemm_fn in _table.pxd asks for
+    """
+    cdef const pack_t* p = <const pack_t*> params
+    cdef const float* weight = <const float*> at(slots, p.weight)
+    cdef const float* bias = NULL
+    cdef float* packed = <float*> at(slots, p.packed)
+    cdef Py_ssize_t panels = ceil_div(p.columns, p.nr), q, group, panel
+    for q in range(
+        share_start(p.groups * panels, part, n_parts), share_start(p.groups * panels, part + 1, n_parts)
+    ):
+        group, panel = q // panels, q % panels
+        if p.has_bias:
+            bias = <const float*> at(slots, p.bias) + group * p.columns + panel * p.nr
+        pack_panel(
+            weight + group * p.group_stride + panel * p.nr * p.column_stride, p.column_stride,
+            p.taps, <const Py_ssize_t*> at(slots, p.offsets), p.channels, p.channel_stride, bias,
+            min(p.nr, p.columns - panel * p.nr), p.nr,
+            packed + q * (p.taps * p.channels + 1) * p.nr,
+        )

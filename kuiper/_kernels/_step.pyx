@@ -1,5 +1,9 @@
 """The base class of all prepared kernel calls."""
 
+from cython.parallel cimport prange
+from libc.stdint cimport uintptr_t
+from libc.stdlib cimport calloc, free
+
 
 cdef class Step:
     """One prepared kernel call; subclasses fill `run` and `params` when they are made."""
@@ -15,3 +19,26 @@ cdef class Step:
         r.slot = value.slot
         r.offset = value.offset_bytes
         return r
+
+
+def run_alone(Step step not None, arrays, int n_threads):
+    """Run one step on arrays, without a plan.
+
+    Parameters
+    ----------
+    step : Step
+        Made of values over the slots 0, 1, ...
+    arrays : sequence of numpy.ndarray
+        What the slots hold.
+    n_threads : int
+        In how many shares, one thread each.
+    """
+    cdef Py_ssize_t i, part, parts = min(n_threads, step.max_parts)
+    cdef char** slots = <char**> calloc(len(arrays), sizeof(char*))
+    if slots == NULL:
+        raise MemoryError
+    for i, array in enumerate(arrays):
+        slots[i] = <char*> <uintptr_t> array.__array_interface__["data"][0]
+    for part in prange(parts, nogil=True, num_threads=n_threads, schedule="static", chunksize=1):
+        step.run(step.params, slots, part, parts)
+    free(slots)

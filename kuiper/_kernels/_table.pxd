@@ -56,6 +56,17 @@ ctypedef void (*gather_fn)(
     Py_ssize_t offset_stride, float* field,
 ) noexcept nogil
 
+# Winograd F(4x4, 3x3), one tile, all channels.  Input: 36 pixels (row by row) -> v[f * stride + c].
+# Output: m[f * stride + c] -> the first rows x columns of 4x4 pixels, plus bias and residual, clamped.
+ctypedef void (*wino_input_fn)(
+    Py_ssize_t channels, const float* const* pixels, float* v, Py_ssize_t stride
+) noexcept nogil
+ctypedef void (*wino_output_fn)(
+    Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
+    float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
+    const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
+) noexcept nogil
+
 cdef enum:
     MAX_UNARY = 64
 
@@ -76,5 +87,7 @@ ctypedef struct kernels_t:
     dwconv_fn dwconv
     # receptive fields of images with few channels
     gather_fn gather
+    wino_input_fn wino_input
+    wino_output_fn wino_output
     # elementwise functions of one tensor, by number
     unary_fn[MAX_UNARY] unary

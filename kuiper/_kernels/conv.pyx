@@ -15,16 +15,18 @@ All of them read channels-last images and none builds an im2col matrix.
 
 import numpy as np
 
-from cython.parallel cimport prange
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
-from kuiper._kernels._step cimport Step, at, ref_t, share_start, step_fn
+from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport kernels_t
 
+from kuiper._kernels._pack import pack_panels
+from kuiper._kernels._step import run_alone
 from kuiper._value import Buffer, Value, channels_last_strides
+from kuiper.errors import InputError
 
 
 # -- geometry ----------------------------------------------------------------------------------
@@ -231,7 +233,7 @@ cdef class ConvStep(Step):
         self.run = conv_run
         self.params = &self.p
         self.kind = "conv"
-        tiles = -(-window.max_pixels // active().mr) * groups * -(-out_channels // active().nr)
+        tiles = ceil_div(window.max_pixels, active().mr) * groups * ceil_div(out_channels, active().nr)
         self.max_parts = max(tiles, 1)
 
 
@@ -373,7 +375,7 @@ cdef class GatherConvStep(Step):
         self.run = gather_run
         self.params = &self.p
         self.kind = "conv_gather"
-        self.max_parts = max(-(-window.max_pixels // active().mr), 1)
+        self.max_parts = max(ceil_div(window.max_pixels, active().mr), 1)
 
 
 cdef inline void gather_edge(
@@ -514,7 +516,7 @@ cdef class DepthwiseStep(Step):
         self.run = depthwise_run
         self.params = &self.p
         self.kind = "conv_depthwise"
-        self.max_parts = max(-(-window.max_pixels // active().dw_m), 1)
+        self.max_parts = max(ceil_div(window.max_pixels, active().dw_m), 1)
 
 
 cdef void depthwise_run(
@@ -554,3 +556,74 @@ cdef void depthwise_run(
             p.post.lo, p.post.hi,
         )
         post_tile(&p.post, m, p.channels, y_tile, w.y_pitch, r_tile, p.post.residual_pitch)
+
+
+# -- the kernel alone --------------------------------------------------------------------------
+
+def conv2d(const float[:, :, :, ::1] x, const float[:, :, :, ::1] weight, bias=None, *,
+           stride=(1, 1), padding=(0, 0), dilation=(1, 1), int groups=1, int n_threads=1):
+    """Convolve channels-last images, without graph or plan: to learn from, to test and to measure.
+
+    Parameters
+    ----------
+    x : array, shape (n, height, width, in_channels), float32
+    weight : array, shape (out_channels, in_channels / groups, kernel_h, kernel_w), float32
+        PyTorch's order.
+    bias : array, shape (out_channels,), float32, optional
+    stride, padding, dilation : (int, int)
+    groups : int
+    n_threads : int
+
+    Returns
+    -------
+    numpy.ndarray, shape (n, out_height, out_width, out_channels), float32
+
+    Raises
+    ------
+    InputError
+        If extents do not fit each other.
+    """
+    cdef Py_ssize_t out_channels = weight.shape[0], in_channels = weight.shape[1]
+    cdef Py_ssize_t kernel_h = weight.shape[2], kernel_w = weight.shape[3]
+    cdef Py_ssize_t n = x.shape[0], height = x.shape[1], width = x.shape[2]
+    if groups < 1 or x.shape[3] != in_channels * groups or out_channels % groups:
+        raise InputError(
+            f"x has {x.shape[3]} channels and weight shape {np.shape(weight)}, which do not "
+            f"fit {groups} groups"
+        )
+    if min(*stride, *dilation) < 1 or min(padding) < 0 or n_threads < 1 or kernel_h * kernel_w == 0:
+        raise InputError("stride, dilation, kernel and n_threads must be >= 1, padding >= 0")
+    if bias is not None and np.shape(bias) != (out_channels,):
+        raise InputError(f"bias has shape {np.shape(bias)}, expected ({out_channels},)")
+    out_h = (height + 2 * padding[0] - dilation[0] * (kernel_h - 1) - 1) // stride[0] + 1
+    out_w = (width + 2 * padding[1] - dilation[1] * (kernel_w - 1) - 1) // stride[1] + 1
+    if out_h < 1 or out_w < 1 or n < 1:
+        raise InputError(f"the output would have shape {(n, out_h, out_w, out_channels)}")
+    by_tap = np.asarray(weight).reshape(out_channels, in_channels, -1).transpose(0, 2, 1)
+    size = out_channels // groups
+    packed = np.concatenate([
+        pack_panels(
+            by_tap[g * size:(g + 1) * size], None if bias is None else bias[g * size:(g + 1) * size]
+        ).ravel()
+        for g in range(groups)
+    ])
+    y = np.empty((n, out_h, out_w, out_channels), np.float32)
+    taps = [
+        (u * dilation[0] - padding[0], v * dilation[1] - padding[1])
+        for u in range(kernel_h) for v in range(kernel_w)
+    ]
+    scratch_bytes = 8 * active().mr * len(taps)
+    images = [
+        Value(Buffer(slot, 0, "input"), shape, channels_last_strides(shape))
+        for slot, shape in enumerate(((n, x.shape[3], height, width), (n, out_channels, out_h, out_w)))
+    ]
+    flat = [
+        Value(Buffer(slot, 0, "input"), (count,), (1,), dtype=dtype)
+        for slot, count, dtype in ((2, packed.size, "f4"), (3, n_threads * scratch_bytes, "u1"))
+    ]
+    window = Window(images[0], images[1], stride, (1, 1), [(0, 0, out_h, out_w, taps, 0)])
+    step = ConvStep(
+        images[0], flat[0], images[1], window, groups, in_channels, size, flat[1], scratch_bytes
+    )
+    run_alone(step, [np.asarray(x), y, packed, np.empty(n_threads * scratch_bytes, np.uint8)], n_threads)
+    return y

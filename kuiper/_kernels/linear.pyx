@@ -3,12 +3,17 @@
 import numpy as np
 
 from libc.math cimport INFINITY
-from libc.string cimport memcpy, memset
 
 from kuiper._kernels._dispatch cimport active
+from kuiper._kernels._pack cimport pack_panel
 from kuiper._kernels._post cimport make_post, post_t, post_tile
-from kuiper._kernels._step cimport Step, at, ref_t, share_start
+from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport MAX_MR, kernels_t
+
+from kuiper._kernels._pack import pack_panels
+from kuiper._kernels._step import run_alone
+from kuiper._value import Buffer, Value, contiguous_strides
+from kuiper.errors import InputError
 
 cdef struct linear_t:
     const kernels_t* kernels
@@ -53,7 +58,7 @@ cdef class LinearStep(Step):
         self.kind = "linear"
         self.flops = 2.0 * x.size * self.p.columns
         self.bytes = x.n_bytes + weight.n_bytes + y.n_bytes
-        tiles = -(-self.p.rows // active().mr) * -(-self.p.columns // active().nr)
+        tiles = ceil_div(self.p.rows, active().mr) * ceil_div(self.p.columns, active().nr)
         self.max_parts = max(tiles, 1)
 
 
@@ -172,7 +177,7 @@ cdef class MatmulStep(Step):
             self.p.a_batch[i], self.p.b_batch[i] = a.strides[i], b.strides[i]
             self.p.y_batch[i] = y.strides[i]
             self.p.batch *= y.shape[i]
-        panels = -(-self.p.columns // active().nr)
+        panels = ceil_div(self.p.columns, active().nr)
         # Few matrices and few columns: several parts pack the same panel for rows of their own.
         self.p.row_blocks = 1
         if self.p.batch * panels < 16:
@@ -183,25 +188,6 @@ cdef class MatmulStep(Step):
         self.flops = 2.0 * y.size * self.p.depth
         self.bytes = a.n_bytes + b.n_bytes + y.n_bytes
         self.max_parts = max(self.p.batch * panels * self.p.row_blocks, 1)
-
-
-cdef inline void pack_panel(
-    const float* b, Py_ssize_t depth, Py_ssize_t n, Py_ssize_t nr,
-    Py_ssize_t row, Py_ssize_t column, float* panel,
-) noexcept nogil:
-    """Pack n columns of b behind a row of zero biases."""
-    cdef Py_ssize_t k, j
-    memset(panel, 0, nr * sizeof(float))
-    panel += nr
-    if n < nr:
-        memset(panel, 0, depth * nr * sizeof(float))
-    if column == 1:
-        for k in range(depth):
-            memcpy(panel + k * nr, b + k * row, n * sizeof(float))
-    else:
-        for j in range(n):
-            for k in range(depth):
-                panel[k * nr + j] = b[k * row + j * column]
 
 
 cdef void matmul_run(
@@ -224,6 +210,7 @@ cdef void matmul_run(
     cdef Py_ssize_t nr = kernels.nr, mr = kernels.mr, panels = (p.columns + nr - 1) // nr
     cdef Py_ssize_t items = p.batch * panels * p.row_blocks
     cdef Py_ssize_t q, index, rest, place, block, first, last, tiles, t, start, m, n, i, packed = -1
+    cdef Py_ssize_t no_offset = 0
     cdef int axis
     for q in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
         block, index = q % p.row_blocks, q // p.row_blocks % panels
@@ -240,7 +227,8 @@ cdef void matmul_run(
         if q // p.row_blocks != packed:
             packed = q // p.row_blocks
             pack_panel(
-                b + index * nr * p.b_column, p.depth, n, nr, p.b_row, p.b_column, panel
+                b + index * nr * p.b_column, p.b_column, 1, &no_offset, p.depth, p.b_row, NULL, n,
+                nr, panel,
             )
         first = p.rows * block // p.row_blocks
         last = p.rows * (block + 1) // p.row_blocks
@@ -255,3 +243,42 @@ cdef void matmul_run(
                 y + start * p.y_stride + index * nr, p.y_stride, n, NULL, 0,
                 -INFINITY, INFINITY,
             )
+
+
+# -- the kernel alone --------------------------------------------------------------------------
+
+def linear(const float[:, ::1] x, const float[:, ::1] weight, bias=None, *, int n_threads=1):
+    """Multiply rows by a weight, without graph or plan: to learn from, to test and to measure.
+
+    Parameters
+    ----------
+    x : array, shape (rows, in_features), float32
+    weight : array, shape (out_features, in_features), float32
+        PyTorch's order.
+    bias : array, shape (out_features,), float32, optional
+    n_threads : int
+
+    Returns
+    -------
+    numpy.ndarray, shape (rows, out_features), float32
+
+    Raises
+    ------
+    InputError
+        If extents do not fit each other.
+    """
+    if x.shape[1] != weight.shape[1] or n_threads < 1:
+        raise InputError(
+            f"x has shape {np.shape(x)} and weight {np.shape(weight)}; their last axes "
+            "must agree, and n_threads must be >= 1"
+        )
+    if bias is not None and np.shape(bias) != (weight.shape[0],):
+        raise InputError(f"bias has shape {np.shape(bias)}, expected ({weight.shape[0]},)")
+    packed = pack_panels(np.asarray(weight)[:, np.newaxis, :], bias, n_threads)
+    y = np.empty((x.shape[0], weight.shape[0]), np.float32)
+    values = [
+        Value(Buffer(slot, 0, "input"), array.shape, contiguous_strides(array.shape))
+        for slot, array in enumerate((np.asarray(x), packed, y))
+    ]
+    run_alone(LinearStep(*values), [np.asarray(x), packed, y], n_threads)
+    return y

@@ -14,7 +14,16 @@ values, never the planner: what they need of it comes in as the `Binder`.
 
 from __future__ import annotations
 
-from kuiper.ops import activation, convolution, elementwise, graph, linear, pooling, shape  # noqa: F401
+from kuiper.ops import (  # noqa: F401
+    activation,
+    batch_norm,
+    convolution,
+    elementwise,
+    graph,
+    linear,
+    pooling,
+    shape,
+)
 from kuiper.ops._record import Record, find_record, record, registered_types
 
 __all__ = ["Record", "find_record", "record", "registered_types"]

@@ -49,6 +49,8 @@ class Post:
 
 
 def _function(name: str, parameters: tuple[float, ...]) -> tuple[int, float, float]:
+    if name == "relu6":
+        name, parameters = "clamp", (0.0, 6.0)
     p0, p1 = (*parameters, 0.0, 0.0)[:2]
     return elementwise.unary_number(name), p0, p1
 

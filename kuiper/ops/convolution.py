@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kuiper._kernels import _dispatch, _pack, conv
+from kuiper._kernels import _dispatch, _pack, conv, winograd
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._post import make_post, residual_value
@@ -15,6 +15,13 @@ __all__ = ["Conv", "ConvTranspose"]
 
 # Below this many input channels a tap is too short a loop: receptive fields are gathered instead.
 GATHER_CHANNELS = 8
+
+# Per core, of machines that kuiper meets; used in estimates only.
+L2_BYTES = 1 << 20
+
+# Above this, Winograd's intermediate matrices leave the caches, and blocks of tiles do better.
+STAGED_BYTES = 6 << 20
+WINOGRAD_BLOCK = 28
 
 
 def _names(*patterns: str) -> tuple[str, ...]:
@@ -36,9 +43,7 @@ class _Geometry:
         self.kernel = lead + tuple(a.weight.shape[2:])
         self.stride = lead + _per_axis(a.stride, spatial)
         self.dilation = lead + _per_axis(a.dilation, spatial)
-        if getattr(a, "pads", None) is not None:
-            sides = [a.pads[:2], a.pads[2:]]
-        elif a.padding == "valid":
+        if a.padding == "valid":
             sides = [(0, 0)] * spatial
         elif a.padding == "same":
             # The odd one goes to the far side, as in PyTorch.
@@ -47,6 +52,9 @@ class _Geometry:
                 for d, k in zip(self.dilation[2 - spatial :], self.kernel[2 - spatial :], strict=True)
             ]
             sides = [(total // 2, total - total // 2) for total in totals]
+        elif len(a.padding) == 2 * spatial:
+            # Both sides of each axis, last axis first, as F.pad has them.
+            sides = [a.padding[2 * i : 2 * i + 2] for i in reversed(range(spatial))]
         else:
             sides = [(p, p) for p in _per_axis(a.padding, spatial)]
         sides = [(0, 0)] * (2 - spatial) + sides
@@ -95,8 +103,8 @@ def _check_weight(a, spatial: int, in_axis: int) -> None:
         items = getattr(a, name, None)
         if items is not None and len(items) not in (1, spatial):
             raise ShapeError(f"'{name}' is {items}, expected {spatial} integers")
-    if not isinstance(a.padding, str) and len(a.padding) not in (1, spatial):
-        raise ShapeError(f"'padding' is {a.padding}, expected {spatial} integers")
+    if not isinstance(a.padding, str) and len(a.padding) not in (1, spatial, 2 * spatial):
+        raise ShapeError(f"'padding' is {a.padding}, expected {spatial} or {2 * spatial} integers")
     if a.bias is not None and a.bias.shape != (out_channels,):
         raise ShapeError(f"'bias' has shape {a.bias.shape}, expected ({out_channels},)")
     if a.input.rank not in (spatial + 1, spatial + 2):
@@ -116,15 +124,20 @@ def _check_weight(a, spatial: int, in_axis: int) -> None:
 
 
 class _Filters:
-    """The weight and bias of a convolution, read and widened only when they are packed."""
+    """The weight and bias of a convolution, read and widened only when they are packed.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of the weight, with two spatial axes.
+    is_constant : bool
+        Whether they are known while planning.
+    """
 
     def __init__(self, a, shape):
-        for name in ("weight", "bias"):
-            value = getattr(a, name)
-            if value is not None and value.constant is None:
-                raise ShapeError(f"'{name}' is computed at run time, expected a constant")
         self._weight, self._bias = a.weight, a.bias
         self.shape = shape
+        self.is_constant = all(v is None or v.constant is not None for v in (a.weight, a.bias))
 
     def weight(self) -> np.ndarray:
         return np.asarray(self._weight.constant, np.float32).reshape(self.shape)
@@ -160,8 +173,6 @@ class Conv(Record):
         *_COMMON,
         Ints("padding", default=(0,), minimum=0, words=("same", "valid")),
         Str("padding_mode", ("zeros", "reflect", "replicate", "circular"), "zeros"),
-        # Made by passes: top, bottom, left, right instead of `padding`.
-        Ints("pads", 4, None, minimum=0, nullable=True),
     )
     layout = "channels_last"
     post_ops = True
@@ -202,8 +213,19 @@ class Conv(Record):
         ]
         size = (image.shape[2], image.shape[3])
         out_channels, in_channels = filters.shape[:2]
-        if a.groups == x.shape[1] == out_channels and a.groups > 1:
+        if not filters.is_constant:
+            x = b.channels_last(x)
+            packed, offsets = _pack_at_run_time(
+                b, a, filters, a.groups, [list(np.ndindex(geometry.kernel))], by_column=True
+            )
+            step = _implicit(
+                b, x, image, packed, [(0, 0, *size, taps, offsets[0])], geometry.stride, (1, 1),
+                a.groups, in_channels, out_channels // a.groups, post,
+            )  # fmt: skip
+        elif a.groups == x.shape[1] == out_channels and a.groups > 1:
             step = _depthwise(b, x, image, filters, taps, geometry, size, post)
+        elif _winograd_pays(geometry, a.groups, filters.shape, size):
+            step = _winograd(b, x, image, filters, (top, left), post)
         elif a.groups == 1 and x.shape[1] <= GATHER_CHANNELS:
             step = _gathered(b, x, image, filters, (top, left), geometry, size, post)
         else:
@@ -280,6 +302,42 @@ def _pack_groups(weights, bias, groups: int) -> np.ndarray:
     return np.concatenate(parts, out=packed)
 
 
+def _panel_offsets(tap_lists, groups: int, in_channels: int, out_channels: int) -> list[int]:
+    """Return where the panels of each phase start, and where the last ones end, in elements."""
+    panels = groups * _pack.n_panels(out_channels)
+    sizes = [panels * _pack.panel_floats(len(taps) * in_channels) for taps in tap_lists]
+    return np.cumsum([0, *sizes]).tolist()
+
+
+def _pack_at_run_time(b, a, filters, groups: int, tap_lists, by_column: bool):
+    """Add the steps that pack a computed weight; return the panels and where each phase starts.
+
+    `by_column` tells whether the first axis of the weight counts filters (convolution) or input
+    channels (transposed).
+    """
+    weight = b.contiguous(a.weight)
+    bias = None if a.bias is None else b.contiguous(a.bias)
+    first, second, kernel_h, kernel_w = filters.shape
+    taps = kernel_h * kernel_w
+    if by_column:
+        out_channels, in_channels = first // groups, second
+        strides = (out_channels * second * taps, second * taps, taps)
+    else:
+        in_channels, out_channels = first // groups, second
+        strides = (in_channels * second * taps, taps, second * taps)
+    offsets = _panel_offsets(tap_lists, groups, in_channels, out_channels)
+    packed = b.temporary((offsets[-1],))
+    for phase_taps, start, end in zip(tap_lists, offsets, offsets[1:], strict=False):
+        places = np.array([u * kernel_w + v for u, v in phase_taps] or [0], np.intp)
+        b.step(
+            _pack.PackStep(
+                weight, bias, packed.narrow(0, start, end - start), b.constant(places), groups,
+                out_channels, len(phase_taps), in_channels, strides,
+            )
+        )  # fmt: skip
+    return packed, offsets
+
+
 def _implicit(b, x, image, packed, phases, in_step, out_step, groups, in_channels, out_channels, post):
     window = conv.Window(x, image, in_step, out_step, phases)
     scratch_bytes = _round(8 * _dispatch.tile()[0] * window.max_taps)
@@ -336,6 +394,53 @@ def _gathered(b, x, image, filters, origin, geometry, size, post):
         x, packed, image, window, offsets, unit, run, out_channels, b.scratch(scratch_bytes),
         scratch_bytes, post,
     )  # fmt: skip
+
+
+def _winograd_pays(geometry, groups: int, shape, size) -> bool:
+    """Estimate whether Winograd is faster than direct convolution.
+
+    It does 36 multiplications for each tile of 16 outputs instead of 144, but reads four times the
+    weights, which small planes of many channels do not amortise.  The estimate knows neither the
+    batch nor the number of threads: results must not depend on them.
+    """
+    out_channels, in_channels = shape[:2]
+    if geometry.kernel != (3, 3) or groups != 1 or min(in_channels, out_channels) < 16:
+        return False
+    if geometry.stride != (1, 1) or geometry.dilation != (1, 1):
+        return False
+    tiles = -(-size[0] // 4) * -(-size[1] // 4)
+    # Cycles of one core per pair of channels: two FMAs on full vectors a cycle; the transforms;
+    # the weights from the L3 cache or memory, where they exceed the L2 cache.
+    lanes = _dispatch.lanes()
+    direct = 9 * size[0] * size[1] / (2 * lanes)
+    products = 36 * tiles / (2 * lanes)
+    transforms = 250 * tiles / lanes * (1 / in_channels + 1 / out_channels)
+    weight_bytes = 4 * 36 * in_channels * out_channels
+    reading = 4 * 36 / 14 if weight_bytes > L2_BYTES else 0
+    return products + transforms + reading < 0.9 * direct
+
+
+def _winograd(b, x, image, filters, padding, post):
+    """Bind a Winograd convolution: the last step is returned, those ahead of it are added."""
+    x = b.channels_last(x)
+    n, out_channels, height, width = image.shape
+    in_channels = x.shape[1]
+    weight = b.packed("winograd", lambda: winograd.pack_winograd(filters.weight()))
+    bias = filters.bias()
+    bias = b.constant(np.zeros(out_channels, np.float32) if bias is None else bias)
+    tiles = -(-height // 4) * -(-width // 4) * n
+    floats = 36 * tiles * (in_channels + out_channels)
+    if 4 * floats > STAGED_BYTES:
+        block = WINOGRAD_BLOCK
+        v = b.scratch(4 * 36 * block * in_channels)
+        m = b.scratch(4 * 36 * block * out_channels)
+        return winograd.WinogradStep(x, weight, bias, image, v, m, block, padding, post)
+    v = b.temporary((36, tiles, in_channels))
+    m = b.temporary((36, tiles, out_channels))
+    operands = (x, weight, bias, image, v, m, padding)
+    b.step(winograd.WinogradStageStep(0, *operands))
+    b.step(winograd.WinogradStageStep(1, *operands))
+    return winograd.WinogradStageStep(2, *operands, post)
 
 
 def _round(n_bytes: int) -> int:
@@ -418,14 +523,15 @@ class ConvTranspose(Record):
             ]
             return _pack_groups(parts, filters.bias(), groups)
 
-        per_panel = [len(taps) * in_channels for taps in tap_lists]
-        offsets = np.cumsum(
-            [0] + [groups * _pack.n_panels(out_channels) * _pack.panel_floats(d) for d in per_panel]
-        ).tolist()
+        if filters.is_constant:
+            packed = b.packed("conv_transpose", pack)
+            offsets = _panel_offsets(tap_lists, groups, in_channels, out_channels)
+        else:
+            packed, offsets = _pack_at_run_time(b, a, filters, groups, tap_lists, by_column=False)
         phases = [(*phase, offset) for phase, offset in zip(phases, offsets, strict=False)]
         step = _implicit(
-            b, x, image, b.packed("conv_transpose", pack), phases, (1, 1), geometry.stride, groups,
-            in_channels, out_channels, post,
+            b, x, image, packed, phases, (1, 1), geometry.stride, groups, in_channels, out_channels,
+            post,
         )  # fmt: skip
         step.kind = "conv_transpose"
         step.flops = 2.0 * x.size * a.weight.size / a.weight.shape[0]

@@ -19,6 +19,7 @@ import numpy as np
 
 from kuiper._value import TensorSpec
 from kuiper.ir import Attribute, Graph, Operand, Operator
+from kuiper.ops.batch_norm import scale_and_shift
 from kuiper.passes._match import is_float32, only_reader, take_over_output
 
 __all__ = ["fold_batch_norm"]
@@ -50,10 +51,9 @@ def fold_batch_norm(graph: Graph, specs: dict[Operand, Any]) -> None:
 
 def _affine(op: Operator) -> tuple[np.ndarray, np.ndarray]:
     """Return (scale, shift) per channel, in float64."""
-    values = {key: a.numpy().astype(np.float64) for key, a in op.attributes.items()}
-    scale = values.get("weight", 1.0) / np.sqrt(values["running_var"] + op.params.get("eps", 1e-5))
-    shift = values.get("bias", 0.0) - values["running_mean"] * scale
-    return scale, shift
+    names = ("running_mean", "running_var", "weight", "bias")
+    values = [op.attributes[n].numpy() if n in op.attributes else None for n in names]
+    return scale_and_shift(*values, op.params.get("eps", 1e-5))
 
 
 def _into_weights(graph, producer: Operator, norm: Operator, scale, shift) -> None:

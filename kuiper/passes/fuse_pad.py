@@ -2,7 +2,7 @@
 
 ::
 
-    nn.ZeroPad2d pad  1 1 x y padding=(0,1,0,1)        nn.Conv2d conv 1 1 x z pads=(0,1,0,1)
+    nn.ZeroPad2d pad  1 1 x y padding=(0,1,0,1)       nn.Conv2d conv 1 1 x z padding=(0,1,0,1)
     nn.Conv2d    conv 1 1 y z padding=(0,0)
 
 pnnx does this itself where both sides of an axis are padded alike; MobileNets in TensorFlow's style
@@ -30,16 +30,16 @@ def fuse_pad(graph: Graph, specs: dict[Operand, Any]) -> None:
         conv = only_reader(op.outputs[0])
         if sides is None or conv is None or conv.type != "nn.Conv2d" or conv.inputs[0] is not op.outputs[0]:
             continue
-        if conv.params.get("padding_mode", "zeros") != "zeros" or "pads" in conv.params:
+        if conv.params.get("padding_mode", "zeros") != "zeros":
             continue
         padding = arguments_of(conv, specs).padding
-        if isinstance(padding, str):
+        if isinstance(padding, str) or len(padding) > 2:
             continue
-        top, left = padding if len(padding) == 2 else (padding[0],) * 2
-        x_left, x_right, x_top, x_bottom = sides
+        height, width = padding if len(padding) == 2 else padding * 2
+        own = (width, width, height, height)
         conv.params = {
-            **{key: value for key, value in conv.params.items() if key != "padding"},
-            "pads": (top + x_top, top + x_bottom, left + x_left, left + x_right),
+            **conv.params,
+            "padding": tuple(mine + theirs for mine, theirs in zip(own, sides, strict=True)),
         }
         graph.replace_uses(op.outputs[0], op.inputs[0])
         graph.remove_operator(op)

@@ -259,8 +259,8 @@ cdef class Archive:
             )
         if count > nbytes // CENTRAL_BYTES:
             raise self._error(
-                f"the end record promises {count} entries; the directory has room for "
-                f"{nbytes // CENTRAL_BYTES}"
+                f"the end record promises {plural(count, 'entry', 'entries')}; the directory "
+                f"has room for {nbytes // CENTRAL_BYTES}"
             )
         self._read_entries(first, end, count)
         return 0
@@ -304,7 +304,8 @@ cdef class Archive:
             spans.append((header.offset, data + header.nbytes, f"entry '{name}'"))
         if at != end:
             raise self._error(
-                f"the directory has {end - at} bytes behind its {count} entries, at byte {at}"
+                f"the directory has {end - at} bytes behind its "
+                f"{plural(count, 'entry', 'entries')}, at byte {at}"
             )
         # Entries follow each other without gap: no byte belongs to two, none to nobody.
         spans.sort()

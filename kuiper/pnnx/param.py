@@ -153,8 +153,10 @@ def build(parsed: ParsedParam, attributes: Mapping[str, Attribute]) -> Graph:
 
 
 class _Parser:
-    """Parses one file.  Lines and tokens stay bytes until needed, so that only ASCII blanks
-    separate them: `str.split` would also cut names at blanks of Unicode.
+    """The state of parsing one file.
+
+    Lines are split while they are bytes, since `str.split` would also cut names at blanks of
+    Unicode.
     """
 
     def __init__(self, data: bytes, filename: str):
@@ -546,25 +548,32 @@ def _format_operator(operator: Operator) -> str:
         f"{check('type', operator.type):<24} {check('name', operator.name):<24} "
         f"{len(inputs)} {len(outputs)}"
     ]
-    words += [check("operand name", operand.name) for operand in (*inputs, *outputs)]
+    words += [check("operand name", operand.name, "=") for operand in (*inputs, *outputs)]
     for key, value in sorted(operator.params.items()):
         check("parameter name", key, "=@$#")
+        if key == "expr":
+            words.append(f"expr={check('expression', value)}")
+            continue
         try:
-            if key == "expr":
-                text = check("expression", value)
-            else:
-                text = values.format(value)
+            words.append(f"{key}={values.format(value)}")
         except (TypeError, ValueError) as error:
             raise GraphError(f"{operator.label}: parameter '{key}': {error}") from None
-        words.append(f"{key}={text}")
     for key, attribute in sorted(operator.attributes.items()):
         words.append(f"@{check('attribute name', key, '=')}={format_tensor(attribute)}")
+    unkeyed = set()
     for key, operand in zip(operator.input_keys, inputs, strict=True):
-        if key is not None:
-            words.append(f"${check('input key', key, '=')}={operand.name}")
+        if key is None:
+            unkeyed.add(operand)
+            continue
+        if operand in unkeyed:
+            raise GraphError(
+                f"{operator.label}: the input key '{key}' cannot be written; a reader would give "
+                f"it to the earlier input that also is operand '{operand.name}'"
+            )
+        words.append(f"${check('input key', key, '=')}={operand.name}")
     for operand in (*inputs, *outputs):
         if operand.shape is not None:
-            words.append(f"#{check('operand name', operand.name, '=')}={format_tensor(operand)}")
+            words.append(f"#{operand.name}={format_tensor(operand)}")
     return " ".join(words)
 
 

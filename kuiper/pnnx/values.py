@@ -167,6 +167,7 @@ def format(value: Any) -> str:
 
     Floats are written as current pnnx writes them: plain between 1e-4 and 1e6 (``2.0``), else
     with an exponent (``1.000000e-5``); in the shortest digits that give back the same double.
+    Complex numbers keep the older form (``1.000000e+00+-2.000000e+00j``).
     NaN, which equals nothing, reads back as NaN; an empty list reads back as None.
 
     Parameters
@@ -211,7 +212,7 @@ def _format(value: Any, depth: int) -> str:
     if isinstance(value, float):
         return _format_float(value)
     if isinstance(value, complex):
-        return f"{_format_float(value.real)}+{_format_float(value.imag)}j"
+        return f"{_format_part(value.real)}+{_format_part(value.imag)}j"
     if isinstance(value, str):
         return value
     if isinstance(value, (tuple, list)):
@@ -231,6 +232,12 @@ def _format_element(item: Any, depth: int) -> str:
             raise ValueError(f"the list element {item!r} cannot be written: {found} inside a list")
         return format(item)
     return _format(item, depth)
+
+
+def _format_part(value: float) -> str:
+    """Write one half of a complex number: pnnx has kept the "%e" of C for these."""
+    text = f"{value:.6e}"
+    return text if float(text) == value or math.isnan(value) else f"{value:.16e}"
 
 
 def _format_float(value: float) -> str:

@@ -24,7 +24,7 @@ from . import (
     shape,
     softmax,
 )
-from .graph import Node, read_graph, run_graph
+from .graph import Node, read_graph, run_graph, trace_graph
 from .registry import REFERENCES
 
 __all__ = [
@@ -44,4 +44,5 @@ __all__ = [
     "run_graph",
     "shape",
     "softmax",
+    "trace_graph",
 ]

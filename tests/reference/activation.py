@@ -12,7 +12,7 @@ from .registry import reference
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
-@reference("nn.ReLU", "F.relu")
+@reference("nn.ReLU", "F.relu", "torch.relu")
 def relu(input, **_):
     """max(x, 0), NaN kept."""
     return np.maximum(input, 0)
@@ -37,7 +37,7 @@ def prelu(input, weight, **_):
     return np.where(input > 0, input, slope * input)
 
 
-@reference("nn.Sigmoid", "F.sigmoid")
+@reference("nn.Sigmoid", "F.sigmoid", "torch.sigmoid")
 def sigmoid(input, **_):
     """1 / (1 + exp(-x)), written so that exp never overflows."""
     small = np.exp(-np.abs(input))
@@ -62,7 +62,7 @@ def silu(input, **_):
     return input * sigmoid(input)
 
 
-@reference("nn.Tanh", "F.tanh")
+@reference("nn.Tanh", "F.tanh", "torch.tanh")
 def tanh(input, **_):
     """Hyperbolic tangent."""
     return np.tanh(input)
@@ -101,8 +101,63 @@ def mish(input, **_):
     return input * np.tanh(np.logaddexp(0, input))
 
 
-@reference("torch.clamp")
+@reference("torch.clamp", "torch.clip", "Tensor.clamp")
 def clamp(input, min=None, max=None, **_):
     """Limit from below, above or both."""
     input = input if min is None else np.maximum(input, min)
     return input if max is None else np.minimum(input, max)
+
+
+@reference("nn.CELU", "F.celu")
+def celu(input, *, alpha, **_):
+    """Return x where x > 0, alpha * (exp(x / alpha) - 1) elsewhere."""
+    return np.where(input > 0, input, alpha * np.expm1(np.minimum(input, 0) / alpha))
+
+
+@reference("nn.SELU", "F.selu")
+def selu(input, **_):
+    """Scaled ELU; the two constants keep mean 0 and variance 1 through a network."""
+    alpha, scale = 1.6732632423543772848, 1.0507009873554804934
+    return scale * elu(input, alpha=alpha)
+
+
+@reference("nn.Hardshrink", "F.hardshrink")
+def hardshrink(input, *, lambd, **_):
+    """Zero where |x| <= lambd."""
+    return np.where(np.abs(input) <= lambd, 0, input)
+
+
+@reference("nn.Softshrink", "F.softshrink")
+def softshrink(input, *, lambd, **_):
+    """Move x by lambd towards zero, and no further."""
+    return np.sign(input) * np.maximum(np.abs(input) - lambd, 0)
+
+
+@reference("nn.Softsign", "F.softsign")
+def softsign(input, **_):
+    """Return x / (1 + |x|)."""
+    return input / (1 + np.abs(input))
+
+
+@reference("nn.Tanhshrink", "F.tanhshrink")
+def tanhshrink(input, **_):
+    """Return x - tanh(x)."""
+    return input - np.tanh(input)
+
+
+@reference("nn.Threshold", "F.threshold")
+def threshold(input, *, threshold, value, **_):
+    """Return x where x > threshold, `value` elsewhere."""
+    return np.where(input > threshold, input, value)
+
+
+@reference("nn.LogSigmoid", "F.logsigmoid")
+def logsigmoid(input, **_):
+    """Return log(1 / (1 + exp(-x)))."""
+    return -np.logaddexp(0, -input)
+
+
+@reference("nn.RReLU", "F.rrelu")
+def rrelu(input, *, lower, upper, **_):
+    """Leaky ReLU whose slope at inference is the middle of its range."""
+    return leaky_relu(input, negative_slope=(lower + upper) / 2)

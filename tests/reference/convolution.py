@@ -71,3 +71,37 @@ def conv_transpose2d(
     y = y.reshape(n, groups * group_out, spread_h, spread_w)
     y = y[:, :, padding[0] : spread_h - padding[0], padding[1] : spread_w - padding[1]]
     return y if isinstance(bias, bool) or bias is None else y + bias[:, None, None]
+
+
+@reference("nn.Conv1d", "F.conv1d")
+def conv1d(input, weight, bias=None, *, stride, padding, dilation, groups, **options):
+    """Convolve a plane of one row."""
+    y = conv2d(
+        input[:, :, None],
+        weight[:, :, None],
+        bias,
+        stride=(1, *stride),
+        padding=padding if isinstance(padding, str) else (0, *padding),
+        dilation=(1, *dilation),
+        groups=groups,
+        **options,
+    )
+    return y[:, :, 0]
+
+
+@reference("nn.ConvTranspose1d", "F.conv_transpose1d")
+def conv_transpose1d(
+    input, weight, bias=None, *, stride, padding, output_padding, dilation, groups, **_
+):
+    """Spread the values of one row."""
+    y = conv_transpose2d(
+        input[:, :, None],
+        weight[:, :, None],
+        bias,
+        stride=(1, *stride),
+        padding=(0, *padding),
+        output_padding=(0, *output_padding),
+        dilation=(1, *dilation),
+        groups=groups,
+    )
+    return y[:, :, 0]

@@ -17,7 +17,7 @@ import numpy as np
 
 from .registry import REFERENCES
 
-__all__ = ["Node", "read_graph", "run_graph"]
+__all__ = ["Node", "read_graph", "run_graph", "trace_graph"]
 
 _DTYPES = {
     "f16": "<f2",
@@ -115,30 +115,43 @@ def run_graph(
     prepare : callable, optional
         Applied to every input and attribute: by default floats are widened to float64.
     """
+    values = trace_graph(nodes, inputs, operators, prepare)
+    outputs = [values[node.inputs[0]] for node in nodes if node.type == "pnnx.Output"]
+    return _flatten(outputs)
+
+
+def trace_graph(
+    nodes: Sequence[Node],
+    inputs: Sequence[np.ndarray],
+    operators: Mapping[str, Callable] = REFERENCES,
+    prepare: Callable[[np.ndarray], Any] = _widen,
+) -> dict[str, Any]:
+    """Evaluate a graph as :func:`run_graph` does and return every operand by its name."""
     waiting = list(inputs)
     values: dict[str, Any] = {}
-    results: list[Any] = []
     for node in nodes:
         operands = [values[name] for name in node.inputs]
         if node.type == "pnnx.Input":
             values[node.outputs[0]] = prepare(waiting.pop(0))
-        elif node.type == "pnnx.Output":
-            results += _flatten(operands[0])
         elif node.type == "pnnx.Attribute":
             values[node.outputs[0]] = prepare(node.attributes["data"])
-        else:
-            positional = [v for v, key in zip(operands, node.keys, strict=True) if key is None]
-            named = dict(node.params)
-            named |= {key: prepare(array) for key, array in node.attributes.items()}
-            named |= {k: v for v, k in zip(operands, node.keys, strict=True) if k is not None}
-            if node.type == "pnnx.Expression":
-                positional, named = operands, {"expr": node.params["expr"]}
-            produced = operators[node.type](*positional, **named)
+        elif node.type != "pnnx.Output":
+            produced = _call(node, operands, operators[node.type], prepare)
             if len(node.outputs) == 1:
-                values[node.outputs[0]] = produced
-            else:
-                values.update(zip(node.outputs, produced, strict=True))
-    return results
+                produced = (produced,)
+            values.update(zip(node.outputs, produced, strict=True))
+    return values
+
+
+def _call(node: Node, operands: list, function: Callable, prepare: Callable) -> Any:
+    if node.type == "pnnx.Expression":
+        # Keywords may be left over from the operator it replaced: operands count by position.
+        return function(*operands, expr=node.params["expr"])
+    keyed = list(zip(operands, node.keys, strict=True))
+    named = dict(node.params)
+    named |= {key: prepare(array) for key, array in node.attributes.items()}
+    named |= {key: value for value, key in keyed if key is not None}
+    return function(*(value for value, key in keyed if key is None), **named)
 
 
 def _flatten(value: Any) -> list[Any]:

@@ -18,3 +18,15 @@ def linear(input, weight, bias=None, **_):
 def matmul(input, other, **_):
     """Matrix product with broadcasting over the leading axes."""
     return np.matmul(input, other)
+
+
+@reference("torch.mm", "torch.bmm")
+def mm(input, mat2, **_):
+    """Product of two matrices, or of two stacks of them."""
+    return np.matmul(input, mat2)
+
+
+@reference("torch.mv")
+def mv(input, vec, **_):
+    """Product of a matrix and a vector."""
+    return np.matmul(input, vec)

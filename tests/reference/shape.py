@@ -10,14 +10,14 @@ from .registry import reference
 OPEN = 2**31 - 1
 
 
-@reference("torch.flatten", "nn.Flatten")
+@reference("torch.flatten", "Tensor.flatten", "nn.Flatten")
 def flatten(input, *, start_dim=1, end_dim=-1, **_):
     """Merge the axes from `start_dim` to `end_dim`, both included."""
     start, end = start_dim % input.ndim, end_dim % input.ndim
     return input.reshape(*input.shape[:start], -1, *input.shape[end + 1 :])
 
 
-@reference("Tensor.reshape", "Tensor.view")
+@reference("Tensor.reshape", "Tensor.view", "torch.reshape")
 def reshape(input, *, shape, **_):
     """Give the elements, in their order, another shape."""
     extents = [int(n) for n in shape]
@@ -30,13 +30,13 @@ def permute(input, *, dims, **_):
     return input.transpose(dims)
 
 
-@reference("torch.transpose")
+@reference("torch.transpose", "Tensor.transpose")
 def transpose(input, *, dim0, dim1, **_):
     """Swap two axes."""
     return np.swapaxes(input, dim0, dim1)
 
 
-@reference("torch.squeeze")
+@reference("torch.squeeze", "Tensor.squeeze")
 def squeeze(input, *, dim=None, **_):
     """Drop axes of extent 1; an axis of another extent stays."""
     dims = range(input.ndim) if dim is None else dim if isinstance(dim, tuple) else (dim,)
@@ -44,13 +44,13 @@ def squeeze(input, *, dim=None, **_):
     return input.reshape([n for i, n in enumerate(input.shape) if not (i in gone and n == 1)])
 
 
-@reference("torch.unsqueeze")
+@reference("torch.unsqueeze", "Tensor.unsqueeze")
 def unsqueeze(input, *, dim, **_):
     """Insert an axis of extent 1."""
     return np.expand_dims(input, dim)
 
 
-@reference("torch.cat")
+@reference("torch.cat", "torch.concat")
 def cat(*tensors, dim, **_):
     """Join along an axis."""
     return np.concatenate(tensors, axis=dim)
@@ -62,13 +62,13 @@ def stack(*tensors, dim, **_):
     return np.stack(tensors, axis=dim)
 
 
-@reference("torch.chunk")
+@reference("torch.chunk", "Tensor.chunk")
 def chunk(input, *, chunks, dim, **_):
     """Cut into pieces of ceil(n / chunks); there may be fewer than `chunks`."""
     return split(input, split_size_or_sections=-(-input.shape[dim] // chunks), dim=dim)
 
 
-@reference("torch.split")
+@reference("torch.split", "Tensor.split")
 def split(tensor, *, split_size_or_sections, dim, **_):
     """Cut into pieces of one size, or of the sizes given."""
     sizes = split_size_or_sections
@@ -101,13 +101,13 @@ def slice_(input, **arguments):
     return input[tuple(index)]
 
 
-@reference("Tensor.select")
+@reference("Tensor.select", "torch.select")
 def select(input, *, dim, index, **_):
     """Take one place of an axis and drop the axis."""
     return np.take(input, int(index), axis=dim)
 
 
-@reference("nn.ChannelShuffle")
+@reference("nn.ChannelShuffle", "F.channel_shuffle", "torch.channel_shuffle")
 def channel_shuffle(input, *, groups, **_):
     """Deal the channels: (g, c/g) -> (c/g, g)."""
     n, channels, *rest = input.shape
@@ -115,7 +115,7 @@ def channel_shuffle(input, *, groups, **_):
     return np.swapaxes(y, 1, 2).reshape(input.shape)
 
 
-@reference("nn.PixelShuffle", "F.pixel_shuffle")
+@reference("nn.PixelShuffle", "F.pixel_shuffle", "torch.pixel_shuffle")
 def pixel_shuffle(input, *, upscale_factor, **_):
     """Turn r * r channels into an r times finer plane."""
     r = upscale_factor
@@ -123,3 +123,96 @@ def pixel_shuffle(input, *, upscale_factor, **_):
     y = input.reshape(n, channels // (r * r), r, r, height, width)
     y = y.transpose(0, 1, 4, 2, 5, 3)
     return y.reshape(n, channels // (r * r), height * r, width * r)
+
+
+@reference("nn.PixelUnshuffle", "F.pixel_unshuffle", "torch.pixel_unshuffle")
+def pixel_unshuffle(input, *, downscale_factor, **_):
+    """Turn an r times coarser plane into r * r channels."""
+    r = downscale_factor
+    n, channels, height, width = input.shape
+    y = input.reshape(n, channels, height // r, r, width // r, r)
+    y = y.transpose(0, 1, 3, 5, 2, 4)
+    return y.reshape(n, channels * r * r, height // r, width // r)
+
+
+@reference("Tensor.reshape_as", "Tensor.view_as")
+def reshape_as(input, other, **_):
+    """Take the shape of another tensor."""
+    return input.reshape(other.shape)
+
+
+@reference("Tensor.unflatten", "torch.unflatten", "nn.Unflatten")
+def unflatten(input, *, dim, sizes=None, unflattened_size=None, **_):
+    """Cut one axis into several."""
+    dim %= input.ndim
+    sizes = unflattened_size if sizes is None else sizes
+    return input.reshape(*input.shape[:dim], *sizes, *input.shape[dim + 1 :])
+
+
+@reference("torch.t", "Tensor.t")
+def t(input, **_):
+    """Transpose a matrix; a vector stays."""
+    return input.T
+
+
+@reference("Tensor.expand")
+def expand(input, *, sizes, **_):
+    """Repeat axes of extent 1 up to `sizes`; -1 keeps an axis."""
+    extents = (1,) * (len(sizes) - input.ndim) + input.shape
+    target = [old if new == -1 else int(new) for old, new in zip(extents, sizes, strict=True)]
+    return np.broadcast_to(input, target)
+
+
+@reference("Tensor.expand_as")
+def expand_as(input, other, **_):
+    """Repeat axes of extent 1 up to the shape of another tensor."""
+    return np.broadcast_to(input, other.shape)
+
+
+@reference("Tensor.repeat")
+def repeat(input, *, sizes, **_):
+    """Repeat the whole tensor along its axes, and along new ones in front."""
+    return np.tile(input, [int(n) for n in sizes])
+
+
+@reference("torch.tile", "Tensor.tile")
+def tile(input, *, dims, **_):
+    """As repeat; missing counts are 1."""
+    return np.tile(input, dims)
+
+
+@reference("torch.repeat_interleave", "Tensor.repeat_interleave")
+def repeat_interleave(input, *, repeats, dim=None, **_):
+    """Repeat every place on the spot."""
+    return np.repeat(input, repeats, axis=dim)
+
+
+@reference("torch.tensor_split", "Tensor.tensor_split")
+def tensor_split(input, *, dim, sections=None, indices=None, **_):
+    """Cut into `sections` pieces, the first ones one longer, or at `indices`."""
+    cuts = sections if indices is None else indices
+    return tuple(np.array_split(input, cuts, axis=dim))
+
+
+@reference("torch.unbind", "Tensor.unbind")
+def unbind(input, *, dim, **_):
+    """Take an axis apart."""
+    return tuple(np.moveaxis(input, dim, 0))
+
+
+@reference("torch.flip", "Tensor.flip")
+def flip(input, *, dims, **_):
+    """Reverse axes."""
+    return np.flip(input, dims)
+
+
+@reference("torch.roll", "Tensor.roll")
+def roll(input, *, shifts, dims=None, **_):
+    """Rotate along axes, or the flattened tensor where no axis is given."""
+    return np.roll(input, shifts if dims is not None else shifts[0], axis=dims)
+
+
+@reference("torch.narrow", "Tensor.narrow")
+def narrow(input, *, dim, start, length, **_):
+    """Take `length` places of an axis."""
+    return np.take(input, np.arange(int(start), int(start) + int(length)), axis=dim)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["assert_close", "assert_outputs"]
+__all__ = ["assert_close", "assert_outputs", "assert_same_bits"]
 
 
 def assert_close(actual, expected, rtol: float = 1e-5, what: str = "result") -> None:
@@ -81,3 +81,14 @@ def assert_outputs(
         raise AssertionError(f"{what}: {len(actual)} outputs, expected {len(expected)}")
     for number, (a, b) in enumerate(zip(actual, expected, strict=True)):
         assert_close(a, b, rtol, f"{what}: output {number}")
+
+
+def assert_same_bits(
+    actual: Sequence[np.ndarray], expected: Sequence[np.ndarray], what: str
+) -> None:
+    """Fail unless two results are the same to the last bit."""
+    __tracebackhide__ = True
+    for number, (a, b) in enumerate(zip(actual, expected, strict=True)):
+        if a.shape != b.shape or a.dtype != b.dtype or a.tobytes() != b.tobytes():
+            count = int((a != b).sum()) if a.shape == b.shape else "all"
+            raise AssertionError(f"{what}: output {number}: {count} of {a.size} elements differ")

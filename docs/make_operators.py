@@ -1,0 +1,64 @@
+"""Write docs/operators.md from the operator records of the installed kuiper.
+
+python docs/make_operators.py
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import kuiper
+from kuiper.ops._record import Record, find_record
+
+PAGE = Path(__file__).with_name("operators.md")
+
+HEAD = """\
+# Operators
+
+What `kuiper.supported_operators()` lists, {count} names for {records} operators, by family. Names
+in one row are spellings of the same operator. Arguments and defaults are PyTorch's; where a module
+and a function differ (a weight is an attribute here and an input there), either will do. An
+argument without a default is required.
+
+This page is written by `docs/make_operators.py` from the records in `kuiper/ops/`; do not edit it.
+"""
+
+
+def records() -> list[type[Record]]:
+    """Return every record once, in the order of families and of the source in them."""
+    found = {find_record(name) for name in kuiper.supported_operators()}
+    found.discard(None)  # operators that a user added have no row here
+    return sorted(found, key=lambda record: (record.__module__, source_line(record)))
+
+
+def source_line(record: type[Record]) -> int:
+    """Return the line on which a record begins."""
+    return inspect.getsourcelines(record)[1]
+
+
+def row(record: type[Record]) -> str:
+    """Return a record's row of the table."""
+    names = ", ".join(f"`{name}`" for name in record.types)
+    arguments = ", ".join(f"`{argument!r}`" for argument in record.arguments)
+    summary = (inspect.getdoc(record) or "").partition("\n\n")[0].replace("\n", " ")
+    return f"| {names} | {arguments} | {summary} |".replace("||", "\\|\\|")
+
+
+def page() -> str:
+    """Return the text of operators.md."""
+    lines = []
+    family = None
+    for record in records():
+        if record.__module__ != family:
+            family = record.__module__
+            title = (inspect.getmodule(record).__doc__ or family).partition("\n")[0].rstrip(".")
+            lines += ["", f"## {title}", "", "| names | arguments | |", "|---|---|---|"]
+        lines.append(row(record))
+    count = sum(len(record.types) for record in records())
+    return HEAD.format(count=count, records=len(records())) + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"{PAGE}: {len(records())} operators")

@@ -1,0 +1,29 @@
+# Packing: one panel of a matrix, from any strides to the order in which the GEMM tile reads it.
+
+from libc.string cimport memcpy, memset
+
+
+cdef inline void pack_panel(
+    const float* w, Py_ssize_t column_stride, Py_ssize_t n_taps, const Py_ssize_t* tap_offsets,
+    Py_ssize_t channels, Py_ssize_t channel_stride, const float* bias, Py_ssize_t count,
+    Py_ssize_t nr, float* panel,
+) noexcept nogil:
+    """Pack `count` columns: their biases (zeros where bias is NULL), then taps x channels rows of nr."""
+    cdef Py_ssize_t t, k, j
+    cdef const float* source
+    memset(panel, 0, nr * sizeof(float))
+    if bias != NULL:
+        memcpy(panel, bias, count * sizeof(float))
+    panel += nr
+    if count < nr:
+        memset(panel, 0, n_taps * channels * nr * sizeof(float))
+    for t in range(n_taps):
+        source = w + tap_offsets[t]
+        if column_stride == 1:
+            for k in range(channels):
+                memcpy(panel + k * nr, source + k * channel_stride, count * sizeof(float))
+        else:
+            for j in range(count):
+                for k in range(channels):
+                    panel[k * nr + j] = source[j * column_stride + k * channel_stride]
+        panel += channels * nr

@@ -1,0 +1,295 @@
+"""Winograd convolution F(4x4, 3x3): a quarter of the multiplications of a 3x3 convolution.
+
+Three stages: transform 6x6 patches of the input to 36 frequencies, multiply a matrix for each
+frequency (tiles x channels by channels x filters), transform the products back to 4x4 outputs.
+
+``WinogradStep``
+    Blocked: each part takes a few tiles through all stages inside its own workspace, which stays in
+    the L2 cache.  Best for large planes, where tiles are many.
+``WinogradStageStep``
+    Staged: one step for each stage.  The products are split by frequency, so each part reads only
+    its share of the transformed weights.  Best for small planes, where weights are the larger load.
+
+Both compute every output by the same operations in the same order.
+"""
+
+import numpy as np
+
+from libc.math cimport INFINITY
+
+from kuiper._kernels._dispatch cimport active
+from kuiper._kernels._post cimport make_post, post_t, post_tile
+from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels._table cimport MAX_MR, kernels_t
+
+from kuiper._kernels._pack import aligned_empty, n_panels, pack_panels
+
+cdef enum:
+    FREQUENCIES = 36
+    OUT = 4                      # a tile is OUT x OUT outputs
+
+# G of the filter transform U = G g G', from the same source as the other two matrices.
+G = np.array([[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]]) / 24.0
+
+
+def pack_winograd(weight):
+    """Transform and pack 3x3 filters.
+
+    Parameters
+    ----------
+    weight : numpy.ndarray, shape (out_channels, in_channels, 3, 3), float32
+
+    Returns
+    -------
+    numpy.ndarray, shape (36, panels, 1 + in_channels, nr), float32
+    """
+    out_channels, in_channels = weight.shape[:2]
+    # In float64 on blocks of filters: the transform is exact to float32, and memory stays small.
+    packed = aligned_empty((FREQUENCIES, n_panels(out_channels), 1 + in_channels, active().nr))
+    cdef Py_ssize_t f
+    u = np.empty((FREQUENCIES, out_channels, 1, in_channels), np.float32)
+    for start in range(0, out_channels, 64):
+        block = weight[start:start + 64].astype(np.float64)
+        half = np.tensordot(block, G, ([2], [1]))            # (o, c, v, i)
+        full = np.tensordot(half, G, ([2], [1]))             # (o, c, i, j)
+        u[:, start:start + 64, 0] = full.transpose(2, 3, 0, 1).reshape(
+            FREQUENCIES, block.shape[0], in_channels
+        )
+    for f in range(FREQUENCIES):
+        packed[f] = pack_panels(u[f], None)
+    return packed
+
+
+cdef struct winograd_t:
+    const kernels_t* kernels
+    ref_t x
+    ref_t weight
+    ref_t bias
+    ref_t y
+    ref_t v                      # transformed input
+    ref_t m                      # products
+    Py_ssize_t v_bytes           # of one part, when blocked
+    Py_ssize_t m_bytes
+    const float* zeros
+    Py_ssize_t n
+    Py_ssize_t in_h
+    Py_ssize_t in_w
+    Py_ssize_t x_pitch
+    Py_ssize_t out_h
+    Py_ssize_t out_w
+    Py_ssize_t y_pitch
+    Py_ssize_t in_channels
+    Py_ssize_t out_channels
+    Py_ssize_t pad_top
+    Py_ssize_t pad_left
+    Py_ssize_t tiles_h
+    Py_ssize_t tiles_w
+    Py_ssize_t block             # tiles that a part takes at a time, when blocked
+    int stage
+    post_t post
+
+
+cdef class _Winograd(Step):
+    """What both forms share: the parameters of :class:`WinogradStep`."""
+
+    cdef winograd_t p
+
+    cdef _fill(self, x, weight, bias, y, v, m, padding, post):
+        zeros = np.zeros(x.shape[1], np.float32)
+        cdef float[::1] zero_view = zeros
+        self.keep = zeros
+        self.p.kernels = active()
+        self.p.x, self.p.y, self.p.bias = self.ref(x), self.ref(y), self.ref(bias)
+        self.p.weight, self.p.v, self.p.m = self.ref(weight), self.ref(v), self.ref(m)
+        self.p.zeros = &zero_view[0]
+        self.p.n, self.p.in_channels, self.p.in_h, self.p.in_w = x.shape
+        _, self.p.out_channels, self.p.out_h, self.p.out_w = y.shape
+        self.p.x_pitch, self.p.y_pitch = x.pitch, y.pitch
+        self.p.pad_top, self.p.pad_left = padding
+        self.p.tiles_h = (self.p.out_h + OUT - 1) // OUT
+        self.p.tiles_w = (self.p.out_w + OUT - 1) // OUT
+        self.p.post = make_post(self, post)
+        self.params = &self.p
+
+
+cdef class WinogradStep(_Winograd):
+    """3x3 convolution of stride 1, blocked.
+
+    Parameters
+    ----------
+    x, y : Value
+        Channels-last.
+    weight : Value
+        As :func:`pack_winograd` makes it.
+    bias : Value, shape (out_channels,)
+    v, m : Value
+        Scratch of ``4 * 36 * block * in_channels`` and ``4 * 36 * block * out_channels`` bytes per
+        part.
+    block : int
+        Tiles that a part takes at a time.
+    padding : (int, int)
+        Top and left.
+    post : Post or None
+    """
+
+    def __init__(self, x, weight, bias, y, v, m, block, padding, post=None):
+        self._fill(x, weight, bias, y, v, m, padding, post)
+        self.p.block = block
+        self.p.v_bytes = 4 * FREQUENCIES * block * self.p.in_channels
+        self.p.m_bytes = 4 * FREQUENCIES * block * self.p.out_channels
+        self.run = winograd_run
+        self.kind = "conv_winograd"
+        tiles = self.p.n * self.p.tiles_h * self.p.tiles_w
+        self.max_parts = max(ceil_div(tiles, block), 1)
+
+
+cdef class WinogradStageStep(_Winograd):
+    """One stage of a 3x3 convolution of stride 1.
+
+    Parameters
+    ----------
+    stage : int
+        0 transforms the input, 1 multiplies, 2 transforms back.
+    v, m : Value
+        ``36 * tiles * in_channels`` and ``36 * tiles * out_channels`` floats, shared by all parts.
+    x, weight, bias, y, padding, post
+        As for :class:`WinogradStep`.
+    """
+
+    def __init__(self, stage, x, weight, bias, y, v, m, padding, post=None):
+        self._fill(x, weight, bias, y, v, m, padding, post)
+        self.p.stage = stage
+        self.p.block = self.p.n * self.p.tiles_h * self.p.tiles_w
+        self.run = winograd_stage_run
+        self.kind = ("winograd_input", "winograd_gemm", "winograd_output")[stage]
+        panels = n_panels(self.p.out_channels)
+        self.max_parts = max(FREQUENCIES * panels if stage == 1 else self.p.block, 1)
+
+
+cdef void transform_input(
+    const winograd_t* p, const float* x, Py_ssize_t tile, float* v, Py_ssize_t stride
+) noexcept nogil:
+    """Write the 36 frequencies of one tile, all channels, at v[f * stride]."""
+    cdef (const float*)[FREQUENCIES] pixels
+    cdef Py_ssize_t image = tile // (p.tiles_h * p.tiles_w)
+    cdef Py_ssize_t top = tile // p.tiles_w % p.tiles_h * OUT - p.pad_top
+    cdef Py_ssize_t left = tile % p.tiles_w * OUT - p.pad_left
+    cdef Py_ssize_t i, j, h, w
+    cdef const float* row
+    for i in range(6):
+        h = top + i
+        row = x + ((image * p.in_h + h) * p.in_w + left) * p.x_pitch
+        for j in range(6):
+            w = left + j
+            if 0 <= h < p.in_h and 0 <= w < p.in_w:
+                pixels[6 * i + j] = row + j * p.x_pitch
+            else:
+                pixels[6 * i + j] = p.zeros
+    p.kernels.wino_input(p.in_channels, <const float* const*> pixels, v, stride)
+
+
+cdef void multiply(
+    const winograd_t* p, const float* weight, Py_ssize_t f, Py_ssize_t panel, Py_ssize_t tiles,
+    const float* v, float* m, Py_ssize_t block,
+) noexcept nogil:
+    """One panel of the product of one frequency, for `tiles` tiles of a block."""
+    cdef const kernels_t* kernels = p.kernels
+    cdef (const float*)[MAX_MR] rows
+    cdef Py_ssize_t nr = kernels.nr, panels = (p.out_channels + nr - 1) // nr
+    cdef Py_ssize_t groups = (tiles + kernels.mr - 1) // kernels.mr
+    cdef Py_ssize_t g, start, count, i, n = min(nr, p.out_channels - panel * nr)
+    cdef const float* w = weight + (f * panels + panel) * (p.in_channels + 1) * nr
+    v += f * block * p.in_channels
+    m += f * block * p.out_channels + panel * nr
+    for g in range(groups):
+        start = g * tiles // groups
+        count = (g + 1) * tiles // groups - start
+        for i in range(count):
+            rows[i] = v + (start + i) * p.in_channels
+        kernels.gemm[count](
+            1, p.in_channels, <const float* const*> rows, w,
+            m + start * p.out_channels, p.out_channels, n, NULL, 0, -INFINITY, INFINITY,
+        )
+
+
+cdef void transform_output(
+    const winograd_t* p, char* const* slots, Py_ssize_t tile, const float* m, Py_ssize_t stride
+) noexcept nogil:
+    """Write the outputs of one tile from its 36 products at m[f * stride]."""
+    cdef Py_ssize_t image = tile // (p.tiles_h * p.tiles_w)
+    cdef Py_ssize_t h = tile // p.tiles_w % p.tiles_h * OUT, w = tile % p.tiles_w * OUT
+    cdef Py_ssize_t rows = min(OUT, p.out_h - h), columns = min(OUT, p.out_w - w), i
+    cdef Py_ssize_t pixel = (image * p.out_h + h) * p.out_w + w
+    cdef Py_ssize_t r_pitch = p.post.residual_pitch
+    cdef float* y = <float*> at(slots, p.y) + pixel * p.y_pitch
+    cdef const float* residual = NULL
+    if p.post.has_residual:
+        residual = <const float*> at(slots, p.post.residual) + pixel * r_pitch
+    p.kernels.wino_output(
+        p.out_channels, m, stride, <const float*> at(slots, p.bias),
+        y, p.out_w * p.y_pitch, p.y_pitch, rows, columns,
+        residual if p.post.residual_in_tile else NULL, p.out_w * r_pitch, r_pitch,
+        p.post.lo, p.post.hi,
+    )
+    for i in range(rows):
+        post_tile(
+            &p.post, columns, p.out_channels, y + i * p.out_w * p.y_pitch, p.y_pitch,
+            residual + i * p.out_w * r_pitch if residual != NULL else NULL, r_pitch,
+        )
+
+
+cdef void winograd_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """3x3 convolution of stride 1, plus post-ops.
+
+    Layout : x (n, h, w, ic) -> y (n, oh, ow, oc), pitched
+    Needs  : weights of pack_winograd for the table's tile
+    Threads: over blocks of tiles; each part has a workspace of its own
+    Source : Lavin, Gray (2015), algorithm 1
+    """
+    cdef const winograd_t* p = <const winograd_t*> params
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float* weight = <const float*> at(slots, p.weight)
+    cdef float* v = <float*> (at(slots, p.v) + part * p.v_bytes)
+    cdef float* m = <float*> (at(slots, p.m) + part * p.m_bytes)
+    cdef Py_ssize_t tiles = p.n * p.tiles_h * p.tiles_w, nr = p.kernels.nr
+    cdef Py_ssize_t panels = (p.out_channels + nr - 1) // nr
+    cdef Py_ssize_t blocks = (tiles + p.block - 1) // p.block, b, t, first, count, f, panel
+    for b in range(share_start(blocks, part, n_parts), share_start(blocks, part + 1, n_parts)):
+        first = b * tiles // blocks
+        count = (b + 1) * tiles // blocks - first
+        for t in range(count):
+            transform_input(p, x, first + t, v + t * p.in_channels, p.block * p.in_channels)
+        for f in range(FREQUENCIES):
+            for panel in range(panels):
+                multiply(p, weight, f, panel, count, v, m, p.block)
+        for t in range(count):
+            transform_output(
+                p, slots, first + t, m + t * p.out_channels, p.block * p.out_channels
+            )
+
+
+cdef void winograd_stage_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """One stage of a 3x3 convolution of stride 1; see winograd_run."""
+    cdef const winograd_t* p = <const winograd_t*> params
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float* weight = <const float*> at(slots, p.weight)
+    cdef float* v = <float*> at(slots, p.v)
+    cdef float* m = <float*> at(slots, p.m)
+    cdef Py_ssize_t tiles = p.block, nr = p.kernels.nr
+    cdef Py_ssize_t panels = (p.out_channels + nr - 1) // nr, t, q
+    if p.stage == 1:
+        for q in range(
+            share_start(FREQUENCIES * panels, part, n_parts),
+            share_start(FREQUENCIES * panels, part + 1, n_parts),
+        ):
+            multiply(p, weight, q // panels, q % panels, tiles, v, m, tiles)
+        return
+    for t in range(share_start(tiles, part, n_parts), share_start(tiles, part + 1, n_parts)):
+        if p.stage == 0:
+            transform_input(p, x, t, v + t * p.in_channels, tiles * p.in_channels)
+        else:
+            transform_output(p, slots, t, m + t * p.out_channels, tiles * p.out_channels)

@@ -1,0 +1,100 @@
+"""Batch normalisation with stored statistics: a scale and a shift per channel."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kuiper._value import TensorSpec, Value
+from kuiper.errors import ShapeError
+from kuiper.expression import Call, Literal, Node, Ref
+from kuiper.ops._record import Record, record
+from kuiper.ops._schema import Bool, Float, Int, Tensor
+from kuiper.ops.elementwise import bind_tree
+
+__all__ = ["BatchNorm", "scale_and_shift"]
+
+
+def scale_and_shift(running_mean, running_var, weight, bias, eps: float):
+    """Return (scale, shift), so that ``y = x * scale + shift``, in float64.
+
+    ``y = (x - mean) / sqrt(var + eps) * weight + bias``; `weight` and `bias` may be None.
+    """
+    scale = 1.0 / np.sqrt(np.asarray(running_var, np.float64) + eps)
+    if weight is not None:
+        scale = scale * np.asarray(weight, np.float64)
+    shift = -np.asarray(running_mean, np.float64) * scale
+    if bias is not None:
+        shift = shift + np.asarray(bias, np.float64)
+    return scale, shift
+
+
+@record("nn.BatchNorm1d", "nn.BatchNorm2d", "nn.BatchNorm3d", "F.batch_norm")
+class BatchNorm(Record):
+    """``(x - running_mean) / sqrt(running_var + eps) * weight + bias`` per channel (axis 1).
+
+    A pass folds it into the convolution ahead, or into arithmetic; see
+    :mod:`kuiper.passes.fold_batch_norm`.  Source: torch.nn.BatchNorm2d in eval mode.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Tensor("running_mean", rank=1),
+        Tensor("running_var", rank=1),
+        Tensor("weight", optional=True, rank=1),
+        Tensor("bias", optional=True, rank=1),
+        Float("eps", 1e-5),
+        Int("num_features", None, minimum=1),
+        Bool("affine", True),
+    )
+    layout = "like"
+
+    @staticmethod
+    def infer(a):
+        if a.input.rank < 2:
+            raise ShapeError(f"the input has shape {a.input.shape}, expected rank 2 or more")
+        channels = a.input.shape[1]
+        for name in ("running_mean", "running_var", "weight", "bias"):
+            value = getattr(a, name)
+            if value is not None and value.shape != (channels,):
+                raise ShapeError(
+                    f"'{name}' has shape {value.shape}, but the input {a.input.shape} has "
+                    f"{channels} channels"
+                )
+        if a.input.dtype != np.float32:
+            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
+        return TensorSpec(a.input.shape)
+
+    @staticmethod
+    def bind(a, b):
+        statistics = [a.running_mean, a.running_var, a.weight, a.bias]
+        along = (-1,) + (1,) * (a.input.rank - 2)
+        if all(v is None or v.constant is not None for v in statistics):
+            values = [None if v is None else v.constant for v in statistics]
+            operands = [
+                b.constant(values.astype(np.float32).reshape(along))
+                for values in scale_and_shift(*values, a.eps)
+            ]
+            tree = Call("add", [Call("mul", [Ref(0), Ref(1)]), Ref(2)])
+            bind_tree(b, tree, [a.input, *operands])
+            return
+        operands = [a.input]
+        tree = _normalised(operands, a, along, b)
+        bind_tree(b, tree, operands)
+
+
+def _normalised(operands: list[Value], a, along, b) -> Node:
+    """Return the formula for statistics that are computed at run time."""
+
+    def ref(value: Value) -> Node:
+        channels = b.contiguous(value)
+        operands.append(channels.reshape((channels.size, *along[1:])))
+        return Ref(len(operands) - 1)
+
+    centred = Call("sub", [Ref(0), ref(a.running_mean)])
+    deviation = Call("sqrt", [Call("add", [ref(a.running_var), Literal(a.eps)])])
+    tree: Node = Call("div", [centred, deviation])
+    if a.weight is not None:
+        tree = Call("mul", [tree, ref(a.weight)])
+    if a.bias is not None:
+        tree = Call("add", [tree, ref(a.bias)])
+    return tree
