@@ -7,15 +7,16 @@ Consecutive outputs whose windows are alike form a run and go through one call o
 
 import numpy as np
 
-from cython.parallel cimport prange
 from libc.stdint cimport int64_t, uintptr_t
 
 from kuiper._kernels._dispatch cimport active
-from kuiper._kernels._step cimport Step, at, ref_t, share_start, step_fn
+from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport kernels_t, pool_fn
 
+from kuiper._kernels import _windows
+from kuiper._kernels._step import run_alone
 from kuiper._value import Buffer, Value, channels_last_strides
-from kuiper.errors import ShapeError
+from kuiper.errors import InputError
 
 cdef enum:
     ROWS_ENOUGH = 16  # with fewer rows of output, the channels are split over the threads as well
@@ -63,7 +64,7 @@ cdef class PoolStep(Step):
         ``"max"`` or ``"mean"``.
     scratch : Value
     scratch_bytes : int
-        :func:`scratch_bytes` for each share.
+        For each share; see :func:`~kuiper._kernels._windows.scratch_bytes`.
     indices : Value, optional
         int64, as y: the place of each maximum, counted over (d, h, w).
     divisor : int, default=0
@@ -106,10 +107,6 @@ cdef class PoolStep(Step):
         self.bytes = float(x.n_bytes + y.n_bytes + (0 if indices is None else indices.n_bytes))
 
 
-cdef inline Py_ssize_t ceil_div(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
-    return (a + b - 1) // b
-
-
 cdef int fill_axis(axis_t* axis, windows) except -1:
     axis.start = <const int64_t*> <uintptr_t> windows.starts.ctypes.data
     axis.count = <const int64_t*> <uintptr_t> windows.counts.ctypes.data
@@ -118,92 +115,6 @@ cdef int fill_axis(axis_t* axis, windows) except -1:
     axis.x_extent, axis.y_extent = windows.extent, len(windows.starts)
     axis.dilation = windows.dilation
     return 0
-
-
-class Windows:
-    """The windows of all outputs along one axis.
-
-    Parameters
-    ----------
-    extent : int
-        Of the input.
-    starts, counts, divisors : array_like of int
-        Per output: first place inside the input, number of places inside, and what a mean divides
-        by.
-    dilation : int
-        From one place of a window to the next.
-
-    Attributes
-    ----------
-    runs : numpy.ndarray
-        Per output: how many outputs, from it on, have equal counts and divisors and starts that
-        move by one step.
-    """
-
-    def __init__(self, extent, starts, counts, divisors, dilation=1):
-        self.extent = extent
-        self.dilation = dilation
-        self.starts = np.ascontiguousarray(starts, np.int64)
-        self.counts = np.ascontiguousarray(counts, np.int64)
-        self.divisors = np.ascontiguousarray(divisors, np.int64)
-        self.runs = np.ones(self.starts.shape, np.int64)
-        steps = np.diff(self.starts)
-        for i in range(len(steps) - 1, -1, -1):
-            if self.counts[i] == self.counts[i + 1] and self.divisors[i] == self.divisors[i + 1]:
-                goes_on = self.runs[i + 1] > 1 and steps[i] == steps[i + 1]
-                self.runs[i] = self.runs[i + 1] + 1 if goes_on else 2
-
-    def __len__(self):
-        return len(self.starts)
-
-
-def output_extent(extent, kernel, stride, padding, dilation=1, ceil_mode=False):
-    """Return how many windows fit along an axis.
-
-    With `ceil_mode` a last window may hang over the end, but it must start inside the input or its
-    left padding.
-    """
-    room = extent + 2 * padding - dilation * (kernel - 1) - 1
-    count = room // stride + 1
-    if ceil_mode:
-        count = -(-room // stride) + 1
-        if (count - 1) * stride >= extent + padding:
-            count -= 1
-    return count
-
-
-def fixed_windows(
-    extent, kernel, stride, padding, dilation=1, ceil_mode=False, count_include_pad=True
-):
-    """Return the windows of a pooling with a kernel.
-
-    A mean that counts the padding divides by the part of the window in front of the right
-    padding's end; a `ceil_mode` window that hangs over that end is shorter.
-    """
-    start = np.arange(output_extent(extent, kernel, stride, padding, dilation, ceil_mode))
-    start = start * stride - padding
-    first = np.maximum(-(start // dilation), 0)  # taps in the left padding
-    last = np.clip(-((start - extent) // dilation), 0, kernel)
-    count = np.maximum(last - first, 0)
-    padded = np.minimum(start + kernel, extent + padding) - start
-    divisor = np.where(count > 0, padded if count_include_pad else count, 1)
-    start = np.where(count > 0, start + first * dilation, 0)
-    return Windows(extent, start, count, divisor, dilation)
-
-
-def adaptive_windows(extent, count):
-    """Return `count` windows that cover an axis: from floor(i L / O) to ceil((i + 1) L / O)."""
-    i = np.arange(count)
-    start = i * extent // count
-    length = -(-(i + 1) * extent // count) - start
-    return Windows(extent, start, length, length)
-
-
-def scratch_bytes(windows):
-    """Return how many bytes of scratch one share of a step over `windows` needs."""
-    rows = int(np.prod([max(axis.counts.max(initial=0), 1) for axis in windows[:2]]))
-    # An offset and a place per row of a window, on cache lines of their own.
-    return -(-rows * 16 // 64) * 64
 
 
 cdef struct window_t:
@@ -311,7 +222,7 @@ cdef void pool_argmax_run(
 
 def max_pool2d(
     const float[:, :, :, ::1] x, kernel_size, stride=None, padding=0, dilation=1,
-    bint ceil_mode=False, int n_threads=1,
+    bint ceil_mode=False, *, int n_threads=1,
 ):
     """Maximum over each window of a batch of channels-last images.
 
@@ -330,7 +241,7 @@ def max_pool2d(
 
     Raises
     ------
-    ShapeError
+    InputError
         If the window does not fit the image.
 
     Examples
@@ -343,13 +254,13 @@ def max_pool2d(
            [13., 15.]], dtype=float32)
     """
     size = (x.shape[1], x.shape[2])
-    windows = image_windows(size, kernel_size, stride, padding, dilation, ceil_mode, True)
-    return pool2d(x, windows, "max", 0, n_threads)
+    windows = _windows.image_windows(size, kernel_size, stride, padding, dilation, ceil_mode, True)
+    return pool2d(np.asarray(x), windows, "max", 0, n_threads)
 
 
 def avg_pool2d(
     const float[:, :, :, ::1] x, kernel_size, stride=None, padding=0, bint ceil_mode=False,
-    bint count_include_pad=True, int divisor_override=0, int n_threads=1,
+    bint count_include_pad=True, int divisor_override=0, *, int n_threads=1,
 ):
     """Mean over each window of a batch of channels-last images.
 
@@ -372,7 +283,7 @@ def avg_pool2d(
 
     Raises
     ------
-    ShapeError
+    InputError
         If the window does not fit the image.
 
     Examples
@@ -385,60 +296,23 @@ def avg_pool2d(
            [10.5, 12.5]], dtype=float32)
     """
     size = (x.shape[1], x.shape[2])
-    windows = image_windows(size, kernel_size, stride, padding, 1, ceil_mode, count_include_pad)
-    return pool2d(x, windows, "mean", divisor_override, n_threads)
+    windows = _windows.image_windows(size, kernel_size, stride, padding, 1, ceil_mode, count_include_pad)
+    return pool2d(np.asarray(x), windows, "mean", divisor_override, n_threads)
 
 
-def image_windows(size, kernel_size, stride, padding, dilation, ceil_mode, count_include_pad):
-    """Return the windows of depth 1, height and width, after checking them."""
-    if stride is None:
-        stride = kernel_size
-    windows = [adaptive_windows(1, 1)]
-    for axis in range(2):
-        k, s, p, d = (
-            int(item) if np.ndim(item) == 0 else int(item[axis])
-            for item in (kernel_size, stride, padding, dilation)
-        )
-        if k < 1 or s < 1 or d < 1 or not 0 <= p <= k // 2:
-            raise ShapeError(
-                f"kernel {k}, stride {s}, padding {p}, dilation {d}: expected kernel, stride and "
-                "dilation >= 1 and padding from 0 to half the kernel"
-            )
-        if output_extent(size[axis], k, s, p, d, ceil_mode) < 1:
-            raise ShapeError(
-                f"a window of {d * (k - 1) + 1} places does not fit an extent of {size[axis]}"
-            )
-        windows.append(fixed_windows(size[axis], k, s, p, d, ceil_mode, count_include_pad))
-    return windows
-
-
-def in_slot(slot, shape):
-    """Return a channels-last value that is alone in its slot."""
-    return Value(Buffer(slot, 0, "arena"), shape, channels_last_strides(shape))
-
-
-cdef pool2d(const float[:, :, :, ::1] x, windows, kind, int divisor, int n_threads):
-    cdef Py_ssize_t n = x.shape[0], height = x.shape[1], width = x.shape[2], channels = x.shape[3]
-    cdef Py_ssize_t out_height = len(windows[1]), out_width = len(windows[2])
-    cdef Py_ssize_t share = scratch_bytes(windows)
-    cdef float[:, :, :, ::1] y = np.empty((n, out_height, out_width, channels), np.float32)
-    cdef unsigned char[::1] scratch = np.empty(share * max(n_threads, 1), np.uint8)
-    cdef (char*)[3] slots
-    cdef Py_ssize_t part, n_parts
-    cdef PoolStep step
-    cdef step_fn run
-    cdef const void* params
-    if y.size == 0 or x.size == 0:
-        return np.asarray(y)
-
-    step = PoolStep(
-        in_slot(0, (n, channels, height, width)), in_slot(1, (n, channels, out_height, out_width)),
-        windows, kind, in_slot(2, (0, 0)), share, divisor=divisor,
-    )
-    run, params = step.run, step.params
-    n_parts = max(1, min(<Py_ssize_t> n_threads, step.max_parts))
-    slots[0], slots[1] = <char*> &x[0, 0, 0, 0], <char*> &y[0, 0, 0, 0]
-    slots[2] = <char*> &scratch[0]
-    for part in prange(n_parts, nogil=True, num_threads=n_parts, schedule="static", chunksize=1):
-        run(params, slots, part, n_parts)
-    return np.asarray(y)
+def pool2d(x, windows, kind, divisor, n_threads):
+    """Run one pooling step on a (n, h, w, c) array."""
+    if n_threads < 1:
+        raise InputError(f"n_threads is {n_threads}, expected an integer >= 1")
+    y = np.empty((x.shape[0], len(windows[1]), len(windows[2]), x.shape[3]), np.float32)
+    share = _windows.scratch_bytes(windows)
+    scratch = np.empty(share * n_threads, np.uint8)
+    values = []
+    for slot, array in enumerate((x, y, scratch)):
+        shape = np.moveaxis(array, -1, 1).shape if array.ndim == 4 else (1, array.size)
+        buffer = Buffer(slot, array.nbytes, "input")
+        values.append(Value(buffer, shape, channels_last_strides(shape)))
+    step = PoolStep(values[0], values[1], windows, kind, values[2], share, divisor=divisor)
+    if x.size and y.size:
+        run_alone(step, [x, y, scratch], n_threads)
+    return y

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from kuiper._kernels import pool
+from kuiper._kernels import _windows
+from kuiper._kernels.pool import PoolStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._image import check_image, image_input, image_output, spatial_extents
@@ -32,7 +33,7 @@ class _Pool(Record):
     spatial: ClassVar[int] = 2
 
     @classmethod
-    def _windows(cls, a) -> list[pool.Windows]:
+    def _windows(cls, a) -> list[_windows.Windows]:
         """Return the windows of d, h and w."""
         raise NotImplementedError
 
@@ -66,8 +67,8 @@ class _Pool(Record):
 
     @staticmethod
     def _step(b, x: Value, y: Value, windows, kind: str, indices=None, divisor: int = 0) -> None:
-        share = pool.scratch_bytes(windows)
-        b.step(pool.PoolStep(x, y, windows, kind, b.scratch(share), share, indices, divisor))
+        share = _windows.scratch_bytes(windows)
+        b.step(PoolStep(x, y, windows, kind, b.scratch(share), share, indices, divisor))
 
 
 def _pool_array(x, windows, spatial, kind, divisor, with_indices):
@@ -138,14 +139,14 @@ class _FixedPool(_Pool):
     def _windows(cls, a):
         windows = []
         for extent, kernel, stride, padding, dilation in cls._geometry(a):
-            if pool.output_extent(extent, kernel, stride, padding, dilation, a.ceil_mode) < 1:
+            if _windows.output_extent(extent, kernel, stride, padding, dilation, a.ceil_mode) < 1:
                 raise ShapeError(
                     f"a window of {dilation * (kernel - 1) + 1} places does not fit an extent of "
                     f"{extent} with {padding} of padding on each side, in an input of shape "
                     f"{a.input.shape}"
                 )
             windows.append(
-                pool.fixed_windows(
+                _windows.fixed_windows(
                     extent,
                     kernel,
                     stride,
@@ -277,7 +278,7 @@ class _AdaptivePool(_Pool):
         # A size that is None in PyTorch keeps its axis; files say 0.
         sizes = (1,) * (3 - cls.spatial) + _per_axis("output_size", a.output_size, cls.spatial)
         return [
-            pool.adaptive_windows(extent, size or extent)
+            _windows.adaptive_windows(extent, size or extent)
             for extent, size in zip(extents, sizes, strict=True)
         ]
 
