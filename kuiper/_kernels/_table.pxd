@@ -3,12 +3,30 @@
 # One filled `kernels_t` exists per instruction set (_micro_<isa>.pyx).  Drivers read the table and
 # never ask for the CPU.  Declarations only; no memoryviews here, or every importer would carry them.
 
+from libc.stdint cimport int64_t
+
 cdef enum:
     MAX_MR = 14
 
 # y[b * ldy + a] = x[a * ldx + b] for a < n_a, b < n_b; elements of any 32-bit type
 ctypedef void (*transpose_fn)(
     const float* x, Py_ssize_t ldx, float* y, Py_ssize_t ldy, Py_ssize_t n_a, Py_ssize_t n_b,
+) noexcept nogil
+
+# Windows over channels-last pixels: y[i * y_step + c] = max, or sum / divisor, over r < n_rows and
+# k < n_columns of x[i * x_step + rows[r] + k * column + c], for i < count and c < channels.
+ctypedef void (*pool_fn)(
+    const float* x, Py_ssize_t x_step, const Py_ssize_t* rows, Py_ssize_t n_rows,
+    Py_ssize_t n_columns, Py_ssize_t column, float* y, Py_ssize_t y_step, Py_ssize_t count,
+    Py_ssize_t channels, float divisor,
+) noexcept nogil
+
+# The maximum of one window and its place, places[r] + k * place_column; of equal ones the first, of
+# NaNs the last.
+ctypedef void (*pool_argmax_fn)(
+    const float* x, const Py_ssize_t* rows, Py_ssize_t n_rows, Py_ssize_t n_columns,
+    Py_ssize_t column, Py_ssize_t channels, const int* places, int place_column,
+    float* y, int64_t* indices,
 ) noexcept nogil
 
 # y[i, j] = clamp(bias[j] + sum_t sum_k rows[t * m + i][k] * panel[t * kc + k, j] + residual[i, j])
@@ -68,6 +86,10 @@ ctypedef struct kernels_t:
     int lanes
     # data movement
     transpose_fn transpose
+    # pooling
+    pool_fn pool_max
+    pool_fn pool_mean
+    pool_argmax_fn pool_argmax
     # GEMM: rows and columns of the register tile; gemm[m] handles m rows, 1 <= m <= mr
     int mr
     int nr
