@@ -8,9 +8,13 @@ from kuiper._kernels._table cimport kernels_t
 
 include "_vec.pxi"
 include "_micro_move.pxi"
+include "_micro_pool.pxi"
 include "_micro_gemm.pxi"
 include "_micro_dwconv.pxi"
 include "_micro_winograd.pxi"
+include "_micro_math.pxi"
+include "_micro_activations.pxi"
+include "_micro_elementwise.pxi"
 
 cdef kernels_t kernels
 
@@ -18,9 +22,11 @@ cdef kernels_t kernels
 cdef void fill_table() noexcept:
     kernels.lanes = LANES
     fill_move(&kernels)
+    fill_pool(&kernels)
     fill_gemm(&kernels)
     fill_dwconv(&kernels)
     fill_winograd(&kernels)
+    fill_elementwise(&kernels)
 
 
 fill_table()

@@ -3,12 +3,30 @@
 # One filled `kernels_t` exists per instruction set (_micro_<isa>.pyx).  Drivers read the table and
 # never ask for the CPU.  Declarations only; no memoryviews here, or every importer would carry them.
 
+from libc.stdint cimport int64_t
+
 cdef enum:
     MAX_MR = 14
 
 # y[b * ldy + a] = x[a * ldx + b] for a < n_a, b < n_b; elements of any 32-bit type
 ctypedef void (*transpose_fn)(
     const float* x, Py_ssize_t ldx, float* y, Py_ssize_t ldy, Py_ssize_t n_a, Py_ssize_t n_b,
+) noexcept nogil
+
+# Windows over channels-last pixels: y[i * y_step + c] = max, or sum / divisor, over r < n_rows and
+# k < n_columns of x[i * x_step + rows[r] + k * column + c], for i < count and c < channels.
+ctypedef void (*pool_fn)(
+    const float* x, Py_ssize_t x_step, const Py_ssize_t* rows, Py_ssize_t n_rows,
+    Py_ssize_t n_columns, Py_ssize_t column, float* y, Py_ssize_t y_step, Py_ssize_t count,
+    Py_ssize_t channels, float divisor,
+) noexcept nogil
+
+# The maximum of one window and its place, places[r] + k * place_column; of equal ones the first, of
+# NaNs the last.
+ctypedef void (*pool_argmax_fn)(
+    const float* x, const Py_ssize_t* rows, Py_ssize_t n_rows, Py_ssize_t n_columns,
+    Py_ssize_t column, Py_ssize_t channels, const int* places, int place_column,
+    float* y, int64_t* indices,
 ) noexcept nogil
 
 # y[i, j] = clamp(bias[j] + sum_t sum_k rows[t * m + i][k] * panel[t * kc + k, j] + residual[i, j])
@@ -21,8 +39,25 @@ ctypedef void (*gemm_fn)(
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
-# y[i] = f(x[i]; p0, p1) for i < n; y may be x.  Functions are numbered in elementwise.pyx.
+# y[i] = f(x[i]; p0, p1) for i < n; y may be x.  Functions are numbered in elementwise.pxd.
 ctypedef void (*unary_fn)(Py_ssize_t n, const float* x, float* y, float p0, float p1) noexcept nogil
+
+# y[i, j] = f(a[i, j], b[i, j]): two-dimensional operands with any row stride; the column stride of
+# a and b is 1, or 0 where the operand is broadcast along its row.  y may be a or b where these lie
+# alike.
+ctypedef struct rows_t:
+    Py_ssize_t n_rows
+    Py_ssize_t n_columns
+    const float* a
+    Py_ssize_t a_row
+    Py_ssize_t a_column
+    const float* b
+    Py_ssize_t b_row
+    Py_ssize_t b_column
+    float* y
+    Py_ssize_t y_row
+
+ctypedef void (*binary_fn)(const rows_t* rows) noexcept nogil
 
 # Depthwise taps: y[i, c] = clamp(bias[c] + sum_t rows[t * m + i][c] * weight[t, c] + residual[i, c])
 # for m pixels and all channels; weights come in blocks of `lanes` channels: bias, then the taps.
@@ -45,11 +80,16 @@ ctypedef void (*wino_output_fn)(
 
 cdef enum:
     MAX_UNARY = 64
+    MAX_BINARY = 16
 
 ctypedef struct kernels_t:
     int lanes
     # data movement
     transpose_fn transpose
+    # pooling
+    pool_fn pool_max
+    pool_fn pool_mean
+    pool_argmax_fn pool_argmax
     # GEMM: rows and columns of the register tile; gemm[m] handles m rows, 1 <= m <= mr
     int mr
     int nr
@@ -59,5 +99,6 @@ ctypedef struct kernels_t:
     dwconv_fn dwconv
     wino_input_fn wino_input
     wino_output_fn wino_output
-    # elementwise functions of one tensor, by number
+    # elementwise functions of one tensor and of two, by number
     unary_fn[MAX_UNARY] unary
+    binary_fn[MAX_BINARY] binary

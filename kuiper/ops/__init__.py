@@ -21,6 +21,7 @@ from kuiper.ops import (  # noqa: F401
     elementwise,
     graph,
     linear,
+    pooling,
     shape,
 )
 from kuiper.ops._record import Record, find_record, record, registered_types

@@ -1,0 +1,215 @@
+# Windows over channels-last pixels: vectors run across channels, so no window is ever gathered.
+#
+# A window is rows of columns: row r of the window of output pixel i starts at
+# x + i * x_step + rows[r], its columns are `column` apart.
+
+from libc.math cimport INFINITY
+from libc.stdint cimport int64_t
+
+cdef enum:
+    POOL_NV = 4  # vectors of channels that go through a window together
+
+
+cdef inline vf32 nan_max(vf32 a, vf32 b) noexcept nogil:
+    """The greater of two; NaN where either is NaN."""
+    # vmax gives its second operand where either is NaN, so one of the two is NaN; or-ing equal
+    # numbers, or any bits to those of a NaN, changes nothing that matters.
+    return from_bits(bits(vmax(a, b)) | bits(vmax(b, a)))
+
+
+cdef inline void max_window(
+    int nv, const float* x, const Py_ssize_t* rows, Py_ssize_t n_rows, Py_ssize_t n_columns,
+    Py_ssize_t column, vf32* acc,
+) noexcept nogil:
+    cdef const float* pixel
+    cdef Py_ssize_t r, k
+    cdef int j
+    for j in range(nv):
+        acc[j] = splat(-INFINITY)
+    for r in range(n_rows):
+        pixel = x + rows[r]
+        for k in range(n_columns):
+            for j in range(nv):
+                acc[j] = nan_max(acc[j], load(pixel + j * LANES))
+            pixel += column
+
+
+cdef inline void max_pixels(
+    int nv, Py_ssize_t n_rows, Py_ssize_t n_columns, const float* x, Py_ssize_t x_step,
+    const Py_ssize_t* rows, Py_ssize_t column, float* y, Py_ssize_t y_step, Py_ssize_t count,
+) noexcept nogil:
+    """A block of channels of all pixels; 2 x 2 and 3 x 3 windows are known to the compiler."""
+    cdef vf32[POOL_NV] acc
+    cdef Py_ssize_t i
+    cdef int j
+    for i in range(count):
+        if n_rows == 3 and n_columns == 3:
+            max_window(nv, x, rows, 3, 3, column, &acc[0])
+        elif n_rows == 2 and n_columns == 2:
+            max_window(nv, x, rows, 2, 2, column, &acc[0])
+        else:
+            max_window(nv, x, rows, n_rows, n_columns, column, &acc[0])
+        for j in range(nv):
+            store(y + j * LANES, acc[j])
+        x += x_step
+        y += y_step
+
+
+cdef void pool_max(
+    const float* x, Py_ssize_t x_step, const Py_ssize_t* rows, Py_ssize_t n_rows,
+    Py_ssize_t n_columns, Py_ssize_t column, float* y, Py_ssize_t y_step, Py_ssize_t count,
+    Py_ssize_t channels, float divisor,
+) noexcept nogil:
+    cdef Py_ssize_t c = 0, i, r, k
+    cdef const float* pixel
+    cdef vf32 acc
+    if channels < LANES:
+        for i in range(count):
+            acc = splat(-INFINITY)
+            for r in range(n_rows):
+                pixel = x + i * x_step + rows[r]
+                for k in range(n_columns):
+                    acc = nan_max(acc, load_n(pixel + k * column, channels))
+            store_n(y + i * y_step, acc, channels)
+        return
+    while c + POOL_NV * LANES <= channels:
+        max_pixels(
+            POOL_NV, n_rows, n_columns, x + c, x_step, rows, column, y + c, y_step, count
+        )
+        c += POOL_NV * LANES
+    while c < channels:
+        c = least(c, channels - LANES)  # the last vector may overlap the one before
+        max_pixels(1, n_rows, n_columns, x + c, x_step, rows, column, y + c, y_step, count)
+        c += LANES
+
+
+cdef void pool_argmax(
+    const float* x, const Py_ssize_t* rows, Py_ssize_t n_rows, Py_ssize_t n_columns,
+    Py_ssize_t column, Py_ssize_t channels, const int* places, int place_column,
+    float* y, int64_t* indices,
+) noexcept nogil:
+    cdef Py_ssize_t c = 0, r, k, n
+    cdef const float* pixel
+    cdef vf32 acc, v
+    cdef vi32 place, where, wins
+    cdef int[MAX_LANES] lanes
+    cdef int j
+    while c < channels:
+        n = least(LANES, channels - c)
+        acc = splat(-INFINITY)
+        where = splat_int(places[0] if n_rows > 0 else 0)
+        for r in range(n_rows):
+            pixel = x + rows[r] + c
+            for k in range(n_columns):
+                v = load(pixel) if n == LANES else load_n(pixel, n)
+                place = splat_int(places[r] + <int> k * place_column)
+                wins = vlt(acc, v) | ~veq(v, v)
+                acc = select(wins, v, acc)
+                where = (place & wins) | (where & ~wins)
+                pixel += column
+        if n == LANES:
+            store(y + c, acc)
+        else:
+            store_n(y + c, acc, n)
+        store(<float*> &lanes[0], from_bits(where))
+        for j in range(n):
+            indices[c + j] = lanes[j]
+        c += LANES
+
+
+cdef inline void sum_window(
+    int nv, const float* x, const Py_ssize_t* rows, Py_ssize_t n_rows, Py_ssize_t n_columns,
+    Py_ssize_t column, vf32* acc,
+) noexcept nogil:
+    """Sum each row, then the sums of the rows: the error grows with rows plus columns only."""
+    cdef vf32[POOL_NV] row
+    cdef const float* pixel
+    cdef Py_ssize_t r, k
+    cdef int j
+    for j in range(nv):
+        acc[j] = splat(0)
+    for r in range(n_rows):
+        pixel = x + rows[r]
+        for j in range(nv):
+            row[j] = splat(0)
+        for k in range(n_columns):
+            for j in range(nv):
+                row[j] += load(pixel + j * LANES)
+            pixel += column
+        for j in range(nv):
+            acc[j] += row[j]
+
+
+cdef inline vf32 sum_window_1(
+    const float* x, const Py_ssize_t* rows, Py_ssize_t n_rows, Py_ssize_t n_columns,
+    Py_ssize_t column,
+) noexcept nogil:
+    """One vector, four rows at a time, so that additions need not wait; the same sums."""
+    cdef vf32 acc = splat(0), a, b, c, d
+    cdef Py_ssize_t r = 0, k, at
+    while r + 4 <= n_rows:
+        a = b = c = d = splat(0)
+        for k in range(n_columns):
+            at = k * column
+            a += load(x + rows[r] + at)
+            b += load(x + rows[r + 1] + at)
+            c += load(x + rows[r + 2] + at)
+            d += load(x + rows[r + 3] + at)
+        acc += a
+        acc += b
+        acc += c
+        acc += d
+        r += 4
+    while r < n_rows:
+        a = splat(0)
+        for k in range(n_columns):
+            a += load(x + rows[r] + k * column)
+        acc += a
+        r += 1
+    return acc
+
+
+cdef void pool_mean(
+    const float* x, Py_ssize_t x_step, const Py_ssize_t* rows, Py_ssize_t n_rows,
+    Py_ssize_t n_columns, Py_ssize_t column, float* y, Py_ssize_t y_step, Py_ssize_t count,
+    Py_ssize_t channels, float divisor,
+) noexcept nogil:
+    cdef Py_ssize_t c = 0, i, r, k
+    cdef const float* pixel
+    cdef vf32[POOL_NV] sums
+    cdef vf32 acc, row, by = splat(divisor)
+    cdef int j
+    if channels < LANES:
+        for i in range(count):
+            acc = splat(0)
+            for r in range(n_rows):
+                pixel = x + i * x_step + rows[r]
+                row = splat(0)
+                for k in range(n_columns):
+                    row += load_n(pixel + k * column, channels)
+                acc += row
+            store_n(y + i * y_step, acc / by, channels)
+        return
+    while c + POOL_NV * LANES <= channels:
+        for i in range(count):
+            if n_rows == 2 and n_columns == 2:
+                sum_window(POOL_NV, x + i * x_step + c, rows, 2, 2, column, &sums[0])
+            else:
+                sum_window(
+                    POOL_NV, x + i * x_step + c, rows, n_rows, n_columns, column, &sums[0]
+                )
+            for j in range(POOL_NV):
+                store(y + i * y_step + c + j * LANES, sums[j] / by)
+        c += POOL_NV * LANES
+    while c < channels:
+        c = least(c, channels - LANES)
+        for i in range(count):
+            acc = sum_window_1(x + i * x_step + c, rows, n_rows, n_columns, column)
+            store(y + i * y_step + c, acc / by)
+        c += LANES
+
+
+cdef void fill_pool(kernels_t* k) noexcept:
+    k.pool_max = pool_max
+    k.pool_mean = pool_mean
+    k.pool_argmax = pool_argmax

@@ -1,0 +1,143 @@
+"""Windows of poolings: where they start, how far they reach, what a mean divides by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kuiper.errors import InputError
+
+__all__ = [
+    "Windows",
+    "adaptive_windows",
+    "fixed_windows",
+    "image_windows",
+    "output_extent",
+    "scratch_bytes",
+]
+
+
+class Windows:
+    """The windows of all outputs along one axis.
+
+    Parameters
+    ----------
+    extent : int
+        Of the input.
+    starts, counts, divisors : array_like of int
+        Per output: first place inside the input, number of places inside, and what a mean divides
+        by.
+    dilation : int
+        From one place of a window to the next.
+
+    Attributes
+    ----------
+    runs : numpy.ndarray
+        Per output: how many outputs, from it on, have equal counts and divisors and starts that
+        move by one step.
+    """
+
+    def __init__(self, extent: int, starts, counts, divisors, dilation: int = 1):
+        self.extent = extent
+        self.dilation = dilation
+        self.starts = np.ascontiguousarray(starts, np.int64)
+        self.counts = np.ascontiguousarray(counts, np.int64)
+        self.divisors = np.ascontiguousarray(divisors, np.int64)
+        self.runs = np.ones(self.starts.shape, np.int64)
+        steps = np.diff(self.starts)
+        for i in range(len(steps) - 1, -1, -1):
+            if self.counts[i] == self.counts[i + 1] and self.divisors[i] == self.divisors[i + 1]:
+                goes_on = self.runs[i + 1] > 1 and steps[i] == steps[i + 1]
+                self.runs[i] = self.runs[i + 1] + 1 if goes_on else 2
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+def output_extent(
+    extent: int, kernel: int, stride: int, padding: int, dilation: int = 1, ceil_mode: bool = False
+) -> int:
+    """Return how many windows fit along an axis.
+
+    With `ceil_mode` a last window may hang over the end, but it must start inside the input or its
+    left padding.
+    """
+    room = extent + 2 * padding - dilation * (kernel - 1) - 1
+    count = room // stride + 1
+    if ceil_mode:
+        count = -(-room // stride) + 1
+        if (count - 1) * stride >= extent + padding:
+            count -= 1
+    return count
+
+
+def fixed_windows(
+    extent: int,
+    kernel: int,
+    stride: int,
+    padding: int,
+    dilation: int = 1,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Windows:
+    """Return the windows of a pooling with a kernel.
+
+    A mean that counts the padding divides by the part of the window in front of the right
+    padding's end; a `ceil_mode` window that hangs over that end is shorter.
+    """
+    start = np.arange(output_extent(extent, kernel, stride, padding, dilation, ceil_mode))
+    start = start * stride - padding
+    first = np.maximum(-(start // dilation), 0)  # taps in the left padding
+    last = np.clip(-((start - extent) // dilation), 0, kernel)
+    count = np.maximum(last - first, 0)
+    padded = np.minimum(start + kernel, extent + padding) - start
+    divisor = np.where(count > 0, padded if count_include_pad else count, 1)
+    start = np.where(count > 0, start + first * dilation, 0)
+    return Windows(extent, start, count, divisor, dilation)
+
+
+def adaptive_windows(extent: int, count: int) -> Windows:
+    """Return `count` windows that cover an axis: from floor(i L / O) to ceil((i + 1) L / O)."""
+    i = np.arange(count)
+    start = i * extent // count
+    length = -(-(i + 1) * extent // count) - start
+    return Windows(extent, start, length, length)
+
+
+def scratch_bytes(windows: Sequence[Windows]) -> int:
+    """Return how many bytes of scratch one share of a step over the windows of d, h, w needs."""
+    rows = int(np.prod([max(axis.counts.max(initial=0), 1) for axis in windows[:2]]))
+    # An offset and a place per row of a window, on cache lines of their own.
+    return -(-rows * 16 // 64) * 64
+
+
+def image_windows(
+    size: Sequence[int],
+    kernel_size,
+    stride,
+    padding,
+    dilation,
+    ceil_mode: bool,
+    count_include_pad: bool,
+) -> list[Windows]:
+    """Return the windows of a depth of 1, of height and of width, after checking them."""
+    if stride is None:
+        stride = kernel_size
+    windows = [adaptive_windows(1, 1)]
+    for axis in range(2):
+        k, s, p, d = (
+            int(item) if np.ndim(item) == 0 else int(item[axis])
+            for item in (kernel_size, stride, padding, dilation)
+        )
+        if k < 1 or s < 1 or d < 1 or not 0 <= p <= k // 2:
+            raise InputError(
+                f"kernel {k}, stride {s}, padding {p}, dilation {d}: expected kernel, stride and "
+                "dilation >= 1 and padding from 0 to half the kernel"
+            )
+        if output_extent(size[axis], k, s, p, d, ceil_mode) < 1:
+            raise InputError(
+                f"a window of {d * (k - 1) + 1} places does not fit an extent of {size[axis]}"
+            )
+        windows.append(fixed_windows(size[axis], k, s, p, d, ceil_mode, count_include_pad))
+    return windows
