@@ -17,9 +17,10 @@ HEAD = """\
 # Operators
 
 What `kuiper.supported_operators()` lists: {count} names for {records} operators, by family, and
-`pnnx.Input` and `pnnx.Output`, which mark the ends of a graph. Names in one row are spellings of the
-same operator. Arguments and defaults are PyTorch's; where a module and a function differ (a weight
-is an attribute here and an input there), either will do. An argument without a default is required.
+`pnnx.Input` and `pnnx.Output`, which mark the ends of a graph. Names in one row are spellings of
+the same operator. Arguments and defaults are PyTorch's; where a module and a function differ (a
+weight is an attribute here and an input there), either will do. An argument without a default is
+required.
 
 This page is written by `docs/make_operators.py` from the records in `kuiper/ops/`; do not edit it.
 """
@@ -27,9 +28,10 @@ This page is written by `docs/make_operators.py` from the records in `kuiper/ops
 
 def records() -> list[type[Record]]:
     """Return every record once, by family and name."""
-    found = {find_record(name) for name in kuiper.supported_operators()}
-    found.discard(None)  # operators that a user added have no row here
-    return sorted(found, key=lambda record: (record.__module__, record.types[0].lower()))
+    found = {find_record(name) for name in kuiper.supported_operators()} - {None}
+    # Operators that a user added are not the package's.
+    own = [record for record in found if record.__module__.startswith("kuiper.ops.")]
+    return sorted(own, key=lambda record: (record.__module__, record.types[0].lower()))
 
 
 def row(record: type[Record]) -> str:
