@@ -218,7 +218,8 @@ class TorchCompile(Torch):
 
     def __init__(self, folder: Path, threads: int, batch: int):
         super().__init__(folder, threads, batch)
-        self._module = self._torch.compile(self._module)
+        # Constant weights may be laid out in advance, which is off by default.
+        self._module = self._torch.compile(self._module, options={"freezing": True})
 
 
 RUNTIMES = {

@@ -18,7 +18,7 @@ from kuiper.errors import InputError, OperatorError, UnsupportedOperatorError
 from kuiper.ir import Graph, Operand
 from kuiper.ops import Record, find_record, record, registered_types
 from kuiper.ops._schema import Any_, Tensors, attribute_spec, resolve
-from kuiper.passes import optimize
+from kuiper.passes import free_batch, optimize
 from kuiper.plan import Plan, infer_specs, leaf_operands, make_plan
 from kuiper.pnnx import load_graph, save_graph
 
@@ -219,6 +219,8 @@ class Model:
         self.graph = graph
         self._check_supported()
         self._check_arguments()
+        self._free = graph.copy()
+        free_batch(self._free)
         self._input_operands = graph.inputs
         self._output_operands = [leaf for operand in graph.outputs for leaf in leaf_operands(operand)]
         self._plans: OrderedDict[tuple, Plan] = OrderedDict()
@@ -389,7 +391,7 @@ class Model:
             return plan
 
     def _compile(self, specs: Sequence[TensorSpec], n_threads: int, keep: tuple[str, ...]) -> Plan:
-        graph = self.graph.copy()
+        graph = self._free.copy()
         if keep:
             for op in graph.find(type="pnnx.Output"):
                 graph.remove_operator(op)

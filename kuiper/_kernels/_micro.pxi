@@ -12,8 +12,10 @@ include "_micro_pool.pxi"
 include "_micro_resize.pxi"
 include "_micro_gemm.pxi"
 include "_micro_dwconv.pxi"
-include "_micro_gather.pxi"
 include "_micro_winograd.pxi"
+include "_micro_math.pxi"
+include "_micro_activations.pxi"
+include "_micro_elementwise.pxi"
 
 cdef kernels_t kernels
 
@@ -25,8 +27,8 @@ cdef void fill_table() noexcept:
     fill_resize(&kernels)
     fill_gemm(&kernels)
     fill_dwconv(&kernels)
-    fill_gather(&kernels)
     fill_winograd(&kernels)
+    fill_elementwise(&kernels)
 
 
 fill_table()

@@ -51,8 +51,25 @@ ctypedef void (*gemm_fn)(
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
-# y[i] = f(x[i]; p0, p1) for i < n; y may be x.  Functions are numbered in elementwise.pyx.
+# y[i] = f(x[i]; p0, p1) for i < n; y may be x.  Functions are numbered in elementwise.pxd.
 ctypedef void (*unary_fn)(Py_ssize_t n, const float* x, float* y, float p0, float p1) noexcept nogil
+
+# y[i, j] = f(a[i, j], b[i, j]): two-dimensional operands with any row stride; the column stride of
+# a and b is 1, or 0 where the operand is broadcast along its row.  y may be a or b where these lie
+# alike.
+ctypedef struct rows_t:
+    Py_ssize_t n_rows
+    Py_ssize_t n_columns
+    const float* a
+    Py_ssize_t a_row
+    Py_ssize_t a_column
+    const float* b
+    Py_ssize_t b_row
+    Py_ssize_t b_column
+    float* y
+    Py_ssize_t y_row
+
+ctypedef void (*binary_fn)(const rows_t* rows) noexcept nogil
 
 # Depthwise taps: y[i, c] = clamp(bias[c] + sum_t rows[t * m + i][c] * weight[t, c] + residual[i, c])
 # for m pixels and all channels; weights come in blocks of `lanes` channels: bias, then the taps.
@@ -60,12 +77,6 @@ ctypedef void (*dwconv_fn)(
     Py_ssize_t m, Py_ssize_t taps, Py_ssize_t channels, const float* const* rows,
     const float* weights, float* y, Py_ssize_t ldy,
     const float* residual, Py_ssize_t ldr, float lo, float hi,
-) noexcept nogil
-
-# Copies n_runs runs of `length` floats side by side: run r from origin + offsets[r * offset_stride].
-ctypedef void (*gather_fn)(
-    Py_ssize_t n_runs, Py_ssize_t length, const float* origin, const Py_ssize_t* offsets,
-    Py_ssize_t offset_stride, float* field,
 ) noexcept nogil
 
 # Winograd F(4x4, 3x3), one tile, all channels.  Input: 36 pixels (row by row) -> v[f * stride + c].
@@ -81,6 +92,7 @@ ctypedef void (*wino_output_fn)(
 
 cdef enum:
     MAX_UNARY = 64
+    MAX_BINARY = 16
 
 ctypedef struct kernels_t:
     int lanes
@@ -100,9 +112,8 @@ ctypedef struct kernels_t:
     # depthwise convolution: up to dw_m pixels a call
     int dw_m
     dwconv_fn dwconv
-    # receptive fields of images with few channels
-    gather_fn gather
     wino_input_fn wino_input
     wino_output_fn wino_output
-    # elementwise functions of one tensor, by number
+    # elementwise functions of one tensor and of two, by number
     unary_fn[MAX_UNARY] unary
+    binary_fn[MAX_BINARY] binary

@@ -6,9 +6,9 @@ All of them read channels-last images and none builds an im2col matrix.
     Implicit GEMM.  A tile is some output pixels by one panel of output channels; the micro-kernel
     gets one pointer per pixel and tap.  A transposed convolution is the same thing once for each
     phase of its stride: the output pixels of one phase all see the same taps.
-``GatherConvStep``
-    For few input channels, such as the three of a photo, where a tap is too short to be a loop: the
-    receptive fields of a tile are copied side by side into the L1 cache, from NCHW as well.
+``ShallowConvStep``
+    For few input channels, such as the three of a photo, where the channels of a tap are too few to be
+    a loop: there the loop runs along a row of the filter instead, straight over the caller's NCHW array.
 ``DepthwiseStep``
     One filter per channel.
 """
@@ -312,7 +312,7 @@ cdef void conv_run(
 
 # -- few input channels ------------------------------------------------------------------------
 
-cdef struct gather_t:
+cdef struct shallow_t:
     const kernels_t* kernels
     const window_t* window
     ref_t x
@@ -324,13 +324,15 @@ cdef struct gather_t:
     Py_ssize_t row_stride
     Py_ssize_t unit              # adjacent elements that belong to one column
     Py_ssize_t run               # columns that a run holds
-    Py_ssize_t depth             # elements of one receptive field
     Py_ssize_t out_channels
     post_t post
 
 
-cdef class GatherConvStep(Step):
+cdef class ShallowConvStep(Step):
     """Convolution of an image of few channels.
+
+    A run is a row of the filter: `run` columns of `unit` adjacent elements.  The micro-kernel reads
+    runs where they lie; only receptive fields that reach over the border are copied first.
 
     Parameters
     ----------
@@ -345,14 +347,13 @@ cdef class GatherConvStep(Step):
     offsets : sequence of int
         Where each run starts relative to the pixel's origin, in elements.
     unit, run : int
-        A run is `run` columns of `unit` adjacent elements.
     out_channels : int
     scratch, scratch_bytes
-        At least ``4 * (mr * depth + 16)`` bytes per part.
+        As :func:`shallow_scratch_bytes` says, per part.
     post : Post or None
     """
 
-    cdef gather_t p
+    cdef shallow_t p
     cdef Window window
 
     def __init__(self, x, weight, y, Window window, offsets, unit, run, out_channels, scratch,
@@ -369,22 +370,26 @@ cdef class GatherConvStep(Step):
         self.p.scratch, self.p.scratch_bytes = self.ref(scratch), scratch_bytes
         self.p.image_stride, self.p.row_stride = x.strides[0], x.strides[2]
         self.p.unit, self.p.run = unit, run
-        self.p.depth = len(offsets) * unit * run
         self.p.out_channels = out_channels
         self.p.post = make_post(self, post)
-        self.run = gather_run
+        self.run = shallow_run
         self.params = &self.p
-        self.kind = "conv_gather"
+        self.kind = "conv_shallow"
         self.max_parts = max(ceil_div(window.max_pixels, active().mr), 1)
 
 
-cdef inline void gather_edge(
-    const gather_t* p, const phase_t* phase, const float* origin, Py_ssize_t ih, Py_ssize_t iw,
+def shallow_scratch_bytes(Py_ssize_t n_runs, Py_ssize_t depth):
+    """Return the scratch of one part: a tile's row pointers, and its receptive fields."""
+    return active().mr * (n_runs * 8 + depth * 4)
+
+
+cdef inline void copy_field(
+    const shallow_t* p, const phase_t* phase, const float* origin, Py_ssize_t ih, Py_ssize_t iw,
     float* field,
 ) noexcept nogil:
     """Copy a receptive field that reaches over the border; what lies outside is zero."""
     cdef Py_ssize_t t, first, last, unit = p.unit
-    memset(field, 0, p.depth * sizeof(float))
+    memset(field, 0, phase.n_taps * p.run * unit * sizeof(float))
     for t in range(phase.n_taps):
         if 0 <= ih + phase.taps[t].dy < p.window.in_h:
             first = max(0, -(iw + phase.taps[t].dx))
@@ -397,7 +402,7 @@ cdef inline void gather_edge(
         field += p.run * unit
 
 
-cdef void gather_run(
+cdef void shallow_run(
     const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
 ) noexcept nogil:
     """Cross-correlation of an image of few channels with packed filters, plus post-ops.
@@ -407,7 +412,7 @@ cdef void gather_run(
     Threads: over tiles of pixels; no shared writes
     Source : torch.nn.Conv2d
     """
-    cdef const gather_t* p = <const gather_t*> params
+    cdef const shallow_t* p = <const shallow_t*> params
     cdef const window_t* w = p.window
     cdef const phase_t* phase = &w.phases[0]
     cdef const kernels_t* kernels = p.kernels
@@ -416,16 +421,16 @@ cdef void gather_run(
     cdef const float* residual = NULL
     cdef const float* r_tile
     cdef float* y = <float*> at(slots, p.y)
-    cdef float* fields = <float*> (at(slots, p.scratch) + part * p.scratch_bytes)
-    cdef (const float*)[64] rows
     cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr, pixels = w.n * w.out_h * w.out_w
-    cdef Py_ssize_t tiles = (pixels + mr - 1) // mr, panels = (p.out_channels + nr - 1) // nr
-    cdef Py_ssize_t tile, start, m, i, panel, n, ow, oh, image, ih, iw, length = p.run * p.unit
+    cdef const float** rows = <const float**> (at(slots, p.scratch) + part * p.scratch_bytes)
+    cdef float* fields = <float*> (rows + mr * phase.n_taps)
+    cdef float* field
+    cdef Py_ssize_t tiles = ceil_div(pixels, mr), panels = ceil_div(p.out_channels, nr)
+    cdef Py_ssize_t length = p.run * p.unit, depth = phase.n_taps * length
+    cdef Py_ssize_t tile, start, m, i, t, panel, n, ow, oh, image, ih, iw
     cdef const float* origin
     if p.post.has_residual:
         residual = <const float*> at(slots, p.post.residual)
-    for i in range(mr):
-        rows[i] = fields + i * p.depth
     for tile in range(share_start(tiles, part, n_parts), share_start(tiles, part + 1, n_parts)):
         start = tile * pixels // tiles
         m = (tile + 1) * pixels // tiles - start
@@ -437,12 +442,13 @@ cdef void gather_run(
                 ih + phase.min_dy >= 0 and ih + phase.max_dy < w.in_h
                 and iw + phase.min_dx >= 0 and iw + phase.max_dx < w.in_w
             ):
-                kernels.gather(
-                    phase.n_taps, length, origin, &phase.taps[0].offset,
-                    sizeof(tap_t) // sizeof(Py_ssize_t), fields + i * p.depth,
-                )
+                for t in range(phase.n_taps):
+                    rows[t * m + i] = origin + phase.taps[t].offset
             else:
-                gather_edge(p, phase, origin, ih, iw, fields + i * p.depth)
+                field = fields + i * depth
+                copy_field(p, phase, origin, ih, iw, field)
+                for t in range(phase.n_taps):
+                    rows[t * m + i] = field + t * length
             ow += 1
             if ow == w.out_w:
                 ow = 0
@@ -456,7 +462,7 @@ cdef void gather_run(
             if residual != NULL:
                 r_tile = residual + start * p.post.residual_pitch + panel * nr
             kernels.gemm[m](
-                1, p.depth, <const float* const*> rows, weight + panel * (p.depth + 1) * nr,
+                phase.n_taps, length, <const float* const*> rows, weight + panel * (depth + 1) * nr,
                 y + start * w.y_pitch + panel * nr, w.y_pitch, n,
                 r_tile if p.post.residual_in_tile else NULL, p.post.residual_pitch,
                 p.post.lo, p.post.hi,

@@ -47,14 +47,12 @@ class Argument(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """One elementwise operation on float32.
+    """One elementwise operation on float32; instruction number i computes register i.
 
     Attributes
     ----------
     name : str
         An operator of :data:`kuiper.expression.vocabulary.EXTENDED`, or ``copy``.
-    target : int
-        The register that takes the result.
     arguments : tuple of Argument
         One or two.
     parameters : tuple of float
@@ -62,7 +60,6 @@ class Instruction(NamedTuple):
     """
 
     name: str
-    target: int
     arguments: tuple[Argument, ...]
     parameters: tuple[float, ...] = ()
 
@@ -76,14 +73,12 @@ class ElementwiseProgram(NamedTuple):
         What feeds each input: the number of an operand, or a constant array.
     instructions : tuple of Instruction
         The last one computes the result.
-    n_registers : int
     shape : tuple of int
         The shape of the result, to which every input broadcasts.
     """
 
     sources: tuple[int | np.ndarray, ...]
     instructions: tuple[Instruction, ...]
-    n_registers: int
     shape: tuple[int, ...]
 
     dtype = FLOAT32
@@ -92,13 +87,13 @@ class ElementwiseProgram(NamedTuple):
         """List the instructions in a readable form."""
         letter = {"input": "in", "register": "r"}
         lines = []
-        for step in self.instructions:
+        for number, step in enumerate(self.instructions):
             arguments = [
                 repr(a.value) if a.kind == "constant" else f"{letter[a.kind]}{a.value}"
                 for a in step.arguments
             ]
             arguments += [f"{p!r}" for p in step.parameters]
-            lines.append(f"r{step.target} = {step.name}({', '.join(arguments)})")
+            lines.append(f"r{number} = {step.name}({', '.join(arguments)})")
         return "\n".join(lines)
 
 
@@ -328,8 +323,7 @@ def lower(
                 raise node.error(error.message) from None
         else:
             return None
-    instructions, n_registers = builder.finish(stack[0])
-    return ElementwiseProgram(sources, instructions, n_registers, shape)
+    return ElementwiseProgram(sources, builder.finish(stack[0]), shape)
 
 
 def to_float32(value) -> float:
@@ -342,7 +336,7 @@ class _Builder:
     """Emits instructions, computing equal ones once."""
 
     def __init__(self):
-        self.values: list[tuple[str, tuple[Argument, ...], tuple[float, ...]]] = []
+        self.instructions: list[Instruction] = []
         self.known: dict[tuple, Argument] = {}
 
     def emit(self, name: str, *arguments: Argument, parameters: tuple[float, ...] = ()) -> Argument:
@@ -352,8 +346,8 @@ class _Builder:
         # repr keeps 0.0 and -0.0 apart, which compare equal.
         key = (name, repr(arguments), repr(parameters))
         if key not in self.known:
-            self.values.append((name, arguments, parameters))
-            self.known[key] = Argument("register", len(self.values) - 1)
+            self.instructions.append(Instruction(name, arguments, parameters))
+            self.known[key] = Argument("register", len(self.instructions) - 1)
         return self.known[key]
 
     def call(self, name: str, arguments: list[Argument]) -> Argument:
@@ -389,38 +383,27 @@ class _Builder:
             return self.emit("clamp", x, parameters=(float(low.value), float(high.value)))
         return self.emit("min", self.emit("max", x, low), high)
 
-    def finish(self, result: Argument) -> tuple[tuple[Instruction, ...], int]:
-        """Drop what the result does not need and give out registers."""
+    def finish(self, result: Argument) -> tuple[Instruction, ...]:
+        """Drop what the result does not need and number the rest."""
         if result.kind != "register":
             result = self.emit("copy", result)
         needed = {result.value}
         for index in range(result.value, -1, -1):
             if index in needed:
-                needed.update(a.value for a in self.values[index][1] if a.kind == "register")
-        order = sorted(needed)
-        last_use = {a.value: i for i in order for a in self.values[i][1] if a.kind == "register"}
-        free: list[int] = []
-        register: dict[int, int] = {}
-        n_registers = 0
-        instructions = []
-        for index in order:
-            name, arguments, parameters = self.values[index]
-            renamed = tuple(
-                Argument("register", register[a.value]) if a.kind == "register" else a
-                for a in arguments
+                needed.update(
+                    a.value for a in self.instructions[index].arguments if a.kind == "register"
+                )
+        number = {index: i for i, index in enumerate(sorted(needed))}
+        return tuple(
+            instruction._replace(
+                arguments=tuple(
+                    Argument("register", number[a.value]) if a.kind == "register" else a
+                    for a in instruction.arguments
+                )
             )
-            # An argument that dies here may lend its register to the result: the engine reads an
-            # element before it writes it.
-            dying = {
-                a.value for a in arguments if a.kind == "register" and last_use[a.value] == index
-            }
-            free.extend(register[value] for value in sorted(dying))
-            if not free:
-                free.append(n_registers)
-                n_registers += 1
-            register[index] = free.pop()
-            instructions.append(Instruction(name, register[index], renamed, parameters))
-        return tuple(instructions), n_registers
+            for index, instruction in enumerate(self.instructions)
+            if index in needed
+        )
 
 
 def _has_exact_reciprocal(value: float) -> bool:

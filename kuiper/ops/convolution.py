@@ -13,8 +13,8 @@ from kuiper.ops._schema import Int, Ints, Str, Tensor
 
 __all__ = ["Conv", "ConvTranspose"]
 
-# Below this many input channels a tap is too short a loop: receptive fields are gathered instead.
-GATHER_CHANNELS = 8
+# Up to this many input channels a tap is too short a loop: loops run along rows of the filter instead.
+SHALLOW_CHANNELS = 8
 
 # Per core, of machines that kuiper meets; used in estimates only.
 L2_BYTES = 1 << 20
@@ -226,8 +226,8 @@ class Conv(Record):
             step = _depthwise(b, x, image, filters, taps, geometry, size, post)
         elif _winograd_pays(geometry, a.groups, filters.shape, size):
             step = _winograd(b, x, image, filters, (top, left), post)
-        elif a.groups == 1 and x.shape[1] <= GATHER_CHANNELS:
-            step = _gathered(b, x, image, filters, (top, left), geometry, size, post)
+        elif a.groups == 1 and x.shape[1] <= SHALLOW_CHANNELS:
+            step = _shallow(b, x, image, filters, (top, left), geometry, size, post)
         else:
             x = b.channels_last(x)
             phases = [(0, 0, *size, taps, 0)]
@@ -362,7 +362,7 @@ def _depthwise(b, x, image, filters, taps, geometry, size, post):
     )
 
 
-def _gathered(b, x, image, filters, origin, geometry, size, post):
+def _shallow(b, x, image, filters, origin, geometry, size, post):
     """Bind a convolution of few channels; the order of a receptive field follows the layout."""
     out_channels, channels, kernel_h, kernel_w = filters.shape
     (top, left), (dilation_h, dilation_w) = origin, geometry.dilation
@@ -386,11 +386,11 @@ def _gathered(b, x, image, filters, origin, geometry, size, post):
         fields = filters.weight().transpose(order).reshape(out_channels, 1, -1)
         return _pack.pack_panels(np.ascontiguousarray(fields), filters.bias())
 
-    packed = b.packed(("gather", channels_last), pack)
+    packed = b.packed(("shallow", channels_last), pack)
     window = conv.Window(x, image, geometry.stride, (1, 1), [(0, 0, *size, taps, 0)])
-    depth = channels * kernel_h * kernel_w
-    scratch_bytes = _round(4 * (_dispatch.tile()[0] * depth + 16))
-    return conv.GatherConvStep(
+    scratch_bytes = conv.shallow_scratch_bytes(len(taps), channels * kernel_h * kernel_w)
+    scratch_bytes = _round(scratch_bytes)
+    return conv.ShallowConvStep(
         x, packed, image, window, offsets, unit, run, out_channels, b.scratch(scratch_bytes),
         scratch_bytes, post,
     )  # fmt: skip

@@ -6,6 +6,7 @@
     split_*        one operator that kernels have no word for becomes several
     fold_*         constants are computed now
     fuse_*         a step over memory disappears into its neighbour
+    free_*         what the export froze becomes variable again; runs once, when a model is loaded
 
 A pass is a function ``f(graph, specs)``: it changes the graph in place and keeps `specs`, the shapes
 and dtypes of all operands for the sizes at hand, up to date for operands that it adds.  Passes run
@@ -23,13 +24,14 @@ from kuiper.errors import GraphError
 from kuiper.ir import Graph, Operand
 from kuiper.passes.eliminate import eliminate_dead, eliminate_identity
 from kuiper.passes.fold_batch_norm import fold_batch_norm
+from kuiper.passes.free_batch import free_batch
 from kuiper.passes.fuse_activation import fuse_activation
 from kuiper.passes.fuse_elementwise import fuse_elementwise
 from kuiper.passes.fuse_pad import fuse_pad
 from kuiper.passes.fuse_residual import fuse_residual
 from kuiper.passes.split_list import split_list
 
-__all__ = ["PASSES", "optimize"]
+__all__ = ["PASSES", "free_batch", "optimize"]
 
 Pass = Callable[[Graph, dict[Operand, Any]], None]
 

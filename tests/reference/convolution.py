@@ -13,6 +13,18 @@ def conv2d(
     input, weight, bias=None, *, stride, padding, dilation, groups, padding_mode="zeros", **_
 ):
     """Sum over the taps: y[o, h, w] = sum_cij weight[o, c, i, j] * x[c, h s + i d, w s + j d]."""
+    if input.ndim == 3:
+        one = conv2d(
+            input[None],
+            weight,
+            bias,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            groups=groups,
+            padding_mode=padding_mode,
+        )
+        return one[0]
     (top, bottom), (left, right) = _amounts(padding, weight.shape[2:], dilation)
     mode = "constant" if padding_mode == "zeros" else padding_mode
     x = pad(input, (left, right, top, bottom), mode)

@@ -138,6 +138,9 @@ def trace_graph(
         elif node.type != "pnnx.Output":
             produced = _call(node, operands, operators[node.type], prepare)
             if len(node.outputs) == 1:
+                if node.type in ("torch.max", "torch.min") and isinstance(produced, tuple):
+                    # Where nothing reads the places, the file has one output: the values.
+                    produced = produced[0]
                 produced = (produced,)
             values.update(zip(node.outputs, produced, strict=True))
     return values

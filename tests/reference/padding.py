@@ -33,19 +33,19 @@ def zero_pad2d(input, *, padding, **_):
     return pad(input, padding)
 
 
-@reference("nn.ConstantPad2d")
+@reference("nn.ConstantPad1d", "nn.ConstantPad2d", "nn.ConstantPad3d")
 def constant_pad(input, *, padding, value, **_):
     """Pad with one value."""
     return pad(input, padding, "constant", value)
 
 
-@reference("nn.ReflectionPad2d")
+@reference("nn.ReflectionPad1d", "nn.ReflectionPad2d")
 def reflection_pad(input, *, padding, **_):
     """Mirror without repeating the edge."""
     return pad(input, padding, "reflect")
 
 
-@reference("nn.ReplicationPad2d")
+@reference("nn.ReplicationPad1d", "nn.ReplicationPad2d", "nn.ReplicationPad3d")
 def replication_pad(input, *, padding, **_):
     """Repeat the edge."""
     return pad(input, padding, "replicate")

@@ -1,10 +1,18 @@
-"""Windows over the two spatial axes."""
+"""Windows over one, two or three spatial axes, which are the last ones."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import numpy as np
 
 from .registry import reference
+
+
+def _each(value, count):
+    """Return one number per spatial axis."""
+    value = (value,) if isinstance(value, int) else value
+    return value * count if len(value) == 1 else value
 
 
 def _out_extent(extent, kernel, stride, padding, dilation, ceil_mode):
@@ -16,35 +24,62 @@ def _out_extent(extent, kernel, stride, padding, dilation, ceil_mode):
     return count
 
 
-@reference("nn.MaxPool2d", "F.max_pool2d")
-def max_pool2d(
+def _max_over(input, axes):
+    """Return maximum and place of the maximum for every combination of the indices in `axes`.
+
+    `axes` holds for each spatial axis a list of index arrays, one per output.
+    """
+    spatial = len(axes)
+    lead, extents = input.shape[: input.ndim - spatial], input.shape[input.ndim - spatial :]
+    outs = [len(windows) for windows in axes]
+    flat = input.reshape(*lead, -1)
+    y = np.empty((*lead, *outs))
+    indices = np.empty((*lead, *outs), np.int64)
+    for place in product(*map(range, outs)):
+        grids = np.meshgrid(*(w[i] for w, i in zip(axes, place, strict=True)), indexing="ij")
+        inside = np.ravel_multi_index([grid.ravel() for grid in grids], extents)
+        window = flat[..., inside]
+        y[(..., *place)] = window.max(axis=-1)
+        # argmax takes the first NaN or the first maximum, as PyTorch does.
+        indices[(..., *place)] = inside[window.argmax(axis=-1)]
+    return y, indices
+
+
+@reference(
+    "nn.MaxPool1d",
+    "nn.MaxPool2d",
+    "nn.MaxPool3d",
+    "F.max_pool1d",
+    "F.max_pool2d",
+    "F.max_pool3d",
+)
+def max_pool(
     input, *, kernel_size, stride, padding, dilation, ceil_mode, return_indices=False, **_
 ):
     """Largest value of each window; a place outside counts as -infinity."""
     stride = kernel_size if stride is None else stride
-    n, channels, height, width = input.shape
-    out_h, out_w = (
-        _out_extent(extent, kernel_size[a], stride[a], padding[a], dilation[a], ceil_mode)
-        for a, extent in enumerate((height, width))
-    )
-    y = np.full((n, channels, out_h, out_w), -np.inf)
-    indices = np.zeros((n, channels, out_h, out_w), np.int64)
-    for oh in range(out_h):
-        for ow in range(out_w):
-            rows = oh * stride[0] - padding[0] + np.arange(kernel_size[0]) * dilation[0]
-            columns = ow * stride[1] - padding[1] + np.arange(kernel_size[1]) * dilation[1]
-            rows = rows[(rows >= 0) & (rows < height)]
-            columns = columns[(columns >= 0) & (columns < width)]
-            places = (rows[:, None] * width + columns).reshape(-1)
-            window = input.reshape(n, channels, -1)[:, :, places]
-            y[:, :, oh, ow] = window.max(axis=2)
-            # numpy's argmax takes the first NaN or the first maximum, as PyTorch does.
-            indices[:, :, oh, ow] = places[window.argmax(axis=2)]
+    spatial = len(kernel_size)
+    axes = []
+    for axis in range(spatial):
+        extent = input.shape[axis - spatial]
+        k, s, p, d = kernel_size[axis], stride[axis], padding[axis], dilation[axis]
+        windows = [
+            i * s - p + np.arange(k) * d for i in range(_out_extent(extent, k, s, p, d, ceil_mode))
+        ]
+        axes.append([window[(window >= 0) & (window < extent)] for window in windows])
+    y, indices = _max_over(input, axes)
     return (y, indices) if return_indices else y
 
 
-@reference("nn.AvgPool2d", "F.avg_pool2d")
-def avg_pool2d(
+@reference(
+    "nn.AvgPool1d",
+    "nn.AvgPool2d",
+    "nn.AvgPool3d",
+    "F.avg_pool1d",
+    "F.avg_pool2d",
+    "F.avg_pool3d",
+)
+def avg_pool(
     input,
     *,
     kernel_size,
@@ -57,74 +92,94 @@ def avg_pool2d(
 ):
     """Sum of each window over a divisor that depends on three flags."""
     stride = kernel_size if stride is None else stride
-    n, channels, height, width = input.shape
-    out_h, out_w = (
-        _out_extent(extent, kernel_size[a], stride[a], padding[a], 1, ceil_mode)
-        for a, extent in enumerate((height, width))
-    )
-    y = np.zeros((n, channels, out_h, out_w))
-    for oh in range(out_h):
-        for ow in range(out_w):
-            top, left = oh * stride[0] - padding[0], ow * stride[1] - padding[1]
+    spatial = len(kernel_size)
+    extents = input.shape[input.ndim - spatial :]
+    outs = [
+        _out_extent(extents[a], kernel_size[a], stride[a], padding[a], 1, ceil_mode)
+        for a in range(spatial)
+    ]
+    y = np.empty((*input.shape[: input.ndim - spatial], *outs))
+    for place in product(*map(range, outs)):
+        padded, cut = 1, []
+        for a, i in enumerate(place):
+            start = i * stride[a] - padding[a]
             # A window that hangs over the padding on the far side is clipped there.
-            bottom = min(top + kernel_size[0], height + padding[0])
-            right = min(left + kernel_size[1], width + padding[1])
-            padded = (bottom - top) * (right - left)
-            window = input[:, :, max(top, 0) : bottom, max(left, 0) : right]
-            divisor = padded if count_include_pad else window.shape[2] * window.shape[3]
-            divisor = divisor if divisor_override is None else divisor_override
-            y[:, :, oh, ow] = window.sum(axis=(2, 3)) / divisor
+            end = min(start + kernel_size[a], extents[a] + padding[a])
+            padded *= end - start
+            cut.append(slice(max(start, 0), min(end, extents[a])))
+        window = input[(..., *cut)]
+        covered = np.prod(window.shape[input.ndim - spatial :])
+        divisor = padded if count_include_pad else covered
+        divisor = divisor if divisor_override is None else divisor_override
+        y[(..., *place)] = window.sum(axis=tuple(range(-spatial, 0))) / divisor
     return y
+
+
+@reference(
+    "nn.LPPool1d",
+    "nn.LPPool2d",
+    "nn.LPPool3d",
+    "F.lp_pool1d",
+    "F.lp_pool2d",
+    "F.lp_pool3d",
+)
+def lp_pool(input, *, norm_type, kernel_size, stride=None, ceil_mode=False, **_):
+    """(sum of x ** p) ** (1 / p); a window cut off at the far side counts as if it were whole."""
+    spatial = input.ndim - 2
+    kernel_size = _each(kernel_size, spatial)
+    mean = avg_pool(
+        input**norm_type,
+        kernel_size=kernel_size,
+        stride=kernel_size if stride is None else _each(stride, spatial),
+        padding=(0,) * spatial,
+        ceil_mode=ceil_mode,
+        count_include_pad=True,
+    )
+    return np.maximum(mean * np.prod(kernel_size), 0) ** (1 / norm_type)
 
 
 def _adaptive_windows(extent, count):
-    """Start and end of each window: they may overlap and differ in length."""
+    """Index arrays of the windows: they may overlap and differ in length; 0 keeps the axis."""
     count = count or extent
-    return [(i * extent // count, -(-(i + 1) * extent // count)) for i in range(count)]
+    return [np.arange(i * extent // count, -(-(i + 1) * extent // count)) for i in range(count)]
 
 
-def _output_size(output_size):
-    return (output_size,) * 2 if isinstance(output_size, int) else output_size
+def _adaptive_axes(input, output_size, spatial):
+    sizes = _each(output_size, spatial)
+    return [_adaptive_windows(input.shape[a - spatial], sizes[a]) for a in range(spatial)]
 
 
-@reference("nn.AdaptiveAvgPool2d", "F.adaptive_avg_pool2d")
-def adaptive_avg_pool2d(input, *, output_size, **_):
-    """Mean of each adaptive window; an output size of 0 keeps the axis."""
-    size = _output_size(output_size)
-    rows = _adaptive_windows(input.shape[-2], size[0])
-    columns = _adaptive_windows(input.shape[-1], size[1])
-    y = np.empty((*input.shape[:-2], len(rows), len(columns)))
-    for oh, (top, bottom) in enumerate(rows):
-        for ow, (left, right) in enumerate(columns):
-            y[..., oh, ow] = input[..., top:bottom, left:right].mean(axis=(-2, -1))
+def _adaptive_mean(input, output_size, spatial):
+    axes = _adaptive_axes(input, output_size, spatial)
+    outs = [len(windows) for windows in axes]
+    y = np.empty((*input.shape[: input.ndim - spatial], *outs))
+    for place in product(*map(range, outs)):
+        window = input
+        for axis, i in enumerate(place):
+            window = np.take(window, axes[axis][i], axis=axis - spatial)
+        y[(..., *place)] = window.mean(axis=tuple(range(-spatial, 0)))
     return y
 
 
-@reference("nn.AdaptiveMaxPool2d")
-def adaptive_max_pool2d(input, *, output_size, return_indices=False, **_):
-    """Maximum of each adaptive window."""
-    y, indices = _adaptive_max(input, _output_size(output_size))
-    return (y, indices) if return_indices else y
+def _adaptive(spatial):
+    """Register the adaptive poolings over `spatial` axes."""
+
+    @reference(f"nn.AdaptiveAvgPool{spatial}d", f"F.adaptive_avg_pool{spatial}d")
+    def adaptive_avg_pool(input, *, output_size, **_):
+        """Mean of each adaptive window."""
+        return _adaptive_mean(input, output_size, spatial)
+
+    @reference(f"nn.AdaptiveMaxPool{spatial}d")
+    def adaptive_max_pool(input, *, output_size, return_indices=False, **_):
+        """Maximum of each adaptive window."""
+        y, indices = _max_over(input, _adaptive_axes(input, output_size, spatial))
+        return (y, indices) if return_indices else y
+
+    @reference(f"F.adaptive_max_pool{spatial}d")
+    def adaptive_max_pool_with_indices(input, *, output_size, **_):
+        """As the module; in a file the function always has its two outputs."""
+        return _max_over(input, _adaptive_axes(input, output_size, spatial))
 
 
-@reference("F.adaptive_max_pool2d")
-def adaptive_max_pool2d_with_indices(input, *, output_size, **_):
-    """As the module; the function always has its two outputs in a file."""
-    return _adaptive_max(input, _output_size(output_size))
-
-
-def _adaptive_max(input, size):
-    width = input.shape[-1]
-    rows = _adaptive_windows(input.shape[-2], size[0])
-    columns = _adaptive_windows(width, size[1])
-    y = np.empty((*input.shape[:-2], len(rows), len(columns)))
-    indices = np.empty(y.shape, np.int64)
-    for oh, (top, bottom) in enumerate(rows):
-        for ow, (left, right) in enumerate(columns):
-            window = input[..., top:bottom, left:right].reshape(*input.shape[:-2], -1)
-            first = window.argmax(axis=-1)
-            y[..., oh, ow] = window.max(axis=-1)
-            indices[..., oh, ow] = (
-                (top + first // (right - left)) * width + left + first % (right - left)
-            )
-    return y, indices
+for _spatial in (1, 2, 3):
+    _adaptive(_spatial)

@@ -1,4 +1,4 @@
-"""Resampling of the two spatial axes, nearest and bilinear.
+"""Resampling of the spatial axes: nearest, linear, cubic.
 
 Positions are computed in float32 where PyTorch does so, since nearest picks another pixel when
 a position falls on the other side of an integer.
@@ -35,10 +35,13 @@ def interpolate(
         factors = [None] * len(extents) if recompute_scale_factor else scale
     y = input
     for axis, (out, factor) in enumerate(zip(size, factors, strict=True), start=2):
-        if mode == "nearest":
-            y = np.take(y, _nearest(y.shape[axis], out, factor), axis=axis)
-        elif mode in ("bilinear", "linear"):
+        if mode in ("nearest", "nearest-exact"):
+            shift = np.float32(0.5 if mode == "nearest-exact" else 0)
+            y = np.take(y, _nearest(y.shape[axis], out, factor, shift), axis=axis)
+        elif mode in ("linear", "bilinear", "trilinear"):
             y = _linear(y, axis, out, factor, bool(align_corners))
+        elif mode == "bicubic":
+            y = _cubic(y, axis, out, factor, bool(align_corners))
         else:
             raise ValueError(f"no reference for mode {mode}")
     return y
@@ -63,8 +66,9 @@ def _step(extent, out, factor):
     return np.float32(1.0 / factor) if factor is not None else np.float32(extent) / np.float32(out)
 
 
-def _nearest(extent, out, factor):
-    positions = np.floor(np.arange(out, dtype=np.float32) * _step(extent, out, factor))
+def _nearest(extent, out, factor, shift):
+    places = np.arange(out, dtype=np.float32) + shift
+    positions = np.floor(places * _step(extent, out, factor))
     return np.minimum(positions.astype(np.int64), extent - 1)
 
 
@@ -72,14 +76,34 @@ def _linear(x, axis, out, factor, align_corners):
     extent = x.shape[axis]
     if extent == out:
         return x
-    steps = np.arange(out, dtype=np.float32)
-    if align_corners:
-        position = steps * (np.float32(extent - 1) / np.float32(out - 1) if out > 1 else 0)
-    else:
-        half = np.float32(0.5)
-        position = np.maximum((steps + half) * _step(extent, out, factor) - half, 0)
+    position = np.maximum(_positions(extent, out, factor, align_corners), 0)
     left = np.minimum(position.astype(np.int64), extent - 1)
     right = np.minimum(left + 1, extent - 1)
     share = (position - left).astype(np.float64)
     share = share.reshape(-1, *[1] * (x.ndim - axis - 1))
     return np.take(x, left, axis=axis) * (1 - share) + np.take(x, right, axis=axis) * share
+
+
+def _positions(extent, out, factor, align_corners):
+    """Where in the input the centre of each output pixel lies."""
+    steps = np.arange(out, dtype=np.float32)
+    if align_corners:
+        return steps * (np.float32(extent - 1) / np.float32(out - 1) if out > 1 else 0)
+    half = np.float32(0.5)
+    return (steps + half) * _step(extent, out, factor) - half
+
+
+def _cubic(x, axis, out, factor, align_corners):
+    """Four taps of the cubic kernel with a = -0.75; taps outside take the edge."""
+    extent = x.shape[axis]
+    position = _positions(extent, out, factor, align_corners).astype(np.float64)
+    left = np.floor(position).astype(np.int64)
+    share = position - left
+    y = 0
+    for tap in range(-1, 3):
+        distance = np.abs(share - tap)
+        near = 1.25 * distance**3 - 2.25 * distance**2 + 1
+        far = -0.75 * (distance**3 - 5 * distance**2 + 8 * distance - 4)
+        weight = np.where(distance <= 1, near, far).reshape(-1, *[1] * (x.ndim - axis - 1))
+        y = y + weight * np.take(x, np.clip(left + tap, 0, extent - 1), axis=axis)
+    return y

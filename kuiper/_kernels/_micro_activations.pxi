@@ -1,0 +1,175 @@
+# The elementwise operators: arithmetic, comparisons that NaN wins, activations.
+#
+# p and q are the parameters that elementwise.pxd names.  Bounds count units in the last place of
+# the result, or of what is named behind them.
+
+
+# One operand -----------------------------------------------------------------------------------
+
+cdef inline vf32 vcopy(vf32 x) noexcept nogil:
+    return x
+
+
+cdef inline vf32 vneg(vf32 x) noexcept nogil:
+    return -x
+
+
+cdef inline vf32 vsign(vf32 x) noexcept nogil:
+    """0 for NaN, as in PyTorch."""
+    cdef vf32 zero = splat(0.0)
+    return select(vlt(zero, x), splat(1.0), select(vlt(x, zero), splat(-1.0), zero))
+
+
+cdef inline vf32 vsquare(vf32 x) noexcept nogil:
+    return x * x
+
+
+cdef inline vf32 vrsqrt(vf32 x) noexcept nogil:
+    return splat(1.0) / vsqrt(x)
+
+
+cdef inline vf32 vreciprocal(vf32 x) noexcept nogil:
+    return splat(1.0) / x
+
+
+cdef inline vf32 vrelu(vf32 x) noexcept nogil:
+    return vmax(splat(0.0), x)
+
+
+cdef inline vf32 vleaky_relu(vf32 x, vf32 p, vf32 q) noexcept nogil:
+    return select(vlt(splat(0.0), x), x, x * p)
+
+
+cdef inline vf32 vclamp(vf32 x, vf32 p, vf32 q) noexcept nogil:
+    return vmin(q, vmax(p, x))
+
+
+cdef inline vf32 vsigmoid(vf32 x) noexcept nogil:
+    """3 ulp for x > -88, where exp(-x) exists."""
+    return splat(1.0) / (splat(1.0) + vexp(-x))
+
+
+cdef inline vf32 vlogsigmoid(vf32 x) noexcept nogil:
+    """3 ulp."""
+    return vmin(splat(0.0), x) - vlog1p(vexp(-vabs(x)))
+
+
+cdef inline vf32 vhardsigmoid(vf32 x) noexcept nogil:
+    """2 ulp of x + 3."""
+    return vmin(splat(6.0), vmax(splat(0.0), x + splat(3.0))) * splat(0.166666672)
+
+
+cdef inline vf32 vsilu(vf32 x) noexcept nogil:
+    """3 ulp for x > -88."""
+    return x / (splat(1.0) + vexp(-x))
+
+
+cdef inline vf32 vhardswish(vf32 x) noexcept nogil:
+    """2 ulp of x + 3."""
+    return x * vhardsigmoid(x)
+
+
+cdef inline vf32 vmish(vf32 x) noexcept nogil:
+    """5 ulp for x > -87: tanh(log(1 + e)) = e (e + 2) / (e (e + 2) + 2)."""
+    cdef vf32 e = vexp(vmin(splat(40.0), x))
+    cdef vf32 top = e * (e + splat(2.0))
+    return x * (top / (top + splat(2.0)))
+
+
+cdef inline vf32 vgelu(vf32 x) noexcept nogil:
+    """4 ulp for x > -1, 40 ulp down to -5, then a tail that is right to 1e-8."""
+    cdef vf32 t = x * splat(0.707106781), a = vabs(t)
+    # 1 + erf(t) = erfc(-t), without the difference for t < 0
+    cdef vf32 tail = erfc_far(a)
+    cdef vf32 far = select(vlt(t, splat(0.0)), tail, splat(2.0) - tail)
+    return splat(0.5) * x * select(vlt(a, splat(0.92)), splat(1.0) + erf_near(t), far)
+
+
+cdef inline vf32 vgelu_tanh(vf32 x) noexcept nogil:
+    """(1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)); 4 ulp for x > -1, 40 ulp down to -5."""
+    cdef vf32 u = x + x * x * x * splat(0.044715)
+    return x / (splat(1.0) + vexp(u * splat(-1.59576912)))
+
+
+cdef inline vf32 velu(vf32 x, vf32 p, vf32 q) noexcept nogil:
+    """3 ulp."""
+    return select(vlt(splat(0.0), x), x, vexpm1(x) * p)
+
+
+cdef inline vf32 vcelu(vf32 x, vf32 p, vf32 q) noexcept nogil:
+    """4 ulp."""
+    return select(vlt(splat(0.0), x), x, vexpm1(x / p) * p)
+
+
+cdef inline vf32 vselu(vf32 x) noexcept nogil:
+    """3 ulp; the constants are those of self-normalising networks."""
+    return select(
+        vlt(splat(0.0), x), x * splat(1.05070102), vexpm1(x) * splat(1.75809932)
+    )
+
+
+cdef inline vf32 vsoftplus(vf32 x, vf32 p, vf32 q) noexcept nogil:
+    """4 ulp."""
+    cdef vf32 z = x * p
+    return select(vlt(q, z), x, vlog1p(vexp(z)) / p)
+
+
+cdef inline vf32 vsoftsign(vf32 x) noexcept nogil:
+    return x / (splat(1.0) + vabs(x))
+
+
+cdef inline vf32 vtanhshrink(vf32 x) noexcept nogil:
+    """30 ulp, where x - tanh(x) would have no bits left."""
+    cdef vf32 a = vabs(x)
+    return select(vlt(a, splat(0.625)), with_sign(-tanh_tail(a), x), x - vtanh(x))
+
+
+cdef inline vf32 vhardshrink(vf32 x, vf32 p, vf32 q) noexcept nogil:
+    return select(vle(-p, x) & vle(x, p), splat(0.0), x)
+
+
+cdef inline vf32 vsoftshrink(vf32 x, vf32 p, vf32 q) noexcept nogil:
+    # x * 0 keeps NaN.
+    return select(vlt(p, x), x - p, select(vlt(x, -p), x + p, x * splat(0.0)))
+
+
+cdef inline vf32 vthreshold(vf32 x, vf32 p, vf32 q) noexcept nogil:
+    return select(vle(x, p), q, x)
+
+
+# Two operands ----------------------------------------------------------------------------------
+
+cdef inline vf32 vadd(vf32 a, vf32 b) noexcept nogil:
+    return a + b
+
+
+cdef inline vf32 vsub(vf32 a, vf32 b) noexcept nogil:
+    return a - b
+
+
+cdef inline vf32 vmul(vf32 a, vf32 b) noexcept nogil:
+    return a * b
+
+
+cdef inline vf32 vdiv(vf32 a, vf32 b) noexcept nogil:
+    return a / b
+
+
+cdef inline vf32 vmaximum(vf32 a, vf32 b) noexcept nogil:
+    """NaN where either is; vmax sees to that for b."""
+    return select(veq(a, a), vmax(a, b), a)
+
+
+cdef inline vf32 vminimum(vf32 a, vf32 b) noexcept nogil:
+    return select(veq(a, a), vmin(a, b), a)
+
+
+cdef inline vf32 vprelu(vf32 a, vf32 b) noexcept nogil:
+    return select(vlt(splat(0.0), a), a, a * b)
+
+
+cdef vf32 vlogaddexp(vf32 a, vf32 b) noexcept nogil:
+    """2 ulp of the larger operand."""
+    # Equal infinities have no difference.
+    cdef vf32 gap = select(veq(a, b), splat(0.0), vabs(a - b))
+    return vmaximum(a, b) + vlog1p(vexp(-gap))

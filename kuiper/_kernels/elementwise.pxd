@@ -1,0 +1,72 @@
+# The elementwise functions, numbered: the one list that the micro-kernels' tables, the programs of
+# elementwise.pyx and Python's names for them (elementwise.pyx lists the enumerators) share.
+
+cpdef enum Unary:
+    COPY
+    ABS
+    NEG
+    SIGN
+    SQUARE
+    SQRT
+    RSQRT
+    RECIPROCAL
+    FLOOR
+    CEIL
+    TRUNC
+    ROUND
+    EXP
+    EXPM1
+    LOG
+    LOG10
+    LOG1P
+    ERF
+    SIN
+    COS
+    TAN
+    ASIN
+    ACOS
+    ATAN
+    SINH
+    COSH
+    TANH
+    ASINH
+    ACOSH
+    ATANH
+    # activations; p0 and p1 as in the comment behind
+    RELU
+    LEAKY_RELU      # slope
+    CLAMP           # low, high
+    SIGMOID
+    LOGSIGMOID
+    HARDSIGMOID
+    SILU
+    HARDSWISH
+    MISH
+    GELU
+    GELU_TANH
+    ELU             # alpha
+    CELU            # alpha
+    SELU
+    SOFTPLUS        # beta, threshold
+    SOFTSIGN
+    TANHSHRINK
+    HARDSHRINK      # bound
+    SOFTSHRINK      # bound
+    THRESHOLD       # threshold, value
+    N_UNARY
+
+cpdef enum Binary:
+    ADD
+    SUB
+    MUL
+    DIV
+    MAX
+    MIN
+    PRELU           # x, weight
+    POW
+    ATAN2
+    LOGADDEXP
+    FMOD
+    REMAINDER
+    FLOOR_DIVIDE
+    N_BINARY
