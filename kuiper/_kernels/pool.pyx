@@ -296,7 +296,9 @@ def avg_pool2d(
            [10.5, 12.5]], dtype=float32)
     """
     size = (x.shape[1], x.shape[2])
-    windows = _windows.image_windows(size, kernel_size, stride, padding, 1, ceil_mode, count_include_pad)
+    windows = _windows.image_windows(
+        size, kernel_size, stride, padding, 1, ceil_mode, count_include_pad
+    )
     return pool2d(np.asarray(x), windows, "mean", divisor_override, n_threads)
 
 
