@@ -235,7 +235,7 @@ def test_chains_of_views():
 
 def channels_last_pitch(array: np.ndarray) -> int | None:
     """Return the pitch of addresses (n, c, h, w) that lie channels-last, else None."""
-    n, c, h, w = array.shape
+    c = array.shape[1]
     pixels = array.transpose(0, 2, 3, 1).reshape(-1, c)
     first = pixels[:, 0]
     pitch = int(first[1] - first[0]) if len(first) > 1 else c
