@@ -159,6 +159,8 @@ class Value:
     def pitch(self) -> int:
         """Elements from one pixel to the next in a channels-last tensor."""
         n, channels, height, width = self.shape
+        if self.size == 0:
+            return channels
         # Extents of one have a stride that means nothing; read the pitch off another axis.
         for extent, stride, pixels in (
             (width, self.strides[3], 1),
@@ -170,7 +172,7 @@ class Value:
         return channels
 
     def _lies_like(self, strides: Sequence[int]) -> bool:
-        return all(
+        return self.size == 0 or all(
             mine == theirs or extent == 1
             for extent, mine, theirs in zip(self.shape, self.strides, strides, strict=True)
         )
