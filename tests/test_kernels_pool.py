@@ -49,8 +49,7 @@ def run_pool(x, windows, kind, pitch=0, with_indices=False, divisor=0):
     shape = (x.shape[0], channels, len(windows[0]) * len(windows[1]), len(windows[2]))
     y = bench.output(shape, "channels_last", channels + 2 * pitch)
     share = _windows.scratch_bytes(windows)
-    scratch = bench.place((3 * share,), np.uint8)
-    bench.written.append(scratch)
+    scratch = bench.scratch(share)
     indices = None
     if with_indices:
         indices = bench.output(shape, "channels_last", channels + pitch, np.int64)

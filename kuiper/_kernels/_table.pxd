@@ -71,6 +71,29 @@ ctypedef struct rows_t:
 
 ctypedef void (*binary_fn)(const rows_t* rows) noexcept nogil
 
+# A chain of cheap operations on one running value, which stays in registers: the first link loads
+# it, each other one replaces it by an operation on it and, for most, on an operand of its own.
+cdef enum:
+    MAX_LINKS = 24
+
+ctypedef struct link_t:
+    int code               # see Link in elementwise.pxd
+    bint moves             # whether the operand moves along the row
+    const float* x
+    Py_ssize_t row         # stride of the operand
+    float p0
+    float p1
+
+ctypedef struct chain_t:
+    int n_links
+    Py_ssize_t n_rows
+    Py_ssize_t n_columns
+    float* y               # may be an operand that lies alike
+    Py_ssize_t y_row
+    link_t[MAX_LINKS] links
+
+ctypedef void (*chain_fn)(const chain_t* chain) noexcept nogil
+
 # Depthwise taps: y[i, c] = clamp(bias[c] + sum_t rows[t * m + i][c] * weight[t, c] + residual[i, c])
 # for m pixels and all channels; weights come in blocks of `lanes` channels: bias, then the taps.
 ctypedef void (*dwconv_fn)(
@@ -117,3 +140,4 @@ ctypedef struct kernels_t:
     # elementwise functions of one tensor and of two, by number
     unary_fn[MAX_UNARY] unary
     binary_fn[MAX_BINARY] binary
+    chain_fn chain

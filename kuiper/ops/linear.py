@@ -152,8 +152,7 @@ def _product(b, x: Value, y: Value, out: Value) -> None:
             x, out = tall, flat
             y = y.with_layout(y.shape[-2:], y.strides[-2:])
     x, y, out = _merge_batch(x, y, out)
-    scratch_bytes = -(-4 * _pack.panel_floats(x.shape[-1]) // 64) * 64
-    b.step(linear.MatmulStep(x, y, out, b.scratch(scratch_bytes), scratch_bytes))
+    b.step(linear.MatmulStep(x, y, out, b.scratch(4 * _pack.panel_floats(x.shape[-1]))))
 
 
 def _merge_batch(x: Value, y: Value, out: Value):
