@@ -98,7 +98,7 @@ cdef void resize_run(
     cdef const resize_t* p = <const resize_t*> params
     cdef const float* x = <const float*> at(slots, p.x)
     cdef float* y = <float*> at(slots, p.y)
-    cdef float* buffer = <float*> (at(slots, p.scratch) + part * p.scratch_bytes)
+    cdef float* buffer = <float*> at(slots, p.scratch)
     cdef (const float*)[MAX_TAPS] rows
     cdef Py_ssize_t[MAX_TAPS] held          # the row of x that each buffer holds
     cdef Py_ssize_t length = p.columns * p.channels, y_row = p.columns * p.y_pitch

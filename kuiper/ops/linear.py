@@ -93,7 +93,7 @@ class Matmul(Record):
     Source: torch.matmul, torch.mm, torch.bmm, torch.mv.
     """
 
-    arguments = (Tensor("input"), Tensor("other"))
+    arguments = (Tensor("input"), Tensor("other", aliases=("mat2", "vec")))
 
     @staticmethod
     def infer(a):
