@@ -147,7 +147,7 @@ class Plan:
         with self._lock:
             if self._contexts:
                 return self._contexts.pop()
-        return Context(self.arena_bytes, self._slots)
+        return Context(self.arena_bytes, self._slots, self.n_threads)
 
     def _release(self, context: Context) -> None:
         # The caller owns its arrays again; only the arena is kept.
@@ -168,6 +168,8 @@ def _home(buffer: Buffer):
     """
     if buffer.kind == "arena":
         return buffer.offset
+    if buffer.kind == "scratch":
+        return buffer.offset, buffer.bytes_per_thread
     if buffer.kind == "constant" and buffer.first >= 0:
         dtype = np.float32 if buffer.array.dtype == np.float16 else None
         return np.require(buffer.array, dtype, ["C", "A"])
@@ -256,7 +258,7 @@ class _Planner:
         for operator in self.order:
             self.bind(operator)
         outputs = self.finish_outputs()
-        arena_bytes = arrange([b for b in self.buffers if b.kind == "arena"])
+        arena_bytes = arrange([b for b in self.buffers if b.kind in ("arena", "scratch")])
         inputs = [self.values[operand] for operand in self.graph.inputs]
         return Plan(self.steps, self.buffers, arena_bytes, inputs, outputs, self.n_threads)
 
@@ -594,9 +596,14 @@ class Binder:
             planner.cache[full_key] = (make(), attributes)
         return planner.constant_value(planner.cache[full_key][0])
 
-    def scratch(self, bytes_per_part: int) -> Value:
-        """Return memory for the shares of one step, `bytes_per_part` for each."""
-        return self.temporary((bytes_per_part * self.n_threads,), np.uint8)
+    def scratch(self, n_bytes: int) -> Value:
+        """Return memory that each thread has for itself during one step."""
+        planner = self._planner
+        share = -(-n_bytes // 64) * 64  # two threads must not meet on a cache line
+        buffer = Buffer(len(planner.buffers), share * self.n_threads, "scratch")
+        buffer.bytes_per_thread = share
+        planner.buffers.append(buffer)
+        return Value(buffer, (share,), (1,), 0, np.uint8)
 
     def temporary(self, shape, dtype=np.float32, layout: str = "contiguous") -> Value:
         """Return memory that lives from this operator's first use of it to its last."""
