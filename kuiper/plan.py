@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -325,10 +325,16 @@ class _Planner:
                 layout = "contiguous"
             else:
                 continue
-            starts = np.cumsum([0] + [self.specs[o].shape[dim] for o in operator.inputs]).tolist()
+            # What is no tensor to join: a dim that is an operand, and empty tensors of rank 1.
+            joined = [
+                operand
+                for operand, key in zip(operator.inputs, operator.input_keys, strict=True)
+                if key is None and self.specs[operand].shape != (0,)
+            ]
+            starts = np.cumsum([0] + [self.specs[o].shape[dim] for o in joined]).tolist()
             movable = [
                 operand
-                for operand in operator.inputs
+                for operand in joined
                 if self.may_be_placed(operand, layouts, layout)
                 and operator.inputs.count(operand) == 1
                 and self.specs[operand].dtype == spec.dtype
@@ -340,7 +346,7 @@ class _Planner:
                 target = self.allocate(spec.shape, spec.dtype, layout)
                 self.targets[output] = target
             self.tenants.setdefault(target.buffer, set()).add(output)
-            for operand, start in zip(operator.inputs, starts, strict=False):
+            for operand, start in zip(joined, starts, strict=False):
                 if operand in movable:
                     self.targets[operand] = target.narrow(dim, start, self.specs[operand].shape[dim])
                     self.tenants.setdefault(target.buffer, set()).add(operand)
@@ -406,8 +412,8 @@ class _Planner:
 
     def define(self, operand: Operand, value: Any) -> None:
         self.values[operand] = value
-        if isinstance(value, Value):
-            self.tenants.setdefault(value.buffer, set()).add(operand)
+        for part in _values_in(value):
+            self.tenants.setdefault(part.buffer, set()).add(operand)
 
     def finish_outputs(self) -> list:
         """Copy what did not end up in the caller's arrays."""
@@ -534,8 +540,10 @@ class Binder:
             return target
         if reuse is not None and target is None and self._may_overwrite(reuse, spec, layout):
             value = reuse.with_layout(reuse.shape, reuse.strides)
-            # Copies made of what lay here before are copies of something else now.
-            planner.copies = {k: v for k, v in planner.copies.items() if k[0] != reuse.slot}
+            # Copies of what lay here before, and what lay here as a copy, are something else now.
+            planner.copies = {
+                k: v for k, v in planner.copies.items() if reuse.slot not in (k[0], v.slot)
+            }
         elif layout in ("contiguous", "channels_last"):
             value = planner.allocate(spec.shape, spec.dtype, layout)
         else:  # a permutation of the axes
@@ -551,6 +559,7 @@ class Binder:
             or value.shape != spec.shape
             or value.dtype != spec.dtype
             or not _lies_as(value, layout)
+            or any(n > 1 and s == 0 for n, s in zip(value.shape, value.strides, strict=True))
         ):
             return False
         inputs = set(self.operator.inputs)
@@ -652,5 +661,16 @@ def _holds_tensors(value: Any) -> bool:
     if isinstance(value, tuple | list):
         return any(_holds_tensors(item) for item in value)
     return isinstance(value, TensorSpec | Value)
+
+
+def _values_in(value: Any) -> Iterator[Value]:
+    """Yield the places of a tensor, or of those in a (nested) list."""
+    if isinstance(value, Value):
+        yield value
+    elif isinstance(value, Host):
+        yield from _values_in(value.value)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _values_in(item)
 
 

@@ -119,6 +119,8 @@ cdef void linear_run(
 cdef enum:
     MAX_BATCH_AXES = 6
 
+max_batch_axes = MAX_BATCH_AXES
+
 cdef struct matmul_t:
     const kernels_t* kernels
     ref_t a
@@ -151,8 +153,8 @@ cdef class MatmulStep(Step):
     b : Value, shape (..., depth, columns)
         Any strides.
     y : Value, shape (..., rows, columns)
-        Elements of a row are adjacent.  The leading axes of all three are equal; where one of
-        them is broadcast its stride is zero.
+        Elements of a row are adjacent.  The leading axes of all three are equal, at most
+        `max_batch_axes`; where one of them is broadcast its stride is zero.
     scratch : Value
         ``4 * (depth + 1) * nr`` bytes for each thread.
     """
