@@ -4,7 +4,7 @@
 # does not depend on where in a tensor it stands, nor on how the work was split.
 
 from kuiper._kernels cimport elementwise as fn
-from kuiper._kernels._table cimport rows_t
+from kuiper._kernels._table cimport MAX_LINKS, chain_t, link_t, rows_t
 
 ctypedef vf32 (*vector_2)(vf32, vf32) noexcept nogil
 ctypedef vf32 (*vector_3)(vf32, vf32, vf32) noexcept nogil
@@ -93,6 +93,141 @@ cdef inline void map_2(vector_2 f, const rows_t* r) noexcept nogil:
         a += r.a_row
         b += r.b_row
         y += r.y_row
+
+
+# Chains ----------------------------------------------------------------------------------------
+
+cdef enum:
+    GROUP = 8  # vectors that go through a chain together: enough to hide the choice of operations
+
+
+cdef inline vf32 vload(vf32 r, vf32 x) noexcept nogil:
+    return x
+
+
+cdef inline vf32 vsub_from(vf32 r, vf32 x) noexcept nogil:
+    return x - r
+
+
+cdef inline vf32 vdiv_into(vf32 r, vf32 x) noexcept nogil:
+    return x / r
+
+
+cdef inline void link_x(
+    vector_2 f, int n_vectors, vf32* r, bint moves, const float* x, Py_ssize_t n
+) noexcept nogil:
+    """r = f(r, x) for vectors of which the last holds n values."""
+    cdef vf32 same
+    cdef int v
+    if not moves:
+        same = splat(x[0])
+        for v in range(n_vectors):
+            r[v] = f(r[v], same)
+    elif n_vectors == 1 and n < LANES:
+        r[0] = f(r[0], load_n(x, n))
+    else:
+        for v in range(n_vectors):
+            r[v] = f(r[v], load(x + v * LANES))
+
+
+cdef inline void link_1(vector_1 f, int n_vectors, vf32* r) noexcept nogil:
+    cdef int v
+    for v in range(n_vectors):
+        r[v] = f(r[v])
+
+
+cdef inline void link_3(
+    vector_3 f, int n_vectors, vf32* r, const link_t* link
+) noexcept nogil:
+    cdef vf32 p = splat(link.p0), q = splat(link.p1)
+    cdef int v
+    for v in range(n_vectors):
+        r[v] = f(r[v], p, q)
+
+
+cdef inline void run_links(
+    int m, const chain_t* chain, const float* const* x, Py_ssize_t j, Py_ssize_t n, float* y
+) noexcept nogil:
+    """Run a chain over m vectors from column j on, the last of which holds n values."""
+    cdef vf32[GROUP] r
+    cdef const link_t* link
+    cdef const float* operand
+    cdef bint moves
+    cdef int i, v, code
+    for v in range(m):
+        r[v] = splat(0.0)
+    for i in range(chain.n_links):
+        link = &chain.links[i]
+        code, moves = link.code, link.moves
+        operand = x[i] + (j if moves else 0)
+        if code == <int> fn.LINK_LOAD:
+            link_x(vload, m, r, moves, operand, n)
+        elif code == <int> fn.LINK_ADD:
+            link_x(vadd, m, r, moves, operand, n)
+        elif code == <int> fn.LINK_SUB:
+            link_x(vsub, m, r, moves, operand, n)
+        elif code == <int> fn.LINK_SUB_FROM:
+            link_x(vsub_from, m, r, moves, operand, n)
+        elif code == <int> fn.LINK_MUL:
+            link_x(vmul, m, r, moves, operand, n)
+        elif code == <int> fn.LINK_DIV:
+            link_x(vdiv, m, r, moves, operand, n)
+        elif code == <int> fn.LINK_DIV_INTO:
+            link_x(vdiv_into, m, r, moves, operand, n)
+        elif code == <int> fn.LINK_MAX:
+            link_x(vmaximum, m, r, moves, operand, n)
+        elif code == <int> fn.LINK_MIN:
+            link_x(vminimum, m, r, moves, operand, n)
+        elif code == <int> fn.LINK_PRELU:
+            link_x(vprelu, m, r, moves, operand, n)
+        elif code == <int> fn.LINK_NEG:
+            link_1(vneg, m, r)
+        elif code == <int> fn.LINK_ABS:
+            link_1(vabs, m, r)
+        elif code == <int> fn.LINK_SQUARE:
+            link_1(vsquare, m, r)
+        elif code == <int> fn.LINK_SQRT:
+            link_1(vsqrt, m, r)
+        elif code == <int> fn.LINK_RSQRT:
+            link_1(vrsqrt, m, r)
+        elif code == <int> fn.LINK_RECIPROCAL:
+            link_1(vreciprocal, m, r)
+        elif code == <int> fn.LINK_RELU:
+            link_1(vrelu, m, r)
+        elif code == <int> fn.LINK_HARDSIGMOID:
+            link_1(vhardsigmoid, m, r)
+        elif code == <int> fn.LINK_HARDSWISH:
+            link_1(vhardswish, m, r)
+        elif code == <int> fn.LINK_LEAKY_RELU:
+            link_3(vleaky_relu, m, r, link)
+        elif code == <int> fn.LINK_CLAMP:
+            link_3(vclamp, m, r, link)
+    if m == 1 and n < LANES:
+        store_n(y + j, r[0], n)
+    else:
+        for v in range(m):
+            store(y + j + v * LANES, r[v])
+
+
+cdef void f32_chain(const chain_t* chain) noexcept nogil:
+    """y[i, j] = the chain over row i and column j of its operands."""
+    cdef (const float*)[MAX_LINKS] x
+    cdef float* y = chain.y
+    cdef Py_ssize_t i, j, columns = chain.n_columns
+    cdef int k
+    for k in range(chain.n_links):
+        x[k] = chain.links[k].x
+    for i in range(chain.n_rows):
+        j = 0
+        while j + GROUP * LANES <= columns:
+            run_links(GROUP, chain, x, j, LANES, y)
+            j += GROUP * LANES
+        while j < columns:
+            run_links(1, chain, x, j, least(LANES, columns - j), y)
+            j += LANES
+        for k in range(chain.n_links):
+            x[k] += chain.links[k].row
+        y += chain.y_row
 
 
 # One function of the table each ----------------------------------------------------------------
@@ -350,6 +485,7 @@ cdef void f32_floor_divide(const rows_t* rows) noexcept nogil:
 
 
 cdef void fill_elementwise(kernels_t* k) noexcept:
+    k.chain = f32_chain
     k.unary[<int> fn.COPY] = f32_copy
     k.unary[<int> fn.ABS] = f32_abs
     k.unary[<int> fn.NEG] = f32_neg

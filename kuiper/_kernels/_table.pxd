@@ -29,6 +29,18 @@ ctypedef void (*pool_argmax_fn)(
     float* y, int64_t* indices,
 ) noexcept nogil
 
+# Resampling of one row, for i < count and c < channels, with 1, 2 or 4 taps:
+# y[i * y_step + c] = sum_k weights[i * taps + k] * x[offsets[i * taps + k] + c].
+ctypedef void (*resize_columns_fn)(
+    int taps, const float* x, const int* offsets, const float* weights, float* y,
+    Py_ssize_t y_step, Py_ssize_t count, Py_ssize_t channels,
+) noexcept nogil
+
+# y[i] = sum_k weights[k] * rows[k][i] for i < count; 2 or 4 taps.
+ctypedef void (*resize_rows_fn)(
+    int taps, const float* const* rows, const float* weights, float* y, Py_ssize_t count,
+) noexcept nogil
+
 # y[i, j] = clamp(bias[j] + sum_t sum_k rows[t * m + i][k] * panel[t * kc + k, j] + residual[i, j])
 #
 # m, the number of rows, is fixed per function; n <= nr columns are stored.  The panel starts with
@@ -58,6 +70,29 @@ ctypedef struct rows_t:
     Py_ssize_t y_row
 
 ctypedef void (*binary_fn)(const rows_t* rows) noexcept nogil
+
+# A chain of cheap operations on one running value, which stays in registers: the first link loads
+# it, each other one replaces it by an operation on it and, for most, on an operand of its own.
+cdef enum:
+    MAX_LINKS = 24
+
+ctypedef struct link_t:
+    int code               # see Link in elementwise.pxd
+    bint moves             # whether the operand moves along the row
+    const float* x
+    Py_ssize_t row         # stride of the operand
+    float p0
+    float p1
+
+ctypedef struct chain_t:
+    int n_links
+    Py_ssize_t n_rows
+    Py_ssize_t n_columns
+    float* y               # may be an operand that lies alike
+    Py_ssize_t y_row
+    link_t[MAX_LINKS] links
+
+ctypedef void (*chain_fn)(const chain_t* chain) noexcept nogil
 
 # Depthwise taps: y[i, c] = clamp(bias[c] + sum_t rows[t * m + i][c] * weight[t, c] + residual[i, c])
 # for m pixels and all channels; weights come in blocks of `lanes` channels: bias, then the taps.
@@ -90,6 +125,9 @@ ctypedef struct kernels_t:
     pool_fn pool_max
     pool_fn pool_mean
     pool_argmax_fn pool_argmax
+    # resampling
+    resize_columns_fn resize_columns
+    resize_rows_fn resize_rows
     # GEMM: rows and columns of the register tile; gemm[m] handles m rows, 1 <= m <= mr
     int mr
     int nr
@@ -102,3 +140,4 @@ ctypedef struct kernels_t:
     # elementwise functions of one tensor and of two, by number
     unary_fn[MAX_UNARY] unary
     binary_fn[MAX_BINARY] binary
+    chain_fn chain

@@ -55,6 +55,30 @@ cpdef enum Unary:
     THRESHOLD       # threshold, value
     N_UNARY
 
+# What a chain of cheap operations may do to its running value r, with an operand x or without.
+cdef enum Link:
+    LINK_LOAD            # x
+    LINK_ADD             # r + x
+    LINK_SUB             # r - x
+    LINK_SUB_FROM        # x - r
+    LINK_MUL             # r * x
+    LINK_DIV             # r / x
+    LINK_DIV_INTO        # x / r
+    LINK_MAX
+    LINK_MIN
+    LINK_PRELU           # r with the weight x
+    LINK_NEG
+    LINK_ABS
+    LINK_SQUARE
+    LINK_SQRT
+    LINK_RSQRT
+    LINK_RECIPROCAL
+    LINK_RELU
+    LINK_LEAKY_RELU
+    LINK_CLAMP
+    LINK_HARDSIGMOID
+    LINK_HARDSWISH
+
 cpdef enum Binary:
     ADD
     SUB

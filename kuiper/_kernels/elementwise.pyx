@@ -4,7 +4,9 @@ A program (:class:`kuiper.expression.ElementwiseProgram`) is a straight line of 
 tensors it reads and the one it writes become a nest of loops: axes of extent 1 go, axes that all
 tensors walk as one are merged, the rest is ordered by the result's strides.  The two innermost
 loops are cut into *chunks* of rows and columns, small enough for the temporaries of a chunk to stay
-in the L1 cache; every instruction runs over a whole chunk before the next one does.
+in the L1 cache.  Cheap instructions that work on one value after the other form a *chain*
+(:mod:`kuiper._kernels._chains`), which keeps the value in registers; every chain, and every other
+instruction, runs over a whole chunk before the next one does.
 
 What does not change along the rows, or along the columns, of a chunk is computed once for all of
 them: in ``mul(@0,sigmoid(@1))`` with a gate per channel, the sigmoid costs next to nothing.
@@ -15,10 +17,11 @@ from libc.stdlib cimport calloc, free
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._step cimport Step, at, ref_t, share_start
-from kuiper._kernels._table cimport binary_fn, kernels_t, rows_t, unary_fn
+from kuiper._kernels._table cimport MAX_LINKS, binary_fn, chain_t, kernels_t, rows_t, unary_fn
 
 import numpy as np
 
+from kuiper._kernels._chains import find_chains
 from kuiper.errors import KuiperError
 
 cdef enum:
@@ -48,13 +51,23 @@ cdef struct argument_t:
     int varies
     float constant
 
-cdef struct instruction_t:
-    unary_fn unary         # one of the two is NULL
-    binary_fn binary
+# One operation of a chain; see link_t.
+cdef struct operation_t:
+    int code
     float p0
     float p1
+    argument_t x
+
+# What runs over a chunk: a function of one value or of two, or a chain.
+cdef struct step_t:
+    unary_fn unary         # NULL unless it is one
+    binary_fn binary       # NULL unless it is one
     argument_t a
     argument_t b
+    float p0
+    float p1
+    int n_operations       # of the chain, 0 for a function
+    operation_t* operations
     int varies             # what it computes
     int target             # the block that takes it
 
@@ -70,13 +83,14 @@ cdef struct input_t:
 cdef struct program_t:
     const kernels_t* kernels
     int n_inputs
-    int n_instructions
+    int n_steps
     input_t* inputs
-    instruction_t* instructions
+    step_t* steps
+    operation_t* operations  # of all chains
     ref_t y
     Py_ssize_t y_row
     Py_ssize_t y_column
-    bint is_direct         # the last instruction writes the result itself
+    bint is_direct         # the last step writes the result itself
     Py_ssize_t n_rows      # the two innermost loops
     Py_ssize_t n_columns
     Py_ssize_t row_step    # a chunk of them
@@ -188,61 +202,77 @@ cdef void run_chunk(
     const program_t* p, const view_t* views, float* scratch,
     Py_ssize_t rows, Py_ssize_t columns, float* y,
 ) noexcept nogil:
-    """Run every instruction over one chunk."""
-    cdef const instruction_t* step
-    cdef int i
+    """Run every step over one chunk."""
+    cdef const step_t* step
+    cdef float* target
     cdef view_t result
-    for i in range(p.n_instructions - (1 if p.is_direct else 0)):
-        run_step(p, &p.instructions[i], views, scratch, rows, columns)
-    step = &p.instructions[p.n_instructions - 1]
-    if p.is_direct:
-        apply(
-            step, view_of(p, &step.a, views, scratch, columns),
-            view_of(p, &step.b, views, scratch, columns), rows, columns, y, p.y_row,
-        )
-        return
-    result = without_gaps(scratch + step.target * p.chunk, step.varies, columns)
-    scatter(result, rows, columns, y, p.y_row, p.y_column)
-
-
-cdef void run_step(
-    const program_t* p, const instruction_t* step, const view_t* views, float* scratch,
-    Py_ssize_t rows, Py_ssize_t columns,
-) noexcept nogil:
-    """Compute a temporary, in one direction only where it varies in one only."""
-    cdef view_t a = view_of(p, &step.a, views, scratch, columns)
-    cdef view_t b = view_of(p, &step.b, views, scratch, columns)
-    cdef float* target = scratch + step.target * p.chunk
-    if step.varies == BOTH:
-        apply(step, a, b, rows, columns, target, columns)
-    elif step.varies == ROWS:
-        # A column of the chunk is stored as a row.
-        a.column, b.column = a.row, b.row
-        apply(step, a, b, 1, rows, target, rows)
-    else:
-        apply(step, a, b, 1, columns if step.varies == COLUMNS else 1, target, columns)
+    cdef int i, last = p.n_steps - 1
+    for i in range(p.n_steps):
+        step = &p.steps[i]
+        target = scratch + step.target * p.chunk
+        if i == last and p.is_direct:
+            run_step(p, step, views, scratch, columns, False, rows, columns, y, p.y_row)
+        elif step.varies == BOTH:
+            run_step(p, step, views, scratch, columns, False, rows, columns, target, columns)
+        elif step.varies == ROWS:
+            # A column of the chunk is stored as a row.
+            run_step(p, step, views, scratch, columns, True, 1, rows, target, rows)
+        elif step.varies == COLUMNS:
+            run_step(p, step, views, scratch, columns, False, 1, columns, target, columns)
+        else:
+            run_step(p, step, views, scratch, columns, False, 1, 1, target, 1)
+    if not p.is_direct:
+        result = without_gaps(target, step.varies, columns)
+        scatter(result, rows, columns, y, p.y_row, p.y_column)
 
 
 cdef inline view_t view_of(
     const program_t* p, const argument_t* argument, const view_t* views, const float* scratch,
-    Py_ssize_t columns,
+    Py_ssize_t chunk_columns, bint turned,
 ) noexcept nogil:
-    """Return where an argument lies."""
+    """Return where an argument lies; `turned` walks its rows as columns."""
+    cdef view_t view
     if argument.source == INPUT:
-        return views[argument.number]
-    if argument.source == BLOCK:
-        return without_gaps(scratch + argument.number * p.chunk, argument.varies, columns)
-    return without_gaps(&argument.constant, NOTHING, columns)
+        view = views[argument.number]
+    elif argument.source == BLOCK:
+        view = without_gaps(
+            scratch + argument.number * p.chunk, argument.varies, chunk_columns
+        )
+    else:
+        view = without_gaps(&argument.constant, NOTHING, chunk_columns)
+    if turned:
+        view.column = view.row
+    return view
 
 
-cdef void apply(
-    const instruction_t* step, view_t a, view_t b, Py_ssize_t rows, Py_ssize_t columns,
-    float* y, Py_ssize_t y_row,
+cdef void run_step(
+    const program_t* p, const step_t* step, const view_t* views, const float* scratch,
+    Py_ssize_t chunk_columns, bint turned,
+    Py_ssize_t rows, Py_ssize_t columns, float* y, Py_ssize_t y_row,
 ) noexcept nogil:
-    """Run one instruction over rows x columns elements."""
-    cdef Py_ssize_t i
+    """Run one step over rows x columns elements."""
+    cdef view_t a, b
     cdef rows_t r
-    cdef bint is_flat = y_row == columns and is_one_run(a, columns)
+    cdef chain_t chain
+    cdef Py_ssize_t i
+    cdef bint is_flat = y_row == columns
+    if step.n_operations > 0:
+        chain.n_links = step.n_operations
+        for i in range(step.n_operations):
+            a = view_of(p, &step.operations[i].x, views, scratch, chunk_columns, turned)
+            chain.links[i].code = step.operations[i].code
+            chain.links[i].p0, chain.links[i].p1 = step.operations[i].p0, step.operations[i].p1
+            chain.links[i].x, chain.links[i].row = a.data, a.row
+            chain.links[i].moves = a.column != 0
+            is_flat &= is_one_run(a, columns)
+        chain.n_rows, chain.n_columns = rows, columns
+        if is_flat:
+            chain.n_rows, chain.n_columns = 1, rows * columns
+        chain.y, chain.y_row = y, y_row
+        p.kernels.chain(&chain)
+        return
+    a = view_of(p, &step.a, views, scratch, chunk_columns, turned)
+    is_flat &= is_one_run(a, columns)
     if step.unary != NULL:
         if is_flat:
             columns *= rows
@@ -250,10 +280,10 @@ cdef void apply(
         for i in range(rows):
             step.unary(columns, a.data + i * a.row, y + i * y_row, step.p0, step.p1)
         return
-    if is_flat and is_one_run(b, columns):
-        columns *= rows
-        rows = 1
+    b = view_of(p, &step.b, views, scratch, chunk_columns, turned)
     r.n_rows, r.n_columns = rows, columns
+    if is_flat and is_one_run(b, columns):
+        r.n_rows, r.n_columns = 1, rows * columns
     r.a, r.a_row, r.a_column = a.data, a.row, a.column
     r.b, r.b_row, r.b_column = b.data, b.row, b.column
     r.y, r.y_row = y, y_row
@@ -297,6 +327,31 @@ cdef _CHEAP = frozenset([
 ])
 
 
+cdef dict _LINK_CODES = {
+    "load": LINK_LOAD,
+    "add": LINK_ADD,
+    "sub": LINK_SUB,
+    "sub_from": LINK_SUB_FROM,
+    "mul": LINK_MUL,
+    "div": LINK_DIV,
+    "div_into": LINK_DIV_INTO,
+    "max": LINK_MAX,
+    "min": LINK_MIN,
+    "prelu": LINK_PRELU,
+    "neg": LINK_NEG,
+    "abs": LINK_ABS,
+    "square": LINK_SQUARE,
+    "sqrt": LINK_SQRT,
+    "rsqrt": LINK_RSQRT,
+    "reciprocal": LINK_RECIPROCAL,
+    "relu": LINK_RELU,
+    "leaky_relu": LINK_LEAKY_RELU,
+    "clamp": LINK_CLAMP,
+    "hardsigmoid": LINK_HARDSIGMOID,
+    "hardswish": LINK_HARDSWISH,
+}
+
+
 # Preparing -------------------------------------------------------------------------------------
 
 cdef class ElementwiseStep(Step):
@@ -324,30 +379,37 @@ cdef class ElementwiseStep(Step):
             raise KuiperError(f"a program reads {len(inputs)} tensors, at most {MAX_INPUTS} can be")
         self.p.kernels = active()
         self.p.n_inputs = len(inputs)
-        self.p.n_instructions = len(program.instructions)
-        self.p.inputs = <input_t*> calloc(max(self.p.n_inputs, 1), sizeof(input_t))
-        self.p.instructions = <instruction_t*> calloc(
-            max(self.p.n_instructions, 1), sizeof(instruction_t)
+        self.p.inputs = <input_t*> allocated(len(inputs), sizeof(input_t))
+        self.p.steps = <step_t*> allocated(len(program.instructions), sizeof(step_t))
+        # An instruction is one link, and a chain has one more to begin with.
+        self.p.operations = <operation_t*> allocated(
+            2 * len(program.instructions), sizeof(operation_t)
         )
-        if self.p.inputs == NULL or self.p.instructions == NULL:
-            raise MemoryError
         self.keep = []
         strides = [self._place(i, value, program.shape) for i, value in enumerate(inputs)]
         self.p.y = self.ref(output)
-        cost = self._translate(program)
         self._arrange(program.shape, output.strides, strides)
-        self._allocate()
+        n_blocks, is_transposed = self._place_chunks()
+        n_blocks = self._schedule(program.instructions, n_blocks)
+        if n_blocks * MIN_CHUNK > SCRATCH_FLOATS:
+            raise KuiperError(
+                f"a program keeps {n_blocks} temporaries at once, at most "
+                f"{SCRATCH_FLOATS // MIN_CHUNK} can be"
+            )
+        self._cut(SCRATCH_FLOATS // max(n_blocks, 1), is_transposed)
         self.run = elementwise_run
         self.params = &self.p
         self.kind = "elementwise"
         size = output.size
+        cost = sum(1 if i.name.upper() in _CHEAP else 8 for i in program.instructions)
         self.max_parts = max(1, min(self.p.n_chunks, <Py_ssize_t> (size * cost) // SHARE_COST))
         self.flops = float(size * len(program.instructions))
         self.bytes = 4.0 * (size + sum(value.size for value in inputs))
 
     def __dealloc__(self):
         free(self.p.inputs)
-        free(self.p.instructions)
+        free(self.p.steps)
+        free(self.p.operations)
 
     cdef _place(self, int i, value, shape):
         """Note where input `i` lies and return its strides, broadcast to `shape`."""
@@ -364,24 +426,6 @@ cdef class ElementwiseStep(Step):
             0 if extent == 1 else stride
             for extent, stride in zip(value.shape, strides, strict=True)
         ]
-
-    cdef _translate(self, program):
-        """Fill in functions, parameters and arguments; return the cost of an element."""
-        cdef instruction_t* step
-        cost = 0
-        for i, (name, arguments, parameters) in enumerate(program.instructions):
-            step = &self.p.instructions[i]
-            enumerator = name.upper()
-            set_argument(&step.a, arguments[0])
-            if len(arguments) == 1:
-                step.unary = self.p.kernels.unary[<int> Unary[enumerator]]
-                set_argument(&step.b, ("constant", 0.0))
-            else:
-                step.binary = self.p.kernels.binary[<int> Binary[enumerator]]
-                set_argument(&step.b, arguments[1])
-            step.p0, step.p1 = (*parameters, 0.0, 0.0)[:2]
-            cost += 1 if enumerator in _CHEAP else 8
-        return cost
 
     cdef _arrange(self, shape, y_strides, strides):
         """Make the loops: merge axes, choose rows, columns and chunks."""
@@ -405,8 +449,16 @@ cdef class ElementwiseStep(Step):
             x.row, x.column = x_rows[i], x_columns[i]
             x.varies = (COLUMNS if x.column else NOTHING) | (ROWS if x.row else NOTHING)
 
-    cdef _allocate(self):
-        """Give out blocks and choose the size of a chunk."""
+    cdef tuple _place_chunks(self):
+        """Decide which inputs are copied chunk by chunk.
+
+        Returns
+        -------
+        int
+            How many blocks these copies take.
+        bool
+            Whether one of them is a transposition.
+        """
         cdef int i, n_blocks = 0
         cdef input_t* x
         cdef bint is_short = self.p.n_columns < SHORT_ROW and self.p.n_rows > 1
@@ -422,60 +474,95 @@ cdef class ElementwiseStep(Step):
                 is_transposed |= x.varies == BOTH and abs(x.row) < abs(x.column)
             if x.block >= 0:
                 n_blocks += 1
-        n_blocks = self._give_out_blocks(n_blocks)
-        if n_blocks * MIN_CHUNK > SCRATCH_FLOATS:
-            raise KuiperError(
-                f"a program keeps {n_blocks} temporaries at once, at most "
-                f"{SCRATCH_FLOATS // MIN_CHUNK} can be"
-            )
-        self._cut(SCRATCH_FLOATS // max(n_blocks, 1), is_transposed)
+        return n_blocks, is_transposed
 
-    cdef int _give_out_blocks(self, int n_blocks) except -1:
-        """Give each instruction a block, used again when its value is no longer needed.
+    cdef int _schedule(self, instructions, int n_blocks) except -1:
+        """Make the steps and give each a block, used again when its value is no longer needed.
 
-        What an instruction computes never shares a block with what it reads: a row that is read
-        again and again would be overwritten by the first result.
+        What a step computes never shares a block with what it reads: a row that is read again and
+        again would be overwritten by the first result.
         """
-        cdef int i, number, last = self.p.n_instructions - 1
-        cdef instruction_t* step
+        cdef int i, n_operations = 0
+        cdef step_t* step
+        varies = []
+        for instruction in instructions:
+            varies.append(self._varies(instruction.arguments, varies))
+        schedule = find_chains(instructions, varies, MAX_LINKS)
+        reads = [
+            [link.operand for link in chain] if chain else list(instructions[number].arguments)
+            for number, chain in schedule
+        ]
         last_use = {}
-        for i in range(self.p.n_instructions):
-            step = &self.p.instructions[i]
-            if step.a.source == BLOCK:
-                last_use[step.a.number] = i
-            if step.b.source == BLOCK:
-                last_use[step.b.number] = i
+        for i, arguments in enumerate(reads):
+            for argument in arguments:
+                if argument is not None and argument.kind == "register":
+                    last_use[argument.value] = i
+        self.p.n_steps = len(schedule)
+        blocks = {}  # of the results, by instruction
         free_blocks = []
-        for i in range(self.p.n_instructions):
-            step = &self.p.instructions[i]
-            dying = {
-                number for number in (step.a.number, step.b.number) if last_use.get(number) == i
-            }
-            self._resolve(&step.a)
-            self._resolve(&step.b)
-            step.varies = step.a.varies | step.b.varies
-            if i == last and self._covers_chunk(step.varies):
+        for i, (number, chain) in enumerate(schedule):
+            step = &self.p.steps[i]
+            step.varies = varies[number]
+            if chain:
+                step.operations = self.p.operations + n_operations
+                step.n_operations = len(chain)
+                n_operations += step.n_operations
+                self._fill_chain(step, chain, blocks, varies)
+            else:
+                self._fill_function(step, instructions[number], blocks, varies)
+            if i == self.p.n_steps - 1 and self._covers_chunk(step.varies):
                 self.p.is_direct = True
                 break
             if not free_blocks:
                 free_blocks.append(n_blocks)
                 n_blocks += 1
             step.target = free_blocks.pop()
-            for number in sorted(dying):
-                free_blocks.append(self.p.instructions[number].target)
+            blocks[number] = step.target
+            for dead in sorted({a.value for a in reads[i] if a is not None and a.kind == "register"}):
+                if last_use[dead] == i:
+                    free_blocks.append(blocks[dead])
         return n_blocks
 
-    cdef void _resolve(self, argument_t* argument):
-        """Turn the number of an instruction into that of its block; note what varies."""
-        cdef instruction_t* origin
-        if argument.source == INPUT:
-            argument.varies = self.p.inputs[argument.number].varies
-        elif argument.source == BLOCK:
-            origin = &self.p.instructions[argument.number]
-            argument.number, argument.varies = origin.target, origin.varies
+    cdef int _varies(self, arguments, known) except -1:
+        """Return along what a function of `arguments` varies."""
+        cdef int varies = NOTHING
+        for kind, value in arguments:
+            if kind == "input":
+                varies |= self.p.inputs[<int> value].varies
+            elif kind == "register":
+                varies |= <int> known[value]
+        return varies
+
+    cdef _fill_function(self, step_t* step, instruction, blocks, varies):
+        name, arguments, parameters = instruction
+        self._fill_argument(&step.a, arguments[0], blocks, varies)
+        if len(arguments) == 1:
+            step.unary = self.p.kernels.unary[<int> Unary[name.upper()]]
+        else:
+            step.binary = self.p.kernels.binary[<int> Binary[name.upper()]]
+            self._fill_argument(&step.b, arguments[1], blocks, varies)
+        step.p0, step.p1 = (*parameters, 0.0, 0.0)[:2]
+
+    cdef _fill_chain(self, step_t* step, chain, blocks, varies):
+        cdef operation_t* operation = step.operations
+        for name, operand, parameters in chain:
+            operation.code = _LINK_CODES[name]
+            operation.p0, operation.p1 = (*parameters, 0.0, 0.0)[:2]
+            self._fill_argument(&operation.x, operand or ("constant", 0.0), blocks, varies)
+            operation += 1
+
+    cdef _fill_argument(self, argument_t* argument, source, blocks, varies):
+        kind, value = source
+        if kind == "input":
+            argument.source, argument.number = INPUT, value
+        elif kind == "register":
+            argument.source, argument.number = BLOCK, blocks[value]
+            argument.varies = varies[value]
+        else:
+            argument.source, argument.constant = CONSTANT, value
 
     cdef bint _covers_chunk(self, int varies):
-        """Tell whether an instruction yields every element of the result, where it belongs."""
+        """Tell whether a step yields every element of the result, where it belongs."""
         return (
             self.p.y_column == 1
             and (varies & COLUMNS != 0 or self.p.n_columns == 1)
@@ -511,14 +598,12 @@ cdef inline Py_ssize_t pieces_of(Py_ssize_t total, Py_ssize_t step) noexcept:
     return (total + step - 1) // step
 
 
-cdef set_argument(argument_t* argument, source):
-    """Take over an argument of an instruction; registers are numbered by instruction."""
-    kind, value = source
-    argument.varies = NOTHING
-    if kind == "constant":
-        argument.source, argument.number, argument.constant = CONSTANT, -1, value
-    else:
-        argument.source, argument.number = INPUT if kind == "input" else BLOCK, value
+cdef void* allocated(Py_ssize_t count, size_t size) except NULL:
+    """Return zeroed memory for at least one item."""
+    cdef void* memory = calloc(max(count, 1), size)
+    if memory == NULL:
+        raise MemoryError
+    return memory
 
 
 def merged_axes(shape, y_strides, strides):

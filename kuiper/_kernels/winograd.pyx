@@ -4,7 +4,7 @@ Three stages: transform 6x6 patches of the input to 36 frequencies, multiply a m
 frequency (tiles x channels by channels x filters), transform the products back to 4x4 outputs.
 
 ``WinogradStep``
-    Blocked: each part takes a few tiles through all stages inside its own workspace, which stays in
+    Blocked: each thread takes a few tiles through all stages inside its own workspace, which stays in
     the L2 cache.  Best for large planes, where tiles are many.
 ``WinogradStageStep``
     Staged: one step for each stage.  The products are split by frequency, so each part reads only
@@ -68,8 +68,6 @@ cdef struct winograd_t:
     ref_t y
     ref_t v                      # transformed input
     ref_t m                      # products
-    Py_ssize_t v_bytes           # of one part, when blocked
-    Py_ssize_t m_bytes
     const float* zeros
     Py_ssize_t n
     Py_ssize_t in_h
@@ -123,8 +121,8 @@ cdef class WinogradStep(_Winograd):
         As :func:`pack_winograd` makes it.
     bias : Value, shape (out_channels,)
     v, m : Value
-        Scratch of ``4 * 36 * block * in_channels`` and ``4 * 36 * block * out_channels`` bytes per
-        part.
+        Scratch of ``4 * 36 * block * in_channels`` and ``4 * 36 * block * out_channels`` bytes for
+        each thread.
     block : int
         Tiles that a part takes at a time.
     padding : (int, int)
@@ -135,8 +133,6 @@ cdef class WinogradStep(_Winograd):
     def __init__(self, x, weight, bias, y, v, m, block, padding, post=None):
         self._fill(x, weight, bias, y, v, m, padding, post)
         self.p.block = block
-        self.p.v_bytes = 4 * FREQUENCIES * block * self.p.in_channels
-        self.p.m_bytes = 4 * FREQUENCIES * block * self.p.out_channels
         self.run = winograd_run
         self.kind = "conv_winograd"
         tiles = self.p.n * self.p.tiles_h * self.p.tiles_w
@@ -245,14 +241,14 @@ cdef void winograd_run(
 
     Layout : x (n, h, w, ic) -> y (n, oh, ow, oc), pitched
     Needs  : weights of pack_winograd for the table's tile
-    Threads: over blocks of tiles; each part has a workspace of its own
+    Threads: over blocks of tiles; each thread has a workspace of its own
     Source : Lavin, Gray (2015), algorithm 1
     """
     cdef const winograd_t* p = <const winograd_t*> params
     cdef const float* x = <const float*> at(slots, p.x)
     cdef const float* weight = <const float*> at(slots, p.weight)
-    cdef float* v = <float*> (at(slots, p.v) + part * p.v_bytes)
-    cdef float* m = <float*> (at(slots, p.m) + part * p.m_bytes)
+    cdef float* v = <float*> at(slots, p.v)
+    cdef float* m = <float*> at(slots, p.m)
     cdef Py_ssize_t tiles = p.n * p.tiles_h * p.tiles_w, nr = p.kernels.nr
     cdef Py_ssize_t panels = (p.out_channels + nr - 1) // nr
     cdef Py_ssize_t blocks = (tiles + p.block - 1) // p.block, b, t, first, count, f, panel

@@ -22,6 +22,7 @@ from kuiper.ops import (  # noqa: F401
     graph,
     linear,
     pooling,
+    resize,
     shape,
 )
 from kuiper.ops._record import Record, find_record, record, registered_types

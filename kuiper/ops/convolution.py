@@ -340,10 +340,9 @@ def _pack_at_run_time(b, a, filters, groups: int, tap_lists, by_column: bool):
 
 def _implicit(b, x, image, packed, phases, in_step, out_step, groups, in_channels, out_channels, post):
     window = conv.Window(x, image, in_step, out_step, phases)
-    scratch_bytes = _round(8 * _dispatch.tile()[0] * window.max_taps)
-    scratch = b.scratch(scratch_bytes)
+    scratch = b.scratch(8 * _dispatch.tile()[0] * window.max_taps)
     return conv.ConvStep(
-        x, packed, image, window, groups, in_channels, out_channels, scratch, scratch_bytes, post
+        x, packed, image, window, groups, in_channels, out_channels, scratch, post
     )
 
 
@@ -356,10 +355,8 @@ def _depthwise(b, x, image, filters, taps, geometry, size, post):
 
     packed = b.packed("depthwise", pack)
     window = conv.Window(x, image, geometry.stride, (1, 1), [(0, 0, *size, taps, 0)])
-    scratch_bytes = _round(8 * _dispatch.depthwise_pixels() * len(taps))
-    return conv.DepthwiseStep(
-        x, packed, image, window, b.scratch(scratch_bytes), scratch_bytes, post
-    )
+    scratch = b.scratch(8 * _dispatch.depthwise_pixels() * len(taps))
+    return conv.DepthwiseStep(x, packed, image, window, scratch, post)
 
 
 def _shallow(b, x, image, filters, origin, geometry, size, post):
@@ -388,12 +385,10 @@ def _shallow(b, x, image, filters, origin, geometry, size, post):
 
     packed = b.packed(("shallow", channels_last), pack)
     window = conv.Window(x, image, geometry.stride, (1, 1), [(0, 0, *size, taps, 0)])
-    scratch_bytes = conv.shallow_scratch_bytes(len(taps), channels * kernel_h * kernel_w)
-    scratch_bytes = _round(scratch_bytes)
+    scratch = b.scratch(conv.shallow_scratch_bytes(len(taps), channels * kernel_h * kernel_w))
     return conv.ShallowConvStep(
-        x, packed, image, window, offsets, unit, run, out_channels, b.scratch(scratch_bytes),
-        scratch_bytes, post,
-    )  # fmt: skip
+        x, packed, image, window, offsets, unit, run, out_channels, scratch, post
+    )
 
 
 def _winograd_pays(geometry, groups: int, shape, size) -> bool:
@@ -441,11 +436,6 @@ def _winograd(b, x, image, filters, padding, post):
     b.step(winograd.WinogradStageStep(0, *operands))
     b.step(winograd.WinogradStageStep(1, *operands))
     return winograd.WinogradStageStep(2, *operands, post)
-
-
-def _round(n_bytes: int) -> int:
-    """Keep the scratch of two parts off one cache line."""
-    return -(-n_bytes // 64) * 64
 
 
 @record(*_names("nn.ConvTranspose{}d", "F.conv_transpose{}d"))
