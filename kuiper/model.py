@@ -223,7 +223,9 @@ class Model:
         free_batch(self._free)
         self._input_operands = graph.inputs
         self._input_infos = tuple(_info(operand) for operand in self._input_operands)
-        self._output_operands = [leaf for operand in graph.outputs for leaf in leaf_operands(operand)]
+        self._output_operands = [
+            leaf for operand in graph.outputs for leaf in leaf_operands(operand)
+        ]
         self._plans: OrderedDict[tuple, Plan] = OrderedDict()
         self._packed: dict = {}
         self._lock = threading.RLock()
@@ -450,7 +452,9 @@ class Model:
                 or not array.flags.writeable
                 or not array.flags.aligned
             ):
-                got = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else repr(array)
+                got = (
+                    f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else repr(array)
+                )
                 raise InputError(
                     f"result {number}: got {got}, expected a writeable C-order array {spec}"
                 )
@@ -508,7 +512,9 @@ class Profile:
 
     def __str__(self) -> str:
         width = max([len(r["name"]) for r in self.rows] + [8])
-        lines = [f"{'operator':{width}}  {'kernel':16} {'us':>9} {'share':>6} {'GFLOP/s':>8} {'GB/s':>6}"]
+        lines = [
+            f"{'operator':{width}}  {'kernel':16} {'us':>9} {'share':>6} {'GFLOP/s':>8} {'GB/s':>6}"
+        ]
         for r in self.rows:
             lines.append(
                 f"{r['name']:{width}}  {r['kind']:16} {r['seconds'] * 1e6:9.1f} {r['share']:6.1%} "
