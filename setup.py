@@ -106,8 +106,9 @@ def extensions() -> list[Extension]:
     if MSVC or not compiles(unroll, "int main(void) { return 0; }\n"):
         unroll = []
     strip = [] if DEBUG or MSVC or sys.platform == "darwin" else ["-s"]
-    depends = [str(p) for p in sorted(Path("kuiper").rglob("*.h"))]
-    depends += [str(p) for p in sorted(Path("kuiper").rglob("*.pxi"))]
+    kernels = Path("kuiper/_kernels")
+    headers = [str(p) for p in sorted(kernels.glob("*.h")) if p.name != "_vec.h"]
+    micro_sources = [str(p) for p in (kernels / "_vec.h", *sorted(kernels.glob("*.pxi")))]
     modules = []
     for path in sorted(Path("kuiper").rglob("*.pyx")):
         name = ".".join(path.with_suffix("").parts)
@@ -128,7 +129,7 @@ def extensions() -> list[Extension]:
             extra_compile_args=flags,
             extra_link_args=link + strip,
             include_dirs=["kuiper/_kernels"],
-            depends=depends,
+            depends=micro_sources if path.stem.startswith("_micro_") else headers,
             define_macros=macros,
         )
         if path.parent.name == "_kernels":

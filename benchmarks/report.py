@@ -7,8 +7,6 @@ from pathlib import Path
 
 from common import table
 
-NOISY = 0.15
-
 
 def is_kuiper(cell: dict) -> bool:
     """Tell kuiper, from whatever checkout, from a peer."""
@@ -66,8 +64,8 @@ def setting_title(threads: int, batch: int) -> str:
 def setting_table(models: dict[str, list[dict]]) -> str:
     """Lay out one setting: milliseconds per call, and in brackets the ratio to the best peer.
 
-    "-" stands where there is no figure (the notes say why), "~" before a figure during which
-    other processes used the machine.
+    "-" stands where there is no figure (the notes say why), "~" before a figure of which other
+    processes disturbed half of the bursts or more.
     """
     runtimes = list(dict.fromkeys(c["runtime"] for cells in models.values() for c in cells))
     rows = []
@@ -80,7 +78,7 @@ def setting_table(models: dict[str, list[dict]]) -> str:
             if "ms" not in cell:
                 row.append("-")
                 continue
-            text = ("~" if cell["foreign"] > NOISY else "") + milliseconds(cell["ms"])
+            text = ("~" if cell["disturbed"] else "") + milliseconds(cell["ms"])
             if fastest is not None:
                 text += f" ({cell['ms'] / fastest['ms']:.2f})"
             row.append(text)
@@ -171,7 +169,9 @@ def text(results: dict) -> str:
     """Return everything that there is to say, for the terminal."""
     parts = []
     for (threads, batch), models in groups(results).items():
-        parts += ["", f"{setting_title(threads, batch)}: ms per call (ratio to the fastest peer)"]
+        unit = "ms of processor time" if results["clock"] == "cpu" else "ms"
+        title = setting_title(threads, batch)
+        parts += ["", f"{title}: {unit} per call (ratio to the fastest peer)"]
         parts.append(setting_table(models))
     for title, laid_out in scaling_tables(results):
         parts += ["", title, laid_out]

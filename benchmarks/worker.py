@@ -16,12 +16,22 @@ from pathlib import Path
 import numpy as np
 from runtimes import RUNTIMES
 
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
-def burst(runtime, x: np.ndarray, seconds: float, least: int) -> tuple[list[float], list]:
-    """Time calls of `runtime` one by one for about `seconds`, at least `least` of them.
 
-    Before that, about a fifth of `seconds` goes into calls that are not counted: another
+def burst(runtime, x: np.ndarray, command: dict) -> tuple[list[float], list[np.ndarray]]:
+    """Time calls of `runtime` one by one for ``seconds``, at least ``least`` of them.
+
+    Before that, about a fifth of ``seconds`` goes into calls that are not counted: another
     process has used the caches in the meantime, and thread pools have to wake up.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    x : ndarray
+        The input of every call.
+    command : dict
+        ``seconds``, ``least`` and ``clock``, a key of CLOCKS.
 
     Returns
     -------
@@ -30,15 +40,16 @@ def burst(runtime, x: np.ndarray, seconds: float, least: int) -> tuple[list[floa
     outputs : list of ndarray
         The result of the last one, which is what gets checked.
     """
-    clock = time.perf_counter
-    warm_until = clock() + 0.2 * seconds
+    now = time.perf_counter
+    clock = CLOCKS[command["clock"]]
+    warm_until = now() + 0.2 * command["seconds"]
     warm = 0
-    while warm < 1 or clock() < warm_until:
+    while warm < 1 or now() < warm_until:
         runtime.run(x)
         warm += 1
     times = []
-    end = clock() + seconds
-    while len(times) < least or clock() < end:
+    end = now() + command["seconds"]
+    while len(times) < command["least"] or now() < end:
         started = clock()
         outputs = runtime.run(x)
         times.append(clock() - started)
@@ -54,7 +65,7 @@ def serve(commands, replies, runtime) -> None:
             if command["do"] == "run":
                 times, outputs = [], runtime.run(x)
             else:
-                times, outputs = burst(runtime, x, command["seconds"], command["least"])
+                times, outputs = burst(runtime, x, command)
             np.savez(command["output"], *outputs)
             answer = {"times": times}
         except Exception as error:

@@ -16,25 +16,22 @@ PAGE = Path(__file__).with_name("operators.md")
 HEAD = """\
 # Operators
 
-What `kuiper.supported_operators()` lists, {count} names for {records} operators, by family. Names
-in one row are spellings of the same operator. Arguments and defaults are PyTorch's; where a module
-and a function differ (a weight is an attribute here and an input there), either will do. An
-argument without a default is required.
+What `kuiper.supported_operators()` lists: {count} names for {records} operators, by family, and
+`pnnx.Input` and `pnnx.Output`, which mark the ends of a graph. Names in one row are spellings of
+the same operator. Arguments and defaults are PyTorch's; where a module and a function differ (a
+weight is an attribute here and an input there), either will do. An argument without a default is
+required.
 
 This page is written by `docs/make_operators.py` from the records in `kuiper/ops/`; do not edit it.
 """
 
 
 def records() -> list[type[Record]]:
-    """Return every record once, in the order of families and of the source in them."""
-    found = {find_record(name) for name in kuiper.supported_operators()}
-    found.discard(None)  # operators that a user added have no row here
-    return sorted(found, key=lambda record: (record.__module__, source_line(record)))
-
-
-def source_line(record: type[Record]) -> int:
-    """Return the line on which a record begins."""
-    return inspect.getsourcelines(record)[1]
+    """Return every record once, by family and name."""
+    found = {find_record(name) for name in kuiper.supported_operators()} - {None}
+    # Operators that a user added are not the package's.
+    own = [record for record in found if record.__module__.startswith("kuiper.ops.")]
+    return sorted(own, key=lambda record: (record.__module__, record.types[0].lower()))
 
 
 def row(record: type[Record]) -> str:
@@ -42,7 +39,8 @@ def row(record: type[Record]) -> str:
     names = ", ".join(f"`{name}`" for name in record.types)
     arguments = ", ".join(f"`{argument!r}`" for argument in record.arguments)
     summary = (inspect.getdoc(record) or "").partition("\n\n")[0].replace("\n", " ")
-    return f"| {names} | {arguments} | {summary} |".replace("||", "\\|\\|")
+    cells = [cell.replace("|", "\\|") for cell in (names, arguments, summary)]
+    return f"| {cells[0]} | {cells[1]} | {cells[2]} |"
 
 
 def page() -> str:

@@ -23,7 +23,7 @@ def arrange(buffers: Sequence[Buffer]) -> int:
     ----------
     buffers : sequence of Buffer
         Each in use from step `first` to step `last`, both included; a buffer that no step uses
-        has -1 there.  Afterwards `offset` holds the place.
+        has -1 there and gets no room.  Afterwards `offset` holds the place.
 
     Returns
     -------
@@ -32,7 +32,8 @@ def arrange(buffers: Sequence[Buffer]) -> int:
     """
     total = 0
     placed: list[Buffer] = []
-    for buffer in sorted(buffers, key=lambda b: (-b.n_bytes, b.slot)):
+    used = (buffer for buffer in buffers if buffer.last >= 0)
+    for buffer in sorted(used, key=lambda b: (-b.n_bytes, b.slot)):
         meets = sorted(
             (b for b in placed if b.first <= buffer.last and buffer.first <= b.last),
             key=lambda b: b.offset,

@@ -62,16 +62,27 @@ class Buffer:
     slot : int
     n_bytes : int
     kind : str
-        ``"arena"``, ``"constant"``, ``"input"`` or ``"output"``.
+        ``"arena"``, ``"scratch"``, ``"constant"``, ``"input"`` or ``"output"``.
     array : numpy.ndarray or None
         What a constant buffer holds.
     first, last : int
         Numbers of the steps between which an arena buffer is in use.
     offset : int
         Where an arena buffer lies, in bytes.
+    bytes_per_thread : int
+        Of a scratch buffer: the piece that each thread has for itself.
     """
 
-    __slots__ = ("array", "first", "kind", "last", "n_bytes", "offset", "slot")
+    __slots__ = (
+        "array",
+        "bytes_per_thread",
+        "first",
+        "kind",
+        "last",
+        "n_bytes",
+        "offset",
+        "slot",
+    )
 
     def __init__(self, slot: int, n_bytes: int, kind: str, array: np.ndarray | None = None):
         self.slot = slot
@@ -81,6 +92,7 @@ class Buffer:
         self.first = -1
         self.last = -1
         self.offset = 0
+        self.bytes_per_thread = 0
 
 
 class Value:
@@ -147,6 +159,8 @@ class Value:
     def pitch(self) -> int:
         """Elements from one pixel to the next in a channels-last tensor."""
         n, channels, height, width = self.shape
+        if self.size == 0:
+            return channels
         # Extents of one have a stride that means nothing; read the pitch off another axis.
         for extent, stride, pixels in (
             (width, self.strides[3], 1),
@@ -158,7 +172,7 @@ class Value:
         return channels
 
     def _lies_like(self, strides: Sequence[int]) -> bool:
-        return all(
+        return self.size == 0 or all(
             mine == theirs or extent == 1
             for extent, mine, theirs in zip(self.shape, self.strides, strides, strict=True)
         )

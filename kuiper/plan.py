@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -147,7 +147,7 @@ class Plan:
         with self._lock:
             if self._contexts:
                 return self._contexts.pop()
-        return Context(self.arena_bytes, self._slots)
+        return Context(self.arena_bytes, self._slots, self.n_threads)
 
     def _release(self, context: Context) -> None:
         # The caller owns its arrays again; only the arena is kept.
@@ -168,6 +168,8 @@ def _home(buffer: Buffer):
     """
     if buffer.kind == "arena":
         return buffer.offset
+    if buffer.kind == "scratch":
+        return buffer.offset, buffer.bytes_per_thread
     if buffer.kind == "constant" and buffer.first >= 0:
         dtype = np.float32 if buffer.array.dtype == np.float16 else None
         return np.require(buffer.array, dtype, ["C", "A"])
@@ -256,7 +258,7 @@ class _Planner:
         for operator in self.order:
             self.bind(operator)
         outputs = self.finish_outputs()
-        arena_bytes = arrange([b for b in self.buffers if b.kind == "arena"])
+        arena_bytes = arrange([b for b in self.buffers if b.kind in ("arena", "scratch")])
         inputs = [self.values[operand] for operand in self.graph.inputs]
         return Plan(self.steps, self.buffers, arena_bytes, inputs, outputs, self.n_threads)
 
@@ -323,10 +325,16 @@ class _Planner:
                 layout = "contiguous"
             else:
                 continue
-            starts = np.cumsum([0] + [self.specs[o].shape[dim] for o in operator.inputs]).tolist()
+            # What is no tensor to join: a dim that is an operand, and empty tensors of rank 1.
+            joined = [
+                operand
+                for operand, key in zip(operator.inputs, operator.input_keys, strict=True)
+                if key is None and self.specs[operand].shape != (0,)
+            ]
+            starts = np.cumsum([0] + [self.specs[o].shape[dim] for o in joined]).tolist()
             movable = [
                 operand
-                for operand in operator.inputs
+                for operand in joined
                 if self.may_be_placed(operand, layouts, layout)
                 and operator.inputs.count(operand) == 1
                 and self.specs[operand].dtype == spec.dtype
@@ -338,7 +346,7 @@ class _Planner:
                 target = self.allocate(spec.shape, spec.dtype, layout)
                 self.targets[output] = target
             self.tenants.setdefault(target.buffer, set()).add(output)
-            for operand, start in zip(operator.inputs, starts, strict=False):
+            for operand, start in zip(joined, starts, strict=False):
                 if operand in movable:
                     self.targets[operand] = target.narrow(dim, start, self.specs[operand].shape[dim])
                     self.tenants.setdefault(target.buffer, set()).add(operand)
@@ -404,8 +412,8 @@ class _Planner:
 
     def define(self, operand: Operand, value: Any) -> None:
         self.values[operand] = value
-        if isinstance(value, Value):
-            self.tenants.setdefault(value.buffer, set()).add(operand)
+        for part in _values_in(value):
+            self.tenants.setdefault(part.buffer, set()).add(operand)
 
     def finish_outputs(self) -> list:
         """Copy what did not end up in the caller's arrays."""
@@ -532,8 +540,10 @@ class Binder:
             return target
         if reuse is not None and target is None and self._may_overwrite(reuse, spec, layout):
             value = reuse.with_layout(reuse.shape, reuse.strides)
-            # Copies made of what lay here before are copies of something else now.
-            planner.copies = {k: v for k, v in planner.copies.items() if k[0] != reuse.slot}
+            # Copies of what lay here before, and what lay here as a copy, are something else now.
+            planner.copies = {
+                k: v for k, v in planner.copies.items() if reuse.slot not in (k[0], v.slot)
+            }
         elif layout in ("contiguous", "channels_last"):
             value = planner.allocate(spec.shape, spec.dtype, layout)
         else:  # a permutation of the axes
@@ -549,6 +559,7 @@ class Binder:
             or value.shape != spec.shape
             or value.dtype != spec.dtype
             or not _lies_as(value, layout)
+            or any(n > 1 and s == 0 for n, s in zip(value.shape, value.strides, strict=True))
         ):
             return False
         inputs = set(self.operator.inputs)
@@ -585,9 +596,14 @@ class Binder:
             planner.cache[full_key] = (make(), attributes)
         return planner.constant_value(planner.cache[full_key][0])
 
-    def scratch(self, bytes_per_part: int) -> Value:
-        """Return memory for the shares of one step, `bytes_per_part` for each."""
-        return self.temporary((bytes_per_part * self.n_threads,), np.uint8)
+    def scratch(self, n_bytes: int) -> Value:
+        """Return memory that each thread has for itself during one step."""
+        planner = self._planner
+        share = -(-n_bytes // 64) * 64  # two threads must not meet on a cache line
+        buffer = Buffer(len(planner.buffers), share * self.n_threads, "scratch")
+        buffer.bytes_per_thread = share
+        planner.buffers.append(buffer)
+        return Value(buffer, (share,), (1,), 0, np.uint8)
 
     def temporary(self, shape, dtype=np.float32, layout: str = "contiguous") -> Value:
         """Return memory that lives from this operator's first use of it to its last."""
@@ -645,5 +661,16 @@ def _holds_tensors(value: Any) -> bool:
     if isinstance(value, tuple | list):
         return any(_holds_tensors(item) for item in value)
     return isinstance(value, TensorSpec | Value)
+
+
+def _values_in(value: Any) -> Iterator[Value]:
+    """Yield the places of a tensor, or of those in a (nested) list."""
+    if isinstance(value, Value):
+        yield value
+    elif isinstance(value, Host):
+        yield from _values_in(value.value)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _values_in(item)
 
 

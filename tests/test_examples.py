@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import kuiper
+
 cv2 = pytest.importorskip("cv2", reason="the examples read pictures with OpenCV")
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+PACKAGES = Path(kuiper.__file__).resolve().parent.parent
 PHOTOS = {path.stem: path for path in sorted((EXAMPLES / "photos").glob("*.*"))}
 
 needs_weights = pytest.mark.skipif(
@@ -108,7 +112,12 @@ def test_text_output(run):
 @needs_weights
 def test_runs_as_a_program_from_any_folder(tmp_path):
     command = [sys.executable, EXAMPLES / "classify.py", "--json", PHOTOS["coffee"], "missing.png"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    # The kuiper that is tested here may be one built in place, which only the path leads to.
+    path = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
     assert done.returncode == 1  # one of the two is missing, the other is classified all the same
     assert json.loads(done.stdout)["top"][0]["label"] == "espresso"
     assert done.stderr == "classify.py: missing.png: No such file or directory\n"

@@ -10,10 +10,15 @@ import pytest
 import kuiper
 from kuiper._kernels import _dispatch, _windows, pool
 
-from .reference import pooling as reference
+from .reference import REFERENCES
 from .support.compare import assert_close
 from .workbench import ISAS, Workbench, isa, noise
 from .workgraph import run_operator
+
+max_pool = REFERENCES["nn.MaxPool2d"]
+avg_pool = REFERENCES["nn.AvgPool2d"]
+adaptive_avg_pool = REFERENCES["nn.AdaptiveAvgPool2d"]
+adaptive_max_pool = REFERENCES["nn.AdaptiveMaxPool2d"]
 
 # kernel, stride, padding: the shapes with code of their own, and some without
 WINDOWS = [(2, 2, 0), (3, 2, 1), (3, 1, 1), (1, 1, 0), (5, 1, 2), (4, 3, 2)]
@@ -43,14 +48,12 @@ def run_pool(x, windows, kind, pitch=0, with_indices=False, divisor=0):
     value = bench.put_channels_last(x, channels + pitch)
     shape = (x.shape[0], channels, len(windows[0]) * len(windows[1]), len(windows[2]))
     y = bench.output(shape, "channels_last", channels + 2 * pitch)
-    share = _windows.scratch_bytes(windows)
-    scratch = bench.place((3 * share,), np.uint8)
-    bench.written.append(scratch)
+    scratch = bench.scratch(_windows.scratch_bytes(windows))
     indices = None
     if with_indices:
         indices = bench.output(shape, "channels_last", channels + pitch, np.int64)
     result = bench.run_all_parts(
-        lambda: pool.PoolStep(value, y, windows, kind, scratch, share, indices, divisor), y
+        lambda: pool.PoolStep(value, y, windows, kind, scratch, indices, divisor), y
     )
     return (result, bench.view(indices)) if with_indices else result
 
@@ -79,9 +82,9 @@ def test_channels_around_the_vector(name, window):
         for channels in channel_counts(name):
             x = noise((2, channels, 7, 9), channels)
             windows = image_windows(x, *window)
-            expected = reference.max_pool2d(x, **arguments, dilation=(1, 1))
+            expected = max_pool(x, **arguments, dilation=(1, 1))
             assert_close(run_pool(x, windows, "max", pitch=3), expected.astype(np.float32), 0)
-            expected = reference.avg_pool2d(x, **arguments, count_include_pad=True)
+            expected = avg_pool(x, **arguments, count_include_pad=True)
             assert_close(run_pool(x, windows, "mean", pitch=3), expected.astype(np.float32), 1e-6)
 
 
@@ -92,9 +95,7 @@ def test_indices(name):
             x = np.round(noise((2, channels, 6, 7), channels))  # with equal values
             windows = image_windows(x, 3, 2, 1)
             arguments = arguments_of(3, 2, 1)
-            expected, places = reference.max_pool2d(
-                x, **arguments, dilation=(1, 1), return_indices=True
-            )
+            expected, places = max_pool(x, **arguments, dilation=(1, 1), return_indices=True)
             y, indices = run_pool(x, windows, "max", 1, with_indices=True)
             assert_close(y, expected.astype(np.float32), 0)
             np.testing.assert_array_equal(indices, places)
@@ -111,9 +112,7 @@ def test_adaptive(name, kind, size):
                 _windows.adaptive_windows(extent, count)
                 for extent, count in zip((1, *x.shape[2:]), (1, *size), strict=True)
             ]
-            what = (
-                reference.adaptive_avg_pool2d if kind == "mean" else reference.adaptive_max_pool2d
-            )
+            what = adaptive_avg_pool if kind == "mean" else adaptive_max_pool
             expected = what(x, output_size=size).astype(np.float32)
             assert_close(run_pool(x, windows, kind), expected, 1e-6)
 
@@ -147,7 +146,7 @@ def test_nan_and_infinity(name):
         for kernel, stride, padding in WINDOWS:
             windows = image_windows(x, kernel, stride, padding)
             arguments = arguments_of(kernel, stride, padding)
-            expected = reference.max_pool2d(x, **arguments, dilation=(1, 1))
+            expected = max_pool(x, **arguments, dilation=(1, 1))
             np.testing.assert_array_equal(run_pool(x, windows, "max"), expected)
             y, indices = run_pool(x, windows, "max", with_indices=True)
             np.testing.assert_array_equal(y, expected)
@@ -171,7 +170,7 @@ def test_average_flags(ceil_mode, count_include_pad, divisor_override):
             "count_include_pad": count_include_pad,
             "divisor_override": divisor_override,
         }
-        expected = reference.avg_pool2d(x, **flags).astype(np.float32)
+        expected = avg_pool(x, **flags).astype(np.float32)
         assert_close(run_operator("nn.AvgPool2d", x, **flags), expected, 1e-6)
 
 
@@ -187,7 +186,7 @@ def test_max_flags(ceil_mode, dilation):
             "dilation": dilation,
             "ceil_mode": ceil_mode,
         }
-        expected, places = reference.max_pool2d(x, **flags, return_indices=True)
+        expected, places = max_pool(x, **flags, return_indices=True)
         y, indices = run_operator("F.max_pool2d", x, n_outputs=2, return_indices=True, **flags)
         assert_close(y, expected.astype(np.float32), 0)
         np.testing.assert_array_equal(indices, places)
@@ -199,13 +198,11 @@ def test_one_and_three_axes():
     line, cube = noise((2, 3, 11)), noise((2, 3, 5, 6, 7))
     one = {"kernel_size": (3,), "stride": (2,), "padding": (1,), "ceil_mode": True}
     flat = {k: (1, *v) if k != "padding" else (0, *v) for k, v in one.items() if k != "ceil_mode"}
-    expected = reference.max_pool2d(line[:, :, None], **flat, dilation=(1, 1), ceil_mode=True)
+    expected = max_pool(line[:, :, None], **flat, dilation=(1, 1), ceil_mode=True)
     assert_close(run_operator("nn.MaxPool1d", line, **one), expected[:, :, 0].astype(np.float32), 0)
     # A window of three axes: first over (h, w) of each slice, then over d.
     arguments = {"kernel_size": (2, 3, 3), "stride": (1, 2, 2), "padding": (0, 1, 1)}
-    planes = reference.max_pool2d(
-        cube.reshape(2, 15, 6, 7), **arguments_of(3, 2, 1), dilation=(1, 1)
-    )
+    planes = max_pool(cube.reshape(2, 15, 6, 7), **arguments_of(3, 2, 1), dilation=(1, 1))
     planes = planes.reshape(2, 3, 5, *planes.shape[2:])
     expected = np.maximum(planes[:, :, :-1], planes[:, :, 1:]).astype(np.float32)
     assert_close(run_operator("nn.MaxPool3d", cube, **arguments), expected, 0)
@@ -219,7 +216,7 @@ def test_one_and_three_axes():
 
 def test_unbatched():
     x = noise((5, 8, 9))
-    expected = reference.adaptive_avg_pool2d(x[None], output_size=(3, 0))[0].astype(np.float32)
+    expected = adaptive_avg_pool(x[None], output_size=(3, 0))[0].astype(np.float32)
     assert_close(run_operator("nn.AdaptiveAvgPool2d", x, output_size=(3, 0)), expected, 1e-6)
     flags = {"kernel_size": (2,), "stride": None, "ceil_mode": False}
     assert run_operator("F.max_pool1d", x[0], **flags).shape == (8, 4)
@@ -227,7 +224,7 @@ def test_unbatched():
 
 def test_adaptive_max_returns_a_tuple_or_two_outputs():
     x = noise((2, 3, 7, 8))
-    expected, places = reference.adaptive_max_pool2d(x, output_size=(2, 3), return_indices=True)
+    expected, places = adaptive_max_pool(x, output_size=(2, 3), return_indices=True)
     y, indices = run_operator(
         "F.adaptive_max_pool2d", x, n_outputs=2, output_size=(2, 3), return_indices=True
     )
@@ -244,7 +241,7 @@ def test_adaptive_max_returns_a_tuple_or_two_outputs():
 def test_norm_pooling():
     x = np.abs(noise((2, 3, 7, 9)))
     arguments = {"kernel_size": (2, 3), "stride": None, "ceil_mode": False}
-    windows = reference.avg_pool2d(
+    windows = avg_pool(
         x.astype(np.float64) ** 3,
         kernel_size=(2, 3),
         stride=None,
@@ -260,7 +257,7 @@ def test_norm_pooling():
 def test_other_dtypes():
     x = noise((1, 2, 5, 6), dtype=np.float64)
     flags = {"kernel_size": (2, 2), "stride": (2, 1), "padding": (1, 0), "ceil_mode": True}
-    expected = reference.avg_pool2d(x, **flags, count_include_pad=False)
+    expected = avg_pool(x, **flags, count_include_pad=False)
     y = run_operator("nn.AvgPool2d", x, count_include_pad=False, **flags)
     assert y.dtype == np.float64
     assert_close(y, expected, 1e-14)
@@ -296,10 +293,10 @@ def test_the_kernels_alone(n_threads):
     x = noise((2, 9, 8, 19))
     planes = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     arguments = arguments_of(3, 2, 1)
-    expected = reference.max_pool2d(planes, **arguments, dilation=(1, 1)).transpose(0, 2, 3, 1)
+    expected = max_pool(planes, **arguments, dilation=(1, 1)).transpose(0, 2, 3, 1)
     y = pool.max_pool2d(x, 3, 2, 1, n_threads=n_threads)
     assert_close(y, expected.astype(np.float32), 0)
-    expected = reference.avg_pool2d(planes, **arguments, count_include_pad=False)
+    expected = avg_pool(planes, **arguments, count_include_pad=False)
     y = pool.avg_pool2d(x, 3, 2, 1, count_include_pad=False, n_threads=n_threads)
     assert_close(y, expected.transpose(0, 2, 3, 1).astype(np.float32), 1e-6)
     with pytest.raises(kuiper.InputError, match="padding from 0 to half the kernel"):

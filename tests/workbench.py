@@ -53,6 +53,14 @@ class Workbench:
     def __init__(self) -> None:
         self.memory: list[np.ndarray] = []
         self.written: list[Value] = []
+        self.per_thread: dict[int, int] = {}
+
+    def scratch(self, n_bytes: int) -> Value:
+        """Return scratch memory of which each thread has a piece of its own."""
+        value = self.place((max(PARTS) * n_bytes,), np.uint8)
+        self.per_thread[value.slot] = n_bytes
+        self.written.append(value)
+        return value
 
     def place(self, shape, dtype=np.float32, strides=None, offset: int = 0) -> Value:
         """Return a value over fresh, guarded memory; `strides` and `offset` in elements."""
@@ -99,7 +107,11 @@ class Workbench:
         for step in steps:
             step.max_parts = parts
         before = [memory.copy() for memory in self.memory]
-        context = Context(0, self.memory)
+        slots = [
+            (memory, self.per_thread[slot]) if slot in self.per_thread else memory
+            for slot, memory in enumerate(self.memory)
+        ]
+        context = Context(0, slots, parts)
         Program(steps).run(context, parts)
         for slot, (old, new) in enumerate(zip(before, self.memory, strict=True)):
             changed = old != new

@@ -11,7 +11,7 @@ import kuiper
 from kuiper._dtypes import from_numpy
 from kuiper.ir import Attribute, Graph
 
-__all__ = ["model_of", "run_operator"]
+__all__ = ["model_of", "run_channels_last", "run_operator"]
 
 
 def model_of(
@@ -53,3 +53,18 @@ def run_operator(
 ):
     """Run one operator on arrays and return its output, or a tuple of several."""
     return model_of(type, inputs, params, attributes, keys, n_outputs)(*inputs)
+
+
+def run_channels_last(type: str, x: np.ndarray, n_outputs: int = 1, **params: Any):
+    """Run one operator on an (n, c, ...) tensor that lies channels-last, through a permutation."""
+    graph = Graph()
+    last = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    graph.add_operand("last", last.shape, from_numpy(x.dtype).name)
+    graph.add_operator("pnnx.Input", "input", [], ["last"])
+    dims = (0, x.ndim - 1, *range(1, x.ndim - 1))
+    graph.add_operator("Tensor.permute", "permute", ["last"], ["x"], params={"dims": dims})
+    outputs = [f"out{i}" for i in range(n_outputs)]
+    graph.add_operator(type, "op", ["x"], outputs, params=params)
+    for name in outputs:
+        graph.add_operator("pnnx.Output", f"output_{name}", [name], [])
+    return kuiper.Model(graph)(last)

@@ -9,6 +9,7 @@ from kuiper._kernels._table cimport kernels_t
 include "_vec.pxi"
 include "_micro_move.pxi"
 include "_micro_pool.pxi"
+include "_micro_resize.pxi"
 include "_micro_gemm.pxi"
 include "_micro_dwconv.pxi"
 include "_micro_winograd.pxi"
@@ -23,6 +24,7 @@ cdef void fill_table() noexcept:
     kernels.lanes = LANES
     fill_move(&kernels)
     fill_pool(&kernels)
+    fill_resize(&kernels)
     fill_gemm(&kernels)
     fill_dwconv(&kernels)
     fill_winograd(&kernels)

@@ -1,8 +1,9 @@
 # A step: one prepared call of a kernel.  All its checks are done when it is made; running it cannot
 # fail.  Operands are named by slot, so one step serves any number of contexts (concurrent calls).
 
-# Does share `part` of `n_parts` of the work.  The shares of one step run at the same time, so they
-# write disjoint output and never split a sum: results do not depend on n_parts.
+# Does share `part` of `n_parts` of the work.  Shares run at the same time, in any order and on any
+# thread, so they write disjoint output and never split a sum: results do not depend on n_parts.
+# Scratch memory is the calling thread's own: its slot points elsewhere for each thread.
 ctypedef void (*step_fn)(
     const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
 ) noexcept nogil

@@ -29,16 +29,23 @@ def run_alone(Step step not None, arrays, int n_threads):
     step : Step
         Made of values over the slots 0, 1, ...
     arrays : sequence of numpy.ndarray
-        What the slots hold.
+        What the slots hold; scratch memory as an array with one row for each thread, in a tuple.
     n_threads : int
         In how many shares, one thread each.
     """
-    cdef Py_ssize_t i, part, parts = min(n_threads, step.max_parts)
-    cdef char** slots = <char**> calloc(len(arrays), sizeof(char*))
+    cdef Py_ssize_t i, part, parts = min(n_threads, step.max_parts), n_slots = len(arrays), row
+    cdef char* address
+    cdef char** slots = <char**> calloc(n_slots * parts, sizeof(char*))
     if slots == NULL:
         raise MemoryError
     for i, array in enumerate(arrays):
-        slots[i] = <char*> <uintptr_t> array.__array_interface__["data"][0]
+        row = 0
+        if isinstance(array, tuple):
+            array = array[0]
+            row = array.strides[0]
+        address = <char*> <uintptr_t> array.__array_interface__["data"][0]
+        for part in range(parts):
+            slots[part * n_slots + i] = address + part * row
     for part in prange(parts, nogil=True, num_threads=n_threads, schedule="static", chunksize=1):
-        step.run(step.params, slots, part, parts)
+        step.run(step.params, slots + part * n_slots, part, parts)
     free(slots)

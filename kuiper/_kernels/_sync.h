@@ -1,38 +1,43 @@
-/* A barrier for a team of threads that all run: spin shortly, then yield to whoever needs the core. */
+/* How a team of threads shares the steps of a program.
+
+   A step is cut into chunks. Each thread owns a range of them, so that it meets its own data again
+   from step to step; when its range is used up it takes chunks of the others. Nobody waits for a
+   thread, only for chunks that somebody has taken: a thread that the system has put aside costs the
+   others nothing. */
 #ifndef KUIPER_SYNC_H
 #define KUIPER_SYNC_H
 
 #if defined(__GNUC__) && !defined(_WIN32)
 #include <sched.h>
 
-typedef struct {
-    int waiting;
-    char pad[60]; /* arrivals and the generation that everyone polls stay on lines of their own */
-    int generation;
-    char pad2[60];
-} kp_barrier;
+#define KP_SERIAL 0
 
-static inline void kp_barrier_wait(kp_barrier *b, int team) {
-    int generation = __atomic_load_n(&b->generation, __ATOMIC_RELAXED);
-    if (__atomic_add_fetch(&b->waiting, 1, __ATOMIC_ACQ_REL) == team) {
-        __atomic_store_n(&b->waiting, 0, __ATOMIC_RELAXED);
-        __atomic_store_n(&b->generation, generation + 1, __ATOMIC_RELEASE);
-        return;
-    }
-    for (int spins = 0; __atomic_load_n(&b->generation, __ATOMIC_ACQUIRE) == generation; spins++) {
+/* Take the next chunk of a range; -1 when it is used up. */
+static inline long kp_claim(int *next, long end) {
+    if (__atomic_load_n(next, __ATOMIC_RELAXED) >= end) return -1;
+    long chunk = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED);
+    return chunk < end ? chunk : -1;
+}
+
+static inline void kp_finish(int *done) { __atomic_fetch_add(done, 1, __ATOMIC_RELEASE); }
+
+/* Wait until all chunks are finished: spin shortly, then leave the core to whoever needs it. */
+static inline void kp_wait(const int *done, long count) {
+    for (int spins = 0; __atomic_load_n(done, __ATOMIC_ACQUIRE) < count; spins++) {
 #if defined(__x86_64__) || defined(__i386__)
         __builtin_ia32_pause();
 #endif
-        if (spins > 4000) sched_yield();
+        if (spins > 2000) sched_yield();
     }
 }
+
 #else
-typedef struct { int unused; } kp_barrier;
-static inline void kp_barrier_wait(kp_barrier *b, int team) { (void)b; (void)team; }
+
 #define KP_SERIAL 1
-#endif
-#ifndef KP_SERIAL
-#define KP_SERIAL 0
+static inline long kp_claim(int *next, long end) { return *next < end ? (*next)++ : -1; }
+static inline void kp_finish(int *done) { ++*done; }
+static inline void kp_wait(const int *done, long count) { (void)done; (void)count; }
+
 #endif
 
 #endif

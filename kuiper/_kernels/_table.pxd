@@ -29,6 +29,18 @@ ctypedef void (*pool_argmax_fn)(
     float* y, int64_t* indices,
 ) noexcept nogil
 
+# Resampling of one row, for i < count and c < channels, with 1, 2 or 4 taps:
+# y[i * y_step + c] = sum_k weights[i * taps + k] * x[offsets[i * taps + k] + c].
+ctypedef void (*resize_columns_fn)(
+    int taps, const float* x, const int* offsets, const float* weights, float* y,
+    Py_ssize_t y_step, Py_ssize_t count, Py_ssize_t channels,
+) noexcept nogil
+
+# y[i] = sum_k weights[k] * rows[k][i] for i < count; 2 or 4 taps.
+ctypedef void (*resize_rows_fn)(
+    int taps, const float* const* rows, const float* weights, float* y, Py_ssize_t count,
+) noexcept nogil
+
 # y[i, j] = clamp(bias[j] + sum_t sum_k rows[t * m + i][k] * panel[t * kc + k, j] + residual[i, j])
 #
 # m, the number of rows, is fixed per function; n <= nr columns are stored.  The panel starts with
@@ -114,6 +126,9 @@ ctypedef struct kernels_t:
     pool_fn pool_max
     pool_fn pool_mean
     pool_argmax_fn pool_argmax
+    # resampling
+    resize_columns_fn resize_columns
+    resize_rows_fn resize_rows
     # GEMM: rows and columns of the register tile; gemm[m] handles m rows, 1 <= m <= mr
     int mr
     int nr

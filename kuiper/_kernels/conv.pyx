@@ -182,7 +182,6 @@ cdef struct conv_t:
     ref_t weight
     ref_t y
     ref_t scratch
-    Py_ssize_t scratch_bytes
     const float* zeros
     Py_ssize_t groups
     Py_ssize_t in_channels       # of one group
@@ -204,9 +203,7 @@ cdef class ConvStep(Step):
     groups, in_channels, out_channels : int
         Channels of one group.
     scratch : Value
-        `scratch_bytes` per part.
-    scratch_bytes : int
-        At least ``8 * mr * max_taps``.
+        ``8 * mr * max_taps`` bytes for each thread.
     post : Post or None
     """
 
@@ -214,7 +211,7 @@ cdef class ConvStep(Step):
     cdef Window window
 
     def __init__(self, x, weight, y, Window window, groups, in_channels, out_channels, scratch,
-                 scratch_bytes, post=None):
+                 post=None):
         zeros = np.zeros(max(in_channels, 1), np.float32)
         cdef float[::1] zero_view = zeros
         self.window = window
@@ -223,7 +220,6 @@ cdef class ConvStep(Step):
         self.p.window = &window.w
         self.p.x, self.p.weight, self.p.y = self.ref(x), self.ref(weight), self.ref(y)
         self.p.scratch = self.ref(scratch)
-        self.p.scratch_bytes = scratch_bytes
         self.p.zeros = &zero_view[0]
         self.p.groups, self.p.in_channels, self.p.out_channels = groups, in_channels, out_channels
         # Small weights stay in the L2 cache: finish a tile of pixels before the next one.  Large
@@ -254,7 +250,7 @@ cdef void conv_run(
     cdef const float* weight = <const float*> at(slots, p.weight)
     cdef const float* residual = NULL
     cdef float* y = <float*> at(slots, p.y)
-    cdef const float** rows = <const float**> (at(slots, p.scratch) + part * p.scratch_bytes)
+    cdef const float** rows = <const float**> at(slots, p.scratch)
     cdef const phase_t* phase
     cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr
     cdef Py_ssize_t panels = (p.out_channels + nr - 1) // nr
@@ -319,7 +315,6 @@ cdef struct shallow_t:
     ref_t weight
     ref_t y
     ref_t scratch
-    Py_ssize_t scratch_bytes
     Py_ssize_t image_stride      # of the input, in elements
     Py_ssize_t row_stride
     Py_ssize_t unit              # adjacent elements that belong to one column
@@ -348,8 +343,8 @@ cdef class ShallowConvStep(Step):
         Where each run starts relative to the pixel's origin, in elements.
     unit, run : int
     out_channels : int
-    scratch, scratch_bytes
-        As :func:`shallow_scratch_bytes` says, per part.
+    scratch : Value
+        :func:`shallow_scratch_bytes` for each thread.
     post : Post or None
     """
 
@@ -357,7 +352,7 @@ cdef class ShallowConvStep(Step):
     cdef Window window
 
     def __init__(self, x, weight, y, Window window, offsets, unit, run, out_channels, scratch,
-                 scratch_bytes, post=None):
+                 post=None):
         cdef Py_ssize_t i
         self.window = window
         for i, offset in enumerate(offsets):
@@ -367,7 +362,7 @@ cdef class ShallowConvStep(Step):
         self.p.kernels = active()
         self.p.window = &window.w
         self.p.x, self.p.weight, self.p.y = self.ref(x), self.ref(weight), self.ref(y)
-        self.p.scratch, self.p.scratch_bytes = self.ref(scratch), scratch_bytes
+        self.p.scratch = self.ref(scratch)
         self.p.image_stride, self.p.row_stride = x.strides[0], x.strides[2]
         self.p.unit, self.p.run = unit, run
         self.p.out_channels = out_channels
@@ -379,7 +374,7 @@ cdef class ShallowConvStep(Step):
 
 
 def shallow_scratch_bytes(Py_ssize_t n_runs, Py_ssize_t depth):
-    """Return the scratch of one part: a tile's row pointers, and its receptive fields."""
+    """Return the scratch of one thread: a tile's row pointers, and its receptive fields."""
     return active().mr * (n_runs * 8 + depth * 4)
 
 
@@ -422,7 +417,7 @@ cdef void shallow_run(
     cdef const float* r_tile
     cdef float* y = <float*> at(slots, p.y)
     cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr, pixels = w.n * w.out_h * w.out_w
-    cdef const float** rows = <const float**> (at(slots, p.scratch) + part * p.scratch_bytes)
+    cdef const float** rows = <const float**> at(slots, p.scratch)
     cdef float* fields = <float*> (rows + mr * phase.n_taps)
     cdef float* field
     cdef Py_ssize_t tiles = ceil_div(pixels, mr), panels = ceil_div(p.out_channels, nr)
@@ -482,7 +477,6 @@ cdef struct depthwise_t:
     ref_t weight
     ref_t y
     ref_t scratch
-    Py_ssize_t scratch_bytes
     const float* zeros
     Py_ssize_t channels
     post_t post
@@ -498,15 +492,15 @@ cdef class DepthwiseStep(Step):
     weight : Value
         Blocks of :func:`~kuiper._kernels._pack.pack_depthwise`.
     window : Window
-    scratch, scratch_bytes
-        At least ``8 * dw_m * taps`` bytes per part.
+    scratch : Value
+        ``8 * dw_m * taps`` bytes for each thread.
     post : Post or None
     """
 
     cdef depthwise_t p
     cdef Window window
 
-    def __init__(self, x, weight, y, Window window, scratch, scratch_bytes, post=None):
+    def __init__(self, x, weight, y, Window window, scratch, post=None):
         channels = x.shape[1]
         zeros = np.zeros(channels, np.float32)
         cdef float[::1] zero_view = zeros
@@ -515,7 +509,7 @@ cdef class DepthwiseStep(Step):
         self.p.kernels = active()
         self.p.window = &window.w
         self.p.x, self.p.weight, self.p.y = self.ref(x), self.ref(weight), self.ref(y)
-        self.p.scratch, self.p.scratch_bytes = self.ref(scratch), scratch_bytes
+        self.p.scratch = self.ref(scratch)
         self.p.zeros = &zero_view[0]
         self.p.channels = channels
         self.p.post = make_post(self, post)
@@ -544,7 +538,7 @@ cdef void depthwise_run(
     cdef const float* r_tile = NULL
     cdef float* y = <float*> at(slots, p.y)
     cdef float* y_tile
-    cdef const float** rows = <const float**> (at(slots, p.scratch) + part * p.scratch_bytes)
+    cdef const float** rows = <const float**> at(slots, p.scratch)
     cdef Py_ssize_t pixels = w.n * w.out_h * w.out_w, step = p.kernels.dw_m
     cdef Py_ssize_t tiles = (pixels + step - 1) // step, tile, start, m
     if p.post.has_residual:
@@ -623,13 +617,10 @@ def conv2d(const float[:, :, :, ::1] x, const float[:, :, :, ::1] weight, bias=N
         Value(Buffer(slot, 0, "input"), shape, channels_last_strides(shape))
         for slot, shape in enumerate(((n, x.shape[3], height, width), (n, out_channels, out_h, out_w)))
     ]
-    flat = [
-        Value(Buffer(slot, 0, "input"), (count,), (1,), dtype=dtype)
-        for slot, count, dtype in ((2, packed.size, "f4"), (3, n_threads * scratch_bytes, "u1"))
-    ]
+    panels = Value(Buffer(2, 0, "input"), packed.shape, (1,))
+    scratch = Value(Buffer(3, 0, "scratch"), (scratch_bytes,), (1,), dtype=np.uint8)
     window = Window(images[0], images[1], stride, (1, 1), [(0, 0, out_h, out_w, taps, 0)])
-    step = ConvStep(
-        images[0], flat[0], images[1], window, groups, in_channels, size, flat[1], scratch_bytes
-    )
-    run_alone(step, [np.asarray(x), y, packed, np.empty(n_threads * scratch_bytes, np.uint8)], n_threads)
+    step = ConvStep(images[0], panels, images[1], window, groups, in_channels, size, scratch)
+    shares = np.empty((n_threads, scratch_bytes), np.uint8)
+    run_alone(step, [np.asarray(x), y, packed, (shares,)], n_threads)
     return y

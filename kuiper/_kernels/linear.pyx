@@ -119,13 +119,14 @@ cdef void linear_run(
 cdef enum:
     MAX_BATCH_AXES = 6
 
+max_batch_axes = MAX_BATCH_AXES
+
 cdef struct matmul_t:
     const kernels_t* kernels
     ref_t a
     ref_t b
     ref_t y
     ref_t scratch
-    Py_ssize_t scratch_bytes
     Py_ssize_t rows
     Py_ssize_t depth
     Py_ssize_t columns
@@ -152,19 +153,19 @@ cdef class MatmulStep(Step):
     b : Value, shape (..., depth, columns)
         Any strides.
     y : Value, shape (..., rows, columns)
-        Elements of a row are adjacent.  The leading axes of all three are equal; where one of
-        them is broadcast its stride is zero.
-    scratch, scratch_bytes
-        At least ``4 * (depth + 1) * nr`` bytes per part.
+        Elements of a row are adjacent.  The leading axes of all three are equal, at most
+        `max_batch_axes`; where one of them is broadcast its stride is zero.
+    scratch : Value
+        ``4 * (depth + 1) * nr`` bytes for each thread.
     """
 
     cdef matmul_t p
 
-    def __init__(self, a, b, y, scratch, scratch_bytes):
+    def __init__(self, a, b, y, scratch):
         cdef int i
         self.p.kernels = active()
         self.p.a, self.p.b, self.p.y = self.ref(a), self.ref(b), self.ref(y)
-        self.p.scratch, self.p.scratch_bytes = self.ref(scratch), scratch_bytes
+        self.p.scratch = self.ref(scratch)
         self.p.rows, self.p.depth = a.shape[a.rank - 2], a.shape[a.rank - 1]
         self.p.columns = b.shape[b.rank - 1]
         self.p.a_stride = a.strides[a.rank - 2]
@@ -205,7 +206,7 @@ cdef void matmul_run(
     cdef const float* a
     cdef const float* b
     cdef float* y
-    cdef float* panel = <float*> (at(slots, p.scratch) + part * p.scratch_bytes)
+    cdef float* panel = <float*> at(slots, p.scratch)
     cdef (const float*)[MAX_MR] rows
     cdef Py_ssize_t nr = kernels.nr, mr = kernels.mr, panels = (p.columns + nr - 1) // nr
     cdef Py_ssize_t items = p.batch * panels * p.row_blocks

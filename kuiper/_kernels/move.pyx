@@ -238,7 +238,7 @@ cdef class CopyStep(Step):
         n_items = BLOCK_BYTES // itemsize
         if is_transposed:
             # Square blocks, so that neither side runs through many pages; long where one is narrow.
-            side = max(64, n_items // min(a[0], n_items))
+            side = max(64, n_items // max(1, min(a[0], n_items)))
             step_b = min(b[0], side)
             step_a = min(a[0], max(64, n_items // max(step_b, 1)))
         else:

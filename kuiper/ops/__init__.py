@@ -21,7 +21,9 @@ from kuiper.ops import (  # noqa: F401
     elementwise,
     graph,
     linear,
+    padding,
     pooling,
+    resize,
     shape,
 )
 from kuiper.ops._record import Record, find_record, record, registered_types

@@ -62,6 +62,7 @@ class Argument:
     """
 
     expected = "a value"
+    aliases: tuple[str, ...] = ()
 
     def __init__(self, name: str, default: Any = REQUIRED):
         self.name = name
@@ -97,12 +98,15 @@ class Tensor(Argument):
         Allowed numbers of axes.
     number : bool
         Whether a Python number may stand in its place.
+    aliases : tuple of str
+        Other keywords for the same argument, where spellings of one operator differ.
     """
 
     expected = "a tensor"
 
-    def __init__(self, name: str, optional: bool = False, rank=None, number: bool = False):
+    def __init__(self, name: str, optional: bool = False, rank=None, number=False, aliases=()):
         super().__init__(name, None if optional else REQUIRED)
+        self.aliases = aliases
         self.rank = (rank,) if isinstance(rank, int) else rank
         self.number = number
 
@@ -305,12 +309,14 @@ def resolve(
         Listing every argument that is missing, unknown or of a wrong type or value.
     """
     by_name = {argument.name: argument for argument in arguments}
+    aliases = {alias: argument.name for argument in arguments for alias in argument.aliases}
     rest = next((a.name for a in arguments if isinstance(a, Any_) and a.catches_all), None)
     found: dict[str, Any] = {}
     faults: list[str] = []
     post_slots = {post.slot for post in operator.post_ops if post.slot is not None}
 
     def take(name: str, value: Any) -> None:
+        name = aliases.get(name, name)
         if rest is not None:
             found.setdefault(rest, {})[name] = _plain(value)
         elif name not in by_name:

@@ -140,7 +140,7 @@ class _Filters:
         self.is_constant = all(v is None or v.constant is not None for v in (a.weight, a.bias))
 
     def weight(self) -> np.ndarray:
-        return np.asarray(self._weight.constant, np.float32).reshape(self.shape)
+        return np.ascontiguousarray(self._weight.constant, np.float32).reshape(self.shape)
 
     def bias(self) -> np.ndarray | None:
         return None if self._bias is None else np.asarray(self._bias.constant, np.float32)
@@ -232,7 +232,7 @@ class Conv(Record):
             x = b.channels_last(x)
             phases = [(0, 0, *size, taps, 0)]
             packed = b.packed(
-                "conv", lambda: _pack_groups([filters.weight()], filters.bias(), a.groups)
+                "conv", lambda: _pack_groups([filters.weight()], filters.bias(), a.groups, b.n_threads)
             )
             step = _implicit(
                 b, x, image, packed, phases, geometry.stride, (1, 1), a.groups, in_channels,
@@ -286,7 +286,7 @@ def _finish(b, y, image) -> None:
     b.alias(image.with_layout([image.shape[d] for d in keep], [image.strides[d] for d in keep]))
 
 
-def _pack_groups(weights, bias, groups: int) -> np.ndarray:
+def _pack_groups(weights, bias, groups: int, n_threads: int) -> np.ndarray:
     """Pack the filters of each phase and group, one after the other."""
     parts = []
     for weight in weights:  # (out, in / groups, kh, kw) of one phase
@@ -295,7 +295,7 @@ def _pack_groups(weights, bias, groups: int) -> np.ndarray:
             filters = weight[g * out : (g + 1) * out]
             by_tap = filters.reshape(out, filters.shape[1], -1).transpose(0, 2, 1)
             part = None if bias is None else np.ascontiguousarray(bias[g * out : (g + 1) * out])
-            parts.append(_pack.pack_panels(by_tap, part).reshape(-1))
+            parts.append(_pack.pack_panels(by_tap, part, n_threads).reshape(-1))
     if len(parts) == 1:
         return parts[0]
     packed = _pack.aligned_empty((sum(part.size for part in parts),))
@@ -340,10 +340,9 @@ def _pack_at_run_time(b, a, filters, groups: int, tap_lists, by_column: bool):
 
 def _implicit(b, x, image, packed, phases, in_step, out_step, groups, in_channels, out_channels, post):
     window = conv.Window(x, image, in_step, out_step, phases)
-    scratch_bytes = _round(8 * _dispatch.tile()[0] * window.max_taps)
-    scratch = b.scratch(scratch_bytes)
+    scratch = b.scratch(8 * _dispatch.tile()[0] * window.max_taps)
     return conv.ConvStep(
-        x, packed, image, window, groups, in_channels, out_channels, scratch, scratch_bytes, post
+        x, packed, image, window, groups, in_channels, out_channels, scratch, post
     )
 
 
@@ -356,10 +355,8 @@ def _depthwise(b, x, image, filters, taps, geometry, size, post):
 
     packed = b.packed("depthwise", pack)
     window = conv.Window(x, image, geometry.stride, (1, 1), [(0, 0, *size, taps, 0)])
-    scratch_bytes = _round(8 * _dispatch.depthwise_pixels() * len(taps))
-    return conv.DepthwiseStep(
-        x, packed, image, window, b.scratch(scratch_bytes), scratch_bytes, post
-    )
+    scratch = b.scratch(8 * _dispatch.depthwise_pixels() * len(taps))
+    return conv.DepthwiseStep(x, packed, image, window, scratch, post)
 
 
 def _shallow(b, x, image, filters, origin, geometry, size, post):
@@ -388,12 +385,10 @@ def _shallow(b, x, image, filters, origin, geometry, size, post):
 
     packed = b.packed(("shallow", channels_last), pack)
     window = conv.Window(x, image, geometry.stride, (1, 1), [(0, 0, *size, taps, 0)])
-    scratch_bytes = conv.shallow_scratch_bytes(len(taps), channels * kernel_h * kernel_w)
-    scratch_bytes = _round(scratch_bytes)
+    scratch = b.scratch(conv.shallow_scratch_bytes(len(taps), channels * kernel_h * kernel_w))
     return conv.ShallowConvStep(
-        x, packed, image, window, offsets, unit, run, out_channels, b.scratch(scratch_bytes),
-        scratch_bytes, post,
-    )  # fmt: skip
+        x, packed, image, window, offsets, unit, run, out_channels, scratch, post
+    )
 
 
 def _winograd_pays(geometry, groups: int, shape, size) -> bool:
@@ -425,7 +420,9 @@ def _winograd(b, x, image, filters, padding, post):
     x = b.channels_last(x)
     n, out_channels, height, width = image.shape
     in_channels = x.shape[1]
-    weight = b.packed("winograd", lambda: winograd.pack_winograd(filters.weight()))
+    weight = b.packed(
+        "winograd", lambda: winograd.pack_winograd(filters.weight(), b.n_threads)
+    )
     bias = filters.bias()
     bias = b.constant(np.zeros(out_channels, np.float32) if bias is None else bias)
     tiles = -(-height // 4) * -(-width // 4) * n
@@ -441,11 +438,6 @@ def _winograd(b, x, image, filters, padding, post):
     b.step(winograd.WinogradStageStep(0, *operands))
     b.step(winograd.WinogradStageStep(1, *operands))
     return winograd.WinogradStageStep(2, *operands, post)
-
-
-def _round(n_bytes: int) -> int:
-    """Keep the scratch of two parts off one cache line."""
-    return -(-n_bytes // 64) * 64
 
 
 @record(*_names("nn.ConvTranspose{}d", "F.conv_transpose{}d"))
@@ -521,7 +513,7 @@ class ConvTranspose(Record):
                 else forward[:, :, :0, 0]
                 for taps in tap_lists
             ]
-            return _pack_groups(parts, filters.bias(), groups)
+            return _pack_groups(parts, filters.bias(), groups, b.n_threads)
 
         if filters.is_constant:
             packed = b.packed("conv_transpose", pack)

@@ -39,7 +39,7 @@ def _host_or_spec(value):
     if isinstance(value, Host):
         return value.value
     if value.constant is not None and value.size == 1 and value.rank == 0:
-        return np.asarray(value.constant)
+        return np.asarray(value.constant, value.dtype)  # half precision is widened
     return value
 
 

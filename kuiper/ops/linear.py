@@ -71,7 +71,7 @@ class Linear(Record):
         def pack() -> np.ndarray:
             weight = np.asarray(a.weight.constant, np.float32)
             bias = None if a.bias is None else np.asarray(a.bias.constant, np.float32)
-            return _pack.pack_panels(weight[:, np.newaxis, :], bias)
+            return _pack.pack_panels(weight[:, np.newaxis, :], bias, b.n_threads)
 
         b.step(linear.LinearStep(x, b.packed("linear", pack), rows, make_post(b, residual)))
 
@@ -93,7 +93,7 @@ class Matmul(Record):
     Source: torch.matmul, torch.mm, torch.bmm, torch.mv.
     """
 
-    arguments = (Tensor("input"), Tensor("other"))
+    arguments = (Tensor("input"), Tensor("other", aliases=("mat2", "vec")))
 
     @staticmethod
     def infer(a):
@@ -152,8 +152,10 @@ def _product(b, x: Value, y: Value, out: Value) -> None:
             x, out = tall, flat
             y = y.with_layout(y.shape[-2:], y.strides[-2:])
     x, y, out = _merge_batch(x, y, out)
-    scratch_bytes = -(-4 * _pack.panel_floats(x.shape[-1]) // 64) * 64
-    b.step(linear.MatmulStep(x, y, out, b.scratch(scratch_bytes), scratch_bytes))
+    if out.rank - 2 > linear.max_batch_axes:
+        # Axes that are broadcast from both sides in turn cannot be merged: write the repeats out.
+        x, y, out = _merge_batch(b.contiguous(x), b.contiguous(y), out)
+    b.step(linear.MatmulStep(x, y, out, b.scratch(4 * _pack.panel_floats(x.shape[-1]))))
 
 
 def _merge_batch(x: Value, y: Value, out: Value):

@@ -20,12 +20,17 @@ SAMPLE_OF_SHIPPED = 6000
 
 
 class Shipped(NamedTuple):
-    """How a model wants its input: (pixel / 255 - mean) / std, `extent` pixels square."""
+    """How a model wants its input: (pixel / 255 - mean) / std, `extent` pixels square.
+
+    `rtol` is what an engine may be off; PyTorch itself loses 4e-5 in float32 on the two
+    segmentation models and less than 1e-6 on the others.
+    """
 
     extent: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     bgr: bool = False
+    rtol: float = 2e-5
 
 
 _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -34,8 +39,8 @@ SHIPPED = {
     "mobilenet_v2": Shipped(224, **_IMAGENET),
     "squeezenet_v1.1": Shipped(227, (0.408, 0.459, 0.482), (1 / 255,) * 3, bgr=True),
     "nanodet_m": Shipped(320, (0.406, 0.456, 0.485), (0.225, 0.224, 0.229), bgr=True),
-    "u2netp": Shipped(320, **_IMAGENET),
-    "selfie_segmentation": Shipped(256, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    "u2netp": Shipped(320, **_IMAGENET, rtol=1e-4),
+    "selfie_segmentation": Shipped(256, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), rtol=1e-4),
 }
 
 

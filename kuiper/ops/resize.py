@@ -1,0 +1,197 @@
+"""Resampling of the spatial axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from kuiper._kernels import _resampling, _windows
+from kuiper._kernels._resampling import Taps
+from kuiper._kernels.pool import PoolStep
+from kuiper._kernels.resize import ResizeStep
+from kuiper._value import TensorSpec
+from kuiper.errors import ShapeError
+from kuiper.ops._image import image_input, image_output, spatial_extents
+from kuiper.ops._record import Record, record
+from kuiper.ops._schema import Any_, Ints, Numbers, Str, Tensor
+
+__all__ = ["Interpolate", "UpsampleBilinear", "UpsampleNearest"]
+
+# Modes and the numbers of spatial axes that they are for.
+MODES = {
+    "nearest": (1, 2, 3),
+    "nearest-exact": (1, 2, 3),
+    "area": (1, 2, 3),
+    "linear": (1,),
+    "bilinear": (2,),
+    "bicubic": (2,),
+    "trilinear": (3,),
+}
+
+
+@record("nn.Upsample", "F.interpolate", "F.upsample")
+class Interpolate(Record):
+    """An image resized to `size`, or by `scale_factor`.
+
+    ``nearest`` takes ``x[floor(i * r)]``, ``nearest-exact`` ``x[floor((i + 0.5) * r)]``, the linear
+    modes and ``bicubic`` the weighted neighbours of ``(i + 0.5) * r - 0.5``, or of
+    ``i * (L - 1) / (O - 1)`` with `align_corners`; ``area`` is an adaptive mean.  The ratio r is
+    1 / scale_factor where that is given, else L / O; O is floor(L * scale_factor).
+
+    Input (n, c, l), (n, c, h, w) or (n, c, d, h, w).  Source: torch.nn.functional.interpolate.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Ints("size", default=None, minimum=1, nullable=True),
+        Numbers("scale_factor", default=None, nullable=True),
+        Str("mode", tuple(MODES), "nearest"),
+        Any_("align_corners", None),
+        Any_("recompute_scale_factor", None),
+        Any_("antialias", None),
+    )
+    layout = "like"
+    # What the older names imply.
+    fixed: ClassVar[dict] = {}
+
+    @classmethod
+    def infer(cls, a):
+        vars(a).update(cls.fixed)
+        extents, _ = _target(a)
+        return TensorSpec((*a.input.shape[:2], *extents), a.input.dtype)
+
+    @classmethod
+    def bind(cls, a, b):
+        vars(a).update(cls.fixed)
+        extents, scales = _target(a)
+        spatial = len(extents)
+        if a.input.size == 0:
+            b.output()
+            return
+        if a.mode == "area" and a.input.dtype == np.float32:
+            _bind_area(a, b, extents)
+            return
+        taps = [
+            _taps(a, extent, out, scale)
+            for extent, out, scale in zip(a.input.shape[2:], extents, scales, strict=True)
+        ]
+        if a.input.dtype != np.float32:
+            b.python(lambda x: _resize_array(x, taps), [a.input], [b.output()])
+            return
+        _bind_taps(a, b, [_resampling.identity_taps(1)] * (3 - spatial) + taps)
+
+
+@record("F.upsample_nearest", "nn.UpsamplingNearest2d")
+class UpsampleNearest(Interpolate):
+    """An image resized by taking the nearest pixel, ``x[floor(i * r)]``.
+
+    Source: torch.nn.UpsamplingNearest2d.
+    """
+
+    fixed: ClassVar[dict] = {"mode": "nearest"}
+
+
+@record("F.upsample_bilinear", "nn.UpsamplingBilinear2d")
+class UpsampleBilinear(Interpolate):
+    """An image resized by linear interpolation between aligned corners.
+
+    Source: torch.nn.UpsamplingBilinear2d.
+    """
+
+    fixed: ClassVar[dict] = {"mode": "bilinear", "align_corners": True}
+
+
+def _target(a) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+    """Return the output's spatial extents, and the scales where these set the positions."""
+    spatial = a.input.rank - 2
+    if spatial not in MODES[a.mode]:
+        ranks = " or ".join(str(n + 2) for n in MODES[a.mode])
+        raise ShapeError(
+            f"the input has shape {a.input.shape}, expected rank {ranks} for mode '{a.mode}'"
+        )
+    if a.antialias:
+        raise ShapeError("'antialias' is True, which is not supported")
+    if a.input.dtype.kind != "f" and not a.mode.startswith("nearest"):
+        raise ShapeError(f"the input is {a.input.dtype}, expected float32 for mode '{a.mode}'")
+    if (a.size is None) == (a.scale_factor is None):
+        raise ShapeError(
+            f"'size' is {a.size} and 'scale_factor' is {a.scale_factor}, expected one of them"
+        )
+    if a.size is not None:
+        return _per_axis("size", a.size, spatial), (None,) * spatial
+    scales = _per_axis("scale_factor", a.scale_factor, spatial)
+    extents = tuple(
+        math.floor(extent * scale) if math.isfinite(scale) and scale > 0 else 0
+        for extent, scale in zip(a.input.shape[2:], scales, strict=True)
+    )
+    if min(extents) < 1:
+        raise ShapeError(
+            f"'scale_factor' is {scales}, which leaves nothing of an input of shape {a.input.shape}"
+        )
+    return extents, (None,) * spatial if a.recompute_scale_factor else scales
+
+
+def _per_axis(name: str, items: Sequence, spatial: int) -> tuple:
+    items = tuple(items) * spatial if len(items) == 1 else tuple(items)
+    if len(items) != spatial:
+        raise ShapeError(f"'{name}' is {items}, expected {spatial} numbers")
+    return items
+
+
+def _taps(a, extent: int, out: int, scale: float | None) -> Taps:
+    if a.mode == "nearest" and a.input.rank == 4 and out in (extent, 2 * extent):
+        # PyTorch's own short cut: images, but not lines and volumes, of the same or twice the
+        # extent forget what the scale was exactly.
+        scale = None
+    if a.mode.startswith("nearest"):
+        return _resampling.nearest_taps(extent, out, scale, a.mode == "nearest-exact")
+    if a.mode == "bicubic":
+        return _resampling.cubic_taps(extent, out, scale, bool(a.align_corners))
+    return _resampling.linear_taps(extent, out, scale, bool(a.align_corners))
+
+
+def _bind_taps(a, b, taps: Sequence[Taps]) -> None:
+    """Add the step that resizes along d, h and w."""
+    spatial = a.input.rank - 2
+    depth, height, width = spatial_extents(a.input.shape, spatial)
+    rows = taps[1] if depth == len(taps[0]) == 1 else _resampling.product_taps(*taps[:2], height)
+    columns = taps[2]
+    image = a.input.reshape((*a.input.shape[:2], depth * height, width))
+    if image is not None and image.is_channels_last:
+        x, y = image, image_output(b, spatial)
+    else:
+        # Planes are images of one channel.
+        planes = a.input.shape[0] * a.input.shape[1]
+        x = b.contiguous(a.input).reshape((planes, 1, depth * height, width))
+        y = b.output().reshape((planes, 1, len(rows), len(columns)))
+    scratch = b.scratch(_resampling.scratch_bytes(rows, columns, x.shape[1]))
+    b.step(ResizeStep(x, y, rows, columns, scratch))
+
+
+def _bind_area(a, b, extents: Sequence[int]) -> None:
+    spatial = len(extents)
+    sizes = (1,) * (3 - spatial) + tuple(extents)
+    windows = [
+        _windows.adaptive_windows(extent, out)
+        for extent, out in zip(spatial_extents(a.input.shape, spatial), sizes, strict=True)
+    ]
+    scratch = b.scratch(_windows.scratch_bytes(windows))
+    x, y = image_input(b, a.input, spatial), image_output(b, spatial)
+    b.step(PoolStep(x, y, windows, "mean", scratch))
+
+
+def _resize_array(x: np.ndarray, taps: Sequence[Taps]) -> np.ndarray:
+    """Resize an array of another dtype than float32, axis by axis."""
+    for axis, tap in enumerate(taps, start=2):
+        if tap.count == 1:
+            x = np.take(x, tap.places[:, 0], axis)
+            continue
+        shape = (-1,) + (1,) * (x.ndim - axis - 1)
+        x = sum(
+            np.take(x, tap.places[:, k], axis) * tap.weights[:, k].reshape(shape).astype(x.dtype)
+            for k in range(tap.count)
+        )
+    return x
