@@ -72,16 +72,17 @@ ctypedef struct rows_t:
 
 ctypedef void (*binary_fn)(const rows_t* rows) noexcept nogil
 
-# A chain of cheap operations on one running value, which stays in registers: the first link loads
-# it, each other one replaces it by an operation on it and, for most, on an operand of its own.
+# A chain of cheap operations on one running value, which stays in registers: a link loads it, stores
+# it, or replaces it by an operation on it and, for most, on an operand of its own.
 cdef enum:
-    MAX_LINKS = 24
+    MAX_LINKS = 48
 
 ctypedef struct link_t:
     int code               # see Link in elementwise.pxd
     bint moves             # whether the operand moves along the row
-    const float* x
+    float* x               # written by a link that stores
     Py_ssize_t row         # stride of the operand
+    Py_ssize_t ahead       # how far ahead to ask for it, in elements; 0 = not at all
     float p0
     float p1
 
