@@ -1,7 +1,5 @@
 """Whole models against PyTorch's stored outputs."""
 
-from functools import cache
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,6 @@ import kuiper
 
 from .reference import read_graph, run_graph, trace_graph
 from .support import (
-    Case,
     Golden,
     assert_close,
     assert_outputs,
@@ -34,11 +31,6 @@ NETWORKS = load_cases("models")
 by_name = pytest.mark.parametrize("network", NETWORKS, ids=lambda case: case.name)
 
 
-@cache
-def reference_values(case: Case) -> dict[str, np.ndarray]:
-    return trace_graph(read_graph(case.param, case.bin), case.inputs)
-
-
 # -- small networks --------------------------------------------------------------------------
 
 
@@ -52,8 +44,7 @@ def test_network(network, variant):
         with n_threads(2):
             parallel = run(model, network.inputs)
     network.assert_matches(outputs)
-    expected = run_graph(read_graph(network.param, network.bin), network.inputs)
-    assert_outputs(outputs, expected, network.rtol, f"{network.name} against numpy")
+    assert_outputs(outputs, network.reference, network.rtol, f"{network.name} against numpy")
     assert_same_bits(parallel, outputs, f"{network.name}: two threads against one")
 
 
@@ -61,11 +52,9 @@ def test_network(network, variant):
 def test_every_intermediate_operand(network):
     """Tracing an operand also keeps passes from fusing it away: both ways must agree."""
     model = kuiper.load(network.param, network.bin)
-    expected = {
-        name: value
-        for name, value in reference_values(network).items()
-        if isinstance(value, np.ndarray)
-    }
+    graph = read_graph(network.param, network.bin)
+    values = trace_graph(graph, network.inputs)
+    expected = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     traced = model.trace(network.inputs, list(expected))
     for name, value in expected.items():
         assert_close(traced[name], value, network.rtol, f"{network.name}: operand {name}")

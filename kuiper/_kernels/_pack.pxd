@@ -23,7 +23,7 @@ cdef inline void pack_panel(
             for k in range(channels):
                 memcpy(panel + k * nr, source + k * channel_stride, count * sizeof(float))
         else:
-            for j in range(count):
-                for k in range(channels):
+            for k in range(channels):
+                for j in range(count):
                     panel[k * nr + j] = source[j * column_stride + k * channel_stride]
         panel += channels * nr

@@ -140,7 +140,7 @@ class _Filters:
         self.is_constant = all(v is None or v.constant is not None for v in (a.weight, a.bias))
 
     def weight(self) -> np.ndarray:
-        return np.asarray(self._weight.constant, np.float32).reshape(self.shape)
+        return np.ascontiguousarray(self._weight.constant, np.float32).reshape(self.shape)
 
     def bias(self) -> np.ndarray | None:
         return None if self._bias is None else np.asarray(self._bias.constant, np.float32)
@@ -232,7 +232,7 @@ class Conv(Record):
             x = b.channels_last(x)
             phases = [(0, 0, *size, taps, 0)]
             packed = b.packed(
-                "conv", lambda: _pack_groups([filters.weight()], filters.bias(), a.groups)
+                "conv", lambda: _pack_groups([filters.weight()], filters.bias(), a.groups, b.n_threads)
             )
             step = _implicit(
                 b, x, image, packed, phases, geometry.stride, (1, 1), a.groups, in_channels,
@@ -286,7 +286,7 @@ def _finish(b, y, image) -> None:
     b.alias(image.with_layout([image.shape[d] for d in keep], [image.strides[d] for d in keep]))
 
 
-def _pack_groups(weights, bias, groups: int) -> np.ndarray:
+def _pack_groups(weights, bias, groups: int, n_threads: int) -> np.ndarray:
     """Pack the filters of each phase and group, one after the other."""
     parts = []
     for weight in weights:  # (out, in / groups, kh, kw) of one phase
@@ -295,7 +295,7 @@ def _pack_groups(weights, bias, groups: int) -> np.ndarray:
             filters = weight[g * out : (g + 1) * out]
             by_tap = filters.reshape(out, filters.shape[1], -1).transpose(0, 2, 1)
             part = None if bias is None else np.ascontiguousarray(bias[g * out : (g + 1) * out])
-            parts.append(_pack.pack_panels(by_tap, part).reshape(-1))
+            parts.append(_pack.pack_panels(by_tap, part, n_threads).reshape(-1))
     if len(parts) == 1:
         return parts[0]
     packed = _pack.aligned_empty((sum(part.size for part in parts),))
@@ -420,7 +420,9 @@ def _winograd(b, x, image, filters, padding, post):
     x = b.channels_last(x)
     n, out_channels, height, width = image.shape
     in_channels = x.shape[1]
-    weight = b.packed("winograd", lambda: winograd.pack_winograd(filters.weight()))
+    weight = b.packed(
+        "winograd", lambda: winograd.pack_winograd(filters.weight(), b.n_threads)
+    )
     bias = filters.bias()
     bias = b.constant(np.zeros(out_channels, np.float32) if bias is None else bias)
     tiles = -(-height // 4) * -(-width // 4) * n
@@ -511,7 +513,7 @@ class ConvTranspose(Record):
                 else forward[:, :, :0, 0]
                 for taps in tap_lists
             ]
-            return _pack_groups(parts, filters.bias(), groups)
+            return _pack_groups(parts, filters.bias(), groups, b.n_threads)
 
         if filters.is_constant:
             packed = b.packed("conv_transpose", pack)

@@ -71,7 +71,7 @@ class Linear(Record):
         def pack() -> np.ndarray:
             weight = np.asarray(a.weight.constant, np.float32)
             bias = None if a.bias is None else np.asarray(a.bias.constant, np.float32)
-            return _pack.pack_panels(weight[:, np.newaxis, :], bias)
+            return _pack.pack_panels(weight[:, np.newaxis, :], bias, b.n_threads)
 
         b.step(linear.LinearStep(x, b.packed("linear", pack), rows, make_post(b, residual)))
 
