@@ -72,8 +72,8 @@ ctypedef struct rows_t:
 
 ctypedef void (*binary_fn)(const rows_t* rows) noexcept nogil
 
-# A chain of cheap operations on one running value, which stays in registers: a link loads it, stores
-# it, or replaces it by an operation on it and, for most, on an operand of its own.
+# A chain of cheap operations on one running value, which stays in registers: a link loads it,
+# stores it, or replaces it by an operation on it and, for most, on an operand of its own.
 cdef enum:
     MAX_LINKS = 48
 

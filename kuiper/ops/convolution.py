@@ -13,7 +13,7 @@ from kuiper.ops._schema import Int, Ints, Str, Tensor
 
 __all__ = ["Conv", "ConvTranspose"]
 
-# Up to this many input channels a tap is too short a loop: it runs along rows of the filter instead.
+# Up to this many input channels a tap is too short a loop; it runs along filter rows instead.
 SHALLOW_CHANNELS = 8
 
 # Per core, of machines that kuiper meets; used in estimates only.
