@@ -48,13 +48,12 @@ def run_pool(x, windows, kind, pitch=0, with_indices=False, divisor=0):
     value = bench.put_channels_last(x, channels + pitch)
     shape = (x.shape[0], channels, len(windows[0]) * len(windows[1]), len(windows[2]))
     y = bench.output(shape, "channels_last", channels + 2 * pitch)
-    share = _windows.scratch_bytes(windows)
-    scratch = bench.scratch(share)
+    scratch = bench.scratch(_windows.scratch_bytes(windows))
     indices = None
     if with_indices:
         indices = bench.output(shape, "channels_last", channels + pitch, np.int64)
     result = bench.run_all_parts(
-        lambda: pool.PoolStep(value, y, windows, kind, scratch, share, indices, divisor), y
+        lambda: pool.PoolStep(value, y, windows, kind, scratch, indices, divisor), y
     )
     return (result, bench.view(indices)) if with_indices else result
 

@@ -35,10 +35,8 @@ def run_resize(x, rows, columns, pitch=0):
     value = bench.put_channels_last(x, channels + pitch)
     shape = (x.shape[0], channels, len(rows), len(columns))
     y = bench.output(shape, "channels_last", channels + pitch)
-    share = _resampling.scratch_bytes(rows, columns, channels)
-    scratch = bench.place((3 * share,), np.uint8)
-    bench.written.append(scratch)
-    return bench.run_all_parts(lambda: ResizeStep(value, y, rows, columns, scratch, share), y)
+    scratch = bench.scratch(_resampling.scratch_bytes(rows, columns, channels))
+    return bench.run_all_parts(lambda: ResizeStep(value, y, rows, columns, scratch), y)
 
 
 MAKERS = {

@@ -129,6 +129,5 @@ def product_taps(outer: Taps, inner: Taps, inner_extent: int) -> Taps:
 
 
 def scratch_bytes(rows: Taps, columns: Taps, channels: int) -> int:
-    """Return how many bytes of scratch one share of a step needs: the resampled input rows."""
-    n_bytes = 4 * rows.count * len(columns) * channels if rows.count > 1 else 0
-    return -(-n_bytes // 64) * 64
+    """Return how many bytes of scratch a step needs: the resampled input rows."""
+    return 4 * rows.count * len(columns) * channels if rows.count > 1 else 0

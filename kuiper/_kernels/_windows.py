@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ __all__ = [
     "adaptive_windows",
     "fixed_windows",
     "image_windows",
+    "most_rows",
     "output_extent",
     "scratch_bytes",
 ]
@@ -105,11 +107,14 @@ def adaptive_windows(extent: int, count: int) -> Windows:
     return Windows(extent, start, length, length)
 
 
+def most_rows(windows: Sequence[Windows]) -> int:
+    """Return how many rows the largest window over d, h and w has."""
+    return math.prod(max(int(axis.counts.max(initial=0)), 1) for axis in windows[:2])
+
+
 def scratch_bytes(windows: Sequence[Windows]) -> int:
-    """Return how many bytes of scratch one share of a step over the windows of d, h, w needs."""
-    rows = int(np.prod([max(axis.counts.max(initial=0), 1) for axis in windows[:2]]))
-    # An offset and a place per row of a window, on cache lines of their own.
-    return -(-rows * 16 // 64) * 64
+    """Return how many bytes of scratch a step over the windows of d, h and w needs."""
+    return 16 * most_rows(windows)  # an offset and a place per row
 
 
 def image_windows(

@@ -37,7 +37,7 @@ cdef struct pool_t:
     ref_t y
     ref_t indices
     ref_t scratch
-    Py_ssize_t scratch_bytes
+    Py_ssize_t max_rows     # of a window
     Py_ssize_t batch
     Py_ssize_t channels
     Py_ssize_t chunk        # channels of one item of work
@@ -63,8 +63,7 @@ cdef class PoolStep(Step):
     kind : str
         ``"max"`` or ``"mean"``.
     scratch : Value
-    scratch_bytes : int
-        Of each thread; see :func:`~kuiper._kernels._windows.scratch_bytes`.
+        As many bytes as :func:`~kuiper._kernels._windows.scratch_bytes` says.
     indices : Value, optional
         int64, as y: the place of each maximum, counted over (d, h, w).
     divisor : int, default=0
@@ -73,12 +72,13 @@ cdef class PoolStep(Step):
 
     cdef pool_t p
 
-    def __init__(self, x, y, windows, kind, scratch, scratch_bytes, indices=None, divisor=0):
+    def __init__(self, x, y, windows, kind, scratch, indices=None, divisor=0):
         cdef Py_ssize_t rows, vectors, unit, chunks
         self.p.kernels = active()
         self.p.window = active().pool_max if kind == "max" else active().pool_mean
         self.p.x, self.p.y = self.ref(x), self.ref(y)
-        self.p.scratch, self.p.scratch_bytes = self.ref(scratch), scratch_bytes
+        self.p.scratch = self.ref(scratch)
+        self.p.max_rows = _windows.most_rows(windows)
         self.p.batch, self.p.channels = x.shape[0], x.shape[1]
         self.p.x_pitch, self.p.y_pitch = x.pitch, y.pitch
         self.p.divisor = divisor
@@ -199,7 +199,7 @@ cdef void pool_argmax_run(
     cdef const pool_t* p = <const pool_t*> params
     cdef Py_ssize_t items = p.batch * p.depth.y_extent * p.height.y_extent * p.n_chunks
     cdef Py_ssize_t* rows = <Py_ssize_t*> at(slots, p.scratch)
-    cdef int* places = <int*> (<char*> rows + p.scratch_bytes // 2)
+    cdef int* places = <int*> (rows + p.max_rows)
     cdef int64_t* indices = <int64_t*> at(slots, p.indices)
     cdef Py_ssize_t item, i, j
     cdef window_t w
@@ -314,7 +314,7 @@ def pool2d(x, windows, kind, divisor, n_threads):
         buffer = Buffer(slot, array.nbytes, "input")
         values.append(Value(buffer, shape, channels_last_strides(shape)))
     scratch = Value(Buffer(2, share, "scratch"), (share,), (1,), dtype=np.uint8)
-    step = PoolStep(values[0], values[1], windows, kind, scratch, share, divisor=divisor)
+    step = PoolStep(values[0], values[1], windows, kind, scratch, divisor=divisor)
     if x.size and y.size:
         run_alone(step, [x, y, (np.empty((n_threads, share), np.uint8),)], n_threads)
     return y

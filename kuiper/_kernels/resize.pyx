@@ -17,13 +17,13 @@ import numpy as np
 
 cdef enum:
     MAX_TAPS = 4
+    ROWS_PER_SHARE = 4  # at the least, since neighbouring shares resample some rows twice
 
 cdef struct resize_t:
     const kernels_t* kernels
     ref_t x
     ref_t y
     ref_t scratch
-    Py_ssize_t scratch_bytes
     Py_ssize_t batch
     Py_ssize_t channels
     Py_ssize_t x_image       # elements from one image, or row, to the next
@@ -50,16 +50,15 @@ cdef class ResizeStep(Step):
     rows, columns : Taps
         With 1, 2 or 4 taps each.
     scratch : Value
-    scratch_bytes : int
-        For each share; see :func:`~kuiper._kernels._resampling.scratch_bytes`.
+        As many bytes as :func:`~kuiper._kernels._resampling.scratch_bytes` says.
     """
 
     cdef resize_t p
 
-    def __init__(self, x, y, rows, columns, scratch, scratch_bytes):
+    def __init__(self, x, y, rows, columns, scratch):
         self.p.kernels = active()
         self.p.x, self.p.y = self.ref(x), self.ref(y)
-        self.p.scratch, self.p.scratch_bytes = self.ref(scratch), scratch_bytes
+        self.p.scratch = self.ref(scratch)
         self.p.batch, self.p.channels = x.shape[0], x.shape[1]
         self.p.x_row = x.shape[3] * x.pitch
         self.p.x_image = x.shape[2] * self.p.x_row
@@ -75,7 +74,7 @@ cdef class ResizeStep(Step):
         self.p.column_weights = <const float*> address(columns.weights)
         self.run = resize_run
         self.params = &self.p
-        self.max_parts = max(self.p.batch * self.p.rows, 1)
+        self.max_parts = max(self.p.batch * self.p.rows // ROWS_PER_SHARE, 1)
         self.kind = "resize"
         self.flops = 2.0 * y.size * (rows.count + columns.count)
         self.bytes = float(x.n_bytes + y.n_bytes)

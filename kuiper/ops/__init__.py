@@ -21,6 +21,7 @@ from kuiper.ops import (  # noqa: F401
     elementwise,
     graph,
     linear,
+    padding,
     pooling,
     resize,
     shape,

@@ -67,8 +67,8 @@ class _Pool(Record):
 
     @staticmethod
     def _step(b, x: Value, y: Value, windows, kind: str, indices=None, divisor: int = 0) -> None:
-        share = _windows.scratch_bytes(windows)
-        b.step(PoolStep(x, y, windows, kind, b.scratch(share), share, indices, divisor))
+        scratch = b.scratch(_windows.scratch_bytes(windows))
+        b.step(PoolStep(x, y, windows, kind, scratch, indices, divisor))
 
 
 def _pool_array(x, windows, spatial, kind, divisor, with_indices):

@@ -167,8 +167,8 @@ def _bind_taps(a, b, taps: Sequence[Taps]) -> None:
         planes = a.input.shape[0] * a.input.shape[1]
         x = b.contiguous(a.input).reshape((planes, 1, depth * height, width))
         y = b.output().reshape((planes, 1, len(rows), len(columns)))
-    share = _resampling.scratch_bytes(rows, columns, x.shape[1])
-    b.step(ResizeStep(x, y, rows, columns, b.scratch(share), share))
+    scratch = b.scratch(_resampling.scratch_bytes(rows, columns, x.shape[1]))
+    b.step(ResizeStep(x, y, rows, columns, scratch))
 
 
 def _bind_area(a, b, extents: Sequence[int]) -> None:
@@ -178,9 +178,9 @@ def _bind_area(a, b, extents: Sequence[int]) -> None:
         _windows.adaptive_windows(extent, out)
         for extent, out in zip(spatial_extents(a.input.shape, spatial), sizes, strict=True)
     ]
-    share = _windows.scratch_bytes(windows)
+    scratch = b.scratch(_windows.scratch_bytes(windows))
     x, y = image_input(b, a.input, spatial), image_output(b, spatial)
-    b.step(PoolStep(x, y, windows, "mean", b.scratch(share), share))
+    b.step(PoolStep(x, y, windows, "mean", scratch))
 
 
 def _resize_array(x: np.ndarray, taps: Sequence[Taps]) -> np.ndarray:
