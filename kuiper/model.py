@@ -266,7 +266,9 @@ class Model:
         free_batch(self._free)
         self._input_operands = graph.inputs
         self._input_infos = tuple(_info(operand) for operand in self._input_operands)
-        self._output_operands = [leaf for operand in graph.outputs for leaf in leaf_operands(operand)]
+        self._output_operands = [
+            leaf for operand in graph.outputs for leaf in leaf_operands(operand)
+        ]
         self._plans: OrderedDict[tuple, Plan] = OrderedDict()
         self._packed: dict = {}
         self._lock = threading.RLock()
@@ -511,7 +513,9 @@ class Model:
                 or not array.flags.writeable
                 or not array.flags.aligned
             ):
-                got = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else repr(array)
+                got = (
+                    f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else repr(array)
+                )
                 raise InputError(
                     f"result {number}: got {got}, expected a writeable C-order array "
                     f"{spec.dtype} {spec.shape}"
@@ -520,8 +524,8 @@ class Model:
                 # All of them lie without gaps, so their bounds tell.
                 if np.may_share_memory(array, other):
                     raise InputError(
-                        f"result {number}: its array shares memory with {name}, which is read while "
-                        "results are written; pass another array"
+                        f"result {number}: its array shares memory with {name}, which is read "
+                        "while results are written; pass another array"
                     )
             others[f"result {number}"] = array
         return outs
@@ -578,7 +582,9 @@ class Profile:
 
     def __str__(self) -> str:
         width = max([len(r["name"]) for r in self.rows] + [8])
-        lines = [f"{'operator':{width}}  {'kernel':16} {'us':>9} {'share':>6} {'GFLOP/s':>8} {'GB/s':>6}"]
+        lines = [
+            f"{'operator':{width}}  {'kernel':16} {'us':>9} {'share':>6} {'GFLOP/s':>8} {'GB/s':>6}"
+        ]
         for r in self.rows:
             lines.append(
                 f"{r['name']:{width}}  {r['kind']:16} {r['seconds'] * 1e6:9.1f} {r['share']:6.1%} "

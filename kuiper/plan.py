@@ -48,7 +48,9 @@ class PythonStep:
 
     kind = "python"
 
-    def __init__(self, function: Callable, inputs: Sequence[Value], outputs: Sequence[Value], name: str):
+    def __init__(
+        self, function: Callable, inputs: Sequence[Value], outputs: Sequence[Value], name: str
+    ):
         self.function = function
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -101,9 +103,7 @@ class Plan:
         self.n_threads = n_threads
         self.buffers = tuple(buffers)
         self.inputs = tuple(value.spec for value in inputs)
-        self.outputs = tuple(
-            value.spec if isinstance(value, Value) else value for value in outputs
-        )
+        self.outputs = tuple(value.spec if isinstance(value, Value) else value for value in outputs)
         self.output_counts = tuple(output_counts)
         self._input_slots = tuple(value.slot for value in inputs)
         self._output_slots = tuple(
@@ -362,7 +362,9 @@ class _Planner:
             self.tenants.setdefault(target.buffer, set()).add(output)
             for operand, start in zip(joined, starts, strict=False):
                 if operand in movable:
-                    self.targets[operand] = target.narrow(dim, start, self.specs[operand].shape[dim])
+                    self.targets[operand] = target.narrow(
+                        dim, start, self.specs[operand].shape[dim]
+                    )
                     self.tenants.setdefault(target.buffer, set()).add(operand)
 
     def may_be_placed(self, operand, layouts, layout) -> bool:
@@ -383,7 +385,11 @@ class _Planner:
             if layout in ("like", "view"):
                 sources = [layouts[o] for o in operator.inputs if o in layouts]
                 like = "channels_last" if "channels_last" in sources else "contiguous"
-                rank = getattr(self.specs.get(operator.outputs[0]), "rank", 0) if operator.outputs else 0
+                rank = (
+                    getattr(self.specs.get(operator.outputs[0]), "rank", 0)
+                    if operator.outputs
+                    else 0
+                )
                 layout = like if rank == 4 else "contiguous"
             for operand in operator.outputs:
                 rank = getattr(self.specs.get(operand), "rank", 0)
@@ -420,7 +426,9 @@ class _Planner:
                 raise ShapeError(f"{operator.label}: {error}") from None
             for operand in operator.outputs:
                 if operand not in self.values:
-                    raise OperatorError(f"{operator.label}: its record left '{operand.name}' unbound")
+                    raise OperatorError(
+                        f"{operator.label}: its record left '{operand.name}' unbound"
+                    )
         for operand in dict.fromkeys(operator.inputs):
             self.pending[operand] -= 1
 
@@ -531,7 +539,9 @@ class Binder:
             planner.tenants[copy.buffer] = set(planner.tenants.get(value.buffer, ()))
         return planner.copies[key]
 
-    def output(self, index: int = 0, layout: str | Value = "contiguous", reuse: Value | None = None) -> Value:
+    def output(
+        self, index: int = 0, layout: str | Value = "contiguous", reuse: Value | None = None
+    ) -> Value:
         """Return the memory for an output.
 
         Parameters
@@ -698,5 +708,3 @@ def _values_in(value: Any) -> Iterator[Value]:
     elif isinstance(value, tuple | list):
         for item in value:
             yield from _values_in(item)
-
-
