@@ -385,9 +385,9 @@ def _plain(value: Any) -> Any:
     """Return what a user's function gets for a keyword: Python values and arrays."""
     if isinstance(value, Host):
         return value.value
-    if isinstance(value, TensorSpec | Value):
-        return value.constant
-    return value
+    if isinstance(value, TensorSpec | Value) and value.constant is not None:
+        return np.asarray(value.constant, value.dtype)
+    return value  # a tensor that is computed later stays what it is
 
 
 def _known(values: Mapping[Operand, Any], operand: Operand) -> Any:
