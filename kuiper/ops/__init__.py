@@ -24,6 +24,7 @@ from kuiper.ops import (  # noqa: F401
     linear,
     padding,
     pooling,
+    recurrent,
     resize,
     shape,
 )

@@ -32,6 +32,7 @@ __all__ = [
     "Str",
     "Tensor",
     "Tensors",
+    "Weights",
     "resolve",
 ]
 
@@ -127,6 +128,15 @@ class Tensors(Argument):
     """All remaining positional inputs, as a list."""
 
     expected = "one or more tensors"
+
+
+class Weights(Argument):
+    """All attributes that no other argument names, as a dict; for modules of any depth."""
+
+    expected = "weights"
+
+    def convert(self, value):
+        return value
 
 
 class Int(Argument):
@@ -327,8 +337,12 @@ def resolve(
         else:
             found[name] = value
 
+    weights = next((a for a in arguments if isinstance(a, Weights)), None)
     for name in operator.attributes:
-        take(name, attributes.get(name))
+        if weights is None or name in by_name or name in aliases:
+            take(name, attributes.get(name))
+        else:
+            found.setdefault(weights.name, {})[name] = attributes.get(name)
     for name, value in operator.params.items():
         if isinstance(value, bool) and isinstance(by_name.get(name), Tensor):
             # Modules say with a word whether they have a bias; the tensor itself is an attribute.
