@@ -7,8 +7,9 @@ All of them read channels-last images and none builds an im2col matrix.
     gets one pointer per pixel and tap.  A transposed convolution is the same thing once for each
     phase of its stride: the output pixels of one phase all see the same taps.
 ``ShallowConvStep``
-    For few input channels, such as the three of a photo, where the channels of a tap are too few to be
-    a loop: there the loop runs along a row of the filter instead, straight over the caller's NCHW array.
+    For few input channels, such as the three of a photo, where the channels of a tap are too few
+    to be a loop: there the loop runs along a row of the filter instead, straight over the caller's
+    NCHW array.
 ``DepthwiseStep``
     One filter per channel.
 """
@@ -96,7 +97,8 @@ cdef class Window:
             raise MemoryError
         for i, (first_h, first_w, height, width, taps, weight) in enumerate(phases):
             phase = &w.phases[i]
-            phase.first_h, phase.first_w, phase.height, phase.width = first_h, first_w, height, width
+            phase.first_h, phase.first_w = first_h, first_w
+            phase.height, phase.width = height, width
             phase.weight = weight
             phase.taps = <tap_t*> calloc(max(len(taps), 1), sizeof(tap_t))
             if phase.taps == NULL:
@@ -121,7 +123,33 @@ cdef class Window:
 
     @property
     def max_pixels(self):
-        return max(self.w.phases[i].height * self.w.phases[i].width for i in range(self.w.n_phases)) * self.w.n
+        planes = [
+            self.w.phases[i].height * self.w.phases[i].width for i in range(self.w.n_phases)
+        ]
+        return self.w.n * max(planes)
+
+
+cdef inline bint is_inside(
+    const window_t* w, const phase_t* phase, Py_ssize_t ih, Py_ssize_t iw, Py_ssize_t last_iw
+) noexcept nogil:
+    """Whether no tap of the pixels with origins (ih, iw) to (ih, last_iw) reaches over the border."""
+    return (
+        ih + phase.min_dy >= 0 and ih + phase.max_dy < w.in_h
+        and iw + phase.min_dx >= 0 and last_iw + phase.max_dx < w.in_w
+    )
+
+
+cdef inline void point_inside(
+    const phase_t* phase, const float* origin, Py_ssize_t step, Py_ssize_t m, const float** rows
+) noexcept nogil:
+    """Fill rows[t * m + i] for pixels of one row, `step` elements apart, none at the border."""
+    cdef Py_ssize_t t, i
+    cdef const float* first
+    for t in range(phase.n_taps):
+        first = origin + phase.taps[t].offset
+        for i in range(m):
+            rows[i] = first + i * step
+        rows += m
 
 
 cdef inline void point_rows(
@@ -132,15 +160,15 @@ cdef inline void point_rows(
     cdef Py_ssize_t ow = pixel % phase.width
     cdef Py_ssize_t oh = pixel // phase.width % phase.height
     cdef Py_ssize_t image = pixel // phase.width // phase.height
-    cdef Py_ssize_t i, t, ih, iw, n_taps = phase.n_taps
-    cdef const float* origin
+    cdef Py_ssize_t i, t, ih = oh * w.in_step_h, iw = ow * w.in_step_w, n_taps = phase.n_taps
+    cdef const float* origin = x + ((image * w.in_h + ih) * w.in_w + iw) * w.x_pitch
+    if ow + m <= phase.width and is_inside(w, phase, ih, iw, iw + (m - 1) * w.in_step_w):
+        point_inside(phase, origin, w.in_step_w * w.x_pitch, m, rows)
+        return
     for i in range(m):
         ih, iw = oh * w.in_step_h, ow * w.in_step_w
         origin = x + ((image * w.in_h + ih) * w.in_w + iw) * w.x_pitch
-        if (
-            ih + phase.min_dy >= 0 and ih + phase.max_dy < w.in_h
-            and iw + phase.min_dx >= 0 and iw + phase.max_dx < w.in_w
-        ):
+        if is_inside(w, phase, ih, iw, iw):
             for t in range(n_taps):
                 rows[t * m + i] = origin + phase.taps[t].offset
         else:
@@ -229,8 +257,8 @@ cdef class ConvStep(Step):
         self.run = conv_run
         self.params = &self.p
         self.kind = "conv"
-        tiles = ceil_div(window.max_pixels, active().mr) * groups * ceil_div(out_channels, active().nr)
-        self.max_parts = max(tiles, 1)
+        tiles = ceil_div(window.max_pixels, active().mr)
+        self.max_parts = max(tiles * groups * ceil_div(out_channels, active().nr), 1)
 
 
 cdef void conv_run(
@@ -422,21 +450,27 @@ cdef void shallow_run(
     cdef float* field
     cdef Py_ssize_t tiles = ceil_div(pixels, mr), panels = ceil_div(p.out_channels, nr)
     cdef Py_ssize_t length = p.run * p.unit, depth = phase.n_taps * length
-    cdef Py_ssize_t tile, start, m, i, t, panel, n, ow, oh, image, ih, iw
+    cdef Py_ssize_t tile, start, m, i, t, panel, n, ow, oh, image, ih, iw, apart
     cdef const float* origin
+    cdef bint in_one_row
     if p.post.has_residual:
         residual = <const float*> at(slots, p.post.residual)
     for tile in range(share_start(tiles, part, n_parts), share_start(tiles, part + 1, n_parts)):
         start = tile * pixels // tiles
         m = (tile + 1) * pixels // tiles - start
         ow, oh, image = start % w.out_w, start // w.out_w % w.out_h, start // w.out_w // w.out_h
-        for i in range(m):
+        ih, iw = oh * w.in_step_h, ow * w.in_step_w
+        in_one_row = ow + m <= w.out_w
+        if in_one_row and is_inside(w, phase, ih, iw, iw + (m - 1) * w.in_step_w):
+            origin = x + image * p.image_stride + ih * p.row_stride + iw * p.unit
+            point_inside(phase, origin, w.in_step_w * p.unit, m, rows)
+            apart = 0
+        else:
+            apart = m
+        for i in range(apart):
             ih, iw = oh * w.in_step_h, ow * w.in_step_w
             origin = x + image * p.image_stride + ih * p.row_stride + iw * p.unit
-            if (
-                ih + phase.min_dy >= 0 and ih + phase.max_dy < w.in_h
-                and iw + phase.min_dx >= 0 and iw + phase.max_dx < w.in_w
-            ):
+            if is_inside(w, phase, ih, iw, iw):
                 for t in range(phase.n_taps):
                     rows[t * m + i] = origin + phase.taps[t].offset
             else:
@@ -613,9 +647,10 @@ def conv2d(const float[:, :, :, ::1] x, const float[:, :, :, ::1] weight, bias=N
         for u in range(kernel_h) for v in range(kernel_w)
     ]
     scratch_bytes = 8 * active().mr * len(taps)
+    shapes = ((n, x.shape[3], height, width), (n, out_channels, out_h, out_w))
     images = [
         Value(Buffer(slot, 0, "input"), shape, channels_last_strides(shape))
-        for slot, shape in enumerate(((n, x.shape[3], height, width), (n, out_channels, out_h, out_w)))
+        for slot, shape in enumerate(shapes)
     ]
     panels = Value(Buffer(2, 0, "input"), packed.shape, (1,))
     scratch = Value(Buffer(3, 0, "scratch"), (scratch_bytes,), (1,), dtype=np.uint8)

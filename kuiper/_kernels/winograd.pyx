@@ -4,8 +4,8 @@ Three stages: transform 6x6 patches of the input to 36 frequencies, multiply a m
 frequency (tiles x channels by channels x filters), transform the products back to 4x4 outputs.
 
 ``WinogradStep``
-    Blocked: each thread takes a few tiles through all stages inside its own workspace, which stays in
-    the L2 cache.  Best for large planes, where tiles are many.
+    Blocked: each thread takes a few tiles through all stages inside its own workspace, which stays
+    in the L2 cache.  Best for large planes, where tiles are many.
 ``WinogradStageStep``
     Staged: one step for each stage.  The products are split by frequency, so each part reads only
     its share of the transformed weights.  Best for small planes, where weights are the larger load.

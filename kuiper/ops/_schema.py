@@ -385,9 +385,9 @@ def _plain(value: Any) -> Any:
     """Return what a user's function gets for a keyword: Python values and arrays."""
     if isinstance(value, Host):
         return value.value
-    if isinstance(value, TensorSpec | Value):
-        return value.constant
-    return value
+    if isinstance(value, TensorSpec | Value) and value.constant is not None:
+        return np.asarray(value.constant, value.dtype)
+    return value  # a tensor that is computed later stays what it is
 
 
 def _known(values: Mapping[Operand, Any], operand: Operand) -> Any:
@@ -405,14 +405,14 @@ def _place_positional(operator, arguments, positional, values, found, faults) ->
     if variadic is not None:
         found[variadic.name] = [_known(values, operand) for operand in positional]
         return
+    still_open = [
+        a for a in arguments if a.name not in found and operator.params.get(a.name) is not False
+    ]
     if operator.type.startswith("nn."):
         # A module whose weight is shared carries it as an extra first input as well.
-        surplus = len(positional) - sum(
-            isinstance(a, Tensor) and a.name not in found for a in arguments
-        )
+        surplus = len(positional) - sum(isinstance(a, Tensor) for a in still_open)
         if surplus > 0:
             positional = positional[surplus:]
-    still_open = [a for a in arguments if a.name not in found]
     # A tensor argument comes first; numbers that were not literal follow in their own order.
     still_open.sort(key=lambda a: not isinstance(a, Tensor))
     for operand in positional:

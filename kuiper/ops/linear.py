@@ -47,7 +47,9 @@ class Linear(Record):
         for name, got in (("in_features", in_features), ("out_features", out_features)):
             said = getattr(a, name)
             if said is not None and said != got:
-                raise ShapeError(f"'{name}' is {said}, but 'weight' {a.weight.shape} makes it {got}")
+                raise ShapeError(
+                    f"'{name}' is {said}, but 'weight' {a.weight.shape} makes it {got}"
+                )
         if a.bias is not None and a.bias.shape != (out_features,):
             raise ShapeError(f"'bias' has shape {a.bias.shape}, expected ({out_features},)")
         if a.input.rank < 1 or a.input.shape[-1] != in_features:
@@ -64,25 +66,28 @@ class Linear(Record):
         residual = residual_value(b)
         if residual is not None:
             residual = _rows(b, residual)
-        if a.weight.constant is None or (a.bias is not None and a.bias.constant is None):
-            _run_time_weight(a, b, x, rows)
-            return
+        b.step(linear.LinearStep(x, _panels(a, b), rows, make_post(b, residual)))
+
+
+def _panels(a, b) -> Value:
+    """Return the packed weight; one that is computed at run time is packed then."""
+    if all(v is None or v.constant is not None for v in (a.weight, a.bias)):
 
         def pack() -> np.ndarray:
             weight = np.asarray(a.weight.constant, np.float32)
             bias = None if a.bias is None else np.asarray(a.bias.constant, np.float32)
             return _pack.pack_panels(weight[:, np.newaxis, :], bias, b.n_threads)
 
-        b.step(linear.LinearStep(x, b.packed("linear", pack), rows, make_post(b, residual)))
-
-
-def _run_time_weight(a, b, x: Value, rows: Value) -> None:
-    """A weight that is computed: a matrix product with its transpose, then the bias."""
-    _product(b, x, a.weight.permute((1, 0)), rows)
-    if a.bias is not None:
-        from kuiper.ops.elementwise import add_in_place
-
-        add_in_place(b, rows, a.bias)
+        return b.packed("linear", pack)
+    columns, depth = a.weight.shape
+    packed = b.temporary((_pack.n_panels(columns) * _pack.panel_floats(depth),))
+    bias = None if a.bias is None else b.contiguous(a.bias)
+    taps = b.constant(np.zeros(1, np.intp))
+    strides = (0, depth, 1)  # of groups, columns and terms
+    b.step(
+        _pack.PackStep(b.contiguous(a.weight), bias, packed, taps, 1, columns, 1, depth, strides)
+    )
+    return packed
 
 
 @record("torch.matmul", "torch.mm", "torch.bmm", "torch.mv")
@@ -141,10 +146,7 @@ def _product(b, x: Value, y: Value, out: Value) -> None:
     batch = out.shape[:-2]
     x = x.expand((*batch, *x.shape[-2:]))
     y = y.expand((*batch, *y.shape[-2:]))
-    if (
-        all(s == 0 or n == 1 for s, n in zip(y.strides[:-2], batch, strict=True))
-        and y.rank > 2
-    ):
+    if all(s == 0 or n == 1 for s, n in zip(y.strides[:-2], batch, strict=True)) and y.rank > 2:
         # One matrix for the whole batch: the rows of all batches are one tall matrix.
         tall = x.reshape((math.prod(batch) * x.shape[-2], x.shape[-1]))
         flat = out.reshape((math.prod(batch) * out.shape[-2], out.shape[-1]))
@@ -177,5 +179,3 @@ def _merge_batch(x: Value, y: Value, out: Value):
             ]
         axis -= 1
     return values
-
-
