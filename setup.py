@@ -36,8 +36,8 @@ DIRECTIVES = {
     "embedsignature.format": "python",
 }
 
-# Kernels index by sizes that were checked when they were bound; everything else stays checked, lists
-# and tuples included.
+# Kernels index by sizes that were checked when they were bound; everything else stays checked,
+# lists and tuples included.
 KERNEL_DIRECTIVES = {"boundscheck": DEBUG, "wraparound": False}
 
 # One source, compiled once per instruction set; kuiper._kernels._dispatch picks at run time.
@@ -98,7 +98,11 @@ def openmp_flags() -> tuple[list[str], list[str]]:
 def extensions() -> list[Extension]:
     """List the compiled modules: every .pyx of the package is one."""
     openmp_compile, openmp_link = openmp_flags()
-    optimise = ["/O2"] if MSVC else ["-O3", "-fno-math-errno", "-fno-trapping-math", "-Wno-unused-function"]
+    optimise = (
+        ["/O2"]
+        if MSVC
+        else ["-O3", "-fno-math-errno", "-fno-trapping-math", "-Wno-unused-function"]
+    )
     if DEBUG and not MSVC:
         optimise = ["-O1", "-g", "-Wno-unused-function"]
     # Fully unrolled register tiles need a larger budget than gcc's default.
@@ -154,5 +158,7 @@ setup(
         nthreads=int(os.environ.get("KUIPER_BUILD_JOBS", os.cpu_count() or 1)),
         build_dir="build/cython",
     ),
-    options={"build_ext": {"parallel": int(os.environ.get("KUIPER_BUILD_JOBS", os.cpu_count() or 1))}},
+    options={
+        "build_ext": {"parallel": int(os.environ.get("KUIPER_BUILD_JOBS", os.cpu_count() or 1))}
+    },
 )

@@ -187,7 +187,7 @@ def load_model(name: str) -> tuple[kuiper.Model, str]:
         known = ", ".join(BUNDLED)
         raise FileNotFoundError(2, f"no such model file, and not one of {known}", name)
     model = kuiper.load(path)
-    if len(model.inputs) != 1 or len(model.inputs[0].shape) != 4 or len(model.outputs) != 1:
+    if len(model.inputs) != 1 or len(input_shape(model)) != 4 or len(model.outputs) != 1:
         raise ValueError(
             f"{path}: not an image classification model: inputs {shapes(model.inputs)}, outputs "
             f"{shapes(model.outputs)}, expected one input (batch, 3, height, width) and one output"
@@ -200,9 +200,14 @@ def shapes(tensors: Sequence[kuiper.TensorInfo]) -> str:
     return ", ".join(str(tensor.shape) for tensor in tensors)
 
 
+def input_shape(model: kuiper.Model) -> tuple[int | None, ...]:
+    """Return the shape of the first input, with None where the model file leaves it open."""
+    return model.inputs[0].shape or (None, 3, None, None)
+
+
 def input_size(model: kuiper.Model) -> tuple[int, int]:
-    """Return height and width of the input in the model file, 224 where the file leaves it open."""
-    height, width = model.inputs[0].shape[2:]
+    """Return height and width of the input, 224 where the model file leaves it open."""
+    height, width = input_shape(model)[2:]
     return height or 224, width or 224
 
 

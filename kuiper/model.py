@@ -222,7 +222,10 @@ class Model:
         self._free = graph.copy()
         free_batch(self._free)
         self._input_operands = graph.inputs
-        self._output_operands = [leaf for operand in graph.outputs for leaf in leaf_operands(operand)]
+        self._input_infos = tuple(_info(operand) for operand in self._input_operands)
+        self._output_operands = [
+            leaf for operand in graph.outputs for leaf in leaf_operands(operand)
+        ]
         self._plans: OrderedDict[tuple, Plan] = OrderedDict()
         self._packed: dict = {}
         self._lock = threading.RLock()
@@ -260,7 +263,7 @@ class Model:
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
         """What the model takes."""
-        return tuple(_info(operand) for operand in self._input_operands)
+        return self._input_infos
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
@@ -410,20 +413,15 @@ class Model:
             names = ", ".join(f"'{o.name}'" for o in operands) or "none"
             raise InputError(f"got {len(inputs)} inputs, expected {len(operands)}: {names}")
         arrays = []
-        for operand, value in zip(operands, inputs, strict=True):
+        for info, value in zip(self._input_infos, inputs, strict=True):
             array = np.asarray(value)
-            info = _info(operand)
-            where = f"input '{operand.name}': got {array.dtype} {array.shape}"
-            if array.dtype != info.dtype:
-                raise InputError(
-                    f"{where}, expected {info.dtype}{_shape_text(info.shape)}; "
-                    f"pass x.astype(np.{info.dtype})"
-                )
-            if info.shape is not None and len(info.shape) != array.ndim:
-                raise InputError(
-                    f"{where}, expected rank {len(info.shape)}, like {_shape_text(info.shape)}"
-                )
-            arrays.append(np.require(array, requirements=["C", "A"]))
+            if array.dtype != info.dtype or (
+                info.shape is not None and len(info.shape) != array.ndim
+            ):
+                raise _input_error(info, array)
+            if not (array.flags.c_contiguous and array.flags.aligned):
+                array = np.require(array, requirements=["C", "A"])
+            arrays.append(array)
         return arrays
 
     def _by_name(self, mapping: Mapping) -> list:
@@ -454,7 +452,9 @@ class Model:
                 or not array.flags.writeable
                 or not array.flags.aligned
             ):
-                got = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else repr(array)
+                got = (
+                    f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else repr(array)
+                )
                 raise InputError(
                     f"result {number}: got {got}, expected a writeable C-order array {spec}"
                 )
@@ -512,7 +512,9 @@ class Profile:
 
     def __str__(self) -> str:
         width = max([len(r["name"]) for r in self.rows] + [8])
-        lines = [f"{'operator':{width}}  {'kernel':16} {'us':>9} {'share':>6} {'GFLOP/s':>8} {'GB/s':>6}"]
+        lines = [
+            f"{'operator':{width}}  {'kernel':16} {'us':>9} {'share':>6} {'GFLOP/s':>8} {'GB/s':>6}"
+        ]
         for r in self.rows:
             lines.append(
                 f"{r['name']:{width}}  {r['kind']:16} {r['seconds'] * 1e6:9.1f} {r['share']:6.1%} "
@@ -529,6 +531,16 @@ class Profile:
             f"arena {self.arena_bytes / 2**20:.1f} MiB"
         )
         return "\n".join(lines)
+
+
+def _input_error(info: TensorInfo, array: np.ndarray) -> InputError:
+    where = f"input '{info.name}': got {array.dtype} {array.shape}"
+    if array.dtype != info.dtype:
+        return InputError(
+            f"{where}, expected {info.dtype}{_shape_text(info.shape)}; "
+            f"pass x.astype(np.{info.dtype})"
+        )
+    return InputError(f"{where}, expected rank {len(info.shape)}, like {_shape_text(info.shape)}")
 
 
 def _info(operand: Operand) -> TensorInfo:

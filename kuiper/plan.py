@@ -48,7 +48,9 @@ class PythonStep:
 
     kind = "python"
 
-    def __init__(self, function: Callable, inputs: Sequence[Value], outputs: Sequence[Value], name: str):
+    def __init__(
+        self, function: Callable, inputs: Sequence[Value], outputs: Sequence[Value], name: str
+    ):
         self.function = function
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -90,9 +92,7 @@ class Plan:
         self.n_threads = n_threads
         self.buffers = tuple(buffers)
         self.inputs = tuple(value.spec for value in inputs)
-        self.outputs = tuple(
-            value.spec if isinstance(value, Value) else value for value in outputs
-        )
+        self.outputs = tuple(value.spec if isinstance(value, Value) else value for value in outputs)
         self._input_slots = tuple(value.slot for value in inputs)
         self._output_slots = tuple(
             value.slot if isinstance(value, Value) else None for value in outputs
@@ -252,7 +252,9 @@ class _Planner:
     def plan(self) -> Plan:
         for operator in self.order:
             self.infer(operator)
-        output_operands = [leaf for operand in self.graph.outputs for leaf in leaf_operands(operand)]
+        output_operands = [
+            leaf for operand in self.graph.outputs for leaf in leaf_operands(operand)
+        ]
         self.place_outputs(output_operands)
         self.place_concatenations()
         for operator in self.order:
@@ -348,7 +350,9 @@ class _Planner:
             self.tenants.setdefault(target.buffer, set()).add(output)
             for operand, start in zip(joined, starts, strict=False):
                 if operand in movable:
-                    self.targets[operand] = target.narrow(dim, start, self.specs[operand].shape[dim])
+                    self.targets[operand] = target.narrow(
+                        dim, start, self.specs[operand].shape[dim]
+                    )
                     self.tenants.setdefault(target.buffer, set()).add(operand)
 
     def may_be_placed(self, operand, layouts, layout) -> bool:
@@ -369,7 +373,11 @@ class _Planner:
             if layout in ("like", "view"):
                 sources = [layouts[o] for o in operator.inputs if o in layouts]
                 like = "channels_last" if "channels_last" in sources else "contiguous"
-                rank = getattr(self.specs.get(operator.outputs[0]), "rank", 0) if operator.outputs else 0
+                rank = (
+                    getattr(self.specs.get(operator.outputs[0]), "rank", 0)
+                    if operator.outputs
+                    else 0
+                )
                 layout = like if rank == 4 else "contiguous"
             for operand in operator.outputs:
                 rank = getattr(self.specs.get(operand), "rank", 0)
@@ -406,7 +414,9 @@ class _Planner:
                 raise ShapeError(f"{operator.label}: {error}") from None
             for operand in operator.outputs:
                 if operand not in self.values:
-                    raise OperatorError(f"{operator.label}: its record left '{operand.name}' unbound")
+                    raise OperatorError(
+                        f"{operator.label}: its record left '{operand.name}' unbound"
+                    )
         for operand in dict.fromkeys(operator.inputs):
             self.pending[operand] -= 1
 
@@ -512,7 +522,9 @@ class Binder:
             planner.tenants[copy.buffer] = set(planner.tenants.get(value.buffer, ()))
         return planner.copies[key]
 
-    def output(self, index: int = 0, layout: str | Value = "contiguous", reuse: Value | None = None) -> Value:
+    def output(
+        self, index: int = 0, layout: str | Value = "contiguous", reuse: Value | None = None
+    ) -> Value:
         """Return the memory for an output.
 
         Parameters
@@ -672,5 +684,3 @@ def _values_in(value: Any) -> Iterator[Value]:
     elif isinstance(value, tuple | list):
         for item in value:
             yield from _values_in(item)
-
-

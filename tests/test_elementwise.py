@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kuiper._kernels import _dispatch, elementwise
+from kuiper._kernels._chains import LINKS, find_passes
 from kuiper.errors import KuiperError
 from kuiper.expression import Call, ElementwiseProgram, Ref, evaluate, fold, parse
 from kuiper.expression.lowering import Argument, Instruction
@@ -528,6 +529,81 @@ def test_constants_are_operands_too():
     program = fold(parse("add(@0,mul(@1,2))"), [Spec(x.shape), table])
     result = elementwise.compute(program, [x, table])
     np.testing.assert_array_equal(result, x + table * 2)
+
+
+# Chains ----------------------------------------------------------------------------------------
+
+
+def passes_of(text, n_inputs, longest=48):
+    """Describe the passes of a program: the names of their links, or of a lone instruction."""
+    program = fold(parse(text, extended=True), [Spec((8,))] * n_inputs)
+    passes = find_passes(program.instructions, [1] * len(program.instructions), longest)
+    return [
+        " ".join(link.name for link in one.links) or program.instructions[one.number].name
+        for one in passes
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "passes"),
+    [
+        ("add(@0,@1)", ["add"]),
+        ("relu(add(@0,@1))", ["load add relu"]),
+        ("sub(@0,mul(@0,@1))", ["load mul sub_from"]),
+        ("div(@0,square(@1))", ["load square div_into"]),
+        ("prelu(@0,neg(@1))", ["load neg store load prelu"]),
+        ("mul(add(@0,@1),sub(@0,@1))", ["load sub store load add mul"]),
+        ("exp(add(@0,@1))", ["add", "exp"]),
+        ("add(exp(neg(@0)),1)", ["neg", "exp", "add"]),
+        ("relu(add(exp(@0),1))", ["exp", "load add relu"]),
+        ("mul(neg(@0),add(neg(@0),1))", ["load neg store load add mul"]),
+        (
+            "add(add(mul(@0,@1),mul(@2,add(add(add(@0,@2),@3),@4))),@5)",
+            ["load mul store load add add add mul add add"],
+        ),
+    ],
+)
+def test_which_instructions_join(text, passes):
+    assert passes_of(text, 6) == passes
+
+
+@pytest.mark.parametrize("name", ISAS)
+@pytest.mark.parametrize("link", sorted(LINKS))
+def test_a_link_computes_what_its_function_does(link, name):
+    """Bit for bit, on rows of whole groups, single vectors and a tail, whatever is broadcast."""
+    a, b = (np.abs(noise((3, 501), k)) + np.float32(0.5) for k in range(2))
+    shapes = [(3, 501), (501,), (3, 1), ()]
+    parameters = {"leaky_relu": (0.1,), "clamp": (-0.5, 1.0)}.get(link, ())
+    is_binary = link in ("add", "sub", "mul", "div", "max", "min", "prelu")
+    with isa(name):
+        start = function("sub", a, b)
+        for k, shape in enumerate(shapes):
+            other = np.asarray(noise(shape, 5 + k)) + np.float32(3)
+            first = Instruction("sub", (Argument("input", 0), Argument("input", 1)))
+            for order in (1, -1) if is_binary else (1,):
+                arguments = [Argument("register", 0), Argument("input", 2)][::order]
+                step = Instruction(
+                    link, tuple(arguments if is_binary else arguments[:1]), parameters
+                )
+                program = ElementwiseProgram((0, 1, 2), (first, step), (3, 501))
+                result = elementwise.compute(program, [a, b, other])
+                if is_binary:
+                    expected = function(link, *[start, np.broadcast_to(other, (3, 501))][::order])
+                else:
+                    expected = function(link, start, parameters=parameters)
+                assert result.tobytes() == expected.tobytes()
+
+
+def test_long_programs_are_cut_into_passes():
+    text = "@0"
+    for k in range(100):
+        text = f"add(mul({text},@1),@{2 + k % 2})"
+    arrays = [noise((700,), k) * np.float32(0.9) for k in range(4)]
+    expected = arrays[0]
+    for k in range(100):
+        expected = expected * arrays[1] + arrays[2 + k % 2]
+    np.testing.assert_array_equal(run(text, *arrays), expected)
+    assert len(passes_of(text, 4)) > 4
 
 
 # Programs --------------------------------------------------------------------------------------

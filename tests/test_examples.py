@@ -151,6 +151,31 @@ def test_labels_file(run, tmp_path):
     assert out.splitlines()[1].endswith("thing 967")
 
 
+@pytest.mark.parametrize("shape", ["", " #0=(?,3,?,?)f32", " #0=(1,3,64,48)f32"])
+def test_a_model_of_ones_own(run, tmp_path, shape):
+    # The mean of each channel of the input: three "classes", whose scores can be told in advance.
+    param = tmp_path / "mean.pnnx.param"
+    param.write_text(
+        f"""7767517
+4 3
+pnnx.Input            in    0 1 0{shape}
+nn.AdaptiveAvgPool2d  pool  1 1 0 1 output_size=(1,1)
+torch.flatten         flat  1 1 1 2 start_dim=1 end_dim=-1 $input=1
+pnnx.Output           out   1 0 2
+"""
+    )
+    picture = tmp_path / "colour.png"
+    cv2.imwrite(str(picture), one_colour(90, 130))
+    code, out, err = run("--model", param, "--preset", "tf", "--scale", "1/10", "--json", picture)
+    assert (code, err) == (0, "")
+    scores = np.exp([30 / 10 - 1, 20 / 10 - 1, 10 / 10 - 1])  # red, green, blue
+    top = json.loads(out)["top"]
+    assert [guess["label"] for guess in top] == ["class 0", "class 1", "class 2"]
+    np.testing.assert_allclose(
+        [guess["probability"] for guess in top], scores / scores.sum(), rtol=1e-5
+    )
+
+
 # -- the annotated picture ---------------------------------------------------------------------
 
 

@@ -1,7 +1,5 @@
 """Whole models against PyTorch's stored outputs."""
 
-from functools import cache
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,6 @@ import kuiper
 
 from .reference import read_graph, run_graph, trace_graph
 from .support import (
-    Case,
     Golden,
     assert_close,
     assert_outputs,
@@ -34,11 +31,6 @@ NETWORKS = load_cases("models")
 by_name = pytest.mark.parametrize("network", NETWORKS, ids=lambda case: case.name)
 
 
-@cache
-def reference_values(case: Case) -> dict[str, np.ndarray]:
-    return trace_graph(read_graph(case.param, case.bin), case.inputs)
-
-
 # -- small networks --------------------------------------------------------------------------
 
 
@@ -52,8 +44,7 @@ def test_network(network, variant):
         with n_threads(2):
             parallel = run(model, network.inputs)
     network.assert_matches(outputs)
-    expected = run_graph(read_graph(network.param, network.bin), network.inputs)
-    assert_outputs(outputs, expected, network.rtol, f"{network.name} against numpy")
+    assert_outputs(outputs, network.reference, network.rtol, f"{network.name} against numpy")
     assert_same_bits(parallel, outputs, f"{network.name}: two threads against one")
 
 
@@ -61,11 +52,9 @@ def test_network(network, variant):
 def test_every_intermediate_operand(network):
     """Tracing an operand also keeps passes from fusing it away: both ways must agree."""
     model = kuiper.load(network.param, network.bin)
-    expected = {
-        name: value
-        for name, value in reference_values(network).items()
-        if isinstance(value, np.ndarray)
-    }
+    graph = read_graph(network.param, network.bin)
+    values = trace_graph(graph, network.inputs)
+    expected = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     traced = model.trace(network.inputs, list(expected))
     for name, value in expected.items():
         assert_close(traced[name], value, network.rtol, f"{network.name}: operand {name}")
@@ -118,16 +107,24 @@ def test_other_sizes_without_another_export(network, shape):
 # -- the course's graph ----------------------------------------------------------------------
 
 
-def test_course_resnet18():
+@pytest.fixture(scope="module")
+def course_files() -> tuple[bytes, bytes]:
     """The graph as the course of 2022 distributes it, its weights made from their names."""
     param = (DATA / "course" / "resnet18_batch1.pnnx.param").read_bytes()
-    model = kuiper.load(param, fill_archive(param, "course"))
+    return param, fill_archive(param, "course")
+
+
+@pytest.mark.parametrize("variant", ISAS)
+def test_course_resnet18(course_files, variant):
     x = uniform("course input", (1, 3, 224, 224), -2, 2)
-    logits = model(x)
+    with isa(variant):
+        model = kuiper.load(*course_files)
+        logits = model(x)
     with np.load(DATA / "course" / "resnet18_batch1.npz") as golden:
         assert_close(logits, golden["logits"], 2e-5, "logits")
     mixed = np.concatenate([uniform("another", x.shape, -2, 2), x])
-    assert_same_bits([model(mixed)[1:]], [logits], "second image of a batch")
+    with isa(variant):
+        assert_same_bits([model(mixed)[1:]], [logits], "second image of a batch")
 
 
 # -- the models in examples/models -----------------------------------------------------------

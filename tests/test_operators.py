@@ -1,14 +1,11 @@
 """Every stored operator case through the engine, on every instruction set of this machine."""
 
-from functools import cache
-
-import numpy as np
 import pytest
 
 import kuiper
 
-from .reference import REFERENCES, read_graph, run_graph
-from .support import Case, assert_outputs, assert_same_bits, load_cases
+from .reference import REFERENCES
+from .support import assert_outputs, assert_same_bits, load_cases
 from .support.engine import n_threads, run
 from .workbench import ISAS, isa
 
@@ -39,11 +36,6 @@ FLOOR = (
 )
 
 
-@cache
-def reference_outputs(case: Case) -> list[np.ndarray]:
-    return run_graph(read_graph(case.param, case.bin), case.inputs)
-
-
 @pytest.mark.parametrize("variant", ISAS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_operator(case, variant):
@@ -54,7 +46,7 @@ def test_operator(case, variant):
         with n_threads(2):
             parallel = run(model, case.inputs)
     case.assert_matches(outputs)
-    assert_outputs(outputs, reference_outputs(case), case.rtol, f"{case.id} against numpy")
+    assert_outputs(outputs, case.reference, case.rtol, f"{case.id} against numpy")
     assert_same_bits(parallel, outputs, f"{case.id}: two threads against one")
 
 

@@ -1,7 +1,8 @@
-"""Which instructions of an elementwise program run together as one chain.
+"""Which instructions of an elementwise program run together, and in which form.
 
-A chain is a run of cheap operations on one value that stays in registers: ``add``, then ``mul`` by
-something else, then ``relu``.  Only what enters from the side is loaded, only the end is stored.
+A *chain* is a run of cheap operations on one value that stays in registers: ``add``, then ``mul``
+by something else, then ``relu``.  Only what enters from the side is loaded.  Chains that follow
+each other run as one: a value that is wanted again later is stored on the way.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["LINKS", "Link", "find_chains"]
+__all__ = ["LINKS", "Link", "Pass", "find_passes"]
 
 # Operators that can be links, and what they are when the running value is the second operand.
 LINKS: dict[str, str | None] = {
@@ -41,9 +42,9 @@ class Link(NamedTuple):
     Attributes
     ----------
     name : str
-        ``load`` for the first link.
+        ``load`` starts a chain, ``store`` keeps its value for later.
     operand : Argument or None
-        What enters from the side.
+        What enters from the side, or where the value is kept.
     parameters : tuple of float
     """
 
@@ -52,10 +53,23 @@ class Link(NamedTuple):
     parameters: tuple[float, ...] = ()
 
 
-def find_chains(
-    instructions: Sequence, varies: Sequence[int], longest: int
-) -> list[tuple[int, list[Link] | None]]:
-    """Join instructions into chains.
+class Pass(NamedTuple):
+    """What runs in one go over a chunk.
+
+    Attributes
+    ----------
+    number : int
+        The instruction whose result it leaves.
+    links : tuple of Link
+        Of the chains; empty for an instruction that runs alone.
+    """
+
+    number: int
+    links: tuple[Link, ...]
+
+
+def find_passes(instructions: Sequence, varies: Sequence[int], longest: int) -> list[Pass]:
+    """Join instructions into passes.
 
     Parameters
     ----------
@@ -63,22 +77,44 @@ def find_chains(
     varies : sequence of int
         Along what each result varies; a chain runs over one kind of loop.
     longest : int
-        The number of links that a chain may have.
+        The number of links that a pass may have.
 
     Returns
     -------
-    list of (int, list of Link or None)
-        What is to run, in order: the number of the instruction whose result it leaves, and the
-        chain, or None for an instruction that runs alone.
+    list of Pass
+        In the order in which they are to run.
     """
+    chains, inside = _chains(instructions, varies, longest)
+    passes: list[Pass] = []
+    for number in range(len(instructions)):
+        if number in inside:
+            continue
+        links = tuple(chains.get(number, ()))
+        if links and passes and passes[-1].links and varies[passes[-1].number] == varies[number]:
+            kept = Link("store", instructions[number].arguments[0]._replace(
+                kind="register", value=passes[-1].number
+            ))  # fmt: skip
+            joined = (*passes[-1].links, kept, *links)
+            if len(joined) <= longest:
+                passes[-1] = Pass(number, joined)
+                continue
+        passes.append(Pass(number, links))
+    # One operation is better off in a loop of its own.
+    return [p if len(p.links) > 2 else Pass(p.number, ()) for p in passes]
+
+
+def _chains(
+    instructions: Sequence, varies: Sequence[int], longest: int
+) -> tuple[dict[int, list[Link]], set[int]]:
+    """Return the chains by their last instruction, and the instructions that are inside of one."""
     uses = Counter(a.value for i in instructions for a in i.arguments if a.kind == "register")
-    chains: dict[int, list[Link]] = {}  # by the instruction at the end
-    inside: set[int] = set()  # instructions whose results never leave a register
+    chains: dict[int, list[Link]] = {}
+    inside: set[int] = set()
     for number, (name, arguments, parameters) in enumerate(instructions):
         if name not in LINKS:
             continue
         # The running value may be either argument; take the one with the longer past.
-        place = None
+        place, chain = None, []
         for candidate, argument in enumerate(arguments):
             if (
                 argument.kind == "register"
@@ -86,8 +122,7 @@ def find_chains(
                 and (candidate == 0 or LINKS[name] is not None)
                 and uses[argument.value] == 1
                 and varies[argument.value] == varies[number]
-                and len(chains[argument.value]) < longest
-                and (place is None or len(chains[argument.value]) > len(chain))
+                and len(chain) < len(chains[argument.value]) < longest
             ):
                 place, chain = candidate, chains[argument.value]
         if place is None:
@@ -98,9 +133,4 @@ def find_chains(
         other = arguments[1 - place] if len(arguments) == 2 else None
         chain.append(Link(name if place == 0 else LINKS[name], other, parameters))
         chains[number] = chain
-    # One operation is better off in a loop of its own.
-    return [
-        (number, chains[number] if len(chains.get(number, ())) > 2 else None)
-        for number in range(len(instructions))
-        if number not in inside
-    ]
+    return chains, inside

@@ -63,7 +63,8 @@ def select(name):
     global _active, _active_name
     if name not in available():
         raise KuiperError(
-            f"instruction set {name!r} is not available here; choose one of {', '.join(available())}"
+            f"instruction set {name!r} is not available here; choose one of "
+            + ", ".join(available())
         )
     if name not in _tables:
         _tables[name] = import_module(f"kuiper._kernels._micro_{name}").table()

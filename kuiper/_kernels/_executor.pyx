@@ -1,8 +1,8 @@
 """The executor: runs the steps of a plan, all of them in one parallel region, without the GIL.
 
-A team of threads walks the list of steps together; _sync.h says how they share a step.  Entering a
-parallel region costs microseconds and is paid once per run; going from step to step costs a fraction
-of one.
+A team of threads walks the list of steps together; _sync.h says how they share a step.  Entering
+a parallel region costs microseconds and is paid once per run; going from step to step costs a
+fraction of one.
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
 # The register tile of every dense product: convolution, Linear, matmul.
 #
-# m x NV vectors of accumulators stay in registers over the whole reduction, so the tile is bound by
-# the FMA units and not by loads.  Rows of A are read where they lie, through one pointer per row and
-# tap (channels-last pixels; padding points to a row of zeros); B comes in packed panels.
+# m x NV vectors of accumulators stay in registers over the whole reduction, so the tile is bound
+# by the FMA units and not by loads.  Rows of A are read where they lie, through one pointer per row
+# and tap (channels-last pixels; padding points to a row of zeros); B comes in packed panels.
 
 from kuiper._kernels._table cimport MAX_MR
 

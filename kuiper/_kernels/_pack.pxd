@@ -8,7 +8,7 @@ cdef inline void pack_panel(
     Py_ssize_t channels, Py_ssize_t channel_stride, const float* bias, Py_ssize_t count,
     Py_ssize_t nr, float* panel,
 ) noexcept nogil:
-    """Pack `count` columns: their biases (zeros where bias is NULL), then taps x channels rows of nr."""
+    """Pack `count` columns: biases (zeros where bias is NULL), then taps x channels rows of nr."""
     cdef Py_ssize_t t, k, j
     cdef const float* source
     memset(panel, 0, nr * sizeof(float))
@@ -23,7 +23,7 @@ cdef inline void pack_panel(
             for k in range(channels):
                 memcpy(panel + k * nr, source + k * channel_stride, count * sizeof(float))
         else:
-            for j in range(count):
-                for k in range(channels):
+            for k in range(channels):
+                for j in range(count):
                     panel[k * nr + j] = source[j * column_stride + k * channel_stride]
         panel += channels * nr

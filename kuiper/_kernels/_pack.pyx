@@ -155,9 +155,8 @@ cdef void pack_run(
     cdef const float* bias = NULL
     cdef float* packed = <float*> at(slots, p.packed)
     cdef Py_ssize_t panels = ceil_div(p.columns, p.nr), q, group, panel
-    for q in range(
-        share_start(p.groups * panels, part, n_parts), share_start(p.groups * panels, part + 1, n_parts)
-    ):
+    cdef Py_ssize_t items = p.groups * panels
+    for q in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
         group, panel = q // panels, q % panels
         if p.has_bias:
             bias = <const float*> at(slots, p.bias) + group * p.columns + panel * p.nr

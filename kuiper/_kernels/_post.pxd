@@ -26,11 +26,11 @@ cdef inline void post_tile(
     const float* residual, Py_ssize_t ldr,
 ) noexcept nogil:
     """Do to a stored tile what the micro-kernel did not."""
-    cdef Py_ssize_t i, j
+    cdef Py_ssize_t _i, j
     cdef bint adds = post.has_residual and not post.residual_in_tile
     if post.after == NULL and post.before == NULL and not adds:
         return
-    for i in range(rows):
+    for _i in range(rows):
         if post.before != NULL:
             post.before(cols, y, y, post.before_p0, post.before_p1)
         if adds:

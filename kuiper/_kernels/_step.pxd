@@ -22,7 +22,9 @@ cdef inline Py_ssize_t ceil_div(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
     return (a + b - 1) // b
 
 
-cdef inline Py_ssize_t share_start(Py_ssize_t total, Py_ssize_t part, Py_ssize_t n_parts) noexcept nogil:
+cdef inline Py_ssize_t share_start(
+    Py_ssize_t total, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
     """Where share `part` of `total` items starts; shares differ by one item at the most."""
     return total * part // n_parts
 

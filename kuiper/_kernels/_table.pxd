@@ -1,7 +1,8 @@
 # What a micro-kernel variant offers: function pointers and tile sizes.
 #
 # One filled `kernels_t` exists per instruction set (_micro_<isa>.pyx).  Drivers read the table and
-# never ask for the CPU.  Declarations only; no memoryviews here, or every importer would carry them.
+# never ask for the CPU.  Declarations only; no memoryviews here, or every importer would carry
+# them.
 
 from libc.stdint cimport int64_t
 
@@ -71,16 +72,17 @@ ctypedef struct rows_t:
 
 ctypedef void (*binary_fn)(const rows_t* rows) noexcept nogil
 
-# A chain of cheap operations on one running value, which stays in registers: the first link loads
-# it, each other one replaces it by an operation on it and, for most, on an operand of its own.
+# A chain of cheap operations on one running value, which stays in registers: a link loads it,
+# stores it, or replaces it by an operation on it and, for most, on an operand of its own.
 cdef enum:
-    MAX_LINKS = 24
+    MAX_LINKS = 48
 
 ctypedef struct link_t:
     int code               # see Link in elementwise.pxd
     bint moves             # whether the operand moves along the row
-    const float* x
+    float* x               # written by a link that stores
     Py_ssize_t row         # stride of the operand
+    Py_ssize_t ahead       # how far ahead to ask for it, in elements; 0 = not at all
     float p0
     float p1
 
@@ -94,7 +96,8 @@ ctypedef struct chain_t:
 
 ctypedef void (*chain_fn)(const chain_t* chain) noexcept nogil
 
-# Depthwise taps: y[i, c] = clamp(bias[c] + sum_t rows[t * m + i][c] * weight[t, c] + residual[i, c])
+# Depthwise taps:
+#     y[i, c] = clamp(bias[c] + sum_t rows[t * m + i][c] * weight[t, c] + residual[i, c])
 # for m pixels and all channels; weights come in blocks of `lanes` channels: bias, then the taps.
 ctypedef void (*dwconv_fn)(
     Py_ssize_t m, Py_ssize_t taps, Py_ssize_t channels, const float* const* rows,
@@ -102,8 +105,10 @@ ctypedef void (*dwconv_fn)(
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
-# Winograd F(4x4, 3x3), one tile, all channels.  Input: 36 pixels (row by row) -> v[f * stride + c].
-# Output: m[f * stride + c] -> the first rows x columns of 4x4 pixels, plus bias and residual, clamped.
+# Winograd F(4x4, 3x3), one tile, all channels.
+# Input: 36 pixels, row by row -> v[f * stride + c].
+# Output: m[f * stride + c] -> the first rows x columns of 4x4 pixels, plus bias and residual,
+# clamped.
 ctypedef void (*wino_input_fn)(
     Py_ssize_t channels, const float* const* pixels, float* v, Py_ssize_t stride
 ) noexcept nogil

@@ -1,5 +1,5 @@
-# The vector type as micro-kernels see it: to Cython `vf32` is a float, so that `a * b + c` compiles;
-# to the C compiler it is a register of LANES floats.  See _vec.h.
+# The vector type as micro-kernels see it: to Cython `vf32` is a float, so that `a * b + c`
+# compiles; to the C compiler it is a register of LANES floats.  See _vec.h.
 
 cdef extern from "_vec.h" nogil:
     ctypedef float vf32 "kp_vf32"

@@ -7,8 +7,9 @@ All of them read channels-last images and none builds an im2col matrix.
     gets one pointer per pixel and tap.  A transposed convolution is the same thing once for each
     phase of its stride: the output pixels of one phase all see the same taps.
 ``ShallowConvStep``
-    For few input channels, such as the three of a photo, where the channels of a tap are too few to be
-    a loop: there the loop runs along a row of the filter instead, straight over the caller's NCHW array.
+    For few input channels, such as the three of a photo, where the channels of a tap are too few
+    to be a loop: there the loop runs along a row of the filter instead, straight over the caller's
+    NCHW array.
 ``DepthwiseStep``
     One filter per channel.
 """
@@ -96,7 +97,8 @@ cdef class Window:
             raise MemoryError
         for i, (first_h, first_w, height, width, taps, weight) in enumerate(phases):
             phase = &w.phases[i]
-            phase.first_h, phase.first_w, phase.height, phase.width = first_h, first_w, height, width
+            phase.first_h, phase.first_w = first_h, first_w
+            phase.height, phase.width = height, width
             phase.weight = weight
             phase.taps = <tap_t*> calloc(max(len(taps), 1), sizeof(tap_t))
             if phase.taps == NULL:
@@ -121,7 +123,10 @@ cdef class Window:
 
     @property
     def max_pixels(self):
-        return max(self.w.phases[i].height * self.w.phases[i].width for i in range(self.w.n_phases)) * self.w.n
+        planes = [
+            self.w.phases[i].height * self.w.phases[i].width for i in range(self.w.n_phases)
+        ]
+        return self.w.n * max(planes)
 
 
 cdef inline void point_rows(
@@ -229,8 +234,8 @@ cdef class ConvStep(Step):
         self.run = conv_run
         self.params = &self.p
         self.kind = "conv"
-        tiles = ceil_div(window.max_pixels, active().mr) * groups * ceil_div(out_channels, active().nr)
-        self.max_parts = max(tiles, 1)
+        tiles = ceil_div(window.max_pixels, active().mr)
+        self.max_parts = max(tiles * groups * ceil_div(out_channels, active().nr), 1)
 
 
 cdef void conv_run(
@@ -613,9 +618,10 @@ def conv2d(const float[:, :, :, ::1] x, const float[:, :, :, ::1] weight, bias=N
         for u in range(kernel_h) for v in range(kernel_w)
     ]
     scratch_bytes = 8 * active().mr * len(taps)
+    shapes = ((n, x.shape[3], height, width), (n, out_channels, out_h, out_w))
     images = [
         Value(Buffer(slot, 0, "input"), shape, channels_last_strides(shape))
-        for slot, shape in enumerate(((n, x.shape[3], height, width), (n, out_channels, out_h, out_w)))
+        for slot, shape in enumerate(shapes)
     ]
     panels = Value(Buffer(2, 0, "input"), packed.shape, (1,))
     scratch = Value(Buffer(3, 0, "scratch"), (scratch_bytes,), (1,), dtype=np.uint8)

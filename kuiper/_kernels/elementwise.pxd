@@ -58,6 +58,7 @@ cpdef enum Unary:
 # What a chain of cheap operations may do to its running value r, with an operand x or without.
 cdef enum Link:
     LINK_LOAD            # x
+    LINK_STORE           # r, which goes to x
     LINK_ADD             # r + x
     LINK_SUB             # r - x
     LINK_SUB_FROM        # x - r

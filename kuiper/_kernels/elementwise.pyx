@@ -4,12 +4,14 @@ A program (:class:`kuiper.expression.ElementwiseProgram`) is a straight line of 
 tensors it reads and the one it writes become a nest of loops: axes of extent 1 go, axes that all
 tensors walk as one are merged, the rest is ordered by the result's strides.  The two innermost
 loops are cut into *chunks* of rows and columns, small enough for the temporaries of a chunk to stay
-in the L1 cache.  Cheap instructions that work on one value after the other form a *chain*
-(:mod:`kuiper._kernels._chains`), which keeps the value in registers; every chain, and every other
-instruction, runs over a whole chunk before the next one does.
+in the L1 cache.  Cheap instructions form *chains* (:mod:`kuiper._kernels._chains`), which keep a
+value in registers; chains, and every other instruction, run over a whole chunk before what
+follows.
 
-What does not change along the rows, or along the columns, of a chunk is computed once for all of
-them: in ``mul(@0,sigmoid(@1))`` with a gate per channel, the sigmoid costs next to nothing.
+What does not vary along the columns of a chunk is computed once per row, and what does not vary
+along its rows once for as long as it holds: in ``mul(@0,sigmoid(@1))`` with a gate per channel, the
+sigmoid costs nothing.  Where rows are short, such values are repeated to the size of a chunk, so
+that the loops over tensors of full size stay long.
 """
 
 from libc.stdint cimport uintptr_t
@@ -21,7 +23,7 @@ from kuiper._kernels._table cimport MAX_LINKS, binary_fn, chain_t, kernels_t, ro
 
 import numpy as np
 
-from kuiper._kernels._chains import find_chains
+from kuiper._kernels._chains import find_passes
 from kuiper.errors import KuiperError
 
 cdef enum:
@@ -31,6 +33,8 @@ cdef enum:
     MAX_CHUNK = 2048       # elements; large enough to hide the cost of a call
     MIN_CHUNK = 64
     SHORT_ROW = 32         # columns; shorter rows are laid side by side before anything else
+    NARROW_ROW = 512       # columns; up to here, what does not vary along the rows is repeated
+    AHEAD = 640            # elements; how far ahead a chain asks for its inputs
     SHARE_COST = 16384     # additions that are worth another thread
 
 # Along what a value varies within a chunk.
@@ -70,6 +74,7 @@ cdef struct step_t:
     operation_t* operations
     int varies             # what it computes
     int target             # the block that takes it
+    bint is_held           # whether the result holds for more than one chunk
 
 cdef struct input_t:
     ref_t ref
@@ -97,8 +102,10 @@ cdef struct program_t:
     Py_ssize_t column_step
     Py_ssize_t chunk       # floats in a block
     Py_ssize_t n_chunks
-    # The loops over chunks: the outer axes, then blocks of rows, then blocks of columns.
+    # The loops over chunks: the outer axes, then the blocks of rows and of columns.
     int rank
+    int row_axis
+    int column_axis
     Py_ssize_t[MAX_AXES] extent
     Py_ssize_t[MAX_AXES] y_stride
 
@@ -126,23 +133,25 @@ cdef void elementwise_run(
     cdef Py_ssize_t stop = share_start(p.n_chunks, part + 1, n_parts)
     cdef float[SCRATCH_FLOATS] scratch
     cdef view_t[MAX_INPUTS] views
-    cdef (const float*)[MAX_INPUTS] held
+    cdef (const float*)[MAX_INPUTS] before
     cdef Py_ssize_t[MAX_AXES] index
-    cdef Py_ssize_t rest, row, column, rows, columns, offset, held_rows = 0, held_columns = 0
+    cdef Py_ssize_t rest, row, column, rows, columns, offset, columns_before = -1
     cdef const float* data
     cdef const input_t* x
     cdef int axis, i
+    cdef bint is_fresh
     for i in range(p.n_inputs):
-        held[i] = NULL
+        before[i] = NULL
     while number < stop:
         rest = number
         for axis in range(p.rank - 1, -1, -1):
             index[axis] = rest % p.extent[axis]
             rest //= p.extent[axis]
-        row = index[p.rank - 2] * p.row_step
-        column = index[p.rank - 1] * p.column_step
+        row = index[p.row_axis] * p.row_step
+        column = index[p.column_axis] * p.column_step
         rows = least(p.row_step, p.n_rows - row)
         columns = least(p.column_step, p.n_columns - column)
+        is_fresh = columns != columns_before
         for i in range(p.n_inputs):
             x = &p.inputs[i]
             offset = row * x.row + column * x.column
@@ -151,17 +160,17 @@ cdef void elementwise_run(
             data = (<const float*> at(slots, x.ref) if x.fixed == NULL else x.fixed) + offset
             if x.block < 0:
                 views[i].data, views[i].row, views[i].column = data, x.row, x.column
-                continue
-            # The copy still holds where neither its place nor its size changed.
-            if held[i] != data or held_rows < rows or held_columns != columns:
-                gather(p, x, data, rows, columns, scratch + x.block * p.chunk)
-                held[i] = data
-            views[i] = without_gaps(scratch + x.block * p.chunk, x.varies, columns)
-        held_rows, held_columns = rows, columns
+            else:
+                views[i] = without_gaps(scratch + x.block * p.chunk, x.varies, columns)
+                if x.varies & ROWS or data != before[i] or columns != columns_before:
+                    gather(p, x, data, rows, columns, scratch + x.block * p.chunk)
+            is_fresh |= not x.varies & ROWS and data != before[i]
+            before[i] = data
+        columns_before = columns
         offset = row * p.y_row + column * p.y_column
         for axis in range(p.rank - 2):
             offset += index[axis] * p.y_stride[axis]
-        run_chunk(p, views, scratch, rows, columns, <float*> at(slots, p.y) + offset)
+        run_chunk(p, views, scratch, is_fresh, rows, columns, <float*> at(slots, p.y) + offset)
         number += 1
 
 
@@ -199,18 +208,25 @@ cdef void gather(
 
 
 cdef void run_chunk(
-    const program_t* p, const view_t* views, float* scratch,
+    const program_t* p, const view_t* views, float* scratch, bint is_fresh,
     Py_ssize_t rows, Py_ssize_t columns, float* y,
 ) noexcept nogil:
-    """Run every step over one chunk."""
-    cdef const step_t* step
-    cdef float* target
+    """Run every step over one chunk; what is held from the last one only if it `is_fresh`."""
+    cdef const step_t* step = NULL
+    cdef float* target = NULL
     cdef view_t result
     cdef int i, last = p.n_steps - 1
     for i in range(p.n_steps):
         step = &p.steps[i]
         target = scratch + step.target * p.chunk
-        if i == last and p.is_direct:
+        if step.is_held:
+            if is_fresh:
+                run_step(
+                    p, step, views, scratch, columns, False,
+                    p.row_step if step.varies == BOTH else 1,
+                    1 if step.varies == NOTHING else columns, target, columns,
+                )
+        elif i == last and p.is_direct:
             run_step(p, step, views, scratch, columns, False, rows, columns, y, p.y_row)
         elif step.varies == BOTH:
             run_step(p, step, views, scratch, columns, False, rows, columns, target, columns)
@@ -262,8 +278,9 @@ cdef void run_step(
             a = view_of(p, &step.operations[i].x, views, scratch, chunk_columns, turned)
             chain.links[i].code = step.operations[i].code
             chain.links[i].p0, chain.links[i].p1 = step.operations[i].p0, step.operations[i].p1
-            chain.links[i].x, chain.links[i].row = a.data, a.row
+            chain.links[i].x, chain.links[i].row = <float*> a.data, a.row
             chain.links[i].moves = a.column != 0
+            chain.links[i].ahead = AHEAD if step.operations[i].x.source == INPUT else 0
             is_flat &= is_one_run(a, columns)
         chain.n_rows, chain.n_columns = rows, columns
         if is_flat:
@@ -329,6 +346,7 @@ cdef _CHEAP = frozenset([
 
 cdef dict _LINK_CODES = {
     "load": LINK_LOAD,
+    "store": LINK_STORE,
     "add": LINK_ADD,
     "sub": LINK_SUB,
     "sub_from": LINK_SUB_FROM,
@@ -380,17 +398,18 @@ cdef class ElementwiseStep(Step):
         self.p.kernels = active()
         self.p.n_inputs = len(inputs)
         self.p.inputs = <input_t*> allocated(len(inputs), sizeof(input_t))
-        self.p.steps = <step_t*> allocated(len(program.instructions), sizeof(step_t))
-        # An instruction is one link, and a chain has one more to begin with.
+        # Every argument of an instruction may need a copy.
+        self.p.steps = <step_t*> allocated(3 * len(program.instructions), sizeof(step_t))
+        # At the most, every instruction is a chain of its own: loaded, computed, stored.
         self.p.operations = <operation_t*> allocated(
-            2 * len(program.instructions), sizeof(operation_t)
+            3 * len(program.instructions), sizeof(operation_t)
         )
         self.keep = []
         strides = [self._place(i, value, program.shape) for i, value in enumerate(inputs)]
         self.p.y = self.ref(output)
         self._arrange(program.shape, output.strides, strides)
-        n_blocks, is_transposed = self._place_chunks()
-        n_blocks = self._schedule(program.instructions, n_blocks)
+        n_blocks, is_transposed, repeats = self._place_chunks()
+        n_blocks = self._schedule(program.instructions, n_blocks, repeats)
         if n_blocks * MIN_CHUNK > SCRATCH_FLOATS:
             raise KuiperError(
                 f"a program keeps {n_blocks} temporaries at once, at most "
@@ -458,25 +477,32 @@ cdef class ElementwiseStep(Step):
             How many blocks these copies take.
         bool
             Whether one of them is a transposition.
+        bool
+            Whether what does not vary along the rows shall be repeated: where rows are short, and
+            everything else lies row behind row.
         """
         cdef int i, n_blocks = 0
         cdef input_t* x
         cdef bint is_short = self.p.n_columns < SHORT_ROW and self.p.n_rows > 1
-        cdef bint is_transposed = False
+        cdef bint is_transposed = False, is_flat = True
         for i in range(self.p.n_inputs):
             x = &self.p.inputs[i]
             x.block = -1
-            if is_short and x.varies != NOTHING and x.row != self.p.n_columns * x.column:
+            if is_short and x.varies & ROWS and x.row != self.p.n_columns * x.column:
                 x.varies = BOTH
                 x.block = n_blocks
             elif x.column not in (0, 1) or (x.varies == ROWS and x.row != 1):
                 x.block = n_blocks
                 is_transposed |= x.varies == BOTH and abs(x.row) < abs(x.column)
+            elif x.varies & ROWS and x.row != self.p.n_columns * x.column:
+                is_flat = False
             if x.block >= 0:
                 n_blocks += 1
-        return n_blocks, is_transposed
+        is_flat &= is_short or (self.p.y_row == self.p.n_columns and self.p.y_column == 1)
+        repeats = is_flat and self.p.n_rows > 1 and self.p.n_columns < NARROW_ROW
+        return n_blocks, is_transposed, repeats
 
-    cdef int _schedule(self, instructions, int n_blocks) except -1:
+    cdef int _schedule(self, instructions, int n_blocks, bint repeats) except -1:
         """Make the steps and give each a block, used again when its value is no longer needed.
 
         What a step computes never shares a block with what it reads: a row that is read again and
@@ -487,41 +513,84 @@ cdef class ElementwiseStep(Step):
         varies = []
         for instruction in instructions:
             varies.append(self._varies(instruction.arguments, varies))
-        schedule = find_chains(instructions, varies, MAX_LINKS)
+        held = {
+            i for i in range(len(varies)) if not varies[i] & ROWS and self.p.n_rows > 1
+        }
+        if repeats:
+            instructions, varies, held = self._with_repeats(instructions, varies)
+        passes = find_passes(instructions, varies, MAX_LINKS)
         reads = [
-            [link.operand for link in chain] if chain else list(instructions[number].arguments)
-            for number, chain in schedule
+            {operand.value for operand in operands_of(one, instructions) if is_register(operand)}
+            for one in passes
         ]
-        last_use = {}
-        for i, arguments in enumerate(reads):
-            for argument in arguments:
-                if argument is not None and argument.kind == "register":
-                    last_use[argument.value] = i
-        self.p.n_steps = len(schedule)
+        last_use = {value: i for i, values in enumerate(reads) for value in values}
+        self.p.n_steps = len(passes)
         blocks = {}  # of the results, by instruction
         free_blocks = []
-        for i, (number, chain) in enumerate(schedule):
+        for i, (number, links) in enumerate(passes):
             step = &self.p.steps[i]
             step.varies = varies[number]
-            if chain:
+            step.is_held = number in held
+            is_last = i == self.p.n_steps - 1
+            if is_last and self._covers_chunk(step.varies):
+                self.p.is_direct = True
+            results = [link.operand.value for link in links if link.name == "store"]
+            if not self.p.is_direct:
+                results.append(number)
+            for result in results:
+                if not free_blocks:
+                    free_blocks.append(n_blocks)
+                    n_blocks += 1
+                blocks[result] = free_blocks.pop()
+            step.target = blocks.get(number, 0)
+            if links:
                 step.operations = self.p.operations + n_operations
-                step.n_operations = len(chain)
+                step.n_operations = len(links)
                 n_operations += step.n_operations
-                self._fill_chain(step, chain, blocks, varies)
+                self._fill_chain(step, links, blocks, varies)
             else:
                 self._fill_function(step, instructions[number], blocks, varies)
-            if i == self.p.n_steps - 1 and self._covers_chunk(step.varies):
-                self.p.is_direct = True
-                break
-            if not free_blocks:
-                free_blocks.append(n_blocks)
-                n_blocks += 1
-            step.target = free_blocks.pop()
-            blocks[number] = step.target
-            for dead in sorted({a.value for a in reads[i] if a is not None and a.kind == "register"}):
-                if last_use[dead] == i:
-                    free_blocks.append(blocks[dead])
+            free_blocks.extend(
+                sorted(blocks[v] for v in reads[i] if last_use[v] == i and v not in held)
+            )
         return n_blocks
+
+    cdef tuple _with_repeats(self, instructions, varies):
+        """Insert copies that repeat what does not vary along the rows, where it meets what does.
+
+        Returns
+        -------
+        list of Instruction
+        list of int
+            Along what each varies.
+        set of int
+            Those that hold for more than one chunk.
+        """
+        result, new_varies, held = [], [], set()
+        number = {}    # of an instruction, in the new list
+        repeated = {}  # arguments -> their copies
+        for old, instruction in enumerate(instructions):
+            arguments = []
+            for argument in instruction.arguments:
+                along = self._varies([argument], varies)
+                if argument.kind == "register":
+                    argument = argument._replace(value=number[argument.value])
+                if varies[old] == BOTH and along == COLUMNS:
+                    if argument not in repeated:
+                        held.add(len(result))
+                        repeated[argument] = argument._replace(kind="register", value=len(result))
+                        result.append(instruction._replace(
+                            name="copy", arguments=(argument,), parameters=()
+                        ))  # fmt: skip
+                        new_varies.append(BOTH)
+                    argument = repeated[argument]
+                arguments.append(argument)
+            if not varies[old] & ROWS:
+                held.add(len(result))
+            number[old] = len(result)
+            result.append(instruction._replace(arguments=tuple(arguments)))
+            new_varies.append(varies[old])
+        return result, new_varies, held
 
     cdef int _varies(self, arguments, known) except -1:
         """Return along what a function of `arguments` varies."""
@@ -586,8 +655,12 @@ cdef class ElementwiseStep(Step):
             pieces = pieces_of(self.p.n_columns, chunk)
             self.p.column_step = min(chunk, 16 * pieces_of(self.p.n_columns, 16 * pieces))
         self.p.row_step = max(1, min(self.p.n_rows, chunk // self.p.column_step))
-        self.p.extent[self.p.rank - 2] = pieces_of(self.p.n_rows, self.p.row_step)
-        self.p.extent[self.p.rank - 1] = pieces_of(self.p.n_columns, self.p.column_step)
+        # With the rows fastest, what does not vary along them holds longer.
+        holds = any(self.p.steps[i].is_held for i in range(self.p.n_steps))
+        self.p.row_axis = self.p.rank - (1 if holds else 2)
+        self.p.column_axis = self.p.rank - (2 if holds else 1)
+        self.p.extent[self.p.row_axis] = pieces_of(self.p.n_rows, self.p.row_step)
+        self.p.extent[self.p.column_axis] = pieces_of(self.p.n_columns, self.p.column_step)
         self.p.n_chunks = 1
         for axis in range(self.p.rank):
             self.p.n_chunks *= self.p.extent[axis]
@@ -604,6 +677,18 @@ cdef void* allocated(Py_ssize_t count, size_t size) except NULL:
     if memory == NULL:
         raise MemoryError
     return memory
+
+
+def is_register(operand):
+    """Tell whether an operand of an instruction or a link is a temporary."""
+    return operand is not None and operand.kind == "register"
+
+
+def operands_of(one, instructions):
+    """Return what a pass reads or stores."""
+    if one.links:
+        return [link.operand for link in one.links]
+    return instructions[one.number].arguments
 
 
 def merged_axes(shape, y_strides, strides):
@@ -677,9 +762,12 @@ def compute(program, operands, out=None, Py_ssize_t n_parts=1):
     cdef (char*)[MAX_INPUTS + 1] slots
     if out is None:
         out = np.empty(program.shape, np.float32)
+    arrays = [
+        np.asarray(operands[source] if isinstance(source, int) else source)
+        for source in program.sources
+    ]
     places = []
-    for i, source in enumerate(program.sources):
-        array = operands[source] if isinstance(source, int) else source
+    for i, array in enumerate(arrays):
         if array.dtype != np.float32 or not array.flags.aligned:
             raise KuiperError(f"operand {i} is {array.dtype}, expected aligned float32")
         places.append(_Place(i, array))

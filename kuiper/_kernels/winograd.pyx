@@ -4,8 +4,8 @@ Three stages: transform 6x6 patches of the input to 36 frequencies, multiply a m
 frequency (tiles x channels by channels x filters), transform the products back to 4x4 outputs.
 
 ``WinogradStep``
-    Blocked: each thread takes a few tiles through all stages inside its own workspace, which stays in
-    the L2 cache.  Best for large planes, where tiles are many.
+    Blocked: each thread takes a few tiles through all stages inside its own workspace, which stays
+    in the L2 cache.  Best for large planes, where tiles are many.
 ``WinogradStageStep``
     Staged: one step for each stage.  The products are split by frequency, so each part reads only
     its share of the transformed weights.  Best for small planes, where weights are the larger load.
@@ -15,49 +15,80 @@ Both compute every output by the same operations in the same order.
 
 import numpy as np
 
+from cython.parallel cimport prange
 from libc.math cimport INFINITY
+from libc.string cimport memset
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport MAX_MR, kernels_t
 
-from kuiper._kernels._pack import aligned_empty, n_panels, pack_panels
+from kuiper._kernels._pack import aligned_empty, n_panels
 
 cdef enum:
     FREQUENCIES = 36
     OUT = 4                      # a tile is OUT x OUT outputs
 
-# G of the filter transform U = G g G', from the same source as the other two matrices.
-G = np.array([[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]]) / 24.0
+cdef inline void filter_transform(double a, double b, double c, double* o) noexcept nogil:
+    """One column of G g, from the same source as the other two transforms; in float64, once."""
+    cdef double even = a + c
+    o[0] = a / 4
+    o[1] = -(even + b) / 6
+    o[2] = -(even - b) / 6
+    o[3] = a / 24 + b / 12 + c / 6
+    o[4] = a / 24 - b / 12 + c / 6
+    o[5] = c
 
 
-def pack_winograd(weight):
+def pack_winograd(const float[:, :, :, ::1] weight, int n_threads=1):
     """Transform and pack 3x3 filters.
 
     Parameters
     ----------
-    weight : numpy.ndarray, shape (out_channels, in_channels, 3, 3), float32
+    weight : array, shape (out_channels, in_channels, 3, 3), float32
+    n_threads : int
 
     Returns
     -------
     numpy.ndarray, shape (36, panels, 1 + in_channels, nr), float32
     """
-    out_channels, in_channels = weight.shape[:2]
-    # In float64 on blocks of filters: the transform is exact to float32, and memory stays small.
-    packed = aligned_empty((FREQUENCIES, n_panels(out_channels), 1 + in_channels, active().nr))
-    cdef Py_ssize_t f
-    u = np.empty((FREQUENCIES, out_channels, 1, in_channels), np.float32)
-    for start in range(0, out_channels, 64):
-        block = weight[start:start + 64].astype(np.float64)
-        half = np.tensordot(block, G, ([2], [1]))            # (o, c, v, i)
-        full = np.tensordot(half, G, ([2], [1]))             # (o, c, i, j)
-        u[:, start:start + 64, 0] = full.transpose(2, 3, 0, 1).reshape(
-            FREQUENCIES, block.shape[0], in_channels
+    cdef Py_ssize_t out_channels = weight.shape[0], in_channels = weight.shape[1]
+    cdef Py_ssize_t nr = active().nr, panels = n_panels(out_channels), panel
+    packed = aligned_empty((FREQUENCIES, panels, 1 + in_channels, nr))
+    cdef float[:, :, :, ::1] out = packed
+    for panel in prange(panels, nogil=True, num_threads=n_threads, schedule="static"):
+        pack_filters(
+            &weight[panel * nr, 0, 0, 0], min(nr, out_channels - panel * nr), in_channels, nr,
+            &out[0, panel, 0, 0], panels * (1 + in_channels) * nr,
         )
-    for f in range(FREQUENCIES):
-        packed[f] = pack_panels(u[f], None)
     return packed
+
+
+cdef void pack_filters(
+    const float* weight, Py_ssize_t count, Py_ssize_t in_channels, Py_ssize_t nr, float* panel,
+    Py_ssize_t stride,
+) noexcept nogil:
+    """Fill one panel of every frequency; panels of two frequencies are `stride` apart."""
+    cdef double[6][3] half
+    cdef double[6] o
+    cdef Py_ssize_t c, j
+    cdef const float* g
+    cdef int i, k
+    for i in range(FREQUENCIES):
+        memset(panel + i * stride, 0, (1 + in_channels) * nr * sizeof(float))
+    for c in range(in_channels):
+        panel += nr
+        for j in range(count):
+            g = weight + (j * in_channels + c) * 9
+            for i in range(3):
+                filter_transform(g[i], g[3 + i], g[6 + i], &o[0])
+                for k in range(6):
+                    half[k][i] = o[k]
+            for i in range(6):
+                filter_transform(half[i][0], half[i][1], half[i][2], &o[0])
+                for k in range(6):
+                    panel[(6 * i + k) * stride + j] = <float> o[k]
 
 
 cdef struct winograd_t:

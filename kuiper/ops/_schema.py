@@ -405,14 +405,14 @@ def _place_positional(operator, arguments, positional, values, found, faults) ->
     if variadic is not None:
         found[variadic.name] = [_known(values, operand) for operand in positional]
         return
+    still_open = [
+        a for a in arguments if a.name not in found and operator.params.get(a.name) is not False
+    ]
     if operator.type.startswith("nn."):
         # A module whose weight is shared carries it as an extra first input as well.
-        surplus = len(positional) - sum(
-            isinstance(a, Tensor) and a.name not in found for a in arguments
-        )
+        surplus = len(positional) - sum(isinstance(a, Tensor) for a in still_open)
         if surplus > 0:
             positional = positional[surplus:]
-    still_open = [a for a in arguments if a.name not in found]
     # A tensor argument comes first; numbers that were not literal follow in their own order.
     still_open.sort(key=lambda a: not isinstance(a, Tensor))
     for operand in positional:

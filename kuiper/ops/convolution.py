@@ -13,7 +13,7 @@ from kuiper.ops._schema import Int, Ints, Str, Tensor
 
 __all__ = ["Conv", "ConvTranspose"]
 
-# Up to this many input channels a tap is too short a loop: loops run along rows of the filter instead.
+# Up to this many input channels a tap is too short a loop; it runs along filter rows instead.
 SHALLOW_CHANNELS = 8
 
 # Per core, of machines that kuiper meets; used in estimates only.
@@ -49,7 +49,9 @@ class _Geometry:
             # The odd one goes to the far side, as in PyTorch.
             totals = [
                 d * (k - 1)
-                for d, k in zip(self.dilation[2 - spatial :], self.kernel[2 - spatial :], strict=True)
+                for d, k in zip(
+                    self.dilation[2 - spatial :], self.kernel[2 - spatial :], strict=True
+                )
             ]
             sides = [(total // 2, total - total // 2) for total in totals]
         elif len(a.padding) == 2 * spatial:
@@ -140,7 +142,7 @@ class _Filters:
         self.is_constant = all(v is None or v.constant is not None for v in (a.weight, a.bias))
 
     def weight(self) -> np.ndarray:
-        return np.asarray(self._weight.constant, np.float32).reshape(self.shape)
+        return np.ascontiguousarray(self._weight.constant, np.float32).reshape(self.shape)
 
     def bias(self) -> np.ndarray | None:
         return None if self._bias is None else np.asarray(self._bias.constant, np.float32)
@@ -232,7 +234,8 @@ class Conv(Record):
             x = b.channels_last(x)
             phases = [(0, 0, *size, taps, 0)]
             packed = b.packed(
-                "conv", lambda: _pack_groups([filters.weight()], filters.bias(), a.groups)
+                "conv",
+                lambda: _pack_groups([filters.weight()], filters.bias(), a.groups, b.n_threads),
             )
             step = _implicit(
                 b, x, image, packed, phases, geometry.stride, (1, 1), a.groups, in_channels,
@@ -286,7 +289,7 @@ def _finish(b, y, image) -> None:
     b.alias(image.with_layout([image.shape[d] for d in keep], [image.strides[d] for d in keep]))
 
 
-def _pack_groups(weights, bias, groups: int) -> np.ndarray:
+def _pack_groups(weights, bias, groups: int, n_threads: int) -> np.ndarray:
     """Pack the filters of each phase and group, one after the other."""
     parts = []
     for weight in weights:  # (out, in / groups, kh, kw) of one phase
@@ -295,7 +298,7 @@ def _pack_groups(weights, bias, groups: int) -> np.ndarray:
             filters = weight[g * out : (g + 1) * out]
             by_tap = filters.reshape(out, filters.shape[1], -1).transpose(0, 2, 1)
             part = None if bias is None else np.ascontiguousarray(bias[g * out : (g + 1) * out])
-            parts.append(_pack.pack_panels(by_tap, part).reshape(-1))
+            parts.append(_pack.pack_panels(by_tap, part, n_threads).reshape(-1))
     if len(parts) == 1:
         return parts[0]
     packed = _pack.aligned_empty((sum(part.size for part in parts),))
@@ -338,12 +341,12 @@ def _pack_at_run_time(b, a, filters, groups: int, tap_lists, by_column: bool):
     return packed, offsets
 
 
-def _implicit(b, x, image, packed, phases, in_step, out_step, groups, in_channels, out_channels, post):
+def _implicit(
+    b, x, image, packed, phases, in_step, out_step, groups, in_channels, out_channels, post
+):
     window = conv.Window(x, image, in_step, out_step, phases)
     scratch = b.scratch(8 * _dispatch.tile()[0] * window.max_taps)
-    return conv.ConvStep(
-        x, packed, image, window, groups, in_channels, out_channels, scratch, post
-    )
+    return conv.ConvStep(x, packed, image, window, groups, in_channels, out_channels, scratch, post)
 
 
 def _depthwise(b, x, image, filters, taps, geometry, size, post):
@@ -420,7 +423,7 @@ def _winograd(b, x, image, filters, padding, post):
     x = b.channels_last(x)
     n, out_channels, height, width = image.shape
     in_channels = x.shape[1]
-    weight = b.packed("winograd", lambda: winograd.pack_winograd(filters.weight()))
+    weight = b.packed("winograd", lambda: winograd.pack_winograd(filters.weight(), b.n_threads))
     bias = filters.bias()
     bias = b.constant(np.zeros(out_channels, np.float32) if bias is None else bias)
     tiles = -(-height // 4) * -(-width // 4) * n
@@ -511,7 +514,7 @@ class ConvTranspose(Record):
                 else forward[:, :, :0, 0]
                 for taps in tap_lists
             ]
-            return _pack_groups(parts, filters.bias(), groups)
+            return _pack_groups(parts, filters.bias(), groups, b.n_threads)
 
         if filters.is_constant:
             packed = b.packed("conv_transpose", pack)
@@ -559,7 +562,13 @@ def _phases(geometry: _Geometry, extents):
     for first_h, height, taps_h in per_axis[0]:
         for first_w, width, taps_w in per_axis[1]:
             phases.append(
-                (first_h, first_w, height, width, [(dy, dx) for _, dy in taps_h for _, dx in taps_w])
+                (
+                    first_h,
+                    first_w,
+                    height,
+                    width,
+                    [(dy, dx) for _, dy in taps_h for _, dx in taps_w],
+                )
             )
             tap_lists.append([(u, v) for u, _ in taps_h for v, _ in taps_w])
     return phases, tap_lists

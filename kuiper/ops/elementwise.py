@@ -136,5 +136,3 @@ def add_in_place(b, rows: Value, bias: Value) -> None:
     tree = Call("add", [Ref(0), Ref(1)])
     program = fold(tree, [rows, bias])
     b.step(elementwise.ElementwiseStep(program, [rows, bias.expand(rows.shape)], rows))
-
-

@@ -47,7 +47,9 @@ class Linear(Record):
         for name, got in (("in_features", in_features), ("out_features", out_features)):
             said = getattr(a, name)
             if said is not None and said != got:
-                raise ShapeError(f"'{name}' is {said}, but 'weight' {a.weight.shape} makes it {got}")
+                raise ShapeError(
+                    f"'{name}' is {said}, but 'weight' {a.weight.shape} makes it {got}"
+                )
         if a.bias is not None and a.bias.shape != (out_features,):
             raise ShapeError(f"'bias' has shape {a.bias.shape}, expected ({out_features},)")
         if a.input.rank < 1 or a.input.shape[-1] != in_features:
@@ -71,7 +73,7 @@ class Linear(Record):
         def pack() -> np.ndarray:
             weight = np.asarray(a.weight.constant, np.float32)
             bias = None if a.bias is None else np.asarray(a.bias.constant, np.float32)
-            return _pack.pack_panels(weight[:, np.newaxis, :], bias)
+            return _pack.pack_panels(weight[:, np.newaxis, :], bias, b.n_threads)
 
         b.step(linear.LinearStep(x, b.packed("linear", pack), rows, make_post(b, residual)))
 
@@ -141,10 +143,7 @@ def _product(b, x: Value, y: Value, out: Value) -> None:
     batch = out.shape[:-2]
     x = x.expand((*batch, *x.shape[-2:]))
     y = y.expand((*batch, *y.shape[-2:]))
-    if (
-        all(s == 0 or n == 1 for s, n in zip(y.strides[:-2], batch, strict=True))
-        and y.rank > 2
-    ):
+    if all(s == 0 or n == 1 for s, n in zip(y.strides[:-2], batch, strict=True)) and y.rank > 2:
         # One matrix for the whole batch: the rows of all batches are one tall matrix.
         tall = x.reshape((math.prod(batch) * x.shape[-2], x.shape[-1]))
         flat = out.reshape((math.prod(batch) * out.shape[-2], out.shape[-1]))
@@ -177,5 +176,3 @@ def _merge_batch(x: Value, y: Value, out: Value):
             ]
         axis -= 1
     return values
-
-

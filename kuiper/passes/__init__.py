@@ -8,10 +8,10 @@
     fuse_*         a step over memory disappears into its neighbour
     free_*         what the export froze becomes variable again; runs once, when a model is loaded
 
-A pass is a function ``f(graph, specs)``: it changes the graph in place and keeps `specs`, the shapes
-and dtypes of all operands for the sizes at hand, up to date for operands that it adds.  Passes run
-in the order of :data:`PASSES`, once per plan, so they may rely on the actual shapes.  With
-``KUIPER_DEBUG=1`` the graph is verified after each.
+A pass is a function ``f(graph, specs)``: it changes the graph in place and keeps `specs`, the
+shapes and dtypes of all operands for the sizes at hand, up to date for operands that it adds.
+Passes run in the order of :data:`PASSES`, once per plan, so they may rely on the actual shapes.
+With ``KUIPER_DEBUG=1`` the graph is verified after each.
 """
 
 from __future__ import annotations

@@ -10,11 +10,25 @@ __all__ = ["eliminate_dead", "eliminate_identity"]
 
 # At inference these hand their first input on.
 IDENTITIES = frozenset(
-    """
-    nn.Dropout nn.Dropout1d nn.Dropout2d nn.Dropout3d nn.AlphaDropout nn.FeatureAlphaDropout
-    F.dropout F.dropout1d F.dropout2d F.dropout3d F.alpha_dropout F.feature_alpha_dropout
-    nn.Identity Tensor.contiguous torch.clone Tensor.clone Tensor.detach
-    """.split()
+    [
+        "nn.Dropout",
+        "nn.Dropout1d",
+        "nn.Dropout2d",
+        "nn.Dropout3d",
+        "nn.AlphaDropout",
+        "nn.FeatureAlphaDropout",
+        "F.dropout",
+        "F.dropout1d",
+        "F.dropout2d",
+        "F.dropout3d",
+        "F.alpha_dropout",
+        "F.feature_alpha_dropout",
+        "nn.Identity",
+        "Tensor.contiguous",
+        "torch.clone",
+        "Tensor.clone",
+        "Tensor.detach",
+    ]
 )
 
 

@@ -5,8 +5,8 @@ Behind a convolution that nothing else reads it disappears into the weights::
     y = (conv(x, w) + b - mean) * scale + bias,  scale = weight / sqrt(var + eps)
       = conv(x, w * scale) + (b - mean) * scale + bias
 
-Anywhere else (pre-activation networks) it becomes arithmetic with constants, which later passes fuse
-with what follows::
+Anywhere else (pre-activation networks) it becomes arithmetic with constants, which later passes
+fuse with what follows::
 
     nn.BatchNorm2d bn 1 1 x y   ->   pnnx.Expression bn 3 1 x s t y expr=add(mul(@0,@1),@2)
 """

@@ -1,12 +1,13 @@
 """Reshapes that froze the batch at export copy it instead, so the model takes any batch.
 
 With a single ``inputshape`` pnnx writes every target of a reshape as the traced numbers, the batch
-included. Where the numbers behind the first have the same product before and after, the first axis is
-carried over unchanged, whatever it is::
+included. Where the numbers behind the first have the same product before and after, the first axis
+is carried over unchanged, whatever it is::
 
     Tensor.reshape r 1 1 x y shape=(1,1280) #x=(1,1280,1,1)f32   ->   shape=(0,1280)
 
-(A zero copies the extent of the input.)  A reshape that mixes the batch with other axes stays as it is.
+(A zero copies the extent of the input.)  A reshape that mixes the batch with other axes stays as
+it is.
 """
 
 from __future__ import annotations

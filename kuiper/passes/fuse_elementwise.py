@@ -86,5 +86,3 @@ def _become(graph: Graph, op: Operator, tree: Node, operands: Sequence[Operand])
     op.type = "pnnx.Expression"
     op.params = {"expr": tree}
     graph.set_inputs(op, operands)
-
-

@@ -28,7 +28,12 @@ def fuse_pad(graph: Graph, specs: dict[Operand, Any]) -> None:
             continue
         sides = _zero_sides(op, specs)
         conv = only_reader(op.outputs[0])
-        if sides is None or conv is None or conv.type != "nn.Conv2d" or conv.inputs[0] is not op.outputs[0]:
+        if (
+            sides is None
+            or conv is None
+            or conv.type != "nn.Conv2d"
+            or conv.inputs[0] is not op.outputs[0]
+        ):
             continue
         if conv.params.get("padding_mode", "zeros") != "zeros":
             continue

@@ -57,7 +57,5 @@ def _can_take_sum(operand: Operand, op: Operator) -> bool:
         return False
     rule = find_record(producer.type)
     return (
-        rule is not None
-        and rule.post_ops
-        and all(post.type != "add" for post in producer.post_ops)
+        rule is not None and rule.post_ops and all(post.type != "add" for post in producer.post_ops)
     )

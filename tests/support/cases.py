@@ -24,10 +24,20 @@ from typing import Any
 
 import numpy as np
 
+from ..reference import read_graph, run_graph
 from .compare import assert_close
 from .noise import integers, uniform
 
-__all__ = ["DATA", "SAMPLE", "Case", "Golden", "InputSpec", "load_cases", "sample_positions"]
+__all__ = [
+    "DATA",
+    "SAMPLE",
+    "Case",
+    "Golden",
+    "InputSpec",
+    "load_cases",
+    "reference_outputs",
+    "sample_positions",
+]
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 
@@ -133,6 +143,12 @@ class Case:
     def goldens(self) -> tuple[Golden, ...]:
         return tuple(self._goldens())
 
+    @cached_property
+    def reference(self) -> list[np.ndarray]:
+        """What the numpy references make of the inputs, in float64."""
+        frozen = self.index.get("frozen_batch", False)
+        return reference_outputs(self.param, self.bin, self.inputs, frozen)
+
     def assert_matches(self, outputs: Sequence[np.ndarray], rtol: float | None = None) -> None:
         """Compare outputs with PyTorch's."""
         __tracebackhide__ = True
@@ -165,6 +181,21 @@ class Case:
             size = int(np.prod(shape))
             positions = None if values.size == size else sample_positions(size)
             yield Golden(shape, positions, values)
+
+
+def reference_outputs(
+    param: bytes, archive: bytes, inputs: Sequence[np.ndarray], frozen_batch: bool = False
+) -> list[np.ndarray]:
+    """Evaluate a graph with the numpy references.
+
+    With `frozen_batch` the graph names the batch of 1 with which it was exported, so it is
+    evaluated image by image.
+    """
+    graph = read_graph(param, archive)
+    if not frozen_batch:
+        return run_graph(graph, inputs)
+    images = [[x[i : i + 1] for x in inputs] for i in range(len(inputs[0]))]
+    return [np.concatenate(ys) for ys in zip(*(run_graph(graph, i) for i in images), strict=True)]
 
 
 def _frozen(value):
