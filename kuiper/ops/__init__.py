@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from kuiper.ops import (  # noqa: F401
     activation,
+    attention,
     batch_norm,
     convolution,
     elementwise,

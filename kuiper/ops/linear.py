@@ -16,7 +16,7 @@ from kuiper.ops._schema import Int, Tensor
 __all__ = ["Linear", "Matmul"]
 
 
-def _rows(b, value: Value) -> Value:
+def as_rows(b, value: Value) -> Value:
     """View (..., k) as rows of adjacent elements, equally far apart; copies where it must."""
     if value.shape[-1] == 1 or value.strides[-1] == 1:
         rows = value.reshape((math.prod(value.shape[:-1]), value.shape[-1]))
@@ -60,12 +60,12 @@ class Linear(Record):
 
     @staticmethod
     def bind(a, b):
-        x = _rows(b, a.input)
+        x = as_rows(b, a.input)
         y = b.output()
         rows = y.reshape((x.shape[0], a.weight.shape[0]))
         residual = residual_value(b)
         if residual is not None:
-            residual = _rows(b, residual)
+            residual = as_rows(b, residual)
         b.step(linear.LinearStep(x, _panels(a, b), rows, make_post(b, residual)))
 
 
