@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 from kuiper.expression.tree import Call, List, Literal, Node, Ref
 
@@ -25,6 +24,11 @@ def _style(node: Node) -> tuple[str, str]:
 
 def _label(node: Node, names: Sequence[str] | None) -> str:
     return names[node.index] if names is not None and isinstance(node, Ref) else node.text
+
+
+def _escaped(text: str) -> str:
+    # html.escape would do, but importing it costs more than all of this module.
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _numbered(tree: Node) -> list[tuple[Node, int | None]]:
@@ -128,7 +132,7 @@ def to_svg(tree: Node, names: Sequence[str] | None = None) -> str:
         )
         parts.append(
             f'<text x="{centres[number]:.1f}" y="{tops[number] + 17}">'
-            f"{escape(labels[number])}</text>"
+            f"{_escaped(labels[number])}</text>"
         )
     return "\n".join([*parts, "</svg>"])
 
