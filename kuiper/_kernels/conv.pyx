@@ -203,6 +203,10 @@ cdef inline Py_ssize_t output_pixel(
 
 # -- implicit GEMM -----------------------------------------------------------------------------
 
+cdef enum:
+    POST_COLUMNS = 256
+
+
 cdef struct conv_t:
     const kernels_t* kernels
     const window_t* window
@@ -283,7 +287,7 @@ cdef void conv_run(
     cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr
     cdef Py_ssize_t panels = (p.out_channels + nr - 1) // nr
     cdef Py_ssize_t f, q, stop, run, n_runs, per_run, tiles, tile, panel, group, depth
-    cdef Py_ssize_t start, m, n, at_tile, at_group, pixel, ldy, ldr
+    cdef Py_ssize_t start, m, n, at_tile, at_group, pixel, ldy, ldr, pending = 0
     cdef float* y_tile
     cdef const float* r_tile
     if p.post.has_residual:
@@ -330,8 +334,15 @@ cdef void conv_run(
                 y_tile, ldy, n,
                 r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
             )
-            post_tile(&p.post, m, n, y_tile, ldy, r_tile, ldr)
             q += 1
+            # Post-ops take several panels at once: their rows are longer, and still in the cache.
+            pending += n
+            if p.panel_major or q == stop or panel + 1 == panels or pending >= POST_COLUMNS:
+                n -= pending
+                post_tile(
+                    &p.post, m, pending, y_tile + n, ldy, r_tile + n if r_tile != NULL else NULL, ldr
+                )
+                pending = 0
 
 
 # -- few input channels ------------------------------------------------------------------------

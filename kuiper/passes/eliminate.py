@@ -9,6 +9,7 @@ from kuiper.ops import find_record
 
 __all__ = ["eliminate_dead", "eliminate_identity"]
 
+
 def eliminate_identity(graph: Graph, specs: dict[Operand, Any]) -> None:
     """Let the readers of an identity read its input; outputs of the model keep their names."""
     for op in graph:
