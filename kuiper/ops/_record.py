@@ -41,6 +41,8 @@ class Record:
         first input) or ``"view"``.
     post_ops : bool
         Whether `bind` honours ``operator.post_ops``.
+    identity : bool
+        Whether the operator hands its first input on; a pass takes it out.
     replaceable : bool
         Whether another record may take its types over: those of users, who define one again.
     """
@@ -49,6 +51,7 @@ class Record:
     activation: Callable | None = None
     layout = "contiguous"
     post_ops = False
+    identity = False
     replaceable = False
     types: tuple[str, ...] = ()
 
