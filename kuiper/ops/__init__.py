@@ -17,6 +17,7 @@ from __future__ import annotations
 from kuiper.ops import (  # noqa: F401
     activation,
     batch_norm,
+    comparison,
     convolution,
     elementwise,
     graph,

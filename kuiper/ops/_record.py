@@ -41,12 +41,15 @@ class Record:
         first input) or ``"view"``.
     post_ops : bool
         Whether `bind` honours ``operator.post_ops``.
+    runs_in_numpy : bool
+        Whether it is a call of numpy between the compiled steps.
     """
 
     arguments: tuple[Argument, ...] = ()
     activation: Callable | None = None
     layout = "contiguous"
     post_ops = False
+    runs_in_numpy = False
     types: tuple[str, ...] = ()
 
     infer: Callable[[Any], Any]

@@ -12,6 +12,7 @@ PyTorch's documentation, and nothing in here may import kuiper.
 
 from . import (
     activation,
+    comparison,
     convolution,
     expression,
     linear,
@@ -31,6 +32,7 @@ __all__ = [
     "REFERENCES",
     "Node",
     "activation",
+    "comparison",
     "convolution",
     "expression",
     "linear",
