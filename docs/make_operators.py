@@ -1,40 +1,64 @@
-"""Write docs/operators.md from the operator records: ``python docs/make_operators.py``."""
+"""Write docs/operators.md from the operator records of the installed kuiper.
+
+python docs/make_operators.py
+"""
 
 from __future__ import annotations
 
-import sys
+import inspect
 from pathlib import Path
 
-from kuiper.ops import find_record, registered_types
+import kuiper
+from kuiper.ops._record import Record, find_record
 
-HEADER = """# Supported operators
+PAGE = Path(__file__).with_name("operators.md")
 
-Made from the records in `kuiper/ops/` by `python docs/make_operators.py`; the names are those of
-PyTorch as pnnx writes them. An argument may come as a parameter, as an input or, for modules, as an
-attribute; `=` gives the default where it may be missing.
+HEAD = """\
+# Operators
 
+What `kuiper.supported_operators()` lists: {count} names for {records} operators, by family, and
+`pnnx.Input` and `pnnx.Output`, which mark the ends of a graph. Names in one row are spellings of
+the same operator. Arguments and defaults are PyTorch's; where a module and a function differ (a
+weight is an attribute here and an input there), either will do. An argument without a default is
+required. Where numpy is named first, the operator is a call of numpy between the compiled steps.
+
+This page is written by `docs/make_operators.py` from the records in `kuiper/ops/`; do not edit it.
 """
 
 
-def markdown() -> str:
-    """Return the page: one section per file of records, one row per record."""
-    families: dict[str, list] = {}
-    for rule in dict.fromkeys(find_record(name) for name in registered_types()):
-        families.setdefault(rule.__module__.rpartition(".")[2], []).append(rule)
-    lines = [HEADER + f"{len(registered_types())} types.\n"]
-    for family in sorted(families):
-        lines.append(f"\n## {family.replace('_', ' ')}\n")
-        lines.append("| types | arguments | |")
-        lines.append("|---|---|---|")
-        for rule in sorted(families[family], key=lambda r: r.types):
-            types = "<br>".join(f"`{name}`" for name in rule.types)
-            arguments = ", ".join(map(repr, rule.arguments)).replace("|", "\\|") or "none"
-            summary = (rule.__doc__ or "").strip().splitlines()[0].replace("|", "\\|")
-            lines.append(f"| {types} | {arguments} | {summary} |")
-    return "\n".join(lines) + "\n"
+def records() -> list[type[Record]]:
+    """Return every record once, by family and name."""
+    found = {find_record(name) for name in kuiper.supported_operators()} - {None}
+    # Operators that a user added are not the package's.
+    own = [record for record in found if record.__module__.startswith("kuiper.ops.")]
+    return sorted(own, key=lambda record: (record.__module__, record.types[0].lower()))
+
+
+def row(record: type[Record]) -> str:
+    """Return a record's row of the table."""
+    names = ", ".join(f"`{name}`" for name in record.types)
+    arguments = ", ".join(f"`{argument!r}`" for argument in record.arguments)
+    summary = (inspect.getdoc(record) or "").partition("\n\n")[0].replace("\n", " ")
+    if record.runs_in_numpy:
+        summary = f"*numpy:* {summary}"
+    cells = [cell.replace("|", "\\|") for cell in (names, arguments, summary)]
+    return f"| {cells[0]} | {cells[1]} | {cells[2]} |"
+
+
+def page() -> str:
+    """Return the text of operators.md."""
+    lines = []
+    family = None
+    for record in records():
+        if record.__module__ != family:
+            family = record.__module__
+            title = (inspect.getmodule(record).__doc__ or family).partition("\n")[0].rstrip(".")
+            lines += ["", f"## {title}", "", "| names | arguments | |", "|---|---|---|"]
+        lines.append(row(record))
+    count = sum(len(record.types) for record in records())
+    return HEAD.format(count=count, records=len(records())) + "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    target = Path(__file__).with_name("operators.md")
-    target.write_text(markdown(), encoding="utf-8")
-    sys.stdout.write(f"{target}: {len(registered_types())} types\n")
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"{PAGE}: {len(records())} operators")

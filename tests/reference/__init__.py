@@ -12,7 +12,11 @@ PyTorch's documentation, and nothing in here may import kuiper.
 
 from . import (
     activation,
+<<<<<<< HEAD
     attention,
+=======
+    comparison,
+>>>>>>> hostops
     convolution,
     expression,
     linear,
@@ -32,7 +36,11 @@ __all__ = [
     "REFERENCES",
     "Node",
     "activation",
+<<<<<<< HEAD
     "attention",
+=======
+    "comparison",
+>>>>>>> hostops
     "convolution",
     "expression",
     "linear",

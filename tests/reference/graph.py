@@ -29,6 +29,7 @@ _DTYPES = {
     "i64": "<i8",
     "u8": "u1",
     "bool": "?",
+    "c64": "<c8",
 }
 
 _MAY_DROP_LAST = ("torch.max", "torch.min", "nn.MultiheadAttention")
