@@ -41,27 +41,21 @@ class Record:
         first input) or ``"view"``.
     post_ops : bool
         Whether `bind` honours ``operator.post_ops``.
-<<<<<<< HEAD
     identity : bool
         Whether the operator hands its first input on; a pass takes it out.
     replaceable : bool
         Whether another record may take its types over: those of users, who define one again.
-=======
     runs_in_numpy : bool
         Whether it is a call of numpy between the compiled steps.
->>>>>>> hostops
     """
 
     arguments: tuple[Argument, ...] = ()
     activation: Callable | None = None
     layout = "contiguous"
     post_ops = False
-<<<<<<< HEAD
     identity = False
     replaceable = False
-=======
     runs_in_numpy = False
->>>>>>> hostops
     types: tuple[str, ...] = ()
 
     infer: Callable[[Any], Any]

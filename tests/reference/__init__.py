@@ -12,11 +12,8 @@ PyTorch's documentation, and nothing in here may import kuiper.
 
 from . import (
     activation,
-<<<<<<< HEAD
     attention,
-=======
     comparison,
->>>>>>> hostops
     convolution,
     expression,
     linear,
@@ -36,11 +33,8 @@ __all__ = [
     "REFERENCES",
     "Node",
     "activation",
-<<<<<<< HEAD
     "attention",
-=======
     "comparison",
->>>>>>> hostops
     "convolution",
     "expression",
     "linear",
