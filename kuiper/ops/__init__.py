@@ -18,6 +18,7 @@ from kuiper.ops import (  # noqa: F401
     activation,
     attention,
     batch_norm,
+    comparison,
     convolution,
     elementwise,
     graph,

@@ -45,6 +45,8 @@ class Record:
         Whether the operator hands its first input on; a pass takes it out.
     replaceable : bool
         Whether another record may take its types over: those of users, who define one again.
+    runs_in_numpy : bool
+        Whether it is a call of numpy between the compiled steps.
     """
 
     arguments: tuple[Argument, ...] = ()
@@ -53,6 +55,7 @@ class Record:
     post_ops = False
     identity = False
     replaceable = False
+    runs_in_numpy = False
     types: tuple[str, ...] = ()
 
     infer: Callable[[Any], Any]

@@ -13,6 +13,7 @@ PyTorch's documentation, and nothing in here may import kuiper.
 from . import (
     activation,
     attention,
+    comparison,
     convolution,
     expression,
     linear,
@@ -34,6 +35,7 @@ __all__ = [
     "Node",
     "activation",
     "attention",
+    "comparison",
     "convolution",
     "expression",
     "linear",

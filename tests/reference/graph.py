@@ -29,6 +29,7 @@ _DTYPES = {
     "i64": "<i8",
     "u8": "u1",
     "bool": "?",
+    "c64": "<c8",
 }
 
 # Modules of which a file has only those outputs that something reads, in any order.
