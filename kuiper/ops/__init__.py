@@ -21,10 +21,13 @@ from kuiper.ops import (  # noqa: F401
     elementwise,
     graph,
     linear,
+    normalization,
     padding,
     pooling,
+    reduce,
     resize,
     shape,
+    softmax,
 )
 from kuiper.ops._record import Record, find_record, record, registered_types
 
