@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import warnings
 
 from kuiper.errors import InputError
 
@@ -22,8 +23,8 @@ def get_num_threads() -> int:
 
     The first of: the value of :func:`set_num_threads`; ``KUIPER_NUM_THREADS``;
     ``OMP_NUM_THREADS``; the processors this process may run on, within the CPU quota of its
-    container.  In a process that was forked after a parallel run it is 1, because the threads of
-    an OpenMP runtime do not survive a fork; start workers with ``spawn`` to have more.
+    container.  In a forked process it is 1, because the threads of an OpenMP runtime do not survive
+    a fork; start workers with ``spawn`` to have more.
     """
     global _chosen
     if _forked:
@@ -40,17 +41,29 @@ def set_num_threads(n: int) -> None:
     Parameters
     ----------
     n : int
-        At least 1.
+        From 1 to 256.
 
     Raises
     ------
     InputError
-        If `n` is no positive integer.
+        If `n` is no such integer.
+
+    Warns
+    -----
+    RuntimeWarning
+        In a forked process, which keeps to one thread; see :func:`get_num_threads`.
     """
     global _chosen
     if isinstance(n, bool) or not hasattr(n, "__index__") or not 1 <= n <= MAX_THREADS:
         raise InputError(
             f"the number of threads is {n!r}, expected an integer from 1 to {MAX_THREADS}"
+        )
+    if _forked and n > 1:
+        warnings.warn(
+            "this process was forked, so kuiper runs one thread in it; start workers with the "
+            "'spawn' method to have more",
+            RuntimeWarning,
+            stacklevel=2,
         )
     with _lock:
         _chosen = int(n)
@@ -65,13 +78,24 @@ def default_num_threads(environ=None, cgroup_root: str = "/sys/fs/cgroup") -> in
         Environment variables, by default those of the process.
     cgroup_root : str
         Where the container's limits are found.
+
+    Raises
+    ------
+    InputError
+        If ``KUIPER_NUM_THREADS`` is set to something else than a number of threads.
     """
     environ = os.environ if environ is None else environ
-    for variable in ("KUIPER_NUM_THREADS", "OMP_NUM_THREADS"):
-        # OMP_NUM_THREADS may be a list, one number per nesting level.
-        text = environ.get(variable, "").split(",")[0].strip()
-        if text.isdigit() and int(text) > 0:
-            return min(int(text), MAX_THREADS)
+    own = environ.get("KUIPER_NUM_THREADS", "").strip()
+    if own:
+        if not own.isdecimal() or not 1 <= int(own) <= MAX_THREADS:
+            raise InputError(
+                f"KUIPER_NUM_THREADS is {own!r}, expected an integer from 1 to {MAX_THREADS}"
+            )
+        return int(own)
+    # OMP_NUM_THREADS may be a list, one number per nesting level.
+    shared = environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if shared.isdecimal() and int(shared) > 0:
+        return min(int(shared), MAX_THREADS)
     try:
         count = len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux

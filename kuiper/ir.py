@@ -291,11 +291,18 @@ class Graph:
     ``pnnx.Input`` operators have one output and no input, ``pnnx.Output`` the reverse.
     Iteration yields the operators in the order of insertion, which files keep topological;
     :meth:`topological_order` computes such an order for any graph.
+
+    Attributes
+    ----------
+    derived : dict
+        Attributes that passes computed from others.  Copies of a graph share it, so that what is
+        made of a weight is made once, however many plans the graph is copied for.
     """
 
     def __init__(self) -> None:
         self._operators: dict[str, Operator] = {}
         self._operands: dict[str, Operand] = {}
+        self.derived: dict[tuple, Any] = {}
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -509,6 +516,7 @@ class Graph:
     def copy(self) -> Graph:
         """Return an independent graph that shares the attributes' bytes."""
         other = Graph()
+        other.derived = self.derived
         for operand in self._operands.values():
             other.add_operand(operand.name, operand.shape, operand.dtype)
         for operator in self._operators.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +13,12 @@ import numpy as np
 from kuiper import _threads
 from kuiper._dtypes import DTYPES
 from kuiper._kernels import _dispatch
-from kuiper._value import TensorSpec
+from kuiper._value import TensorSpec, Value
 from kuiper._version import __version__
-from kuiper.errors import InputError, OperatorError, UnsupportedOperatorError
+from kuiper.errors import InputError, ShapeError, UnsupportedOperatorError
 from kuiper.ir import Graph, Operand
 from kuiper.ops import Record, find_record, record, registered_types
-from kuiper.ops._schema import Any_, Tensors, attribute_spec, resolve
+from kuiper.ops._schema import Any_, Host, Tensors, attribute_spec, resolve
 from kuiper.passes import free_batch, optimize
 from kuiper.plan import Plan, infer_specs, leaf_operands, make_plan
 from kuiper.pnnx import load_graph, save_graph
@@ -128,9 +129,9 @@ def operator(type: str, n_outputs: int = 1) -> Callable:
     -------
     callable
         A decorator for a function ``f(*arrays, **params)`` that returns one array, or a tuple of
-        `n_outputs`.  `params` are the literal parameters and the attributes of the operator.  The
-        function is also called once per set of shapes on arrays of zeros, to learn what it
-        returns.
+        `n_outputs`.  `params` are the literal parameters, the attributes and the inputs with a
+        keyword.  Arrays among the arguments must not be written to.  The function is also called
+        on arrays of zeros while a plan is made, to learn what it returns.
 
     Examples
     --------
@@ -144,30 +145,72 @@ def operator(type: str, n_outputs: int = 1) -> Callable:
         class Custom(Record):
             __doc__ = function.__doc__ or f"An operator of the user's own: {type}."
             arguments = (Tensors("inputs"), _Keywords())
+            replaceable = True
 
             @staticmethod
             def infer(a):
-                zeros = [np.zeros(s.shape, s.dtype) for s in a.inputs]
-                results = function(*zeros, **a.keywords)
+                call = _Call(function, a)
+                results = call(*call.examples())
                 results = results if isinstance(results, tuple) else (results,)
-                if len(results) != n_outputs:
-                    raise OperatorError(
-                        f"operator type {type!r}: its function returned {len(results)} arrays, "
-                        f"expected {n_outputs}"
+                if not len(results) == n_outputs == a.n_outputs:
+                    raise ShapeError(
+                        f"its function returned {len(results)} arrays, expected {n_outputs}; the "
+                        f"graph has {a.n_outputs} outputs"
                     )
                 results = [np.asarray(r) for r in results]
                 return tuple(TensorSpec(r.shape, r.dtype) for r in results)
 
             @staticmethod
             def bind(a, b):
-                keywords = a.keywords
                 outputs = [b.output(i) for i in range(a.n_outputs)]
-                b.python(lambda *arrays: function(*arrays, **keywords), a.inputs, outputs)
+                call = _Call(function, a)
+                b.python(call, call.tensors, outputs)
 
         record(type)(Custom)
         return function
 
     return register
+
+
+class _Call:
+    """A call of a user's function, some of whose arguments are tensors.
+
+    Parameters
+    ----------
+    function : callable
+    a : types.SimpleNamespace
+        `inputs` and `keywords`, with TensorSpec or Value for tensors.
+
+    Attributes
+    ----------
+    tensors : list of (TensorSpec or Value)
+        The tensors among the arguments, for which arrays come in when it is called.
+    """
+
+    def __init__(self, function: Callable, a):
+        self.function, self.inputs, self.keywords = function, a.inputs, a.keywords
+        arguments = (*a.inputs, *a.keywords.values())
+        self.tensors = [v for v in arguments if isinstance(v, TensorSpec | Value)]
+
+    def __call__(self, *arrays: np.ndarray):
+        given = iter(arrays)
+
+        def argument(value):
+            if isinstance(value, TensorSpec | Value):
+                return next(given)
+            return value.value if isinstance(value, Host) else value
+
+        return self.function(
+            *[argument(value) for value in self.inputs],
+            **{key: argument(value) for key, value in self.keywords.items()},
+        )
+
+    def examples(self) -> list[np.ndarray]:
+        """Return arrays to try the function on: zeros, or the values of constants."""
+        return [
+            np.zeros(t.shape, t.dtype) if t.constant is None else np.array(t.constant, t.dtype)
+            for t in self.tensors
+        ]
 
 
 class _Keywords(Any_):
@@ -308,7 +351,7 @@ class Model:
         """
         arrays = self._arrays(inputs)
         plan = self._plan(arrays)
-        outs = None if out is None else self._check_out(out, plan)
+        outs = None if out is None else self._check_out(out, plan, arrays)
         results = plan.run(arrays, outs)
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -320,12 +363,14 @@ class Model:
         inputs : array, sequence of arrays or mapping
             As for a call.
         names : sequence of str
-            Operands, or operators (then their outputs), by their names in the ``.param`` file.
+            Operands, or operators (then their outputs, for those of the graph what they return),
+            by their names in the ``.param`` file.
 
         Returns
         -------
         dict of str to numpy.ndarray
-            In the order of `names`; an operator with several outputs yields a tuple.
+            In the order of `names`; an operator with several outputs, or an operand that is a list
+            of tensors, yields a tuple.
         """
         arrays = self._arrays(inputs if isinstance(inputs, tuple | list) else (inputs,))
         wanted: dict[str, list[Operand]] = {}
@@ -334,18 +379,24 @@ class Model:
                 wanted[name] = [self.graph.operand(name)]
             else:
                 try:
-                    wanted[name] = list(self.graph.operator(name).outputs)
+                    op = self.graph.operator(name)
                 except KeyError as error:
                     raise InputError(f"nothing called '{name}' to trace: {error.args[0]}") from None
+                wanted[name] = list(op.outputs or op.inputs)
+        if not wanted:
+            return {}
         keep = tuple(dict.fromkeys(o.name for group in wanted.values() for o in group))
         plan = self._plan(arrays, keep)
-        results = dict(zip(keep, plan.run(arrays), strict=True))
-        return {
-            name: results[group[0].name]
-            if len(group) == 1
-            else tuple(results[o.name] for o in group)
-            for name, group in wanted.items()
+        results = iter(plan.run(arrays))
+        found = {
+            name: list(islice(results, count))
+            for name, count in zip(keep, plan.output_counts, strict=True)
         }
+        traced = {}
+        for name, group in wanted.items():
+            arrays = [array for operand in group for array in found[operand.name]]
+            traced[name] = arrays[0] if len(arrays) == 1 else tuple(arrays)
+        return traced
 
     def profile(self, *inputs, runs: int = 20) -> Profile:
         """Measure each step of a run.
@@ -425,25 +476,35 @@ class Model:
         return arrays
 
     def _by_name(self, mapping: Mapping) -> list:
-        aliases = {operand.producer.name: operand.name for operand in self._input_operands}
-        given = {aliases.get(name, name): value for name, value in mapping.items()}
         names = [operand.name for operand in self._input_operands]
-        unknown = [name for name in given if name not in names]
+        aliases = {operand.producer.name: operand.name for operand in self._input_operands}
+        given: dict[str, Any] = {}
+        unknown, twice = [], []
+        for key, value in mapping.items():
+            name = key if key in names else aliases.get(key)
+            if name is None:
+                unknown.append(key)
+            elif name in given:
+                twice.append(name)
+            else:
+                given[name] = value
         missing = [name for name in names if name not in given]
-        if unknown or missing:
+        faults = {"missing": missing, "unknown": unknown, "given twice": twice}
+        if any(faults.values()):
             raise InputError(
                 f"got inputs {sorted(map(str, mapping))}, expected {names}"
-                + (f"; missing: {missing}" if missing else "")
-                + (f"; unknown: {unknown}" if unknown else "")
+                + "".join(f"; {word}: {found}" for word, found in faults.items() if found)
             )
         return [given[name] for name in names]
 
-    @staticmethod
-    def _check_out(out, plan: Plan) -> list[np.ndarray]:
+    def _check_out(self, out, plan: Plan, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         outs = [out] if isinstance(out, np.ndarray) else list(out)
         if len(outs) != len(plan.outputs):
             raise InputError(f"got {len(outs)} arrays for results, expected {len(plan.outputs)}")
+        others = {f"input '{o.name}'": a for o, a in zip(self._input_operands, arrays, strict=True)}
         for number, (array, spec) in enumerate(zip(outs, plan.outputs, strict=True)):
+            if not isinstance(spec, TensorSpec):
+                spec = np.asarray(spec)
             if (
                 not isinstance(array, np.ndarray)
                 or array.shape != spec.shape
@@ -456,8 +517,17 @@ class Model:
                     f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else repr(array)
                 )
                 raise InputError(
-                    f"result {number}: got {got}, expected a writeable C-order array {spec}"
+                    f"result {number}: got {got}, expected a writeable C-order array "
+                    f"{spec.dtype} {spec.shape}"
                 )
+            for name, other in others.items():
+                # All of them lie without gaps, so their bounds tell.
+                if np.may_share_memory(array, other):
+                    raise InputError(
+                        f"result {number}: its array shares memory with {name}, which is read "
+                        "while results are written; pass another array"
+                    )
+            others[f"result {number}"] = array
         return outs
 
     def __reduce__(self):
@@ -540,7 +610,7 @@ def _input_error(info: TensorInfo, array: np.ndarray) -> InputError:
             f"{where}, expected {info.dtype}{_shape_text(info.shape)}; "
             f"pass x.astype(np.{info.dtype})"
         )
-    return InputError(f"{where}, expected rank {len(info.shape)}, like {_shape_text(info.shape)}")
+    return InputError(f"{where}, expected rank {len(info.shape)}, like{_shape_text(info.shape)}")
 
 
 def _info(operand: Operand) -> TensorInfo:

@@ -61,9 +61,17 @@ class PythonStep:
 
     def run(self, context: Context, n_threads: int) -> None:
         """Call the function on views of the context's memory and store what it returns."""
-        results = self.function(*(context.view(value) for value in self.inputs))
+        views = [context.view(value) for value in self.inputs]
+        for view in views:
+            view.flags.writeable = False  # others may read this memory, the caller's perhaps
+        results = self.function(*views)
         if not isinstance(results, tuple):
             results = (results,)
+        if len(results) != len(self.outputs):
+            raise OperatorError(
+                f"operator '{self.name}': its function returned {len(results)} arrays, "
+                f"expected {len(self.outputs)}"
+            )
         for value, result in zip(self.outputs, results, strict=True):
             result = np.asarray(result)
             if result.shape != value.shape:
@@ -83,16 +91,20 @@ class Plan:
     inputs : tuple of TensorSpec
     outputs : tuple
         A TensorSpec per output, or the value itself where it is known while planning.
+    output_counts : tuple of int
+        How many of them each operand stands for that the graph returns: one for a tensor, more for
+        a list of tensors.
     arena_bytes : int
     """
 
-    def __init__(self, steps, buffers, arena_bytes, inputs, outputs, n_threads):
+    def __init__(self, steps, buffers, arena_bytes, inputs, outputs, output_counts, n_threads):
         self.steps = tuple(steps)
         self.arena_bytes = arena_bytes
         self.n_threads = n_threads
         self.buffers = tuple(buffers)
         self.inputs = tuple(value.spec for value in inputs)
         self.outputs = tuple(value.spec if isinstance(value, Value) else value for value in outputs)
+        self.output_counts = tuple(output_counts)
         self._input_slots = tuple(value.slot for value in inputs)
         self._output_slots = tuple(
             value.slot if isinstance(value, Value) else None for value in outputs
@@ -133,13 +145,13 @@ class Plan:
             context.attach(slot, array)
         outputs = []
         for number, (slot, spec) in enumerate(zip(self._output_slots, self.outputs, strict=True)):
-            if slot is None:
-                outputs.append(np.asarray(spec))
-                continue
             array = None if outs is None else outs[number]
-            if array is None:
-                array = np.empty(spec.shape, spec.dtype)
-            context.attach(slot, array)
+            if slot is None:
+                array = np.array(spec) if array is None else array
+                array[...] = spec
+            else:
+                array = np.empty(spec.shape, spec.dtype) if array is None else array
+                context.attach(slot, array)
             outputs.append(array)
         return outputs
 
@@ -252,17 +264,17 @@ class _Planner:
     def plan(self) -> Plan:
         for operator in self.order:
             self.infer(operator)
-        output_operands = [
-            leaf for operand in self.graph.outputs for leaf in leaf_operands(operand)
-        ]
-        self.place_outputs(output_operands)
+        groups = [leaf_operands(operand) for operand in self.graph.outputs]
+        self.place_outputs([leaf for group in groups for leaf in group])
         self.place_concatenations()
         for operator in self.order:
             self.bind(operator)
-        outputs = self.finish_outputs()
+        finished = self.finish_outputs()
+        outputs = [value for values in finished for value in values]
+        counts = [sum(len(finished.pop(0)) for _ in group) for group in groups]
         arena_bytes = arrange([b for b in self.buffers if b.kind in ("arena", "scratch")])
         inputs = [self.values[operand] for operand in self.graph.inputs]
-        return Plan(self.steps, self.buffers, arena_bytes, inputs, outputs, self.n_threads)
+        return Plan(self.steps, self.buffers, arena_bytes, inputs, outputs, counts, self.n_threads)
 
     # -- infer -----------------------------------------------------------------------------
 
@@ -296,13 +308,13 @@ class _Planner:
 
     def place_outputs(self, operands: Sequence[Operand]) -> None:
         """Let the last operator of a branch write into the caller's array."""
-        self.output_values: list[Any] = []
+        self.output_values: list[tuple[Operand, Value | None]] = []
         for operand in operands:
             spec = self.specs[operand]
             if not isinstance(spec, TensorSpec):
-                self.output_values.append(operand)
+                self.output_values.append((operand, None))
                 continue
-            target = self.allocate(spec.shape, spec.dtype, "contiguous", kind="output")
+            target = self.allocate_output(spec)
             self.output_values.append((operand, target))
             if operand.producer.type not in ("pnnx.Input", "pnnx.Attribute"):
                 self.targets.setdefault(operand, target)
@@ -425,19 +437,24 @@ class _Planner:
         for part in _values_in(value):
             self.tenants.setdefault(part.buffer, set()).add(operand)
 
-    def finish_outputs(self) -> list:
-        """Copy what did not end up in the caller's arrays."""
+    def finish_outputs(self) -> list[list]:
+        """Copy what did not end up in the caller's arrays; a list holds several tensors."""
         outputs = []
-        for entry in self.output_values:
-            if isinstance(entry, Operand):
-                outputs.append(self.values[entry].value)
-                continue
-            operand, target = entry
+        for operand, target in self.output_values:
             value = self.values[operand]
-            if not same_place(value, target):
-                self.add_copy(value, target, "pnnx.Output")
-            outputs.append(target)
+            if isinstance(value, Host) and not _holds_tensors(value.value):
+                outputs.append([value.value])
+                continue
+            outputs.append([])
+            for part in _values_in(value):
+                place = self.allocate_output(part) if target is None else target
+                if not same_place(part, place):
+                    self.add_copy(part, place, "pnnx.Output")
+                outputs[-1].append(place)
         return outputs
+
+    def allocate_output(self, spec: TensorSpec | Value) -> Value:
+        return self.allocate(spec.shape, spec.dtype, "contiguous", kind="output")
 
     def allocate(self, shape, dtype, layout, kind="arena") -> Value:
         strides = (
@@ -601,12 +618,19 @@ class Binder:
     def packed(self, key: Any, make: Callable[[], np.ndarray]) -> Value:
         """Return a constant that `make` computes once per model and instruction set."""
         planner = self._planner
+        if any(map(self._may_vary, self.operator.inputs)):
+            return planner.constant_value(make())
         attributes = tuple(self.operator.attributes.values())
         full_key = (self.operator.name, key, *map(id, attributes), _dispatch.active_name())
         if full_key not in planner.cache:
             # The attributes are kept, so that their ids stay theirs.
             planner.cache[full_key] = (make(), attributes)
         return planner.constant_value(planner.cache[full_key][0])
+
+    def _may_vary(self, operand: Operand) -> bool:
+        """Tell whether an input is a constant in this plan that may be another one in the next."""
+        constant = getattr(self._planner.specs[operand], "constant", None)
+        return constant is not None and operand.producer.type != "pnnx.Attribute"
 
     def scratch(self, n_bytes: int) -> Value:
         """Return memory that each thread has for itself during one step."""

@@ -9,10 +9,10 @@ from kuiper.errors import ShapeError
 from kuiper.ir import Attribute
 from kuiper.model import Model
 
-from .randomgraph import RandomGraph, interpret
+from .randomgraph import RandomGraph, interpret, python_step
 from .support import assert_close, assert_same_bits
 from .support.engine import n_threads
-from .textgraph import files_of, graph_of, model_of, values
+from .textgraph import files_of, graph_of, model_of, user_operator, values
 
 CONV = (
     "nn.Conv2d {name} 1 1 {x} {y} bias=True dilation=(1,1) groups=1 in_channels={c} "
@@ -593,27 +593,30 @@ def outputs_of(model, inputs):
 @pytest.mark.parametrize("first", range(0, len(SEEDS), PER_TEST))
 def test_random_graphs(first):
     """Each operand of a random graph is what numpy makes of it, however the plan lays it out."""
-    for seed in SEEDS[first : first + PER_TEST]:
-        case = RandomGraph(seed, 3 + seed % 20)
-        expected = interpret(case.graph, case.inputs)
-        model = Model(case.graph)
-        before = [x.copy() for x in case.inputs]
-        with n_threads(1):
-            outputs = outputs_of(model, case.inputs)
-            assert_same_bits(outputs_of(model, case.inputs), outputs, f"seed {seed}, second run")
-            if seed % 4 == 0:
-                names = [n for n, v in expected.items() if not isinstance(v, tuple)]
-                for name, array in model.trace(case.inputs, names).items():
-                    assert_close(array, single(expected[name]), 2e-4, f"seed {seed}, {name} traced")
-        if seed % 4 == 1:
-            with n_threads(2):
-                assert_same_bits(outputs_of(model, case.inputs), outputs, f"seed {seed}, 2 threads")
-        for operand, array in zip(case.graph.outputs, outputs, strict=True):
-            assert_close(
-                array, single(expected[operand.name]), 2e-4, f"seed {seed}, {operand.name}"
-            )
-        for x, copy in zip(case.inputs, before, strict=True):
-            assert_same_bits([x], [copy], f"seed {seed}, input")
+    with user_operator("tests.Python", python_step):
+        for seed in SEEDS[first : first + PER_TEST]:
+            check_random_graph(seed)
+
+
+def check_random_graph(seed: int) -> None:
+    case = RandomGraph(seed, 3 + seed % 20)
+    expected = interpret(case.graph, case.inputs)
+    model = Model(case.graph)
+    before = [x.copy() for x in case.inputs]
+    with n_threads(1):
+        outputs = outputs_of(model, case.inputs)
+        assert_same_bits(outputs_of(model, case.inputs), outputs, f"seed {seed}, second run")
+        if seed % 4 == 0:
+            names = [n for n, v in expected.items() if not isinstance(v, tuple)]
+            for name, array in model.trace(case.inputs, names).items():
+                assert_close(array, single(expected[name]), 2e-4, f"seed {seed}, {name} traced")
+    if seed % 4 == 1:
+        with n_threads(2):
+            assert_same_bits(outputs_of(model, case.inputs), outputs, f"seed {seed}, 2 threads")
+    for operand, array in zip(case.graph.outputs, outputs, strict=True):
+        assert_close(array, single(expected[operand.name]), 2e-4, f"seed {seed}, {operand.name}")
+    for x, copy in zip(case.inputs, before, strict=True):
+        assert_same_bits([x], [copy], f"seed {seed}, input")
 
 
 def single(array: np.ndarray) -> np.ndarray:

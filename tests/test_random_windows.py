@@ -122,7 +122,9 @@ def test_random_window(make, seed, variant):
     files = files_of(text, key)
     x = uniform(key, shape, -2, 2)
     expected = run_graph(read_graph(*files), [x])
-    assert expected[0].size == 1 or expected[0].std() > 0
+    # A dilated window that steps over a small input has the maximum -infinity.
+    finite = expected[0][np.isfinite(expected[0])]
+    assert finite.size <= 1 or finite.any()
     with isa(variant):
         model = kuiper.load(*files)
         with n_threads(1):

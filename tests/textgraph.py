@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
+
 import numpy as np
 
 import kuiper
 from kuiper.ir import Attribute, Graph
+from kuiper.ops import _record
 
 from .support.weights import fill_archive
 
-__all__ = ["files_of", "graph_of", "lines_of", "model_of", "values"]
+__all__ = ["files_of", "graph_of", "lines_of", "model_of", "user_operator", "values"]
 
 
 def files_of(text: str, key: str = "text") -> tuple[bytes, bytes]:
@@ -70,3 +74,13 @@ def lines_of(graph: Graph) -> list[str]:
 def values(*shape: int, seed: int = 0) -> np.ndarray:
     """Return float32 noise that differs from element to element."""
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+@contextlib.contextmanager
+def user_operator(type: str, function: Callable, n_outputs: int = 1) -> Iterator[None]:
+    """Let kuiper know an operator of the user's own inside a with block."""
+    kuiper.operator(type, n_outputs)(function)
+    try:
+        yield
+    finally:
+        del _record._registry[type]

@@ -8,6 +8,7 @@ from libc.stdint cimport int64_t
 
 cdef enum:
     MAX_MR = 14
+    MAX_DW_M = 8
 
 # y[b * ldy + a] = x[a * ldx + b] for a < n_a, b < n_b; elements of any 32-bit type
 ctypedef void (*transpose_fn)(
@@ -156,11 +157,12 @@ ctypedef struct chain_t:
 
 ctypedef void (*chain_fn)(const chain_t* chain) noexcept nogil
 
-# Depthwise taps:
-#     y[i, c] = clamp(bias[c] + sum_t rows[t * m + i][c] * weight[t, c] + residual[i, c])
-# for m pixels and all channels; weights come in blocks of `lanes` channels: bias, then the taps.
+# Depthwise taps, for m pixels (fixed per function) and all channels:
+#     y[i, c] = clamp(bias[c] + sum_t pixels[t][i * steps[t] + c] * weight[t, c] + residual[i, c])
+# or, where steps is NULL, with pixels[t * m + i][c].
+# Weights come in blocks of `lanes` channels: bias, then the taps.
 ctypedef void (*dwconv_fn)(
-    Py_ssize_t m, Py_ssize_t taps, Py_ssize_t channels, const float* const* rows,
+    Py_ssize_t taps, Py_ssize_t channels, const float* const* pixels, const Py_ssize_t* steps,
     const float* weights, float* y, Py_ssize_t ldy,
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
@@ -206,9 +208,9 @@ ctypedef struct kernels_t:
     int mr
     int nr
     gemm_fn[MAX_MR + 1] gemm
-    # depthwise convolution: up to dw_m pixels a call
+    # depthwise convolution: dwconv[m] handles m pixels, 1 <= m <= dw_m
     int dw_m
-    dwconv_fn dwconv
+    dwconv_fn[MAX_DW_M + 1] dwconv
     wino_input_fn wino_input
     wino_output_fn wino_output
     # elementwise functions of one tensor and of two, by number

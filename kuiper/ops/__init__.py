@@ -16,7 +16,9 @@ from __future__ import annotations
 
 from kuiper.ops import (  # noqa: F401
     activation,
+    attention,
     batch_norm,
+    comparison,
     convolution,
     elementwise,
     graph,

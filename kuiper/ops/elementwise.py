@@ -9,12 +9,11 @@ import numpy as np
 from kuiper._kernels import elementwise
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ExpressionError, ShapeError
-from kuiper.expression import Deferred, ElementwiseProgram, Node, Ref, fold, parse
-from kuiper.expression.tree import Call
+from kuiper.expression import Deferred, ElementwiseProgram, Node, fold, parse
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Argument, Host, Tensors
 
-__all__ = ["Expression", "add_in_place", "bind_tree"]
+__all__ = ["Expression", "bind_tree"]
 
 
 class _ExpressionText(Argument):
@@ -129,10 +128,3 @@ def _bind_deferred(b, result: Deferred, operands) -> None:
         return np.asarray(evaluate(result.tree, arrays), result.dtype)
 
     b.python(run, inputs, [b.output()])
-
-
-def add_in_place(b, rows: Value, bias: Value) -> None:
-    """Add a row vector to every row of a value that was just computed."""
-    tree = Call("add", [Ref(0), Ref(1)])
-    program = fold(tree, [rows, bias])
-    b.step(elementwise.ElementwiseStep(program, [rows, bias.expand(rows.shape)], rows))

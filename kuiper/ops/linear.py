@@ -16,7 +16,7 @@ from kuiper.ops._schema import Int, Tensor
 __all__ = ["Linear", "Matmul"]
 
 
-def _rows(b, value: Value) -> Value:
+def as_rows(b, value: Value) -> Value:
     """View (..., k) as rows of adjacent elements, equally far apart; copies where it must."""
     if value.shape[-1] == 1 or value.strides[-1] == 1:
         rows = value.reshape((math.prod(value.shape[:-1]), value.shape[-1]))
@@ -60,31 +60,34 @@ class Linear(Record):
 
     @staticmethod
     def bind(a, b):
-        x = _rows(b, a.input)
+        x = as_rows(b, a.input)
         y = b.output()
         rows = y.reshape((x.shape[0], a.weight.shape[0]))
         residual = residual_value(b)
         if residual is not None:
-            residual = _rows(b, residual)
-        if a.weight.constant is None or (a.bias is not None and a.bias.constant is None):
-            _run_time_weight(a, b, x, rows)
-            return
+            residual = as_rows(b, residual)
+        b.step(linear.LinearStep(x, _panels(a, b), rows, make_post(b, residual)))
+
+
+def _panels(a, b) -> Value:
+    """Return the packed weight; one that is computed at run time is packed then."""
+    if all(v is None or v.constant is not None for v in (a.weight, a.bias)):
 
         def pack() -> np.ndarray:
             weight = np.asarray(a.weight.constant, np.float32)
             bias = None if a.bias is None else np.asarray(a.bias.constant, np.float32)
             return _pack.pack_panels(weight[:, np.newaxis, :], bias, b.n_threads)
 
-        b.step(linear.LinearStep(x, b.packed("linear", pack), rows, make_post(b, residual)))
-
-
-def _run_time_weight(a, b, x: Value, rows: Value) -> None:
-    """A weight that is computed: a matrix product with its transpose, then the bias."""
-    _product(b, x, a.weight.permute((1, 0)), rows)
-    if a.bias is not None:
-        from kuiper.ops.elementwise import add_in_place
-
-        add_in_place(b, rows, a.bias)
+        return b.packed("linear", pack)
+    columns, depth = a.weight.shape
+    packed = b.temporary((_pack.n_panels(columns) * _pack.panel_floats(depth),))
+    bias = None if a.bias is None else b.contiguous(a.bias)
+    taps = b.constant(np.zeros(1, np.intp))
+    strides = (0, depth, 1)  # of groups, columns and terms
+    b.step(
+        _pack.PackStep(b.contiguous(a.weight), bias, packed, taps, 1, columns, 1, depth, strides)
+    )
+    return packed
 
 
 @record("torch.matmul", "torch.mm", "torch.bmm", "torch.mv")

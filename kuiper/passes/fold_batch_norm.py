@@ -33,7 +33,6 @@ def fold_batch_norm(graph: Graph, specs: dict[Operand, Any]) -> None:
     for op in graph:
         if op.type not in NORMS or not is_float32(op.outputs[0], specs):
             continue
-        scale, shift = _affine(op)
         producer = op.inputs[0].producer
         if (
             producer is not None
@@ -41,12 +40,12 @@ def fold_batch_norm(graph: Graph, specs: dict[Operand, Any]) -> None:
             and "weight" in producer.attributes
             and not producer.post_ops
             and only_reader(op.inputs[0]) is op
-            and specs[op.inputs[0]].rank >= 2
-            and (producer.type != "nn.Linear" or specs[op.inputs[0]].rank == 2)
+            # With as many axes as the weight has, channels are axis 1 of both: there is a batch.
+            and specs[op.inputs[0]].rank == len(producer.attributes["weight"].shape)
         ):
-            _into_weights(graph, producer, op, scale, shift)
+            _into_weights(graph, producer, op)
         else:
-            _as_arithmetic(graph, specs, op, scale, shift)
+            _as_arithmetic(graph, specs, op)
 
 
 def _affine(op: Operator) -> tuple[np.ndarray, np.ndarray]:
@@ -56,7 +55,20 @@ def _affine(op: Operator) -> tuple[np.ndarray, np.ndarray]:
     return scale_and_shift(*values, op.params.get("eps", 1e-5))
 
 
-def _into_weights(graph, producer: Operator, norm: Operator, scale, shift) -> None:
+def _into_weights(graph: Graph, producer: Operator, norm: Operator) -> None:
+    sources = (*producer.attributes.values(), *norm.attributes.values())
+    key = ("fold_batch_norm", norm.name, *map(id, sources))
+    if key not in graph.derived:
+        # The sources are kept, so that their ids stay theirs.
+        graph.derived[key] = (_folded(producer, norm), sources)
+    producer.attributes = dict(graph.derived[key][0])
+    if "bias" in producer.params:
+        producer.params = {**producer.params, "bias": True}
+    take_over_output(graph, producer, norm)
+
+
+def _folded(producer: Operator, norm: Operator) -> dict[str, Attribute]:
+    scale, shift = _affine(norm)
     weight = producer.attributes["weight"].numpy().astype(np.float64)
     shape = (-1,) + (1,) * (weight.ndim - 1)
     attributes = dict(producer.attributes)
@@ -64,13 +76,11 @@ def _into_weights(graph, producer: Operator, norm: Operator, scale, shift) -> No
     if "bias" in attributes:
         shift = shift + attributes["bias"].numpy() * scale
     attributes["bias"] = Attribute.from_array(shift.astype(np.float32))
-    producer.attributes = attributes
-    if "bias" in producer.params:
-        producer.params = {**producer.params, "bias": True}
-    take_over_output(graph, producer, norm)
+    return attributes
 
 
-def _as_arithmetic(graph, specs, norm: Operator, scale, shift) -> None:
+def _as_arithmetic(graph, specs, norm: Operator) -> None:
+    scale, shift = _affine(norm)
     x, result = norm.inputs[0], norm.outputs[0]
     name, location = norm.name, norm.location
     # Channels are axis 1: (c, 1, ...) broadcasts against (n, c, ...), and (c,) against (n, c).

@@ -12,6 +12,8 @@ PyTorch's documentation, and nothing in here may import kuiper.
 
 from . import (
     activation,
+    attention,
+    comparison,
     convolution,
     expression,
     linear,
@@ -31,6 +33,8 @@ __all__ = [
     "REFERENCES",
     "Node",
     "activation",
+    "attention",
+    "comparison",
     "convolution",
     "expression",
     "linear",

@@ -29,7 +29,10 @@ _DTYPES = {
     "i64": "<i8",
     "u8": "u1",
     "bool": "?",
+    "c64": "<c8",
 }
+
+_MAY_DROP_LAST = ("torch.max", "torch.min", "nn.MultiheadAttention")
 
 
 @dataclass(frozen=True)
@@ -138,8 +141,8 @@ def trace_graph(
         elif node.type != "pnnx.Output":
             produced = _call(node, operands, operators[node.type], prepare)
             if len(node.outputs) == 1:
-                if node.type in ("torch.max", "torch.min") and isinstance(produced, tuple):
-                    # Where nothing reads the places, the file has one output: the values.
+                if node.type in _MAY_DROP_LAST and isinstance(produced, tuple):
+                    # Where nothing reads places or weights, the file has one output: the values.
                     produced = produced[0]
                 produced = (produced,)
             values.update(zip(node.outputs, produced, strict=True))

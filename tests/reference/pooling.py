@@ -38,6 +38,10 @@ def _max_over(input, axes):
     for place in product(*map(range, outs)):
         grids = np.meshgrid(*(w[i] for w, i in zip(axes, place, strict=True)), indexing="ij")
         inside = np.ravel_multi_index([grid.ravel() for grid in grids], extents)
+        if inside.size == 0:
+            # A dilated window can step over a small input.
+            y[(..., *place)], indices[(..., *place)] = -np.inf, 0
+            continue
         window = flat[..., inside]
         y[(..., *place)] = window.max(axis=-1)
         # argmax takes the first NaN or the first maximum, as PyTorch does.

@@ -1,0 +1,466 @@
+"""Attention: multi-head modules and the function they are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from kuiper._kernels import _pack, attention, linear
+from kuiper._kernels.move import FillStep
+from kuiper._value import TensorSpec, Value
+from kuiper.errors import ShapeError
+from kuiper.ops._post import make_post, residual_value
+from kuiper.ops._record import Record, record
+from kuiper.ops._schema import Bool, Float, Int, Tensor
+from kuiper.ops.linear import as_rows
+
+__all__ = ["MultiheadAttention", "ScaledDotProductAttention"]
+
+FLOAT_OR_BOOL = (np.dtype(np.float32), np.dtype(np.bool_))
+
+
+def bind_attention(b, q, k, v, y, scale, mask=None, weights=None, **options) -> None:
+    """Add the step for ``y = softmax(scale * q @ k.T + mask) @ v``.
+
+    Parameters
+    ----------
+    b : Binder
+    q, k, v, y : Value
+        (..., queries or keys, columns) with equal leading axes, broadcast ones of stride zero.
+    scale : float
+    mask : Value, optional
+        Broadcast to (..., queries, keys): float32, summed with the scores, or bool.
+    weights : Value, optional
+        Takes the softmax itself, (..., queries, keys) without gaps.
+    **options
+        `mask_hides` and `is_causal`, see :class:`~kuiper._kernels.attention.AttentionStep`.
+    """
+    if q.shape[-1] != 1 and q.strides[-1] != 1:
+        q = b.contiguous(q)
+    values = [q, k, v, y]
+    if mask is not None:
+        if mask.dtype == np.float32 and mask.shape[-1] != 1 and mask.strides[-1] != 1:
+            mask = b.contiguous(mask)
+        values.append(mask)
+    if weights is not None:
+        values.append(weights)
+    values = _merge_leading(values)
+    if values[0].rank - 2 > attention.max_batch_axes:
+        # Axes that cannot be merged in some operand: write that one out.
+        values = _merge_leading([v if v is values[3] else b.contiguous(v) for v in values])
+    q, k, v, y, *rest = values
+    if mask is not None:
+        options["mask"] = rest[0]
+    if weights is not None:
+        options["weights"] = rest[-1]
+    keys, depth, columns = k.shape[-2], k.shape[-1], v.shape[-1]
+    scratch = b.scratch(attention.attention_scratch_bytes(keys, depth, columns))
+    b.step(attention.AttentionStep(q, k, v, y, scratch, scale, **options))
+
+
+def _merge_leading(values: Sequence[Value]) -> list[Value]:
+    """Merge each pair of neighbours among the leading axes that lies back to back in all values."""
+    values = list(values)
+    for axis in range(values[0].rank - 4, -1, -1):
+        extent, inner = values[0].shape[axis : axis + 2]
+        if extent == 1 or all(v.strides[axis] == v.strides[axis + 1] * inner for v in values):
+            values = [
+                v.with_layout(
+                    (*v.shape[:axis], extent * inner, *v.shape[axis + 2 :]),
+                    (*v.strides[:axis], *v.strides[axis + 1 :]),
+                )
+                for v in values
+            ]
+    return values
+
+
+def _check_float32(a, *names: str) -> None:
+    for name in names:
+        value = getattr(a, name)
+        if value is not None and value.dtype != np.float32:
+            raise ShapeError(f"'{name}' is {value.dtype}, expected float32")
+
+
+# -- the function ------------------------------------------------------------------------------
+
+
+@record("F.scaled_dot_product_attention")
+class ScaledDotProductAttention(Record):
+    """``softmax(scale * query @ key.T + attn_mask) @ value`` over the last two axes.
+
+    query (..., queries, e), key (..., keys, e), value (..., keys, v).  A bool mask holds True where
+    a key is seen; a query that sees none gives zeros.  Source:
+    torch.nn.functional.scaled_dot_product_attention.
+    """
+
+    arguments = (
+        Tensor("query"),
+        Tensor("key"),
+        Tensor("value"),
+        Tensor("attn_mask", optional=True),
+        Float("dropout_p", 0.0),
+        Bool("is_causal", False),
+        Float("scale", None, nullable=True),
+        Bool("enable_gqa", False),
+    )
+
+    @staticmethod
+    def infer(a):
+        _check_float32(a, "query", "key", "value")
+        shapes = a.query.shape, a.key.shape, a.value.shape
+        if min(map(len, shapes)) < 2:
+            raise ShapeError(f"query, key and value have shapes {shapes}, expected rank >= 2")
+        if a.query.shape[-1] != a.key.shape[-1] or a.key.shape[-2] != a.value.shape[-2]:
+            raise ShapeError(
+                f"query, key and value have shapes {shapes}, expected (..., l, e), (..., s, e) "
+                "and (..., s, v)"
+            )
+        lead = _lead(a)
+        if a.attn_mask is not None:
+            if a.attn_mask.dtype not in FLOAT_OR_BOOL:
+                raise ShapeError(f"'attn_mask' is {a.attn_mask.dtype}, expected float32 or bool")
+            scores = (*lead, a.query.shape[-2], a.key.shape[-2])
+            try:
+                fits = np.broadcast_shapes(a.attn_mask.shape, scores) == scores
+            except ValueError:
+                fits = False
+            if not fits:
+                raise ShapeError(
+                    f"'attn_mask' has shape {a.attn_mask.shape}, which does not fit {scores}"
+                )
+        return TensorSpec((*lead, a.query.shape[-2], a.value.shape[-1]))
+
+    @staticmethod
+    def bind(a, b):
+        lead = _lead(a)
+        y = b.output(layout=a.query)
+        mask = a.attn_mask
+        if mask is not None:
+            mask = mask.expand((*lead, a.query.shape[-2], a.key.shape[-2]))
+        q = a.query.expand((*lead, *a.query.shape[-2:]))
+        k, v, out = a.key, a.value, y
+        if _is_grouped(a):
+            # Neighbouring heads share a key: (heads) -> (key heads, heads per key head).
+            split = (*lead[:-1], k.shape[-3], lead[-1] // k.shape[-3])
+            q, out = _split_heads(q, split), _split_heads(out, split)
+            mask = None if mask is None else _split_heads(mask, split)
+            k = k.with_layout(
+                (*k.shape[:-2], 1, *k.shape[-2:]), (*k.strides[:-2], 0, *k.strides[-2:])
+            )
+            v = v.with_layout(
+                (*v.shape[:-2], 1, *v.shape[-2:]), (*v.strides[:-2], 0, *v.strides[-2:])
+            )
+            lead = split
+        k, v = k.expand((*lead, *k.shape[-2:])), v.expand((*lead, *v.shape[-2:]))
+        scale = a.query.shape[-1] ** -0.5 if a.scale is None else a.scale
+        bind_attention(b, q, k, v, out, scale, mask, is_causal=a.is_causal)
+
+
+def _is_grouped(a) -> bool:
+    return a.enable_gqa and a.query.rank > 2 and a.key.shape[-3] != a.query.shape[-3]
+
+
+def _lead(a) -> tuple[int, ...]:
+    """Return the leading axes of the result."""
+    leads = [value.shape[:-2] for value in (a.query, a.key, a.value)]
+    if _is_grouped(a):
+        heads, key_heads, value_heads = (lead[-1] if lead else 0 for lead in leads)
+        if key_heads < 1 or heads % key_heads or value_heads != key_heads:
+            raise ShapeError(
+                f"{heads} heads cannot be grouped over {key_heads} key and {value_heads} value "
+                "heads"
+            )
+        leads = [lead[:-1] for lead in leads]
+    try:
+        lead = np.broadcast_shapes(*leads)
+    except ValueError:
+        raise ShapeError(f"the leading axes {leads} do not broadcast to one shape") from None
+    return (*lead, a.query.shape[-3]) if _is_grouped(a) else lead
+
+
+def _split_heads(value: Value, split: tuple[int, ...]) -> Value:
+    axis = value.rank - 3
+    stride = value.strides[axis]
+    return value.with_layout(
+        (*split, *value.shape[-2:]),
+        (*value.strides[:axis], stride * split[-1], stride, *value.strides[-2:]),
+    )
+
+
+# -- the module --------------------------------------------------------------------------------
+
+
+@record("nn.MultiheadAttention")
+class MultiheadAttention(Record):
+    """Attention between linear layers, each head with its own slice of the features.
+
+    query (l, n, e), key and value (s, n, ...), with batch_first n before l; 2-d without a batch.
+    A missing value is the key, a missing key the query.  A bool mask holds True where a key is
+    hidden.  The second output is the softmax, averaged over heads.
+    Source: torch.nn.MultiheadAttention.
+    """
+
+    arguments = (
+        Tensor("query", rank=(2, 3)),
+        Tensor("key", optional=True, rank=(2, 3)),
+        Tensor("value", optional=True, rank=(2, 3)),
+        Tensor("attn_mask", optional=True, rank=(2, 3)),
+        Tensor("in_proj_weight", optional=True, rank=2),
+        Tensor("q_proj_weight", optional=True, rank=2),
+        Tensor("k_proj_weight", optional=True, rank=2),
+        Tensor("v_proj_weight", optional=True, rank=2),
+        Tensor("in_proj_bias", optional=True, rank=1),
+        Tensor("out_proj_weight", rank=2, aliases=("out_proj.weight",)),
+        Tensor("out_proj_bias", optional=True, rank=1, aliases=("out_proj.bias",)),
+        Tensor("bias_k", optional=True, rank=3),
+        Tensor("bias_v", optional=True, rank=3),
+        Int("embed_dim", minimum=1),
+        Int("num_heads", minimum=1),
+        Int("kdim", None, minimum=1),
+        Int("vdim", None, minimum=1),
+        Bool("bias", True),
+        Bool("add_bias_kv", False),
+        Bool("add_zero_attn", False),
+        Bool("batch_first", False),
+    )
+    post_ops = True
+
+    @staticmethod
+    def infer(a):
+        query, key, value, mask = _inputs(a)
+        e = a.embed_dim
+        if e % a.num_heads:
+            raise ShapeError(f"'embed_dim' is {e}, which {a.num_heads} heads do not divide")
+        for name, tensor in (("query", query), ("key", key), ("value", value)):
+            if tensor.dtype != np.float32:
+                raise ShapeError(f"the {name} is {tensor.dtype}, expected float32")
+        kdim, vdim = a.kdim or e, a.vdim or e
+        shapes = query.shape, key.shape, value.shape
+        batches = {_lengths(a, tensor)[0] for tensor in (query, key, value)}
+        if (
+            len({len(shape) for shape in shapes}) > 1
+            or tuple(shape[-1] for shape in shapes) != (e, kdim, vdim)
+            or len(batches) > 1
+            or _lengths(a, key) != _lengths(a, value)
+        ):
+            raise ShapeError(
+                f"query, key and value have shapes {shapes}, expected {e}, {kdim} and {vdim} "
+                "features, one batch, and as many keys as values"
+            )
+        _check_weights(a, kdim, vdim)
+        (n, queries), keys = _lengths(a, query), _lengths(a, key)[1]
+        if mask is not None:
+            if mask.dtype not in FLOAT_OR_BOOL:
+                raise ShapeError(f"'attn_mask' is {mask.dtype}, expected float32 or bool")
+            expected = _mask_shapes(a, query, key)
+            if mask.shape not in expected:
+                raise ShapeError(
+                    f"'attn_mask' has shape {mask.shape}, expected {expected[0]} or {expected[1]}"
+                )
+        weights = (queries, keys + a.add_bias_kv + a.add_zero_attn)
+        return TensorSpec(query.shape), TensorSpec(weights if query.rank == 2 else (n, *weights))
+
+    @staticmethod
+    def bind(a, b):
+        query, key, value, mask = _inputs(a)
+        e, heads = a.embed_dim, a.num_heads
+        q, k, v = _project(a, b, query, key, value)
+        n, queries = _lengths(a, query)
+        keys = k.shape[-2]
+        context = b.temporary((math.prod(query.shape[:-1]), e))
+        if mask is not None:
+            mask = _wider(b, mask, keys)
+            if mask.rank == 3:
+                mask = mask.reshape((n, heads, queries, keys))
+            mask = mask.expand((n, heads, queries, keys))
+        weights = b.temporary((n, heads, queries, keys)) if a.n_outputs > 1 else None
+        out = _heads(context, n, queries, heads, a.batch_first)
+        bind_attention(b, q, k, v, out, (e // heads) ** -0.5, mask, weights, mask_hides=True)
+        y = b.output()
+        residual = residual_value(b)
+        if residual is not None:
+            residual = as_rows(b, residual)
+        packed = _packed(b, "out", a.out_proj_weight, a.out_proj_bias, slice(None))
+        rows = y.reshape((context.shape[0], e))
+        b.step(linear.LinearStep(context, packed, rows, make_post(b, residual)))
+        if weights is not None:
+            _average(b, weights, b.output(1))
+
+
+def _inputs(a):
+    """Return query, key, value and mask; a file leaves out those that are the one before.
+
+    Where the mask is a constant, pnnx puts it first but calls the last input the mask.
+    """
+    given = [tensor for tensor in (a.query, a.key, a.value) if tensor is not None]
+    mask = a.attn_mask
+    if mask is not None:
+        turned = [*given[1:], mask]
+        if not _takes_mask(a, given, mask) and _takes_mask(a, turned, given[0]):
+            given, mask = turned, given[0]
+    while len(given) < 3:
+        given.append(given[-1])
+    return *given, mask
+
+
+def _takes_mask(a, given, mask) -> bool:
+    query, key = given[0], given[min(len(given) - 1, 1)]
+    return (
+        query.dtype == np.float32
+        and query.shape[-1] == a.embed_dim
+        and mask.shape in _mask_shapes(a, query, key)
+    )
+
+
+def _mask_shapes(a, query, key):
+    """Return the shapes that a mask may have: for all heads at once, or for each."""
+    (n, queries), keys = _lengths(a, query), _lengths(a, key)[1]
+    return (queries, keys), (n * a.num_heads, queries, keys)
+
+
+def _lengths(a, tensor) -> tuple[int, int]:
+    """Return the batch and the length of a sequence."""
+    if tensor.rank == 2:
+        return 1, tensor.shape[0]
+    first, second = tensor.shape[:2]
+    return (first, second) if a.batch_first else (second, first)
+
+
+def _check_weights(a, kdim: int, vdim: int) -> None:
+    e = a.embed_dim
+    expected = {
+        "in_proj_weight": (3 * e, e),
+        "q_proj_weight": (e, e),
+        "k_proj_weight": (e, kdim),
+        "v_proj_weight": (e, vdim),
+        "in_proj_bias": (3 * e,),
+        "out_proj_weight": (e, e),
+        "out_proj_bias": (e,),
+        "bias_k": (1, 1, e),
+        "bias_v": (1, 1, e),
+    }
+    for name, shape in expected.items():
+        weight = getattr(a, name)
+        if weight is not None and weight.shape != shape:
+            raise ShapeError(f"'{name}' has shape {weight.shape}, expected {shape}")
+        if weight is not None and weight.constant is None:
+            raise ShapeError(f"'{name}' is computed, expected a weight of the file")
+    separate = (a.q_proj_weight, a.k_proj_weight, a.v_proj_weight)
+    if (a.in_proj_weight is None) == (None in separate):
+        raise ShapeError("expected 'in_proj_weight', or 'q_', 'k_' and 'v_proj_weight'")
+    if a.in_proj_weight is not None and (kdim, vdim) != (e, e):
+        raise ShapeError(f"'kdim' is {kdim} and 'vdim' {vdim}, but 'in_proj_weight' makes them {e}")
+    if a.add_bias_kv and (a.bias_k is None or a.bias_v is None):
+        raise ShapeError("'add_bias_kv' is True, but 'bias_k' or 'bias_v' is missing")
+
+
+def _project(a, b, query, key, value) -> list[Value]:
+    """Add the linear layers; return q, k and v as (n, heads, length, features of a head)."""
+    e, heads, sources = a.embed_dim, a.num_heads, [query, key, value]
+    extra = a.add_bias_kv + a.add_zero_attn
+    results: list[Value] = []
+    while len(results) < 3:
+        first = last = len(results)
+        # Neighbours that share their input share a product as well.
+        while (
+            a.in_proj_weight is not None
+            and last < 2
+            and sources[last + 1] is sources[first]
+            and not (extra and first == 0)
+        ):
+            last += 1
+        width = (last + 1 - first) * e
+        part = slice(first * e, (last + 1) * e)
+        weight = a.in_proj_weight
+        if weight is None:
+            weight = (a.q_proj_weight, a.k_proj_weight, a.v_proj_weight)[first]
+            packed = _packed(b, first, weight, a.in_proj_bias, slice(None), part)
+        else:
+            packed = _packed(b, (first, last), weight, a.in_proj_bias, part)
+        n, length = _lengths(a, sources[first])
+        by_sequence = a.batch_first
+        if first > 0 and extra:
+            by_sequence = True
+            rows = _extended(a, b, sources[first], packed, width, first)
+            length += extra
+        else:
+            x = as_rows(b, sources[first])
+            rows = b.temporary((x.shape[0], width))
+            b.step(linear.LinearStep(x, packed, rows))
+        for number in range(last + 1 - first):
+            columns = rows.narrow(1, number * e, e)
+            results.append(_heads(columns, n, length, heads, by_sequence))
+    return results
+
+
+def _packed(b, key, weight: Value, bias: Value | None, rows: slice, bias_rows=None) -> Value:
+    """Return the panels of some rows of a weight."""
+
+    def pack() -> np.ndarray:
+        part = np.asarray(weight.constant, np.float32)[rows]
+        shift = None
+        if bias is not None:
+            shift = np.asarray(bias.constant, np.float32)[rows if bias_rows is None else bias_rows]
+        return _pack.pack_panels(part[:, np.newaxis, :], shift, b.n_threads)
+
+    return b.packed(key, pack)
+
+
+def _heads(rows: Value, n: int, length: int, heads: int, batch_first: bool) -> Value:
+    """View rows of features as (n, heads, length, features of a head)."""
+    step, width = rows.strides[0], rows.shape[1] // heads
+    if batch_first:
+        strides = (length * step, width, step, 1)
+    else:
+        strides = (step, width, n * step, 1)
+    return rows.with_layout((n, heads, length, width), strides)
+
+
+def _extended(a, b, source: Value, packed: Value, width: int, first: int) -> Value:
+    """Project keys or values and append the rows that the module adds, sequence by sequence."""
+    n, length = _lengths(a, source)
+    e = a.embed_dim
+    extra = a.add_bias_kv + a.add_zero_attn
+    rows = b.temporary((n * (length + extra), width))
+    for i in range(n):
+        x = source
+        if source.rank == 3:
+            x = source.select(0 if a.batch_first else 1, i)
+        part = rows.narrow(0, i * (length + extra), length + extra)
+        b.step(linear.LinearStep(as_rows(b, x), packed, part.narrow(0, 0, length)))
+        if a.add_bias_kv:
+            row = part.narrow(0, length, 1)
+            for number, bias in enumerate((a.bias_k, a.bias_v)[first - 1 :][: width // e]):
+                b.copy(bias.reshape((1, e)), row.narrow(1, number * e, e))
+        if a.add_zero_attn:
+            b.step(FillStep(part.narrow(0, length + extra - 1, 1), 0.0))
+    return rows
+
+
+def _wider(b, mask: Value, keys: int) -> Value:
+    """Append keys that a mask does not hide."""
+    extra = keys - mask.shape[-1]
+    if extra == 0:
+        return mask
+    if mask.constant is not None:
+        widths = [(0, 0)] * (mask.rank - 1) + [(0, extra)]
+        return b.constant(np.pad(mask.constant, widths))
+    wide = b.temporary((*mask.shape[:-1], keys), mask.dtype)
+    b.copy(mask, wide.narrow(mask.rank - 1, 0, keys - extra))
+    b.step(FillStep(wide.narrow(mask.rank - 1, keys - extra, extra), 0))
+    return wide
+
+
+def _average(b, weights: Value, y: Value) -> None:
+    """Average over heads: a row of 1 / heads times (heads, queries * keys)."""
+    n, heads, queries, keys = weights.shape
+    x = b.constant(np.full((1, heads), 1 / heads, np.float32)).expand((n, 1, heads))
+    scratch = b.scratch(4 * _pack.panel_floats(heads))
+    b.step(
+        linear.MatmulStep(
+            x, weights.reshape((n, heads, queries * keys)), y.reshape((n, 1, queries * keys)),
+            scratch,
+        )
+    )  # fmt: skip

@@ -1,0 +1,753 @@
+"""Passes: graphs in the model's text before, the operators after, and equal results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kuiper import passes
+from kuiper._value import TensorSpec
+from kuiper.errors import GraphError
+from kuiper.ir import Graph
+from kuiper.model import Model
+from kuiper.ops._schema import Host
+from kuiper.passes import PASSES, free_batch, optimize
+from kuiper.plan import infer_specs, make_plan
+
+from .support import assert_outputs
+from .textgraph import graph_of, lines_of, user_operator, values
+
+PASS_BY_NAME = {run.__name__: run for run in PASSES}
+
+
+def optimized(graph: Graph, inputs, *names: str) -> Graph:
+    """Return the graph after the passes called `names`, or after all of them.
+
+    The graph is verified after each, and computes the same before and after.
+    """
+    specs_of = {o: TensorSpec(x.shape, x.dtype) for o, x in zip(graph.inputs, inputs, strict=True)}
+    specs = infer_specs(graph, specs_of)
+    expected = run(graph, inputs)
+    chosen = [PASS_BY_NAME[name] for name in names] if names else PASSES
+    for change in chosen:
+        change(graph, specs)
+        graph.verify()
+        assert_specs(graph, specs)
+    assert all(np.std(x) > 0 for x in expected if x.size > 1), "constant data proves nothing"
+    assert_outputs(run(graph, inputs), expected, 1e-5, "after the passes")
+    return graph
+
+
+def run(graph: Graph, inputs) -> list[np.ndarray]:
+    """Plan and run a graph as it is, without passes."""
+    specs = {o: TensorSpec(x.shape, x.dtype) for o, x in zip(graph.inputs, inputs, strict=True)}
+    return make_plan(graph, specs, 1).run([np.ascontiguousarray(x) for x in inputs])
+
+
+def assert_specs(graph: Graph, specs) -> None:
+    """Fail unless `specs` knows every operand, as fresh inference would."""
+    sources = {operand: specs[operand] for operand in graph.inputs}
+    for operand, spec in infer_specs(graph, sources).items():
+        if isinstance(spec, Host):
+            continue
+        assert specs[operand] == spec, f"{operand}: {specs[operand]} is really {spec}"
+
+
+def conv(name, x, y, c=3, o=4, more="", type="nn.Conv2d", kernel=1, padding=0) -> str:
+    return (
+        f"{type} {name} 1 1 {x} {y} bias=True dilation=(1,1) groups=1 in_channels={c} "
+        f"kernel_size=({kernel},{kernel}) out_channels={o} padding=({padding},{padding}) "
+        f"padding_mode=zeros stride=(1,1) @bias=({o})f32 @weight=({o},{c},{kernel},{kernel})f32 "
+        + more
+    )
+
+
+def norm(name, x, y, c=4, type="nn.BatchNorm2d") -> str:
+    return (
+        f"{type} {name} 1 1 {x} {y} affine=True eps=1e-02 num_features={c} @bias=({c})f32 "
+        f"@running_mean=({c})f32 @running_var=({c})f32 @weight=({c})f32"
+    )
+
+
+def linear(name, x, y, i=4, o=5) -> str:
+    return (
+        f"nn.Linear {name} 1 1 {x} {y} bias=True in_features={i} out_features={o} "
+        f"@bias=({o})f32 @weight=({o},{i})f32"
+    )
+
+
+def text(*lines: str, inputs=("x",), outputs=("y",)) -> str:
+    """Return a graph with inputs and outputs put around its operators."""
+    before = [f"pnnx.Input in_{name} 0 1 {name}" for name in inputs]
+    after = [f"pnnx.Output out{k}_{name} 1 0 {name}" for k, name in enumerate(outputs)]
+    return "\n".join([*before, *lines, *after])
+
+
+X = values(2, 3, 5, 6)
+
+
+def test_the_harness_sees_a_pass_that_changes_results(monkeypatch):
+    def spoil(graph, specs):
+        graph.operator("a").type = "F.sigmoid"
+
+    monkeypatch.setitem(PASS_BY_NAME, "spoil", spoil)
+    graph = graph_of(text("F.relu a 1 1 x y"))
+    with pytest.raises(AssertionError, match="after the passes"):
+        optimized(graph, [X], "spoil")
+
+
+# -- batch normalisation -----------------------------------------------------------------------
+
+
+def test_a_norm_disappears_into_the_convolution_ahead():
+    graph = graph_of(text(conv("c", "x", "p"), norm("n", "p", "y")))
+    optimized(graph, [X], "fold_batch_norm")
+    assert lines_of(graph) == ["nn.Conv2d x -> y"]
+
+
+def test_a_convolution_without_bias_gets_one():
+    line = conv("c", "x", "p").replace("@bias=(4)f32 ", "").replace("bias=True", "bias=False")
+    graph = graph_of(text(line, norm("n", "p", "y")))
+    optimized(graph, [X], "fold_batch_norm")
+    op = graph.operator("c")
+    assert op.params["bias"] is True
+    assert op.attributes["bias"].shape == (4,)
+
+
+def test_norms_behind_other_products():
+    graph = graph_of(text(linear("l", "x", "p"), norm("n", "p", "y", 5, "nn.BatchNorm1d")))
+    optimized(graph, [values(3, 4)], "fold_batch_norm")
+    assert lines_of(graph) == ["nn.Linear x -> y"]
+    line = conv("c", "x", "p", type="nn.Conv1d")
+    for old, new in (("(1,1)", "(1)"), ("(0,0)", "(0)"), ("(4,3,1,1)", "(4,3,1)")):
+        line = line.replace(old, new)
+    graph = graph_of(text(line, norm("n", "p", "y", 4, "nn.BatchNorm1d")))
+    optimized(graph, [values(2, 3, 7)], "fold_batch_norm")
+    assert lines_of(graph) == ["nn.Conv1d x -> y"]
+
+
+def test_two_norms_in_a_row_disappear_both():
+    graph = graph_of(text(conv("c", "x", "p"), norm("n", "p", "q"), norm("m", "q", "y")))
+    optimized(graph, [X], "fold_batch_norm")
+    assert lines_of(graph) == ["nn.Conv2d x -> y"]
+
+
+AFFINE = ["pnnx.Attribute -> n.scale", "pnnx.Attribute -> n.shift"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "x", "left"),
+    [
+        ([norm("n", "x", "y", 3)], X, "add(mul(@0,@1),@2) x n.scale n.shift -> y"),
+        # Somebody else reads what the convolution computes.
+        (
+            [
+                conv("c", "x", "p"),
+                norm("n", "p", "q"),
+                "pnnx.Expression e 2 1 p q y expr=add(@0,@1)",
+            ],
+            X,
+            "add(mul(@0,@1),@2) p n.scale n.shift -> q",
+        ),
+        # Channels are the last axis of a Linear, but axis 1 of a norm.
+        (
+            [linear("l", "x", "p"), norm("n", "p", "y", 6, "nn.BatchNorm1d")],
+            values(2, 6, 4),
+            "add(mul(@0,@1),@2) p n.scale n.shift -> y",
+        ),
+        # Without a batch the channels of a convolution are axis 0.
+        (
+            [conv("c", "x", "p"), norm("n", "p", "y", 5, "nn.BatchNorm1d")],
+            X[0],
+            "add(mul(@0,@1),@2) p n.scale n.shift -> y",
+        ),
+    ],
+    ids=["input", "two readers", "linear rank 3", "unbatched"],
+)
+def test_other_norms_become_arithmetic(lines, x, left):
+    graph = graph_of(text(*lines))
+    optimized(graph, [x], "fold_batch_norm")
+    after = lines_of(graph)
+    assert left in after
+    assert set(AFFINE) <= set(after)
+    assert not any("BatchNorm" in line for line in after)
+
+
+def test_a_norm_of_a_returned_convolution_stays_outside():
+    graph = graph_of(text(conv("c", "x", "p"), norm("n", "p", "y"), outputs=("p", "y")))
+    optimized(graph, [X], "fold_batch_norm")
+    assert "nn.Conv2d x -> p" in lines_of(graph)
+
+
+def test_a_convolution_whose_weight_is_an_input_takes_no_norm():
+    graph = graph_of(
+        text("F.conv2d c 2 1 x w p $input=x $weight=w", norm("n", "p", "y"), inputs=("x", "w"))
+    )
+    optimized(graph, [X, values(4, 3, 1, 1)], "fold_batch_norm")
+    assert "F.conv2d x w -> p" in lines_of(graph)
+
+
+def test_a_norm_is_folded_once_for_all_copies_of_a_graph():
+    graph = graph_of(text(conv("c", "x", "p"), norm("n", "p", "y")))
+    copies = [graph.copy(), graph.copy()]
+    for copy in copies:
+        optimized(copy, [X], "fold_batch_norm")
+    weights = [copy.operator("c").attributes["weight"] for copy in copies]
+    assert weights[0] is weights[1]
+    assert weights[0] is not graph.operator("c").attributes["weight"]
+
+
+# -- activations -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        "nn.ReLU", "F.relu", "nn.ReLU6", "nn.SiLU", "F.sigmoid", "nn.GELU approximate=tanh",
+        "nn.LeakyReLU negative_slope=0.2", "nn.Hardtanh min_val=-0.5 max_val=0.25",
+        "nn.ELU alpha=0.5", "F.softplus beta=2.0 threshold=1.0", "torch.clamp min=-0.1 max=None",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("product", ["conv", "linear"])
+def test_an_activation_disappears_into_the_product_ahead(activation, product):
+    name, *params = activation.split()
+    act = f"{name} a 1 1 p y {' '.join(params)}"
+    first = conv("c", "x", "p") if product == "conv" else linear("c", "x", "p")
+    graph = graph_of(text(first, act))
+    optimized(graph, [X if product == "conv" else values(3, 4)], "fuse_activation")
+    assert lines_of(graph) == [f"{first.split()[0]} x -> y | {name}"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # another reader
+        [conv("c", "x", "p"), "F.relu a 1 1 p q", "pnnx.Expression e 2 1 p q y expr=add(@0,@1)"],
+        # an activation with a tensor
+        [conv("c", "x", "p"), "nn.PReLU a 1 1 p y num_parameters=4 @weight=(4)f32"],
+        # an activation whose parameter is an operand
+        [
+            conv("c", "x", "p"),
+            "pnnx.Expression s 0 1 s expr=0.3",
+            "F.leaky_relu a 2 1 p s y $input=p $negative_slope=s",
+        ],
+        # no activation
+        [conv("c", "x", "p"), "Tensor.permute a 1 1 p y dims=(0,2,3,1)"],
+    ],
+    ids=["two readers", "prelu", "parameter", "permute"],
+)
+def test_what_is_not_fused_as_an_activation(lines):
+    graph = graph_of(text(*lines))
+    before = lines_of(graph)
+    optimized(graph, [X], "fuse_activation")
+    assert lines_of(graph) == before
+
+
+def test_an_activation_of_a_returned_product_stays_outside():
+    graph = graph_of(text(conv("c", "x", "p"), "F.relu a 1 1 p y", outputs=("p", "y")))
+    optimized(graph, [X], "fuse_activation")
+    assert lines_of(graph) == ["nn.Conv2d x -> p", "F.relu p -> y"]
+
+
+def test_only_one_activation_is_fused():
+    graph = graph_of(text(conv("c", "x", "p"), "F.relu a 1 1 p q", "F.tanh b 1 1 q y"))
+    optimized(graph, [X], "fuse_activation")
+    assert lines_of(graph) == ["nn.Conv2d x -> q | F.relu", "F.tanh q -> y"]
+
+
+# -- residual sums -----------------------------------------------------------------------------
+
+SUM = "pnnx.Expression s 2 1 p r q expr=add(@0,@1)"
+R = values(2, 4, 5, 6, seed=1)  # of the shape that a convolution of X gives
+
+
+@pytest.mark.parametrize("order", ["add(@0,@1)", "add(@1,@0)"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, None),
+        (None, "F.relu"),
+        ("F.relu", None),
+        ("nn.SiLU", "nn.GELU"),
+        ("F.relu", "F.relu"),
+    ],
+)
+def test_a_residual_sum_disappears_into_a_convolution(order, before, after):
+    lines = [conv("c", "x", "v" if before else "p")]
+    lines += [f"{before} b 1 1 v p"] if before else []
+    lines += [SUM.replace("add(@0,@1)", order)]
+    lines += [f"{after} a 1 1 q y"] if after else ["Tensor.permute a 1 1 q y dims=(0,1,3,2)"]
+    graph = graph_of(text(*lines, inputs=("x", "r")))
+    optimized(graph, [X, R], "fuse_activation", "fuse_residual")
+    posts = " ".join(word for word in (before, "add", after) if word)
+    assert lines_of(graph)[0] == f"nn.Conv2d x r -> {'y' if after else 'q'} | {posts}"
+    assert len(lines_of(graph)) == (1 if after else 2)
+
+
+@pytest.mark.parametrize("after", [None, "F.relu", "nn.SiLU"])
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4), (4,)], ids=str)
+def test_a_residual_sum_disappears_into_a_linear(shape, after):
+    lines = [linear("l", "x", "p"), SUM, f"{after or 'F.tanh'} a 1 1 q y"]
+    if after is None:
+        lines[-1] = "Tensor.flip a 1 1 q y dims=(0)"
+    graph = graph_of(text(*lines, inputs=("x", "r")))
+    optimized(graph, [values(*shape), values(*shape[:-1], 5)], "fuse_residual")
+    posts = "add" if after is None else f"add {after}"
+    assert lines_of(graph)[0] == f"nn.Linear x r -> {'q' if after is None else 'y'} | {posts}"
+
+
+def test_the_later_of_two_products_takes_the_sum():
+    lines = [conv("a", "x", "p"), conv("b", "x", "r"), SUM, "F.relu e 1 1 q y"]
+    graph = graph_of(text(*lines))
+    optimized(graph, [X], "fuse_residual")
+    assert lines_of(graph) == ["nn.Conv2d x -> p", "nn.Conv2d x p -> y | add F.relu"]
+
+
+def test_a_second_sum_goes_elsewhere():
+    lines = [
+        conv("a", "x", "p"),
+        SUM,
+        conv("b", "q", "u", 4),
+        "pnnx.Expression t 2 1 u q y expr=add(@0,@1)",
+    ]
+    graph = graph_of(text(*lines, inputs=("x", "r")))
+    optimized(graph, [X, R], "fuse_residual")
+    assert lines_of(graph) == ["nn.Conv2d x r -> q | add", "nn.Conv2d q q -> y | add"]
+
+
+def test_one_product_takes_one_sum():
+    lines = [conv("a", "x", "p"), SUM, "pnnx.Expression t 2 1 q r y expr=add(@0,@1)"]
+    graph = graph_of(text(*lines, inputs=("x", "r")))
+    optimized(graph, [X, R], "fuse_residual")
+    assert lines_of(graph) == ["nn.Conv2d x r -> q | add", "add(@0,@1) q r -> y"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "r"),
+    [
+        ([conv("c", "x", "p"), SUM.replace(" q ", " y ")], values(2, 4, 1, 1)),
+        ([conv("c", "x", "p"), SUM.replace(" q ", " y ")], values(4, 1, 1)),
+        ([conv("c", "x", "p"), SUM.replace(" q ", " y ")], values(6)),
+        ([conv("c", "x", "p"), SUM.replace(" q ", " y ")], values(3, 2, 4, 5, 6)),
+        ([conv("c", "x", "p"), SUM.replace("p r q", "p p y"), "F.tanh z 1 1 r w"], values(2)),
+        ([conv("c", "x", "p"), "pnnx.Expression s 2 1 p r y expr=sub(@0,@1)"], R),
+        ([conv("c", "x", "p"), "pnnx.Expression s 2 1 p r y expr=add(@0,mul(2,@1))"], R),
+        ([conv("c", "x", "p"), SUM, "pnnx.Expression t 2 1 p q y expr=mul(@0,@1)"], R),
+    ],
+    ids=["pixels", "channels", "row", "batch", "twice", "difference", "scaled", "two readers"],
+)  # fmt: skip
+def test_what_is_no_residual_sum(lines, r):
+    outputs = ("y", "w") if any(" w" in line for line in lines) else ("y",)
+    graph = graph_of(text(*lines, inputs=("x", "r"), outputs=outputs))
+    before = lines_of(graph)
+    optimized(graph, [X, r], "fuse_residual")
+    assert lines_of(graph) == before
+
+
+def test_a_sum_with_a_returned_product_goes_into_the_other():
+    lines = [conv("a", "x", "p"), conv("b", "x", "r"), SUM.replace(" q ", " y ")]
+    graph = graph_of(text(*lines, outputs=("r", "y")))
+    optimized(graph, [X], "fuse_residual")
+    assert lines_of(graph) == ["nn.Conv2d x -> r", "nn.Conv2d x r -> y | add"]
+
+
+def test_a_sum_of_returned_products_stays():
+    lines = [conv("a", "x", "p"), conv("b", "x", "r"), SUM.replace(" q ", " y ")]
+    graph = graph_of(text(*lines, outputs=("p", "r", "y")))
+    optimized(graph, [X], "fuse_residual")
+    assert "add(@0,@1) p r -> y" in lines_of(graph)
+
+
+def test_a_summand_that_was_broadcast_lies_as_it_likes():
+    """An expanded summand has the shape of the product, but strides of zero."""
+    lines = [
+        conv("c", "x", "p"),
+        "Tensor.expand e 1 1 s r sizes=(2,4,5,6)",
+        SUM.replace(" q ", " y "),
+    ]
+    for shape in ((2, 4, 1, 1), (1, 1, 5, 6), (2, 1, 1, 6), (4, 5, 1)):
+        graph = graph_of(text(*lines, inputs=("x", "s")))
+        optimized(graph, [X, values(*shape)], "fuse_residual")
+        assert lines_of(graph)[-1] == "nn.Conv2d x r -> y | add"
+
+
+def test_the_summand_may_be_the_product_s_own_input():
+    graph = graph_of(text(conv("c", "x", "p", 3, 3), "pnnx.Expression s 2 1 x p y expr=add(@0,@1)"))
+    optimized(graph, [X], "fuse_residual")
+    assert lines_of(graph) == ["nn.Conv2d x x -> y | add"]
+
+
+# -- products whose weight is computed ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", ["F.relu", "nn.SiLU"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_post_ops_behind_a_linear_whose_weight_is_an_input(after, bias):
+    keys = "$input=x $weight=w $bias=b" if bias else "$input=x $weight=w"
+    line = f"F.linear l {3 if bias else 2} 1 x w {'b ' if bias else ''}p {keys}"
+    lines = [line, SUM, f"{after} a 1 1 q y"]
+    graph = graph_of(text(*lines, inputs=("x", "w", "b", "r")))
+    inputs = [values(7, 4), values(5, 4), values(5), values(7, 5)]
+    optimized(graph, inputs, "fuse_residual")
+    assert lines_of(graph) == [f"F.linear x w {'b ' if bias else ''}r -> y | add {after}"]
+
+
+def test_post_ops_behind_a_convolution_whose_weight_is_an_input():
+    line = "F.conv2d c 2 1 x w p $input=x $weight=w stride=(1,1) padding=(1,1)"
+    graph = graph_of(text(line, SUM, "nn.SiLU a 1 1 q y", inputs=("x", "w", "r")))
+    optimized(graph, [X, values(4, 3, 3, 3), values(2, 4, 5, 6)], "fuse_residual")
+    assert lines_of(graph) == ["F.conv2d x w r -> y | add nn.SiLU"]
+
+
+# -- padding -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pad", "padding"),
+    [
+        ("nn.ZeroPad2d p 1 1 x v padding=(0,1,2,3)", (0, 1, 2, 3)),
+        ("nn.ConstantPad2d p 1 1 x v padding=(1,0,0,1) value=0.0", (1, 0, 0, 1)),
+        ("F.pad p 1 1 x v mode=constant pad=(1,2) value=None", (1, 2, 0, 0)),
+        ("F.pad p 1 1 x v mode=constant pad=(1,2,0,1) value=0", (1, 2, 0, 1)),
+    ],
+)
+@pytest.mark.parametrize("own", [(0, 0), (2, 1)])
+def test_padding_disappears_into_the_convolution_behind(pad, padding, own):
+    line = conv("c", "v", "y", kernel=3).replace("(0,0)", f"({own[0]},{own[1]})")
+    graph = graph_of(text(pad, line))
+    optimized(graph, [X], "fuse_pad")
+    assert lines_of(graph) == ["nn.Conv2d x -> y"]
+    top, left = own
+    expected = tuple(n + m for n, m in zip(padding, (left, left, top, top), strict=True))
+    assert graph.operator("c").params["padding"] == expected
+
+
+def test_padding_behind_padding_disappears_once():
+    lines = ["nn.ZeroPad2d p 1 1 x v padding=(0,1,2,3)", "nn.ZeroPad2d q 1 1 v w padding=(1,1,0,0)"]
+    graph = graph_of(text(*lines, conv("c", "w", "y", kernel=3)))
+    optimized(graph, [X], "fuse_pad")
+    assert lines_of(graph)[-1] in ("nn.Conv2d v -> y", "nn.Conv2d x -> y")
+
+
+ZERO_PAD = "nn.ZeroPad2d p 1 1 x v padding=(0,1,2,3)"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["nn.ConstantPad2d p 1 1 x v padding=(1,0,0,1) value=0.5", conv("c", "v", "y")],
+        ["F.pad p 1 1 x v mode=reflect pad=(1,2,0,1) value=None", conv("c", "v", "y")],
+        ["F.pad p 1 1 x v mode=constant pad=(0,1,0,0,1,0) value=0", conv("c", "v", "y", 4)],
+        ["F.pad p 1 1 x v mode=constant pad=(-1,1,0,0) value=0", conv("c", "v", "y")],
+        [ZERO_PAD, conv("c", "v", "y", padding=1).replace("=zeros", "=reflect")],
+        [ZERO_PAD, conv("c", "v", "y").replace("padding=(0,0)", "padding=same")],
+        [ZERO_PAD, conv("c", "v", "w"), conv("d", "v", "z"), "torch.cat e 2 1 w z y dim=1"],
+        [ZERO_PAD, "F.relu a 1 1 v y"],
+    ],
+    ids=["value", "reflect", "channels", "crop", "conv reflects", "same", "two readers", "relu"],
+)
+def test_padding_that_stays(lines):
+    graph = graph_of(text(*lines))
+    before = lines_of(graph)
+    optimized(graph, [X], "fuse_pad")
+    assert lines_of(graph) == before
+
+
+def test_padding_that_is_returned_stays():
+    graph = graph_of(text(ZERO_PAD, conv("c", "v", "y"), outputs=("v", "y")))
+    optimized(graph, [X], "fuse_pad")
+    assert lines_of(graph) == ["nn.ZeroPad2d x -> v", "nn.Conv2d v -> y"]
+
+
+# -- elementwise -------------------------------------------------------------------------------
+
+
+def test_a_chain_becomes_one_expression():
+    graph = graph_of(
+        text(
+            "pnnx.Expression a 2 1 x r p expr=add(mul(@0,@1),0.5)",
+            "F.relu b 1 1 p q",
+            "pnnx.Expression c 2 1 q x s expr=sub(@0,@1)",
+            "nn.LeakyReLU d 1 1 s y negative_slope=0.2",
+            inputs=("x", "r"),
+        )
+    )
+    optimized(graph, [X, values(3, 1, 1)], "fuse_elementwise")
+    assert lines_of(graph) == ["leaky_relu(sub(relu(add(mul(@0,@1),0.5)),@0),0.2) x r -> y"]
+
+
+def test_what_is_read_twice_by_one_expression_is_written_into_it():
+    graph = graph_of(text("F.tanh a 1 1 x p", "pnnx.Expression b 2 1 p p y expr=mul(@0,@1)"))
+    optimized(graph, [X], "fuse_elementwise")
+    assert lines_of(graph) == ["mul(tanh(@0),tanh(@0)) x -> y"]
+
+
+def test_both_sides_of_a_sum():
+    graph = graph_of(
+        text(
+            "F.tanh a 1 1 x p",
+            "F.sigmoid b 1 1 r q",
+            "pnnx.Expression c 2 1 p q y expr=add(@0,@1)",
+            inputs=("x", "r"),
+        )
+    )
+    optimized(graph, [X, values(2, 3, 5, 6, seed=1)], "fuse_elementwise")
+    assert lines_of(graph) == ["add(tanh(@0),sigmoid(@1)) x r -> y"]
+
+
+def test_sizes_of_a_fused_tensor():
+    """The size of what is fused is that of the expression which takes its place."""
+    graph = graph_of(
+        text("F.tanh a 1 1 x p", "pnnx.Expression b 2 1 p p y expr=mul(@0,div(1.0,size(@1,2)))")
+    )
+    optimized(graph, [X], "fuse_elementwise")
+    assert len(lines_of(graph)) == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "r"),
+    [
+        # another reader
+        (["F.tanh a 1 1 x p", "F.relu b 1 1 p q", "torch.cat c 2 1 p q y dim=1"], None),
+        # a small tensor that is broadcast is better computed once
+        (["F.tanh a 1 1 r p", "pnnx.Expression b 2 1 x p y expr=mul(@0,@1)"], values(3, 1, 1)),
+        # not elementwise
+        (["Tensor.permute a 1 1 x p dims=(0,1,3,2)", "F.relu b 1 1 p y"], None),
+    ],
+    ids=["two readers", "broadcast", "view"],
+)
+def test_what_is_not_fused_as_elementwise(lines, r):
+    inputs = ("x",) if r is None else ("x", "r")
+    graph = graph_of(text(*lines, inputs=inputs))
+    before = lines_of(graph)
+    optimized(graph, [X] if r is None else [X, r], "fuse_elementwise")
+    assert lines_of(graph) == before
+
+
+def test_what_is_returned_is_not_fused_away():
+    graph = graph_of(text("F.tanh a 1 1 x p", "F.relu b 1 1 p y", outputs=("p", "y")))
+    optimized(graph, [X], "fuse_elementwise")
+    assert lines_of(graph) == ["F.tanh x -> p", "F.relu p -> y"]
+
+
+@pytest.mark.parametrize(("dtype", "word"), [(np.int64, "i64"), (np.float64, "f64")])
+def test_other_dtypes_are_not_fused(dtype, word):
+    graph = graph_of(
+        f"""pnnx.Input in 0 1 x #x=(2,3){word}
+        pnnx.Expression a 1 1 x p expr=mul(@0,3)
+        pnnx.Expression b 1 1 p y expr=add(@0,1)
+        pnnx.Output out 1 0 y"""
+    )
+    x = (values(2, 3) * 10).astype(dtype)
+    before = lines_of(graph)
+    optimized(graph, [x])
+    assert lines_of(graph) == before
+    np.testing.assert_array_equal(Model(graph)(x), x * 3 + 1)
+
+
+def test_a_mixed_expression_is_not_fused():
+    """An integer tensor times a float one is float, but no program of float32."""
+    graph = graph_of(
+        """pnnx.Input in0 0 1 x
+        pnnx.Input in1 0 1 k #k=(3)i64
+        pnnx.Expression a 2 1 x k p expr=mul(@0,@1)
+        F.tanh b 1 1 p y
+        pnnx.Output out 1 0 y"""
+    )
+    optimized(graph, [values(2, 3), np.array([1, 2, 3])], "fuse_elementwise")
+    assert lines_of(graph) == ["mul(@0,@1) x k -> p", "F.tanh p -> y"]
+
+
+def test_a_long_chain_is_cut():
+    lines = [
+        f"pnnx.Expression e{k} 2 1 v{k} r v{k + 1} expr=add(mul(@0,0.5),@1)" for k in range(40)
+    ]
+    graph = graph_of(text("F.relu e 1 1 x v0", *lines, inputs=("x", "r"), outputs=("v40",)))
+    optimized(graph, [X, X[::-1].copy()], "fuse_elementwise")
+    after = graph.find("pnnx.Expression")
+    assert 2 < len(after) < 8
+    assert max(op.params["expr"].size for op in after) <= 48
+
+
+def test_many_operands_are_cut():
+    names = [f"r{k}" for k in range(12)]
+    lines = ["F.relu e 1 1 x v0"]
+    lines += [
+        f"pnnx.Expression e{k} 2 1 v{k} r{k} v{k + 1} expr=add(@0,@1)" for k in range(len(names))
+    ]
+    graph = graph_of(text(*lines, inputs=("x", *names), outputs=("v12",)))
+    optimized(graph, [values(2, 3, seed=k) for k in range(13)], "fuse_elementwise")
+    after = graph.find("pnnx.Expression")
+    assert 1 < len(after) < 5
+    assert max(len(op.inputs) for op in after) <= 8
+
+
+# -- lists -------------------------------------------------------------------------------------
+
+
+def test_a_list_of_expressions_is_split():
+    graph = graph_of(
+        text(
+            "pnnx.Expression a 2 1 x r list expr=[add(@0,1),mul(@1,@0),@1,@0]",
+            "torch.cat b 1 1 list y dim=0",
+            inputs=("x", "r"),
+        )
+    )
+    # A list that nothing takes apart can only be looked at after the pass.
+    inputs = [values(2, 3), values(2, 3, seed=1)]
+    specs = infer_specs_until(graph, "list", inputs)
+    PASS_BY_NAME["split_list"](graph, specs)
+    graph.verify()
+    assert lines_of(graph)[:3] == [
+        "add(@0,1) x -> list_0",
+        "mul(@0,@1) r x -> list_1",
+        "prim::ListConstruct list_0 list_1 r x -> list",
+    ]
+
+
+def infer_specs_until(graph, name, inputs):
+    """Infer the part of a graph that computes one operand."""
+    part = graph.subgraph([o.name for o in graph.inputs], [name])
+    specs = {o: TensorSpec(x.shape, x.dtype) for o, x in zip(part.inputs, inputs, strict=True)}
+    return {graph.operand(o.name): s for o, s in infer_specs(part, specs).items()}
+
+
+def test_a_list_that_is_taken_apart():
+    graph = graph_of(
+        text(
+            "pnnx.Expression a 2 1 x r list expr=[add(@0,1.0),mul(@1,@0),@1]",
+            "prim::ListUnpack b 1 3 list u v w",
+            "torch.cat c 3 1 u v w y dim=0",
+            inputs=("x", "r"),
+        )
+    )
+    inputs = [values(2, 3), values(2, 3, seed=1)]
+    specs_of = {o: TensorSpec(x.shape, x.dtype) for o, x in zip(graph.inputs, inputs, strict=True)}
+    specs = infer_specs(graph, specs_of)
+    PASS_BY_NAME["split_list"](graph, specs)
+    assert_specs(graph, specs)
+    optimize(graph, specs)
+    graph.verify()
+    (y,) = run(graph, inputs)
+    x, r = inputs
+    np.testing.assert_array_equal(y, np.concatenate([x + 1, r * x, r]))
+
+
+def test_a_list_of_numbers_stays():
+    graph = graph_of(
+        text(
+            "pnnx.Expression a 1 1 x shape expr=[size(@0,1),size(@0,0)]",
+            "Tensor.reshape b 2 1 x shape y $input=x $shape=shape",
+        )
+    )
+    optimized(graph, [values(2, 3)])
+    assert lines_of(graph) == ["[size(@0,1),size(@0,0)] x -> shape", "Tensor.reshape x shape -> y"]
+
+
+# -- taking out --------------------------------------------------------------------------------
+
+
+def test_what_nobody_reads_is_dropped():
+    graph = graph_of(
+        text(
+            conv("a", "x", "dead0"),
+            "F.relu b 1 1 dead0 dead1",
+            "torch.chunk c 1 3 x p dead2 dead3 chunks=3 dim=1",
+            "pnnx.Attribute d 0 1 dead4 @data=(2)f32",
+            "F.tanh e 1 1 p y",
+            inputs=("x", "unread"),
+        )
+    )
+    optimized(graph, [X, values(2)], "eliminate_dead")
+    assert lines_of(graph) == ["torch.chunk x -> p dead2 dead3", "F.tanh p -> y"]
+    assert [o.name for o in graph.inputs] == ["x", "unread"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nn.Dropout d 1 1 x p p=0.5 inplace=False",
+        "F.dropout d 1 1 x p p=0.5 training=False",
+        "nn.Identity d 1 1 x p",
+        "Tensor.contiguous d 1 1 x p memory_format=torch.contiguous_format",
+        "Tensor.detach d 1 1 x p",
+        "torch.clone d 1 1 x p memory_format=None",
+    ],
+    ids=lambda line: line.split()[0],
+)
+def test_what_changes_nothing_is_taken_out(line):
+    graph = graph_of(text(line, "F.tanh e 1 1 p y", outputs=("y", "p")))
+    optimized(graph, [X], "eliminate_identity")
+    assert lines_of(graph) == ["F.tanh x -> y"]
+    assert [o.name for o in graph.outputs] == ["y", "x"]
+
+
+# -- the batch ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "freed"),
+    [
+        ("Tensor.reshape r 1 1 x y shape=(2,90) #x=(2,3,5,6)f32 #y=(2,90)f32", (0, 90)),
+        ("Tensor.view r 1 1 x y shape=(2,15,-1) #x=(2,3,5,6)f32 #y=(2,15,6)f32", (0, 15, -1)),
+        ("Tensor.reshape r 1 1 x y shape=(-1,90) #x=(2,3,5,6)f32 #y=(2,90)f32", None),
+        ("Tensor.reshape r 1 1 x y shape=(6,30) #x=(2,3,5,6)f32 #y=(6,30)f32", None),
+        ("Tensor.reshape r 1 1 x y shape=(2,90) #x=(?,3,5,6)f32 #y=(2,90)f32", None),
+        ("Tensor.reshape r 1 1 x y shape=(2,90)", None),
+        ("Tensor.reshape r 1 1 x y shape=(0,90) #x=(2,3,5,6)f32 #y=(2,90)f32", None),
+    ],
+)
+def test_the_batch_of_a_reshape(line, freed):
+    graph = graph_of(text(line))
+    before = graph.operator("r").params["shape"]
+    free_batch(graph)
+    assert graph.operator("r").params["shape"] == (before if freed is None else freed)
+    model = Model(graph_of(text(line)))
+    np.testing.assert_array_equal(model(X), X.reshape(before if before[0] else (2, 90)))
+    if freed is not None:
+        big = values(7, 3, 5, 6)
+        np.testing.assert_array_equal(model(big), big.reshape(7, *freed[1:]))
+
+
+# -- all of them -------------------------------------------------------------------------------
+
+
+def test_a_residual_block_becomes_two_steps():
+    lines = [
+        conv("a", "x", "p0", 3, 3, kernel=3, padding=1),
+        norm("n", "p0", "p1", 3),
+        "nn.ReLU r 1 1 p1 p2",
+        conv("b", "p2", "p3", 3, 3, kernel=3, padding=1),
+        norm("m", "p3", "p4", 3),
+        "pnnx.Expression s 2 1 p4 x p5 expr=add(@0,@1)",
+        "nn.ReLU t 1 1 p5 y",
+    ]
+    graph = graph_of(text(*lines))
+    optimized(graph, [X])
+    assert lines_of(graph) == ["nn.Conv2d x -> p2 | nn.ReLU", "nn.Conv2d p2 x -> y | add nn.ReLU"]
+
+
+def test_a_pre_activation_becomes_one_expression():
+    graph = graph_of(text(norm("n", "x", "p", 3), "nn.ReLU r 1 1 p y"))
+    optimized(graph, [X])
+    assert lines_of(graph)[-1] == "relu(add(mul(@0,@1),@2)) x n.scale n.shift -> y"
+
+
+def test_the_pass_that_broke_a_graph_is_named(monkeypatch):
+    def break_it(graph, specs):
+        graph.operator("a")._inputs.clear()
+
+    monkeypatch.setattr(passes, "PASSES", (break_it,))
+    graph = graph_of(text("F.relu a 1 1 x y"))
+    optimize(graph, {})
+    monkeypatch.setenv("KUIPER_DEBUG", "1")
+    with pytest.raises(GraphError, match="after pass break_it: "):
+        optimize(graph_of(text("F.relu a 1 1 x y")), {})
+
+
+def test_users_operators_are_left_alone():
+    with user_operator("tests.Same", lambda x: x):
+        graph = graph_of(text(conv("c", "x", "p"), "tests.Same s 1 1 p q", "F.relu a 1 1 q y"))
+        before = lines_of(graph)
+        optimized(graph, [X])
+        assert lines_of(graph) == before

@@ -1,0 +1,399 @@
+"""Threads: how many there are, that they agree, and that processes and memory survive them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kuiper
+from kuiper import _threads
+from kuiper._kernels import _executor
+from kuiper._threads import MAX_THREADS, default_num_threads
+from kuiper.errors import InputError
+
+from .support import assert_same_bits
+from .support.engine import n_threads
+from .textgraph import model_of, values
+
+ROOT = Path(__file__).resolve().parents[1]
+
+NETWORK = """pnnx.Input in 0 1 x
+    nn.Conv2d a 1 1 x p bias=True dilation=(1,1) groups=1 in_channels=3 kernel_size=(3,3) out_channels=32 padding=(1,1) padding_mode=zeros stride=(1,1) @bias=(32)f32 @weight=(32,3,3,3)f32
+    nn.BatchNorm2d b 1 1 p q affine=True eps=1e-05 num_features=32 @bias=(32)f32 @running_mean=(32)f32 @running_var=(32)f32 @weight=(32)f32
+    nn.ReLU c 1 1 q r
+    nn.Conv2d d 1 1 r s bias=True dilation=(1,1) groups=1 in_channels=32 kernel_size=(3,3) out_channels=32 padding=(1,1) padding_mode=zeros stride=(1,1) @bias=(32)f32 @weight=(32,32,3,3)f32
+    pnnx.Expression e 2 1 s r t expr=add(@0,@1)
+    nn.SiLU f 1 1 t u
+    nn.Conv2d g 1 1 u v bias=True dilation=(1,1) groups=32 in_channels=32 kernel_size=(3,3) out_channels=32 padding=(1,1) padding_mode=zeros stride=(2,2) @bias=(32)f32 @weight=(32,1,3,3)f32
+    torch.cat h 2 1 v v w dim=1
+    F.adaptive_avg_pool2d i 1 1 w y output_size=(1,1)
+    torch.flatten j 1 1 y z end_dim=-1 start_dim=1
+    nn.Linear k 1 1 z o bias=True in_features=64 out_features=10 @bias=(10)f32 @weight=(10,64)f32
+    pnnx.Output out0 1 0 o
+    pnnx.Output out1 1 0 v"""  # noqa: E501
+
+needs_openmp = pytest.mark.skipif(not _executor.has_openmp, reason="built without OpenMP")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+# -- how many ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def eight_processors(monkeypatch):
+    """Let this process have eight processors, whatever the machine has."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+
+
+def cgroup(folder: Path, **files: str) -> str:
+    """Write the files of a control group; ``cpu__max`` is cpu.max, ``v1_quota`` is version 1's."""
+    places = {
+        "cpu__max": folder / "cpu.max",
+        "v1_quota": folder / "cpu" / "cpu.cfs_quota_us",
+        "v1_period": folder / "cpu" / "cpu.cfs_period_us",
+    }
+    for name, text in files.items():
+        places[name].parent.mkdir(exist_ok=True)
+        places[name].write_text(text)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        ({}, 8),
+        ({"cpu__max": "max 100000\n"}, 8),
+        ({"cpu__max": "200000 100000\n"}, 2),
+        ({"cpu__max": "150000 100000\n"}, 2),
+        ({"cpu__max": "10000 100000\n"}, 1),
+        ({"cpu__max": "1600000 100000\n"}, 8),
+        ({"cpu__max": "300000 50000\n"}, 6),
+        ({"v1_quota": "300000\n", "v1_period": "100000\n"}, 3),
+        ({"v1_quota": "-1\n", "v1_period": "100000\n"}, 8),
+        ({"v1_quota": "50000\n", "v1_period": "100000\n"}, 1),
+        ({"v1_quota": "50000\n"}, 8),
+        ({"v1_quota": "50000\n", "v1_period": "0\n"}, 8),
+        # Version 2 speaks first; what it does not say, version 1 may.
+        ({"cpu__max": "400000 100000", "v1_quota": "100000", "v1_period": "100000"}, 4),
+        ({"cpu__max": "nonsense", "v1_quota": "100000", "v1_period": "100000"}, 1),
+        ({"cpu__max": "100000 0"}, 8),
+        ({"cpu__max": ""}, 8),
+    ],
+)
+def test_the_quota_of_a_container(tmp_path, eight_processors, files, count):
+    assert default_num_threads({}, cgroup(tmp_path, **files)) == count
+
+
+@pytest.mark.parametrize(
+    ("environ", "count"),
+    [
+        ({}, 3),
+        ({"KUIPER_NUM_THREADS": "5"}, 5),
+        ({"KUIPER_NUM_THREADS": " 5 ", "OMP_NUM_THREADS": "2"}, 5),
+        ({"KUIPER_NUM_THREADS": ""}, 3),
+        ({"OMP_NUM_THREADS": "2"}, 2),
+        ({"OMP_NUM_THREADS": "4,2"}, 4),
+        ({"OMP_NUM_THREADS": "0"}, 3),
+        ({"OMP_NUM_THREADS": "-4"}, 3),
+        ({"OMP_NUM_THREADS": "many"}, 3),
+        ({"OMP_NUM_THREADS": "\u00b2"}, 3),
+        ({"OMP_NUM_THREADS": "9999"}, MAX_THREADS),
+    ],
+)
+def test_environment_variables(tmp_path, eight_processors, environ, count):
+    """They win over quota and affinity."""
+    root = cgroup(tmp_path, cpu__max="300000 100000")
+    assert default_num_threads(environ, root) == count
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "2.5", "257", "\u00b2", "1,2"])
+def test_a_wrong_variable_of_our_own_is_an_error(text):
+    with pytest.raises(InputError) as caught:
+        default_num_threads({"KUIPER_NUM_THREADS": text})
+    assert str(caught.value) == (
+        f"KUIPER_NUM_THREADS is {text!r}, expected an integer from 1 to 256"
+    )
+
+
+def test_affinity(monkeypatch, tmp_path):
+    root = str(tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5}, raising=False)
+    assert default_num_threads({}, root) == 2
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(1000)))
+    assert default_num_threads({}, root) == MAX_THREADS
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert default_num_threads({}, root) == 6
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert default_num_threads({}, root) == 1
+
+
+@pytest.mark.parametrize("n", [1, 2, 256, np.int64(3)])
+def test_set_num_threads(n):
+    with n_threads(2):
+        kuiper.set_num_threads(n)
+        assert kuiper.get_num_threads() == n
+        assert type(kuiper.get_num_threads()) is int
+
+
+@pytest.mark.parametrize("n", [0, -1, 257, True, 2.0, "2", None, [2]], ids=repr)
+def test_numbers_that_are_no_numbers_of_threads(n):
+    before = kuiper.get_num_threads()
+    with pytest.raises(InputError) as caught:
+        kuiper.set_num_threads(n)
+    assert str(caught.value) == (
+        f"the number of threads is {n!r}, expected an integer from 1 to 256"
+    )
+    assert kuiper.get_num_threads() == before
+
+
+def run_python(code: str, timeout: float = 60, **environ: str) -> str:
+    """Run a script in a process of its own and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        capture_output=True, text=True, timeout=timeout, cwd=ROOT, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", **environ},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs_openmp
+@on_linux
+def test_a_run_has_as_many_threads_as_were_asked_for():
+    """The setting takes effect: threads are counted by the operating system."""
+    code = """
+        import os
+        import numpy as np
+        import kuiper
+        from tests.test_threads import NETWORK
+        from tests.textgraph import model_of
+        tasks = lambda: len(os.listdir("/proc/self/task"))
+        model = model_of(NETWORK)
+        x = np.ones((1, 3, 32, 32), np.float32)
+        start = tasks()
+        print(kuiper.get_num_threads())
+        for n in (1, 3, 5):
+            kuiper.set_num_threads(n)
+            model(x)
+            print(tasks() - start)
+    """
+    assert run_python(code, KUIPER_NUM_THREADS="4").split() == ["4", "0", "2", "4"]
+
+
+# -- agreement ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def network():
+    return model_of(NETWORK)
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_any_number_of_threads_gives_the_same_bits(network, count):
+    for shape in ((1, 3, 32, 32), (3, 3, 9, 14), (1, 3, 1, 1)):
+        x = values(*shape)
+        with n_threads(1):
+            expected = network(x)
+        assert min(np.std(y) for y in expected) > 0
+        with n_threads(count):
+            for _ in range(3):
+                assert_same_bits(network(x), expected, f"{count} threads, {shape}")
+
+
+def test_a_batch_gives_the_bits_of_its_images(network):
+    x = values(5, 3, 14, 15)
+    with n_threads(2):
+        whole = network(x)
+        for number in range(5):
+            parts = network(x[number : number + 1])
+            for y, part in zip(whole, parts, strict=True):
+                assert_same_bits([y[number : number + 1]], [part], f"image {number}")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_model_serves_many_python_threads(count):
+    """Eight callers, each with shapes and images of its own, the first plans made meanwhile."""
+    model = model_of(NETWORK)
+    cases = [values(1 + k % 3, 3, 12 + k % 4, 16, seed=k) for k in range(8)]
+    with n_threads(1):
+        expected = [model_of(NETWORK)(x) for x in cases]
+    assert len({y[0].tobytes() for y in expected}) == len(cases)
+    start = threading.Barrier(8)
+    failures = []
+
+    def call(k: int) -> None:
+        try:
+            start.wait()
+            for turn in range(20):
+                assert_same_bits(model(cases[k]), expected[k], f"caller {k}, turn {turn}")
+        except Exception as error:
+            failures.append(error)
+
+    with n_threads(count):
+        callers = [threading.Thread(target=call, args=(k,)) for k in range(8)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join(60)
+        assert not any(caller.is_alive() for caller in callers)
+    assert failures == []
+    contexts = [len(plan._contexts) for plan in model._plans.values()]
+    assert 0 < sum(contexts) <= 8 * len(contexts)
+
+
+def test_a_run_releases_the_gil():
+    """A second thread goes on in Python while a long run is under way."""
+    model = model_of(
+        """pnnx.Input in0 0 1 x
+        pnnx.Input in1 0 1 w
+        torch.matmul op 2 1 x w y
+        pnnx.Output out 1 0 y"""
+    )
+    x = values(1500, 1500)
+    ticks = []
+    done = threading.Event()
+
+    def tick() -> None:
+        while not done.is_set():
+            ticks.append(time.perf_counter())
+
+    with n_threads(1):
+        model(x, x)
+        ticker = threading.Thread(target=tick)
+        ticker.start()
+        start = time.perf_counter()
+        model(x, x)
+        stop = time.perf_counter()
+        done.set()
+        ticker.join()
+    # Away from both ends, where the two change places anyway.
+    margin = (stop - start) / 4
+    assert sum(start + margin < t < stop - margin for t in ticks) > 50
+
+
+# -- forked processes --------------------------------------------------------------------------
+
+
+def answer(connection, model, x, set_threads) -> None:
+    """Run in the child: send the results, the number of threads and the warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if set_threads:
+            kuiper.set_num_threads(set_threads)
+    fresh = model_of(NETWORK)
+    result = (model(x), fresh(x), kuiper.get_num_threads(), [str(w.message) for w in caught])
+    connection.send(result)
+    connection.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+@pytest.mark.parametrize("set_threads", [None, 2])
+def test_a_forked_process_finishes(network, set_threads):
+    """The threads of OpenMP do not survive a fork: waiting for them would last for ever."""
+    x = values(2, 3, 16, 16)
+    with n_threads(2):
+        expected = network(x)
+        fork = multiprocessing.get_context("fork")
+        here, there = fork.Pipe()
+        child = fork.Process(target=answer, args=(there, network, x, set_threads))
+        child.start()
+        there.close()
+        try:
+            assert here.poll(30), "the child hangs"
+            results, fresh, count, told = here.recv()
+            child.join(10)
+            assert child.exitcode == 0
+        finally:
+            if child.is_alive():
+                child.kill()
+        assert_same_bits(results, expected, "the parent's model")
+        assert_same_bits(fresh, expected, "a model of its own")
+        assert count == 1
+        assert [text.partition(",")[0] for text in told] == (
+            ["this process was forked"] if set_threads else []
+        )
+        # The parent goes on as before.
+        assert kuiper.get_num_threads() == 2
+        assert_same_bits(network(x), expected, "the parent afterwards")
+
+
+def test_a_lock_that_was_held_during_a_fork_is_not_waited_for(monkeypatch):
+    for name in ("_lock", "_forked", "_chosen"):
+        monkeypatch.setattr(_threads, name, getattr(_threads, name))
+    with _threads._lock:
+        _threads._after_fork()
+        assert _threads._lock.acquire(blocking=False)
+        _threads._lock.release()
+    assert kuiper.get_num_threads() == 1
+
+
+# -- memory ------------------------------------------------------------------------------------
+
+RESIDENT = """
+    import gc, os
+    import numpy as np
+    import kuiper
+    from tests.test_threads import NETWORK
+    from tests.textgraph import model_of
+    kuiper.set_num_threads({threads})
+    model = model_of(NETWORK)
+
+    def resident():
+        gc.collect()
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def run(height, width):
+        model(np.ones((1, 3, height, width), np.float32))
+"""
+
+
+@on_linux
+@pytest.mark.parametrize("threads", [1, 2])
+def test_memory_stays_flat_over_thousands_of_runs(threads):
+    code = (
+        RESIDENT.format(threads=threads)
+        + """
+    for _ in range(300):
+        run(8, 8)
+    before = resident()
+    for _ in range(3000):
+        run(8, 8)
+    print(resident() - before)
+    """
+    )
+    assert int(run_python(code)) < 1 << 20
+
+
+@on_linux
+def test_memory_stays_flat_over_a_hundred_shapes():
+    """Plans come and go; weights are packed once."""
+    code = (
+        RESIDENT.format(threads=1)
+        + """
+    def all_shapes():
+        for k in range(100):
+            run(8 + k % 20, 10 + k // 20)
+
+    all_shapes()
+    packed = len(model._packed)
+    before = resident()
+    for _ in range(3):
+        all_shapes()
+    print(resident() - before)
+    assert len(model._packed) == packed, (packed, len(model._packed))
+    """
+    )
+    assert int(run_python(code)) < 1 << 20
