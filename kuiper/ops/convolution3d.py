@@ -12,6 +12,7 @@ from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._post import make_post, residual_value
 from kuiper.ops._record import Record, record
+from kuiper.ops._schema import Tensor
 from kuiper.ops.convolution import (
     Conv,
     ConvTranspose,
@@ -66,6 +67,12 @@ class _Geometry:
         )
 
 
+def _for_volumes(arguments):
+    """Return the arguments of a record for images with the rank of a volume's weight."""
+    weight = Tensor("weight", rank=5)
+    return tuple(weight if argument.name == "weight" else argument for argument in arguments)
+
+
 @record("nn.Conv3d", "F.conv3d")
 class Conv3d(Record):
     """Cross-correlation of volumes with filters.
@@ -74,7 +81,7 @@ class Conv3d(Record):
     Source: torch.nn.Conv3d.
     """
 
-    arguments = Conv.arguments
+    arguments = _for_volumes(Conv.arguments)
     post_ops = True
 
     @staticmethod
@@ -142,13 +149,11 @@ class ConvTranspose3d(Record):
     Source: torch.nn.ConvTranspose3d.
     """
 
-    arguments = ConvTranspose.arguments
+    arguments = _for_volumes(ConvTranspose.arguments)
     post_ops = True
 
     @staticmethod
     def infer(a):
-        if a.weight.rank != 5:
-            raise ShapeError(f"'weight' has shape {a.weight.shape}, expected rank 5")
         return ConvTranspose.infer(a)
 
     @staticmethod
