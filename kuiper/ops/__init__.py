@@ -23,11 +23,14 @@ from kuiper.ops import (  # noqa: F401
     elementwise,
     graph,
     linear,
+    normalization,
     padding,
     pooling,
     recurrent,
+    reduce,
     resize,
     shape,
+    softmax,
 )
 from kuiper.ops._record import Record, find_record, record, registered_types
 
