@@ -237,7 +237,7 @@ PARAMETERS = {
 }  # fmt: skip
 
 
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(max_examples=300, derandomize=True, database=None, deadline=None)
 @given(st.recursive(leaves, calls, max_leaves=10), st.integers(0, 2**32 - 1))
 def test_programs_compute_what_the_tree_says(tree, seed):
     rng = np.random.default_rng(seed)

@@ -119,7 +119,7 @@ integer_trees = st.recursive(
 )
 
 
-@settings(deadline=None)
+@settings(derandomize=True, database=None, deadline=None)
 @given(integer_trees, st.lists(st.integers(-20, 20), min_size=3, max_size=3))
 def test_python_reads_infix_as_the_tree_means_it(tree, values):
     names = dict(zip("abc", values, strict=True))
