@@ -344,9 +344,8 @@ def _evaluation_order(tree: Node) -> list[Node]:
             order.append(node)
             continue
         stack.append((node, True))
-        # The last one pushed comes first: the neediest, of equals the left one.
-        by_need = sorted(reversed(node.children), key=lambda child: needs[id(child)])
-        stack.extend((child, False) for child in by_need)
+        by_need = sorted(node.children, key=lambda child: needs[id(child)], reverse=True)
+        stack.extend((child, False) for child in reversed(by_need))
     return order
 
 

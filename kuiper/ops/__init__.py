@@ -26,6 +26,7 @@ from kuiper.ops import (  # noqa: F401
     normalization,
     padding,
     pooling,
+    recurrent,
     reduce,
     resize,
     shape,

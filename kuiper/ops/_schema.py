@@ -36,6 +36,7 @@ __all__ = [
     "Tensor",
     "TensorList",
     "Tensors",
+    "Weights",
     "convert_positional",
     "resolve",
 ]
@@ -132,6 +133,15 @@ class Tensors(Argument):
     """All remaining positional inputs, as a list."""
 
     expected = "one or more tensors"
+
+
+class Weights(Argument):
+    """All attributes that no other argument names, as a dict; for modules of any depth."""
+
+    expected = "weights"
+
+    def convert(self, value):
+        return value
 
 
 class TensorList(Argument):
@@ -383,8 +393,12 @@ def resolve(
         else:
             found[name] = value
 
+    weights = next((a for a in arguments if isinstance(a, Weights)), None)
     for name in operator.attributes:
-        take(name, attributes.get(name))
+        if weights is None or name in by_name or name in aliases:
+            take(name, attributes.get(name))
+        else:
+            found.setdefault(weights.name, {})[name] = attributes.get(name)
     for name, value in operator.params.items():
         argument = by_name.get(name)
         if isinstance(value, bool) and isinstance(argument, Tensor) and not argument.number:

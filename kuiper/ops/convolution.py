@@ -150,7 +150,7 @@ class _Filters:
 
 _COMMON = (
     Tensor("input"),
-    Tensor("weight"),
+    Tensor("weight", rank=(3, 4)),
     Tensor("bias", optional=True),
     Int("in_channels", None, minimum=1),
     Int("out_channels", None, minimum=1),
@@ -244,7 +244,7 @@ class Conv(Record):
         step.flops = 2.0 * image.size * in_channels * len(taps)
         step.bytes = 4.0 * (x.size + image.size + a.weight.size)
         b.step(step)
-        _finish(b, y, image)
+        _finish(b, y, image, spatial)
 
 
 def _as_image(value: Value, spatial: int) -> Value:
@@ -278,15 +278,14 @@ def _output(a, b, spatial: int):
     return None, image, residual
 
 
-def _finish(b, y, image) -> None:
+def _finish(b, y, image, spatial: int) -> None:
     """Let an output that is no image be a view of the one that was computed."""
     if y is not None:
         return
-    spec = b.output_spec()
-    keep = [d for d in range(4) if not (d == 2 and spec.rank < 4 and image.shape[2] == 1)]
-    if len(keep) > spec.rank:
-        keep = keep[1:]
-    b.alias(image.with_layout([image.shape[d] for d in keep], [image.strides[d] for d in keep]))
+    axes = [0, 1, 2, 3] if spatial == 2 else [0, 1, 3]
+    if b.output_spec().rank == spatial + 1:
+        axes = axes[1:]
+    b.alias(image.with_layout([image.shape[d] for d in axes], [image.strides[d] for d in axes]))
 
 
 def _pack_groups(weights, bias, groups: int, n_threads: int) -> np.ndarray:
@@ -530,7 +529,7 @@ class ConvTranspose(Record):
         step.flops = 2.0 * x.size * a.weight.size / a.weight.shape[0]
         step.bytes = 4.0 * (x.size + image.size + a.weight.size)
         b.step(step)
-        _finish(b, y, image)
+        _finish(b, y, image, spatial)
 
 
 def _phases(geometry: _Geometry, extents):
