@@ -20,7 +20,7 @@ What `kuiper.supported_operators()` lists: {count} names for {records} operators
 `pnnx.Input` and `pnnx.Output`, which mark the ends of a graph. Names in one row are spellings of
 the same operator. Arguments and defaults are PyTorch's; where a module and a function differ (a
 weight is an attribute here and an input there), either will do. An argument without a default is
-required.
+required. Where numpy is named first, the operator is a call of numpy between the compiled steps.
 
 This page is written by `docs/make_operators.py` from the records in `kuiper/ops/`; do not edit it.
 """
@@ -39,6 +39,8 @@ def row(record: type[Record]) -> str:
     names = ", ".join(f"`{name}`" for name in record.types)
     arguments = ", ".join(f"`{argument!r}`" for argument in record.arguments)
     summary = (inspect.getdoc(record) or "").partition("\n\n")[0].replace("\n", " ")
+    if record.runs_in_numpy:
+        summary = f"*numpy:* {summary}"
     cells = [cell.replace("|", "\\|") for cell in (names, arguments, summary)]
     return f"| {cells[0]} | {cells[1]} | {cells[2]} |"
 

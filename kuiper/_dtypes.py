@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["DTYPES", "DType", "from_numpy", "from_torch"]
+__all__ = ["DTYPES", "DType", "from_numpy", "from_scalar_type", "from_torch"]
 
 
 class DType(NamedTuple):
@@ -79,6 +79,11 @@ _BY_TORCH = {d.torch: d for d in DTYPES.values()} | {
     }.items()
 }
 
+# c10/core/ScalarType.h: the numbers that stand for types among positional arguments.
+_SCALAR_TYPES = "u8 i8 i16 i32 i64 f16 f32 f64 c32 c64 c128 bool"
+_BY_NUMBER = {number: DTYPES[name] for number, name in enumerate(_SCALAR_TYPES.split())}
+_BY_NUMBER[15] = DTYPES["bf16"]
+
 
 def from_numpy(dtype) -> DType:
     """Return the element type of a numpy dtype; `KeyError` where PNNX has none."""
@@ -88,3 +93,8 @@ def from_numpy(dtype) -> DType:
 def from_torch(name: str) -> DType:
     """Return the element type PyTorch calls `name`, such as ``"torch.float"``."""
     return _BY_TORCH[name]
+
+
+def from_scalar_type(number: int) -> DType:
+    """Return the element type of one of PyTorch's ScalarType numbers."""
+    return _BY_NUMBER[number]

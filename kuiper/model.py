@@ -19,7 +19,7 @@ from kuiper.errors import InputError, ShapeError, UnsupportedOperatorError
 from kuiper.ir import Graph, Operand
 from kuiper.ops import Record, find_record, record, registered_types
 from kuiper.ops._schema import Any_, Host, Tensors, attribute_spec, resolve
-from kuiper.passes import free_batch, optimize
+from kuiper.passes import free_batch, optimize, restore_outputs
 from kuiper.plan import Plan, infer_specs, leaf_operands, make_plan
 from kuiper.pnnx import load_graph, save_graph
 
@@ -264,6 +264,7 @@ class Model:
         self._check_arguments()
         self._free = graph.copy()
         free_batch(self._free)
+        restore_outputs(self._free)
         self._input_operands = graph.inputs
         self._input_infos = tuple(_info(operand) for operand in self._input_operands)
         self._output_operands = [

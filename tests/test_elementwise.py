@@ -11,7 +11,7 @@ import pytest
 from kuiper._kernels import _dispatch, elementwise
 from kuiper._kernels._chains import LINKS, find_passes
 from kuiper.errors import KuiperError
-from kuiper.expression import Call, ElementwiseProgram, Ref, evaluate, fold, parse
+from kuiper.expression import Call, ElementwiseProgram, Literal, Ref, evaluate, fold, parse
 from kuiper.expression.lowering import Argument, Instruction
 
 from .workbench import ISAS, PARTS, Workbench, isa, noise
@@ -465,6 +465,33 @@ def test_gates_and_biases(shapes, layout, name):
 
 
 @pytest.mark.parametrize("name", ISAS)
+@pytest.mark.parametrize("columns", [8, 100, 700, 5000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "atan2(exp(tanh(@0)),exp(tanh(@1)))",
+        "atan2(exp(tanh(@1)),exp(tanh(@0)))",
+        "add(mul(tanh(@0),@1),mul(tanh(@1),sub(@1,tanh(@0))))",
+        "mul(tanh(tanh(@1)),sub(tanh(tanh(@0)),atan2(@0,tanh(@1))))",
+    ],
+)
+def test_what_is_held_over_chunks_is_not_overwritten(text, columns, name):
+    x, gate = noise((40, columns), 1), noise((columns,), 2)
+    tree = parse(text)
+    expected = evaluate(tree, [x.astype(np.float64), gate.astype(np.float64)])
+    with isa(name):
+        for n_parts in (1, 3):
+            result = run(text, x, gate, n_parts=n_parts)
+            np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+            result = run(text, x.reshape(2, 20, columns), gate.reshape(1, 1, -1), n_parts=n_parts)
+            np.testing.assert_allclose(result.reshape(x.shape), expected, rtol=1e-5, atol=1e-6)
+        two = np.stack([gate, -gate])[:, None]
+        result = run(text, x.reshape(2, 20, columns), two)
+        other = evaluate(tree, [x.reshape(2, 20, columns).astype(np.float64), two])
+        np.testing.assert_allclose(result, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ISAS)
 def test_between_layouts_and_into_a_wider_tensor(name):
     """Contiguous and channels-last operands meet; the result is a part of a concatenation."""
     shape = (2, 24, 13, 11)
@@ -636,17 +663,31 @@ def test_random_programs_compute_what_the_tree_says(name, seed):
     np.testing.assert_allclose(result, expected, rtol=2e-3, atol=2e-4 * np.abs(expected).max())
 
 
-def test_a_deep_program_needs_few_temporaries():
-    tree = Ref(0)
-    for _ in range(500):
-        tree = Call("add", [Call("neg", [Ref(0)]), Call("mul", [Ref(1), tree])])
+@pytest.mark.parametrize("is_left", [True, False])
+def test_a_deep_program_needs_few_temporaries(is_left):
     x, y = noise((100,), 1), np.full(100, 0.5, np.float32)
+    tree, expected = Ref(0), x
+    for k in range(500):
+        side, depth = Call("exp", [Call("mul", [Ref(0), Literal(-1 - k)])]), Call("neg", [tree])
+        tree = Call("add", [depth, side] if is_left else [side, depth])
+        tree = Call("mul", [tree, Ref(1)])
+        expected = (np.exp(x * np.float32(-1 - k)) - expected) * y
     program = fold(tree, [Spec(x.shape), Spec(y.shape)])
-    result = elementwise.compute(program, [x, y])
-    expected = x.copy()
-    for _ in range(500):
-        expected = -x + y * expected
-    np.testing.assert_array_equal(result, expected)
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(elementwise.compute(program, [x, y]), expected, rtol=1e-4)
+
+
+def test_too_many_temporaries_are_an_error():
+    """Two hundred values that all wait for the last one."""
+    x = noise((100,), 1)
+    values = [Call("exp", [Call("mul", [Ref(0), Literal(k)])]) for k in range(2, 202)]
+    total = values[0]
+    for value in values[1:]:
+        total = Call("atan2", [total, value])
+    for value in values:
+        total = Call("atan2", [total, value])
+    with pytest.raises(KuiperError, match="temporaries at once, at most 128 can be"):
+        elementwise.compute(fold(total, [Spec(x.shape)]), [x])
 
 
 def test_what_cannot_be_is_an_error():

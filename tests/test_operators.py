@@ -45,6 +45,7 @@ def test_operator(case, variant):
             outputs = run(model, case.inputs)
         with n_threads(2):
             parallel = run(model, case.inputs)
+    case.assert_dtypes(outputs)
     case.assert_matches(outputs)
     assert_outputs(outputs, case.reference, case.rtol, f"{case.id} against numpy")
     assert_same_bits(parallel, outputs, f"{case.id}: two threads against one")

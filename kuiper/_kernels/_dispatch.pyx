@@ -84,11 +84,6 @@ def tile():
     return _active.mr, _active.nr
 
 
-def depthwise_pixels():
-    """Return how many pixels one call of the active depthwise kernel takes."""
-    return _active.dw_m
-
-
 def lanes():
     """Return how many floats a vector of the active variant holds."""
     return _active.lanes

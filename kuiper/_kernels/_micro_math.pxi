@@ -28,6 +28,19 @@ cdef inline vf32 with_sign(vf32 magnitude, vf32 sign) noexcept nogil:
     return from_bits(bits(magnitude) | (bits(sign) & splat_int(SIGN_BIT)))
 
 
+cdef inline vf32 nearest(vf32 x, vf32 factor, vi32* n) noexcept nogil:
+    """Return the integer next to x factor, also as n, for |x factor| < 2^22."""
+    # Next to 3 2^22 the floats are the integers, so the sum rounds, and its last bits are n.
+    cdef vf32 t = x * factor + splat(12582912.0)
+    n[0] = bits(t) - splat_int(0x4B400000)
+    return t - splat(12582912.0)
+
+
+cdef inline vf32 small_to_float(vi32 n) noexcept nogil:
+    """Return n for |n| < 2^22."""
+    return from_bits(n + splat_int(0x4B400000)) - splat(12582912.0)
+
+
 cdef inline vf32 power_of_two(vi32 n) noexcept nogil:
     """Return 2^n for -126 <= n <= 127."""
     return from_bits((n + splat_int(127)) << 23)
@@ -46,7 +59,7 @@ cdef inline vf32 split_exponent(vf32 x, vf32* exponent) noexcept nogil:
     x = select(is_denormal, x * splat(8388608.0), x)
     # Counted from sqrt(1/2), the exponent field steps where m shall.
     shifted = bits(x) - splat_int(0x3F3504F3)
-    exponent[0] = to_float(shifted >> 23) - select(is_denormal, splat(23.0), splat(0.0))
+    exponent[0] = small_to_float(shifted >> 23) - select(is_denormal, splat(23.0), splat(0.0))
     return from_bits((shifted & splat_int(0x007FFFFF)) + splat_int(0x3F3504F3))
 
 
@@ -54,8 +67,7 @@ cdef inline vf32 split_exponent(vf32 x, vf32* exponent) noexcept nogil:
 
 cdef inline vf32 exp_reduce(vf32 x, vi32* n) noexcept nogil:
     """Return r and n with x = n log(2) + r, |r| <= log(2) / 2."""
-    cdef vf32 k = vrint(x * splat(1.44269504))
-    n[0] = to_int(k)
+    cdef vf32 k = nearest(x, splat(1.44269504), n)
     # The first part of log(2) has so few bits that its product with k is exact.
     return x - k * splat(0.693359375) - k * splat(-2.12194440e-4)
 
@@ -151,8 +163,7 @@ cdef enum:
 
 cdef inline vf32 circular_reduce(vf32 x, vi32* quadrant) noexcept nogil:
     """Return r and the quadrant with x = quadrant pi / 2 + r, |r| <= pi / 4, for |x| <= LIMIT."""
-    cdef vf32 n = vrint(x * splat(0.636619772))
-    quadrant[0] = to_int(n)
+    cdef vf32 n = nearest(x, splat(0.636619772), quadrant)
     # pi / 2 in parts of 11 bits: n has 13, so the products are exact.
     x = x - n * splat(1.5703125)
     x = x - n * splat(4.837512969970703e-4)
@@ -463,6 +474,7 @@ cdef vf32 vpow(vf32 x, vf32 y) noexcept nogil:
     cdef vi32 is_whole = veq(vtrunc(y), y)
     cdef vi32 is_odd = is_whole & ~veq(vtrunc(half), half)
     cdef vi32 is_negative = bits(x) >> 31
+    cdef vi32 whole
     store(mantissas, split_exponent(a, &e))
     # log2 of zero and infinity, which the product with y then makes infinity or zero
     e = select(veq(a, zero), -infinity, select(veq(a, infinity), infinity, e))
@@ -475,7 +487,8 @@ cdef vf32 vpow(vf32 x, vf32 y) noexcept nogil:
         n = (t + 6755399441055744.0) - 6755399441055744.0  # to the next integer
         counts[i] = <float> n
         results[i] = <float> exp2_fraction(t - n)
-    r = scaled(load(results), to_int(load(counts)))
+    nearest(load(counts), one, &whole)
+    r = scaled(load(results), whole)
     r = from_bits(bits(r) ^ (is_negative & is_odd & splat_int(SIGN_BIT)))
     r = select(vlt(x, zero) & vlt(a, infinity) & ~is_whole, splat(NAN), r)
     r = select(veq(x, x) & veq(y, y), r, x + y)

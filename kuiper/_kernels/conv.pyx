@@ -203,6 +203,10 @@ cdef inline Py_ssize_t output_pixel(
 
 # -- implicit GEMM -----------------------------------------------------------------------------
 
+cdef enum:
+    POST_COLUMNS = 256
+
+
 cdef struct conv_t:
     const kernels_t* kernels
     const window_t* window
@@ -283,7 +287,7 @@ cdef void conv_run(
     cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr
     cdef Py_ssize_t panels = (p.out_channels + nr - 1) // nr
     cdef Py_ssize_t f, q, stop, run, n_runs, per_run, tiles, tile, panel, group, depth
-    cdef Py_ssize_t start, m, n, at_tile, at_group, pixel, ldy, ldr
+    cdef Py_ssize_t start, m, n, at_tile, at_group, pixel, ldy, ldr, pending = 0
     cdef float* y_tile
     cdef const float* r_tile
     if p.post.has_residual:
@@ -330,8 +334,15 @@ cdef void conv_run(
                 y_tile, ldy, n,
                 r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
             )
-            post_tile(&p.post, m, n, y_tile, ldy, r_tile, ldr)
             q += 1
+            # Post-ops take several panels at once: their rows are longer, and still in the cache.
+            pending += n
+            if p.panel_major or q == stop or panel + 1 == panels or pending >= POST_COLUMNS:
+                n -= pending
+                post_tile(
+                    &p.post, m, pending, y_tile + n, ldy, r_tile + n if r_tile != NULL else NULL, ldr
+                )
+                pending = 0
 
 
 # -- few input channels ------------------------------------------------------------------------
@@ -527,7 +538,7 @@ cdef class DepthwiseStep(Step):
         Blocks of :func:`~kuiper._kernels._pack.pack_depthwise`.
     window : Window
     scratch : Value
-        ``8 * dw_m * taps`` bytes for each thread.
+        :func:`depthwise_scratch_bytes` for each thread.
     post : Post or None
     """
 
@@ -553,6 +564,11 @@ cdef class DepthwiseStep(Step):
         self.max_parts = max(ceil_div(window.max_pixels, active().dw_m), 1)
 
 
+def depthwise_scratch_bytes(Py_ssize_t n_taps):
+    """Return the scratch of one thread: pointers to the taps of some pixels, or taps and steps."""
+    return 8 * n_taps * max(active().dw_m, 2)
+
+
 cdef void depthwise_run(
     const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
 ) noexcept nogil:
@@ -560,36 +576,86 @@ cdef void depthwise_run(
 
     Layout : x (n, h, w, c) -> y (n, oh, ow, c), pitched
     Needs  : packed weights for the table's lanes
-    Threads: over tiles of pixels; no shared writes
+    Threads: over pixels; no shared writes
     Source : torch.nn.Conv2d with groups = in_channels = out_channels
     """
     cdef const depthwise_t* p = <const depthwise_t*> params
     cdef const window_t* w = p.window
     cdef const phase_t* phase = &w.phases[0]
+    cdef Py_ssize_t pixels = w.n * w.out_h * w.out_w
+    cdef Py_ssize_t pixel = share_start(pixels, part, n_parts)
+    cdef Py_ssize_t last = share_start(pixels, part + 1, n_parts), end, ow, m
+    # Output columns whose taps all stay between the left and the right border.
+    cdef Py_ssize_t left = ceil_div(max(0, -phase.min_dx), w.in_step_w)
+    cdef Py_ssize_t right = max(left, ceil_div(max(0, w.in_w - phase.max_dx), w.in_step_w))
+    while pixel < last and w.out_w < 2 * p.kernels.dw_m:
+        # Short rows are mostly border: one pointer for each pixel and tap.
+        m = min(p.kernels.dw_m, last - pixel)
+        scattered_pixels(p, slots, pixel, m)
+        pixel += m
+    while pixel < last:
+        ow = pixel % w.out_w
+        end = min(last, pixel - ow + w.out_w)
+        while pixel < end:
+            m = 1
+            if left <= ow < right:
+                m = min(p.kernels.dw_m, min(end - pixel, right - ow))
+            row_pixels(p, slots, pixel, m)
+            pixel += m
+            ow += m
+
+
+cdef inline void scattered_pixels(
+    const depthwise_t* p, char* const* slots, Py_ssize_t pixel, Py_ssize_t m
+) noexcept nogil:
+    """Compute m pixels of any rows, all channels."""
+    cdef const float** pixels = <const float**> at(slots, p.scratch)
+    point_rows(
+        p.window, &p.window.phases[0], <const float*> at(slots, p.x), p.zeros, pixel, m, pixels
+    )
+    depthwise_pixels(p, slots, pixel, m, <const float* const*> pixels, NULL)
+
+
+cdef inline void row_pixels(
+    const depthwise_t* p, char* const* slots, Py_ssize_t pixel, Py_ssize_t m
+) noexcept nogil:
+    """Compute m pixels of one output row, all channels; m > 1 only away from the side borders."""
+    cdef const window_t* w = p.window
+    cdef const phase_t* phase = &w.phases[0]
     cdef const float* x = <const float*> at(slots, p.x)
-    cdef const float* weight = <const float*> at(slots, p.weight)
+    cdef const float** pixels = <const float**> at(slots, p.scratch)
+    cdef Py_ssize_t* steps = <Py_ssize_t*> (pixels + phase.n_taps)
+    cdef Py_ssize_t ih = pixel // w.out_w % w.out_h * w.in_step_h
+    cdef Py_ssize_t iw = pixel % w.out_w * w.in_step_w
+    cdef Py_ssize_t image = pixel // (w.out_w * w.out_h), t
+    cdef const float* origin = x + ((image * w.in_h + ih) * w.in_w + iw) * w.x_pitch
+    for t in range(phase.n_taps):
+        if 0 <= ih + phase.taps[t].dy < w.in_h and 0 <= iw + phase.taps[t].dx < w.in_w:
+            pixels[t] = origin + phase.taps[t].offset
+            steps[t] = w.in_step_w * w.x_pitch
+        else:
+            pixels[t] = p.zeros
+            steps[t] = 0
+    depthwise_pixels(p, slots, pixel, m, <const float* const*> pixels, steps)
+
+
+cdef inline void depthwise_pixels(
+    const depthwise_t* p, char* const* slots, Py_ssize_t pixel, Py_ssize_t m,
+    const float* const* pixels, const Py_ssize_t* steps,
+) noexcept nogil:
+    """Run the micro-kernel on m pixels that lie one behind the other in the output."""
+    cdef const window_t* w = p.window
     cdef const float* residual = NULL
-    cdef const float* r_tile = NULL
-    cdef float* y = <float*> at(slots, p.y)
-    cdef float* y_tile
-    cdef const float** rows = <const float**> at(slots, p.scratch)
-    cdef Py_ssize_t pixels = w.n * w.out_h * w.out_w, step = p.kernels.dw_m
-    cdef Py_ssize_t tiles = (pixels + step - 1) // step, tile, start, m
+    cdef float* y = <float*> at(slots, p.y) + pixel * w.y_pitch
     if p.post.has_residual:
-        residual = <const float*> at(slots, p.post.residual)
-    for tile in range(share_start(tiles, part, n_parts), share_start(tiles, part + 1, n_parts)):
-        start = tile * step
-        m = min(step, pixels - start)
-        point_rows(w, phase, x, p.zeros, start, m, rows)
-        y_tile = y + start * w.y_pitch
-        if residual != NULL:
-            r_tile = residual + start * p.post.residual_pitch
-        p.kernels.dwconv(
-            m, phase.n_taps, p.channels, <const float* const*> rows, weight, y_tile, w.y_pitch,
-            r_tile if p.post.residual_in_tile else NULL, p.post.residual_pitch,
-            p.post.lo, p.post.hi,
-        )
-        post_tile(&p.post, m, p.channels, y_tile, w.y_pitch, r_tile, p.post.residual_pitch)
+        residual = <const float*> at(slots, p.post.residual) + pixel * p.post.residual_pitch
+    p.kernels.dwconv[m](
+        w.phases[0].n_taps, p.channels, pixels, steps,
+        <const float*> at(slots, p.weight), y, w.y_pitch,
+        residual if p.post.residual_in_tile else NULL, p.post.residual_pitch,
+        p.post.lo, p.post.hi,
+    )
+    post_tile(&p.post, m, p.channels, y, w.y_pitch, residual, p.post.residual_pitch)
 
 
 # -- the kernel alone --------------------------------------------------------------------------

@@ -8,10 +8,13 @@
 
 `tokens`, `tree`, `vocabulary` are data; `_syntax` (compiled) reads text; `promotion`, `scalars`
 and `evaluation` say what the operators mean; `lowering` prepares an expression for the elementwise
-engine.  Nothing here knows of graphs or files.
+engine, and `compiled` makes a function of it; `views` and `drawing` show it; `ncnn` is the other
+dialect, and `ncnn_translation` leads there and back.  Nothing here knows of graphs or files.
 """
 
 from kuiper.expression._syntax import MAX_DEPTH, ExpressionParser, Tokenizer
+from kuiper.expression.compiled import CompiledExpression, compile
+from kuiper.expression.drawing import to_dot, to_svg
 from kuiper.expression.evaluation import evaluate
 from kuiper.expression.lowering import Deferred, ElementwiseProgram, fold
 from kuiper.expression.tokens import Token, TokenType
@@ -21,6 +24,7 @@ from kuiper.expression.views import infix, outline
 __all__ = [
     "MAX_DEPTH",
     "Call",
+    "CompiledExpression",
     "Deferred",
     "ElementwiseProgram",
     "ExpressionParser",
@@ -32,12 +36,15 @@ __all__ = [
     "TokenType",
     "Tokenizer",
     "compact",
+    "compile",
     "evaluate",
     "fold",
     "infix",
     "inline",
     "outline",
     "parse",
+    "to_dot",
+    "to_svg",
 ]
 
 

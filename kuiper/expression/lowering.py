@@ -301,29 +301,52 @@ def lower(
         None where an intermediate value is not float32.
     """
     builder = _Builder()
-    stack: list[Argument] = []
-    for node in tree.postorder():
+    values: dict[int, Argument] = {}  # by id of the node
+    for node in _evaluation_order(tree):
         if isinstance(node, Ref):
-            stack.append(Argument("input", node.index))
+            values[id(node)] = Argument("input", node.index)
         elif isinstance(node, Literal):
             if isinstance(node.value, complex):
                 return None
-            stack.append(Argument("constant", to_float32(node.value)))
+            values[id(node)] = Argument("constant", to_float32(node.value))
         elif isinstance(node, Call) and node.name in _NO_OPS:
-            continue
+            values[id(node)] = values[id(node.children[0])]
         elif isinstance(node, Call) and not (
             node.name in _NOT_FLOAT32 or node.name.startswith("torch.")
         ):
-            count = len(node.children)
-            arguments = stack[len(stack) - count :]
-            del stack[len(stack) - count :]
             try:
-                stack.append(builder.call(node.name, arguments))
+                arguments = [values[id(child)] for child in node.children]
+                values[id(node)] = builder.call(node.name, arguments)
             except ExpressionError as error:
                 raise node.error(error.message) from None
         else:
             return None
-    return ElementwiseProgram(sources, builder.finish(stack[0]), shape)
+    return ElementwiseProgram(sources, builder.finish(values[id(tree)]), shape)
+
+
+def _evaluation_order(tree: Node) -> list[Node]:
+    """List nodes, children before parents, so that few results have to be kept at a time.
+
+    Of two children the one that needs more temporaries comes first: while it is computed, nothing
+    of the other one waits (Sethi and Ullman, 1970).
+    """
+    needs: dict[int, int] = {}
+    for node in tree.postorder():
+        wanted = sorted((needs[id(child)] for child in node.children), reverse=True)
+        # Each further child is computed while the results of those before it wait.
+        own = 1 if node.children else 0
+        needs[id(node)] = max([own, *(need + waiting for waiting, need in enumerate(wanted))])
+    order: list[Node] = []
+    stack = [(tree, False)]
+    while stack:
+        node, is_open = stack.pop()
+        if is_open or not node.children:
+            order.append(node)
+            continue
+        stack.append((node, True))
+        by_need = sorted(node.children, key=lambda child: needs[id(child)], reverse=True)
+        stack.extend((child, False) for child in reversed(by_need))
+    return order
 
 
 def to_float32(value) -> float:

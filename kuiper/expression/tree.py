@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kuiper.errors import ExpressionError
 
-__all__ = ["Call", "List", "Literal", "Node", "Ref", "compact", "inline"]
+__all__ = ["Call", "List", "Literal", "Node", "Ref", "compact", "format_literal", "inline"]
 
 
 class Node:
@@ -138,7 +138,7 @@ class Node:
             if isinstance(item, str):
                 out.append(item)
                 continue
-            if isinstance(item, (Ref, Literal)):
+            if not isinstance(item, (Call, List)):
                 out.append(item.text)
                 continue
             opening, closing = ("[", "]") if isinstance(item, List) else (item.text + "(", ")")

@@ -18,14 +18,19 @@ from kuiper.ops import (  # noqa: F401
     activation,
     attention,
     batch_norm,
+    comparison,
     convolution,
     elementwise,
     graph,
     linear,
+    normalization,
     padding,
     pooling,
+    recurrent,
+    reduce,
     resize,
     shape,
+    softmax,
 )
 from kuiper.ops._record import Record, find_record, record, registered_types
 

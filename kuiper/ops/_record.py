@@ -41,15 +41,21 @@ class Record:
         first input) or ``"view"``.
     post_ops : bool
         Whether `bind` honours ``operator.post_ops``.
+    identity : bool
+        Whether the operator hands its first input on; a pass takes it out.
     replaceable : bool
         Whether another record may take its types over: those of users, who define one again.
+    runs_in_numpy : bool
+        Whether it is a call of numpy between the compiled steps.
     """
 
     arguments: tuple[Argument, ...] = ()
     activation: Callable | None = None
     layout = "contiguous"
     post_ops = False
+    identity = False
     replaceable = False
+    runs_in_numpy = False
     types: tuple[str, ...] = ()
 
     infer: Callable[[Any], Any]

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from kuiper._dtypes import from_scalar_type, from_torch
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import OperatorError, ShapeError
 from kuiper.ir import Attribute, Operand, Operator
@@ -24,14 +25,19 @@ __all__ = [
     "Any_",
     "Argument",
     "Bool",
+    "DType",
     "Float",
     "Host",
     "Int",
     "Ints",
     "Numbers",
+    "Scalar",
     "Str",
     "Tensor",
+    "TensorList",
     "Tensors",
+    "Weights",
+    "convert_positional",
     "resolve",
 ]
 
@@ -129,6 +135,33 @@ class Tensors(Argument):
     expected = "one or more tensors"
 
 
+class Weights(Argument):
+    """All attributes that no other argument names, as a dict; for modules of any depth."""
+
+    expected = "weights"
+
+    def convert(self, value):
+        return value
+
+
+class TensorList(Argument):
+    """A list of tensors, and of None where `gaps` are allowed."""
+
+    expected = "a list of tensors"
+
+    def __init__(self, name: str, gaps: bool = False):
+        super().__init__(name)
+        self.gaps = gaps
+
+    def convert(self, value):
+        if not isinstance(value, tuple | list):
+            raise ValueError
+        for item in value:
+            if not isinstance(item, TensorSpec | Value) and not (self.gaps and item is None):
+                raise ValueError
+        return tuple(value)
+
+
 class Int(Argument):
     """An integer, at least `minimum`."""
 
@@ -204,6 +237,39 @@ class Float(Argument):
         if value is None and self.nullable:
             return None
         return _real(value)
+
+
+class Scalar(Argument):
+    """A number that keeps its kind, on which the dtype of a result may depend."""
+
+    expected = "a number"
+
+    def __init__(self, name: str, default: Any = REQUIRED, nullable: bool = False):
+        super().__init__(name, default)
+        self.nullable = nullable
+
+    def convert(self, value):
+        if isinstance(value, numbers.Number) or (value is None and self.nullable):
+            return value
+        return _real(value)
+
+
+class DType(Argument):
+    """An element type in PyTorch's spelling, or its number as positional arguments have it."""
+
+    expected = "a dtype such as torch.float"
+
+    def __init__(self, name: str, default: Any = REQUIRED):
+        super().__init__(name, default)
+
+    def convert(self, value):
+        if value is None and self.default is None:
+            return None
+        try:
+            found = from_torch(value) if isinstance(value, str) else from_scalar_type(value)
+        except KeyError:
+            raise ValueError from None
+        return found.value
 
 
 class Numbers(Argument):
@@ -327,10 +393,15 @@ def resolve(
         else:
             found[name] = value
 
+    weights = next((a for a in arguments if isinstance(a, Weights)), None)
     for name in operator.attributes:
-        take(name, attributes.get(name))
+        if weights is None or name in by_name or name in aliases:
+            take(name, attributes.get(name))
+        else:
+            found.setdefault(weights.name, {})[name] = attributes.get(name)
     for name, value in operator.params.items():
-        if isinstance(value, bool) and isinstance(by_name.get(name), Tensor):
+        argument = by_name.get(name)
+        if isinstance(value, bool) and isinstance(argument, Tensor) and not argument.number:
             # Modules say with a word whether they have a bias; the tensor itself is an attribute.
             if value != (name in operator.attributes):
                 has = "is missing" if value else "is there"
@@ -362,10 +433,7 @@ def resolve(
         if isinstance(argument, Tensors):
             setattr(result, name, value)
             continue
-        if isinstance(value, Host):
-            value = value.value
-        elif not isinstance(argument, Tensor) and _is_number(value):
-            value = value.constant.item()
+        value = _plain_number(value, argument)
         try:
             setattr(result, name, argument.convert(value))
         except ShapeError as error:
@@ -413,13 +481,52 @@ def _place_positional(operator, arguments, positional, values, found, faults) ->
         surplus = len(positional) - sum(isinstance(a, Tensor) for a in still_open)
         if surplus > 0:
             positional = positional[surplus:]
-    # A tensor argument comes first; numbers that were not literal follow in their own order.
-    still_open.sort(key=lambda a: not isinstance(a, Tensor))
+    if not operator.type.startswith("aten::"):
+        # A tensor comes first; numbers that were not literal follow in their own order.  What
+        # TorchScript left under its own name has all arguments in the order of its schema.
+        still_open.sort(key=lambda a: not isinstance(a, Tensor))
     for operand in positional:
         if not still_open:
             faults.append(f"takes no further input, but has '{operand.name}'")
             continue
         found[still_open.pop(0).name] = _known(values, operand)
+
+
+def convert_positional(values: Sequence[Any], arguments: Sequence[Argument]) -> SimpleNamespace:
+    """Read the inputs of an operator as arguments in the same order.
+
+    Parameters
+    ----------
+    values : sequence of (TensorSpec, Value or Host)
+    arguments : sequence of Argument
+        At least as many as values; those at the end that have no value take their default.
+
+    Raises
+    ------
+    ValueError
+        If a value does not fit its argument, or one without default is missing.
+    """
+    result = SimpleNamespace()
+    for position, argument in enumerate(arguments):
+        if position < len(values):
+            value = _plain_number(values[position], argument)
+            setattr(result, argument.name, argument.convert(value))
+        elif argument.default is REQUIRED:
+            raise ValueError
+        else:
+            setattr(result, argument.name, argument.default)
+    if len(values) > len(arguments):
+        raise ValueError
+    return result
+
+
+def _plain_number(value: Any, argument: Argument) -> Any:
+    """Unwrap a host value, and a known tensor of one element where no tensor is wanted."""
+    if isinstance(value, Host):
+        return value.value
+    if not isinstance(argument, Tensor) and _is_number(value):
+        return value.constant.item()
+    return value
 
 
 def attribute_spec(attribute: Attribute) -> TensorSpec:

@@ -357,7 +357,7 @@ def _depthwise(b, x, image, filters, taps, geometry, size, post):
 
     packed = b.packed("depthwise", pack)
     window = conv.Window(x, image, geometry.stride, (1, 1), [(0, 0, *size, taps, 0)])
-    scratch = b.scratch(8 * _dispatch.depthwise_pixels() * len(taps))
+    scratch = b.scratch(conv.depthwise_scratch_bytes(len(taps)))
     return conv.DepthwiseStep(x, packed, image, window, scratch, post)
 
 

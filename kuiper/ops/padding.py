@@ -217,7 +217,7 @@ class ModulePad(Record):
     """The input with margins along its spatial axes.
 
     `padding` holds pairs (before, after), the last axis first; one number stands for all.
-    Source: torch.nn.ZeroPad2d, ConstantPad2d, ReflectionPad2d, ReplicationPad2d, CircularPad2d.
+    Source: torch.nn.ZeroPad2d, ConstantPad2d, ReflectionPad2d, ReplicationPad2d.
     """
 
     layout = "like"
@@ -237,27 +237,21 @@ class ModulePad(Record):
         return a
 
 
-def _register() -> None:
-    """Register the modules for one, two and three spatial axes."""
-    for prefix, mode in (
-        ("Zero", "constant"),
-        ("Constant", "constant"),
-        ("Reflection", "reflect"),
-        ("Replication", "replicate"),
-        ("Circular", "circular"),
-    ):
-        for spatial in (1, 2, 3):
-            arguments = (Tensor("input"), Ints("padding", length=2 * spatial))
-            if prefix == "Constant":
-                arguments += (Float("value"),)
-            members = {
-                "arguments": arguments,
-                "mode": mode,
-                "__doc__": ModulePad.__doc__,
-                "__module__": __name__,
-            }
-            name = f"{prefix}Pad{spatial}d"
-            record(f"nn.{name}")(type(name, (ModulePad,), members))
+def _register(mode: str, *names: str) -> None:
+    """Register modules whose names end in their number of spatial axes, as in ``2d``."""
+    for name in names:
+        arguments = (Tensor("input"), Ints("padding", length=2 * int(name[-2])))
+        if name.startswith("nn.Constant"):
+            arguments += (Float("value"),)
+        members = {
+            "arguments": arguments,
+            "mode": mode,
+            "__doc__": ModulePad.__doc__,
+            "__module__": __name__,
+        }
+        record(name)(type(name.removeprefix("nn."), (ModulePad,), members))
 
 
-_register()
+_register("constant", "nn.ZeroPad2d", "nn.ConstantPad1d", "nn.ConstantPad2d", "nn.ConstantPad3d")
+_register("reflect", "nn.ReflectionPad1d", "nn.ReflectionPad2d")
+_register("replicate", "nn.ReplicationPad1d", "nn.ReplicationPad2d", "nn.ReplicationPad3d")

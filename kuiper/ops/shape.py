@@ -1163,6 +1163,8 @@ class Identity(_View):
     Source: torch.nn.Dropout in evaluation mode, torch.clone.
     """
 
+    identity = True
+
     arguments = (
         Tensor("input"),
         Float("p", 0.5),

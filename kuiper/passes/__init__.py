@@ -7,6 +7,7 @@
     fold_*         constants are computed now
     fuse_*         a step over memory disappears into its neighbour
     free_*         what the export froze becomes variable again; runs once, when a model is loaded
+    restore_*      what the export left out comes back; runs once, too
 
 A pass is a function ``f(graph, specs)``: it changes the graph in place and keeps `specs`, the
 shapes and dtypes of all operands for the sizes at hand, up to date for operands that it adds.
@@ -29,9 +30,10 @@ from kuiper.passes.fuse_activation import fuse_activation
 from kuiper.passes.fuse_elementwise import fuse_elementwise
 from kuiper.passes.fuse_pad import fuse_pad
 from kuiper.passes.fuse_residual import fuse_residual
+from kuiper.passes.restore_outputs import restore_outputs
 from kuiper.passes.split_list import split_list
 
-__all__ = ["PASSES", "free_batch", "optimize"]
+__all__ = ["PASSES", "free_batch", "optimize", "restore_outputs"]
 
 Pass = Callable[[Graph, dict[Operand, Any]], None]
 

@@ -94,7 +94,17 @@ def evaluate(*operands, expr):
         elif token in _WORDS:
             stack.append(_WORDS[token])
         else:
-            stack.append(float(token) if re.search(r"[.einf]", token) else int(token))
+            stack.append(_literal(token))
     if len(stack) != 1:
         raise ValueError(f"{len(stack)} values are left over in {expr}")
     return stack[0]
+
+
+def _literal(token: str) -> int | float | str:
+    """Read a number, or a word that is meant for the operator behind."""
+    for kind in (int, float):
+        try:
+            return kind(token)
+        except ValueError:
+            continue
+    return token

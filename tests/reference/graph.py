@@ -29,16 +29,19 @@ _DTYPES = {
     "i64": "<i8",
     "u8": "u1",
     "bool": "?",
+    "c64": "<c8",
 }
 
-_MAY_DROP_LAST = ("torch.max", "torch.min", "nn.MultiheadAttention")
+# Modules of which a file has only those outputs that something reads, in any order.
+_PARTIAL = ("torch.max", "torch.min", "nn.MultiheadAttention", "nn.LSTM", "nn.GRU", "nn.RNN")
 
 
 @dataclass(frozen=True)
 class Node:
     """One line of a ``.param`` file.
 
-    `keys` holds for each input its keyword or None; attributes are widened to float64.
+    `keys` holds for each input its keyword or None; attributes are widened to float64; `shapes`
+    are those of operands as far as the line tells them, None for an unknown extent.
     """
 
     type: str
@@ -48,6 +51,7 @@ class Node:
     keys: tuple[str | None, ...]
     params: Mapping[str, Any]
     attributes: Mapping[str, np.ndarray]
+    shapes: Mapping[str, tuple[int | None, ...]]
 
 
 def read_graph(param: bytes, archive: bytes) -> list[Node]:
@@ -68,6 +72,7 @@ def _read_line(words: list[str], weights: zipfile.ZipFile) -> Node:
     keys: list[str | None] = [None] * n_inputs
     params: dict[str, Any] = {}
     attributes: dict[str, np.ndarray] = {}
+    shapes: dict[str, tuple[int | None, ...]] = {}
     for word in words[4 + n_inputs + n_outputs :]:
         key, value = word.split("=", 1)
         if key.startswith("@"):
@@ -79,9 +84,12 @@ def _read_line(words: list[str], weights: zipfile.ZipFile) -> Node:
             # An operand may fill several slots: the next one without a keyword is meant.
             slot = next(i for i in range(n_inputs) if inputs[i] == value and keys[i] is None)
             keys[slot] = key[1:]
-        elif not key.startswith("#"):
+        elif key.startswith("#"):
+            extents = value[1:].split(")")[0].split(",")
+            shapes[key[1:]] = tuple(None if n == "?" else int(n) for n in extents if n)
+        else:
             params[key] = value if key == "expr" else _read_value(value)
-    return Node(kind, name, inputs, outputs, tuple(keys), params, attributes)
+    return Node(kind, name, inputs, outputs, tuple(keys), params, attributes, shapes)
 
 
 def _read_value(text: str) -> Any:
@@ -139,10 +147,9 @@ def trace_graph(
             values[node.outputs[0]] = prepare(node.attributes["data"])
         elif node.type != "pnnx.Output":
             produced = _call(node, operands, operators[node.type], prepare)
-            if len(node.outputs) == 1:
-                if node.type in _MAY_DROP_LAST and isinstance(produced, tuple):
-                    # Where nothing reads places or weights, the file has one output: the values.
-                    produced = produced[0]
+            if node.type in _PARTIAL and isinstance(produced, tuple):
+                produced = _pick(node, list(produced))
+            elif len(node.outputs) == 1:
                 produced = (produced,)
             values.update(zip(node.outputs, produced, strict=True))
     return values
@@ -157,6 +164,21 @@ def _call(node: Node, operands: list, function: Callable, prepare: Callable) -> 
     named |= {key: prepare(array) for key, array in node.attributes.items()}
     named |= {key: value for value, key in keyed if key is not None}
     return function(*(value for value, key in keyed if key is None), **named)
+
+
+def _pick(node: Node, produced: list) -> list:
+    """Return for each output of a line the first result with its shape, else just the first."""
+    picked = []
+    for name in node.outputs:
+        shape = node.shapes.get(name, ())
+        fitting = [
+            i
+            for i, y in enumerate(produced)
+            if y.ndim == len(shape)
+            and all(b in (a, None) for a, b in zip(y.shape, shape, strict=True))
+        ]
+        picked.append(produced.pop(fitting[0] if fitting else 0))
+    return picked
 
 
 def _flatten(value: Any) -> list[Any]:

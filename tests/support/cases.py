@@ -54,7 +54,8 @@ class InputSpec:
     low, high : float
         Range of the noise.
     dtype : str
-        ``"float32"``, ``"int64"`` or ``"bool"``.
+        numpy's name of a type of floats, integers, bools or complex numbers; the real and the
+        imaginary parts of complex ones lie in the range.
     special : tuple of float
         Values put at evenly spread places, such as the corners of an activation.
     """
@@ -67,8 +68,12 @@ class InputSpec:
 
     def make(self, key: str) -> np.ndarray:
         """Return the array for the input called `key`."""
-        if self.dtype == "float32":
-            array = uniform(key, self.shape, self.low, self.high)
+        kind = np.dtype(self.dtype).kind
+        if kind == "c":
+            parts = uniform(key, (*self.shape, 2), self.low, self.high)
+            array = (parts[..., 0] + 1j * parts[..., 1]).astype(self.dtype)
+        elif kind == "f":
+            array = uniform(key, self.shape, self.low, self.high).astype(self.dtype)
         else:
             array = integers(key, self.shape, int(self.low), int(self.high)).astype(self.dtype)
         if self.special:
@@ -148,6 +153,16 @@ class Case:
         """What the numpy references make of the inputs, in float64."""
         frozen = self.index.get("frozen_batch", False)
         return reference_outputs(self.param, self.bin, self.inputs, frozen)
+
+    def assert_dtypes(self, outputs: Sequence[np.ndarray]) -> None:
+        """Compare the dtypes of outputs with PyTorch's."""
+        __tracebackhide__ = True
+        for number, (output, entry) in enumerate(zip(outputs, self.index["outputs"], strict=True)):
+            if output.dtype != np.dtype(entry["dtype"]):
+                expected = np.dtype(entry["dtype"])
+                raise AssertionError(
+                    f"{self.id}: output {number} is {output.dtype}, expected {expected}"
+                )
 
     def assert_matches(self, outputs: Sequence[np.ndarray], rtol: float | None = None) -> None:
         """Compare outputs with PyTorch's."""

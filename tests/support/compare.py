@@ -20,8 +20,9 @@ def assert_close(actual, expected, rtol: float = 1e-5, what: str = "result") -> 
     Parameters
     ----------
     actual, expected : array_like
-        Must agree in shape and in the kind of their dtype (float, int, bool); integers and
-        booleans must be equal.  NaN and infinities must stand at the same places.
+        Must agree in shape and in the kind of their dtype (float, int, bool, complex); integers
+        and booleans must be equal.  NaN and infinities must stand at the same places.  Complex
+        numbers are compared as pairs.
     rtol : float
         Tolerance for floats, relative to the largest finite expected value.
     what : str
@@ -35,6 +36,8 @@ def assert_close(actual, expected, rtol: float = 1e-5, what: str = "result") -> 
         raise AssertionError(f"{what}: dtype {actual.dtype}, expected {expected.dtype}")
     if expected.size == 0:
         return
+    if expected.dtype.kind == "c":
+        actual, expected = (np.stack([x.real, x.imag], -1) for x in (actual, expected))
     if expected.dtype.kind != "f":
         wrong = actual != expected
         if wrong.any():

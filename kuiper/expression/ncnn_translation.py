@@ -1,0 +1,268 @@
+"""Between PNNX's expressions and ncnn's.
+
+``[size(@0,0),8,floor_divide(size(@0,2),2),size(@0,3)]``, the shape of a reshape of (n, c, h, w),
+is ``0w,//(0h,2),8,0n`` in ncnn: fastest axis first, axes by letter, inputs by the order in which
+the layer lists them.  ncnn computes in float32 and truncates each item, and its integer division
+rounds towards zero, so both sides agree on the quantities that shapes are made of: sums, products
+and quotients of numbers that are not negative.  ``round`` keeps its name although halves go to the
+even neighbour in PNNX and away from zero in ncnn.
+
+Source: pnnx, pass_ncnn/convert_reshape_interp_expression.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kuiper.errors import ExpressionError
+from kuiper.expression import ncnn
+from kuiper.expression.tree import Call, List, Literal, Node, Ref
+
+__all__ = ["Source", "Translation", "from_ncnn", "to_ncnn"]
+
+# PNNX's name -> ncnn's, where they differ.  The way back takes the first of those that share one.
+_NAMES = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "floor_divide": "//",
+    "max": "max",
+    "min": "min",
+    "trunc": "trunc",
+    "maximum": "max",
+    "minimum": "min",
+    "int": "trunc",
+}
+
+_NAMES_BACK: dict[str, str] = {}
+for _pnnx, _ncnn in _NAMES.items():
+    _NAMES_BACK.setdefault(_ncnn, _pnnx)
+
+# Operators of ncnn that give integers: always, or for integers.
+_INTEGER = frozenset(["trunc", "ceil", "floor", "round", "and", "or", "xor", "lshift", "rshift"])
+_KEEPS_INTEGER = frozenset(["+", "-", "*", "//", "max", "min", "abs", "neg", "sign", "square"])
+
+
+class Source(NamedTuple):
+    """An operand of an expression.
+
+    Attributes
+    ----------
+    name : hashable
+        What tells it from others; one tensor may be several operands.
+    rank : int or None
+        Number of axes, the batch among them; None where it is not known.
+    batch_axis : int or None
+        Which axis ncnn sees as the batch, if any.
+    """
+
+    name: object
+    rank: int | None
+    batch_axis: int | None = None
+
+
+class Translation(NamedTuple):
+    """An expression in ncnn's language.
+
+    Attributes
+    ----------
+    text : str
+    inputs : tuple
+        Names of the layer's inputs: the data first, then what the expression refers to.
+    keeps_batch : bool
+        Whether the items include the batch, so that a Reshape needs its parameters 12 and 13.
+    """
+
+    text: str
+    inputs: tuple
+    keeps_batch: bool
+
+
+def to_ncnn(
+    tree: Node,
+    sources: Sequence[Source],
+    data: object,
+    *,
+    reverse: bool = True,
+    batch_item: int | None = None,
+) -> Translation:
+    """Translate an expression of PNNX as the pnnx converter does.
+
+    Parameters
+    ----------
+    tree : Node
+        A list of extents or a single one.
+    sources : sequence of Source
+        What ``@k`` stands for.
+    data : hashable
+        The name of the tensor that the layer works on; it is always input 0.
+    reverse : bool, default True
+        Whether the items change their order: True for the shapes of Reshape and Interp, False for
+        the starts and ends of Crop.
+    batch_item : int, optional
+        Which item of the list is the batch of the result.  It is left out unless some item computes
+        with the batch of an input.
+
+    Returns
+    -------
+    Translation
+
+    Raises
+    ------
+    ExpressionError
+        With the place, where ncnn has no word for a part of the expression.
+    """
+    inputs: list = [data]
+    for k in tree.references():
+        if k >= len(sources):
+            raise tree.error(f"@{k} refers to none of the {len(sources)} operands")
+        if sources[k].name not in inputs:
+            inputs.append(sources[k].name)
+    if len(inputs) > 10:
+        raise tree.error(f"ncnn can refer to 10 inputs, the expression needs {len(inputs)}")
+    root = tree.transform(lambda node, children: _to_ncnn(node, children, sources, inputs))
+    if isinstance(root, Ref):
+        raise root.error("a tensor is no extent; ncnn only knows the extents of tensors")
+    items = list(root.children) if isinstance(root, List) else [root]
+    keeps_batch = any(
+        isinstance(node, ncnn.BlobExtent) and node.axis == "n"
+        for item in items
+        for node in item.preorder()
+    )
+    if batch_item is not None and not keeps_batch:
+        del items[batch_item]
+    if reverse:
+        items.reverse()
+    return Translation(",".join(map(str, items)), tuple(inputs), keeps_batch)
+
+
+def _to_ncnn(
+    node: Node, children: Sequence[Node], sources: Sequence[Source], inputs: Sequence
+) -> Node:
+    if isinstance(node, Literal):
+        if isinstance(node.value, bool) or not isinstance(node.value, int | float):
+            raise node.error(f"ncnn has no word for {node.text}")
+        return node
+    if isinstance(node, Ref):
+        return node  # only size may read it, and checks that
+    if isinstance(node, List):
+        for child in children:
+            _refuse_tensor(child)
+            if isinstance(child, List):
+                raise child.error("ncnn has no lists inside lists")
+        return node.with_children(children)
+    if node.text == "size":
+        return _extent(node, children, sources, inputs)
+    for child in children:
+        _refuse_tensor(child)
+    name = _NAMES.get(node.text, node.text)
+    if name not in ncnn.OPERATORS:
+        raise node.error(f"ncnn has no operator {node.text}")
+    return Call(name, children, node.source, node.start, node.end)
+
+
+def _refuse_tensor(node: Node) -> None:
+    if isinstance(node, Ref):
+        raise node.error("a tensor is no extent; ncnn only knows the extents of tensors")
+
+
+def _extent(
+    node: Node, children: Sequence[Node], sources: Sequence[Source], inputs: Sequence
+) -> Node:
+    """Translate ``size(@k,d)``."""
+    tensor = children[0]
+    if not isinstance(tensor, Ref):
+        raise node.error("size of something that is no tensor")
+    if len(children) == 1:
+        raise node.error("ncnn has no word for a whole shape")
+    axis = children[1]
+    if not isinstance(axis, Literal) or isinstance(axis.value, bool | float):
+        raise axis.error("the axis must be an integer that is written out")
+    _, rank, batch_axis = sources[tensor.index]
+    if rank is None:
+        raise node.error(f"the rank of @{tensor.index} is not known")
+    index = axis.value + rank if axis.value < 0 else axis.value
+    if not 0 <= index < rank:
+        raise axis.error(f"axis {axis.value} is out of range for {rank} axes")
+    blob = inputs.index(sources[tensor.index].name)
+    place = (node.source, node.start, node.end)
+    if index == batch_axis:
+        return ncnn.BlobExtent(blob, "n", *place)
+    if batch_axis is not None:
+        index -= batch_axis < index
+        rank -= 1
+    if rank >= len(ncnn.AXES):
+        raise node.error(f"@{tensor.index} has {rank} axes, more than ncnn's 4")
+    return ncnn.BlobExtent(blob, ncnn.AXES[rank][index], *place)
+
+
+def from_ncnn(expression: str | Node, sources: Sequence[Source], *, reverse: bool = True) -> List:
+    """Translate an expression of ncnn.
+
+    Parameters
+    ----------
+    expression : str or Node
+    sources : sequence of Source
+        The inputs of the layer: ``0w`` becomes the size of ``@0``, which is ``sources[0]``.
+    reverse : bool, default True
+        As for :func:`to_ncnn`.
+
+    Returns
+    -------
+    List
+        Of integers: an item that ncnn would truncate is wrapped in ``int``.
+
+    Raises
+    ------
+    ExpressionError
+        If the text is malformed or refers to inputs or ranks that are not known.
+    """
+    tree = ncnn.parse(expression) if isinstance(expression, str) else expression
+    items = []
+    for item in tree.children if isinstance(tree, List) else (tree,):
+        translated = item.transform(lambda node, children: _from_ncnn(node, children, sources))
+        items.append(translated if _is_integer(item) else Call("int", [translated]))
+    return List(items[::-1] if reverse else items)
+
+
+def _from_ncnn(node: Node, children: Sequence[Node], sources: Sequence[Source]) -> Node:
+    if isinstance(node, Literal):
+        return Literal(node.value)
+    if not isinstance(node, ncnn.BlobExtent):
+        return Call(_NAMES_BACK.get(node.text, node.text), children)
+    if node.blob >= len(sources):
+        raise node.error(f"{node.text} refers to none of the {len(sources)} inputs")
+    _, rank, batch_axis = sources[node.blob]
+    if rank is None:
+        raise node.error(f"the rank of input {node.blob} is not known")
+    if node.axis == "n":
+        if batch_axis is None:
+            return Literal(1)
+        return Call("size", [Ref(node.blob), Literal(batch_axis)])
+    own_rank = rank - (batch_axis is not None)
+    if own_rank >= len(ncnn.AXES):
+        raise ExpressionError(f"input {node.blob} has {own_rank} axes, more than ncnn's 4")
+    index = ncnn.AXES[own_rank].find(node.axis)
+    if index < 0:
+        return Literal(1)  # an extent that the blob has not
+    if batch_axis is not None:
+        index += batch_axis <= index
+    return Call("size", [Ref(node.blob), Literal(index)])
+
+
+def _is_integer(tree: Node) -> bool:
+    """Tell whether ncnn computes an item in integers."""
+    stack: list[bool] = []
+    for node in tree.postorder():
+        count = len(node.children)
+        arguments = stack[len(stack) - count :]
+        del stack[len(stack) - count :]
+        if isinstance(node, Literal):
+            stack.append(isinstance(node.value, int))
+        elif isinstance(node, Call):
+            stack.append(node.name in _INTEGER or (node.name in _KEEPS_INTEGER and all(arguments)))
+        else:
+            stack.append(True)
+    return stack[0]

@@ -1,0 +1,175 @@
+"""Operators that run as one call of numpy between the compiled steps.
+
+These are the rare ones, and those whose dtypes have no kernels.  Such a record says what comes
+out (`result`) and how it is computed (`compute`); the rest is the same for all.  Where the values
+of its tensors are known while planning, so are those of the result, and no step is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from kuiper._value import TensorSpec, Value
+from kuiper.errors import ShapeError
+from kuiper.expression.promotion import is_number
+from kuiper.ops._record import Record
+from kuiper.ops._schema import Argument, Host, Tensors, convert_positional
+
+__all__ = ["NumpyRecord", "Overloaded", "broadcast", "checked_index", "convert"]
+
+
+class NumpyRecord(Record):
+    """Base of the records whose operators numpy computes.
+
+    A subclass has two static or class methods.  ``result(a)`` returns a spec, or a tuple of them,
+    as `infer` does.  ``compute(a)`` gets the same arguments with arrays for the tensors and
+    returns an array, or a tuple of them; their dtypes need only be castable to those of `result`.
+    What it raises as ShapeError is about values: an index that is out of range.
+    """
+
+    runs_in_numpy = True
+    # Whether only shapes and dtypes of the tensors matter, so that the result is always known.
+    needs_no_values = False
+
+    result: Callable[[Any], Any]
+    compute: Callable[[Any], Any]
+
+    @classmethod
+    def infer(cls, a):
+        specs = cls.result(a)
+        if not cls.needs_no_values and any(t.constant is None for t in _tensors(a)):
+            return specs
+        specs = specs if isinstance(specs, tuple) else (specs,)
+        arrays = _run(cls, _replaced(a, _known_array))
+        return tuple(
+            TensorSpec(spec.shape, spec.dtype, _stored(array, spec))
+            for array, spec in zip(arrays, specs, strict=True)
+        )
+
+    @classmethod
+    def bind(cls, a, b):
+        if b.output_spec().constant is not None:
+            for index in range(a.n_outputs):
+                b.alias(b.constant(b.output_spec(index).constant), index)
+            return
+        label = b.operator.label
+
+        def run(*arrays):
+            waiting = iter(arrays)
+            try:
+                return _run(cls, _replaced(a, lambda _: next(waiting)))[: a.n_outputs]
+            except ShapeError as error:
+                raise ShapeError(f"{label}: {error}") from None
+
+        b.python(run, list(_tensors(a)), [b.output(index) for index in range(a.n_outputs)])
+
+
+class Overloaded(NumpyRecord):
+    """Base of the records of operators that have several schemas and only positional arguments.
+
+    `overloads` lists the arguments of each; the first that the inputs fit is meant.
+    """
+
+    arguments = (Tensors("inputs"),)
+    overloads: tuple[tuple[Argument, ...], ...] = ()
+
+    @classmethod
+    def read(cls, a) -> SimpleNamespace:
+        """Return the arguments by name."""
+        for arguments in cls.overloads:
+            try:
+                found = convert_positional(a.inputs, arguments)
+            except (ValueError, TypeError, OverflowError):
+                continue
+            found.n_outputs = a.n_outputs
+            return found
+        forms = " or ".join(f"({', '.join(map(repr, form))})" for form in cls.overloads)
+        got = ", ".join(repr(i.value if isinstance(i, Host) else i) for i in a.inputs)
+        raise ShapeError(f"its inputs are ({got}), expected {forms}")
+
+    @classmethod
+    def infer(cls, a):
+        return super().infer(cls.read(a))
+
+    @classmethod
+    def bind(cls, a, b):
+        super().bind(cls.read(a), b)
+
+
+def broadcast(*operands: Any) -> tuple[int, ...]:
+    """Return the shape of tensors and numbers together, or raise ShapeError."""
+    shapes = [operand.shape for operand in operands if hasattr(operand, "shape")]
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        listed = " and ".join(map(str, shapes))
+        raise ShapeError(f"the shapes {listed} do not broadcast") from None
+
+
+def checked_index(index: np.ndarray, extent: int, negative: bool = False) -> np.ndarray:
+    """Return an array of indices, or raise ShapeError if one lies outside an axis."""
+    lowest = -extent if negative else 0
+    if index.size and not (lowest <= index.min() and index.max() < extent):
+        wrong = index[(index < lowest) | (index >= extent)].flat[0]
+        raise ShapeError(f"index {wrong} is out of range for an axis of extent {extent}")
+    return index
+
+
+def convert(array: np.ndarray | complex, dtype: np.dtype) -> np.ndarray:
+    """Return an array or number in another dtype as PyTorch converts it.
+
+    Floats are cut off towards zero, and small integers take the low bits of large ones; of complex
+    numbers the imaginary part is dropped.
+    """
+    if is_number(array) and dtype.kind in "iu" and isinstance(array, int):
+        array = np.asarray(array, np.int64)
+    array = np.asarray(array)
+    if array.dtype.kind == "c" and dtype.kind != "c":
+        array = (array != 0) if dtype.kind == "b" else array.real
+    if array.dtype.kind == "f" and dtype.kind in "iu" and dtype.itemsize < 8:
+        array = array.astype(np.int64)
+    return array.astype(dtype, copy=False)
+
+
+def _run(cls: type[NumpyRecord], a) -> tuple[np.ndarray, ...]:
+    with np.errstate(all="ignore"):
+        results = cls.compute(a)
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _tensors(item: Any) -> Iterator[TensorSpec | Value]:
+    """Yield the tensors among arguments, in a fixed order."""
+    if isinstance(item, SimpleNamespace):
+        item = tuple(vars(item).values())
+    if isinstance(item, TensorSpec | Value):
+        yield item
+    elif isinstance(item, tuple | list):
+        for part in item:
+            yield from _tensors(part)
+
+
+def _replaced(item: Any, function: Callable) -> Any:
+    """Return arguments with `function` applied to the tensors, in the order of `_tensors`."""
+    if isinstance(item, SimpleNamespace):
+        return SimpleNamespace(**{k: _replaced(v, function) for k, v in vars(item).items()})
+    if isinstance(item, TensorSpec | Value):
+        return function(item)
+    if isinstance(item, tuple | list):
+        return tuple(_replaced(part, function) for part in item)
+    return item
+
+
+def _known_array(spec: TensorSpec) -> np.ndarray | TensorSpec:
+    """Return the values of a tensor; half precision is widened, as `spec` says."""
+    return spec if spec.constant is None else np.asarray(spec.constant, spec.dtype)
+
+
+def _stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    array = np.asarray(array)
+    if array.shape != spec.shape:
+        raise ShapeError(f"its values have shape {array.shape}, expected {spec.shape}")
+    return np.require(convert(array, spec.dtype), requirements="C")

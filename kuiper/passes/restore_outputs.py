@@ -1,0 +1,78 @@
+"""A recurrent module gets back the outputs that the export left out or put in another order.
+
+pnnx keeps only those outputs of a module that something reads, in the order in which the trace
+computed them; which is which can be told from the annotated shapes alone::
+
+    nn.LSTM l 1 1 x h hidden_size=8 #x=(4,2,6)f32 #h=(1,2,8)f32      ->   nn.LSTM l 1 3 x y h c
+    nn.GRU  g 1 2 x h y hidden_size=7 #x=(5,6)f32 #h=(1,7)f32 #y=(5,7)f32  ->  nn.GRU g 1 2 x y h
+"""
+
+from __future__ import annotations
+
+from kuiper.ir import Graph, Operand, Operator, Shape
+
+__all__ = ["restore_outputs"]
+
+OUTPUTS = {"nn.LSTM": ("y", "h", "c"), "nn.GRU": ("y", "h"), "nn.RNN": ("y", "h")}
+
+
+def restore_outputs(graph: Graph) -> None:
+    """Give recurrent modules all their outputs in PyTorch's order; needs annotations only."""
+    for op in graph:
+        places = _places(op) if op.type in OUTPUTS else None
+        if places is None or places == list(range(len(places))):
+            continue
+        outputs: list[Operand | None] = [None] * len(OUTPUTS[op.type])
+        for place, operand in zip(places, op.outputs, strict=True):
+            outputs[place] = operand
+        graph.set_outputs(
+            op,
+            [
+                graph.add_operand(graph.unique_name(f"{op.name}_{name}"))
+                if operand is None
+                else operand
+                for name, operand in zip(OUTPUTS[op.type], outputs, strict=True)
+            ],
+        )
+
+
+def _places(op: Operator) -> list[int] | None:
+    """Return which of its outputs each operand is, None where the shapes do not tell."""
+    expected = _shapes(op)
+    places: list[int] = []
+    for operand in op.outputs:
+        fitting = [
+            place
+            for place, shape in enumerate(expected)
+            if place not in places and _fits(operand.shape, shape)
+        ]
+        if not fitting:
+            return None
+        places.append(fitting[0])
+    return places
+
+
+def _shapes(op: Operator) -> list[Shape]:
+    """Return the shapes of all outputs for the annotated input."""
+    source = op.inputs[0].shape if op.inputs else None
+    if source is None or len(source) not in (2, 3):
+        return []
+    params = op.params
+    directions = 2 if params.get("bidirectional") else 1
+    hidden = params.get("hidden_size")
+    state = params.get("proj_size") or hidden
+    layers = params.get("num_layers", 1)
+    if not all(isinstance(number, int) for number in (hidden, state, layers)):
+        return []
+    batch = () if len(source) == 2 else (source[0 if params.get("batch_first") else 1],)
+    shapes = [(*source[:-1], directions * state), (layers * directions, *batch, state)]
+    if op.type == "nn.LSTM":
+        shapes.append((layers * directions, *batch, hidden))
+    return shapes
+
+
+def _fits(shape: Shape | None, expected: Shape) -> bool:
+    return shape is not None and (
+        len(shape) == len(expected)
+        and all(None in (a, b) or a == b for a, b in zip(shape, expected, strict=True))
+    )
