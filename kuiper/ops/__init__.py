@@ -20,6 +20,7 @@ from kuiper.ops import (  # noqa: F401
     batch_norm,
     comparison,
     convolution,
+    convolution3d,
     elementwise,
     graph,
     linear,
