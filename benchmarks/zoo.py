@@ -109,7 +109,8 @@ def examine(family: str, name: str) -> dict:
         try:
             actual = run(Path(folder), second.numpy())
         except Exception as error:
-            return facts | {"status": "refused", "reason": _first_line(error)}
+            reason = _first_line(error).replace(f"{folder}/", "")
+            return facts | {"status": "refused", "reason": reason}
         error = relative_error(actual, expected[1])
         facts |= {"error": error if np.isfinite(error) else None}
         if error <= TOLERANCE:
