@@ -13,9 +13,11 @@ import numpy as np
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
+from kuiper.expression.promotion import is_number
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Argument, Float, Int, Str, Tensor
-from kuiper.ops.elementwise import bind_tree
+from kuiper.ops.elementwise import Formula, bind_tree
+from kuiper.ops.shape import axis_of
 
 __all__ = ["ACTIVATIONS", "PReLU", "activation_tree"]
 
@@ -195,21 +197,66 @@ class PReLU(Record):
         bind_tree(b, Call("prelu", [Ref(0), Ref(1)]), [a.input, weight])
 
 
+@record("nn.GLU", "F.glu")
+class GLU(Record):
+    """``a * sigmoid(b)`` of the two halves of an axis.
+
+    Source: torch.nn.GLU.
+    """
+
+    arguments = (Tensor("input"), Int("dim", -1))
+    layout = "like"
+
+    @staticmethod
+    def _halves(a) -> tuple[int, int]:
+        axis = axis_of(a.dim, a.input.shape)
+        half, odd = divmod(a.input.shape[axis], 2)
+        if odd:
+            raise ShapeError(f"axis {axis} of an input of shape {a.input.shape} has no halves")
+        return axis, half
+
+    @staticmethod
+    def infer(a):
+        axis, half = GLU._halves(a)
+        shape = (*a.input.shape[:axis], half, *a.input.shape[axis + 1 :])
+        return TensorSpec(shape, _same_float(a.input).dtype)
+
+    @staticmethod
+    def bind(a, b):
+        axis, half = GLU._halves(a)
+        halves = [a.input.narrow(axis, 0, half), a.input.narrow(axis, half, half)]
+        bind_tree(b, Call("mul", [Ref(0), Call("sigmoid", [Ref(1)])]), halves)
+
+
 @record("torch.clamp", "torch.clip", "Tensor.clamp")
-class Clamp(Activation):
-    """``min(max(x, min), max)`` with number bounds, either of which may be missing.
+class Clamp(Formula):
+    """``min(max(x, min), max)``; a bound is a number or a tensor, and either may be missing.
 
     Source: torch.clamp.
     """
 
     arguments = (
         Tensor("input"),
-        Float("min", float("-inf"), nullable=True),
-        Float("max", float("inf"), nullable=True),
+        Tensor("min", optional=True, number=True),
+        Tensor("max", optional=True, number=True),
     )
 
     @classmethod
     def activation(cls, a):
-        low = float("-inf") if a.min is None else a.min
-        high = float("inf") if a.max is None else a.max
+        low = float("-inf") if a.min is None else float(a.min)
+        high = float("inf") if a.max is None else float(a.max)
         return "clamp", (low, high)
+
+    @classmethod
+    def formula(cls, a):
+        bounds = [bound for bound in (a.min, a.max) if bound is not None]
+        if a.input.dtype == np.float32 and all(map(is_number, bounds)):
+            return activation_tree(*cls.activation(a)), [a.input]
+        tree, operands = Ref(0), [a.input]
+        for word, bound in (("max", a.min), ("min", a.max)):
+            if is_number(bound):
+                tree = Call(word, [tree, Literal(bound)])
+            elif bound is not None:
+                tree = Call(word, [tree, Ref(len(operands))])
+                operands.append(bound)
+        return tree, operands
