@@ -425,9 +425,13 @@ class _Planner:
             except ShapeError as error:
                 raise ShapeError(f"{operator.label}: {error}") from None
             for operand in operator.outputs:
-                if operand not in self.values:
+                spec, value = self.specs[operand], self.values.get(operand)
+                if isinstance(spec, TensorSpec) and not (
+                    isinstance(value, Value) and value.spec == spec
+                ):
                     raise OperatorError(
-                        f"{operator.label}: its record left '{operand.name}' unbound"
+                        f"{operator.label}: its record bound '{operand.name}' to {value}, but "
+                        f"inferred {spec}"
                     )
         for operand in dict.fromkeys(operator.inputs):
             self.pending[operand] -= 1

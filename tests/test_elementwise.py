@@ -465,6 +465,33 @@ def test_gates_and_biases(shapes, layout, name):
 
 
 @pytest.mark.parametrize("name", ISAS)
+@pytest.mark.parametrize("columns", [8, 100, 700, 5000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "atan2(exp(tanh(@0)),exp(tanh(@1)))",
+        "atan2(exp(tanh(@1)),exp(tanh(@0)))",
+        "add(mul(tanh(@0),@1),mul(tanh(@1),sub(@1,tanh(@0))))",
+        "mul(tanh(tanh(@1)),sub(tanh(tanh(@0)),atan2(@0,tanh(@1))))",
+    ],
+)
+def test_what_is_held_over_chunks_is_not_overwritten(text, columns, name):
+    x, gate = noise((40, columns), 1), noise((columns,), 2)
+    tree = parse(text)
+    expected = evaluate(tree, [x.astype(np.float64), gate.astype(np.float64)])
+    with isa(name):
+        for n_parts in (1, 3):
+            result = run(text, x, gate, n_parts=n_parts)
+            np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+            result = run(text, x.reshape(2, 20, columns), gate.reshape(1, 1, -1), n_parts=n_parts)
+            np.testing.assert_allclose(result.reshape(x.shape), expected, rtol=1e-5, atol=1e-6)
+        two = np.stack([gate, -gate])[:, None]
+        result = run(text, x.reshape(2, 20, columns), two)
+        other = evaluate(tree, [x.reshape(2, 20, columns).astype(np.float64), two])
+        np.testing.assert_allclose(result, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ISAS)
 def test_between_layouts_and_into_a_wider_tensor(name):
     """Contiguous and channels-last operands meet; the result is a part of a concatenation."""
     shape = (2, 24, 13, 11)

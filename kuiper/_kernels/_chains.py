@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["LINKS", "Link", "Pass", "find_passes"]
+__all__ = ["LINKS", "Link", "Pass", "find_passes", "insert_copies", "reads_of"]
 
 # Operators that can be links, and what they are when the running value is the second operand.
 LINKS: dict[str, str | None] = {
@@ -134,3 +134,52 @@ def _chains(
         chain.append(Link(name if place == 0 else LINKS[name], other, parameters))
         chains[number] = chain
     return chains, inside
+
+
+def reads_of(one: Pass, instructions: Sequence) -> set[int]:
+    """Return the instructions whose results a pass reads, or stores on its way."""
+    operands = [link.operand for link in one.links] or instructions[one.number].arguments
+    return {o.value for o in operands if o is not None and o.kind == "register"}
+
+
+def insert_copies(
+    instructions: Sequence, wanted: Sequence[bool], short: Sequence[Sequence[bool]]
+) -> tuple[list, set[int], list[int]]:
+    """Let instructions read copies of arguments that would have to be repeated again and again.
+
+    Parameters
+    ----------
+    instructions : sequence of Instruction
+    wanted : sequence of bool
+        Which instructions shall read copies.
+    short : sequence of sequence of bool
+        For each instruction, which arguments are meant.
+
+    Returns
+    -------
+    instructions : list of Instruction
+        With the copies before their first use, one for each argument.
+    copies : set of int
+        Their numbers.
+    number : list of int
+        The new numbers of the old instructions.
+    """
+    result: list = []
+    copies: set[int] = set()
+    number: list[int] = []
+    known: dict = {}  # argument -> its copy
+    for old, instruction in enumerate(instructions):
+        arguments = []
+        for argument, is_short in zip(instruction.arguments, short[old], strict=True):
+            if argument.kind == "register":
+                argument = argument._replace(value=number[argument.value])
+            if wanted[old] and is_short:
+                if argument not in known:
+                    known[argument] = argument._replace(kind="register", value=len(result))
+                    copies.add(len(result))
+                    result.append(type(instruction)("copy", (argument,)))
+                argument = known[argument]
+            arguments.append(argument)
+        number.append(len(result))
+        result.append(instruction._replace(arguments=tuple(arguments)))
+    return result, copies, number

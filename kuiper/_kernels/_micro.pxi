@@ -10,6 +10,7 @@ include "_vec.pxi"
 include "_micro_move.pxi"
 include "_micro_pool.pxi"
 include "_micro_resize.pxi"
+include "_micro_rows.pxi"
 include "_micro_gemm.pxi"
 include "_micro_dwconv.pxi"
 include "_micro_winograd.pxi"
@@ -25,6 +26,7 @@ cdef void fill_table() noexcept:
     fill_move(&kernels)
     fill_pool(&kernels)
     fill_resize(&kernels)
+    fill_rows(&kernels)
     fill_gemm(&kernels)
     fill_dwconv(&kernels)
     fill_winograd(&kernels)

@@ -43,6 +43,66 @@ ctypedef void (*resize_rows_fn)(
     int taps, const float* const* rows, const float* weights, float* y, Py_ssize_t count,
 ) noexcept nogil
 
+# What is reduced: the elements, their squares, their absolute values, (x - shift)^2 or
+# exp(x - shift); all are summed, but for the maxima, the minima and the product.
+cdef enum:
+    REDUCE_SUM
+    REDUCE_MAX
+    REDUCE_MIN
+    REDUCE_PRODUCT
+    REDUCE_SQUARES
+    REDUCE_ABS
+    REDUCE_ABS_MAX
+    REDUCE_ABS_MIN
+    REDUCE_DEVIATIONS
+    REDUCE_EXPONENTIALS
+
+# y[i] = the reduction of x[i * x_row + k] over k < n, for i < rows; shift[i] is row i's, or NULL.
+ctypedef void (*reduce_rows_fn)(
+    int kind, const float* x, Py_ssize_t x_row, Py_ssize_t rows, Py_ssize_t n,
+    const float* shift, float* y,
+) noexcept nogil
+
+# y[c] = the reduction of x[k * x_step + c] over k < n, for c < inner.
+ctypedef void (*reduce_columns_fn)(
+    int kind, const float* x, Py_ssize_t x_step, Py_ssize_t n, Py_ssize_t inner,
+    const float* shift, float* y,
+) noexcept nogil
+
+# Softmax of scale * x, or its logarithm, over rows or over columns; y may be x.  The buffer for
+# columns is scratch memory of n * 4 * lanes floats.
+ctypedef void (*softmax_rows_fn)(
+    bint is_log, const float* x, Py_ssize_t x_row, float* y, Py_ssize_t y_row, Py_ssize_t rows,
+    Py_ssize_t n, float scale,
+) noexcept nogil
+ctypedef void (*softmax_columns_fn)(
+    bint is_log, const float* x, Py_ssize_t x_step, float* y, Py_ssize_t y_step, Py_ssize_t n,
+    Py_ssize_t inner, float scale, float* buffer,
+) noexcept nogil
+
+# y = (x - mean) / sqrt(variance + eps) * weight + bias over rows of n; not centred, mean is 0.
+# weight and bias may be NULL, y may be x.
+ctypedef void (*layer_norm_fn)(
+    bint centred, const float* x, Py_ssize_t x_row, float* y, Py_ssize_t y_row, Py_ssize_t rows,
+    Py_ssize_t n, const float* weight, const float* bias, float eps,
+) noexcept nogil
+
+# y = (x - mean) * factor + bias, with one mean, factor and bias, or with one for each channel.
+ctypedef void (*normalize_flat_fn)(
+    const float* x, float* y, Py_ssize_t n, float mean, float factor, float bias,
+) noexcept nogil
+ctypedef void (*normalize_columns_fn)(
+    const float* x, Py_ssize_t x_step, float* y, Py_ssize_t y_step, Py_ssize_t rows,
+    Py_ssize_t channels, const float* mean, const float* factor, const float* bias,
+) noexcept nogil
+
+# y[c] = x[c] / (k + alpha * sum of x[d]^2 over a window of `size` channels around c)^beta.
+# squares is scratch memory of channels + size + lanes floats.
+ctypedef void (*local_response_norm_fn)(
+    const float* x, float* y, Py_ssize_t channels, Py_ssize_t size, float alpha, float beta,
+    float k, float* squares,
+) noexcept nogil
+
 # y[i, j] = clamp(bias[j] + sum_t sum_k rows[t * m + i][k] * panel[t * kc + k, j] + residual[i, j])
 #
 # m, the number of rows, is fixed per function; n <= nr columns are stored.  The panel starts with
@@ -135,6 +195,15 @@ ctypedef struct kernels_t:
     # resampling
     resize_columns_fn resize_columns
     resize_rows_fn resize_rows
+    # rows
+    reduce_rows_fn reduce_rows
+    reduce_columns_fn reduce_columns
+    softmax_rows_fn softmax_rows
+    softmax_columns_fn softmax_columns
+    layer_norm_fn layer_norm_rows
+    normalize_flat_fn normalize_flat
+    normalize_columns_fn normalize_columns
+    local_response_norm_fn local_response_norm
     # GEMM: rows and columns of the register tile; gemm[m] handles m rows, 1 <= m <= mr
     int mr
     int nr

@@ -23,7 +23,7 @@ from kuiper._kernels._table cimport MAX_LINKS, binary_fn, chain_t, kernels_t, ro
 
 import numpy as np
 
-from kuiper._kernels._chains import find_passes
+from kuiper._kernels._chains import find_passes, insert_copies, reads_of
 from kuiper.errors import KuiperError
 
 cdef enum:
@@ -330,10 +330,13 @@ def unary_number(name):
     Parameters
     ----------
     name : str
-        An operator of :data:`kuiper.expression.vocabulary.EXTENDED`, or ``copy``.
+        What an instruction may be called: ``exp``, ``leaky_relu``, ``clamp``, ``copy``, ...
+
+    Raises
+    ------
+    KeyError
+        If there is no such function; ``relu6`` is ``clamp`` with the parameters 0 and 6.
     """
-    if name == "relu6":
-        raise KuiperError("relu6 is clamp with the parameters 0 and 6")
     return int(Unary[name.upper()])
 
 
@@ -513,16 +516,20 @@ cdef class ElementwiseStep(Step):
         varies = []
         for instruction in instructions:
             varies.append(self._varies(instruction.arguments, varies))
-        held = {
-            i for i in range(len(varies)) if not varies[i] & ROWS and self.p.n_rows > 1
-        }
+        held = {i for i, along in enumerate(varies) if not along & ROWS and self.p.n_rows > 1}
         if repeats:
-            instructions, varies, held = self._with_repeats(instructions, varies)
+            columns = [
+                [self._varies([argument], varies) == COLUMNS for argument in instruction.arguments]
+                for instruction in instructions
+            ]
+            instructions, copies, number = insert_copies(
+                instructions, [along == BOTH for along in varies], columns
+            )
+            old = {new: old for old, new in enumerate(number)}
+            held = {number[i] for i in held} | copies
+            varies = [BOTH if i in copies else varies[old[i]] for i in range(len(instructions))]
         passes = find_passes(instructions, varies, MAX_LINKS)
-        reads = [
-            {operand.value for operand in operands_of(one, instructions) if is_register(operand)}
-            for one in passes
-        ]
+        reads = [reads_of(one, instructions) for one in passes]
         last_use = {value: i for i, values in enumerate(reads) for value in values}
         self.p.n_steps = len(passes)
         blocks = {}  # of the results, by instruction
@@ -538,7 +545,8 @@ cdef class ElementwiseStep(Step):
             if not self.p.is_direct:
                 results.append(number)
             for result in results:
-                if not free_blocks:
+                # What is held for later chunks has a block of its own.
+                if result in held or not free_blocks:
                     free_blocks.append(n_blocks)
                     n_blocks += 1
                 blocks[result] = free_blocks.pop()
@@ -554,43 +562,6 @@ cdef class ElementwiseStep(Step):
                 sorted(blocks[v] for v in reads[i] if last_use[v] == i and v not in held)
             )
         return n_blocks
-
-    cdef tuple _with_repeats(self, instructions, varies):
-        """Insert copies that repeat what does not vary along the rows, where it meets what does.
-
-        Returns
-        -------
-        list of Instruction
-        list of int
-            Along what each varies.
-        set of int
-            Those that hold for more than one chunk.
-        """
-        result, new_varies, held = [], [], set()
-        number = {}    # of an instruction, in the new list
-        repeated = {}  # arguments -> their copies
-        for old, instruction in enumerate(instructions):
-            arguments = []
-            for argument in instruction.arguments:
-                along = self._varies([argument], varies)
-                if argument.kind == "register":
-                    argument = argument._replace(value=number[argument.value])
-                if varies[old] == BOTH and along == COLUMNS:
-                    if argument not in repeated:
-                        held.add(len(result))
-                        repeated[argument] = argument._replace(kind="register", value=len(result))
-                        result.append(instruction._replace(
-                            name="copy", arguments=(argument,), parameters=()
-                        ))  # fmt: skip
-                        new_varies.append(BOTH)
-                    argument = repeated[argument]
-                arguments.append(argument)
-            if not varies[old] & ROWS:
-                held.add(len(result))
-            number[old] = len(result)
-            result.append(instruction._replace(arguments=tuple(arguments)))
-            new_varies.append(varies[old])
-        return result, new_varies, held
 
     cdef int _varies(self, arguments, known) except -1:
         """Return along what a function of `arguments` varies."""
@@ -679,18 +650,6 @@ cdef void* allocated(Py_ssize_t count, size_t size) except NULL:
     return memory
 
 
-def is_register(operand):
-    """Tell whether an operand of an instruction or a link is a temporary."""
-    return operand is not None and operand.kind == "register"
-
-
-def operands_of(one, instructions):
-    """Return what a pass reads or stores."""
-    if one.links:
-        return [link.operand for link in one.links]
-    return instructions[one.number].arguments
-
-
 def merged_axes(shape, y_strides, strides):
     """Return the loops over tensors of one shape: as few as possible, the result's fastest last.
 
@@ -740,8 +699,59 @@ cdef class _Place:
         self.strides = tuple(stride // 4 for stride in array.strides)
 
 
+cdef class PreparedProgram:
+    """A program for arrays of certain shapes and strides, to run again and again.
+
+    Parameters
+    ----------
+    program : ElementwiseProgram
+    operands : sequence of numpy.ndarray
+        What the program's sources number; float32, aligned, any strides.
+    out : numpy.ndarray
+        Of the program's shape; may be one of the operands of that shape.
+    """
+
+    cdef ElementwiseStep step
+    cdef tuple sources
+
+    def __init__(self, program, operands, out):
+        self.sources = program.sources
+        arrays = [*self._arrays(operands), out]
+        for i, array in enumerate(arrays):
+            if array.dtype != np.float32 or not array.flags.aligned:
+                raise KuiperError(f"operand {i} is {array.dtype}, expected aligned float32")
+        *inputs, output = (_Place(i, array) for i, array in enumerate(arrays))
+        self.step = ElementwiseStep(program, inputs, output)
+
+    cdef list _arrays(self, operands):
+        return [
+            np.asarray(operands[source] if isinstance(source, int) else source)
+            for source in self.sources
+        ]
+
+    def run(self, operands, out, Py_ssize_t n_parts=1):
+        """Run on arrays that have the shapes and strides of those it was prepared for.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`.
+        """
+        cdef (char*)[MAX_INPUTS + 1] slots
+        cdef Py_ssize_t part
+        cdef ElementwiseStep step = self.step
+        arrays = [*self._arrays(operands), out]
+        for i, array in enumerate(arrays):
+            slots[i] = <char*> <uintptr_t> array.ctypes.data
+        n_parts = min(n_parts, max(step.p.n_chunks, 1))
+        with nogil:
+            for part in range(n_parts):
+                step.run(step.params, slots, part, n_parts)
+        return out
+
+
 def compute(program, operands, out=None, Py_ssize_t n_parts=1):
-    """Run a program on arrays.
+    """Run a program on arrays once.
 
     Parameters
     ----------
@@ -757,25 +767,6 @@ def compute(program, operands, out=None, Py_ssize_t n_parts=1):
     -------
     numpy.ndarray
     """
-    cdef ElementwiseStep step
-    cdef Py_ssize_t part
-    cdef (char*)[MAX_INPUTS + 1] slots
     if out is None:
         out = np.empty(program.shape, np.float32)
-    arrays = [
-        np.asarray(operands[source] if isinstance(source, int) else source)
-        for source in program.sources
-    ]
-    places = []
-    for i, array in enumerate(arrays):
-        if array.dtype != np.float32 or not array.flags.aligned:
-            raise KuiperError(f"operand {i} is {array.dtype}, expected aligned float32")
-        places.append(_Place(i, array))
-        slots[i % MAX_INPUTS] = <char*> <uintptr_t> array.ctypes.data
-    step = ElementwiseStep(program, places, _Place(len(places), out))
-    slots[len(places)] = <char*> <uintptr_t> out.ctypes.data
-    n_parts = min(n_parts, max(step.p.n_chunks, 1))
-    with nogil:
-        for part in range(n_parts):
-            step.run(step.params, slots, part, n_parts)
-    return out
+    return PreparedProgram(program, operands, out).run(operands, out, n_parts)

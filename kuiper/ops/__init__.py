@@ -21,16 +21,20 @@ from kuiper.ops import (  # noqa: F401
     casts,
     comparison,
     convolution,
+    convolution3d,
     creation,
     elementwise,
     graph,
     indexing,
     linear,
+    normalization,
     padding,
     pooling,
     recurrent,
+    reduce,
     resize,
     shape,
+    softmax,
 )
 from kuiper.ops._record import Record, find_record, record, registered_types
 

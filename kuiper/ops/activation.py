@@ -17,7 +17,6 @@ from kuiper.expression.promotion import is_number
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Argument, Float, Int, Str, Tensor
 from kuiper.ops.elementwise import Formula, bind_tree
-from kuiper.ops.shape import axis_of
 
 __all__ = ["ACTIVATIONS", "PReLU", "activation_tree"]
 
@@ -195,37 +194,6 @@ class PReLU(Record):
             spatial = (1,) * (a.input.rank - 2)
             weight = b.contiguous(weight).reshape((weight.size, *spatial))
         bind_tree(b, Call("prelu", [Ref(0), Ref(1)]), [a.input, weight])
-
-
-@record("nn.GLU", "F.glu")
-class GLU(Record):
-    """``a * sigmoid(b)`` of the two halves of an axis.
-
-    Source: torch.nn.GLU.
-    """
-
-    arguments = (Tensor("input"), Int("dim", -1))
-    layout = "like"
-
-    @staticmethod
-    def _halves(a) -> tuple[int, int]:
-        axis = axis_of(a.dim, a.input.shape)
-        half, odd = divmod(a.input.shape[axis], 2)
-        if odd:
-            raise ShapeError(f"axis {axis} of an input of shape {a.input.shape} has no halves")
-        return axis, half
-
-    @staticmethod
-    def infer(a):
-        axis, half = GLU._halves(a)
-        shape = (*a.input.shape[:axis], half, *a.input.shape[axis + 1 :])
-        return TensorSpec(shape, _same_float(a.input).dtype)
-
-    @staticmethod
-    def bind(a, b):
-        axis, half = GLU._halves(a)
-        halves = [a.input.narrow(axis, 0, half), a.input.narrow(axis, half, half)]
-        bind_tree(b, Call("mul", [Ref(0), Call("sigmoid", [Ref(1)])]), halves)
 
 
 @record("torch.clamp", "torch.clip", "Tensor.clamp")

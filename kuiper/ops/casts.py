@@ -84,6 +84,7 @@ class Positive(Record):
 
     arguments = (Tensor("input"),)
     layout = "view"
+    identity = True
 
     @staticmethod
     def infer(a):

@@ -244,6 +244,8 @@ class Eye(Overloaded, Created):
 class Random(Record):
     """Base of the records that draw numbers; `spec` says which, `draw` how."""
 
+    is_pure = False
+
     @classmethod
     def infer(cls, a):
         return cls.spec(a)

@@ -1,0 +1,429 @@
+"""Reductions over axes, scans, and what picks elements by size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from kuiper._value import TensorSpec
+from kuiper.errors import ShapeError
+from kuiper.ops._record import Record, record
+from kuiper.ops._rows import bind_reduction
+from kuiper.ops._schema import Any_, Bool, Int, Ints, Tensor
+from kuiper.ops.shape import axes_of, axis_of
+
+__all__ = [
+    "AMax",
+    "AMin",
+    "ArgMax",
+    "ArgMin",
+    "CumProd",
+    "CumSum",
+    "LogSumExp",
+    "Max",
+    "Mean",
+    "Min",
+    "Norm",
+    "Prod",
+    "Std",
+    "Sum",
+    "TopK",
+    "Var",
+]
+
+
+class _Reduction(Record):
+    """A reduction over the axes `dim`, all of them where it is absent."""
+
+    arguments = (
+        Tensor("input"),
+        Ints("dim", default=None, nullable=True),
+        Bool("keepdim", False),
+        Any_("dtype", None),
+    )
+    kind: ClassVar[str] = "sum"
+    # What numpy makes of the other dtypes.
+    function: ClassVar[Callable] = np.sum
+    only_floats: ClassVar[bool] = False
+    widens_integers: ClassVar[bool] = False  # to int64
+    of_nothing: ClassVar[bool] = True  # whether a reduction of no elements has a value
+
+    @classmethod
+    def _axes(cls, a) -> tuple[int, ...]:
+        if a.dim is None or a.dim == ():
+            return tuple(range(a.input.rank))
+        # A 0-d tensor has no axis, but PyTorch lets it be reduced over axis 0 or -1.
+        return axes_of(a.dim, a.input.shape or (1,)) if a.input.rank else ()
+
+    @classmethod
+    def infer(cls, a):
+        axes, shape, dtype = cls._axes(a), a.input.shape, a.input.dtype
+        if cls.only_floats and dtype.kind not in "fc":
+            raise ShapeError(f"the input is {dtype}, expected float32")
+        if not cls.of_nothing and math.prod(shape[d] for d in axes) == 0:
+            raise ShapeError(f"the input has shape {shape}, nothing to reduce along {axes}")
+        if cls.widens_integers and dtype.kind in "biu":
+            dtype = np.dtype(np.int64)
+        return TensorSpec(_reduced_shape(shape, axes, a.keepdim), dtype)
+
+    @classmethod
+    def bind(cls, a, b):
+        cls._bind(a, b, cls.kind, cls.function)
+
+    @classmethod
+    def _bind(cls, a, b, kind: str | None, function: Callable, correction: float = 0.0) -> None:
+        axes, x = cls._axes(a), a.input
+        if b.output_spec().size == 0:
+            b.output()
+            return
+        if x.dtype != np.float32 or kind is None:
+            b.python(
+                lambda array: function(array, axis=axes, keepdims=a.keepdim), [x], [b.output()]
+            )
+            return
+        bind_reduction(b, x, axes, a.keepdim, kind, correction)
+
+
+def _reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdim: bool) -> list[int]:
+    if keepdim:
+        return [1 if d in axes else n for d, n in enumerate(shape)]
+    return [n for d, n in enumerate(shape) if d not in axes]
+
+
+@record("torch.sum")
+class Sum(_Reduction):
+    """The sum; integers and booleans add up in int64.
+
+    Source: torch.sum.
+    """
+
+    widens_integers: ClassVar[bool] = True
+
+
+@record("torch.mean")
+class Mean(_Reduction):
+    """The arithmetic mean.
+
+    Source: torch.mean.
+    """
+
+    kind: ClassVar[str] = "mean"
+    function: ClassVar[Callable] = np.mean
+    only_floats: ClassVar[bool] = True
+
+
+@record("torch.prod")
+class Prod(_Reduction):
+    """The product; integers and booleans multiply in int64.
+
+    Source: torch.prod.
+    """
+
+    kind: ClassVar[str] = "prod"
+    function: ClassVar[Callable] = np.prod
+    widens_integers: ClassVar[bool] = True
+
+
+@record("torch.amax")
+class AMax(_Reduction):
+    """The maximum; NaN where there is one.
+
+    Source: torch.amax.
+    """
+
+    kind: ClassVar[str] = "max"
+    function: ClassVar[Callable] = np.max
+    of_nothing: ClassVar[bool] = False
+
+
+@record("torch.amin")
+class AMin(_Reduction):
+    """The minimum; NaN where there is one.
+
+    Source: torch.amin.
+    """
+
+    kind: ClassVar[str] = "min"
+    function: ClassVar[Callable] = np.min
+    of_nothing: ClassVar[bool] = False
+
+
+@record("torch.logsumexp")
+class LogSumExp(_Reduction):
+    """``log(sum(exp(x)))``, shifted by the maximum so that nothing overflows.
+
+    Source: torch.logsumexp.
+    """
+
+    kind: ClassVar[str] = "logsumexp"
+    only_floats: ClassVar[bool] = True
+
+    @staticmethod
+    def function(array, axis, keepdims):
+        """Compute it for float64."""
+        return np.logaddexp.reduce(array, axis=axis, keepdims=keepdims)
+
+
+@record("torch.var")
+class Var(_Reduction):
+    """The variance, ``sum((x - mean) ** 2) / (n - correction)``; `unbiased` is a correction of 1.
+
+    Source: torch.var.
+    """
+
+    arguments = (
+        *_Reduction.arguments[:3],
+        Any_("unbiased", None),
+        Any_("correction", None),
+    )
+    kind: ClassVar[str] = "var"
+    function: ClassVar[Callable] = np.var
+    only_floats: ClassVar[bool] = True
+
+    @classmethod
+    def bind(cls, a, b):
+        unbiased = True if a.unbiased is None else bool(a.unbiased)
+        less = float(unbiased) if a.correction is None else float(a.correction)
+
+        def with_correction(array, **where):
+            return cls.function(array, ddof=less, **where)
+
+        cls._bind(a, b, cls.kind, with_correction, less)
+
+
+@record("torch.std")
+class Std(Var):
+    """The root of the variance.
+
+    Source: torch.std.
+    """
+
+    kind: ClassVar[str] = "std"
+    function: ClassVar[Callable] = np.std
+
+
+@record("torch.norm")
+class Norm(_Reduction):
+    """The p-norm, ``sum(abs(x) ** p) ** (1 / p)``; `fro` is 2, `inf` the largest absolute value.
+
+    Source: torch.norm.
+    """
+
+    arguments = (Tensor("input"), Any_("p", 2.0), *_Reduction.arguments[1:])
+    only_floats: ClassVar[bool] = True
+    kinds: ClassVar[dict] = {
+        1.0: "norm1",
+        2.0: "norm2",
+        math.inf: "norm_inf",
+        -math.inf: "norm_minus_inf",
+    }
+
+    @staticmethod
+    def power(a) -> float:
+        try:
+            return 2.0 if a.p in (None, "fro") else float(a.p)
+        except (TypeError, ValueError):
+            raise ShapeError(f"'p' is {a.p!r}, expected a number, fro or inf") from None
+
+    @classmethod
+    def infer(cls, a):
+        cls.power(a)
+        return super().infer(a)
+
+    @classmethod
+    def bind(cls, a, b):
+        p = cls.power(a)
+        cls._bind(a, b, cls.kinds.get(p), partial(norm_of, p=p))
+
+
+def norm_of(array: np.ndarray, p: float, axis, keepdims: bool) -> np.ndarray:
+    """Return the p-norm over some axes, for any p and dtype."""
+    size = np.abs(array)
+    if math.isinf(p):
+        return (np.max if p > 0 else np.min)(size, axis=axis, keepdims=keepdims)
+    if p == 0:
+        return np.count_nonzero(size, axis=axis, keepdims=keepdims)
+    total = (size.astype(np.float64) ** p).sum(axis=axis, keepdims=keepdims)
+    return total ** (1 / p)
+
+
+# -- places ------------------------------------------------------------------------------------
+
+
+class _Extreme(_Reduction):
+    """The greatest or least element, and along one axis its place."""
+
+    arguments = (
+        Tensor("input"),
+        Ints("dim", length=1, default=None, nullable=True),
+        Bool("keepdim", False),
+    )
+    of_nothing: ClassVar[bool] = False
+    place: ClassVar[Callable] = np.argmax
+
+    @classmethod
+    def infer(cls, a):
+        spec = super().infer(a)
+        return (spec, TensorSpec(spec.shape, np.int64)) if a.n_outputs > 1 else spec
+
+    @classmethod
+    def bind(cls, a, b):
+        if a.n_outputs == 1:
+            super().bind(a, b)
+            return
+        axes = cls._axes(a)
+        axis = axes[0] if axes else None
+
+        def both(array):
+            places = cls.place(array, axis=axis, keepdims=a.keepdim)
+            return cls.function(array, axis=axis, keepdims=a.keepdim), places
+
+        b.python(both, [a.input], [b.output(0), b.output(1)])
+
+
+@record("torch.max")
+class Max(_Extreme):
+    """The maximum, and with `dim` the place of the first one along that axis.
+
+    Source: torch.max.
+    """
+
+    kind: ClassVar[str] = "max"
+    function: ClassVar[Callable] = np.max
+
+
+@record("torch.min")
+class Min(_Extreme):
+    """The minimum, and with `dim` the place of the first one along that axis.
+
+    Source: torch.min.
+    """
+
+    kind: ClassVar[str] = "min"
+    function: ClassVar[Callable] = np.min
+    place: ClassVar[Callable] = np.argmin
+
+
+@record("torch.argmax")
+class ArgMax(_Extreme):
+    """The place of the first maximum along `dim`, or in the flattened tensor.
+
+    Source: torch.argmax.
+    """
+
+    @classmethod
+    def infer(cls, a):
+        return TensorSpec(_Reduction.infer.__func__(cls, a).shape, np.int64)
+
+    @classmethod
+    def bind(cls, a, b):
+        axis = cls._axes(a)[0] if a.dim is not None and a.input.rank else None
+        b.python(
+            lambda array: cls.place(array, axis=axis, keepdims=a.keepdim), [a.input], [b.output()]
+        )
+
+
+@record("torch.argmin")
+class ArgMin(ArgMax):
+    """The place of the first minimum along `dim`, or in the flattened tensor.
+
+    Source: torch.argmin.
+    """
+
+    place: ClassVar[Callable] = np.argmin
+
+
+@record("torch.topk")
+class TopK(Record):
+    """The `k` largest or smallest elements along an axis, in order, and their places.
+
+    Source: torch.topk.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Int("k", minimum=0),
+        Int("dim", -1),
+        Bool("largest", True),
+        Bool("sorted", True),
+    )
+
+    @staticmethod
+    def infer(a):
+        axis = axis_of(a.dim, a.input.shape)
+        if a.k > a.input.shape[axis]:
+            raise ShapeError(
+                f"'k' is {a.k}, expected at most {a.input.shape[axis]}, the extent of axis {axis} "
+                f"of an input of shape {a.input.shape}"
+            )
+        shape = (*a.input.shape[:axis], a.k, *a.input.shape[axis + 1 :])
+        return TensorSpec(shape, a.input.dtype), TensorSpec(shape, np.int64)
+
+    @staticmethod
+    def bind(a, b):
+        axis = axis_of(a.dim, a.input.shape)
+
+        def topk(array):
+            order = np.argsort(_sort_key(array, a.largest), axis=axis, kind="stable")
+            places = np.take(order, np.arange(a.k), axis=axis)
+            return np.take_along_axis(array, places, axis=axis), places
+
+        outputs = [b.output(index) for index in range(a.n_outputs)]
+        b.python(lambda array: topk(array)[: a.n_outputs], [a.input], outputs)
+
+
+def _sort_key(array: np.ndarray, largest: bool) -> np.ndarray:
+    """Return what sorts upwards with the wanted elements in front; NaN is the largest of all."""
+    if not largest:
+        return array
+    if array.dtype.kind == "f":
+        return np.where(np.isnan(array), -np.inf, -array)
+    return ~array  # -x would overflow for the least integer and fail for booleans
+
+
+class _Scan(Record):
+    """A running sum or product along an axis."""
+
+    arguments = (Tensor("input"), Int("dim"), Any_("dtype", None))
+    function: ClassVar[Callable] = np.cumsum
+
+    @classmethod
+    def infer(cls, a):
+        axis_of(a.dim, a.input.shape or (1,))
+        dtype = np.int64 if a.input.dtype.kind in "biu" else a.input.dtype
+        return TensorSpec(a.input.shape, dtype)
+
+    @classmethod
+    def bind(cls, a, b):
+        dtype = b.output_spec().dtype
+
+        def scan(array):
+            if array.ndim == 0:
+                return array
+            # float32 sums that run over thousands of terms keep their digits in float64.
+            inner = np.float64 if array.dtype.kind == "f" else dtype
+            return cls.function(array, axis=a.dim, dtype=inner)
+
+        b.python(scan, [a.input], [b.output()])
+
+
+@record("torch.cumsum")
+class CumSum(_Scan):
+    """The running sum along an axis.
+
+    Source: torch.cumsum.
+    """
+
+
+@record("torch.cumprod")
+class CumProd(_Scan):
+    """The running product along an axis.
+
+    Source: torch.cumprod.
+    """
+
+    function: ClassVar[Callable] = np.cumprod
