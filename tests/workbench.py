@@ -1,7 +1,8 @@
 """A workbench for kernels: values over guarded memory, and single steps run on them.
 
 Every buffer of a :class:`Workbench` ends in guard bytes and is filled with a pattern first, so a
-kernel that writes outside its output, or leaves a part of it unwritten, is caught.
+kernel that writes outside its output, leaves a part of it unwritten, or computes with what lies
+outside its inputs, is caught.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from kuiper._value import Buffer, Value, channels_last_strides, contiguous_strid
 __all__ = ["ISAS", "PARTS", "Workbench", "isa", "noise"]
 
 ISAS = _dispatch.available()
-PARTS = (1, 2, 3)
+PARTS = (1, 2, 3, 7)
 
 GUARD_BYTES = 64
-PATTERN = 0xA5
+PATTERN = 0xFF  # NaN in every float type, so that what is read too far shows
 
 
 @contextlib.contextmanager
@@ -128,7 +129,7 @@ class Workbench:
             assert not changed.any(), f"slot {slot}: byte {changed.argmax()} was written"
 
     def run_all_parts(self, make, output: Value) -> np.ndarray:
-        """Run the step that `make()` returns on 1, 2 and 3 threads; the results agree bit by bit.
+        """Run the step that `make()` returns on each of PARTS threads; the bits agree.
 
         Returns
         -------

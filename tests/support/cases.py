@@ -76,7 +76,8 @@ class InputSpec:
         elif kind == "f":
             array = uniform(key, self.shape, self.low, self.high).astype(self.dtype)
         else:
-            array = integers(key, self.shape, int(self.low), int(self.high)).astype(self.dtype)
+            array = integers(key, self.shape, int(self.low), int(self.high))
+            array = np.asarray(array, self.dtype)
         if self.special:
             step = max(1, array.size // len(self.special))
             places = np.arange(len(self.special)) * step

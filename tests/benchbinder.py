@@ -1,0 +1,159 @@
+"""A binder over a workbench: one record bound to values that lie where the test put them.
+
+It hands out guarded memory and takes steps like the planner's, but decides nothing: outputs are the
+values given to it, so that a test chooses their pitch, and every constant is laid down at once.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from kuiper._value import TensorSpec, Value, channels_last_strides
+from kuiper.ir import PostOp
+from kuiper.ops import find_record
+from kuiper.ops._schema import Argument
+
+from . import workbench
+from .workbench import PATTERN, Workbench
+
+__all__ = ["BenchBinder", "arguments", "bits", "post_ops", "reference_post", "run_record"]
+
+
+class BenchBinder:
+    """Binds a record.
+
+    Parameters
+    ----------
+    bench : Workbench
+    output : Value
+        The memory of the output; a record that wants another layout than this has fails.
+    post : sequence of PostOp
+        An ``add`` reads `summand`, whatever its slot is.
+    summand : Value, optional
+    """
+
+    n_threads = max(workbench.PARTS)
+
+    def __init__(self, bench: Workbench, output: Value, post=(), summand: Value | None = None):
+        self.bench, self.target, self.summand = bench, output, summand
+        self.post_ops = tuple(post)
+        self.result = output
+        self.steps: list = []
+
+    def output_spec(self, index: int = 0) -> TensorSpec:
+        return TensorSpec(self.target.shape, self.target.dtype)
+
+    def operand_value(self, slot: int) -> Value:
+        return self.summand
+
+    def output(self, index: int = 0, layout="contiguous", reuse=None) -> Value:
+        assert {
+            "contiguous": self.target.is_contiguous, "channels_last": self.target.is_channels_last
+        }[layout]  # fmt: skip
+        return self.target
+
+    def contiguous(self, value: Value) -> Value:
+        return value if value.is_contiguous else self.constant(self.bench.view(value))
+
+    def channels_last(self, value: Value) -> Value:
+        if value.is_channels_last:
+            return value
+        return self.bench.put_channels_last(self.bench.view(value))
+
+    def constant(self, array: np.ndarray) -> Value:
+        return self.bench.put(np.ascontiguousarray(array))
+
+    def packed(self, key, make) -> Value:
+        return self.constant(make())
+
+    def scratch(self, n_bytes: int) -> Value:
+        return self.bench.scratch(n_bytes)
+
+    def temporary(self, shape, dtype=np.float32, layout="contiguous") -> Value:
+        strides = channels_last_strides(shape) if layout == "channels_last" else None
+        value = self.bench.place(shape, dtype, strides)
+        self.bench.written.append(value)
+        return value
+
+    def alias(self, value: Value, index: int = 0) -> None:
+        self.result = value
+
+    def step(self, step) -> None:
+        self.steps.append(step)
+
+
+def arguments(type: str, input: Value, **given) -> SimpleNamespace:
+    """Return an operator's arguments: arrays as constants, the rest as declared, with defaults."""
+    found = {"input": input}
+    for argument in find_record(type).arguments:
+        if argument.name in found:
+            continue
+        value = given.pop(argument.name, argument.default)
+        if isinstance(value, np.ndarray):
+            strides = [s // value.itemsize for s in np.empty(value.shape, value.dtype).strides]
+            value = Value(None, value.shape, strides, 0, value.dtype, value)
+        elif isinstance(argument, Argument) and value is not argument.default:
+            value = value if isinstance(value, Value) else argument.convert(value)
+        found[argument.name] = value
+    assert not given, f"{type} takes no {list(given)}"
+    return SimpleNamespace(**found)
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    return array.view(np.uint32)
+
+
+def run_record(binder: BenchBinder, type: str, a, parts=None) -> np.ndarray:
+    """Bind and run a record in several numbers of shares, whose results agree bit by bit.
+
+    Returns
+    -------
+    numpy.ndarray
+        A copy of the output.
+    """
+    bench = binder.bench
+    find_record(type).bind(a, binder)
+    results = []
+    for count in workbench.PARTS if parts is None else parts:
+        for value in bench.written:
+            bench.memory[value.slot][...] = PATTERN
+        bench.run(*binder.steps, parts=count)
+        results.append(bench.view(binder.result).copy())
+        same = results[-1].tobytes() == results[0].tobytes()
+        assert same, f"{count} shares give other bits than {workbench.PARTS[0]}"
+    return results[0]
+
+
+# What the post-ops of the tests mean, in float64.
+FUNCTIONS = {
+    "nn.ReLU": lambda y: np.maximum(y, 0),
+    "nn.ReLU6": lambda y: np.clip(y, 0, 6),
+    "nn.Hardtanh": lambda y: np.clip(y, -0.5, 0.25),
+    "nn.LeakyReLU": lambda y: np.where(y < 0, 0.2 * y, y),
+    "nn.SiLU": lambda y: y / (1 + np.exp(-y)),
+    "nn.Sigmoid": lambda y: 1 / (1 + np.exp(-y)),
+    "nn.Hardswish": lambda y: y * np.clip(y + 3, 0, 6) / 6,
+    "nn.Softplus": lambda y: np.where(2 * y > 3, y, np.log1p(np.exp(np.minimum(2 * y, 3))) / 2),
+}
+PARAMETERS = {
+    "nn.Hardtanh": {"min_val": -0.5, "max_val": 0.25},
+    "nn.LeakyReLU": {"negative_slope": 0.2},
+    "nn.Softplus": {"beta": 2.0, "threshold": 3.0},
+}
+
+
+def post_ops(*words: str) -> tuple[PostOp, ...]:
+    """Return post-ops from activations and ``add``."""
+    return tuple(
+        PostOp("add", {}, 1) if word == "add" else PostOp(word, PARAMETERS.get(word, {}))
+        for word in words
+    )
+
+
+def reference_post(y: np.ndarray, words, summand: np.ndarray | None = None) -> np.ndarray:
+    """Apply the same to an array of float64."""
+    for word in words:
+        y = y + summand if word == "add" else FUNCTIONS[word](y)
+    return y

@@ -1,0 +1,628 @@
+"""Convolution: each way of computing it, on every variant, around tiles, borders and gaps."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from kuiper._kernels import _dispatch
+from kuiper._kernels.conv import conv2d
+from kuiper._value import channels_last_strides
+from kuiper.errors import InputError, OperatorError, ShapeError
+from kuiper.ops import convolution
+
+from .benchbinder import BenchBinder, arguments, post_ops, reference_post, run_record
+from .support import assert_close
+from .workbench import ISAS, PARTS, Workbench, isa, noise
+from .workgraph import run_operator
+
+EACH_ISA = pytest.mark.parametrize("name", ISAS)
+
+WAYS = ("implicit", "depthwise", "shallow", "winograd staged", "winograd blocked")
+
+
+@pytest.fixture(autouse=True)
+def variant(request):
+    """Bind with the instruction set that a test is for."""
+    with isa(request.getfixturevalue("name") if "name" in request.fixturenames else ISAS[-1]):
+        yield
+
+
+@pytest.fixture
+def choose(monkeypatch):
+    """Return a function that leaves the record one way of computing a convolution."""
+
+    def chosen(way: str) -> None:
+        kind, _, form = way.partition(" ")
+        monkeypatch.setattr(convolution, "_winograd_pays", lambda *_: kind == "winograd")
+        monkeypatch.setattr(convolution, "SHALLOW_CHANNELS", 99 if kind == "shallow" else 0)
+        monkeypatch.setattr(convolution, "STAGED_BYTES", 0 if form == "blocked" else 1 << 40)
+        monkeypatch.setattr(convolution, "WINOGRAD_BLOCK", 5)
+
+    return chosen
+
+
+# -- references --------------------------------------------------------------------------------
+
+
+def sides_of(padding) -> tuple[int, int, int, int]:
+    """Return (top, bottom, left, right) of a padding as PyTorch or F.pad writes it."""
+    if len(padding) == 4:
+        left, right, top, bottom = padding
+        return top, bottom, left, right
+    return padding[0], padding[0], padding[-1], padding[-1]
+
+
+def correlated(x, weight, bias, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
+    """Sum the products tap by tap, in float64."""
+    top, bottom, left, right = sides_of(padding)
+    x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    n, channels, height, width = x.shape
+    out, _, kh, kw = weight.shape
+    oh = (height - dilation[0] * (kh - 1) - 1) // stride[0] + 1
+    ow = (width - dilation[1] * (kw - 1) - 1) // stride[1] + 1
+    x = x.reshape(n, groups, channels // groups, height, width)
+    weight = weight.astype(np.float64).reshape(groups, out // groups, channels // groups, kh, kw)
+    y = np.zeros((n, groups, out // groups, oh, ow))
+    for u, v in np.ndindex(kh, kw):
+        rows = slice(u * dilation[0], u * dilation[0] + stride[0] * (oh - 1) + 1, stride[0])
+        columns = slice(v * dilation[1], v * dilation[1] + stride[1] * (ow - 1) + 1, stride[1])
+        y += np.einsum("ngchw,goc->ngohw", x[..., rows, columns], weight[..., u, v])
+    y = y.reshape(n, out, oh, ow)
+    return y if bias is None else y + bias.reshape(-1, 1, 1)
+
+
+def scattered(
+    x, weight, bias, stride=(1, 1), padding=(0, 0), output_padding=(0, 0), dilation=(1, 1), groups=1
+):
+    """Spread each input pixel over the outputs that see it, in float64."""
+    n, channels, height, width = x.shape
+    _, out, kh, kw = weight.shape
+    full = [
+        (e - 1) * s + d * (k - 1) + 1 + more
+        for e, s, d, k, more in zip(
+            (height, width), stride, dilation, (kh, kw), output_padding, strict=True
+        )
+    ]
+    x = x.astype(np.float64).reshape(n, groups, channels // groups, height, width)
+    weight = weight.astype(np.float64).reshape(groups, channels // groups, out, kh, kw)
+    y = np.zeros((n, groups, out, *full))
+    for u, v in np.ndindex(kh, kw):
+        rows = slice(u * dilation[0], u * dilation[0] + stride[0] * (height - 1) + 1, stride[0])
+        columns = slice(v * dilation[1], v * dilation[1] + stride[1] * (width - 1) + 1, stride[1])
+        y[..., rows, columns] += np.einsum("ngchw,gco->ngohw", x, weight[..., u, v])
+    y = y.reshape(n, groups * out, *full)
+    (ph, pw) = padding
+    y = y[:, :, ph : full[0] - ph, pw : full[1] - pw]
+    return y if bias is None else y + bias.reshape(-1, 1, 1)
+
+
+def test_the_references_are_adjoint():
+    """<y, conv(x)> is <conv_transpose(y), x>: each is checked by the other."""
+    x, w = noise((1, 4, 7, 6)), noise((6, 2, 3, 2), 1)
+    how = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2), "groups": 2}
+    forward = correlated(x, w, None, **how)
+    y = noise(forward.shape, 2)
+    back = scattered(y, w, None, **how)
+    assert np.vdot(y, forward) == pytest.approx(
+        np.vdot(back, x[..., : back.shape[2], : back.shape[3]])
+    )
+
+
+# -- running one -------------------------------------------------------------------------------
+
+
+def convolve(
+    x, weight, bias=None, *, x_layout="channels_last", gaps=(3, 5), words=(), summand=None,
+    parts=PARTS, type="nn.Conv2d", shape, **how,
+):  # fmt: skip
+    """Bind and run a record, with gaps between the pixels of input, output and summand."""
+    bench = Workbench()
+    if x_layout == "channels_last":
+        value = bench.put_channels_last(x, x.shape[1] + gaps[0])
+    else:
+        value = bench.put(x)
+    y = bench.output(shape, "channels_last", shape[1] + gaps[1])
+    if summand is not None:
+        summand = bench.put_channels_last(summand, shape[1] + 2)
+    binder = BenchBinder(bench, y, post_ops(*words), summand)
+    a = arguments(type, value, weight=weight, bias=bias, **how)
+    return run_record(binder, type, a, parts), [step.kind for step in binder.steps]
+
+
+def check(x, weight, bias=None, *, rtol=5e-6, words=(), parts=PARTS, kind=None, gaps=(3, 5),
+          x_layout="channels_last", **how):  # fmt: skip
+    """Compare a convolution with the reference, and return it."""
+    expected = correlated(x, weight, bias, **how)
+    summand = noise(expected.shape, 9) if "add" in words else None
+    expected = reference_post(expected, words, summand)
+    assert expected.std() > 0 or expected.size == 1
+    got, kinds = convolve(
+        x, weight, bias, words=words, summand=summand, parts=parts, shape=expected.shape,
+        gaps=gaps, x_layout=x_layout, **how,
+    )  # fmt: skip
+    assert kind is None or kinds[-1] == kind
+    assert_close(got, expected.astype(np.float32), rtol, f"{x.shape} by {weight.shape} {how}")
+    return got
+
+
+def filters(out, channels, kernel, groups=1):
+    kernel = (kernel, kernel) if isinstance(kernel, int) else kernel
+    weight = noise((out, channels // groups, *kernel), 1)
+    return weight / np.float32(np.sqrt(np.prod(weight.shape[1:]))), noise((out,), 2)
+
+
+def around_lanes(limit: int = 65) -> list[int]:
+    lanes = _dispatch.lanes()
+    counts = {1, 2, 3, lanes - 1, lanes, lanes + 1, 2 * lanes - 1, 2 * lanes, 2 * lanes + 1, 65}
+    return sorted(n for n in counts if 0 < n <= limit)
+
+
+# -- implicit GEMM -----------------------------------------------------------------------------
+
+
+@EACH_ISA
+def test_implicit_channels(name, choose):
+    choose("implicit")
+    for channels, out in itertools.product(around_lanes(), repeat=2):
+        check(noise((1, channels, 4, 5)), *filters(out, channels, 1), parts=(1,), kind="conv")
+        check(noise((1, channels, 3, 4)), *filters(out, channels, 3), padding=(1, 1), parts=(1,))
+
+
+GEOMETRIES = [
+    {},
+    {"padding": (1, 1)},
+    {"padding": (2, 0)},
+    {"padding": (1, 0, 0, 2)},
+    {"stride": (2, 2), "padding": (1, 1)},
+    {"stride": (1, 3)},
+    {"stride": (3, 2), "padding": (2, 1)},
+    {"dilation": (2, 1), "padding": (2, 2)},
+    {"dilation": (2, 3), "padding": (1, 3), "stride": (2, 1)},
+]
+
+
+@EACH_ISA
+@pytest.mark.parametrize("how", GEOMETRIES, ids=str)
+@pytest.mark.parametrize("way", WAYS[:3])
+def test_geometries(name, choose, way, how):
+    choose(way)
+    channels, out, groups = {
+        "implicit": (10, 11, 1),
+        "depthwise": (21, 21, 21),
+        "shallow": (3, 11, 1),
+    }[way]
+    for kernel in (3, (1, 3), (3, 2)):
+        kind = {"implicit": "conv", "depthwise": "conv_depthwise", "shallow": "conv_shallow"}[way]
+        x = noise((2, channels, 9, 11))
+        check(x, *filters(out, channels, kernel, groups), groups=groups, kind=kind, **how)
+
+
+@pytest.mark.parametrize("way", WAYS[:3])
+@pytest.mark.parametrize("padding", [(0, 0), (1, 1), (2, 3)], ids=str)
+@pytest.mark.parametrize("stride", [(1, 1), (2, 2)], ids=str)
+def test_every_small_image(choose, way, padding, stride):
+    """Images smaller than the kernel, than a tile, than the padding; no border goes wrong."""
+    choose(way)
+    channels, groups = {"implicit": (9, 1), "depthwise": (18, 18), "shallow": (2, 1)}[way]
+    for height, width, kernel in itertools.product(range(1, 7), range(1, 7), (1, 2, 3)):
+        if min(height + 2 * padding[0], width + 2 * padding[1]) < kernel:
+            continue
+        x = noise((2, channels, height, width))
+        weight, bias = filters(channels if groups > 1 else 5, channels, kernel, groups)
+        check(x, weight, bias, padding=padding, stride=stride, groups=groups, parts=(1, 2))
+
+
+@EACH_ISA
+@pytest.mark.parametrize("groups", [2, 3, 5])
+def test_groups(name, choose, groups):
+    choose("implicit")
+    for per_group, out in ((1, 2), (3, 1), (5, 17), (16, 40)):
+        x = noise((2, groups * per_group, 5, 6))
+        for kernel in (1, 3):
+            weight, bias = filters(groups * out, groups * per_group, kernel, groups)
+            check(x, weight, bias, groups=groups, padding=(1, 1), kind="conv")
+
+
+@EACH_ISA
+def test_weights_that_exceed_the_cache(name, choose):
+    """Panels come first then: each is read once for all pixels."""
+    choose("implicit")
+    weight, bias = filters(160, 128, 3)
+    assert weight.nbytes > 1 << 19
+    check(noise((2, 128, 6, 7)), weight, bias, padding=(1, 1), rtol=1e-5)
+
+
+@EACH_ISA
+@pytest.mark.parametrize("how", GEOMETRIES[:6:2], ids=str)
+def test_a_weight_that_is_packed_at_run_time(name, choose, how):
+    """The same bits come out as with a weight packed ahead."""
+    choose("implicit")
+    for groups, channels, out in ((1, 10, 35), (2, 6, 10)):
+        x = noise((2, channels, 9, 8))
+        weight, bias = filters(out, channels, 3, groups)
+        ahead = check(x, weight, bias, groups=groups, **how)
+        bench = Workbench()
+        y = bench.output(ahead.shape, "channels_last")
+        a = arguments(
+            "F.conv2d", bench.put_channels_last(x), groups=groups, bias=bench.put(bias),
+            weight=bench.put_channels_last(weight), **how,
+        )  # fmt: skip
+        got = run_record(BenchBinder(bench, y), "F.conv2d", a)
+        np.testing.assert_array_equal(got, ahead)
+
+
+# -- depthwise ---------------------------------------------------------------------------------
+
+
+@EACH_ISA
+@pytest.mark.parametrize("kernel", [1, 3, 5])
+def test_depthwise_channels(name, choose, kernel):
+    choose("depthwise")
+    for channels in [n for n in around_lanes() if n > 1]:
+        for width in (1, 3, 4, 5, 9):  # around the pixels that share a load of weights
+            x = noise((1, channels, 3, width))
+            weight, bias = filters(channels, channels, kernel, channels)
+            check(
+                x, weight, bias, groups=channels, padding=(kernel // 2,) * 2, parts=(1, 3),
+                kind="conv_depthwise",
+            )  # fmt: skip
+
+
+@EACH_ISA
+def test_more_filters_than_channels(name, choose):
+    """With a multiplier it is a grouped convolution."""
+    choose("depthwise")
+    weight, bias = filters(18, 9, 3, 9)
+    check(noise((2, 9, 5, 5)), weight, bias, groups=9, padding=(1, 1), kind="conv")
+
+
+# -- few channels ------------------------------------------------------------------------------
+
+
+@EACH_ISA
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "gaps"])
+def test_shallow_channels(name, choose, layout):
+    """A photo in C order is read as it is; so are adjacent channels; gaps cost a copy."""
+    choose("shallow")
+    gaps = (3 if layout == "gaps" else 0, 5)
+    x_layout = "contiguous" if layout == "contiguous" else "channels_last"
+    for channels in range(1, 9):
+        for kernel, how in (
+            (7, {"stride": (2, 2), "padding": (3, 3)}),
+            (3, {"padding": (1, 1)}),
+            (3, {"dilation": (1, 2), "padding": (1, 2)}),
+            ((1, 5), {"padding": (0, 1, 0, 0)}),
+        ):
+            x = noise((2, channels, 13, 12))
+            weight, bias = filters(17, channels, kernel)
+            check(
+                x,
+                weight,
+                bias,
+                x_layout=x_layout,
+                gaps=gaps,
+                parts=(1, 3),
+                kind="conv_shallow",
+                **how,
+            )
+
+
+@EACH_ISA
+def test_shallow_filters(name, choose):
+    choose("shallow")
+    for out in around_lanes():
+        check(noise((1, 3, 9, 9)), *filters(out, 3, 3), x_layout="contiguous", stride=(2, 2))
+
+
+# -- Winograd ----------------------------------------------------------------------------------
+
+
+@EACH_ISA
+@pytest.mark.parametrize("way", WAYS[3:])
+def test_winograd_planes(name, choose, way):
+    """Planes that four divides, and planes that it does not."""
+    choose(way)
+    kind = {"winograd staged": "winograd_output", "winograd blocked": "conv_winograd"}[way]
+    for height, width in ((4, 4), (1, 1), (5, 7), (8, 3), (13, 6), (2, 17)):
+        for padding in ((1, 1), (0, 2), (1, 0, 2, 1)):
+            top, bottom, left, right = sides_of(padding)
+            if min(height + top + bottom, width + left + right) < 3:
+                continue
+            x = noise((2, 17, height, width))
+            check(x, *filters(19, 17, 3), padding=padding, rtol=2e-5, kind=kind, parts=(1, 2, 7))
+
+
+@EACH_ISA
+@pytest.mark.parametrize("way", WAYS[3:])
+def test_winograd_channels(name, choose, way):
+    choose(way)
+    for channels, out in itertools.product(around_lanes(33), repeat=2):
+        x = noise((1, channels, 6, 6))
+        check(x, *filters(out, channels, 3), padding=(1, 1), rtol=2e-5, parts=(1,))
+
+
+@EACH_ISA
+def test_both_forms_of_winograd_give_the_same_bits(name, choose):
+    """Which one is taken depends on the size of the batch, and must not show."""
+    x = noise((3, 20, 14, 9))
+    weight, bias = filters(40, 20, 3)
+    results = []
+    for way in WAYS[3:]:
+        choose(way)
+        results.append(check(x, weight, bias, padding=(1, 1), rtol=2e-5, words=("add", "nn.SiLU")))
+    assert results[0].tobytes() == results[1].tobytes()
+
+
+def test_winograd_is_accurate(choose):
+    """The bound that the documentation states, on normally distributed data."""
+    choose("winograd staged")
+    x, (weight, bias) = noise((1, 128, 28, 28)), filters(64, 128, 3)
+    check(x, weight, bias, padding=(1, 1), rtol=1e-5, parts=(2,), gaps=(0, 0))
+
+
+# -- transposed --------------------------------------------------------------------------------
+
+
+def check_transposed(x, weight, bias, words=(), parts=PARTS, **how) -> np.ndarray:
+    expected = scattered(x, weight, bias, **how)
+    summand = noise(expected.shape, 9) if "add" in words else None
+    expected = reference_post(expected, words, summand)
+    got, _ = convolve(
+        x, weight, bias, words=words, summand=summand, parts=parts, type="nn.ConvTranspose2d",
+        shape=expected.shape, **how,
+    )  # fmt: skip
+    assert_close(got, expected.astype(np.float32), 5e-6, f"{x.shape} by {weight.shape} {how}")
+    return got
+
+
+@EACH_ISA
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"stride": (2, 2)},
+        {"stride": (2, 2), "padding": (1, 1), "output_padding": (1, 1)},
+        {"stride": (3, 2), "padding": (0, 1), "output_padding": (2, 0)},
+        {"dilation": (2, 2)},
+        {"dilation": (3, 2), "stride": (2, 3), "padding": (2, 1), "output_padding": (1, 2)},
+        {"dilation": (3, 3), "output_padding": (2, 1)},
+        {"stride": (4, 5)},
+    ],
+    ids=str,
+)
+def test_transposed(name, how):
+    """Among them phases that no tap reaches, which hold nothing but the bias."""
+    for groups, channels, out, kernel in ((1, 5, 18, (3, 3)), (3, 6, 2, (2, 4)), (1, 1, 1, (1, 1))):
+        x = noise((2, channels, 4, 5))
+        weight, bias = noise((channels, out, *kernel), 1), noise((groups * out,), 2)
+        extents = scattered(x, weight, bias, groups=groups, **how).shape[2:]
+        if min(extents) < 1:
+            continue
+        check_transposed(x, weight, bias, groups=groups, **how)
+        check_transposed(x, weight, None, groups=groups, parts=(1,), **how)
+
+
+@EACH_ISA
+def test_transposed_at_run_time(name):
+    x, weight, bias = noise((2, 6, 4, 5)), noise((6, 4, 3, 3), 1), noise((8,), 2)
+    how = {"stride": (2, 2), "padding": (1, 1), "groups": 2}
+    ahead = check_transposed(x, weight, bias, **how)
+    bench = Workbench()
+    y = bench.output(ahead.shape, "channels_last")
+    a = arguments(
+        "F.conv_transpose2d", bench.put_channels_last(x), weight=bench.put(weight),
+        bias=bench.put(bias), **how,
+    )  # fmt: skip
+    got = run_record(BenchBinder(bench, y), "F.conv_transpose2d", a)
+    np.testing.assert_array_equal(got, ahead)
+
+
+# -- post-ops ----------------------------------------------------------------------------------
+
+POSTS = [
+    ("nn.ReLU",), ("nn.SiLU",), ("add",), ("add", "nn.ReLU6"), ("add", "nn.Hardswish"),
+    ("nn.Hardtanh", "add"), ("nn.LeakyReLU", "add"), ("nn.ReLU", "add", "nn.ReLU6"),
+    ("nn.Sigmoid", "add", "nn.ReLU"), ("nn.SiLU", "add", "nn.Softplus"),
+]  # fmt: skip
+
+
+@EACH_ISA
+@pytest.mark.parametrize("words", POSTS, ids="-".join)
+def test_post_ops(name, choose, words):
+    for way in WAYS:
+        choose(way)
+        rtol = 2e-5 if "winograd" in way else 1e-5
+        channels, out, groups = {"depthwise": (35, 35, 35), "shallow": (3, 37, 1)}.get(
+            way, (17, 37, 1)
+        )
+        weight, bias = filters(out, channels, 3, groups)
+        x = noise((2, channels, 6, 7))
+        check(x, weight, bias, groups=groups, padding=(1, 1), words=words, rtol=rtol, parts=(1, 3))
+    weight, bias = noise((5, 37, 3, 3), 1), noise((37,), 2)
+    check_transposed(noise((2, 5, 4, 3)), weight, bias, words, (1, 3), stride=(2, 2))
+
+
+# -- the same bits -----------------------------------------------------------------------------
+
+
+@EACH_ISA
+@pytest.mark.parametrize("way", WAYS)
+def test_a_batch_gives_the_bits_of_its_images(name, choose, way):
+    choose(way)
+    channels, groups = {"depthwise": (21, 21), "shallow": (3, 1)}.get(way, (18, 1))
+    weight, bias = filters(21, channels, 3, groups)
+    x = noise((5, channels, 7, 6))
+    how = {"groups": groups, "padding": (1, 1), "words": ("nn.SiLU",), "rtol": 2e-5}
+    whole = check(x, weight, bias, **how)
+    for start, stop in ((0, 1), (1, 3), (4, 5)):
+        part = check(x[start:stop], weight, bias, parts=(1,), **how)
+        assert part.tobytes() == whole[start:stop].tobytes()
+
+
+# -- numbers that are none ---------------------------------------------------------------------
+
+
+@EACH_ISA
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_none_stay_where_they_belong(name, choose, way, odd):
+    """They reach the pixels that see them.  Winograd may spread them within its tiles of 4 x 4."""
+    choose(way)
+    channels, groups = {"depthwise": (17, 17), "shallow": (3, 1)}.get(way, (17, 1))
+    weight, bias = filters(17, channels, 3, groups)
+    x = noise((2, channels, 12, 12))
+    clean = correlated(x, weight, bias, padding=(1, 1), groups=groups)
+    x[1, 2, 5, 6] = odd
+    with np.errstate(invalid="ignore"):
+        expected = correlated(x, weight, bias, padding=(1, 1), groups=groups)
+    got, _ = convolve(x, weight, bias, shape=expected.shape, padding=(1, 1), groups=groups)
+    hit = ~np.isfinite(expected)
+    assert hit.sum() == 9 * (1 if groups > 1 else 17)
+    assert not np.isfinite(got[hit]).any()
+    if "winograd" not in way:
+        np.testing.assert_array_equal(got[hit], expected[hit].astype(np.float32))
+    near = hit.copy()
+    if "winograd" in way:
+        near[1, :, 4:8, 4:8] = True
+    assert_close(got[~near], clean[~near].astype(np.float32), 2e-5)
+
+
+@EACH_ISA
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("words", [("nn.ReLU",), ("nn.ReLU6",), ("add", "nn.ReLU")], ids="-".join)
+def test_clamps_keep_nan(name, choose, way, words):
+    choose(way)
+    channels, groups = {"depthwise": (17, 17), "shallow": (3, 1)}.get(way, (17, 1))
+    weight, bias = filters(17, channels, 3, groups)
+    x = noise((1, channels, 4, 4))
+    x[0, :, 1, 1] = np.nan
+    summand = noise((1, 17, 4, 4), 3) if "add" in words else None
+    got, _ = convolve(
+        x, weight, bias, words=words, summand=summand, shape=(1, 17, 4, 4), padding=(1, 1),
+        groups=groups,
+    )  # fmt: skip
+    assert np.isnan(got[:, :, :3, :3]).all()
+
+
+@EACH_ISA
+@pytest.mark.parametrize("way", WAYS[:3])
+def test_minus_zero_stays(name, choose, way):
+    """As in PyTorch: the sum of nothing but -0.0 is -0.0, and relu keeps it."""
+    choose(way)
+    channels, groups = {"implicit": (9, 1), "depthwise": (17, 17), "shallow": (3, 1)}[way]
+    weight = -np.ones((17, channels // groups, 1, 1), np.float32)
+    bias = np.full(17, -0.0, np.float32)
+    x = np.zeros((1, channels, 3, 3), np.float32)
+    for words in ((), ("nn.ReLU",), ("nn.ReLU6",)):
+        got, _ = convolve(x, weight, bias, words=words, shape=(1, 17, 3, 3), groups=groups)
+        assert (got == 0).all()
+        assert np.signbit(got).all()
+
+
+# -- other ranks -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(3, 6, 5), (3, 1, 5), (3, 5, 1), (3, 1, 1)], ids=str)
+def test_images_without_a_batch(shape):
+    weight, bias = filters(4, 3, 1)
+    y = run_operator("nn.Conv2d", noise(shape), attributes={"weight": weight, "bias": bias})
+    assert_close(y, correlated(noise(shape)[None], weight, bias)[0].astype(np.float32))
+    transposed = {"weight": noise((3, 4, 2, 2), 1), "bias": bias}
+    y = run_operator("nn.ConvTranspose2d", noise(shape), attributes=transposed, stride=(2, 1))
+    expected = scattered(noise(shape)[None], transposed["weight"], bias, (2, 1))[0]
+    assert_close(y, expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 9), (3, 9), (1, 3, 1), (3, 1)], ids=str)
+def test_one_spatial_axis(shape):
+    x = noise(shape)
+    image = x.reshape(-1, 3, 1, shape[-1])
+    weight, bias = filters(4, 3, (1, 3))
+    row = {"weight": weight[:, :, 0], "bias": bias}
+    y = run_operator("nn.Conv1d", x, attributes=row, padding=(2,), stride=(2,))
+    expected = correlated(image, weight, bias, padding=(0, 2), stride=(1, 2))
+    assert_close(y, expected.reshape(*x.shape[:-2], 4, -1).astype(np.float32))
+    transposed = {"weight": noise((3, 4, 3), 1), "bias": bias}
+    y = run_operator("nn.ConvTranspose1d", x, attributes=transposed, stride=(3,), padding=(1,))
+    expected = scattered(image, transposed["weight"][:, :, None], bias, (1, 3), (0, 1))
+    assert_close(y, expected.reshape(*x.shape[:-2], 4, -1).astype(np.float32))
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2, 5])
+@pytest.mark.parametrize("type", ["F.conv2d", "F.conv_transpose2d"])
+def test_weights_of_a_wrong_rank(type, rank):
+    with pytest.raises(OperatorError, match=r"'weight' has shape .*, expected rank 3 or 4"):
+        run_operator(type, noise((1, 2, 4, 4)), noise((2,) * rank), keys=["input", "weight"])
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"padding": (1, 2, 0)}, "'padding' is (1, 2, 0), expected 2 or 4 integers"),
+        ({"stride": (1, 1, 1)}, "'stride' is (1, 1, 1), expected 2 integers"),
+        ({"dilation": (3, 3)}, "the kernel (3, 3) with dilation (3, 3) is larger than"),
+        ({"groups": 2}, "the input has shape (1, 4, 5, 5) with 4 channels, expected 8"),
+        ({"groups": 4}, "'groups' is 4, which does not divide 16 input and 6 output channels"),
+    ],
+)
+def test_arguments_that_do_not_fit(how, message):
+    with pytest.raises(ShapeError) as caught:
+        run_operator(
+            "nn.Conv2d", noise((1, 4, 5, 5)), attributes={"weight": noise((6, 4, 3, 3))}, **how
+        )
+    assert message in str(caught.value)
+
+
+# -- the front over memoryviews ----------------------------------------------------------------
+
+
+@EACH_ISA
+@pytest.mark.parametrize("how", [*GEOMETRIES[:3], *GEOMETRIES[4:], {"groups": 2}], ids=str)
+def test_conv2d(name, how):
+    groups = how.get("groups", 1)
+    x = noise((2, 6, 9, 10))
+    weight, bias = filters(34, 6, 3, groups)
+    last = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    for array in (last, weight, bias):
+        array.flags.writeable = False
+    for given in (bias, None):
+        expected = correlated(x, weight, given, **how).transpose(0, 2, 3, 1)
+        results = [conv2d(last, weight, given, n_threads=n, **how) for n in (1, 2, 7)]
+        assert_close(results[0], expected.astype(np.float32))
+        for result in results[1:]:
+            np.testing.assert_array_equal(result, results[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"groups": 2},
+            "x has 4 channels and weight shape (6, 4, 3, 3), which do not fit 2 groups",
+        ),
+        ({"groups": 0}, "which do not fit 0 groups"),
+        ({"stride": (0, 1)}, "stride, dilation, kernel and n_threads must be >= 1"),
+        ({"dilation": (1, 0)}, "stride, dilation, kernel and n_threads must be >= 1"),
+        ({"padding": (-1, 0)}, "padding >= 0"),
+        ({"n_threads": 0}, "n_threads must be >= 1"),
+        ({"dilation": (9, 9)}, "the output would have shape (1, -13, -13, 6)"),
+        ({"bias": noise((5,))}, "bias has shape (5,), expected (6,)"),
+    ],
+)
+def test_conv2d_checks_its_arguments(change, message):
+    with pytest.raises(InputError) as caught:
+        conv2d(noise((1, 5, 5, 4)), noise((6, 4, 3, 3)), **change)
+    assert message in str(caught.value)
+
+
+def test_conv2d_takes_contiguous_float32_of_rank_4():
+    x, weight = noise((1, 5, 5, 4)), noise((6, 4, 3, 3))
+    for wrong in (x.astype(np.float64), x[0], x.transpose(0, 2, 1, 3)):
+        with pytest.raises(ValueError, match=r"mismatch|dimensions|contig"):
+            conv2d(wrong, weight)
+    assert channels_last_strides((1, 4, 5, 5)) == tuple(
+        s // 4 for s in x.transpose(0, 3, 1, 2).strides
+    )
