@@ -54,6 +54,33 @@ def test_lists_and_numbers_come_out():
     assert compile("add(@0,2)")(3) == 5
 
 
+def test_the_result_may_go_to_an_array():
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 40, 30), np.float32)
+    function = compile("add(mul(@0,@1),@0)")
+    expected = x * y + x
+    out = np.empty_like(x)
+    assert function(x, y, out=out) is out
+    np.testing.assert_array_equal(out, expected)
+    wide = np.zeros((40, 60))
+    function(x, y, out=wide[:, ::2])
+    np.testing.assert_array_equal(wide[:, ::2], expected)
+    again = x.copy()
+    function(again, y, out=again)  # in place
+    np.testing.assert_array_equal(again, expected)
+    square = rng.standard_normal((30, 30), np.float32)
+    expected = square * square.T + square
+    function(square, square.T, out=square)  # reads what it has written, but for a copy
+    np.testing.assert_array_equal(square, expected)
+    numbers = np.arange(3)
+    compile("mul(@0,2)")(numbers, out=numbers)
+    assert numbers.tolist() == [0, 2, 4]
+    with pytest.raises(ExpressionError, match=r"shape \(40, 30\), which out of shape \(3,\)"):
+        function(x, y, out=np.empty(3, np.float32))
+    with pytest.raises(ExpressionError, match="the result is 40"):
+        compile("size(@0,0)")(x, out=out)
+
+
 def test_trees_are_compiled_as_well():
     tree = parse("add(@0,1)")
     assert compile(tree)(2) == 3

@@ -292,6 +292,7 @@ trees = st.one_of(
 )
 
 
+@settings(derandomize=True, database=None, deadline=None)
 @given(trees)
 def test_printing_and_parsing_is_the_identity(tree):
     text = str(tree)
@@ -301,6 +302,7 @@ def test_printing_and_parsing_is_the_identity(tree):
     assert hash(again) == hash(tree)
 
 
+@settings(derandomize=True, database=None, deadline=None)
 @given(trees)
 def test_positions_cover_the_text_of_each_node(tree):
     text = str(tree)
@@ -329,12 +331,13 @@ def is_flat_inside(tree):
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, derandomize=True, database=None, deadline=None)
 @given(trees.filter(is_flat_inside))
 def test_both_readings_agree(tree):
     assert parse(without_brackets(tree)) == parse(str(tree)) == tree
 
 
+@settings(derandomize=True, database=None, deadline=None)
 @given(st.text("@0123456789()[],.- eaddmulinfjsz", max_size=40))
 def test_any_text_parses_or_is_an_error_with_a_place(text):
     try:

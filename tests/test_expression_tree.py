@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kuiper.expression import Call, List, Literal, Ref, compact, evaluate, infix, inline, parse
@@ -119,6 +119,7 @@ integer_trees = st.recursive(
 )
 
 
+@settings(derandomize=True, database=None, deadline=None)
 @given(integer_trees, st.lists(st.integers(-20, 20), min_size=3, max_size=3))
 def test_python_reads_infix_as_the_tree_means_it(tree, values):
     names = dict(zip("abc", values, strict=True))

@@ -1,11 +1,11 @@
 # Reductions, softmax and normalisation.
 #
-# A tensor is (outer, n, inner) with n the axis that is reduced.  Where inner is 1 the terms of a sum
-# are adjacent, and vectors run along n ("row"); else vectors run across inner, which needs no
-# shuffle ("strip").  Sums are made of blocks, so their error grows with the length of a block plus
+# A tensor is (outer, n, inner) with n the axis that is reduced.  Where inner is 1 the terms of a
+# sum are adjacent, and vectors run along n: "rows".  Else vectors run across inner, which needs no
+# shuffle: "columns".  Sums are made of blocks, so their error grows with the length of a block plus
 # the number of blocks; the order never depends on the number of threads.
 
-from libc.math cimport logf, sqrtf
+from libc.math cimport INFINITY, logf, sqrtf
 
 from kuiper._kernels._table cimport (
     REDUCE_ABS, REDUCE_ABS_MAX, REDUCE_ABS_MIN, REDUCE_DEVIATIONS, REDUCE_EXPONENTIALS, REDUCE_MAX,
@@ -21,7 +21,7 @@ cdef extern from "_lanes.h" nogil:
     float lane_0 "kp_lane_0"(vf32) noexcept
 
 cdef enum:
-    ROW_NV = 4          # accumulators of a row; vectors of a strip that go together
+    ROW_NV = 4          # accumulators of a row; vectors of columns that go together
     BLOCK_TERMS = 64    # vectors that one accumulator takes before it is added to the total
     ROWS_AHEAD = 8      # rows of a softmax that go together, where they are short
     ROWS_AHEAD_FLOATS = 4096
@@ -142,7 +142,7 @@ cdef inline void reduce_block(
         store(y + j * LANES, total[j])
 
 
-cdef inline void reduce_strip(
+cdef inline void reduce_each_column(
     int kind, const float* x, Py_ssize_t x_step, Py_ssize_t n, Py_ssize_t inner,
     const float* shift, float* y,
 ) noexcept nogil:
@@ -200,25 +200,25 @@ cdef void reduce_columns(
     const float* shift, float* y,
 ) noexcept nogil:
     if kind == REDUCE_SUM:
-        reduce_strip(REDUCE_SUM, x, x_step, n, inner, shift, y)
+        reduce_each_column(REDUCE_SUM, x, x_step, n, inner, shift, y)
     elif kind == REDUCE_MAX:
-        reduce_strip(REDUCE_MAX, x, x_step, n, inner, shift, y)
+        reduce_each_column(REDUCE_MAX, x, x_step, n, inner, shift, y)
     elif kind == REDUCE_MIN:
-        reduce_strip(REDUCE_MIN, x, x_step, n, inner, shift, y)
+        reduce_each_column(REDUCE_MIN, x, x_step, n, inner, shift, y)
     elif kind == REDUCE_PRODUCT:
-        reduce_strip(REDUCE_PRODUCT, x, x_step, n, inner, shift, y)
+        reduce_each_column(REDUCE_PRODUCT, x, x_step, n, inner, shift, y)
     elif kind == REDUCE_SQUARES:
-        reduce_strip(REDUCE_SQUARES, x, x_step, n, inner, shift, y)
+        reduce_each_column(REDUCE_SQUARES, x, x_step, n, inner, shift, y)
     elif kind == REDUCE_ABS:
-        reduce_strip(REDUCE_ABS, x, x_step, n, inner, shift, y)
+        reduce_each_column(REDUCE_ABS, x, x_step, n, inner, shift, y)
     elif kind == REDUCE_ABS_MAX:
-        reduce_strip(REDUCE_ABS_MAX, x, x_step, n, inner, shift, y)
+        reduce_each_column(REDUCE_ABS_MAX, x, x_step, n, inner, shift, y)
     elif kind == REDUCE_ABS_MIN:
-        reduce_strip(REDUCE_ABS_MIN, x, x_step, n, inner, shift, y)
+        reduce_each_column(REDUCE_ABS_MIN, x, x_step, n, inner, shift, y)
     elif kind == REDUCE_DEVIATIONS:
-        reduce_strip(REDUCE_DEVIATIONS, x, x_step, n, inner, shift, y)
+        reduce_each_column(REDUCE_DEVIATIONS, x, x_step, n, inner, shift, y)
     else:
-        reduce_strip(REDUCE_EXPONENTIALS, x, x_step, n, inner, shift, y)
+        reduce_each_column(REDUCE_EXPONENTIALS, x, x_step, n, inner, shift, y)
 
 
 # -- softmax -----------------------------------------------------------------------------------

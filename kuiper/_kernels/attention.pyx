@@ -14,12 +14,10 @@ from libc.string cimport memcpy, memset
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._pack cimport pack_panel
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
-from kuiper._kernels._table cimport MAX_MR, kernels_t, unary_fn
-from kuiper._kernels.elementwise cimport EXP
+from kuiper._kernels._table cimport MAX_MR, kernels_t
 
 cdef enum:
     MAX_BATCH_AXES = 6
-    LANES = 8                # partial results of a row; divides the width of every panel
 
 max_batch_axes = MAX_BATCH_AXES
 
@@ -184,49 +182,42 @@ cdef inline void hide_keys(
     const attention_t* p, const uint8_t* mask, Py_ssize_t start, Py_ssize_t m, Py_ssize_t n,
     float* scores, Py_ssize_t ld,
 ) noexcept nogil:
-    """Set the scores of keys that a row must not see, and of those that do not exist, to -inf."""
+    """Set the scores of keys that a row must not see to -inf."""
     cdef bint hides = p.mask_kind == HIDES
-    cdef Py_ssize_t i, j, seen
+    cdef Py_ssize_t i, j
     for i in range(m):
         if mask != NULL:
             for j in range(n):
                 if (mask[i * p.mask.row + j * p.mask.column] != 0) == hides:
                     scores[i * ld + j] = -INFINITY
-        seen = min(n, start + i + 1) if p.is_causal else n
-        for j in range(seen, padded(n, p.kernels.nr)):
-            scores[i * ld + j] = -INFINITY
+        if p.is_causal:
+            for j in range(start + i + 1, n):
+                scores[i * ld + j] = -INFINITY
 
 
-cdef inline void softmax_row(unary_fn exp, float* x, Py_ssize_t n) noexcept nogil:
-    """Softmax in place of a multiple of LANES scores; where all are -inf, zeros."""
-    cdef float[LANES] partial
-    cdef float top = -INFINITY, total = 0, v
-    cdef Py_ssize_t i, j
-    for j in range(LANES):
-        partial[j] = -INFINITY
-    for i in range(n // LANES):
-        for j in range(LANES):
-            # The comparison is false for NaN, so NaN stays.
-            v = x[i * LANES + j]
-            partial[j] = partial[j] if v <= partial[j] else v
-    for j in range(LANES):
-        top = top if partial[j] <= top else partial[j]
-    if top == -INFINITY:
-        memset(x, 0, n * sizeof(float))
+cdef inline bint sees_nothing(const float* scores, Py_ssize_t n) noexcept nogil:
+    """Whether all scores of a row are -inf."""
+    cdef Py_ssize_t j
+    for j in range(n):
+        if scores[j] != -INFINITY:
+            return False
+    return True
+
+
+cdef inline void softmax_tile(
+    const attention_t* p, Py_ssize_t m, Py_ssize_t n, float* scores, Py_ssize_t ld
+) noexcept nogil:
+    """Softmax of m rows of n scores, in place; zeros where a row sees nothing."""
+    cdef bint[MAX_MR] hidden
+    cdef Py_ssize_t i
+    if n == 0:
         return
-    for i in range(n):
-        x[i] = x[i] - top
-    exp(n, x, x, 0, 0)
-    for j in range(LANES):
-        partial[j] = 0
-    for i in range(n // LANES):
-        for j in range(LANES):
-            partial[j] = partial[j] + x[i * LANES + j]
-    for j in range(LANES):
-        total += partial[j]
-    total = 1 / total
-    for i in range(n):
-        x[i] = x[i] * total
+    for i in range(m):
+        hidden[i] = p.mask_kind != NO_MASK and sees_nothing(scores + i * ld, n)
+    p.kernels.softmax_rows(False, scores, ld, scores, ld, m, n, 1)
+    for i in range(m):
+        if hidden[i]:
+            memset(scores + i * ld, 0, n * sizeof(float))
 
 
 cdef void attention_run(
@@ -302,8 +293,8 @@ cdef void attention_run(
             hide_keys(
                 p, mask + start * p.mask.row if mask != NULL else NULL, start, m, n, scores, ld
             )
+            softmax_tile(p, m, n, scores, ld)
             for i in range(m):
-                softmax_row(kernels.unary[<int> EXP], scores + i * ld, padded(n, nr))
                 rows[i] = scores + i * ld
                 if weights != NULL:
                     memcpy(

@@ -132,7 +132,7 @@ cdef class Window:
 cdef inline bint is_inside(
     const window_t* w, const phase_t* phase, Py_ssize_t ih, Py_ssize_t iw, Py_ssize_t last_iw
 ) noexcept nogil:
-    """Whether no tap of the pixels with origins (ih, iw) to (ih, last_iw) reaches over the border."""
+    """Whether no tap of the pixels with origins (ih, iw) to (ih, last_iw) meets the border."""
     return (
         ih + phase.min_dy >= 0 and ih + phase.max_dy < w.in_h
         and iw + phase.min_dx >= 0 and last_iw + phase.max_dx < w.in_w
@@ -339,9 +339,9 @@ cdef void conv_run(
             pending += n
             if p.panel_major or q == stop or panel + 1 == panels or pending >= POST_COLUMNS:
                 n -= pending
-                post_tile(
-                    &p.post, m, pending, y_tile + n, ldy, r_tile + n if r_tile != NULL else NULL, ldr
-                )
+                if r_tile != NULL:
+                    r_tile += n
+                post_tile(&p.post, m, pending, y_tile + n, ldy, r_tile, ldr)
                 pending = 0
 
 

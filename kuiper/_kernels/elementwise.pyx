@@ -699,8 +699,59 @@ cdef class _Place:
         self.strides = tuple(stride // 4 for stride in array.strides)
 
 
+cdef class PreparedProgram:
+    """A program for arrays of certain shapes and strides, to run again and again.
+
+    Parameters
+    ----------
+    program : ElementwiseProgram
+    operands : sequence of numpy.ndarray
+        What the program's sources number; float32, aligned, any strides.
+    out : numpy.ndarray
+        Of the program's shape; may be one of the operands of that shape.
+    """
+
+    cdef ElementwiseStep step
+    cdef tuple sources
+
+    def __init__(self, program, operands, out):
+        self.sources = program.sources
+        arrays = [*self._arrays(operands), out]
+        for i, array in enumerate(arrays):
+            if array.dtype != np.float32 or not array.flags.aligned:
+                raise KuiperError(f"operand {i} is {array.dtype}, expected aligned float32")
+        *inputs, output = (_Place(i, array) for i, array in enumerate(arrays))
+        self.step = ElementwiseStep(program, inputs, output)
+
+    cdef list _arrays(self, operands):
+        return [
+            np.asarray(operands[source] if isinstance(source, int) else source)
+            for source in self.sources
+        ]
+
+    def run(self, operands, out, Py_ssize_t n_parts=1):
+        """Run on arrays that have the shapes and strides of those it was prepared for.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`.
+        """
+        cdef (char*)[MAX_INPUTS + 1] slots
+        cdef Py_ssize_t part
+        cdef ElementwiseStep step = self.step
+        arrays = [*self._arrays(operands), out]
+        for i, array in enumerate(arrays):
+            slots[i] = <char*> <uintptr_t> array.ctypes.data
+        n_parts = min(n_parts, max(step.p.n_chunks, 1))
+        with nogil:
+            for part in range(n_parts):
+                step.run(step.params, slots, part, n_parts)
+        return out
+
+
 def compute(program, operands, out=None, Py_ssize_t n_parts=1):
-    """Run a program on arrays.
+    """Run a program on arrays once.
 
     Parameters
     ----------
@@ -716,25 +767,6 @@ def compute(program, operands, out=None, Py_ssize_t n_parts=1):
     -------
     numpy.ndarray
     """
-    cdef ElementwiseStep step
-    cdef Py_ssize_t part
-    cdef (char*)[MAX_INPUTS + 1] slots
     if out is None:
         out = np.empty(program.shape, np.float32)
-    arrays = [
-        np.asarray(operands[source] if isinstance(source, int) else source)
-        for source in program.sources
-    ]
-    for i, array in enumerate(arrays):
-        if array.dtype != np.float32 or not array.flags.aligned:
-            raise KuiperError(f"operand {i} is {array.dtype}, expected aligned float32")
-    arrays.append(out)
-    *inputs, output = (_Place(i, array) for i, array in enumerate(arrays))
-    step = ElementwiseStep(program, inputs, output)  # which limits the number of inputs
-    for i, array in enumerate(arrays):
-        slots[i] = <char*> <uintptr_t> array.ctypes.data
-    n_parts = min(n_parts, max(step.p.n_chunks, 1))
-    with nogil:
-        for part in range(n_parts):
-            step.run(step.params, slots, part, n_parts)
-    return out
+    return PreparedProgram(program, operands, out).run(operands, out, n_parts)

@@ -16,7 +16,7 @@ from kuiper.expression.tree import Node
 
 __all__ = ["CompiledExpression", "compile"]
 
-MAX_PROGRAMS = 64  # kept per expression; one for every combination of shapes
+MAX_PROGRAMS = 64  # kept per expression; one for every combination of shapes and strides
 
 
 class _Spec:
@@ -42,8 +42,9 @@ class CompiledExpression:
         self.tree = tree
         self.n_operands = max(tree.references(), default=-1) + 1
         self._programs: dict[tuple, object] = {}
+        self._prepared: dict[tuple, elementwise.PreparedProgram] = {}
 
-    def __call__(self, *operands):
+    def __call__(self, *operands, out: np.ndarray | None = None):
         """Compute the expression.
 
         Parameters
@@ -51,6 +52,8 @@ class CompiledExpression:
         *operands : array, number, bool, None, str or list
             What ``@0``, ``@1``, ... stand for.  Where all arrays are float32, arithmetic is one
             pass over memory; other dtypes follow the promotion rules of PyTorch with numpy.
+        out : numpy.ndarray, optional
+            Takes the result, if that is one array; it may be an operand of the same shape.
 
         Returns
         -------
@@ -63,26 +66,76 @@ class CompiledExpression:
             )
         arrays = [x for x in operands if isinstance(x, np.ndarray)]
         if not arrays or not all(x.dtype == np.float32 and x.flags.aligned for x in arrays):
-            return evaluate(self.tree, operands)
-        return _run(self._folded(operands), operands)
-
-    def _folded(self, operands: Sequence):
-        key = None
-        if all(isinstance(x, np.ndarray) or is_number(x) for x in operands):
-            key = tuple(
-                x.shape if isinstance(x, np.ndarray) else (type(x), repr(x)) for x in operands
+            return _stored(evaluate(self.tree, operands), out)
+        key = _key(operands)
+        folded = self._programs.get(key)
+        if folded is None:
+            folded = fold(self.tree, [_spec(x) for x in operands])
+            self._keep(self._programs, key, folded)
+        if not isinstance(folded, ElementwiseProgram):
+            return _stored(_run(folded, operands), out)
+        if out is None or not _can_take(out, folded, arrays):
+            return _stored(
+                self._compute(key, folded, operands, np.empty(folded.shape, np.float32)), out
             )
-        if key in self._programs:
-            return self._programs[key]
-        folded = fold(
-            self.tree, [_Spec(x.shape) if isinstance(x, np.ndarray) else x for x in operands]
+        return self._compute(key, folded, operands, out)
+
+    def _compute(self, key, program: ElementwiseProgram, operands: Sequence, out: np.ndarray):
+        key = key and (
+            key,
+            *(x.strides for x in operands if isinstance(x, np.ndarray)),
+            out.strides,
         )
-        if key is not None and len(self._programs) < MAX_PROGRAMS:
-            self._programs[key] = folded
-        return folded
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            prepared = elementwise.PreparedProgram(program, operands, out)
+            self._keep(self._prepared, key, prepared)
+        return prepared.run(operands, out)
+
+    @staticmethod
+    def _keep(cache: dict, key, value) -> None:
+        if key is not None and len(cache) < MAX_PROGRAMS:
+            cache[key] = value
 
     def __repr__(self) -> str:
         return f"compile({str(self.tree)!r})"
+
+
+def _key(operands: Sequence) -> tuple | None:
+    """Return what a program depends on; None where that cannot be looked up."""
+    if not all(isinstance(x, np.ndarray) or is_number(x) for x in operands):
+        return None
+    return tuple(x.shape if isinstance(x, np.ndarray) else (type(x), repr(x)) for x in operands)
+
+
+def _spec(operand):
+    return _Spec(operand.shape) if isinstance(operand, np.ndarray) else operand
+
+
+def _can_take(out: np.ndarray, program: ElementwiseProgram, arrays: Sequence[np.ndarray]) -> bool:
+    """Tell whether a program may write its result to `out` right away."""
+    return (
+        (out.shape, out.dtype) == (program.shape, np.float32)
+        and out.flags.aligned
+        and all(stride > 0 for stride in out.strides)
+        and not any(_overlaps(out, x) for x in arrays)
+    )
+
+
+def _overlaps(out: np.ndarray, array: np.ndarray) -> bool:
+    """Tell whether writing `out` could change what is still to be read of `array`."""
+    same_place = out.ctypes.data == array.ctypes.data and out.strides == array.strides
+    return not (same_place and out.shape == array.shape) and np.may_share_memory(out, array)
+
+
+def _stored(result, out: np.ndarray | None):
+    if out is None:
+        return result
+    if not isinstance(result, np.ndarray) or result.shape != out.shape:
+        what = f"shape {result.shape}" if isinstance(result, np.ndarray) else repr(result)
+        raise ExpressionError(f"the result is {what}, which out of shape {out.shape} cannot take")
+    out[...] = result
+    return out
 
 
 def _run(folded, operands: Sequence):

@@ -383,6 +383,8 @@ class _Builder:
         if name == "relu6":
             return self.clamp(*arguments, Argument("constant", 0.0), Argument("constant", 6.0))
         last = arguments[-1]
+        if _is_identity(name, last):
+            return arguments[0]
         if name == "pow" and last.kind == "constant" and last.value in _POWERS:
             return self.emit(_POWERS[last.value], arguments[0])
         if name == "pow" and last.kind == "constant" and last.value == 3.0:
@@ -427,6 +429,16 @@ class _Builder:
             for index, instruction in enumerate(self.instructions)
             if index in needed
         )
+
+
+# Operators that change nothing with this constant behind, not even NaN or the sign of 0.
+_NEUTRAL = {"mul": 1.0, "div": 1.0, "pow": 1.0, "sub": 0.0, "add": -0.0}
+
+
+def _is_identity(name: str, last: Argument) -> bool:
+    neutral = _NEUTRAL.get(name)
+    # repr tells -0 from 0: x + 0 turns -0 into 0, x + -0 does not.
+    return neutral is not None and last.kind == "constant" and repr(last.value) == repr(neutral)
 
 
 def _has_exact_reciprocal(value: float) -> bool:

@@ -198,12 +198,13 @@ class MultiheadAttention(Record):
 
     query (l, n, e), key and value (s, n, ...), with batch_first n before l; 2-d without a batch.
     A missing value is the key, a missing key the query.  A bool mask holds True where a key is
-    hidden.  The second output is the softmax, averaged over heads.
+    hidden; one for fewer sequences than the batch has is repeated.  The second output is the
+    softmax, averaged over heads.
     Source: torch.nn.MultiheadAttention.
     """
 
     arguments = (
-        Tensor("query", rank=(2, 3)),
+        Tensor("query", rank=(2, 3), aliases=("input",)),
         Tensor("key", optional=True, rank=(2, 3)),
         Tensor("value", optional=True, rank=(2, 3)),
         Tensor("attn_mask", optional=True, rank=(2, 3)),
@@ -254,10 +255,10 @@ class MultiheadAttention(Record):
         if mask is not None:
             if mask.dtype not in FLOAT_OR_BOOL:
                 raise ShapeError(f"'attn_mask' is {mask.dtype}, expected float32 or bool")
-            expected = _mask_shapes(a, query, key)
-            if mask.shape not in expected:
+            if not _takes_mask(a, (query, key), mask):
                 raise ShapeError(
-                    f"'attn_mask' has shape {mask.shape}, expected {expected[0]} or {expected[1]}"
+                    f"'attn_mask' has shape {mask.shape}, expected {(queries, keys)} or "
+                    f"{(n * a.num_heads, queries, keys)}"
                 )
         weights = (queries, keys + a.add_bias_kv + a.add_zero_attn)
         return TensorSpec(query.shape), TensorSpec(weights if query.rank == 2 else (n, *weights))
@@ -270,14 +271,20 @@ class MultiheadAttention(Record):
         n, queries = _lengths(a, query)
         keys = k.shape[-2]
         context = b.temporary((math.prod(query.shape[:-1]), e))
+        weights = b.temporary((n, heads, queries, keys)) if a.n_outputs > 1 else None
+        operands = [q, k, v, _heads(context, n, queries, heads, a.batch_first), weights]
         if mask is not None:
             mask = _wider(b, mask, keys)
+            # Masks of a part of the batch, say of the windows of one image, are repeated.
+            given = max(n, 1) if mask.rank == 2 else mask.shape[0] // heads
             if mask.rank == 3:
-                mask = mask.reshape((n, heads, queries, keys))
-            mask = mask.expand((n, heads, queries, keys))
-        weights = b.temporary((n, heads, queries, keys)) if a.n_outputs > 1 else None
-        out = _heads(context, n, queries, heads, a.batch_first)
-        bind_attention(b, q, k, v, out, (e // heads) ** -0.5, mask, weights, mask_hides=True)
+                mask = mask.reshape((given, heads, queries, keys))
+            mask = mask.expand((n // given, given, heads, queries, keys))
+            operands = [_split_batch(value, given) for value in operands]
+        q, k, v, out, split_weights = operands
+        bind_attention(
+            b, q, k, v, out, (e // heads) ** -0.5, mask, split_weights, mask_hides=True
+        )  # fmt: skip
         y = b.output()
         residual = residual_value(b)
         if residual is not None:
@@ -306,18 +313,27 @@ def _inputs(a):
 
 
 def _takes_mask(a, given, mask) -> bool:
+    """Tell whether a mask fits the first inputs: for all heads at once, or for each."""
     query, key = given[0], given[min(len(given) - 1, 1)]
+    if query.dtype != np.float32 or query.shape[-1] != a.embed_dim:
+        return False
+    (n, queries), keys = _lengths(a, query), _lengths(a, key)[1]
+    masks, rest = divmod(mask.shape[0] if mask.rank == 3 else a.num_heads, a.num_heads)
     return (
-        query.dtype == np.float32
-        and query.shape[-1] == a.embed_dim
-        and mask.shape in _mask_shapes(a, query, key)
+        mask.shape[-2:] == (queries, keys)
+        and rest == 0
+        and (mask.rank == 2 or (masks > 0 and n % masks == 0))
     )
 
 
-def _mask_shapes(a, query, key):
-    """Return the shapes that a mask may have: for all heads at once, or for each."""
-    (n, queries), keys = _lengths(a, query), _lengths(a, key)[1]
-    return (queries, keys), (n * a.num_heads, queries, keys)
+def _split_batch(value: Value | None, inner: int) -> Value | None:
+    """View (n, ...) as (n / inner, inner, ...)."""
+    if value is None:
+        return None
+    outer = value.shape[0] // inner if inner else 0
+    return value.with_layout(
+        (outer, inner, *value.shape[1:]), (inner * value.strides[0], *value.strides)
+    )
 
 
 def _lengths(a, tensor) -> tuple[int, int]:

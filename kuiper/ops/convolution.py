@@ -41,8 +41,8 @@ class _Geometry:
     def __init__(self, a, spatial: int):
         lead = (1,) * (2 - spatial)
         self.kernel = lead + tuple(a.weight.shape[2:])
-        self.stride = lead + _per_axis(a.stride, spatial)
-        self.dilation = lead + _per_axis(a.dilation, spatial)
+        self.stride = lead + per_axis(a.stride, spatial)
+        self.dilation = lead + per_axis(a.dilation, spatial)
         if a.padding == "valid":
             sides = [(0, 0)] * spatial
         elif a.padding == "same":
@@ -58,7 +58,7 @@ class _Geometry:
             # Both sides of each axis, last axis first, as F.pad has them.
             sides = [a.padding[2 * i : 2 * i + 2] for i in reversed(range(spatial))]
         else:
-            sides = [(p, p) for p in _per_axis(a.padding, spatial)]
+            sides = [(p, p) for p in per_axis(a.padding, spatial)]
         sides = [(0, 0)] * (2 - spatial) + sides
         self.padding = (*sides[0], *sides[1])
 
@@ -77,11 +77,11 @@ class _Geometry:
         )
 
 
-def _per_axis(items, spatial: int) -> tuple[int, ...]:
+def per_axis(items, spatial: int) -> tuple[int, ...]:
     return tuple(items) * spatial if len(items) == 1 else tuple(items)
 
 
-def _check_weight(a, spatial: int, in_axis: int) -> None:
+def check_weight(a, spatial: int, in_axis: int) -> None:
     """Compare the weight's shape with what the module says of itself."""
     if a.weight.rank != spatial + 2:
         raise ShapeError(f"'weight' has shape {a.weight.shape}, expected rank {spatial + 2}")
@@ -97,7 +97,7 @@ def _check_weight(a, spatial: int, in_axis: int) -> None:
             f"'groups' is {a.groups}, which does not divide {in_channels} input and "
             f"{out_channels} output channels"
         )
-    if a.kernel_size is not None and _per_axis(a.kernel_size, spatial) != a.weight.shape[2:]:
+    if a.kernel_size is not None and per_axis(a.kernel_size, spatial) != a.weight.shape[2:]:
         raise ShapeError(f"'kernel_size' is {a.kernel_size}, but 'weight' has {a.weight.shape}")
     if min(a.weight.shape[2:], default=1) < 1:
         raise ShapeError(f"'weight' has shape {a.weight.shape}, expected extents >= 1")
@@ -125,7 +125,7 @@ def _check_weight(a, spatial: int, in_axis: int) -> None:
         )
 
 
-class _Filters:
+class Filters:
     """The weight and bias of a convolution, read and widened only when they are packed.
 
     Attributes
@@ -182,7 +182,7 @@ class Conv(Record):
     @staticmethod
     def infer(a):
         spatial = a.weight.rank - 2
-        _check_weight(a, spatial, in_axis=1)
+        check_weight(a, spatial, in_axis=1)
         geometry = _Geometry(a, spatial)
         extents = (1,) * (2 - spatial) + a.input.shape[a.input.rank - spatial :]
         out = geometry.output_extents(*extents)
@@ -205,7 +205,7 @@ class Conv(Record):
 
             x = pad_spatial(b, x, (left, right, top, bottom), a.padding_mode, 0.0)
             top = bottom = left = right = 0
-        filters = _Filters(a, (*a.weight.shape[:2], *geometry.kernel))
+        filters = Filters(a, (*a.weight.shape[:2], *geometry.kernel))
         y, image, residual = _output(a, b, spatial)
         post = make_post(b, residual)
         taps = [
@@ -217,7 +217,7 @@ class Conv(Record):
         out_channels, in_channels = filters.shape[:2]
         if not filters.is_constant:
             x = b.channels_last(x)
-            packed, offsets = _pack_at_run_time(
+            packed, offsets = pack_at_run_time(
                 b, a, filters, a.groups, [list(np.ndindex(geometry.kernel))], by_column=True
             )
             step = _implicit(
@@ -235,7 +235,7 @@ class Conv(Record):
             phases = [(0, 0, *size, taps, 0)]
             packed = b.packed(
                 "conv",
-                lambda: _pack_groups([filters.weight()], filters.bias(), a.groups, b.n_threads),
+                lambda: pack_groups([filters.weight()], filters.bias(), a.groups, b.n_threads),
             )
             step = _implicit(
                 b, x, image, packed, phases, geometry.stride, (1, 1), a.groups, in_channels,
@@ -288,7 +288,7 @@ def _finish(b, y, image, spatial: int) -> None:
     b.alias(image.with_layout([image.shape[d] for d in axes], [image.strides[d] for d in axes]))
 
 
-def _pack_groups(weights, bias, groups: int, n_threads: int) -> np.ndarray:
+def pack_groups(weights, bias, groups: int, n_threads: int) -> np.ndarray:
     """Pack the filters of each phase and group, one after the other."""
     parts = []
     for weight in weights:  # (out, in / groups, kh, kw) of one phase
@@ -304,14 +304,14 @@ def _pack_groups(weights, bias, groups: int, n_threads: int) -> np.ndarray:
     return np.concatenate(parts, out=packed)
 
 
-def _panel_offsets(tap_lists, groups: int, in_channels: int, out_channels: int) -> list[int]:
+def panel_offsets(tap_lists, groups: int, in_channels: int, out_channels: int) -> list[int]:
     """Return where the panels of each phase start, and where the last ones end, in elements."""
     panels = groups * _pack.n_panels(out_channels)
     sizes = [panels * _pack.panel_floats(len(taps) * in_channels) for taps in tap_lists]
     return np.cumsum([0, *sizes]).tolist()
 
 
-def _pack_at_run_time(b, a, filters, groups: int, tap_lists, by_column: bool):
+def pack_at_run_time(b, a, filters, groups: int, tap_lists, by_column: bool):
     """Add the steps that pack a computed weight; return the panels and where each phase starts.
 
     `by_column` tells whether the first axis of the weight counts filters (convolution) or input
@@ -327,7 +327,7 @@ def _pack_at_run_time(b, a, filters, groups: int, tap_lists, by_column: bool):
     else:
         in_channels, out_channels = first // groups, second
         strides = (in_channels * second * taps, taps, second * taps)
-    offsets = _panel_offsets(tap_lists, groups, in_channels, out_channels)
+    offsets = panel_offsets(tap_lists, groups, in_channels, out_channels)
     packed = b.temporary((offsets[-1],))
     for phase_taps, start, end in zip(tap_lists, offsets, offsets[1:], strict=False):
         places = np.array([u * kernel_w + v for u, v in phase_taps] or [0], np.intp)
@@ -460,24 +460,24 @@ class ConvTranspose(Record):
     @staticmethod
     def infer(a):
         spatial = a.weight.rank - 2
-        _check_weight(a, spatial, in_axis=0)
+        check_weight(a, spatial, in_axis=0)
         extents = a.input.shape[a.input.rank - spatial :]
         out = tuple(
             (extent - 1) * s - 2 * p + d * (k - 1) + more + 1
             for extent, s, p, d, k, more in zip(
                 extents,
-                _per_axis(a.stride, spatial),
-                _per_axis(a.padding, spatial),
-                _per_axis(a.dilation, spatial),
+                per_axis(a.stride, spatial),
+                per_axis(a.padding, spatial),
+                per_axis(a.dilation, spatial),
                 a.weight.shape[2:],
-                _per_axis(a.output_padding, spatial),
+                per_axis(a.output_padding, spatial),
                 strict=True,
             )
         )
         for more, s, d in zip(
-            _per_axis(a.output_padding, spatial),
-            _per_axis(a.stride, spatial),
-            _per_axis(a.dilation, spatial),
+            per_axis(a.output_padding, spatial),
+            per_axis(a.stride, spatial),
+            per_axis(a.dilation, spatial),
             strict=True,
         ):
             if more >= max(s, d):
@@ -497,7 +497,7 @@ class ConvTranspose(Record):
         x = b.channels_last(_as_image(a.input, spatial))
         y, image, residual = _output(a, b, spatial)
         post = make_post(b, residual)
-        filters = _Filters(a, (*a.weight.shape[:2], *geometry.kernel))
+        filters = Filters(a, (*a.weight.shape[:2], *geometry.kernel))
         phases, tap_lists = _phases(geometry, image.shape[2:])
         groups = a.groups
         in_channels, out_channels = filters.shape[0] // groups, filters.shape[1]
@@ -513,13 +513,13 @@ class ConvTranspose(Record):
                 else forward[:, :, :0, 0]
                 for taps in tap_lists
             ]
-            return _pack_groups(parts, filters.bias(), groups, b.n_threads)
+            return pack_groups(parts, filters.bias(), groups, b.n_threads)
 
         if filters.is_constant:
             packed = b.packed("conv_transpose", pack)
-            offsets = _panel_offsets(tap_lists, groups, in_channels, out_channels)
+            offsets = panel_offsets(tap_lists, groups, in_channels, out_channels)
         else:
-            packed, offsets = _pack_at_run_time(b, a, filters, groups, tap_lists, by_column=False)
+            packed, offsets = pack_at_run_time(b, a, filters, groups, tap_lists, by_column=False)
         phases = [(*phase, offset) for phase, offset in zip(phases, offsets, strict=False)]
         step = _implicit(
             b, x, image, packed, phases, (1, 1), geometry.stride, groups, in_channels, out_channels,
@@ -544,7 +544,7 @@ def _phases(geometry: _Geometry, extents):
     taps : list of [(u, v)]
         Which taps of the kernel each phase takes.
     """
-    per_axis = []
+    by_axis = []
     for axis in range(2):
         stride, dilation = geometry.stride[axis], geometry.dilation[axis]
         padding, kernel = geometry.padding[2 * axis], geometry.kernel[axis]
@@ -556,10 +556,10 @@ def _phases(geometry: _Geometry, extents):
                 if (first + padding - u * dilation) % stride == 0
             ]
             choices.append((first, -(-(extents[axis] - first) // stride), taps))
-        per_axis.append(choices)
+        by_axis.append(choices)
     phases, tap_lists = [], []
-    for first_h, height, taps_h in per_axis[0]:
-        for first_w, width, taps_w in per_axis[1]:
+    for first_h, height, taps_h in by_axis[0]:
+        for first_w, width, taps_w in by_axis[1]:
             phases.append(
                 (
                     first_h,

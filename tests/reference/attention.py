@@ -36,10 +36,11 @@ def _softmax(scores):
 
 @reference("nn.MultiheadAttention")
 def multihead_attention(
-    query,
+    query=None,
     key=None,
     value=None,
     *,
+    input=None,
     num_heads,
     embed_dim,
     attn_mask=None,
@@ -54,6 +55,7 @@ def multihead_attention(
 
     pnnx puts a constant mask first, but calls the last input the mask.
     """
+    query = input if query is None else query
     if attn_mask is not None and (query.dtype == bool or query.shape[-1] != embed_dim):
         inputs = [x for x in (query, key, value, attn_mask) if x is not None]
         attn_mask, query, key, value = [*inputs, None, None][:4]

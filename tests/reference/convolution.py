@@ -117,3 +117,71 @@ def conv_transpose1d(
         groups=groups,
     )
     return y[:, :, 0]
+
+
+@reference("nn.Conv3d", "F.conv3d")
+def conv3d(
+    input, weight, bias=None, *, stride, padding, dilation, groups, padding_mode="zeros", **_
+):
+    """Sum over the taps, as conv2d does."""
+    x = input[None] if input.ndim == 4 else input
+    kernel = weight.shape[2:]
+    if padding == "valid":
+        sides = [(0, 0)] * 3
+    elif padding == "same":
+        totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+        sides = [(total // 2, total - total // 2) for total in totals]
+    elif len(padding) == 6:
+        sides = [padding[2 * i : 2 * i + 2] for i in (2, 1, 0)]
+    else:
+        sides = [(p, p) for p in padding]
+    mode = "constant" if padding_mode == "zeros" else padding_mode
+    x = pad(x, [side for pair in reversed(sides) for side in pair], mode)
+    out = [
+        (n - d * (k - 1) - 1) // s + 1
+        for n, k, s, d in zip(x.shape[2:], kernel, stride, dilation, strict=True)
+    ]
+    x = x.reshape(len(x), groups, -1, *x.shape[2:])
+    w = weight.reshape(groups, -1, *weight.shape[1:])
+    y = np.zeros((len(x), groups, w.shape[1], *out))
+    for place in np.ndindex(kernel):
+        planes, rows, columns = (
+            u * d + np.arange(n) * s
+            for u, d, n, s in zip(place, dilation, out, stride, strict=True)
+        )
+        tap = x[:, :, :, planes][:, :, :, :, rows][..., columns]
+        y += np.einsum("ngcdhw,goc->ngodhw", tap, w[(..., *place)], optimize=True)
+    y = _with_bias(y.reshape(len(x), -1, *out), bias)
+    return y[0] if input.ndim == 4 else y
+
+
+@reference("nn.ConvTranspose3d", "F.conv_transpose3d")
+def conv_transpose3d(
+    input, weight, bias=None, *, stride, padding, output_padding, dilation, groups, **_
+):
+    """Spread every input value over the outputs that a convolution would have read it for."""
+    x = input[None] if input.ndim == 4 else input
+    kernel = weight.shape[2:]
+    spread = [
+        (n - 1) * s + d * (k - 1) + 1 + more
+        for n, s, d, k, more in zip(
+            x.shape[2:], stride, dilation, kernel, output_padding, strict=True
+        )
+    ]
+    x = x.reshape(len(x), groups, -1, *x.shape[2:])
+    w = weight.reshape(groups, -1, *weight.shape[1:])
+    y = np.zeros((len(x), groups, w.shape[2], *spread))
+    for place in np.ndindex(kernel):
+        planes, rows, columns = (
+            u * d + np.arange(n) * s
+            for u, d, n, s in zip(place, dilation, x.shape[3:], stride, strict=True)
+        )
+        tap = np.einsum("ngcdhw,gco->ngodhw", x, w[(..., *place)], optimize=True)
+        y[:, :, :, planes[:, None, None], rows[:, None], columns] += tap
+    kept = [slice(p, n - p) for p, n in zip(padding, spread, strict=True)]
+    y = _with_bias(y.reshape(len(x), -1, *spread)[(..., *kept)], bias)
+    return y[0] if input.ndim == 4 else y
+
+
+def _with_bias(y, bias):
+    return y if isinstance(bias, bool) or bias is None else y + bias[:, None, None, None]

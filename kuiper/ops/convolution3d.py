@@ -1,0 +1,266 @@
+"""Convolution and transposed convolution of volumes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from kuiper._kernels import _pack, conv3d
+from kuiper._value import TensorSpec, Value
+from kuiper.errors import ShapeError
+from kuiper.ops._post import make_post, residual_value
+from kuiper.ops._record import Record, record
+from kuiper.ops._schema import Tensor
+from kuiper.ops.convolution import (
+    Conv,
+    ConvTranspose,
+    Filters,
+    check_weight,
+    pack_at_run_time,
+    pack_groups,
+    panel_offsets,
+    per_axis,
+)
+from kuiper.ops.padding import pad_spatial
+
+__all__ = ["Conv3d", "ConvTranspose3d"]
+
+# From (n, c, d, h, w) to how volumes lie in memory, and back.
+CHANNELS_LAST = (0, 2, 3, 4, 1)
+CHANNELS_SECOND = (0, 4, 1, 2, 3)
+
+
+class _Geometry:
+    """A convolution's arguments, one number per axis.
+
+    Attributes
+    ----------
+    kernel, stride, dilation : (int, int, int)
+    padding : list of (int, int)
+        In front of and behind each axis.
+    """
+
+    def __init__(self, a):
+        self.kernel = a.weight.shape[2:]
+        self.stride = per_axis(a.stride, 3)
+        self.dilation = per_axis(a.dilation, 3)
+        if a.padding == "valid":
+            self.padding = [(0, 0)] * 3
+        elif a.padding == "same":
+            # The odd one goes to the far side, as in PyTorch.
+            totals = [d * (k - 1) for d, k in zip(self.dilation, self.kernel, strict=True)]
+            self.padding = [(total // 2, total - total // 2) for total in totals]
+        elif len(a.padding) == 6:
+            # Both sides of each axis, last axis first, as F.pad has them.
+            self.padding = [tuple(a.padding[2 * i : 2 * i + 2]) for i in (2, 1, 0)]
+        else:
+            self.padding = [(p, p) for p in per_axis(a.padding, 3)]
+
+    def output_extents(self, extents) -> tuple[int, ...]:
+        return tuple(
+            (extent + sum(pad) - d * (k - 1) - 1) // s + 1
+            for extent, pad, k, s, d in zip(
+                extents, self.padding, self.kernel, self.stride, self.dilation, strict=True
+            )
+        )
+
+
+def _for_volumes(arguments):
+    """Return the arguments of a record for images with the rank of a volume's weight."""
+    weight = Tensor("weight", rank=5)
+    return tuple(weight if argument.name == "weight" else argument for argument in arguments)
+
+
+@record("nn.Conv3d", "F.conv3d")
+class Conv3d(Record):
+    """Cross-correlation of volumes with filters.
+
+    Input (n, c, d, h, w) or (c, d, h, w), weight (out, in / groups, kd, kh, kw).
+    Source: torch.nn.Conv3d.
+    """
+
+    arguments = _for_volumes(Conv.arguments)
+    post_ops = True
+
+    @staticmethod
+    def infer(a):
+        check_weight(a, 3, in_axis=1)
+        out = _Geometry(a).output_extents(a.input.shape[-3:])
+        if min(out) < 1:
+            raise ShapeError(
+                f"the kernel {a.weight.shape[2:]} with dilation {a.dilation} is larger than the "
+                f"padded input {a.input.shape}"
+            )
+        return TensorSpec((*a.input.shape[:-4], a.weight.shape[0], *out))
+
+    @staticmethod
+    def bind(a, b):
+        geometry = _Geometry(a)
+        x = a.input
+        padding = geometry.padding
+        if a.padding_mode != "zeros" and any(map(any, padding)):
+            margins = [side for pair in reversed(padding) for side in pair]
+            x = pad_spatial(b, x, margins, a.padding_mode)
+            padding = [(0, 0)] * 3
+        taps = [
+            tuple(
+                k * d - before
+                for k, d, (before, _) in zip(place, geometry.dilation, padding, strict=True)
+            )
+            for place in np.ndindex(geometry.kernel)
+        ]
+        x = _channels_last(b, x)
+        out_channels, in_channels = a.weight.shape[:2]
+        filters = Filters(a, _flat(a.weight.shape))
+        is_depthwise = a.groups == out_channels == x.shape[4] > 1 and filters.is_constant
+
+        def pack() -> np.ndarray:
+            weight = filters.weight()
+            if is_depthwise:
+                return _pack.pack_depthwise(weight.reshape(out_channels, -1), filters.bias())
+            return pack_groups([weight], filters.bias(), a.groups, b.n_threads)
+
+        if filters.is_constant:
+            packed = b.packed("conv3d", pack)
+        else:
+            places = list(np.ndindex(*filters.shape[2:]))
+            packed, _ = pack_at_run_time(b, a, filters, a.groups, [places], by_column=True)
+        y = _output(a, b)
+        phases = [((0, 0, 0), y.shape[1:4], taps, 0)]
+        window = conv3d.VolumeWindow(x, y, geometry.stride, (1, 1, 1), phases)
+        scratch = b.scratch(conv3d.volume_scratch_bytes(len(taps), is_depthwise))
+        step = conv3d.VolumeConvStep(
+            x, packed, y, window, a.groups, in_channels, out_channels // a.groups, scratch,
+            make_post(b, _residual(b)), is_depthwise,
+        )  # fmt: skip
+        step.flops = 2.0 * y.size * in_channels * len(taps)
+        step.bytes = 4.0 * (x.size + y.size + a.weight.size)
+        b.step(step)
+
+
+@record("nn.ConvTranspose3d", "F.conv_transpose3d")
+class ConvTranspose3d(Record):
+    """Transposed convolution of volumes: the adjoint of a convolution with the same arguments.
+
+    Output extent ``(l - 1) * stride - 2 * padding + dilation * (k - 1) + output_padding + 1``.
+    Input (n, c, d, h, w) or (c, d, h, w), weight (in, out / groups, kd, kh, kw).
+    Source: torch.nn.ConvTranspose3d.
+    """
+
+    arguments = _for_volumes(ConvTranspose.arguments)
+    post_ops = True
+
+    @staticmethod
+    def infer(a):
+        return ConvTranspose.infer(a)
+
+    @staticmethod
+    def bind(a, b):
+        geometry = _Geometry(a)
+        x = _channels_last(b, a.input)
+        y = _output(a, b)
+        groups, kernel = a.groups, geometry.kernel
+        in_channels, out_channels = a.weight.shape[0] // groups, a.weight.shape[1]
+        filters = Filters(a, _flat(a.weight.shape))
+        phases, tap_lists = _phases(geometry, y.shape[1:4])
+
+        def pack() -> np.ndarray:
+            # (in, out / groups, kernel) -> (out, in / groups, kernel), as a convolution has it.
+            grouped = filters.weight().reshape(groups, in_channels, out_channels, *kernel)
+            forward = grouped.swapaxes(1, 2).reshape(groups * out_channels, in_channels, *kernel)
+            parts = [
+                np.stack([forward[:, :, d, h, w] for d, h, w in taps], axis=2)
+                if taps
+                else forward[:, :, :0, 0, 0]
+                for taps in tap_lists
+            ]
+            return pack_groups(parts, filters.bias(), groups, b.n_threads)
+
+        if filters.is_constant:
+            packed = b.packed("conv_transpose3d", pack)
+            offsets = panel_offsets(tap_lists, groups, in_channels, out_channels)
+        else:
+            flat = [[(d * kernel[1] + h, w) for d, h, w in taps] for taps in tap_lists]
+            packed, offsets = pack_at_run_time(b, a, filters, groups, flat, by_column=False)
+        phases = [(*phase, offset) for phase, offset in zip(phases, offsets, strict=False)]
+        window = conv3d.VolumeWindow(x, y, (1, 1, 1), geometry.stride, phases)
+        step = conv3d.VolumeConvStep(
+            x, packed, y, window, groups, in_channels, out_channels,
+            b.scratch(conv3d.volume_scratch_bytes(window.max_taps)), make_post(b, _residual(b)),
+        )  # fmt: skip
+        step.kind = "conv_transpose3d"
+        step.flops = 2.0 * x.size * a.weight.size / a.weight.shape[0]
+        step.bytes = 4.0 * (x.size + y.size + a.weight.size)
+        b.step(step)
+
+
+def _flat(shape) -> tuple[int, ...]:
+    """Return a weight's shape with depth and height of the kernel as one axis."""
+    return (*shape[:2], shape[2] * shape[3], shape[4])
+
+
+def _channels_last(b, value: Value) -> Value:
+    """View (n, c, d, h, w) or (c, d, h, w) as (n, d, h, w, c) without gaps; copy where needed."""
+    if value.rank == 4:
+        value = value.with_layout((1, *value.shape), (value.size, *value.strides))
+    return b.contiguous(value.permute(CHANNELS_LAST))
+
+
+def _output(a, b) -> Value:
+    """Return the output as (n, d, h, w, c) without gaps."""
+    if a.input.rank == 5:
+        return b.output(layout=CHANNELS_LAST).permute(CHANNELS_LAST)
+    channels, *extents = b.output_spec().shape
+    y = b.temporary((1, *extents, channels))
+    b.alias(y.permute(CHANNELS_SECOND).select(0, 0))
+    return y
+
+
+def _residual(b) -> Value | None:
+    """Return the other summand of a fused sum as rows of channels."""
+    residual = residual_value(b)
+    if residual is None:
+        return None
+    residual = _channels_last(b, residual)
+    return residual.reshape((math.prod(residual.shape[:4]), residual.shape[4]))
+
+
+def _phases(geometry: _Geometry, extents):
+    """Split the output voxels by their place in the stride.
+
+    All voxels of one phase see the same taps of the kernel, at the same distance: output voxel
+    ``q * s + r`` sees tap u of the input voxel ``q + (r + p - u * d) / s`` where that is whole.
+
+    Returns
+    -------
+    phases : list of (first, extent, [(dz, dy, dx)])
+    taps : list of [(d, h, w)]
+        Which taps of the kernel each phase takes.
+    """
+    per_axis_choices = []
+    for axis in range(3):
+        stride, dilation = geometry.stride[axis], geometry.dilation[axis]
+        padding, kernel = geometry.padding[axis][0], geometry.kernel[axis]
+        per_axis_choices.append(
+            [
+                (
+                    first,
+                    -(-(extents[axis] - first) // stride),
+                    [
+                        (u, (first + padding - u * dilation) // stride)
+                        for u in range(kernel)
+                        if (first + padding - u * dilation) % stride == 0
+                    ],
+                )
+                for first in range(min(stride, extents[axis]))
+            ]
+        )
+    phases, tap_lists = [], []
+    for choice in itertools.product(*per_axis_choices):
+        firsts, counts, taps = zip(*choice, strict=True)
+        combined = list(itertools.product(*taps))
+        phases.append((firsts, counts, [tuple(place for _, place in tap) for tap in combined]))
+        tap_lists.append([tuple(u for u, _ in tap) for tap in combined])
+    return phases, tap_lists
