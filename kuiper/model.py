@@ -19,7 +19,7 @@ from kuiper.errors import InputError, ShapeError, UnsupportedOperatorError
 from kuiper.ir import Graph, Operand
 from kuiper.ops import Record, find_record, record, registered_types
 from kuiper.ops._schema import Any_, Host, Tensors, attribute_spec, resolve
-from kuiper.passes import free_batch, optimize, restore_outputs
+from kuiper.passes import NEEDED, PassReport, free_batch, optimize, restore_outputs
 from kuiper.plan import Plan, infer_specs, leaf_operands, make_plan
 from kuiper.pnnx import load_graph, save_graph
 
@@ -56,7 +56,7 @@ class TensorInfo(NamedTuple):
     dtype: np.dtype
 
 
-def load(param, bin=None, *, check_crc: bool = False) -> Model:
+def load(param, bin=None, *, check_crc: bool = False, optimize: bool = True) -> Model:
     """Load a PNNX model and check that it can run.
 
     Parameters
@@ -68,6 +68,8 @@ def load(param, bin=None, *, check_crc: bool = False) -> Model:
         ``.bin``.
     check_crc : bool, default=False
         Also compare the checksum of every weight; that reads the whole archive.
+    optimize : bool, default=True
+        Without it, no pass simplifies or fuses anything: operator by operator, as in the file.
 
     Returns
     -------
@@ -95,7 +97,7 @@ def load(param, bin=None, *, check_crc: bool = False) -> Model:
     >>> model(np.array([-1.0, 2.0], np.float32))
     array([0., 2.], dtype=float32)
     """
-    return Model(load_graph(param, bin, check_crc=check_crc))
+    return Model(load_graph(param, bin, check_crc=check_crc), optimize=optimize)
 
 
 def save(model: Model | Graph, param, bin=None) -> None:
@@ -146,6 +148,7 @@ def operator(type: str, n_outputs: int = 1) -> Callable:
             __doc__ = function.__doc__ or f"An operator of the user's own: {type}."
             arguments = (Tensors("inputs"), _Keywords())
             replaceable = True
+            is_pure = False
 
             @staticmethod
             def infer(a):
@@ -248,20 +251,26 @@ class Model:
     Parameters
     ----------
     graph : Graph
+    optimize : bool, default=True
+        Whether passes may simplify and fuse.
 
     Attributes
     ----------
     graph : Graph
         As loaded.
+    passes : tuple of PassReport
+        What each pass did when the last plan was made; empty before the first.
     """
 
     PLANS_KEPT = 8
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph, *, optimize: bool = True):
         graph.verify()
         self.graph = graph
         self._check_supported()
         self._check_arguments()
+        self.passes: tuple[PassReport, ...] = ()
+        self._only = None if optimize else NEEDED
         self._free = graph.copy()
         free_batch(self._free)
         restore_outputs(self._free)
@@ -453,7 +462,7 @@ class Model:
             for number, name in enumerate(keep):
                 graph.add_operator("pnnx.Output", graph.unique_name(f"trace_{number}"), [name])
         inputs = dict(zip(graph.inputs, specs, strict=True))
-        optimize(graph, infer_specs(graph, inputs))
+        self.passes = optimize(graph, infer_specs(graph, inputs), _evaluate, self._only)
         return make_plan(graph, inputs, n_threads, self._packed)
 
     def _arrays(self, inputs) -> list[np.ndarray]:
@@ -537,7 +546,11 @@ class Model:
 
         param, bin = BytesIO(), BytesIO()
         save_graph(self.graph, param, bin)
-        return load, (param.getvalue(), bin.getvalue())
+        return _reload, (param.getvalue(), bin.getvalue(), self._only is None)
+
+
+def _reload(param: bytes, bin: bytes, optimize: bool) -> Model:
+    return load(param, bin, optimize=optimize)
 
 
 class Profile:
@@ -602,6 +615,11 @@ class Profile:
             f"arena {self.arena_bytes / 2**20:.1f} MiB"
         )
         return "\n".join(lines)
+
+
+def _evaluate(graph: Graph) -> list[np.ndarray]:
+    """Run a graph without inputs."""
+    return make_plan(graph, {}, 1).run([])
 
 
 def _input_error(info: TensorInfo, array: np.ndarray) -> InputError:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from kuiper._kernels import _dispatch
-from kuiper._kernels.move import CopyStep, FillStep, merged_axes
+from kuiper._kernels._loops import copy_loops, merged_axes
+from kuiper._kernels.move import CopyStep, FillStep
 from kuiper._value import channels_last_strides, contiguous_strides
 
 from .workbench import ISAS, Workbench, isa, noise
@@ -154,3 +155,28 @@ def test_fill_with_infinity():
     target = bench.output((5,))
     bench.run(FillStep(target, -np.inf))
     assert (bench.view(target) == -np.inf).all()
+
+
+def test_kinds_of_blocks():
+    shape = (2, 64, 30, 40)
+    planes, last = contiguous_strides(shape), channels_last_strides(shape)
+    assert copy_loops(shape, planes, planes, 4).kind == "runs"
+    assert copy_loops(shape, planes, last, 4).kind == "transposed"
+    assert copy_loops(shape, last, planes, 4).kind == "transposed"
+    wide = channels_last_strides(shape, 100)
+    assert copy_loops(shape, wide, last, 4).kind == "runs"
+    assert copy_loops((100,), (2,), (1,), 4).kind == "items"
+    assert copy_loops((100,), (0,), (1,), 4).kind == "items"
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 3, 500, 700), (1, 2048, 7, 7), (4, 64, 56, 56), (5, 1, 1, 9)]
+)
+def test_blocks_cover_everything_and_stay_small(shape):
+    for strides in (contiguous_strides(shape), channels_last_strides(shape)):
+        loops = copy_loops(shape, contiguous_strides(shape), strides, 4)
+        assert 4 * loops.step_a * loops.step_b <= 2 * 16384
+        blocks = np.prod([loop.extent for loop in loops.around])
+        outer = np.prod([loop.extent for loop in loops.around[:-2]])
+        assert outer * loops.a.extent * loops.b.extent == np.prod(shape)
+        assert blocks * loops.step_a * loops.step_b >= np.prod(shape)

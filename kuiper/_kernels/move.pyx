@@ -1,10 +1,9 @@
 """Moving data: strided copies (every change of layout, concatenation, permutation) and fills.
 
-A copy is a nest of loops over the axes of both tensors.  When the step is made, axes of one place
-are dropped, axes that both tensors walk as one are merged, and the rest is ordered by the target's
-strides, so that memory is written in sequence.  The two innermost loops become a *block* that one
-of three kernels moves: whole runs (memcpy), a transposition through registers, or elements one by
-one.  Only bits move: one kernel serves every dtype of an element size.
+A copy is a nest of loops over the axes of both tensors, which _loops.py arranges when the step is
+made.  The two innermost loops are a *block* that one of three kernels moves: whole runs (memcpy), a
+transposition through registers, or elements one by one.  Only bits move: one kernel serves every
+dtype of an element size.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -16,11 +15,11 @@ from kuiper._kernels._table cimport kernels_t
 
 import numpy as np
 
+from kuiper._kernels._loops import copy_loops
+
 cdef enum:
-    MAX_AXES = 16       # loops left after merging; tensors of rank 14 and less always fit
-    BLOCK_BYTES = 16384  # what one block moves at the most: source and target stay in the L1 cache
+    MAX_AXES = 16        # loops left after merging; tensors of rank 14 and less always fit
     SHARE_BYTES = 8192   # a share smaller than this is not worth another thread
-    SHORT_RUN = 32       # bytes; below, calling memcpy costs more than moving elements
 
 ctypedef fused item_t:
     uint8_t
@@ -166,30 +165,6 @@ cdef void block_of_items_8(
     block_of_items(p, <const uint64_t*> x, <uint64_t*> y, n_a, n_b)
 
 
-def merged_axes(axes):
-    """Return the loops that a copy needs, slowest first.
-
-    Parameters
-    ----------
-    axes : iterable of (extent, source stride, target stride)
-        One per axis of the tensors, slowest first.
-
-    Returns
-    -------
-    list of (extent, source stride, target stride)
-        Without extents of 1, ordered by the target's strides, and with neighbours joined that both
-        tensors walk as one loop.
-    """
-    axes = sorted((axis for axis in axes if axis[0] != 1), key=lambda axis: -axis[2])
-    merged = []
-    for extent, x, y in axes:
-        if merged and merged[-1][1] == extent * x and merged[-1][2] == extent * y:
-            merged[-1] = (merged[-1][0] * extent, x, y)
-        else:
-            merged.append((extent, x, y))
-    return merged
-
-
 cdef class CopyStep(Step):
     """Copies a tensor into another one of equal shape and dtype, whatever their strides.
 
@@ -212,65 +187,34 @@ cdef class CopyStep(Step):
 
     cdef _prepare(self, target, x_strides):
         """Fill in the loops; `x_strides` are the source's, in elements."""
-        cdef Py_ssize_t itemsize = target.dtype.itemsize, n_blocks
-        axes = [
-            (extent, x * itemsize, y * itemsize)
-            for extent, x, y in zip(target.shape, x_strides, target.strides, strict=True)
-        ]
-        if itemsize not in (1, 2, 4, 8):  # complex128 and the like: an axis of smaller elements
-            item = 8 if itemsize % 8 == 0 else 1
-            axes.append((itemsize // item, item, item))
-            itemsize = item
-        axes = merged_axes(axes)
-
-        # The block: its fastest axis a is the target's; b is where the source is dense, else the
-        # next one.
-        a = axes.pop() if axes else (1, itemsize, itemsize)
-        dense = [i for i, axis in enumerate(axes) if axis[1] == itemsize]
-        is_transposed = a[2] == itemsize and a[1] not in (0, itemsize) and len(dense) > 0
-        b = axes.pop(dense[-1] if is_transposed else -1) if axes else (1, 0, 0)
-        if len(axes) + 2 > MAX_AXES:
+        loops = copy_loops(target.shape, x_strides, target.strides, target.dtype.itemsize)
+        if len(loops.around) > MAX_AXES:
             raise ValueError(f"a copy of shape {target.shape} needs more than {MAX_AXES} loops")
-
-        self.p.itemsize = itemsize
-        self.p.n_a, self.p.xa, self.p.ya = a
-        self.p.n_b, self.p.xb, self.p.yb = b
-        n_items = BLOCK_BYTES // itemsize
-        if is_transposed:
-            # Square blocks, so that neither side runs through many pages; long where one is narrow.
-            side = max(64, n_items // max(1, min(a[0], n_items)))
-            step_b = min(b[0], side)
-            step_a = min(a[0], max(64, n_items // max(step_b, 1)))
-        else:
-            step_a = min(a[0], n_items)
-            step_b = min(b[0], max(1, n_items // max(step_a, 1)))
-        self.p.step_a, self.p.step_b = max(step_a, 1), max(step_b, 1)
-        axes.append((-(-b[0] // self.p.step_b), self.p.step_b * b[1], self.p.step_b * b[2]))
-        axes.append((-(-a[0] // self.p.step_a), self.p.step_a * a[1], self.p.step_a * a[2]))
-        n_blocks = 1
-        for i, (extent, x, y) in enumerate(axes):
+        self.p.itemsize = loops.itemsize
+        self.p.n_a, self.p.xa, self.p.ya = loops.a
+        self.p.n_b, self.p.xb, self.p.yb = loops.b
+        self.p.step_a, self.p.step_b = loops.step_a, loops.step_b
+        self.p.rank = len(loops.around)
+        self.p.n_blocks = 1
+        for i, (extent, x, y) in enumerate(loops.around):
             self.p.extent[i], self.p.x_stride[i], self.p.y_stride[i] = extent, x, y
-            n_blocks *= extent
-        self.p.rank = len(axes)
-        self.p.n_blocks = n_blocks
-
+            self.p.n_blocks *= extent
         self.p.kernels = active()
-        is_run = a[1] == itemsize and a[2] == itemsize
-        if is_run and a[0] * itemsize >= SHORT_RUN:
+        if loops.kind == "runs":
             self.p.block = block_of_runs
-        elif is_transposed and itemsize == 4:
+        elif loops.kind == "transposed" and loops.itemsize == 4:
             self.p.block = block_transposed
-        elif itemsize == 1:
+        elif loops.itemsize == 1:
             self.p.block = block_of_items_1
-        elif itemsize == 2:
+        elif loops.itemsize == 2:
             self.p.block = block_of_items_2
-        elif itemsize == 4:
+        elif loops.itemsize == 4:
             self.p.block = block_of_items_4
         else:
             self.p.block = block_of_items_8
         self.run = copy_run
         self.params = &self.p
-        self.max_parts = max(1, min(n_blocks, target.n_bytes // SHARE_BYTES))
+        self.max_parts = max(1, min(self.p.n_blocks, target.n_bytes // SHARE_BYTES))
 
 
 cdef class FillStep(CopyStep):

@@ -32,16 +32,19 @@ class NumpyRecord(Record):
     """
 
     runs_in_numpy = True
-    # Whether only shapes and dtypes of the tensors matter, so that the result is always known.
-    needs_no_values = False
 
     result: Callable[[Any], Any]
     compute: Callable[[Any], Any]
 
+    @staticmethod
+    def is_known(a) -> bool:
+        """Tell whether the result can be computed now."""
+        return all(tensor.constant is not None for tensor in _tensors(a))
+
     @classmethod
     def infer(cls, a):
         specs = cls.result(a)
-        if not cls.needs_no_values and any(t.constant is None for t in _tensors(a)):
+        if not cls.is_known(a):
             return specs
         specs = specs if isinstance(specs, tuple) else (specs,)
         arrays = _run(cls, _replaced(a, _known_array))

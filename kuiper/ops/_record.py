@@ -43,6 +43,9 @@ class Record:
         Whether `bind` honours ``operator.post_ops``.
     identity : bool
         Whether the operator hands its first input on; a pass takes it out.
+    is_pure : bool
+        Whether equal inputs give equal outputs and nothing else happens, so that a pass may compute
+        it ahead or only once.
     replaceable : bool
         Whether another record may take its types over: those of users, who define one again.
     runs_in_numpy : bool
@@ -54,6 +57,7 @@ class Record:
     layout = "contiguous"
     post_ops = False
     identity = False
+    is_pure = True
     replaceable = False
     runs_in_numpy = False
     types: tuple[str, ...] = ()

@@ -163,14 +163,22 @@ class TensorList(Argument):
 
 
 class Int(Argument):
-    """An integer, at least `minimum`."""
+    """An integer, at least `minimum`; None too where it is `nullable`."""
 
-    def __init__(self, name: str, default: Any = REQUIRED, minimum: int | None = None):
+    def __init__(
+        self,
+        name: str,
+        default: Any = REQUIRED,
+        minimum: int | None = None,
+        nullable: bool = False,
+    ):
         super().__init__(name, default)
-        self.minimum = minimum
+        self.minimum, self.nullable = minimum, nullable
         self.expected = "an integer" if minimum is None else f"an integer >= {minimum}"
 
     def convert(self, value):
+        if value is None and self.nullable:
+            return None
         number = _integer(value)
         if self.minimum is not None and number < self.minimum:
             raise ValueError
@@ -409,10 +417,12 @@ def resolve(
             continue
         take(name, value)
     positional: list[Operand] = []
+    # An expression counts its operands; a keyword is left over from what stood there before.
+    keyless = operator.type == "pnnx.Expression"
     for slot, (operand, key) in enumerate(zip(operator.inputs, operator.input_keys, strict=True)):
         if slot in post_slots:
             continue
-        if key is None:
+        if key is None or keyless:
             positional.append(operand)
         else:
             take(key, _known(values, operand))

@@ -13,9 +13,10 @@ import numpy as np
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
+from kuiper.expression.promotion import is_number
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Argument, Float, Int, Str, Tensor
-from kuiper.ops.elementwise import bind_tree
+from kuiper.ops.elementwise import Formula, bind_tree
 
 __all__ = ["ACTIVATIONS", "PReLU", "activation_tree"]
 
@@ -196,20 +197,34 @@ class PReLU(Record):
 
 
 @record("torch.clamp", "torch.clip", "Tensor.clamp")
-class Clamp(Activation):
-    """``min(max(x, min), max)`` with number bounds, either of which may be missing.
+class Clamp(Formula):
+    """``min(max(x, min), max)``; a bound is a number or a tensor, and either may be missing.
 
     Source: torch.clamp.
     """
 
     arguments = (
         Tensor("input"),
-        Float("min", float("-inf"), nullable=True),
-        Float("max", float("inf"), nullable=True),
+        Tensor("min", optional=True, number=True),
+        Tensor("max", optional=True, number=True),
     )
 
     @classmethod
     def activation(cls, a):
-        low = float("-inf") if a.min is None else a.min
-        high = float("inf") if a.max is None else a.max
+        low = float("-inf") if a.min is None else float(a.min)
+        high = float("inf") if a.max is None else float(a.max)
         return "clamp", (low, high)
+
+    @classmethod
+    def formula(cls, a):
+        bounds = [bound for bound in (a.min, a.max) if bound is not None]
+        if a.input.dtype == np.float32 and all(map(is_number, bounds)):
+            return activation_tree(*cls.activation(a)), [a.input]
+        tree, operands = Ref(0), [a.input]
+        for word, bound in (("max", a.min), ("min", a.max)):
+            if is_number(bound):
+                tree = Call(word, [tree, Literal(bound)])
+            elif bound is not None:
+                tree = Call(word, [tree, Ref(len(operands))])
+                operands.append(bound)
+        return tree, operands

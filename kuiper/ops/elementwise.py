@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from kuiper.expression import Deferred, ElementwiseProgram, Node, fold, parse
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Argument, Host, Tensors
 
-__all__ = ["Expression", "bind_tree"]
+__all__ = ["Expression", "Formula", "bind_tree"]
 
 
 class _ExpressionText(Argument):
@@ -89,6 +91,26 @@ def _spec(result):
     if isinstance(result, list):
         return tuple(_spec(item) for item in result)
     return result
+
+
+class Formula(Record):
+    """Base of the operators that are an expression of their arguments.
+
+    A subclass has ``formula(a)``, which returns the expression's tree and its operands.
+    """
+
+    layout = "like"
+    formula: Callable[[Any], tuple[Node, list]]
+
+    @classmethod
+    def infer(cls, a):
+        tree, operands = cls.formula(a)
+        return Expression.infer(SimpleNamespace(expr=tree, operands=operands))
+
+    @classmethod
+    def bind(cls, a, b):
+        tree, operands = cls.formula(a)
+        Expression.bind(SimpleNamespace(expr=tree, operands=operands), b)
 
 
 def bind_tree(b, tree: Node, operands: Sequence[Value]) -> None:

@@ -117,7 +117,7 @@ class _FixedPool(_Pool):
         spatial = cls.spatial
         kernel = _per_axis("kernel_size", a.kernel_size, spatial)
         stride = _per_axis("stride", a.stride, spatial) if a.stride else kernel
-        padding = _per_axis("padding", a.padding, spatial)
+        padding = _per_axis("padding", getattr(a, "padding", (0,)), spatial)
         dilation = _per_axis("dilation", getattr(a, "dilation", (1,)), spatial)
         for k, p in zip(kernel, padding, strict=True):
             if p > k // 2:
@@ -241,11 +241,6 @@ class LPPool(_FixedPool):
         Bool("ceil_mode", False),
     )
     layout = "contiguous"
-
-    @classmethod
-    def _geometry(cls, a):
-        a.padding = (0,)
-        return super()._geometry(a)
 
     @classmethod
     def infer(cls, a):

@@ -512,7 +512,7 @@ def _common_dtype(tensors) -> np.dtype:
     return dtype
 
 
-def _is_at(value: Value, place: Value) -> bool:
+def is_at(value: Value, place: Value) -> bool:
     return (
         value.buffer is place.buffer and value.offset == place.offset and value.same_layout(place)
     )
@@ -563,7 +563,7 @@ class Cat(Record):
         start = 0
         for x in full:
             place = y.narrow(axis, start, x.shape[axis])
-            if not _is_at(x, place):
+            if not is_at(x, place):
                 b.copy(x, place)
             start += x.shape[axis]
 
@@ -856,14 +856,18 @@ class Slice(_View):
 
     @staticmethod
     def bind(a, b):
-        # From the last axis on, so that a dropped one does not shift those that follow.
-        value = a.input
-        for axis, cut in sorted(Slice._cuts(a), key=lambda cut: -cut[0]):
-            if isinstance(cut, range):
-                value = value.narrow(axis, cut.start if len(cut) else 0, len(cut), cut.step)
-            else:
-                value = value.select(axis, cut)
-        b.alias(value)
+        b.alias(cut_out(a.input, Slice._cuts(a)))
+
+
+def cut_out(value: Value, cuts: Sequence[tuple]) -> Value:
+    """Return the view of some ranges and places; `cuts` are (axis, range or place)."""
+    # From the last axis on, so that a dropped one does not shift those that follow.
+    for axis, cut in sorted(cuts, key=lambda cut: -cut[0]):
+        if isinstance(cut, range):
+            value = value.narrow(axis, cut.start if len(cut) else 0, len(cut), cut.step)
+        else:
+            value = value.select(axis, cut)
+    return value
 
 
 def _place(index: int, extent: int, axis: int) -> int:

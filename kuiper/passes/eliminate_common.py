@@ -1,0 +1,53 @@
+"""Operators that compute the same from the same operands are computed once.
+
+::
+
+    nn.ReLU a 1 1 x y                 nn.ReLU a 1 1 x y
+    nn.ReLU b 1 1 x z           ->
+    torch.cat c 2 1 y z w             torch.cat c 2 1 y y w
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kuiper.ir import Graph, Operand, Operator
+from kuiper.ops import find_record
+
+__all__ = ["eliminate_common"]
+
+# Comparing larger weights would take longer than it could save.
+MAX_BYTES = 1 << 16
+
+
+def eliminate_common(graph: Graph, specs: dict[Operand, Any]) -> None:
+    """Let the readers of a repeated operator read the first one's outputs."""
+    first: dict[tuple, Operator] = {}
+    for op in graph.topological_order():
+        key = _key(op)
+        if key is None:
+            continue
+        twin = first.setdefault(key, op)
+        if twin is op:
+            continue
+        for mine, theirs in zip(op.outputs, twin.outputs, strict=True):
+            graph.replace_uses(mine, theirs)
+        graph.remove_operator(op)
+
+
+def _key(op: Operator) -> tuple | None:
+    """Return what tells an operator's results apart, None where they must not be shared."""
+    rule = find_record(op.type)
+    if rule is None or not rule.is_pure or op.post_ops:
+        return None
+    if sum(a.raw.size for a in op.attributes.values()) > MAX_BYTES:
+        return None
+    return (
+        op.type,
+        len(op.outputs),
+        tuple(operand.name for operand in op.inputs),
+        op.input_keys,
+        # The text tells 1 from 1.0 and from True, which compare equal.
+        tuple(sorted((key, repr(value), str(value)) for key, value in op.params.items())),
+        tuple(sorted((key, a.shape, a.dtype, a.raw.tobytes()) for key, a in op.attributes.items())),
+    )
