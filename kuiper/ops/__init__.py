@@ -35,6 +35,7 @@ from kuiper.ops import (  # noqa: F401
     resize,
     shape,
     softmax,
+    spectral,
 )
 from kuiper.ops._record import Record, find_record, record, registered_types
 
