@@ -14,29 +14,32 @@ values, never the planner: what they need of it comes in as the `Binder`.
 
 from __future__ import annotations
 
-from kuiper.ops import (  # noqa: F401
-    activation,
-    attention,
-    batch_norm,
-    casts,
-    comparison,
-    convolution,
-    convolution3d,
-    creation,
-    elementwise,
-    graph,
-    indexing,
-    linear,
-    normalization,
-    padding,
-    pooling,
-    recurrent,
-    reduce,
-    resize,
-    shape,
-    softmax,
-    spectral,
+from kuiper.ops._record import Record, find_record, record, registered_types, set_families
+
+# The files of records, those that most models use first: a family is imported when a type is looked
+# up that none before it has.
+set_families(
+    "convolution",
+    "activation",
+    "elementwise",
+    "pooling",
+    "linear",
+    "shape",
+    "graph",
+    "batch_norm",
+    "softmax",
+    "reduce",
+    "resize",
+    "padding",
+    "normalization",
+    "attention",
+    "casts",
+    "comparison",
+    "convolution3d",
+    "creation",
+    "indexing",
+    "recurrent",
+    "spectral",
 )
-from kuiper.ops._record import Record, find_record, record, registered_types
 
 __all__ = ["Record", "find_record", "record", "registered_types"]

@@ -8,12 +8,13 @@ needs an edit when one is added.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from kuiper.errors import KuiperError
 from kuiper.ops._schema import Argument
 
-__all__ = ["Record", "find_record", "record", "registered_types"]
+__all__ = ["Record", "find_record", "record", "registered_types", "set_families"]
 
 
 class Record:
@@ -67,6 +68,7 @@ class Record:
 
 
 _registry: dict[str, type[Record]] = {}
+_families: list[str] = []
 
 
 def record(*types: str) -> Callable[[type[Record]], type[Record]]:
@@ -83,11 +85,27 @@ def record(*types: str) -> Callable[[type[Record]], type[Record]]:
     return register
 
 
+def set_families(*names: str) -> None:
+    """Say which modules of :mod:`kuiper.ops` hold records, in the order of looking."""
+    _families.extend(names)
+
+
 def find_record(type: str) -> type[Record] | None:
-    """Return the record for an operator type, None where kuiper does not know it."""
+    """Return the record for an operator type, None where kuiper does not know it.
+
+    Families are imported as they are needed, so a model pays for those that it uses.
+    """
+    if type in ("pnnx.Input", "pnnx.Output"):  # the ends of a graph, which the plan knows itself
+        return None
+    for family in _families:
+        if type in _registry:
+            break
+        import_module(f"kuiper.ops.{family}")
     return _registry.get(type)
 
 
 def registered_types() -> list[str]:
     """Return every operator type that has a record, sorted."""
+    for family in _families:
+        import_module(f"kuiper.ops.{family}")
     return sorted(_registry)

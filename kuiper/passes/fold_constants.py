@@ -68,6 +68,9 @@ def fold_constants(
             attributes={"data": Attribute.from_array(array)}, location=op.location,
         )  # fmt: skip
         specs[operand] = TensorSpec(array.shape, array.dtype, array)
+    for op in reversed(folded):
+        if not any(operand.uses for operand in op.outputs):
+            graph.remove_operator(op)
 
 
 def _can_fold(op: Operator, specs: dict[Operand, Any]) -> bool:

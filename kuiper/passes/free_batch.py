@@ -35,4 +35,6 @@ def _keeps_first_axis(op: Operator) -> bool:
         return False
     if None in before or None in after or 0 in before or target[0] < 1:
         return False
+    if -1 in target:
+        return False  # takes any batch as it is, and means what it says
     return target[0] == before[0] == after[0] and math.prod(before[1:]) == math.prod(after[1:])

@@ -27,7 +27,7 @@ def pad(input, pad, mode="constant", value=None, **_):
     return y[kept]
 
 
-@reference("nn.ZeroPad1d", "nn.ZeroPad2d", "nn.ZeroPad3d")
+@reference("nn.ZeroPad2d")
 def zero_pad(input, *, padding, **_):
     """Pad the spatial axes with zero."""
     return pad(input, padding)
@@ -39,7 +39,7 @@ def constant_pad(input, *, padding, value, **_):
     return pad(input, padding, "constant", value)
 
 
-@reference("nn.ReflectionPad1d", "nn.ReflectionPad2d", "nn.ReflectionPad3d")
+@reference("nn.ReflectionPad1d", "nn.ReflectionPad2d")
 def reflection_pad(input, *, padding, **_):
     """Mirror without repeating the edge."""
     return pad(input, padding, "reflect")
@@ -49,9 +49,3 @@ def reflection_pad(input, *, padding, **_):
 def replication_pad(input, *, padding, **_):
     """Repeat the edge."""
     return pad(input, padding, "replicate")
-
-
-@reference("nn.CircularPad1d", "nn.CircularPad2d", "nn.CircularPad3d")
-def circular_pad(input, *, padding, **_):
-    """Wrap around."""
-    return pad(input, padding, "circular")

@@ -13,6 +13,7 @@ compared with that reference everywhere.
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 import zlib
@@ -175,8 +176,7 @@ class Case:
             golden.assert_matches(output, self.rtol if rtol is None else rtol, what)
 
     def _read(self, member: str) -> bytes:
-        with zipfile.ZipFile(self.path) as archive:
-            return archive.read(f"{self.name}/{member}")
+        return _archive(self.path).read(f"{self.name}/{member}")
 
     def _inputs(self) -> Iterator[np.ndarray]:
         for number, entry in enumerate(self.index["inputs"]):
@@ -214,6 +214,12 @@ def reference_outputs(
     return [np.concatenate(ys) for ys in zip(*(run_graph(graph, i) for i in images), strict=True)]
 
 
+@cache
+def _archive(path: Path) -> zipfile.ZipFile:
+    """Return a zip file, its bytes in memory, so that no case opens it again."""
+    return zipfile.ZipFile(io.BytesIO(path.read_bytes()))
+
+
 def _frozen(value):
     return tuple(value) if isinstance(value, list) else value
 
@@ -229,7 +235,6 @@ def load_cases(kind: str) -> tuple[Case, ...]:
     """Return every case of ``tests/data/<kind>``, sorted by family, then as made."""
     cases = []
     for path in sorted((DATA / kind).glob("*.zip")):
-        with zipfile.ZipFile(path) as archive:
-            index = json.loads(archive.read("index.json"))
+        index = json.loads(_archive(path).read("index.json"))
         cases += [Case(path, path.stem, name, entry) for name, entry in index.items()]
     return tuple(cases)
