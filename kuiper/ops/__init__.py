@@ -39,6 +39,7 @@ set_families(
     "creation",
     "indexing",
     "recurrent",
+    "spectral",
 )
 
 __all__ = ["Record", "find_record", "record", "registered_types"]

@@ -29,6 +29,7 @@ from . import (
     resize,
     shape,
     softmax,
+    spectral,
 )
 from .graph import Node, read_graph, run_graph, trace_graph
 from .registry import REFERENCES
@@ -56,5 +57,6 @@ __all__ = [
     "run_graph",
     "shape",
     "softmax",
+    "spectral",
     "trace_graph",
 ]

@@ -100,11 +100,12 @@ def evaluate(*operands, expr):
     return stack[0]
 
 
-def _literal(token: str) -> int | float | str:
+def _literal(token: str) -> int | float | complex | str:
     """Read a number, or a word that is meant for the operator behind."""
-    for kind in (int, float):
+    kinds = (complex,) if re.fullmatch(r".*[0-9]j", token) else (int, float)
+    for kind in kinds:
         try:
-            return kind(token)
+            return kind(token.replace("+-", "-"))
         except ValueError:
             continue
     return token
