@@ -7,7 +7,9 @@ from libc.math cimport INFINITY
 from libc.stdint cimport int64_t
 
 cdef enum:
-    POOL_NV = 4  # vectors of channels that go through a window together
+    POOL_NV = 4   # vectors of channels that go through a window together
+    SLIDE_NV = 4  # the same, at the most, where columns are kept from window to window
+    SLIDE_K = 5   # most columns that are kept
 
 
 cdef inline vf32 nan_max(vf32 a, vf32 b) noexcept nogil:
@@ -38,7 +40,7 @@ cdef inline void max_pixels(
     int nv, Py_ssize_t n_rows, Py_ssize_t n_columns, const float* x, Py_ssize_t x_step,
     const Py_ssize_t* rows, Py_ssize_t column, float* y, Py_ssize_t y_step, Py_ssize_t count,
 ) noexcept nogil:
-    """A block of channels of all pixels; 2 x 2 and 3 x 3 windows are known to the compiler."""
+    """A block of channels of all pixels; the compiler knows windows of 2 x 2 and 3 x 3."""
     cdef vf32[POOL_NV] acc
     cdef Py_ssize_t i
     cdef int j
@@ -55,6 +57,93 @@ cdef inline void max_pixels(
         y += y_step
 
 
+cdef inline void pool_column(
+    bint is_max, int nv, const float* x, const Py_ssize_t* rows, Py_ssize_t n_rows, vf32* acc
+) noexcept nogil:
+    """One column of a window."""
+    cdef Py_ssize_t r
+    cdef int j
+    for j in range(nv):
+        acc[j] = load(x + rows[0] + j * LANES)
+    for r in range(1, n_rows):
+        for j in range(nv):
+            if is_max:
+                acc[j] = nan_max(acc[j], load(x + rows[r] + j * LANES))
+            else:
+                acc[j] += load(x + rows[r] + j * LANES)
+
+
+cdef inline void slide_rows(
+    bint is_max, int nv, int k, int s, const float* x, const Py_ssize_t* rows, Py_ssize_t n_rows,
+    Py_ssize_t column, float* y, Py_ssize_t y_step, Py_ssize_t count, vf32 by,
+) noexcept nogil:
+    """Windows of k columns that move by s: what they share is computed once and kept."""
+    cdef vf32[SLIDE_K][SLIDE_NV] columns
+    cdef vf32 v
+    cdef Py_ssize_t i
+    cdef int j, q
+    for q in range(k - s):
+        pool_column(is_max, nv, x + q * column, rows, n_rows, &columns[q][0])
+    x += (k - s) * column
+    for i in range(count):
+        for q in range(s):
+            pool_column(is_max, nv, x + q * column, rows, n_rows, &columns[k - s + q][0])
+        for j in range(nv):
+            v = columns[0][j]
+            for q in range(1, k):
+                v = nan_max(v, columns[q][j]) if is_max else v + columns[q][j]
+            store(y + j * LANES, v if is_max else v / by)
+        for q in range(k - s):
+            for j in range(nv):
+                columns[q][j] = columns[q + s][j]
+        x += s * column
+        y += y_step
+
+
+cdef inline void slide_channels(
+    bint is_max, int k, int s, const float* x, const Py_ssize_t* rows, Py_ssize_t n_rows,
+    Py_ssize_t column, float* y, Py_ssize_t y_step, Py_ssize_t count, Py_ssize_t channels, vf32 by,
+) noexcept nogil:
+    cdef Py_ssize_t c = 0
+    # As many vectors at a time as the registers hold the columns of.
+    if LANES == 16:
+        while c + 4 * LANES <= channels:
+            slide_rows(is_max, 4, k, s, x + c, rows, n_rows, column, y + c, y_step, count, by)
+            c += 4 * LANES
+    while c + 2 * LANES <= channels:
+        slide_rows(is_max, 2, k, s, x + c, rows, n_rows, column, y + c, y_step, count, by)
+        c += 2 * LANES
+    while c < channels:
+        c = least(c, channels - LANES)  # the last vector may overlap the one before
+        slide_rows(is_max, 1, k, s, x + c, rows, n_rows, column, y + c, y_step, count, by)
+        c += LANES
+
+
+cdef inline bint slide(
+    bint is_max, const float* x, Py_ssize_t x_step, const Py_ssize_t* rows, Py_ssize_t n_rows,
+    Py_ssize_t n_columns, Py_ssize_t column, float* y, Py_ssize_t y_step, Py_ssize_t count,
+    Py_ssize_t channels, vf32 by,
+) noexcept nogil:
+    """Do what overlapping windows of common widths share once; tell whether these are such."""
+    if channels < LANES or n_rows < 1 or count < 2:
+        return False
+    if n_columns == 3 and x_step == 2 * column:
+        slide_channels(
+            is_max, 3, 2, x, rows, n_rows, column, y, y_step, count, channels, by
+        )
+    elif n_columns == 3 and x_step == column:
+        slide_channels(
+            is_max, 3, 1, x, rows, n_rows, column, y, y_step, count, channels, by
+        )
+    elif n_columns == 5 and x_step == column:
+        slide_channels(
+            is_max, 5, 1, x, rows, n_rows, column, y, y_step, count, channels, by
+        )
+    else:
+        return False
+    return True
+
+
 cdef void pool_max(
     const float* x, Py_ssize_t x_step, const Py_ssize_t* rows, Py_ssize_t n_rows,
     Py_ssize_t n_columns, Py_ssize_t column, float* y, Py_ssize_t y_step, Py_ssize_t count,
@@ -63,6 +152,10 @@ cdef void pool_max(
     cdef Py_ssize_t c = 0, i, r, k
     cdef const float* pixel
     cdef vf32 acc
+    if slide(
+        True, x, x_step, rows, n_rows, n_columns, column, y, y_step, count, channels, splat(1)
+    ):
+        return
     if channels < LANES:
         for i in range(count):
             acc = splat(-INFINITY)
@@ -179,6 +272,10 @@ cdef void pool_mean(
     cdef vf32[POOL_NV] sums
     cdef vf32 acc, row, by = splat(divisor)
     cdef int j
+    if slide(
+        False, x, x_step, rows, n_rows, n_columns, column, y, y_step, count, channels, by
+    ):
+        return
     if channels < LANES:
         for i in range(count):
             acc = splat(0)
