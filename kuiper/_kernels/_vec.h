@@ -103,6 +103,39 @@ static inline kp_vf32 kp_load_n(const float *p, long n) {
 static inline void kp_store_n(float *p, kp_vf32 v, long n) {
     _mm256_maskstore_ps(p, kp_first_n(n), (__m256)v);
 }
+#elif defined(__SSE2__)
+static inline kp_vf32 kp_max(kp_vf32 a, kp_vf32 b) { return (kp_vf32)_mm_max_ps((__m128)a, (__m128)b); }
+static inline kp_vf32 kp_min(kp_vf32 a, kp_vf32 b) { return (kp_vf32)_mm_min_ps((__m128)a, (__m128)b); }
+static inline kp_vf32 kp_sqrt(kp_vf32 v) { return (kp_vf32)_mm_sqrt_ps((__m128)v); }
+static inline kp_vi32 kp_to_int(kp_vf32 v) { return (kp_vi32)_mm_cvttps_epi32((__m128)v); }
+static inline kp_vf32 kp_to_float(kp_vi32 v) { return (kp_vf32)_mm_cvtepi32_ps((__m128i)v); }
+/* SSE2 rounds by way of integers; floats from 2^23 on are whole already, and NaN stays what it is. */
+static inline kp_vf32 kp_if_small(kp_vf32 v, kp_vi32 whole) {
+    kp_vi32 sign = kp_bits(v) & kp_splat_int(INT32_MIN);
+    kp_vi32 is_small = kp_lt(kp_from_bits(kp_bits(v) ^ sign), kp_splat(8388608.0f));
+    return kp_select(is_small, kp_from_bits(kp_bits(kp_to_float(whole)) | sign), v);
+}
+static inline kp_vf32 kp_trunc(kp_vf32 v) { return kp_if_small(v, kp_to_int(v)); }
+static inline kp_vf32 kp_rint(kp_vf32 v) { return kp_if_small(v, (kp_vi32)_mm_cvtps_epi32((__m128)v)); }
+static inline kp_vf32 kp_floor(kp_vf32 v) {
+    kp_vf32 t = kp_trunc(v);
+    return t - kp_from_bits(kp_lt(v, t) & kp_bits(kp_splat(1.0f)));
+}
+static inline kp_vf32 kp_ceil(kp_vf32 v) {
+    kp_vf32 t = kp_trunc(v); /* minus minus one, since -0.0 + 0.0 would lose the sign */
+    return t - kp_from_bits(kp_lt(t, v) & kp_bits(kp_splat(-1.0f)));
+}
+static inline kp_vf32 kp_load_n(const float *p, long n) {
+    if (n == 0) return kp_splat(0.0f);
+    if (n == 1) return (kp_vf32)_mm_load_ss(p);
+    __m128 low = _mm_loadl_pi(_mm_setzero_ps(), (const __m64 *)p);
+    return (kp_vf32)(n == 3 ? _mm_movelh_ps(low, _mm_load_ss(p + 2)) : low);
+}
+static inline void kp_store_n(float *p, kp_vf32 v, long n) {
+    if (n >= 2) _mm_storel_pi((__m64 *)p, (__m128)v);
+    if (n == 1) _mm_store_ss(p, (__m128)v);
+    if (n == 3) _mm_store_ss(p + 2, _mm_movehl_ps((__m128)v, (__m128)v));
+}
 #else
 static inline kp_vf32 kp_max(kp_vf32 a, kp_vf32 b) { return kp_select(kp_lt(b, a), a, b); }
 static inline kp_vf32 kp_min(kp_vf32 a, kp_vf32 b) { return kp_select(kp_lt(a, b), a, b); }
