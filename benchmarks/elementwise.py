@@ -4,8 +4,8 @@
 19 MB and writes 3 MB.  Copying 3.5 tensors moves as many bytes, copying all six 38 MB.  Measured in
 turns, so that every contender finds its memory cold; the median and the best count.
 
-Run: ``python benchmarks/elementwise.py``; with ``KUIPER_NUM_THREADS=1`` in the environment it is one
-thread against one.
+Run: ``python benchmarks/elementwise.py``; with ``KUIPER_NUM_THREADS=1`` in the environment it is
+one thread against one.
 """
 
 from __future__ import annotations
