@@ -369,8 +369,15 @@ def test_check_that_agrees(run_json, small, tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("names", [{"x": "0", "y": "3"}, {"x": "x_cat", "y": "y_cat"},
-                                   {"x": "in_0", "y": "out_0"}, {"x": "input", "y": "output"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"x": "0", "y": "3"},
+        {"x": "x_cat", "y": "y_cat"},
+        {"x": "in_0", "y": "out_0"},
+        {"x": "input", "y": "output"},
+    ],
+)
 def test_check_knows_arrays_by_several_names(run_json, small, tmp_path, names):
     (facts,) = run_json("check", small, golden(small, tmp_path / "g.npz", **names))
     assert facts["results"][0]["kind"] == "output"

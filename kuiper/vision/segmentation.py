@@ -128,21 +128,26 @@ class Segmenter:
             return (y - low) / np.maximum(high - low, 1e-12)
         return y if y.min() >= 0 and y.max() <= 1 else 1 / (1 + np.exp(-y))
 
-    def __call__(self, images: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the foreground of each picture: float32 (height, width), 0 to 1."""
-        scores = self.scores(np.stack([self.preprocess(image) for image in images]))
-        masks = scores[:, 0] if scores.shape[1] == 1 else 1 - scores[:, 0]
-        return [_resized(mask, image.shape[:2]) for mask, image in zip(masks, images, strict=True)]
+    def planes(self, images: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the probability of each class for each pixel: float32 (classes, height, width).
 
-    def classes(self, images: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the number of the likeliest class of each pixel: int (height, width)."""
+        One output channel stands for two classes, background and foreground.
+        """
         scores = self.scores(np.stack([self.preprocess(image) for image in images]))
         if scores.shape[1] == 1:
             scores = np.concatenate([1 - scores, scores], axis=1)
         return [
-            np.stack([_resized(plane, image.shape[:2]) for plane in planes]).argmax(axis=0)
+            np.stack([_resized(plane, image.shape[:2]) for plane in planes])
             for planes, image in zip(scores, images, strict=True)
         ]
+
+    def __call__(self, images: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the foreground of each picture: float32 (height, width), 0 to 1."""
+        return [np.clip(1 - planes[0], 0, 1) for planes in self.planes(images)]
+
+    def classes(self, images: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the number of the likeliest class of each pixel: int (height, width)."""
+        return [planes.argmax(axis=0) for planes in self.planes(images)]
 
 
 def _resized(plane: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
