@@ -273,7 +273,6 @@ class Model:
         self.passes: tuple[PassReport, ...] = ()
         self._only = None if optimize else NEEDED
         self._free = graph.copy()
-        free_batch(self._free)
         restore_outputs(self._free)
         self._input_operands = graph.inputs
         self._input_infos = tuple(_info(operand) for operand in self._input_operands)
@@ -457,6 +456,7 @@ class Model:
 
     def _compile(self, specs: Sequence[TensorSpec], n_threads: int, keep: tuple[str, ...]) -> Plan:
         graph = self._free.copy()
+        free_batch(graph, [spec.shape for spec in specs], infer_specs)
         if keep:
             for op in graph.find(type="pnnx.Output"):
                 graph.remove_operator(op)
