@@ -125,7 +125,10 @@ cdef inline bint slide(
     Py_ssize_t channels, vf32 by,
 ) noexcept nogil:
     """Do what overlapping windows of common widths share once; tell whether these are such."""
-    if channels < LANES or n_rows < 1 or count < 2:
+    if channels < LANES or n_rows < 1 or count < 1:
+        return False
+    # A single maximum needs no columns.  A mean does: its sums may not depend on how work is cut.
+    if is_max and count == 1:
         return False
     if n_columns == 3 and x_step == 2 * column:
         slide_channels(

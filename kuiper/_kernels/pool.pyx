@@ -93,7 +93,11 @@ cdef class PoolStep(Step):
         unit = 4 if vectors >= 8 else 1
         chunks = 1 if rows >= ROWS_ENOUGH else ceil_div(ROWS_ENOUGH, max(rows, 1))
         self.p.chunk = active().lanes * unit * max(1, ceil_div(vectors, unit * chunks))
-        self.p.n_chunks = max(1, ceil_div(self.p.channels, self.p.chunk))
+        # Less than a vector at the end belongs to the chunk before, which covers it with a whole
+        # one: alone it would be summed in another order, and the chunks depend on the batch.
+        self.p.n_chunks = self.p.channels // self.p.chunk
+        if self.p.n_chunks == 0 or self.p.channels % self.p.chunk >= active().lanes:
+            self.p.n_chunks += 1
         self.params = &self.p
         if indices is None:
             self.run = pool_run
@@ -138,7 +142,7 @@ cdef inline window_t window_rows(
     cdef Py_ssize_t n = row // p.height.y_extent // p.depth.y_extent
     cdef Py_ssize_t i, j, line
     w.first = chunk * p.chunk
-    w.channels = min(p.chunk, p.channels - w.first)
+    w.channels = p.channels - w.first if chunk == p.n_chunks - 1 else p.chunk
     w.pixel = row * p.width.y_extent
     w.x = <const float*> at(slots, p.x) + w.first
     w.x += n * p.depth.x_extent * p.height.x_extent * p.width.x_extent * p.x_pitch

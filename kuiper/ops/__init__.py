@@ -40,6 +40,7 @@ set_families(
     "indexing",
     "recurrent",
     "spectral",
+    "einsum",
 )
 
 __all__ = ["Record", "find_record", "record", "registered_types"]
