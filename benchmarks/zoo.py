@@ -504,12 +504,12 @@ HEAD = """\
 # Models
 
 Whole networks with seeded weights, exported by pnnx from a batch of 1 and compared with PyTorch on
-other inputs: max |a - b| over max |b|. This page is written by `benchmarks/zoo.py`; do not edit it.
+other inputs: max |a - b| over max |b|. `benchmarks/zoo.py` writes this page; do not edit it.
 
 - *equal*: at most {tolerance:.0e} apart
 - *differs*: further apart; *refused*: kuiper cannot run the file
-- *export differs*: the Python module that pnnx writes beside the model differs from PyTorch as well;
-  *no use*: kuiper cannot run the file, and neither that module can
+- *export differs*: the Python module that pnnx writes beside the model differs from PyTorch, too;
+  *no use*: kuiper cannot run the file, and that module cannot either
 - *no export*: pnnx does not convert it; *no test*: seeded weights make it put out nothing of use
 
 *batch {batch}* says whether the same file, exported with one input, gives PyTorch's numbers for
