@@ -273,7 +273,6 @@ class Model:
         self.passes: tuple[PassReport, ...] = ()
         self._only = None if optimize else NEEDED
         self._free = graph.copy()
-        free_batch(self._free)
         restore_outputs(self._free)
         self._input_operands = graph.inputs
         self._input_infos = tuple(_info(operand) for operand in self._input_operands)
@@ -477,6 +476,7 @@ class Model:
     ) -> tuple[Graph, dict[Operand, TensorSpec]]:
         """Return the graph after the passes, and what its inputs are."""
         graph = self._free.copy()
+        free_batch(graph, [spec.shape for spec in specs], infer_specs)
         if keep:
             for op in graph.find(type="pnnx.Output"):
                 graph.remove_operator(op)
