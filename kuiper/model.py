@@ -21,7 +21,7 @@ from kuiper.ops import Record, find_record, record, registered_types
 from kuiper.ops._schema import Any_, Host, Tensors, attribute_spec, resolve
 from kuiper.passes import NEEDED, PassReport, free_batch, optimize, restore_outputs
 from kuiper.plan import Plan, infer_specs, leaf_operands, make_plan
-from kuiper.pnnx import load_graph, save_graph
+from kuiper.pnnx import Source, Target, load_graph, save_graph
 
 __all__ = [
     "Model",
@@ -56,7 +56,9 @@ class TensorInfo(NamedTuple):
     dtype: np.dtype
 
 
-def load(param, bin=None, *, check_crc: bool = False, optimize: bool = True) -> Model:
+def load(
+    param: Source, bin: Source | None = None, *, check_crc: bool = False, optimize: bool = True
+) -> Model:
     """Load a PNNX model and check that it can run.
 
     Parameters
@@ -100,7 +102,7 @@ def load(param, bin=None, *, check_crc: bool = False, optimize: bool = True) -> 
     return Model(load_graph(param, bin, check_crc=check_crc), optimize=optimize)
 
 
-def save(model: Model | Graph, param, bin=None) -> None:
+def save(model: Model | Graph, param: Target, bin: Target | None = None) -> None:
     """Write a model or graph as a ``.param`` and a ``.bin`` file.
 
     Parameters
@@ -309,7 +311,9 @@ class Model:
         for op in self.graph:
             if op.type not in GRAPH_TYPES:
                 attributes = {key: attribute_spec(a) for key, a in op.attributes.items()}
-                resolve(op, find_record(op.type).arguments, {}, attributes)
+                rule = find_record(op.type)
+                assert rule is not None  # _check_supported has seen to it
+                resolve(op, rule.arguments, {}, attributes)
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -365,7 +369,7 @@ class Model:
         results = plan.run(arrays, outs)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def trace(self, inputs, names: Sequence[str]) -> dict[str, np.ndarray]:
+    def trace(self, inputs, names: Sequence[str]) -> dict[str, Any]:
         """Return intermediate operands.
 
         Parameters
@@ -496,7 +500,7 @@ class Model:
             raise InputError(f"got {len(inputs)} inputs, expected {len(operands)}: {names}")
         arrays = []
         for info, value in zip(self._input_infos, inputs, strict=True):
-            array = np.asarray(value)
+            array = _as_array(info, value)
             if array.dtype != info.dtype or (
                 info.shape is not None and len(info.shape) != array.ndim
             ):
@@ -508,7 +512,11 @@ class Model:
 
     def _by_name(self, mapping: Mapping) -> list:
         names = [operand.name for operand in self._input_operands]
-        aliases = {operand.producer.name: operand.name for operand in self._input_operands}
+        aliases = {
+            operand.producer.name: operand.name
+            for operand in self._input_operands
+            if operand.producer is not None
+        }
         given: dict[str, Any] = {}
         unknown, twice = [], []
         for key, value in mapping.items():
@@ -643,6 +651,23 @@ def _evaluate(graph: Graph) -> list[np.ndarray]:
     return make_plan(graph, {}, 1).run([])
 
 
+def _as_array(info: TensorInfo, value: Any) -> np.ndarray:
+    """Return what the caller gave as an array, without a copy wherever it offers its memory."""
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        # numpy knows __array__, the buffer protocol and lists; what has none of these, as an array
+        # of another library's, hands over its memory by __dlpack__.
+        by_dlpack = hasattr(value, "__dlpack__") and not hasattr(value, "__array__")
+        return np.from_dlpack(value) if by_dlpack else np.asarray(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise InputError(
+            f"input '{info.name}': a {kind} that numpy cannot read ({error}); pass an array in the "
+            "memory of the CPU, for a tensor of PyTorch x.detach().cpu()"
+        ) from error
+
+
 def _input_error(info: TensorInfo, array: np.ndarray) -> InputError:
     where = f"input '{info.name}': got {array.dtype} {array.shape}"
     if array.dtype != info.dtype:
@@ -650,7 +675,8 @@ def _input_error(info: TensorInfo, array: np.ndarray) -> InputError:
             f"{where}, expected {info.dtype}{_shape_text(info.shape)}; "
             f"pass x.astype(np.{info.dtype})"
         )
-    return InputError(f"{where}, expected rank {len(info.shape)}, like{_shape_text(info.shape)}")
+    rank = len(info.shape or ())
+    return InputError(f"{where}, expected rank {rank}, like{_shape_text(info.shape)}")
 
 
 def _info(operand: Operand) -> TensorInfo:
