@@ -30,6 +30,7 @@ FLOORS = {
     "cli": 6,
     "model": 6,
     "plan": 5,
+    "_stages": 5,
     "_arena": 5,
     "passes": 4,
     "ops": 3,
