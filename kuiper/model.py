@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kuiper import _threads
-from kuiper._dtypes import DTYPES
+from kuiper._dtypes import DTYPES, from_numpy
 from kuiper._kernels import _dispatch
 from kuiper._stages import Staged
 from kuiper._value import TensorSpec, Value
@@ -20,7 +20,7 @@ from kuiper.ir import Graph, Operand
 from kuiper.ops import Record, find_record, record, registered_types
 from kuiper.ops._schema import Any_, Host, Tensors, ValuesNeeded, attribute_spec, resolve
 from kuiper.passes import NEEDED, PassReport, free_batch, optimize, restore_outputs
-from kuiper.plan import Plan, infer_known, leaf_operands, make_plan
+from kuiper.plan import Plan, infer_known, infer_specs, leaf_operands, make_plan
 from kuiper.pnnx import load_graph, save_graph
 
 __all__ = [
@@ -300,7 +300,6 @@ class Model:
         self.passes: tuple[PassReport, ...] = ()
         self._only = None if optimize else NEEDED
         self._free = graph.copy()
-        free_batch(self._free)
         restore_outputs(self._free)
         self._input_operands = graph.inputs
         self._input_infos = tuple(_info(operand) for operand in self._input_operands)
@@ -466,6 +465,26 @@ class Model:
         plan = self._plan(arrays)
         return plan.first_plan if isinstance(plan, Staged) else plan
 
+    def planned_graph(self, *shapes: Sequence[int]) -> Graph:
+        """Return the graph as it runs for inputs of the given shapes: after the passes.
+
+        Its operands are annotated with the shapes that they have then.  A model that is cut where
+        shapes depend on data is shown as it was loaded, with the shapes in front of the cut.
+        """
+        infos = zip(self._input_infos, shapes, strict=True)
+        graph, inputs = self._prepared([TensorSpec(s, info.dtype) for info, s in infos])
+        specs, waiting = infer_known(graph, inputs)
+        if waiting:
+            for operand in graph.operands:
+                operand.shape = operand.dtype = None
+        else:
+            self.passes = optimize(graph, specs, _evaluate, self._only)
+            specs = infer_specs(graph, inputs)
+        for operand, spec in specs.items():
+            if isinstance(spec, TensorSpec):
+                operand.shape, operand.dtype = spec.shape, from_numpy(spec.dtype).name
+        return graph
+
     # -- inside ----------------------------------------------------------------------------
 
     def _plan(self, arrays: Sequence[np.ndarray], keep: tuple[str, ...] = ()) -> Plan | Staged:
@@ -483,16 +502,7 @@ class Model:
             return plan
 
     def _compile(self, arrays, n_threads: int, keep: tuple[str, ...]) -> Plan | Staged:
-        graph = self._free.copy()
-        if keep:
-            for op in graph.find(type="pnnx.Output"):
-                graph.remove_operator(op)
-            for number, name in enumerate(keep):
-                graph.add_operator("pnnx.Output", graph.unique_name(f"trace_{number}"), [name])
-        inputs = {
-            operand: TensorSpec(array.shape, array.dtype)
-            for operand, array in zip(graph.inputs, arrays, strict=True)
-        }
+        graph, inputs = self._prepared([TensorSpec(a.shape, a.dtype) for a in arrays], keep)
         specs, waiting = infer_known(graph, inputs)
 
         def compile(graph: Graph, inputs, specs) -> Plan:
@@ -502,6 +512,19 @@ class Model:
         if waiting:
             return Staged(graph, inputs, compile, self._lock)
         return compile(graph, inputs, specs)
+
+    def _prepared(
+        self, specs: Sequence[TensorSpec], keep: tuple[str, ...] = ()
+    ) -> tuple[Graph, dict[Operand, TensorSpec]]:
+        """Return the graph to plan for inputs, and what these are."""
+        graph = self._free.copy()
+        free_batch(graph, [spec.shape for spec in specs], infer_specs)
+        if keep:
+            for op in graph.find(type="pnnx.Output"):
+                graph.remove_operator(op)
+            for number, name in enumerate(keep):
+                graph.add_operator("pnnx.Output", graph.unique_name(f"trace_{number}"), [name])
+        return graph, dict(zip(graph.inputs, specs, strict=True))
 
     def _run_into(self, plan: Plan | Staged, arrays: Sequence[np.ndarray], out) -> list[np.ndarray]:
         """Run with the results in the caller's arrays."""

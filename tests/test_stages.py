@@ -342,3 +342,12 @@ def test_what_an_operator_of_the_user_raises(data_dependent):
         caught.value
     )
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_the_planned_graph_shows_what_is_known_before_a_cut():
+    model = model_of(ROWS)
+    graph = model.planned_graph((12, 4))
+    assert graph.operand("m").shape == (12,)
+    assert graph.operand("m").dtype == "bool"
+    assert graph.operand("q").shape is None
+    assert {op.name for op in graph} == {op.name for op in model.graph}

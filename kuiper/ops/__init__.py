@@ -41,6 +41,7 @@ set_families(
     "recurrent",
     "selection",
     "spectral",
+    "einsum",
 )
 
 __all__ = ["Record", "find_record", "record", "registered_types"]

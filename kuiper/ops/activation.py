@@ -6,6 +6,7 @@ inside a larger expression, or in the epilogue of the dense product that feeds i
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -219,7 +220,7 @@ class Clamp(Formula):
     def formula(cls, a):
         bounds = [bound for bound in (a.min, a.max) if bound is not None]
         if a.input.dtype == np.float32 and all(map(is_number, bounds)):
-            return activation_tree(*cls.activation(a)), [a.input]
+            return activation_tree(*Clamp.activation(a)), [a.input]
         tree, operands = Ref(0), [a.input]
         for word, bound in (("max", a.min), ("min", a.max)):
             if is_number(bound):
@@ -228,3 +229,38 @@ class Clamp(Formula):
                 tree = Call(word, [tree, Ref(len(operands))])
                 operands.append(bound)
         return tree, operands
+
+
+class _Bound(Clamp):
+    """One bound of a clamp, as an operand."""
+
+    # Its bound is an operand, which an activation fused onto another operator cannot have.
+    activation = None
+    name = ""
+
+    @classmethod
+    def formula(cls, a):
+        bounds = {"min": None, "max": None, cls.name: getattr(a, cls.name)}
+        return Clamp.formula(SimpleNamespace(input=a.input, **bounds))
+
+
+@record("aten::clamp_min")
+class ClampMin(_Bound):
+    """``max(x, min)``; the bound is a number or a tensor.
+
+    Source: torch.clamp_min.
+    """
+
+    arguments = (Tensor("input"), Tensor("min", number=True))
+    name = "min"
+
+
+@record("aten::clamp_max")
+class ClampMax(_Bound):
+    """``min(x, max)``; the bound is a number or a tensor.
+
+    Source: torch.clamp_max.
+    """
+
+    arguments = (Tensor("input"), Tensor("max", number=True))
+    name = "max"

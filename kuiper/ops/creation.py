@@ -118,6 +118,24 @@ class FullLike(Created):
         return np.full(a.input.shape, convert(a.fill_value, a.dtype or a.input.dtype))
 
 
+@record("aten::zero")
+class Zero(Created):
+    """Zeros in the shape of the input.
+
+    Source: torch.zero_.
+    """
+
+    arguments = (Tensor("input"),)
+
+    @staticmethod
+    def result(a):
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @staticmethod
+    def compute(a):
+        return np.zeros(a.input.shape, a.input.dtype)
+
+
 @record("aten::new_full")
 class NewFull(Created):
     """A tensor of the input's dtype with one number everywhere.

@@ -13,7 +13,7 @@ from kuiper.ops._post import make_post, residual_value
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Int, Tensor
 
-__all__ = ["Linear", "Matmul"]
+__all__ = ["Linear", "Matmul", "product"]
 
 
 def as_rows(b, value: Value) -> Value:
@@ -132,15 +132,15 @@ class Matmul(Record):
         out = b.output()
         batch = np.broadcast_shapes(x_shape[:-2], y_shape[:-2])
         out = out.reshape((*batch, x_shape[-2], y_shape[-1]))
-        _product(b, x, y, out)
+        product(b, x, y, out)
 
 
 def _matrix_shapes(x, y):
     return ((1, *x) if len(x) == 1 else x), ((*y, 1) if len(y) == 1 else y)
 
 
-def _product(b, x: Value, y: Value, out: Value) -> None:
-    """Add the step for ``out = x @ y``."""
+def product(b, x: Value, y: Value, out: Value) -> None:
+    """Add the step for ``out = x @ y``; elements of a row of `out` are adjacent."""
     if x.shape[-1] != 1 and x.strides[-1] != 1:
         x = b.contiguous(x)
     batch = out.shape[:-2]
@@ -156,7 +156,12 @@ def _product(b, x: Value, y: Value, out: Value) -> None:
     x, y, out = _merge_batch(x, y, out)
     if out.rank - 2 > linear.max_batch_axes:
         # Axes that are broadcast from both sides in turn cannot be merged: write the repeats out.
-        x, y, out = _merge_batch(b.contiguous(x), b.contiguous(y), out)
+        dense = out if out.is_contiguous else b.temporary(out.shape)
+        merged = _merge_batch(b.contiguous(x), b.contiguous(y), dense)
+        b.step(linear.MatmulStep(*merged, b.scratch(4 * _pack.panel_floats(x.shape[-1]))))
+        if dense is not out:
+            b.copy(dense, out)
+        return
     b.step(linear.MatmulStep(x, y, out, b.scratch(4 * _pack.panel_floats(x.shape[-1]))))
 
 

@@ -108,6 +108,18 @@ def clamp(input, min=None, max=None, **_):
     return input if max is None else np.minimum(input, max)
 
 
+@reference("aten::clamp_min")
+def clamp_min(input, min):
+    """Limit from below."""
+    return np.maximum(input, min)
+
+
+@reference("aten::clamp_max")
+def clamp_max(input, max):
+    """Limit from above."""
+    return np.minimum(input, max)
+
+
 @reference("nn.CELU", "F.celu")
 def celu(input, *, alpha, **_):
     """Return x where x > 0, alpha * (exp(x / alpha) - 1) elsewhere."""

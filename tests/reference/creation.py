@@ -24,6 +24,12 @@ def zeros_like(input, *, dtype=None):
     return np.zeros(input.shape, dtype_of(dtype, input.dtype))
 
 
+@reference("aten::zero")
+def zero(input):
+    """Zeros of the shape and dtype of another tensor."""
+    return np.zeros_like(input)
+
+
 @reference("Tensor.new_zeros", "Tensor.new_empty")
 def new_zeros(input, *, size, dtype=None):
     """Zeros of the dtype of another tensor."""

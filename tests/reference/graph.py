@@ -88,7 +88,7 @@ def _read_line(words: list[str], weights: zipfile.ZipFile) -> Node:
             extents = value[1:].split(")")[0].split(",")
             shapes[key[1:]] = tuple(None if n == "?" else int(n) for n in extents if n)
         else:
-            params[key] = value if key == "expr" else _read_value(value)
+            params[key] = value if key in ("expr", "equation") else _read_value(value)
     return Node(kind, name, inputs, outputs, tuple(keys), params, attributes, shapes)
 
 

@@ -1,0 +1,290 @@
+"""Einstein summation, as matrix products."""
+
+from __future__ import annotations
+
+import math
+import re
+import string
+from collections.abc import Sequence
+
+import numpy as np
+
+from kuiper._kernels import elementwise
+from kuiper._value import TensorSpec, Value
+from kuiper.errors import ShapeError
+from kuiper.expression import Call, Ref, fold
+from kuiper.ops._record import Record, record
+from kuiper.ops._rows import bind_reduction
+from kuiper.ops._schema import Str, Tensors
+from kuiper.ops.linear import product
+
+__all__ = ["Einsum"]
+
+_TERM = re.compile(r"([A-Za-z]*)(?:(\.\.\.)([A-Za-z]*))?")
+
+# The axes of an ellipsis, counted from the last, beside the letters: 0 is its last axis.
+Label = str | int
+
+
+def _terms(equation: str) -> tuple[list[tuple], tuple | None]:
+    """Return the parts of an equation: (letters, whether an ellipsis follows, letters) each."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    parts = []
+    for text in [*left.split(","), *([right] if arrow else [])]:
+        found = _TERM.fullmatch(text)
+        if found is None:
+            raise ShapeError(
+                f"'equation' is {equation!r}, expected letters and '...' for each operand, between "
+                "commas, such as 'bij,bjk->bik'"
+            )
+        parts.append((found[1], found[2] is not None, found[3] or ""))
+    return (parts[:-1], parts[-1]) if arrow else (parts, None)
+
+
+def _labelled(a) -> tuple[list[list[Label]], list[Label], dict[Label, int]]:
+    """Return a label for each axis of the operands and of the result, and the extents of labels."""
+    terms, result = _terms(a.equation)
+    if len(terms) != len(a.operands):
+        raise ShapeError(
+            f"'equation' {a.equation!r} is for {len(terms)} operands, but there are "
+            f"{len(a.operands)}"
+        )
+    has_ellipsis = any(term[1] for term in [*terms, *([result] if result else [])])
+    # pnnx drops the ellipses of an equation of several operands when it renames the letters;
+    # nothing else explains why there are more axes than letters.  Where an ellipsis stood is not
+    # known, but nearly always it is in front.
+    lost = not has_ellipsis and any(
+        operand.rank > len(term[0]) for operand, term in zip(a.operands, terms, strict=True)
+    )
+    operands: list[list[Label]] = []
+    extents: dict[Label, int] = {}
+    broad = 0
+    for number, (operand, (before, dots, after)) in enumerate(zip(a.operands, terms, strict=True)):
+        if lost:
+            before, dots, after = "", True, before
+        rest = operand.rank - len(before) - len(after)
+        if rest < 0 or (rest > 0 and not dots):
+            raise ShapeError(
+                f"operand {number} has shape {operand.shape}, but 'equation' {a.equation!r} gives "
+                f"it {len(before) + len(after)} letters"
+            )
+        broad = max(broad, rest)
+        labels = [*before, *range(rest - 1, -1, -1), *after]
+        _note_extents(labels, operand.shape, extents, number)
+        operands.append(labels)
+    used = "".join(before + after for before, _, after in terms)
+    ellipsis = list(range(broad - 1, -1, -1))
+    if result is None:
+        letters = [x for x in string.ascii_uppercase + string.ascii_lowercase if used.count(x) == 1]
+        return operands, [*ellipsis, *letters], extents
+    before, dots, after = result
+    if lost:
+        before, dots, after = "", True, before
+    for letter in before + after:
+        if letter not in used or (before + after).count(letter) > 1:
+            fault = "twice" if letter in used else "but no operand has it"
+            raise ShapeError(f"'equation' {a.equation!r} has {letter!r} in its result {fault}")
+    return operands, [*before, *(ellipsis if dots else ()), *after], extents
+
+
+def _note_extents(labels, shape, extents: dict[Label, int], number: int) -> None:
+    """Check the extents of one operand against each other and those before, and note them."""
+    own: dict[Label, int] = {}
+    for label, extent in zip(labels, shape, strict=True):
+        if own.setdefault(label, extent) != extent:
+            raise ShapeError(
+                f"operand {number} has extents {own[label]} and {extent} for one letter {label!r}"
+            )
+    for label, extent in own.items():
+        known = extents.get(label, 1)
+        if known != extent and 1 not in (known, extent):
+            where = f"letter {label!r}" if isinstance(label, str) else "an axis of the ellipsis"
+            raise ShapeError(f"operand {number} has extent {extent} for {where}, expected {known}")
+        extents[label] = known if extent == 1 else extent
+
+
+@record("torch.einsum")
+class Einsum(Record):
+    """Products of operands summed over the letters that the result lacks: ``bik,bkj->bij``.
+
+    Repeated letters mean a diagonal, an ellipsis any further axes; extents of 1 are broadcast.
+    Operands are taken in two by two, from the left, each pair as one batched matrix product.
+    Source: torch.einsum.
+    """
+
+    arguments = (Tensors("operands"), Str("equation"))
+
+    @staticmethod
+    def infer(a):
+        dtypes = {operand.dtype for operand in a.operands}
+        if len(dtypes) != 1:
+            listed = ", ".join(map(str, sorted(dtypes, key=str))) or "none"
+            raise ShapeError(f"the dtypes of its operands are {listed}, expected one")
+        _, result, extents = _labelled(a)
+        return TensorSpec([extents[label] for label in result], dtypes.pop())
+
+    @staticmethod
+    def bind(a, b):
+        labels, result, extents = _labelled(a)
+        if a.operands[0].dtype != np.float32 or b.output_spec().size == 0 or 0 in extents.values():
+            _bind_numpy(a, b, labels, result)
+            return
+        first, *rest = [_diagonal(x, names) for x, names in zip(a.operands, labels, strict=True)]
+        while rest:
+            second, *rest = rest
+            wanted = set(result).union(*(names for _, names in rest))
+            first = _joined(b, first, second, wanted, None if rest else result)
+        if len(a.operands) == 1:
+            x, names = _sum_alone(b, first, set(result))
+            b.alias(_placed(x, names, result))
+
+
+def _bind_numpy(a, b, labels, result) -> None:
+    """Bind other dtypes than float32, and sums of nothing."""
+    numbers: dict[Label, int] = {}
+    subscripts = [[numbers.setdefault(n, len(numbers)) for n in names] for names in labels]
+    kept = [numbers[n] for n in result]
+
+    def run(*arrays):
+        arguments = [x for pair in zip(arrays, subscripts, strict=True) for x in pair]
+        return np.einsum(*arguments, kept, optimize=True)
+
+    b.python(run, a.operands, [b.output()])
+
+
+def _diagonal(x: Value, labels: Sequence[Label]) -> tuple[Value, list[Label]]:
+    """Return a view of an operand with one axis for each letter, none of extent 1."""
+    names = [n for n in dict.fromkeys(labels) if x.shape[labels.index(n)] != 1]
+    strides = [
+        sum(s for s, label in zip(x.strides, labels, strict=True) if label == n) for n in names
+    ]
+    return x.with_layout([x.shape[labels.index(n)] for n in names], strides), names
+
+
+def _placed(x: Value, names: Sequence[Label], order: Sequence[Label]) -> Value:
+    """Return a view with the axes in an order, of extent 1 where `x` does not have them."""
+    places = [names.index(n) if n in names else None for n in order]
+    return x.with_layout(
+        [1 if p is None else x.shape[p] for p in places],
+        [0 if p is None else x.strides[p] for p in places],
+    )
+
+
+def _sum_alone(b, part, wanted: set) -> tuple[Value, list[Label]]:
+    """Sum an operand over the letters that nothing else has."""
+    x, names = part
+    axes = [axis for axis, name in enumerate(names) if name not in wanted]
+    if axes:
+        x = bind_reduction(b, x, axes, False, "sum", is_output=False)
+        names = [name for name in names if name in wanted]
+    return x, names
+
+
+def _joined(b, left, right, wanted: set, result: Sequence[Label] | None):
+    """Add the steps that multiply two operands, and return the product with its letters.
+
+    Parameters
+    ----------
+    b : Binder
+    left, right : tuple of (Value, list of labels)
+    wanted : set of labels
+        Those that later operands or the result still need.
+    result : list of labels or None
+        Those of the operator's output, if this product is it.
+    """
+    left = _sum_alone(b, left, wanted.union(right[1]))
+    right = _sum_alone(b, right, wanted.union(left[1]))
+    if result is not None:
+        # Elements of a row of the product are adjacent, and rows run along the right operand.
+        own = [n for n in result if (n in left[1]) != (n in right[1])]
+        if own and own[-1] in left[1]:
+            left, right = right, left
+    (x, x_names), (y, y_names) = left, right
+    extents = dict(zip(x_names, x.shape, strict=True)) | dict(zip(y_names, y.shape, strict=True))
+    terms = [n for n in x_names if n in y_names and n not in wanted]
+    order = [n for n in ([*x_names, *y_names] if result is None else result) if n in extents]
+    order = [n for n in dict.fromkeys(order) if n in wanted]
+    rows = [n for n in order if n not in y_names]
+    columns = [n for n in order if n not in x_names]
+    batch = [n for n in order if n in x_names and n in y_names]
+    if terms and (rows or columns):
+        order = [*batch, *rows, *columns]
+    shape = [extents[n] for n in order]
+    if result is None:
+        out = b.temporary(shape)
+    else:
+        out = b.output()
+        out = _placed(out, result, order)
+    if not terms:
+        _multiply(b, _placed(x, x_names, order), _placed(y, y_names, order), out)
+        return out, order
+    if not rows and not columns:
+        every = [*order, *terms]
+        products = b.temporary([extents[n] for n in every])
+        _multiply(b, _placed(x, x_names, every), _placed(y, y_names, every), products)
+        axes = range(len(order), len(every))
+        b.copy(bind_reduction(b, products, axes, False, "sum", is_output=False), out)
+        return out, order
+    # The sum over several letters is over one axis, which both operands must have as such.
+    terms.sort(key=lambda n: -x.strides[x_names.index(n)])
+    depth = math.prod(extents[n] for n in terms)
+    x = _placed(x, x_names, [*batch, *rows, *terms])
+    y = _placed(y, y_names, [*batch, *terms, *columns])
+    x = _reshaped(b, x, [*x.shape[: len(batch) + len(rows)], depth])
+    y = _reshaped(b, y, [*y.shape[: len(batch)], depth, *(extents[n] for n in columns)])
+    z = out if not columns or out.strides[-1] == 1 else b.temporary(shape)
+    _multiply_matrices(b, x, y, z, len(batch), len(rows))
+    if z is not out:
+        b.copy(z, out)
+    return out, order
+
+
+def _multiply(b, x: Value, y: Value, out: Value) -> None:
+    """Add the step that multiplies element by element."""
+    program = fold(Call("mul", [Ref(0), Ref(1)]), [x, y])
+    b.step(elementwise.ElementwiseStep(program, [v.expand(out.shape) for v in (x, y)], out))
+
+
+def _reshaped(b, x: Value, shape: Sequence[int]) -> Value:
+    view = x.reshape(shape)
+    return b.contiguous(x).reshape(shape) if view is None else view
+
+
+def _multiply_matrices(b, x: Value, y: Value, z: Value, n_batch: int, n_rows: int) -> None:
+    """Add the step for (batch, rows, depth) times (batch, depth, columns).
+
+    Batch, rows and columns may be several axes each.  Rows, or columns, that do not lie as one axis
+    count as part of the batch but for the last.
+    """
+    if x.shape[-1] != 1 and x.strides[-1] != 1:
+        x = b.contiguous(x)
+    batch, depth = z.shape[:n_batch], x.shape[-1]
+    inner = n_batch + n_rows
+    n_columns = math.prod(z.shape[inner:])
+    flat_y = y.reshape((*batch, depth, n_columns))
+    flat_z = z.reshape((*z.shape[:inner], n_columns))
+    if flat_y is None or flat_z is None or (n_columns > 1 and flat_z.strides[-1] != 1):
+        extra = range(inner, z.rank - 1)
+        z = z.permute([*range(n_batch), *extra, *range(n_batch, inner), z.rank - 1])
+        y = y.permute([*range(n_batch), *range(n_batch + 1, y.rank - 1), n_batch, y.rank - 1])
+        x = _repeated(x, n_batch, z.shape[n_batch : n_batch + len(extra)])
+        n_batch += len(extra)
+    else:
+        y, z = flat_y, flat_z
+    batch, n_columns = z.shape[:n_batch], z.shape[-1]
+    n_places = math.prod(z.shape[n_batch:-1])
+    flat_x = x.reshape((*batch, n_places, depth))
+    flat_z = z.reshape((*batch, n_places, n_columns))
+    if flat_x is None or flat_z is None or (depth > 1 and flat_x.strides[-1] != 1):
+        y = _repeated(y, n_batch, z.shape[n_batch:-2])
+    else:
+        x, z = flat_x, flat_z
+    product(b, x, y, z)
+
+
+def _repeated(x: Value, axis: int, extents: Sequence[int]) -> Value:
+    """Return the view with further axes, along which it is the same."""
+    return x.with_layout(
+        (*x.shape[:axis], *extents, *x.shape[axis:]),
+        (*x.strides[:axis], *(0 for _ in extents), *x.strides[axis:]),
+    )
