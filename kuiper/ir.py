@@ -663,9 +663,17 @@ class Graph:
             needed.add(operator)
             pending.extend(operator._inputs)
         part = Graph()
+        taken = {operator.name for operator in needed}
+
+        def free_name(name: str) -> str:
+            while name in taken:
+                name += "_"
+            return name
+
         for number, operand in enumerate(sources):
             part.add_operand(operand.name, operand.shape, operand.dtype)
-            part.add_operator("pnnx.Input", f"pnnx_input_{number}", outputs=[operand.name])
+            name = free_name(f"pnnx_input_{number}")
+            part.add_operator("pnnx.Input", name, outputs=[operand.name])
         for operator in self._operators.values():
             if operator not in needed:
                 continue
@@ -678,7 +686,8 @@ class Graph:
                 part.add_operand(operand.name, operand.shape, operand.dtype)
             part._add_twin(operator)
         for number, operand in enumerate(targets):
-            part.add_operator("pnnx.Output", f"pnnx_output_{number}", [operand.name])
+            name = free_name(f"pnnx_output_{number}")
+            part.add_operator("pnnx.Output", name, [operand.name])
         return part
 
     def __str__(self) -> str:
