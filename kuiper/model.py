@@ -308,7 +308,7 @@ class Model:
         self._output_operands = [
             leaf for operand in graph.outputs for leaf in leaf_operands(operand)
         ]
-        self._plans: OrderedDict[tuple, Plan] = OrderedDict()
+        self._plans: OrderedDict[tuple, Plan | Staged] = OrderedDict()
         self._packed: dict = {}
         self._lock = threading.RLock()
 
