@@ -61,7 +61,7 @@ class TensorSpec:
             return NotImplemented
         return self.shape == other.shape and self.dtype == other.dtype
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Buffer:
