@@ -39,7 +39,7 @@ def choose(monkeypatch):
         monkeypatch.setattr(convolution, "_winograd_pays", lambda *_: kind == "winograd")
         monkeypatch.setattr(convolution, "SHALLOW_CHANNELS", 99 if kind == "shallow" else 0)
         monkeypatch.setattr(convolution, "STAGED_BYTES", 0 if form == "blocked" else 1 << 40)
-        monkeypatch.setattr(convolution, "WINOGRAD_BLOCK", 5)
+        monkeypatch.setattr(convolution, "_winograd_block", lambda *_: 5)
 
     return chosen
 

@@ -25,6 +25,7 @@ from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport MAX_MR, kernels_t
 
 from kuiper._kernels._pack import aligned_empty, n_panels
+from kuiper._value import spaced
 
 cdef enum:
     FREQUENCIES = 36
@@ -109,6 +110,7 @@ cdef struct winograd_t:
     Py_ssize_t y_pitch
     Py_ssize_t in_channels
     Py_ssize_t out_channels
+    Py_ssize_t v_pitch           # from tile to tile
     Py_ssize_t pad_top
     Py_ssize_t pad_left
     Py_ssize_t tiles_h
@@ -134,6 +136,7 @@ cdef class _Winograd(Step):
         self.p.n, self.p.in_channels, self.p.in_h, self.p.in_w = x.shape
         _, self.p.out_channels, self.p.out_h, self.p.out_w = y.shape
         self.p.x_pitch, self.p.y_pitch = x.pitch, y.pitch
+        self.p.v_pitch = spaced(self.p.in_channels)
         self.p.pad_top, self.p.pad_left = padding
         self.p.tiles_h = (self.p.out_h + OUT - 1) // OUT
         self.p.tiles_w = (self.p.out_w + OUT - 1) // OUT
@@ -152,8 +155,8 @@ cdef class WinogradStep(_Winograd):
         As :func:`pack_winograd` makes it.
     bias : Value, shape (out_channels,)
     v, m : Value
-        Scratch of ``4 * 36 * block * in_channels`` and ``4 * 36 * block * out_channels`` bytes for
-        each thread.
+        Scratch of ``4 * 36 * block * spaced(in_channels)`` and ``4 * 36 * block * out_channels``
+        bytes for each thread.
     block : int
         Tiles that a part takes at a time.
     padding : (int, int)
@@ -178,7 +181,8 @@ cdef class WinogradStageStep(_Winograd):
     stage : int
         0 transforms the input, 1 multiplies, 2 transforms back.
     v, m : Value
-        ``36 * tiles * in_channels`` and ``36 * tiles * out_channels`` floats, shared by all parts.
+        ``36 * tiles * spaced(in_channels)`` and ``36 * tiles * out_channels`` floats, shared by all
+        parts.
     x, weight, bias, y, padding, post
         As for :class:`WinogradStep`.
     """
@@ -226,13 +230,13 @@ cdef void multiply(
     cdef Py_ssize_t groups = (tiles + kernels.mr - 1) // kernels.mr
     cdef Py_ssize_t g, start, count, i, n = min(nr, p.out_channels - panel * nr)
     cdef const float* w = weight + (f * panels + panel) * (p.in_channels + 1) * nr
-    v += f * block * p.in_channels
+    v += f * block * p.v_pitch
     m += f * block * p.out_channels + panel * nr
     for g in range(groups):
         start = g * tiles // groups
         count = (g + 1) * tiles // groups - start
         for i in range(count):
-            rows[i] = v + (start + i) * p.in_channels
+            rows[i] = v + (start + i) * p.v_pitch
         kernels.gemm[count](
             1, p.in_channels, <const float* const*> rows, w,
             m + start * p.out_channels, p.out_channels, n, NULL, 0, -INFINITY, INFINITY,
@@ -287,7 +291,7 @@ cdef void winograd_run(
         first = b * tiles // blocks
         count = (b + 1) * tiles // blocks - first
         for t in range(count):
-            transform_input(p, x, first + t, v + t * p.in_channels, p.block * p.in_channels)
+            transform_input(p, x, first + t, v + t * p.v_pitch, p.block * p.v_pitch)
         for f in range(FREQUENCIES):
             for panel in range(panels):
                 multiply(p, weight, f, panel, count, v, m, p.block)
@@ -317,6 +321,6 @@ cdef void winograd_stage_run(
         return
     for t in range(share_start(tiles, part, n_parts), share_start(tiles, part + 1, n_parts)):
         if p.stage == 0:
-            transform_input(p, x, t, v + t * p.in_channels, tiles * p.in_channels)
+            transform_input(p, x, t, v + t * p.v_pitch, tiles * p.v_pitch)
         else:
             transform_output(p, slots, t, m + t * p.out_channels, tiles * p.out_channels)

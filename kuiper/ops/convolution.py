@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kuiper._kernels import _dispatch, _pack, conv, winograd
-from kuiper._value import TensorSpec, Value
+from kuiper._value import TensorSpec, Value, spaced
 from kuiper.errors import ShapeError
 from kuiper.ops._post import make_post, residual_value
 from kuiper.ops._record import Record, record
@@ -21,7 +21,6 @@ L2_BYTES = 1 << 20
 
 # Above this, Winograd's intermediate matrices leave the caches, and blocks of tiles do better.
 STAGED_BYTES = 6 << 20
-WINOGRAD_BLOCK = 28
 
 
 def _names(*patterns: str) -> tuple[str, ...]:
@@ -417,6 +416,20 @@ def _winograd_pays(geometry, groups: int, shape, size) -> bool:
     return products + transforms + reading < 0.9 * direct
 
 
+def _winograd_block(tiles: int, channels: int, n_threads: int) -> int:
+    """Return how many tiles a thread should take through all stages at a time.
+
+    Few, for their frequencies to stay in the L2 cache; with many channels more, since the weights
+    are read once for each block.  As many blocks for one thread as for the other.
+    """
+    wanted = min(84, max(28, 14 * (channels // 256)))
+    blocks = -(-tiles // wanted)
+    rounds = -(-blocks // n_threads)
+    if tiles >= rounds * n_threads * 14:
+        blocks = rounds * n_threads
+    return -(-tiles // blocks)
+
+
 def _winograd(b, x, image, filters, padding, post):
     """Bind a Winograd convolution: the last step is returned, those ahead of it are added."""
     x = b.channels_last(x)
@@ -428,11 +441,11 @@ def _winograd(b, x, image, filters, padding, post):
     tiles = -(-height // 4) * -(-width // 4) * n
     floats = 36 * tiles * (in_channels + out_channels)
     if 4 * floats > STAGED_BYTES:
-        block = WINOGRAD_BLOCK
-        v = b.scratch(4 * 36 * block * in_channels)
+        block = _winograd_block(tiles, in_channels + out_channels, b.n_threads)
+        v = b.scratch(4 * 36 * block * spaced(in_channels))
         m = b.scratch(4 * 36 * block * out_channels)
         return winograd.WinogradStep(x, weight, bias, image, v, m, block, padding, post)
-    v = b.temporary((36, tiles, in_channels))
+    v = b.temporary((36, tiles, spaced(in_channels)))
     m = b.temporary((36, tiles, out_channels))
     operands = (x, weight, bias, image, v, m, padding)
     b.step(winograd.WinogradStageStep(0, *operands))
