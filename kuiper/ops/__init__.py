@@ -41,6 +41,13 @@ set_families(
     "recurrent",
     "spectral",
     "einsum",
+    "views",
+    "statistics",
+    "sorting",
+    "matrix",
+    "folding",
+    "distance",
+    "arithmetic",
 )
 
 __all__ = ["Record", "find_record", "record", "registered_types"]
