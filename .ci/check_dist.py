@@ -12,9 +12,17 @@ from pathlib import Path
 WHEEL_LIMIT_BYTES = 3_000_000
 WHEEL_FILES = re.compile(
     r"kuiper/([a-z_0-9]+/)*([A-Za-z_0-9]+\.pyi?|py\.typed|[A-Za-z_0-9.-]+\.(so|pyd))"
-    r"|kuiper-[^/]+\.dist-info/(METADATA|WHEEL|RECORD|top_level\.txt|licenses/(LICENSE|NOTICE))"
+    r"|kuiper/report/page\.(css|js)"
+    r"|kuiper-[^/]+\.dist-info/"
+    r"(METADATA|WHEEL|RECORD|top_level\.txt|entry_points\.txt|licenses/(LICENSE|NOTICE))"
 )
-WHEEL_NEEDS = ("kuiper/__init__.py", "kuiper/py.typed", "licenses/LICENSE", "licenses/NOTICE")
+WHEEL_NEEDS = (
+    "kuiper/__init__.py",
+    "kuiper/py.typed",
+    "kuiper/report/page.js",
+    "licenses/LICENSE",
+    "licenses/NOTICE",
+)
 SDIST_NEEDS = (
     "pyproject.toml", "setup.py", "README.md", "README.zh-CN.md", "LICENSE", "NOTICE",
     "CHANGELOG.md", "kuiper/_kernels/_vec.h", "kuiper/_kernels/_micro.pxi",

@@ -2,9 +2,10 @@
 
 ``add(add(mul(@0,@1),mul(@2,add(add(add(@0,@2),@3),@4))),@5)`` on six tensors of 1x64x112x112 reads
 19 MB and writes 3 MB.  Copying 3.5 tensors moves as many bytes, copying all six 38 MB.  Measured in
-turns on one thread; the median and the best count.
+turns, so that every contender finds its memory cold; the median and the best count.
 
-Run: ``python benchmarks/elementwise.py``
+Run: ``python benchmarks/elementwise.py``; with ``KUIPER_NUM_THREADS=1`` in the environment it is
+one thread against one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+import kuiper
 from kuiper.expression import compile
 
 TEXT = "add(add(mul(@0,@1),mul(@2,add(add(add(@0,@2),@3),@4))),@5)"
@@ -34,6 +36,7 @@ def main():
     result = np.empty_like(a)
     half = SHAPE[1] // 2
     expression = compile(TEXT)
+    print(f"kuiper with {kuiper.get_num_threads()} threads, numpy with one")
 
     def copy_six():
         for x, y in zip(tensors, copies, strict=True):

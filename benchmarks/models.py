@@ -112,23 +112,25 @@ class YOLOv5s(nn.Module):
     """Backbone, neck and the three head convolutions of YOLOv5s (release 6).
 
     (n, 3, 640, 640) -> (n, 255, 80, 80), (n, 255, 40, 40), (n, 255, 20, 20): the maps
-    before the decoding, which every runtime leaves to its caller.
+    before the decoding, which every runtime leaves to its caller. With half the base width it is
+    YOLOv5n.
     """
 
-    def __init__(self, outputs: int = 255):
+    def __init__(self, outputs: int = 255, base: int = 32):
         super().__init__()
-        self.stem = ConvSiLU(3, 32, 6, 2, 2)
-        self.down2, self.stage2 = ConvSiLU(32, 64, 3, 2), C3(64, 64, 1)
-        self.down3, self.stage3 = ConvSiLU(64, 128, 3, 2), C3(128, 128, 2)
-        self.down4, self.stage4 = ConvSiLU(128, 256, 3, 2), C3(256, 256, 3)
-        self.down5, self.stage5 = ConvSiLU(256, 512, 3, 2), C3(512, 512, 1)
-        self.sppf = SPPF(512)
-        self.lateral5, self.merge4 = ConvSiLU(512, 256), C3(512, 256, 1, shortcut=False)
-        self.lateral4, self.merge3 = ConvSiLU(256, 128), C3(256, 128, 1, shortcut=False)
+        w1, w2, w3, w4, w5 = (base << level for level in range(5))
+        self.stem = ConvSiLU(3, w1, 6, 2, 2)
+        self.down2, self.stage2 = ConvSiLU(w1, w2, 3, 2), C3(w2, w2, 1)
+        self.down3, self.stage3 = ConvSiLU(w2, w3, 3, 2), C3(w3, w3, 2)
+        self.down4, self.stage4 = ConvSiLU(w3, w4, 3, 2), C3(w4, w4, 3)
+        self.down5, self.stage5 = ConvSiLU(w4, w5, 3, 2), C3(w5, w5, 1)
+        self.sppf = SPPF(w5)
+        self.lateral5, self.merge4 = ConvSiLU(w5, w4), C3(w5, w4, 1, shortcut=False)
+        self.lateral4, self.merge3 = ConvSiLU(w4, w3), C3(w4, w3, 1, shortcut=False)
         self.up = nn.Upsample(scale_factor=2.0, mode="nearest")
-        self.reduce3, self.out4 = ConvSiLU(128, 128, 3, 2), C3(256, 256, 1, shortcut=False)
-        self.reduce4, self.out5 = ConvSiLU(256, 256, 3, 2), C3(512, 512, 1, shortcut=False)
-        self.heads = nn.ModuleList(nn.Conv2d(width, outputs, 1) for width in (128, 256, 512))
+        self.reduce3, self.out4 = ConvSiLU(w3, w3, 3, 2), C3(w4, w4, 1, shortcut=False)
+        self.reduce4, self.out5 = ConvSiLU(w4, w4, 3, 2), C3(w5, w5, 1, shortcut=False)
+        self.heads = nn.ModuleList(nn.Conv2d(width, outputs, 1) for width in (w3, w4, w5))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x = self.stage2(self.down2(self.stem(x)))
@@ -217,11 +219,14 @@ MODELS = {
     "unet": Spec(UNet, (3, 512, 512)),
 }
 
-WEIGHTED = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
-NORMS = (nn.BatchNorm2d, nn.LayerNorm)
+WEIGHTED = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.Linear)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+NORMS = (*BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
-def keep_alive(module: nn.Module, x: Tensor, seed: int) -> None:
+def keep_alive(
+    module: nn.Module, x: Tensor | tuple[Tensor, ...], seed: int, calm: bool = False
+) -> None:
     """Give `module` random weights under which the signal neither dies nor explodes.
 
     A freshly built network is a bad test: a MobileNet puts out about 1e-9, a ViT's head is
@@ -236,10 +241,13 @@ def keep_alive(module: nn.Module, x: Tensor, seed: int) -> None:
     ----------
     module : nn.Module
         Changed in place and left in evaluation mode.
-    x : Tensor
-        Images for the calibration, (n, c, h, w).
+    x : Tensor or tuple of Tensor
+        Images for the calibration, (n, c, h, w), or whatever the module takes.
     seed : int
         Seed of the random parameters.
+    calm : bool
+        For networks that need it: every bias is about 1, so that little is discarded where no
+        batch norm stands before a ReLU, and gains (numbers that scale a whole layer) are 1.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -255,14 +263,18 @@ def keep_alive(module: nn.Module, x: Tensor, seed: int) -> None:
                 uniform(parameter, 0.7, 1.3)
             else:
                 normal(parameter, 0.2)
-                parameter.add_(isinstance(owner, nn.BatchNorm2d))
+                parameter.add_(isinstance(owner, BATCH_NORMS))
         elif name == "layer_scale":
             uniform(parameter, 0.1, 0.5)
-        elif parameter.dim() > 1 and name.endswith("weight"):
+        elif parameter.dim() > 1 and (name.endswith("weight") or name.startswith("weight_")):
             fan_in = parameter[0].numel()
             normal(parameter, fan_in**-0.5)
         elif name.endswith("bias"):
             normal(parameter, 0.1)
+            if calm:
+                parameter.add_(1)
+        elif calm and (parameter.dim() == 0 or "gain" in name):
+            parameter.fill_(1)
         else:  # tokens, position embeddings, tables of relative positions
             normal(parameter, 0.5)
 
@@ -270,8 +282,9 @@ def keep_alive(module: nn.Module, x: Tensor, seed: int) -> None:
         layer.weight.div_(output.std())
         return layer.forward(*inputs)
 
-    def set_statistics(layer: nn.BatchNorm2d, inputs: tuple[Tensor]) -> None:
-        variance, mean = torch.var_mean(inputs[0], (0, 2, 3))
+    def set_statistics(layer: nn.Module, inputs: tuple[Tensor]) -> None:
+        axes = [axis for axis in range(inputs[0].dim()) if axis != 1]
+        variance, mean = torch.var_mean(inputs[0], axes)
         jitter = torch.randn(mean.shape, generator=generator)
         variance.clamp_(min=1e-2 * float(variance.mean()))
         layer.running_mean.copy_(mean + 0.1 * variance.sqrt() * jitter)
@@ -285,9 +298,9 @@ def keep_alive(module: nn.Module, x: Tensor, seed: int) -> None:
                 initialise(owner, name, parameter)
             if isinstance(owner, WEIGHTED):
                 handles.append(owner.register_forward_hook(scale_weight))
-            elif isinstance(owner, nn.BatchNorm2d):
+            elif isinstance(owner, BATCH_NORMS):
                 handles.append(owner.register_forward_pre_hook(set_statistics))
-        module(x)
+        module(*x) if isinstance(x, tuple) else module(x)
     for handle in handles:
         handle.remove()
 

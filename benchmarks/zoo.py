@@ -1,16 +1,17 @@
 """Export whole families of networks, run them and compare with PyTorch; write docs/models.md.
 
 Each network gets seeded weights (see ``models.keep_alive``), goes through pnnx, and its output is
-compared with PyTorch's on other images than those of the export. Where they differ, the Python
-module that pnnx writes beside the model tells whose fault it is.
+compared with PyTorch's on other inputs than those of the export; then again for three inputs at
+once, from the same file. Where a result differs, or kuiper refuses the file, the Python module
+that pnnx writes beside the model tells whose fault it is.
 
 Every network runs in a process of its own, so that a crash, or a large network's memory, ends with
 it. What is known is kept in ``zoo.json`` of the cache; a network runs again only when asked for.
 
-Usage, with torch, torchvision, timm, pnnx and kuiper installed::
+Usage, with torch, torchvision, timm, pnnx and kuiper installed (and ultralytics for its family)::
 
     python benchmarks/zoo.py                              # all of torchvision's classifiers
-    python benchmarks/zoo.py --family timm
+    python benchmarks/zoo.py --family timm,text,audio
     python benchmarks/zoo.py --models resnet18,swin_t     # again, whatever the cache says
     python benchmarks/zoo.py --failed                     # those again that failed
     python benchmarks/zoo.py --write                      # only the page
@@ -21,262 +22,641 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from common import HERE, REPOSITORY, default_cache, images, relative_error, split_names, variation
+from common import HERE, REPOSITORY, default_cache, relative_error, split_names, variation
 
 PAGE = REPOSITORY / "docs" / "models.md"
 TOLERANCE = 1e-4
 # How long one network may take, all told.
 SECONDS = 900
+# How many inputs at once, from a file that was exported with one.
+BATCH = 3
 
 # One or two architectures of each of timm's families, in their smaller sizes; a name per line.
 TIMM = HERE / "zoo_timm.txt"
 
+# What ultralytics builds from its own descriptions, by task.
+ULTRALYTICS = (
+    *(f"yolov8n{task}" for task in ("", "-seg", "-pose", "-cls", "-obb")),
+    *(f"yolo11n{task}" for task in ("", "-seg", "-pose", "-cls", "-obb")),
+    "yolov5n",
+    "yolov3-tiny",
+    "yolov9t",
+    "yolov10n",
+    "yolo12n",
+    "yolo26n",
+    "rtdetr-l",
+)
 
-def names_of(family: str) -> list[str]:
-    """Return the names of a family, smallest network first where that is known."""
-    if family == "timm":
-        import timm
+SEGMENTATION = (
+    "lraspp_mobilenet_v3_large",
+    "deeplabv3_mobilenet_v3_large",
+    "fcn_resnet50",
+    "deeplabv3_resnet50",
+    "fcn_resnet101",
+    "deeplabv3_resnet101",
+)
 
-        known = set(timm.list_models())
-        return [name for name in TIMM.read_text().split() if name in known]
+# Networks that are exported in other ways, too: see `forms`.
+TRANSFORMERS = ("vit_b_16", "swin_t")
+
+
+# -- networks ----------------------------------------------------------------------------------
+
+
+def _torchvision_names() -> list[str]:
     from models import import_torchvision
 
     models = import_torchvision().models
-    names = models.list_models(module=models)
 
     def size(name: str) -> int:
         weights = list(models.get_model_weights(name))
         return min((w.meta["num_params"] for w in weights), default=0)
 
-    return sorted(names, key=size)
+    return sorted(models.list_models(module=models), key=size)
 
 
-def build(family: str, name: str):
-    """Return the network with seeded weights and the shape of one image."""
+def _torchvision(name: str):
+    from models import import_torchvision
+    from zoo_nets import Network, pictures
+
+    models = import_torchvision().models
+    options = {}
+    if name in ("googlenet", "inception_v3"):
+        # The auxiliary classifiers belong to training.
+        options = {"aux_logits": False, "init_weights": False, "transform_input": False}
+    extent = 256 if name.startswith("swin_v2") else {"inception_v3": 299}.get(name, 224)
+    return Network(
+        lambda: models.get_model(name, weights=None, **options), pictures(3, extent, extent)
+    )
+
+
+def _timm_names() -> list[str]:
+    import timm
+
+    known = set(timm.list_models())
+    return [name for name in TIMM.read_text().split() if name in known]
+
+
+def _timm(name: str):
+    import timm
+    from zoo_nets import Network, pictures
+
+    module = timm.create_model(name, pretrained=False)
+    return Network(lambda: module, pictures(*module.default_cfg["input_size"]))
+
+
+def _segmentation(name: str):
     import torch
-    from models import SEED, import_torchvision, keep_alive
+    from models import import_torchvision
+    from zoo_nets import UNETS, Network, pictures
 
-    if family == "timm":
-        import timm
+    if name in UNETS:
+        return UNETS[name]
 
-        module = timm.create_model(name, pretrained=False)
-        shape = tuple(module.default_cfg["input_size"])
-    else:
-        models = import_torchvision().models
-        options = {}
-        if name in ("googlenet", "inception_v3"):
-            # The auxiliary classifiers belong to training.
-            options = {"aux_logits": False, "init_weights": False, "transform_input": False}
-        module = models.get_model(name, weights=None, **options)
-        extent = {"inception_v3": 299}.get(name, 224)
-        shape = (3, extent, extent)
-        if name.startswith("swin_v2"):
-            shape = (3, 256, 256)
-    keep_alive(module, torch.from_numpy(images((2, *shape), SEED)), SEED)
-    return module, shape
+    class Out(torch.nn.Module):
+        """The map alone, out of the dictionary."""
+
+        def __init__(self, body):
+            super().__init__()
+            self.body = body
+
+        def forward(self, x):
+            return self.body(x)["out"]
+
+    models = import_torchvision().models
+    return Network(
+        lambda: Out(models.get_model(name, weights=None, weights_backbone=None)),
+        pictures(3, 224, 224),
+    )
 
 
-def examine(family: str, name: str) -> dict:
+def _ultralytics(name: str):
+    from ultralytics import RTDETR, YOLO
+    from ultralytics.nn import modules
+    from zoo_nets import Network, pictures
+
+    def build():
+        network = (RTDETR if name.startswith("rtdetr") else YOLO)(f"{name}.yaml").model.float()
+        # What ultralytics' own exporter sets.
+        for module in network.modules():
+            if isinstance(module, modules.Classify | modules.Detect | modules.RTDETRDecoder):
+                module.export, module.dynamic, module.format = True, False, "torchscript"
+            elif isinstance(module, modules.C2f):
+                module.forward = module.forward_split
+        return network
+
+    # The sizes that the tasks are trained for; boxes are checked at half of that.
+    extent = 224 if name.endswith("-cls") else 320
+    return Network(build, pictures(3, extent, extent))
+
+
+def _form_names() -> list[str]:
+    return [*_forms()]
+
+
+def _forms() -> dict[str, Callable]:
+    """Return networks whose export is not pnnx's plain one."""
+    from dataclasses import replace
+
+    from zoo_nets import AUDIO, TEXT, UNETS, Network, pictures, sound, tokens
+
+    level1 = ("optlevel=1",)
+
+    def raw(network: Network) -> Network:
+        return replace(network, options=level1)
+
+    def open_sizes(network, second, *others) -> Network:
+        return replace(network, second=second, others=others)
+
+    def open_images(network: Network) -> Network:
+        return open_sizes(
+            network,
+            lambda batch, seed: pictures(3, 160, 256)(batch + 1, seed),
+            ("1x3x224x224", network.draw),
+            ("5x3x192x320", lambda batch, seed: pictures(3, 192, 320)(5, seed)),
+        )
+
+    def three(draw):
+        return (f"batch {BATCH}", lambda batch, seed: draw(BATCH, seed))
+
+    forms = {
+        f"{name} (optlevel=1)": (lambda name=name: raw(_torchvision(name)))
+        for name in ("resnet18", "mobilenet_v3_small", "densenet121", "vit_b_16", "swin_t")
+    }
+    forms |= {
+        f"{name} (optlevel=1)": (lambda n=n: raw(n))
+        for name, n in (
+            ("unet_bilinear_odd", UNETS["unet_bilinear_odd"]),
+            ("bert", TEXT["bert"]),
+            ("llama_by_hand", TEXT["llama_by_hand"]),
+            ("conv_tasnet", AUDIO["conv_tasnet"]),
+        )
+    }
+    forms |= {
+        f"{name} (sizes open)": (lambda name=name: open_images(_torchvision(name)))
+        for name in ("resnet18", "mobilenet_v2", "densenet121", "convnext_tiny", "swin_t")
+    }
+    forms |= {
+        f"{name} (batch open)": (
+            lambda name=name: open_sizes(
+                _torchvision(name),
+                lambda batch, seed: pictures(3, 224, 224)(2, seed),
+                three(pictures(3, 224, 224)),
+            )
+        )
+        for name in TRANSFORMERS
+    }
+    for name in ("unet_transposed", "unet_transposed_odd", "unet_bilinear_odd", "unet_attention"):
+        forms[f"{name} (sizes open)"] = lambda n=UNETS[name]: open_sizes(
+            n,
+            lambda batch, seed: pictures(3, 64, 96)(2, seed),
+            ("2x3x80x112", lambda batch, seed: pictures(3, 80, 112)(2, seed)),
+        )
+    for name in ("bert", "gpt2", "gpt2_by_hand", "llama", "llama_by_hand", "lstm_tagger"):
+        forms[f"{name} (length open)"] = lambda n=TEXT[name]: open_sizes(
+            n,
+            lambda batch, seed: tokens(17)(2, seed),
+            ("3x31", lambda batch, seed: tokens(31)(3, seed)),
+        )
+    forms["conv_tasnet (length open)"] = lambda: open_sizes(
+        AUDIO["conv_tasnet"],
+        lambda batch, seed: sound(1, 3200)(2, seed),
+        ("3x1x4800", lambda batch, seed: sound(1, 4800)(3, seed)),
+    )
+    return forms
+
+
+def _own(family: str) -> dict:
+    import zoo_nets
+
+    return {"text": zoo_nets.TEXT, "audio": zoo_nets.AUDIO, "yolov5": zoo_nets.YOLOS}[family]
+
+
+# Title, names and networks of each family, in the order of the page.
+FAMILIES: dict[str, tuple[str, Callable[[], list[str]], Callable]] = {
+    "torchvision": ("torchvision: classification", _torchvision_names, _torchvision),
+    "segmentation": (
+        "Segmentation: torchvision and U-Nets",
+        lambda: [*__import__("zoo_nets").UNETS, *SEGMENTATION],
+        _segmentation,
+    ),
+    "yolov5": ("YOLOv5", lambda: [*_own("yolov5")], lambda name: _own("yolov5")[name]),
+    "ultralytics": ("ultralytics", lambda: list(ULTRALYTICS), _ultralytics),
+    "timm": ("timm", _timm_names, _timm),
+    "text": ("Text", lambda: [*_own("text")], lambda name: _own("text")[name]),
+    "audio": ("Audio", lambda: [*_own("audio")], lambda name: _own("audio")[name]),
+    "forms": ("Other ways to export", _form_names, lambda name: _forms()[name]()),
+}
+
+# What a look into an export found, where the reason in the table does not say it by itself.
+FINDINGS = HERE / "zoo_findings.json"
+
+
+# -- one network -------------------------------------------------------------------------------
+
+
+def examine(family: str, name: str, calm: bool = False) -> dict:
     """Export one network, run it and return what is to be known of it."""
     import torch
-    from models import outputs
+    from models import SEED, keep_alive, outputs
 
-    module, shape = build(family, name)
-    facts = {"parameters": sum(p.numel() for p in module.parameters()), "shape": shape}
-    first, second = (torch.from_numpy(images((1, *shape), seed)) for seed in (1, 2))
-    with torch.no_grad():
-        expected = [[y.numpy() for y in outputs(module(x))] for x in (first, second)]
+    network = FAMILIES[family][2](name)
+    module = network.build()
+
+    def draw(source, batch: int, seed: int) -> tuple:
+        return tuple(torch.from_numpy(array) for array in source(batch, seed))
+
+    def call(inputs) -> list[np.ndarray]:
+        with torch.no_grad():
+            return [y.numpy() for y in leaves(outputs(module(*inputs)))]
+
+    keep_alive(module, draw(network.draw, 2, SEED), SEED, calm)
+    first, second = (draw(network.draw, 1, seed) for seed in (1, 2))
+    expected = [call(first), call(second)]
+    facts = {
+        "parameters": sum(p.numel() for p in module.parameters()),
+        "shapes": [list(x.shape[1:]) for x in first],
+        "when": time.strftime("%Y-%m-%d"),
+    }
     if not all(np.isfinite(y).all() for y in expected[1]):
         return facts | {"status": "no test", "reason": "its seeded output is not finite"}
     if variation(*expected) < 0.01:
+        if not calm:
+            return examine(family, name, calm=True)
         return facts | {"status": "no test", "reason": "its seeded output hardly varies"}
-    with tempfile.TemporaryDirectory() as folder:
+    others = {}
+    for label, source in network.others or ((f"batch {BATCH}", network.draw),):
+        inputs = draw(source, BATCH, 3)
         try:
-            export(module, first, Path(folder))
+            others[label] = inputs, call(inputs)
+        except Exception as error:
+            others[label] = inputs, error
+    with tempfile.TemporaryDirectory() as folder:
+        opened = draw(network.second, 1, 4) if network.second else None
+        try:
+            export(module, first, opened, network.options, Path(folder))
         except Exception as error:
             return facts | {"status": "no export", "reason": _first_line(error)}
         facts |= counts(Path(folder) / "graph.pnnx.param")
-        del module
+        module = None  # frees its memory
         try:
-            actual = run(Path(folder), second.numpy())
+            actual, facts["ms"] = run(Path(folder), second, timed=True)
         except Exception as error:
             reason = _first_line(error).replace(f"{folder}/", "")
-            return facts | {"status": "refused", "reason": reason}
+            blamed = blame(Path(folder), second, expected[1], "")
+            facts |= {"status": "refused", "reason": reason}
+            unsupported = type(error).__name__ == "UnsupportedOperatorError"
+            if blamed["status"] == "export differs" and not unsupported:
+                facts |= {"status": "no use", "reason": f"{reason}{blamed['reason']}"}
+            return facts
         error = relative_error(actual, expected[1])
         facts |= {"error": error if np.isfinite(error) else None}
+        facts["others"] = {
+            label: compare(Path(folder), inputs, wanted)
+            for label, (inputs, wanted) in others.items()
+        }
         if error <= TOLERANCE:
             return facts | {"status": "equal"}
-        return facts | blame(Path(folder), second, expected[1], error)
+        rounding = rounding_of(Path(folder), second)
+        if rounding > TOLERANCE / 5:
+            if not calm:
+                return examine(family, name, calm=True)
+            reason = f"PyTorch's own float32 is {rounding:.1e} from its float64, kuiper {error:.1e}"
+            return facts | {"status": "no test", "reason": reason}
+        return facts | blame(Path(folder), second, expected[1], f"{error:.1e} from PyTorch")
 
 
-def export(module, x, folder: Path) -> None:
-    """Trace a network and convert it."""
+def leaves(values) -> list:
+    """Return the tensors of nested lists and tuples, in order."""
+    found = []
+    for value in values:
+        found.extend(leaves(value) if isinstance(value, list | tuple) else [value])
+    return found
+
+
+def export(module, first, second, options, folder: Path) -> None:
+    """Trace a network and convert it; what pnnx makes besides its own format is not waited for."""
     import pnnx
     import torch
 
     # With its fast path PyTorch traces an attention as one operator that pnnx does not know.
     torch.backends.mha.set_fastpath_enabled(False)
-    torch.jit.trace(module, x, check_trace=False).save(str(folder / "graph.pt"))
-    extents = ",".join(map(str, x.shape))
-    done = subprocess.run(
-        [pnnx.EXEC_PATH, "graph.pt", f"inputshape=[{extents}]f32", "fp16=0"],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        timeout=SECONDS,
-    )
+    torch.jit.trace(module, first, check_trace=False).save(str(folder / "graph.pt"))
+    command = [pnnx.EXEC_PATH, "graph.pt", f"inputshape={_shapes(first)}", "fp16=0", *options]
+    if second is not None:
+        command.append(f"inputshape2={_shapes(second)}")
+    log = folder / "log.txt"
+    with log.open("w") as stream:
+        converter = subprocess.Popen(
+            command, stdout=stream, stderr=subprocess.STDOUT, cwd=folder, text=True
+        )
+        started = time.monotonic()
+        later = (folder / "graph.pnnx.onnx", folder / "graph.ncnn.param")
+        while converter.poll() is None:
+            if any(path.exists() for path in later) or time.monotonic() - started > SECONDS:
+                converter.kill()
+                converter.wait()
+            time.sleep(0.05)
+    # It may crash once the model is complete: the files tell, not the exit code.
     if not (folder / "graph.pnnx.bin").exists():
-        lines = (done.stdout + done.stderr).strip().splitlines() or ["it said nothing"]
-        raise RuntimeError(f"pnnx ended with {done.returncode}: {lines[-1]}")
+        lines = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise RuntimeError(f"pnnx ended with {converter.returncode}: {lines[-1]}")
+    (folder / "graph.pt").unlink()
+
+
+def _shapes(inputs) -> str:
+    names = {"torch.float32": "f32", "torch.int64": "i64", "torch.bool": "bool"}
+    return ",".join(f"[{','.join(map(str, x.shape))}]{names[str(x.dtype)]}" for x in inputs)
 
 
 def counts(param: Path) -> dict:
     """Return how many operators a model has, and of which types."""
     lines = param.read_text().splitlines()[2:]
     types = Counter(line.split()[0] for line in lines if line.strip())
-    for plumbing in ("pnnx.Input", "pnnx.Output", "pnnx.Attribute"):
+    for plumbing in ("pnnx.Input", "pnnx.Output", "pnnx.Attribute", "prim::Constant"):
         types.pop(plumbing, None)
     return {"operators": sum(types.values()), "types": sorted(types)}
 
 
-def run(folder: Path, x: np.ndarray) -> list[np.ndarray]:
-    """Run an exported model with kuiper."""
+def run(folder: Path, inputs, timed: bool = False) -> tuple[list[np.ndarray], float]:
+    """Run an exported model with kuiper; return its outputs and the time of a second run in ms."""
+    from zoo_nets import detect
+
     import kuiper
 
-    result = kuiper.load(folder / "graph.pnnx.param")(x)
-    return list(result) if isinstance(result, tuple) else [result]
+    if "models.yolo.Detect" not in kuiper.supported_operators():
+        kuiper.operator("models.yolo.Detect")(detect)
+    model = kuiper.load(folder / "graph.pnnx.param")
+    arrays = [x.numpy() for x in inputs]
+    result = model(*arrays)
+    started = time.perf_counter()
+    if timed:
+        model(*arrays)
+    milliseconds = (time.perf_counter() - started) * 1e3
+    return list(result) if isinstance(result, tuple) else [result], milliseconds
 
 
-def blame(folder: Path, x, expected: list[np.ndarray], error: float) -> dict:
+def compare(folder: Path, inputs, wanted) -> dict:
+    """Run a model on inputs of another shape and say how it went."""
+    if isinstance(wanted, Exception):
+        return {"status": "no test", "reason": f"PyTorch: {_first_line(wanted)}"}
+    try:
+        actual, _ = run(folder, inputs)
+    except Exception as error:
+        return {"status": "refused", "reason": _first_line(error).replace(f"{folder}/", "")}
+    error = relative_error(actual, wanted)
+    if not np.isfinite(error):
+        shapes = ", ".join(str(y.shape) for y in actual), ", ".join(str(y.shape) for y in wanted)
+        return {"status": "differs", "reason": f"{shapes[0]} instead of {shapes[1]}"}
+    return {"status": "equal" if error <= TOLERANCE else "differs", "error": error}
+
+
+def exported(folder: Path):
+    """Return the network as the module that pnnx writes beside its files."""
+    os.chdir(folder)  # it looks for its weights here
+    try:
+        spec = importlib.util.spec_from_file_location("exported", folder / "graph_pnnx.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.Model().eval()
+    finally:
+        os.chdir(REPOSITORY)
+
+
+def rounding_of(folder: Path, inputs) -> float:
+    """Return how far PyTorch's float32 result is from its float64 one; 0 if that is unknown."""
+    import torch
+    from models import outputs
+
+    try:
+        module = exported(folder)
+        with torch.no_grad():
+            single = [y.numpy() for y in leaves(outputs(module(*inputs)))]
+            wide = [x.double() if x.is_floating_point() else x for x in inputs]
+            double = [y.numpy() for y in leaves(outputs(module.double()(*wide)))]
+        return relative_error(single, double)
+    except (Exception, SystemExit):
+        return 0.0
+
+
+def blame(folder: Path, inputs, expected: list[np.ndarray], found: str) -> dict:
     """Tell whether a difference from PyTorch is the exporter's or kuiper's own."""
     import torch
     from models import outputs
 
-    found = f"{error:.1e} from PyTorch"
     try:
-        os.chdir(folder)  # the module looks for its weights here
-        spec = importlib.util.spec_from_file_location("exported", folder / "graph_pnnx.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
         with torch.no_grad():
-            theirs = [y.numpy() for y in outputs(module.Model().eval()(x))]
+            theirs = [y.numpy() for y in leaves(outputs(exported(folder)(*inputs)))]
         other = relative_error(theirs, expected)
-    except Exception as error:
-        other, found = np.inf, f"{found}; pnnx's own module fails: {_first_line(error)}"
-    finally:
-        os.chdir(REPOSITORY)
-    if other > TOLERANCE:
-        return {"status": "export differs", "reason": f"{found}; pnnx's own module {other:.1e}"}
-    return {"status": "differs", "reason": f"{found}; pnnx's own module {other:.1e}"}
+        found += f"; pnnx's own module {other:.1e}"
+    except (Exception, SystemExit) as error:
+        other = np.inf
+        found += f"; pnnx's own module fails: {_first_line(error)}"
+    return {"status": "export differs" if other > TOLERANCE else "differs", "reason": found}
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     text = str(error).strip() or "without a word"
     return f"{type(error).__name__}: {text.splitlines()[0][:300]}"
 
 
 def examine_apart(family: str, name: str) -> dict:
     """Examine a network in a process of its own."""
-    command = [sys.executable, __file__, "--family", family, "--examine", name]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        return {"status": "no export", "reason": f"took longer than {SECONDS} s"}
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines:
-        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return {"status": "no export", "reason": f"ended with {done.returncode}: {said[:300]}"}
-    return json.loads(lines[-1])
+    context = multiprocessing.get_context("fork")
+    receiving, sending = context.Pipe(duplex=False)
 
+    def work() -> None:
+        try:
+            sending.send(examine(family, name))
+        except Exception as error:
+            sending.send({"status": "no export", "reason": _first_line(error)})
+
+    child = context.Process(target=work)
+    child.start()
+    sending.close()
+    try:
+        if receiving.poll(SECONDS):
+            return receiving.recv()
+        child.kill()
+        return {"status": "no export", "reason": f"took longer than {SECONDS} s"}
+    except EOFError:
+        child.join()
+        return {"status": "no export", "reason": f"its process ended with {child.exitcode}"}
+    finally:
+        child.join()
+
+
+# -- page --------------------------------------------------------------------------------------
 
 HEAD = """\
 # Models
 
-Whole networks with seeded weights, exported by pnnx and compared with PyTorch: max |a - b| over
-max |b|, at batch 1. This page is written by `benchmarks/zoo.py`; do not edit it.
+Whole networks with seeded weights, exported by pnnx from a batch of 1 and compared with PyTorch on
+other inputs: max |a - b| over max |b|. `benchmarks/zoo.py` writes this page; do not edit it.
 
 - *equal*: at most {tolerance:.0e} apart
 - *differs*: further apart; *refused*: kuiper cannot run the file
-- *export differs*: the Python module that pnnx writes beside the model differs from PyTorch as well
+- *export differs*: the Python module that pnnx writes beside the model differs from PyTorch, too;
+  *no use*: kuiper cannot run the file, and that module cannot either
 - *no export*: pnnx does not convert it; *no test*: seeded weights make it put out nothing of use
+
+*batch {batch}* says whether the same file, exported with one input, gives PyTorch's numbers for
+{batch} at once; *frozen* means that it holds the traced batch where it cannot be told from another
+number (the error names the operator). *ms* is one run at batch 1 on a machine that did other things
+at the same time: it tells a second from a millisecond, no more. [benchmarks.md](benchmarks.md) has
+figures.
 """
 
 
 def page(results: dict) -> str:
     """Return the text of docs/models.md."""
-    parts = [HEAD.format(tolerance=TOLERANCE)]
-    for family, title in (("torchvision", "torchvision"), ("timm", "timm")):
+    parts = [HEAD.format(tolerance=TOLERANCE, batch=BATCH)]
+    findings = json.loads(FINDINGS.read_text()) if FINDINGS.exists() else {}
+    rows = []
+    for family, (title, *_) in FAMILIES.items():
+        found = results.get(family, {})
+        if found:
+            sums = Counter(facts["status"] for facts in found.values())
+            other = Counter(_outcome(facts) for facts in found.values() if facts.get("others"))
+            anchor = re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
+            rows.append(f"| [{title}](#{anchor}) | {len(found)} | {_sums(sums)} | {_sums(other)} |")
+    parts.append(
+        f"| family | networks | at batch 1 | batch {BATCH}, or other sizes |\n"
+        "| --- | --: | --- | --- |\n" + "\n".join(rows) + "\n"
+    )
+    for family, (title, *_) in FAMILIES.items():
         found = results.get(family, {})
         if not found:
             continue
-        sums = Counter(facts["status"] for facts in found.values())
-        line = ", ".join(f"{count} {status}" for status, count in sums.most_common())
-        parts.append(f"## {title}\n\n{len(found)} networks: {line}.\n")
+        parts.append(f"## {title}\n")
+        other = "other shapes" if family == "forms" else f"batch {BATCH}"
         parts.append(
-            "| model | input | operators | types | error | |\n| --- | --- | --: | --: | --: | --- |"
+            f"| model | input | operators | types | error | {other} | ms | |\n"
+            "| --- | --- | --: | --: | --: | --- | --: | --- |"
         )
+        notes = []
         for name, facts in sorted(found.items()):
-            shape = "x".join(map(str, facts.get("shape", ()))) or "-"
-            error = facts.get("error")
-            note = facts["status"]
-            if facts.get("reason"):
-                note += ": " + facts["reason"].replace("|", "\\|")
-            cells = [
-                name,
-                shape,
-                str(facts.get("operators", "-")),
-                str(len(facts.get("types", ())) or "-"),
-                "-" if error is None else f"{error:.1e}",
-                note,
-            ]
-            parts.append("| " + " | ".join(cells) + " |")
+            parts.append(_row(family, name, facts, notes))
         parts.append("")
+        for name, note in notes:
+            parts.append(f"- {name}: {note}")
+        for name, text in findings.get(family, {}).items():
+            parts.append(f"- {name}: {text}")
+        if parts[-1]:
+            parts.append("")
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _sums(counter: Counter) -> str:
+    return ", ".join(f"{count} {what}" for what, count in counter.most_common())
+
+
+def _outcome(facts: dict) -> str:
+    """Return the worst that other shapes met, in a word."""
+    found = [other["status"] for other in facts["others"].values()]
+    for status in ("differs", "refused", "no test"):
+        if status in found:
+            return "frozen" if status == "refused" else status
+    return "equal"
+
+
+def _row(family: str, name: str, facts: dict, notes: list) -> str:
+    shape = ", ".join("x".join(map(str, shape)) for shape in facts.get("shapes", ())) or "-"
+    error = facts.get("error")
+    others = []
+    for label, other in facts.get("others", {}).items():
+        text = _outcome({"others": {label: other}})
+        others.append(f"{label} {text}" if family == "forms" else text)
+        if other.get("reason"):
+            notes.append((name, f"{label}: {other['reason']}"))
+        elif text == "differs":
+            notes.append((name, f"{label}: {other['error']:.1e} from PyTorch"))
+    if facts.get("reason"):
+        notes.append((name, facts["reason"]))
+    cells = [
+        name,
+        shape,
+        str(facts.get("operators", "-")),
+        str(len(facts.get("types", ())) or "-"),
+        "-" if error is None else f"{error:.1e}",
+        ", ".join(others) or "-",
+        f"{facts['ms']:.0f}" if "ms" in facts else "-",
+        facts["status"],
+    ]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def main() -> int:
     """Examine what the command line asks for and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--family", choices=("torchvision", "timm"), default="torchvision")
+    parser.add_argument(
+        "--family", default="torchvision", help=f"some of {', '.join(FAMILIES)}; comma-separated"
+    )
     parser.add_argument("--models", default="", help="names, comma-separated; all by default")
     parser.add_argument("--failed", action="store_true", help="those again that failed")
+    parser.add_argument("--frozen", action="store_true", help="those again that failed at batch 3")
     parser.add_argument("--write", action="store_true", help="only write the page")
     parser.add_argument("--seconds", type=float, default=np.inf, help="start none after this time")
     parser.add_argument("--cache", type=Path, default=default_cache(), help="%(default)s")
-    parser.add_argument("--examine", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.examine:
-        print(json.dumps(examine(options.family, options.examine)))
-        return 0
+    families = split_names(options.family)
+    unknown = [family for family in families if family not in FAMILIES]
+    if unknown:
+        parser.error(f"unknown families: {', '.join(unknown)}; there are {', '.join(FAMILIES)}")
     store = options.cache / "zoo.json"
-    results = json.loads(store.read_text()) if store.exists() else {}
-    found = results.setdefault(options.family, {})
+    options.cache.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    if not options.write:
-        asked = split_names(options.models)
-        for name in asked or names_of(options.family):
-            known = found.get(name)
-            again = options.failed and known and known["status"] != "equal"
-            if time.monotonic() - started > options.seconds or (known and not asked and not again):
+    asked = split_names(options.models)
+    for family in () if options.write else families:
+        known = _load(store).get(family, {})
+        for name in names_of(family):
+            facts = known.get(name)
+            again = facts and (
+                (options.failed and facts["status"] != "equal")
+                or (options.frozen and facts.get("others") and _outcome(facts) != "equal")
+            )
+            if (asked and name not in asked) or (facts and not asked and not again):
                 continue
-            found[name] = facts = examine_apart(options.family, name)
+            if time.monotonic() - started > options.seconds:
+                break
+            facts = examine_apart(family, name)
+            # Another run of this script may have added something meanwhile.
+            results = _load(store)
+            results.setdefault(family, {})[name] = facts
+            temporary = store.with_suffix(f".{os.getpid()}")
+            temporary.write_text(json.dumps(results, indent=1))
+            temporary.replace(store)
             print(
-                f"{name}: {facts['status']} {facts.get('error') or ''} {facts.get('reason', '')}",
+                f"{family} {name}: {facts['status']} {facts.get('error') or ''} "
+                f"{facts.get('reason', '')} {facts.get('others', '')}",
                 flush=True,
             )
-            options.cache.mkdir(parents=True, exist_ok=True)
-            store.write_text(json.dumps(results, indent=1))
-    PAGE.write_text(page(results))
+    PAGE.write_text(page(_load(store)))
     return 0
+
+
+def names_of(family: str) -> list[str]:
+    """Return the names of a family, smallest networks first where that is known."""
+    from models import import_torchvision
+
+    import_torchvision()  # before timm and ultralytics do
+    return FAMILIES[family][1]()
+
+
+def _load(store: Path) -> dict:
+    return json.loads(store.read_text()) if store.exists() else {}
 
 
 if __name__ == "__main__":

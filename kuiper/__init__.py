@@ -6,7 +6,7 @@
 
 The floors of the package, each importing only from those below::
 
-    6  model, __init__         load, Model
+    6  model, _export, __init__  load, Model, from_torch; beside them cli/, report/, vision/
     5  plan, _arena            Graph and input shapes -> Plan
     4  passes/                 Graph -> Graph
     3  ops/                    one record per operator
@@ -18,6 +18,7 @@ The floors of the package, each importing only from those below::
 from __future__ import annotations
 
 from kuiper import errors, ir
+from kuiper._export import from_torch
 from kuiper._threads import get_num_threads, set_num_threads
 from kuiper._version import __version__
 from kuiper.errors import (
@@ -25,6 +26,7 @@ from kuiper.errors import (
     GraphError,
     InputError,
     KuiperError,
+    MissingPackageError,
     ModelFormatError,
     OperatorError,
     ShapeError,
@@ -47,6 +49,7 @@ __all__ = [
     "GraphError",
     "InputError",
     "KuiperError",
+    "MissingPackageError",
     "Model",
     "ModelFormatError",
     "OperatorError",
@@ -56,6 +59,7 @@ __all__ = [
     "UnsupportedOperatorError",
     "__version__",
     "errors",
+    "from_torch",
     "get_num_threads",
     "ir",
     "load",

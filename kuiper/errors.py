@@ -12,6 +12,7 @@ __all__ = [
     "GraphError",
     "InputError",
     "KuiperError",
+    "MissingPackageError",
     "ModelFormatError",
     "OperatorError",
     "ShapeError",
@@ -41,6 +42,10 @@ class ShapeError(OperatorError):
 
 class UnsupportedOperatorError(KuiperError, NotImplementedError):
     """A model holds operators that kuiper has no record for; all are listed."""
+
+
+class MissingPackageError(KuiperError, ImportError):
+    """Something needs a package that kuiper itself does not; the message says which."""
 
 
 class InputError(KuiperError, ValueError):

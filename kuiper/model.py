@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kuiper import _threads
-from kuiper._dtypes import DTYPES
+from kuiper._dtypes import DTYPES, from_numpy
 from kuiper._kernels import _dispatch
 from kuiper._value import TensorSpec, Value
 from kuiper._version import __version__
@@ -273,7 +273,6 @@ class Model:
         self.passes: tuple[PassReport, ...] = ()
         self._only = None if optimize else NEEDED
         self._free = graph.copy()
-        free_batch(self._free)
         restore_outputs(self._free)
         self._input_operands = graph.inputs
         self._input_infos = tuple(_info(operand) for operand in self._input_operands)
@@ -439,6 +438,19 @@ class Model:
         ]
         return self._plan(arrays)
 
+    def planned_graph(self, *shapes: Sequence[int]) -> Graph:
+        """Return the graph as it runs for inputs of the given shapes: after the passes.
+
+        Its operands are annotated with the shapes that they have then.
+        """
+        infos = zip(self._input_infos, shapes, strict=True)
+        specs = [TensorSpec(shape, info.dtype) for info, shape in infos]
+        graph, inputs = self._optimized(specs, ())
+        for operand, spec in infer_specs(graph, inputs).items():
+            if isinstance(spec, TensorSpec):
+                operand.shape, operand.dtype = spec.shape, from_numpy(spec.dtype).name
+        return graph
+
     # -- inside ----------------------------------------------------------------------------
 
     def _plan(self, arrays: Sequence[np.ndarray], keep: tuple[str, ...] = ()) -> Plan:
@@ -456,7 +468,15 @@ class Model:
             return plan
 
     def _compile(self, specs: Sequence[TensorSpec], n_threads: int, keep: tuple[str, ...]) -> Plan:
+        graph, inputs = self._optimized(specs, keep)
+        return make_plan(graph, inputs, n_threads, self._packed)
+
+    def _optimized(
+        self, specs: Sequence[TensorSpec], keep: tuple[str, ...]
+    ) -> tuple[Graph, dict[Operand, TensorSpec]]:
+        """Return the graph after the passes, and what its inputs are."""
         graph = self._free.copy()
+        free_batch(graph, [spec.shape for spec in specs], infer_specs)
         if keep:
             for op in graph.find(type="pnnx.Output"):
                 graph.remove_operator(op)
@@ -464,7 +484,7 @@ class Model:
                 graph.add_operator("pnnx.Output", graph.unique_name(f"trace_{number}"), [name])
         inputs = dict(zip(graph.inputs, specs, strict=True))
         self.passes = optimize(graph, infer_specs(graph, inputs), _evaluate, self._only)
-        return make_plan(graph, inputs, n_threads, self._packed)
+        return graph, inputs
 
     def _arrays(self, inputs) -> list[np.ndarray]:
         """Check the caller's arrays against the inputs of the graph."""

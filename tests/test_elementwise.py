@@ -586,8 +586,11 @@ def passes_of(text, n_inputs, longest=48):
         ("mul(neg(@0),add(neg(@0),1))", ["load neg store load add mul"]),
         (
             "add(add(mul(@0,@1),mul(@2,add(add(add(@0,@2),@3),@4))),@5)",
-            ["load mul store load add add add mul add add"],
+            ["load add add add mul add_product add"],
         ),
+        ("add(mul(@0,@1),mul(@2,@3))", ["load mul add_product"]),
+        ("sub(mul(@0,@1),mul(@2,@3))", ["load mul store load mul sub"]),
+        ("add(add(@0,1),mul(mul(@1,@2),@3))", ["load add store load mul mul add"]),
     ],
 )
 def test_which_instructions_join(text, passes):
@@ -619,6 +622,17 @@ def test_a_link_computes_what_its_function_does(link, name):
                 else:
                     expected = function(link, start, parameters=parameters)
                 assert result.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("name", ISAS)
+@pytest.mark.parametrize("shapes", [((3, 501), (3, 1)), ((501,), ()), ((3, 501), (3, 501))])
+def test_a_product_is_rounded_before_it_is_added(name, shapes):
+    first, second = (np.asarray(noise(shape, 7 + k)) for k, shape in enumerate(shapes))
+    a, b = noise((3, 501), 1), noise((3, 501), 2)
+    for x, z in ((first, second), (second, first)):
+        with isa(name):
+            result = run("add(sub(@0,@1),mul(@2,@3))", a, b, x, z)
+        np.testing.assert_array_equal(result, (a - b) + x * z)
 
 
 def test_long_programs_are_cut_into_passes():

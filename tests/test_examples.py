@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
 import os
 import subprocess
 import sys
@@ -203,18 +202,6 @@ def test_save_to_a_folder_keeps_pictures_of_one_name_apart(run, tmp_path):
     assert twin.read_bytes() == PHOTOS["coffee"].read_bytes()
 
 
-def test_annotate_makes_room_on_small_pictures(classify):
-    guesses = [classify.Guess(0, "first", 0.9), classify.Guess(1, "second", 0.1)]
-    image = np.full((20, 40, 3), 100, np.uint8)
-    picture = classify.annotate(image, guesses)
-    assert picture.shape == (160, 320, 3)
-    assert (image == 100).all()
-    white = (picture > 200).all(axis=2)
-    assert white.any()
-    blue = picture[:, :, 0] > 150
-    assert blue[: white.shape[0] // 4].sum() > 4 * (blue.sum() - blue[: white.shape[0] // 4].sum())
-
-
 # -- errors ------------------------------------------------------------------------------------
 
 
@@ -300,137 +287,12 @@ def test_usage_errors(classify, capsys, arguments, message):
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-# -- preprocessing -----------------------------------------------------------------------------
+# -- batches ---------------------------------------------------------------------------------
 
 
 def one_colour(height: int, width: int) -> np.ndarray:
     """Return a picture of one colour: blue 10, green 20, red 30."""
     return np.full((height, width, 3), (10, 20, 30), np.uint8)
-
-
-IMAGENET_COLOUR = [
-    (30 / 255 - 0.485) / 0.229,
-    (20 / 255 - 0.456) / 0.224,
-    (10 / 255 - 0.406) / 0.225,
-]
-
-
-@pytest.mark.parametrize(
-    ("preset", "expected"),
-    [
-        ("imagenet", IMAGENET_COLOUR),
-        ("course", IMAGENET_COLOUR),
-        ("caffe", [10 - 104, 20 - 117, 30 - 123]),
-        ("tf", [30 / 127.5 - 1, 20 / 127.5 - 1, 10 / 127.5 - 1]),
-    ],
-)
-def test_presets_on_one_colour(classify, preset, expected):
-    how = classify.replace(classify.PRESETS[preset], size=(64, 48))
-    x = classify.preprocess(one_colour(90, 130), how)
-    assert (x.dtype, x.shape, x.flags.c_contiguous) == (np.float32, (3, 64, 48), True)
-    np.testing.assert_allclose(x, np.broadcast_to(np.reshape(expected, (3, 1, 1)), x.shape), 1e-5)
-
-
-def test_sizes_of_the_imagenet_preset_are_those_of_torchvision(classify, monkeypatch):
-    seen = []
-    resize = classify.resize_antialiased
-
-    def spy(image, height, width):
-        seen.append((height, width))
-        return resize(image, height, width)
-
-    monkeypatch.setattr(classify, "resize_antialiased", spy)
-    for shape, size in [((300, 451), 224), ((640, 427), 224), ((512, 512), 224), ((512, 700), 299)]:
-        how = classify.replace(classify.PRESETS["imagenet"], size=(size, size))
-        assert classify.preprocess(one_colour(*shape), how).shape == (3, size, size)
-    # torchvision.transforms.Resize(256), and (342) for 299: int(256 * long side / short side)
-    assert seen == [(256, 384), (383, 256), (256, 256), (342, 467)]
-
-
-def test_cut_is_from_the_centre(classify):
-    image = np.zeros((40, 80, 3), np.uint8)
-    image[10:30, 30:50] = 255
-    how = classify.Preprocessing(mean=(0,), std=(1,), size=(20, 20), resize=40)
-    x = classify.preprocess(image, how)
-    assert (x == 1).all()
-
-
-def test_squeezing_keeps_all_of_the_photo(classify):
-    image = np.zeros((40, 80, 3), np.uint8)
-    image[:, 40:] = 255
-    how = classify.Preprocessing(mean=(0,), std=(1,), size=(20, 20), crop=False)
-    x = classify.preprocess(image, how)
-    assert (x[:, :, :9] == 0).all()
-    assert (x[:, :, 11:] == 1).all()
-
-
-def triangle_resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Antialiased bilinear, pixel by pixel in float64."""
-
-    def taps(length: int, new_length: int, position: int) -> list[float]:
-        step = length / new_length
-        centre = (position + 0.5) * step
-        taps = [max(0.0, 1 - abs(i + 0.5 - centre) / max(step, 1.0)) for i in range(length)]
-        return [tap / math.fsum(taps) for tap in taps]
-
-    result = np.zeros((height, width, 3))
-    for y in range(height):
-        for x in range(width):
-            rows, columns = taps(image.shape[0], height, y), taps(image.shape[1], width, x)
-            for i, row in enumerate(rows):
-                for j, column in enumerate(columns):
-                    result[y, x] += row * column * image[i, j]
-    return result
-
-
-@pytest.mark.parametrize("new_shape", [(7, 5), (13, 17), (20, 9), (3, 30)])
-def test_antialiased_resize(classify, new_shape):
-    image = np.random.default_rng(3).integers(0, 256, (13, 17, 3), dtype=np.uint8)
-    resized = classify.resize_antialiased(image, *new_shape)
-    assert resized.dtype == np.uint8
-    expected = triangle_resize(image, *new_shape)
-    assert expected.std() > 10
-    np.testing.assert_allclose(resized, expected, rtol=0, atol=0.51)  # rounded to whole numbers
-
-
-def test_antialiased_resize_of_a_large_photo(classify):
-    # Smooth content, so that the averaging by whole factors may not be seen in the result.
-    y, x = np.mgrid[:900, :1200] / 100
-    image = np.stack([128 + 100 * np.sin(x + k * y) for k in range(3)], axis=2).astype(np.uint8)
-    large = classify.resize_antialiased(image, 60, 80).astype(int)
-    rows, columns = classify.triangle_weights(900, 60), classify.triangle_weights(1200, 80)
-    direct = np.einsum("ai,ijc,bj->abc", rows, image.astype(np.float32), columns, optimize=True)
-    assert direct.std() > 30
-    assert np.abs(large - direct).max() < 2
-
-
-def test_antialiasing_sees_every_pixel(classify):
-    # A chessboard of single pixels is grey from afar; four taps out of 64 would still see it.
-    image = np.indices((160, 160)).sum(axis=0)[:, :, None] % 2 * np.full(3, 255)
-    grey = classify.resize_antialiased(image.astype(np.uint8), 21, 21)
-    assert np.abs(grey.astype(int) - 127).max() <= 8
-
-
-# -- from scores to guesses ------------------------------------------------------------------
-
-
-def test_softmax_is_for_scores_only(classify):
-    scores = np.array([[1.0, 3.0, 1000.0], [0.0, 0.0, 0.0]], np.float32)
-    np.testing.assert_allclose(classify.probabilities(scores), [[0, 0, 1], [1 / 3] * 3], atol=1e-6)
-    ready = np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]], np.float32)
-    np.testing.assert_array_equal(classify.probabilities(ready), ready)
-    logarithms = np.log(np.array([[0.2, 0.3, 0.5]], np.float32))
-    np.testing.assert_allclose(classify.probabilities(logarithms), [[0.2, 0.3, 0.5]], atol=1e-6)
-
-
-def test_best_guesses_come_in_order_and_ties_by_index(classify):
-    guesses = classify.best_guesses(np.array([0.1, 0.4, 0.1, 0.4]), ["a", "b", "c", "d"], 3)
-    assert [(guess.index, guess.label) for guess in guesses] == [(1, "b"), (3, "d"), (0, "a")]
-
-
-def test_labels_without_a_file(classify):
-    assert classify.load_labels(None, 1000)[967] == "espresso"
-    assert classify.load_labels(None, 2) == ["class 0", "class 1"]
 
 
 def test_batches_hold_one_shape_each(classify):

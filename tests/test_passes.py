@@ -7,7 +7,7 @@ import pytest
 
 from kuiper import passes
 from kuiper._value import TensorSpec
-from kuiper.errors import GraphError
+from kuiper.errors import GraphError, ShapeError
 from kuiper.ir import Graph
 from kuiper.model import Model
 from kuiper.ops._schema import Host
@@ -685,33 +685,191 @@ def test_what_changes_nothing_is_taken_out(line):
 # -- the batch ---------------------------------------------------------------------------------
 
 
+def members_are_independent(
+    lines, shapes, batch, axes=None, inputs=("x",), outputs=("y",)
+) -> Graph:
+    """Check that `batch` members at once give what each gives alone; return the freed graph.
+
+    `axes` are those of the inputs and outputs that hold the batch, the first by default.
+    """
+    axes = axes or (0,) * (len(inputs) + len(outputs))
+    graph = graph_of(text(*lines, inputs=inputs, outputs=outputs))
+    for operand, shape in zip(graph.inputs, shapes, strict=True):
+        operand.shape = shape
+    model = Model(graph)
+    many = [
+        np.concatenate([values(*s, seed=seed) for seed in range(batch)], axis)
+        for s, axis in zip(shapes, axes, strict=False)
+    ]
+    result = model(*many)
+    results = result if isinstance(result, tuple) else (result,)
+    for member in range(batch):
+        one = [np.take(x, [member], axis) for x, axis in zip(many, axes[: len(many)], strict=True)]
+        single = model(*one)
+        singles = single if isinstance(single, tuple) else (single,)
+        for got, want, axis in zip(results, singles, axes[len(many) :], strict=True):
+            part = want.shape[axis]
+            got = np.take(got, range(member * part, (member + 1) * part), axis)
+            assert_outputs([got], [want], 1e-6, f"member {member}")
+    freed = graph.copy()
+    free_batch(freed, [x.shape for x in many], infer_specs)
+    freed.verify()
+    return freed
+
+
 @pytest.mark.parametrize(
-    ("line", "freed"),
+    ("line", "shape", "freed"),
     [
-        ("Tensor.reshape r 1 1 x y shape=(2,90) #x=(2,3,5,6)f32 #y=(2,90)f32", (0, 90)),
-        ("Tensor.view r 1 1 x y shape=(2,15,6) #x=(2,3,5,6)f32 #y=(2,15,6)f32", (0, 15, 6)),
-        # With a -1 another batch has a meaning already: freed, it would get another one.
-        ("Tensor.view r 1 1 x y shape=(2,15,-1) #x=(2,3,5,6)f32 #y=(2,15,6)f32", None),
-        ("Tensor.reshape r 1 1 x y shape=(-1,90) #x=(2,3,5,6)f32 #y=(2,90)f32", None),
-        ("Tensor.reshape r 1 1 x y shape=(6,30) #x=(2,3,5,6)f32 #y=(6,30)f32", None),
-        ("Tensor.reshape r 1 1 x y shape=(2,90) #x=(?,3,5,6)f32 #y=(2,90)f32", None),
-        ("Tensor.reshape r 1 1 x y shape=(2,90)", None),
-        ("Tensor.reshape r 1 1 x y shape=(0,90) #x=(2,3,5,6)f32 #y=(2,90)f32", None),
+        ("Tensor.reshape r 1 1 x y shape=(1,90)", (1, 3, 5, 6), (4, 90)),
+        ("Tensor.view r 1 1 x y shape=(1,15,6)", (1, 3, 5, 6), (4, 15, 6)),
+        ("Tensor.reshape r 1 1 x y shape=(3,30)", (1, 3, 5, 6), (12, 30)),
+        ("Tensor.reshape r 1 1 x y shape=(0,90)", (1, 3, 5, 6), (0, 90)),
+        ("Tensor.reshape r 1 1 x y shape=(-1,90)", (1, 3, 5, 6), (-1, 90)),
+        ("Tensor.expand r 1 1 x y sizes=(1,3,5,6)", (1, 3, 5, 1), (4, 3, 5, 6)),
+        ("Tensor.expand r 1 1 x y sizes=(-1,3,5,6)", (1, 3, 5, 1), (-1, 3, 5, 6)),
     ],
 )
-def test_the_batch_of_a_reshape(line, freed):
-    graph = graph_of(text(line))
-    before = graph.operator("r").params["shape"]
-    free_batch(graph)
-    assert graph.operator("r").params["shape"] == (before if freed is None else freed)
-    model = Model(graph_of(text(line)))
-    np.testing.assert_array_equal(model(X), X.reshape(before if before[0] else (2, 90)))
-    if freed is not None:
-        big = values(7, 3, 5, 6)
-        np.testing.assert_array_equal(model(big), big.reshape(7, *freed[1:]))
-    elif -1 in before:
-        big = values(4, 3, 5, 6)
-        np.testing.assert_array_equal(model(big), big.reshape(before))
+def test_shapes_get_the_batch_of_the_inputs(line, shape, freed):
+    graph = members_are_independent([line], [shape], 4)
+    params = graph.operator("r").params
+    assert params.get("shape", params.get("sizes")) == freed
+
+
+def test_a_batch_that_is_not_one_when_traced():
+    graph = graph_of(text("Tensor.reshape r 1 1 x y shape=(2,90)"))
+    graph.operand("x").shape = (2, 3, 5, 6)
+    big = values(7, 3, 5, 6)
+    np.testing.assert_array_equal(Model(graph)(big), big.reshape(7, 90))
+    np.testing.assert_array_equal(Model(graph)(X), X.reshape(2, 90))
+
+
+@pytest.mark.parametrize("shape", [None, (None, 3, 5, 6), (2, 3, None, 6)])
+def test_nothing_is_freed_where_the_traced_batch_is_unknown(shape):
+    graph = graph_of(text("Tensor.reshape r 1 1 x y shape=(2,90)"))
+    graph.operand("x").shape = shape
+    with pytest.raises(ShapeError, match=r"operator 'r'.*the shape \(2, 90\)"):
+        Model(graph)(values(7, 3, 5, 6))
+
+
+def test_a_reshape_with_an_open_extent_means_what_it_says():
+    graph = graph_of(text("Tensor.view r 1 1 x y shape=(2,15,-1)"))
+    graph.operand("x").shape = (2, 3, 5, 6)
+    big = values(4, 3, 5, 6)
+    np.testing.assert_array_equal(Model(graph)(big), big.reshape(2, 15, 12))
+
+
+def test_a_batch_of_nothing():
+    graph = graph_of(text("Tensor.reshape r 1 1 x y shape=(1,90)"))
+    graph.operand("x").shape = (1, 3, 5, 6)
+    assert Model(graph)(np.zeros((0, 3, 5, 6), np.float32)).shape == (0, 90)
+
+
+def test_windows_and_heads_share_an_axis_with_the_batch():
+    lines = [
+        "Tensor.reshape a 1 1 x a0 shape=(1,2,3,2,3,4)",
+        "Tensor.permute b 1 1 a0 b0 dims=(0,1,3,2,4,5)",
+        "Tensor.reshape c 1 1 b0 c0 shape=(4,9,4)",
+        linear("q", "c0", "q0", 4, 12),
+        "torch.chunk s 1 3 q0 u v w chunks=3 dim=-1",
+        "Tensor.reshape d 1 1 u d0 shape=(4,9,2,2)",
+        "Tensor.permute e 1 1 d0 e0 dims=(0,2,1,3)",
+        "Tensor.reshape f 1 1 e0 f0 shape=(8,9,2)",
+        "Tensor.reshape g 1 1 v g0 shape=(4,9,2,2)",
+        "Tensor.permute h 1 1 g0 h0 dims=(0,2,3,1)",
+        "Tensor.reshape i 1 1 h0 i0 shape=(8,2,9)",
+        "torch.bmm j 2 1 f0 i0 j0 $input=f0 $mat2=i0",
+        "pnnx.Attribute m 0 1 m0 @data=(8,9,9)f32",
+        "pnnx.Expression k 2 1 j0 m0 k0 expr=add(@0,@1)",
+        "F.softmax l 1 1 k0 y dim=-1",
+    ]
+    graph = members_are_independent(lines, [(1, 6, 6, 4)], 3)
+    shapes = {name: graph.operator(name).params["shape"] for name in "acdfgi"}
+    assert shapes == {
+        "a": (3, 2, 3, 2, 3, 4),
+        "c": (12, 9, 4),
+        "d": (12, 9, 2, 2),
+        "f": (24, 9, 2),
+        "g": (12, 9, 2, 2),
+        "i": (24, 2, 9),
+    }
+    # The mask has one entry per window and head, so it is there once per member.
+    assert graph.operator("k").inputs[1].producer.params == {"sizes": (3, 1, 1)}
+
+
+def test_a_token_in_front_is_there_once_per_member():
+    lines = [
+        "pnnx.Attribute t 0 1 t0 @data=(1,1,6)f32",
+        "pnnx.Attribute p 0 1 p0 @data=(1,6,6)f32",
+        "torch.cat c 2 1 t0 x c0 dim=1",
+        "pnnx.Expression e 2 1 c0 p0 y expr=add(@0,@1)",
+    ]
+    graph = members_are_independent(lines, [(1, 5, 6)], 3)
+    assert graph.operator("c").inputs[0].producer.type == "Tensor.expand"
+    assert graph.operator("e").inputs[1].name == "p0", "positions are added by broadcasting"
+
+
+GRU = (
+    "nn.GRU g 1 1 {} y batch_first={} bias=True bidirectional=False hidden_size=5 input_size=6 "
+    "num_layers=1 @bias_hh_l0=(15)f32 @bias_ih_l0=(15)f32 @weight_hh_l0=(15,5)f32 "
+    "@weight_ih_l0=(15,6)f32"
+)
+
+
+def test_a_guess_is_taken_back_where_members_would_meet():
+    # (1,6) to (1,1,6): were the batch first, the network would take it for time.
+    lines = ["Tensor.reshape r 1 1 x r0 shape=(1,1,6)", GRU.format("r0", False)]
+    graph = members_are_independent(lines, [(1, 6)], 3, axes=(0, 1))
+    assert graph.operator("r").params["shape"] == (1, 3, 6)
+    lines = ["Tensor.reshape r 1 1 x r0 shape=(1,1,6)", GRU.format("r0", True)]
+    graph = members_are_independent(lines, [(1, 6)], 3)
+    assert graph.operator("r").params["shape"] == (3, 1, 6)
+
+
+def test_a_guess_is_taken_back_over_others():
+    lines = [
+        "Tensor.reshape r 1 1 x r0 shape=(1,1,6)",
+        "F.relu a 1 1 r0 a0",
+        "Tensor.reshape s 1 1 a0 s0 shape=(1,1,2,3)",
+        "Tensor.permute p 1 1 s0 p0 dims=(1,0,3,2)",
+        "Tensor.reshape t 1 1 p0 t0 shape=(1,1,6)",
+        GRU.format("t0", True),
+    ]
+    graph = members_are_independent(lines, [(1, 6)], 3)
+    assert graph.operator("t").params["shape"] == (3, 1, 6)
+
+
+def test_states_of_a_network_have_the_batch_second():
+    lines = [
+        GRU.format("x", True).replace("g 1 1 x y", "g 2 2 x h y z"),
+    ]
+    members_are_independent(lines, [(1, 4, 6), (1, 1, 5)], 3, (0, 1, 0, 1), ("x", "h"), ("y", "z"))
+
+
+@pytest.mark.parametrize(
+    "mixing",
+    [
+        "torch.cumsum m 1 1 x m0 dim=0",
+        "torch.mean m 1 1 x m0 dim=(0,1) keepdim=True",
+        "F.softmax m 1 1 x m0 dim=0",
+        "Tensor.slice m 1 1 x m0 dim=0 end=1 start=0 step=1",
+        "torch.flip m 1 1 x m0 dims=(0)",
+        "tests.Unknown m 1 1 x m0",
+    ],
+)
+def test_what_members_have_in_common_stays_frozen(mixing):
+    with user_operator("tests.Unknown", lambda x: x[::-1].copy()):
+        lines = [mixing, "Tensor.reshape r 1 1 m0 y shape=(1,1,6)"]
+        graph = graph_of(text(*lines))
+        graph.operand("x").shape = (1, 6)
+        free_batch(graph, [(3, 6)], infer_specs)
+        assert graph.operator("r").params["shape"] == (1, 1, 6)
+
+
+def test_behind_the_unknown_only_the_first_axis_is_freed():
+    with user_operator("tests.Unknown", lambda x: x * 2):
+        lines = ["tests.Unknown m 1 1 x m0", "Tensor.reshape r 1 1 m0 y shape=(1,90)"]
+        graph = members_are_independent(lines, [(1, 3, 5, 6)], 4)
+        assert graph.operator("r").params["shape"] == (0, 90)
 
 
 # -- all of them -------------------------------------------------------------------------------

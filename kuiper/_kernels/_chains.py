@@ -46,11 +46,14 @@ class Link(NamedTuple):
     operand : Argument or None
         What enters from the side, or where the value is kept.
     parameters : tuple of float
+    factor : Argument or None
+        What `operand` is multiplied with before ``add_product`` adds it.
     """
 
     name: str
     operand: object
     parameters: tuple[float, ...] = ()
+    factor: object = None
 
 
 class Pass(NamedTuple):
@@ -131,14 +134,28 @@ def _chains(
             inside.add(arguments[place].value)
             del chains[arguments[place].value]
         other = arguments[1 - place] if len(arguments) == 2 else None
-        chain.append(Link(name if place == 0 else LINKS[name], other, parameters))
+        side = chains.get(other.value, ()) if other is not None and other.kind == "register" else ()
+        if (
+            name == "add"
+            and place is not None
+            and [link.name for link in side] == ["load", "mul"]
+            and uses[other.value] == 1
+            and varies[other.value] == varies[number]
+        ):
+            # A product that nothing else reads needs no place in memory.
+            chain.append(Link("add_product", side[0].operand, (), side[1].operand))
+            inside.add(other.value)
+            del chains[other.value]
+        else:
+            chain.append(Link(name if place == 0 else LINKS[name], other, parameters))
         chains[number] = chain
     return chains, inside
 
 
 def reads_of(one: Pass, instructions: Sequence) -> set[int]:
     """Return the instructions whose results a pass reads, or stores on its way."""
-    operands = [link.operand for link in one.links] or instructions[one.number].arguments
+    operands = [o for link in one.links for o in (link.operand, link.factor)]
+    operands = operands or instructions[one.number].arguments
     return {o.value for o in operands if o is not None and o.kind == "register"}
 
 

@@ -3,16 +3,6 @@
 # A tail shorter than a vector goes through the same function as everything else, so that a value
 # does not depend on where in a tensor it stands, nor on how the work was split.
 
-cdef extern from *:
-    """
-    #if defined(__GNUC__)
-    #define kp_prefetch(p) __builtin_prefetch(p)
-    #else
-    #define kp_prefetch(p) ((void)(p))
-    #endif
-    """
-    void prefetch "kp_prefetch"(const void*) noexcept nogil
-
 from kuiper._kernels cimport elementwise as fn
 from kuiper._kernels._table cimport MAX_LINKS, chain_t, link_t, rows_t
 
@@ -124,7 +114,7 @@ cdef inline vf32 vdiv_into(vf32 r, vf32 x) noexcept nogil:
 
 
 cdef inline void link_x(
-    vector_2 f, int n_vectors, vf32* r, bint moves, const float* x, Py_ssize_t n, Py_ssize_t ahead
+    vector_2 f, int n_vectors, vf32* r, bint moves, const float* x, Py_ssize_t n
 ) noexcept nogil:
     """r = f(r, x) for vectors of which the last holds n values."""
     cdef vf32 same
@@ -138,11 +128,21 @@ cdef inline void link_x(
     else:
         for v in range(n_vectors):
             r[v] = f(r[v], load(x + v * LANES))
-        if n_vectors == GROUP and ahead != 0:
-            v = 0
-            while v < GROUP * LANES:
-                prefetch(x + ahead + v)
-                v += 16
+
+
+cdef inline void link_product(
+    int n_vectors, vf32* r, bint x_moves, const float* x, bint z_moves, const float* z, Py_ssize_t n
+) noexcept nogil:
+    """r = r + x * z for vectors of which the last holds n values."""
+    cdef vf32 vx = splat(x[0]), vz = splat(z[0])
+    cdef bint is_part = n_vectors == 1 and n < LANES
+    cdef int v
+    for v in range(n_vectors):
+        if x_moves:
+            vx = load_n(x, n) if is_part else load(x + v * LANES)
+        if z_moves:
+            vz = load_n(z, n) if is_part else load(z + v * LANES)
+        r[v] = r[v] + rounded(vx * vz)
 
 
 cdef inline void link_store(int n_vectors, const vf32* r, float* x, Py_ssize_t n) noexcept nogil:
@@ -170,43 +170,45 @@ cdef inline void link_3(
 
 
 cdef inline void run_links(
-    int m, const chain_t* chain, float* const* x, Py_ssize_t j, Py_ssize_t n, float* y
+    int m, const chain_t* chain, float* const* x, const float* const* z, Py_ssize_t j,
+    Py_ssize_t n, float* y,
 ) noexcept nogil:
     """Run a chain over m vectors from column j on, the last of which holds n values."""
     cdef vf32[GROUP] r
     cdef const link_t* link
     cdef float* operand
     cdef bint moves
-    cdef Py_ssize_t ahead
     cdef int i, v, code
     for v in range(m):
         r[v] = splat(0.0)
     for i in range(chain.n_links):
         link = &chain.links[i]
-        code, moves, ahead = link.code, link.moves, link.ahead
+        code, moves = link.code, link.moves
         operand = x[i] + (j if moves else 0)
         if code == <int> fn.LINK_LOAD:
-            link_x(vload, m, r, moves, operand, n, ahead)
+            link_x(vload, m, r, moves, operand, n)
         elif code == <int> fn.LINK_STORE:
             link_store(m, r, operand, n)
         elif code == <int> fn.LINK_ADD:
-            link_x(vadd, m, r, moves, operand, n, ahead)
+            link_x(vadd, m, r, moves, operand, n)
+        elif code == <int> fn.LINK_ADD_PRODUCT:
+            link_product(m, r, moves, operand, link.z_moves, z[i] + (j if link.z_moves else 0), n)
         elif code == <int> fn.LINK_SUB:
-            link_x(vsub, m, r, moves, operand, n, ahead)
+            link_x(vsub, m, r, moves, operand, n)
         elif code == <int> fn.LINK_SUB_FROM:
-            link_x(vsub_from, m, r, moves, operand, n, ahead)
+            link_x(vsub_from, m, r, moves, operand, n)
         elif code == <int> fn.LINK_MUL:
-            link_x(vmul, m, r, moves, operand, n, ahead)
+            link_x(vmul, m, r, moves, operand, n)
         elif code == <int> fn.LINK_DIV:
-            link_x(vdiv, m, r, moves, operand, n, ahead)
+            link_x(vdiv, m, r, moves, operand, n)
         elif code == <int> fn.LINK_DIV_INTO:
-            link_x(vdiv_into, m, r, moves, operand, n, ahead)
+            link_x(vdiv_into, m, r, moves, operand, n)
         elif code == <int> fn.LINK_MAX:
-            link_x(vmaximum, m, r, moves, operand, n, ahead)
+            link_x(vmaximum, m, r, moves, operand, n)
         elif code == <int> fn.LINK_MIN:
-            link_x(vminimum, m, r, moves, operand, n, ahead)
+            link_x(vminimum, m, r, moves, operand, n)
         elif code == <int> fn.LINK_PRELU:
-            link_x(vprelu, m, r, moves, operand, n, ahead)
+            link_x(vprelu, m, r, moves, operand, n)
         elif code == <int> fn.LINK_NEG:
             link_1(vneg, m, r)
         elif code == <int> fn.LINK_ABS:
@@ -235,27 +237,29 @@ cdef inline void run_links(
 cdef void f32_chain(const chain_t* chain) noexcept nogil:
     """y[i, j] = the chain over row i and column j of its operands."""
     cdef (float*)[MAX_LINKS] x
+    cdef (const float*)[MAX_LINKS] z
     cdef float* y = chain.y
     cdef Py_ssize_t i, j, columns = chain.n_columns
     cdef int k
     for k in range(chain.n_links):
-        x[k] = chain.links[k].x
+        x[k], z[k] = chain.links[k].x, chain.links[k].z
     for i in range(chain.n_rows):
         j = 0
         while j + GROUP * LANES <= columns:
-            run_links(GROUP, chain, x, j, LANES, y)
+            run_links(GROUP, chain, x, z, j, LANES, y)
             j += GROUP * LANES
         if j + GROUP // 2 * LANES <= columns:
-            run_links(GROUP // 2, chain, x, j, LANES, y)
+            run_links(GROUP // 2, chain, x, z, j, LANES, y)
             j += GROUP // 2 * LANES
         if j + GROUP // 4 * LANES <= columns:
-            run_links(GROUP // 4, chain, x, j, LANES, y)
+            run_links(GROUP // 4, chain, x, z, j, LANES, y)
             j += GROUP // 4 * LANES
         while j < columns:
-            run_links(1, chain, x, j, least(LANES, columns - j), y)
+            run_links(1, chain, x, z, j, least(LANES, columns - j), y)
             j += LANES
         for k in range(chain.n_links):
             x[k] += chain.links[k].row
+            z[k] += chain.links[k].z_row
         y += chain.y_row
 
 

@@ -127,7 +127,7 @@ cdef inline bint slide(
     """Do what overlapping windows of common widths share once; tell whether these are such."""
     if channels < LANES or n_rows < 1 or count < 1:
         return False
-    # A single maximum needs no columns.  A mean does: its sums must not depend on where work is cut.
+    # A single maximum needs no columns.  A mean does: its sums may not depend on how work is cut.
     if is_max and count == 1:
         return False
     if n_columns == 3 and x_step == 2 * column:

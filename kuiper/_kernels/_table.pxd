@@ -143,7 +143,9 @@ ctypedef struct link_t:
     bint moves             # whether the operand moves along the row
     float* x               # written by a link that stores
     Py_ssize_t row         # stride of the operand
-    Py_ssize_t ahead       # how far ahead to ask for it, in elements; 0 = not at all
+    bint z_moves           # the same for the second operand, where there is one
+    const float* z
+    Py_ssize_t z_row
     float p0
     float p1
 

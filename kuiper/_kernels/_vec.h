@@ -195,4 +195,19 @@ static inline float kp_reduce_max(kp_vf32 v) {
     return best;
 }
 
+/* A product that is to be rounded before it is added to something: compilers fuse the two otherwise,
+ * in some variants only. */
+static inline kp_vf32 kp_rounded(kp_vf32 v) {
+#if defined(__AVX512F__)
+    __asm__("" : "+v"(v));
+#elif defined(__SSE2__) && defined(__GNUC__)
+    __asm__("" : "+x"(v));
+#elif defined(__aarch64__) && defined(__GNUC__)
+    __asm__("" : "+w"(v));
+#elif defined(__GNUC__)
+    __asm__("" : "+m"(v));
+#endif
+    return v;
+}
+
 #endif

@@ -22,6 +22,7 @@ cdef extern from "_vec.h" nogil:
     vf32 vmax "kp_max"(vf32, vf32) noexcept                     # the second where either is NaN
     vf32 vmin "kp_min"(vf32, vf32) noexcept
     vf32 vsqrt "kp_sqrt"(vf32) noexcept
+    vf32 rounded "kp_rounded"(vf32) noexcept
     vf32 vfloor "kp_floor"(vf32) noexcept
     vf32 vceil "kp_ceil"(vf32) noexcept
     vf32 vtrunc "kp_trunc"(vf32) noexcept

@@ -60,6 +60,7 @@ cdef enum Link:
     LINK_LOAD            # x
     LINK_STORE           # r, which goes to x
     LINK_ADD             # r + x
+    LINK_ADD_PRODUCT     # r + x * z, rounded twice
     LINK_SUB             # r - x
     LINK_SUB_FROM        # x - r
     LINK_MUL             # r * x

@@ -14,6 +14,8 @@ sigmoid costs nothing.  Where rows are short, such values are repeated to the si
 that the loops over tensors of full size stay long.
 """
 
+from cpython.buffer cimport PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
+from cython.parallel cimport prange
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
 
@@ -30,11 +32,10 @@ cdef enum:
     MAX_INPUTS = 64
     MAX_AXES = 16          # loops left after merging
     SCRATCH_FLOATS = 8192  # temporaries of one share: 32 KB
-    MAX_CHUNK = 2048       # elements; large enough to hide the cost of a call
+    MAX_CHUNK = 8192       # elements; the longer, the better memory is read ahead
     MIN_CHUNK = 64
     SHORT_ROW = 32         # columns; shorter rows are laid side by side before anything else
     NARROW_ROW = 512       # columns; up to here, what does not vary along the rows is repeated
-    AHEAD = 640            # elements; how far ahead a chain asks for its inputs
     SHARE_COST = 16384     # additions that are worth another thread
 
 # Along what a value varies within a chunk.
@@ -61,6 +62,7 @@ cdef struct operation_t:
     float p0
     float p1
     argument_t x
+    argument_t z
 
 # What runs over a chunk: a function of one value or of two, or a chain.
 cdef struct step_t:
@@ -280,8 +282,11 @@ cdef void run_step(
             chain.links[i].p0, chain.links[i].p1 = step.operations[i].p0, step.operations[i].p1
             chain.links[i].x, chain.links[i].row = <float*> a.data, a.row
             chain.links[i].moves = a.column != 0
-            chain.links[i].ahead = AHEAD if step.operations[i].x.source == INPUT else 0
             is_flat &= is_one_run(a, columns)
+            b = view_of(p, &step.operations[i].z, views, scratch, chunk_columns, turned)
+            chain.links[i].z, chain.links[i].z_row = b.data, b.row
+            chain.links[i].z_moves = b.column != 0
+            is_flat &= is_one_run(b, columns)
         chain.n_rows, chain.n_columns = rows, columns
         if is_flat:
             chain.n_rows, chain.n_columns = 1, rows * columns
@@ -351,6 +356,7 @@ cdef dict _LINK_CODES = {
     "load": LINK_LOAD,
     "store": LINK_STORE,
     "add": LINK_ADD,
+    "add_product": LINK_ADD_PRODUCT,
     "sub": LINK_SUB,
     "sub_from": LINK_SUB_FROM,
     "mul": LINK_MUL,
@@ -585,10 +591,12 @@ cdef class ElementwiseStep(Step):
 
     cdef _fill_chain(self, step_t* step, chain, blocks, varies):
         cdef operation_t* operation = step.operations
-        for name, operand, parameters in chain:
+        nothing = ("constant", 0.0)
+        for name, operand, parameters, factor in chain:
             operation.code = _LINK_CODES[name]
             operation.p0, operation.p1 = (*parameters, 0.0, 0.0)[:2]
-            self._fill_argument(&operation.x, operand or ("constant", 0.0), blocks, varies)
+            self._fill_argument(&operation.x, operand or nothing, blocks, varies)
+            self._fill_argument(&operation.z, factor or nothing, blocks, varies)
             operation += 1
 
     cdef _fill_argument(self, argument_t* argument, source, blocks, varies):
@@ -729,8 +737,21 @@ cdef class PreparedProgram:
             for source in self.sources
         ]
 
-    def run(self, operands, out, Py_ssize_t n_parts=1):
+    @property
+    def max_parts(self):
+        """How many shares are worth a thread each."""
+        return self.step.max_parts
+
+    def run(self, operands, out, Py_ssize_t n_parts=1, int n_threads=1):
         """Run on arrays that have the shapes and strides of those it was prepared for.
+
+        Parameters
+        ----------
+        operands : sequence
+        out : numpy.ndarray
+        n_parts : int, default 1
+            Into how many shares the work is cut; the result does not depend on it.
+        n_threads : int, default 1
 
         Returns
         -------
@@ -738,16 +759,30 @@ cdef class PreparedProgram:
             `out`.
         """
         cdef (char*)[MAX_INPUTS + 1] slots
-        cdef Py_ssize_t part
+        cdef char** all_slots = slots
+        cdef Py_ssize_t part, i
         cdef ElementwiseStep step = self.step
-        arrays = [*self._arrays(operands), out]
-        for i, array in enumerate(arrays):
-            slots[i] = <char*> <uintptr_t> array.ctypes.data
-        n_parts = min(n_parts, max(step.p.n_chunks, 1))
-        with nogil:
-            for part in range(n_parts):
-                step.run(step.params, slots, part, n_parts)
+        arrays = self._arrays(operands)
+        for i in range(len(arrays)):
+            slots[i] = address_of(arrays[i])
+        slots[len(arrays)] = address_of(out)
+        if n_parts <= 1:
+            with nogil:
+                step.run(step.params, all_slots, 0, 1)
+            return out
+        for part in prange(n_parts, nogil=True, num_threads=n_threads, schedule="static"):
+            step.run(step.params, all_slots, part, n_parts)
         return out
+
+
+cdef char* address_of(array) except? NULL:
+    """Return where an array starts; much faster than to ask numpy's attributes."""
+    cdef Py_buffer view
+    cdef char* address
+    PyObject_GetBuffer(array, &view, PyBUF_STRIDES)
+    address = <char*> view.buf
+    PyBuffer_Release(&view)
+    return address
 
 
 def compute(program, operands, out=None, Py_ssize_t n_parts=1):

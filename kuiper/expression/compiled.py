@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kuiper._kernels import elementwise
+from kuiper._threads import get_num_threads
 from kuiper.errors import ExpressionError
 from kuiper.expression._syntax import ExpressionParser
 from kuiper.expression.evaluation import evaluate
@@ -90,7 +91,8 @@ class CompiledExpression:
         if prepared is None:
             prepared = elementwise.PreparedProgram(program, operands, out)
             self._keep(self._prepared, key, prepared)
-        return prepared.run(operands, out)
+        n_threads = min(get_num_threads(), prepared.max_parts)
+        return prepared.run(operands, out, n_threads, n_threads)
 
     @staticmethod
     def _keep(cache: dict, key, value) -> None:
@@ -124,8 +126,10 @@ def _can_take(out: np.ndarray, program: ElementwiseProgram, arrays: Sequence[np.
 
 def _overlaps(out: np.ndarray, array: np.ndarray) -> bool:
     """Tell whether writing `out` could change what is still to be read of `array`."""
+    if out is array or not np.may_share_memory(out, array):
+        return False
     same_place = out.ctypes.data == array.ctypes.data and out.strides == array.strides
-    return not (same_place and out.shape == array.shape) and np.may_share_memory(out, array)
+    return not (same_place and out.shape == array.shape)
 
 
 def _stored(result, out: np.ndarray | None):

@@ -7,8 +7,8 @@
     split_*        one operator that kernels have no word for becomes several
     fold_*         constants are computed now
     fuse_*         a step over memory disappears into its neighbour
-    free_*         what the export froze becomes variable again; runs once, when a model is loaded
-    restore_*      what the export left out comes back; runs once, too
+    free_*         what the export froze becomes what the inputs have; runs first, without `specs`
+    restore_*      what the export left out comes back; runs once, when a model is loaded
 
 A pass is a function ``f(graph, specs)``: it changes the graph in place and keeps `specs`, the
 shapes and dtypes of all operands for the sizes at hand, up to date for operands that it adds.

@@ -1,40 +1,296 @@
-"""Reshapes that froze the batch at export copy it instead, so the model takes any batch.
+"""Make a model that was exported with one batch run with another.
 
-With a single ``inputshape`` pnnx writes every target of a reshape as the traced numbers, the batch
-included. Where the numbers behind the first have the same product before and after, the first axis
-is carried over unchanged, whatever it is::
+With a single ``inputshape`` pnnx writes every target of a reshape or expand as the traced numbers,
+the batch among them, and drops an expand that did nothing then::
 
-    Tensor.reshape r 1 1 x y shape=(1,1280) #x=(1,1280,1,1)f32   ->   shape=(0,1280)
+    Tensor.reshape  r 1 1 x y shape=(1,64,8,7,8,7)    #x=(1,64,56,56)f32
+    torch.cat       c 2 1 token x y dim=1             #token=(1,1,768)f32 #x=(1,196,768)f32
 
-(A zero copies the extent of the input.)  A reshape that mixes the batch with other axes stays as
-it is.
+For a batch of 8 this pass follows the batch from the inputs through the graph (the rules are in
+`_batch_rules`), and writes its extent where it arrives::
+
+    Tensor.reshape  r 1 1 x y shape=(8,64,8,7,8,7)
+    Tensor.expand   e 1 1 token token_0 sizes=(8,-1,-1)
+    torch.cat       c 2 1 token_0 x y dim=1
+
+Numbers alone do not always tell where a reshape leaves the batch: ``(1,768)`` to ``(1,1,768)`` may
+put it first or second.  The pass tries the likely place and goes on; where that makes members of
+the batch meet, in a softmax over them or a recurrent layer that takes them for time, it tries the
+next.  What holds together to the end is right, because every operator then is the same function for
+each member.  What does not is left as it is, so that planning refuses it and names the operator.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from kuiper.ir import Graph, Operator
+from kuiper._dtypes import DTYPES
+from kuiper._value import TensorSpec
+from kuiper.errors import KuiperError
+from kuiper.ir import Graph, Operand, Operator
+from kuiper.ops import find_record
+from kuiper.ops._schema import Host, attribute_spec, resolve
+from kuiper.passes._batch_rules import (
+    RESHAPES,
+    Call,
+    Lost,
+    Mixed,
+    Place,
+    reshaped_places,
+    rule_for,
+)
 
 __all__ = ["free_batch"]
 
-RESHAPES = ("Tensor.reshape", "Tensor.view")
+Infer = Callable[[Graph, dict[Operand, TensorSpec]], dict[Operand, Any]]
+
+# After so many wrong guesses the rest stays as it is.
+PATIENCE = 400
 
 
-def free_batch(graph: Graph) -> None:
-    """Free the leading extent of every reshape that provably keeps it; needs annotations only."""
-    for op in graph:
-        if op.type in RESHAPES and _keeps_first_axis(op):
-            op.params = {**op.params, "shape": (0, *op.params["shape"][1:])}
+def free_batch(graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Infer) -> None:
+    """Write the batch of `shapes` wherever the graph provably holds the traced one.
+
+    Parameters
+    ----------
+    graph : Graph
+        Changed in place, if the shapes differ from the traced ones in their batch.
+    shapes : sequence of tuple of int
+        Of the inputs of a run.
+    infer : callable
+        :func:`kuiper.plan.infer_specs`.
+    """
+    starts, pair = _batch_axes(graph, shapes)
+    if pair is None:
+        return
+    traced, batch = pair
+    try:
+        specs = infer(graph, {o: TensorSpec(o.shape, _dtype(o)) for o in graph.inputs})
+    except KuiperError:
+        return  # the annotations are not what was traced
+    search = _Search(graph, specs, starts, traced)
+    search.run()
+    search.apply(batch)
 
 
-def _keeps_first_axis(op: Operator) -> bool:
-    target = op.params.get("shape")
-    before, after = op.inputs[0].shape, op.outputs[0].shape
-    if not isinstance(target, tuple) or not before or not after or len(target) != len(after):
-        return False
-    if None in before or None in after or 0 in before or target[0] < 1:
-        return False
-    if -1 in target:
-        return False  # takes any batch as it is, and means what it says
-    return target[0] == before[0] == after[0] and math.prod(before[1:]) == math.prod(after[1:])
+def _dtype(operand: Operand):
+    return DTYPES["f32" if operand.dtype is None else operand.dtype].value
+
+
+def _batch_axes(graph: Graph, shapes) -> tuple[dict[Operand, Place], tuple[int, int] | None]:
+    """Return the axis of each input that holds the batch, and (traced, wanted) extents."""
+    starts: dict[Operand, Place] = {}
+    pair = None
+    for operand, shape in zip(graph.inputs, shapes, strict=True):
+        traced = operand.shape
+        if traced is None or None in traced or len(traced) != len(shape):
+            return {}, None
+        changed = [d for d, (was, now) in enumerate(zip(traced, shape, strict=True)) if was != now]
+        if not changed:
+            continue
+        # Usually the first; the states of a recurrent layer have it second.
+        axes = [d for d in changed if pair in (None, (traced[d], shape[d]))]
+        if not axes or not traced[axes[0]]:
+            return {}, None
+        starts[operand] = Place(axes[0])
+        pair = traced[axes[0]], shape[axes[0]]
+    return starts, pair
+
+
+class _Search:
+    """Follows the batch through a graph, guessing where a shape leaves a choice.
+
+    `places` holds for each operand a Place, None (the same for all members) or Lost.  `origins`
+    holds the guesses on which that rests, so that a contradiction leads back to one of them.
+    """
+
+    def __init__(self, graph: Graph, specs, starts: dict[Operand, Place], traced: int):
+        self.graph, self.traced, self.starts = graph, traced, starts
+        self.order = graph.topological_order()
+        self.position = {op: number for number, op in enumerate(self.order)}
+        # Copies, so that each object stands for one operand.
+        self.specs = {
+            operand: TensorSpec(spec.shape, spec.dtype, spec.constant)
+            if isinstance(spec, TensorSpec)
+            else spec
+            for operand, spec in specs.items()
+        }
+        self.attributes = {
+            op: {key: attribute_spec(a) for key, a in op.attributes.items()} for op in self.order
+        }
+        self.places: dict[Operand, Any] = {}
+        self.origins: dict[Operand, frozenset[Operator]] = {}
+        self.calls: dict[Operator, Call] = {}
+        self.choices: dict[Operator, int] = {}
+        self.blamed: dict[Operator, set[Operator]] = {}
+        self.frozen: set[Operator] = set()
+        # Reshapes of which no more is known than that the first axis can only stay what it is.
+        self.copied: set[Operator] = set()
+
+    def run(self) -> None:
+        """Find places that agree with each other."""
+        start, conflicts, first = 0, 0, None
+        while start < len(self.order):
+            op = self.order[start]
+            culprits = self.visit(op)
+            if culprits is None:
+                start += 1
+                continue
+            conflicts += 1
+            first = first or max(culprits, key=self.position.get)
+            start, solved = self.back_to(culprits)
+            if not solved or conflicts > PATIENCE:
+                # No choice helps: the guess that met it first is none, its shape stays.
+                self.frozen.add(first)
+                self.choices.clear()
+                self.blamed.clear()
+                start, conflicts, first = 0, 0, None
+
+    def back_to(self, culprits: set[Operator]) -> tuple[int, bool]:
+        """Take the next choice of the latest guess that is to blame; say where to go on."""
+        culprits = set(culprits)
+        while culprits:
+            latest = max(culprits, key=self.position.get)
+            culprits.discard(latest)
+            self.blamed.setdefault(latest, set()).update(culprits)
+            for op in [o for o in self.choices if self.position[o] > self.position[latest]]:
+                self.choices.pop(op)
+                self.blamed.pop(op, None)
+            self.choices[latest] = self.choices.get(latest, 0) + 1
+            if self.choices[latest] < len(self.candidates(latest)):
+                return self.position[latest], True
+            self.choices.pop(latest)
+            culprits |= self.blamed.pop(latest) | self.origins.get(latest.inputs[0], frozenset())
+        return 0, False
+
+    def visit(self, op: Operator) -> set[Operator] | None:
+        """Find the places of an operator's outputs; return the guesses that cannot be, if so."""
+        self.calls.pop(op, None)
+        self.copied.discard(op)
+        if op.type == "pnnx.Input":
+            self.places[op.outputs[0]] = self.starts.get(op.outputs[0])
+            return None
+        if op.type == "pnnx.Output":
+            return None
+        known = [self.places.get(operand) for operand in op.inputs]
+        origins = frozenset().union(*(self.origins.get(o, frozenset()) for o in op.inputs))
+        if all(place is None for place in known):
+            return self.settle(op, [None] * len(op.outputs), frozenset())
+        if any(place is Lost for place in known):
+            if op.type in RESHAPES and self.keeps_first(op) and -1 not in self.call(op).a.shape:
+                self.copied.add(op)
+            return self.settle(op, [Lost] * len(op.outputs), frozenset())
+        if op.type in RESHAPES:
+            return self.visit_reshape(op, origins)
+        rule = rule_for(op.type)
+        try:
+            if rule is None:
+                raise Mixed
+            call = self.call(op)
+            found = rule(call)
+        except Mixed:
+            if origins:
+                return set(origins)
+            return self.settle(op, [Lost] * len(op.outputs), frozenset())
+        self.calls[op] = call
+        found = found if isinstance(found, list) else [found] * len(op.outputs)
+        return self.settle(op, found[: len(op.outputs)], origins)
+
+    def settle(self, op: Operator, found: list, origins: frozenset[Operator]) -> None:
+        for operand, place in zip(op.outputs, found, strict=True):
+            self.places[operand] = place
+            self.origins[operand] = origins if isinstance(place, Place) else frozenset()
+
+    def call(self, op: Operator) -> Call:
+        a = resolve(op, find_record(op.type).arguments, self.specs, self.attributes[op])
+        places = {
+            id(self.specs[o]): self.places[o]
+            for o in op.inputs
+            if isinstance(self.places.get(o), Place)
+        }
+        inputs, outputs = ([self.specs[o] for o in group] for group in (op.inputs, op.outputs))
+        return Call(op, a, inputs, outputs, places, self.traced)
+
+    # -- reshapes ------------------------------------------------------------------------------
+
+    def candidates(self, op: Operator) -> list[Place]:
+        source = op.inputs[0]
+        found = reshaped_places(
+            self.specs[source], self.places[source], self.specs[op.outputs[0]].shape, self.traced
+        )
+        shape = self.call(op).a.shape
+        # A -1 says itself where another batch goes.
+        return [p for p in found if shape[p.axis] == -1] if -1 in shape else found
+
+    def visit_reshape(self, op: Operator, origins: frozenset[Operator]) -> set[Operator] | None:
+        source = op.inputs[0]
+        found = self.candidates(op) if isinstance(self.places[source], Place) else []
+        if not found or op in self.frozen:
+            return self.settle(op, [Lost], frozenset())
+        place = found[self.choices.get(op, 0)]
+        call = self.call(op)
+        shape = call.a.shape
+        axis = self.places[source].axis
+        if axis < len(shape) and shape[axis] == 0 and axis != place.axis:
+            # It copies the extent of an axis that holds the batch to one that does not.
+            shape = (*shape[:axis], self.specs[op.outputs[0]].shape[axis], *shape[axis + 1 :])
+        if shape[place.axis] != -1 and (shape[place.axis] != 0 or axis != place.axis):
+            call.rewrites["shape"] = shape, place.axis
+        self.calls[op] = call
+        if not (place == Place(0) == self.places[source] and self.keeps_first(op)):
+            origins |= {op}
+        return self.settle(op, [place], origins)
+
+    def keeps_first(self, op: Operator) -> bool:
+        """Tell whether a reshape can only mean that the batch stays first, by itself."""
+        before, after = self.specs[op.inputs[0]].shape, self.specs[op.outputs[0]].shape
+        return (
+            bool(before and after)
+            and before[0] == after[0] == self.traced
+            and (len(after) == 1 or after[1] != self.traced)
+        )
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def apply(self, batch: int) -> None:
+        """Write a batch where it was found."""
+        for op, call in self.calls.items():
+            for key, (value, index) in call.rewrites.items():
+                place = self.places[op.outputs[0]]
+                extent = place.outer * batch * place.inner
+                self.write(op, key, (*value[:index], extent, *value[index + 1 :]))
+            for spec, axis in call.repeats:
+                self.repeat(op, spec, axis, batch)
+        for op in self.copied:
+            self.write(op, "shape", (0, *self.call(op).a.shape[1:]))
+
+    def write(self, op: Operator, key: str, value: tuple[int, ...]) -> None:
+        """Set a parameter, which may have been an operand."""
+        slots = [
+            slot for slot, operand in enumerate(op.inputs)
+            if not isinstance(self.specs.get(operand), Host)
+        ]  # fmt: skip
+        if len(slots) < len(op.inputs):
+            keys = [op.input_keys[slot] for slot in slots]
+            self.graph.set_inputs(op, [op.inputs[slot] for slot in slots], keys)
+        op.params = {**op.params, key: value}
+
+    def repeat(self, op: Operator, spec: TensorSpec, axis: int, batch: int) -> None:
+        """Put a constant into the batch: as a view where it has one member, else as copies."""
+        source = next(operand for operand in op.inputs if self.specs.get(operand) is spec)
+        sizes = [1] * spec.rank
+        sizes[axis] = batch
+        if spec.shape[axis] == 1:
+            type = "Tensor.expand"
+            sizes = [n if d == axis else -1 for d, n in enumerate(sizes)]
+        else:
+            type = "Tensor.repeat"
+        shape = [n * batch if d == axis else n for d, n in enumerate(spec.shape)]
+        name = self.graph.unique_name(f"{source.name}_batch")
+        result = self.graph.add_operand(name, tuple(shape), source.dtype)
+        self.graph.add_operator(
+            type, name, [source], [result], params={"sizes": tuple(sizes)}, location=op.location
+        )
+        inputs = [result if operand is source else operand for operand in op.inputs]
+        self.graph.set_inputs(op, inputs, op.input_keys)

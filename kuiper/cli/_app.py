@@ -1,0 +1,84 @@
+"""The parser of the command line, and what becomes of errors."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import kuiper
+from kuiper.cli import exporting, inspecting, measuring, pictures
+from kuiper.cli._console import Console
+
+__all__ = ["EXIT_CODES", "build_parser", "main"]
+
+EXIT_CODES = {"partly": 1, "usage": 2, "refused": 3, "file": 4, "package": 5, "interrupted": 130}
+
+_EPILOG = """\
+exit codes: 0 well, 1 some inputs failed or differ, 2 wrong command line, 3 kuiper refused the
+model or input, 4 a file cannot be read or written, 5 a package is missing, 130 interrupted
+
+`kuiper COMMAND --help` has the options and examples of a command.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser with all commands."""
+    parser = argparse.ArgumentParser(
+        prog="kuiper",
+        description="Run, look into and measure PyTorch models that pnnx exported.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    version = f"kuiper {kuiper.__version__}"
+    parser.add_argument("--version", action="version", version=version)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in (inspecting, measuring, pictures, exporting):
+        module.add_commands(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The arguments; by default those of the process.
+
+    Returns
+    -------
+    int
+        The exit code; see :mod:`kuiper.cli`.
+    """
+    parser = build_parser()
+    options = parser.parse_args(argv)
+    options.parser = parser
+    console = Console(
+        as_json=getattr(options, "json", False), plain=getattr(options, "plain", False)
+    )
+    try:
+        if getattr(options, "threads", None) is not None and isinstance(options.threads, int):
+            kuiper.set_num_threads(options.threads)
+        return int(options.run(options, console) or 0)
+    except kuiper.MissingPackageError as error:
+        return _fail(options, str(error), "package")
+    except kuiper.KuiperError as error:
+        return _fail(options, str(error), "refused")
+    except BrokenPipeError:
+        # Somebody like `head` read enough; a second error while Python exits helps nobody.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_CODES["partly"]
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(options, f"{where}{error.strerror or error}", "file")
+    except ValueError as error:
+        return _fail(options, str(error), "refused")
+    except KeyboardInterrupt:
+        return _fail(options, "interrupted", "interrupted")
+
+
+def _fail(options: argparse.Namespace, message: str, reason: str) -> int:
+    print(f"kuiper {options.command}: {message}", file=sys.stderr)
+    return EXIT_CODES[reason]

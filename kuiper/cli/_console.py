@@ -1,0 +1,177 @@
+"""What the command line writes: JSON, plain text, or tables and bars of rich.
+
+rich is used where it is installed (``pip install kuiper[cli]``) and the output goes to a terminal.
+Results go to standard output; progress and complaints to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+__all__ = ["Console", "bytes_text", "count_text"]
+
+
+def bytes_text(n: float) -> str:
+    """Write a number of bytes for people."""
+    for unit in ("B", "KiB", "MiB"):
+        if abs(n) < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.2f} GiB"
+
+
+def count_text(n: float) -> str:
+    """Write a large count for people."""
+    for unit in ("", "K", "M"):
+        if abs(n) < 1000:
+            return f"{n:.0f}" if not unit else f"{n:.2f} {unit}"
+        n /= 1000
+    return f"{n:.2f} G"
+
+
+class Console:
+    """Where a command's results go.
+
+    Parameters
+    ----------
+    as_json : bool
+        Then :meth:`data` writes, and what is for people is left out.
+    plain : bool
+        Never use rich.
+    """
+
+    def __init__(self, as_json: bool = False, plain: bool = False):
+        self.as_json = as_json
+        self._rich_out = self._rich_err = None
+        if not plain and not as_json:
+            try:
+                from rich.console import Console as Rich
+            except ImportError:
+                return
+            if sys.stdout.isatty():
+                self._rich_out = Rich(highlight=False)
+            if sys.stderr.isatty():
+                self._rich_err = Rich(stderr=True, highlight=False)
+
+    # -- results ---------------------------------------------------------------------------
+
+    def data(self, value: Any) -> None:
+        """Write a value as one line of JSON, if that is wanted."""
+        if self.as_json:
+            print(json.dumps(value, ensure_ascii=False, default=_plain), flush=True)
+
+    def text(self, text: str = "") -> None:
+        """Write a line for people."""
+        if not self.as_json:
+            print(text, flush=True)
+
+    def heading(self, text: str) -> None:
+        """Write a title."""
+        if self._rich_out is not None:
+            self._rich_out.print(f"\n[bold]{_escaped(text)}[/bold]")
+        else:
+            self.text(f"\n{text}")
+
+    def facts(self, rows: Sequence[tuple[str, Any]]) -> None:
+        """Write names and values, one pair a line."""
+        width = max((len(name) for name, _ in rows), default=0)
+        for name, value in rows:
+            if self._rich_out is not None:
+                self._rich_out.print(
+                    f"[cyan]{_escaped(name):{width}}[/cyan]  {_escaped(str(value))}"
+                )
+            else:
+                self.text(f"{name:{width}}  {value}")
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Write a table.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            The heads; one that starts with ``>`` is of a column that is set flush right.
+        rows : sequence of sequences
+            Cells; written as they print.
+        """
+        if self.as_json:
+            return
+        names = [name.lstrip(">") for name in columns]
+        right = [name.startswith(">") for name in columns]
+        cells = [[str(cell) for cell in row] for row in rows]
+        if self._rich_out is not None:
+            from rich import box
+            from rich.table import Table
+
+            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+            for name, flush in zip(names, right, strict=True):
+                table.add_column(name, justify="right" if flush else "left", overflow="fold")
+            for row in cells:
+                table.add_row(*map(_escaped, row))
+            self._rich_out.print(table)
+            return
+        widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+        for row in [names, ["-" * width for width in widths], *cells]:
+            line = "  ".join(
+                cell.rjust(width) if flush else cell.ljust(width)
+                for cell, width, flush in zip(row, widths, right, strict=True)
+            )
+            self.text(line.rstrip())
+
+    # -- progress --------------------------------------------------------------------------
+
+    def progress(self, items: Iterable, total: int | None, label: str) -> Iterator:
+        """Yield items, and show on a terminal how far it is; nothing below a second of work."""
+        if self._rich_err is not None:
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeRemainingColumn,
+            )
+
+            parts = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            with Progress(*parts, console=self._rich_err, transient=True) as bar:
+                task = bar.add_task(label, total=total)
+                for item in items:
+                    yield item
+                    bar.advance(task)
+            return
+        if not sys.stderr.isatty():
+            yield from items
+            return
+        start = shown = time.monotonic()
+        count = 0
+        for count, item in enumerate(items, start=1):
+            yield item
+            now = time.monotonic()
+            if now - shown > 0.2 and now - start > 1:
+                shown = now
+                of = f"/{total}" if total else ""
+                rate = count / (now - start)
+                print(f"\r{label}: {count}{of}, {rate:.1f}/s ", end="", file=sys.stderr, flush=True)
+        if shown != start:
+            print(f"\r{label}: {count} in {time.monotonic() - start:.1f} s   ", file=sys.stderr)
+
+    def complain(self, text: str) -> None:
+        """Write a line to standard error."""
+        if self._rich_err is not None:
+            self._rich_err.print(f"[red]{_escaped(text)}[/red]")
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+def _escaped(text: str) -> str:
+    """Keep rich from taking a bracket for one of its tags."""
+    return text.replace("[", "\\[")
+
+
+def _plain(value: Any) -> Any:
+    """Return numpy's numbers and arrays as Python's, for JSON."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return str(value)

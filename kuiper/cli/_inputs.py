@@ -1,0 +1,149 @@
+"""Models, shapes and arrays from what the command line names."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import kuiper
+
+if TYPE_CHECKING:
+    from kuiper.vision import Preprocessing
+
+__all__ = [
+    "input_shapes",
+    "load_graph",
+    "load_model",
+    "preprocessing",
+    "random_inputs",
+    "read_inputs",
+]
+
+ARRAY_SUFFIXES = (".npy", ".npz")
+
+
+def _model_path(options: argparse.Namespace) -> Path:
+    """Return the path of the model; a bare name is looked up among the bundled ones."""
+    path = Path(options.model)
+    if path.exists() or path.suffix:
+        return path
+    from kuiper._bundled import find_model
+
+    return find_model(options.model)
+
+
+def load_graph(options: argparse.Namespace) -> kuiper.ir.Graph:
+    """Load the graph that `options.model` names, after the plugins have run."""
+    for plugin in options.plugin:
+        runpy.run_path(plugin)
+    return kuiper.load_graph(_model_path(options), options.bin)
+
+
+def load_model(options: argparse.Namespace) -> kuiper.Model:
+    """Load the model that `options.model` names."""
+    return kuiper.Model(load_graph(options), optimize=not options.no_optimize)
+
+
+def input_shapes(
+    model: kuiper.Model, wanted: Sequence[tuple[int, ...]] | None, batch: int | None = None
+) -> list[tuple[int, ...]]:
+    """Return the shape of every input: as wanted, else as in the file.
+
+    Raises
+    ------
+    kuiper.InputError
+        If their number is wrong, or the file tells no shape.
+    """
+    infos = model.inputs
+    if wanted and len(wanted) != len(infos):
+        names = ", ".join(f"'{info.name}'" for info in infos)
+        raise kuiper.InputError(
+            f"--shape was given {len(wanted)} times, the model has {len(infos)} inputs: {names}"
+        )
+    shapes = []
+    for number, info in enumerate(infos):
+        if wanted:
+            shape = wanted[number]
+        elif info.shape is None:
+            raise kuiper.InputError(
+                f"input '{info.name}': the file does not tell its shape; give --shape"
+            )
+        else:
+            shape = tuple(1 if extent is None else extent for extent in info.shape)
+        if batch is not None and shape:
+            shape = (batch, *shape[1:])
+        shapes.append(shape)
+    return shapes
+
+
+def random_inputs(model: kuiper.Model, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+    """Return noise for every input, always the same; small integers where it takes integers."""
+    generator = np.random.default_rng(0)
+    arrays = []
+    for info, shape in zip(model.inputs, shapes, strict=True):
+        if info.dtype.kind in "fc":
+            arrays.append(generator.standard_normal(shape).astype(info.dtype))
+        else:
+            arrays.append(generator.integers(0, 2, shape).astype(info.dtype))
+    return arrays
+
+
+def preprocessing(options: argparse.Namespace, base: Preprocessing) -> Preprocessing:
+    """Return `base`, or the preset that the options name, with the changes that they name."""
+    from kuiper.vision import PRESETS
+
+    names = ("size", "crop", "resize", "antialias", "scale", "mean", "std", "bgr")
+    named = {name: getattr(options, name) for name in names}
+    changes: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    how = PRESETS[options.preset] if options.preset else base
+    how = replace(how, **{"size": base.size, **changes})
+    if how.resize is not None and not how.crop:
+        raise ValueError("--resize is the short side before a cut; it needs --crop")
+    return how
+
+
+def read_inputs(
+    model: kuiper.Model, paths: Sequence[str], options: argparse.Namespace
+) -> list[np.ndarray]:
+    """Return the arrays for the inputs of a model from files.
+
+    One ``.npz`` with the inputs' names, or one ``.npy`` or picture for each input, in order; for a
+    model with one input several pictures make a batch.
+    """
+    if len(paths) == 1 and paths[0].endswith(".npz"):
+        with np.load(paths[0]) as archive:
+            arrays = dict(archive)
+        if len(model.inputs) == len(arrays) == 1:
+            return list(arrays.values())
+        return [
+            arrays[info.name] if info.name in arrays else _missing(info, paths[0], arrays)
+            for info in model.inputs
+        ]
+    if all(path.endswith(ARRAY_SUFFIXES) for path in paths):
+        return [np.load(path) for path in paths]
+    from kuiper.vision import PRESETS, load_image, preprocess
+    from kuiper.vision.images import input_size
+
+    if len(model.inputs[0].shape or (0,) * 4) != 4:
+        raise kuiper.InputError(
+            f"input '{model.inputs[0].name}' is no picture: {model.inputs[0].shape}; "
+            "give .npy files"
+        )
+    base = replace(PRESETS["imagenet"], size=input_size(model))
+    how = preprocessing(options, base)
+    pictures = [preprocess(load_image(path), how) for path in paths]
+    if len(model.inputs) == 1:
+        return [np.stack(pictures)]
+    return [picture[None] for picture in pictures]
+
+
+def _missing(info: kuiper.TensorInfo, path: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    raise kuiper.InputError(
+        f"{path}: no array for input '{info.name}'; it holds {', '.join(arrays) or 'nothing'}"
+    )

@@ -1,0 +1,499 @@
+"""Commands that look into a model: info, check, expr, graph."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kuiper
+from kuiper.cli._arguments import add_model, add_output, add_shape, fraction, new_command
+from kuiper.cli._console import Console, bytes_text, count_text
+from kuiper.cli._inputs import input_shapes, load_graph, load_model, random_inputs
+
+__all__ = ["add_commands"]
+
+
+def add_commands(commands) -> None:
+    """Add the commands of this module to the parser."""
+    parser = new_command(
+        commands,
+        "info",
+        info,
+        "tell what a model takes, gives, holds and costs",
+        "example: kuiper info resnet18.pnnx.param --shape 8x3x224x224",
+    )
+    add_model(parser)
+    add_shape(parser)
+    parser.add_argument("--operators", action="store_true", help="also list every operator")
+    add_output(parser)
+
+    parser = new_command(
+        commands,
+        "check",
+        check,
+        "compare a model with results that PyTorch left in a file",
+        """\
+GOLDEN is a .npz file.  Its arrays are told apart by name:
+  an input's name, x, input, x_CASE, input_K, in_K      what goes in
+  an output's name, y, output, y_CASE, output_K, out_K  what should come out
+  the name of any other operand or operator             an intermediate result
+With x_CASE and y_CASE each CASE is a run of its own.  Of the intermediate results the first
+in the order of the graph that differs is named.
+example: kuiper check model.pnnx.param golden.npz --rtol 1e-4""",
+    )
+    add_model(parser)
+    parser.add_argument("golden", metavar="GOLDEN", help="a .npz file with inputs and results")
+    parser.add_argument(
+        "--rtol",
+        type=fraction,
+        default=1e-4,
+        metavar="X",
+        help="how far max |a - b| may be off, relative to max |b| (default: 1e-4)",
+    )
+    add_output(parser)
+
+    parser = new_command(
+        commands,
+        "expr",
+        expr,
+        "take an expression apart: tokens, tree, postfix, infix, value",
+        """\
+VALUE is a number, a list such as [1,2,3] for a float32 array, or a .npy file, for @0, @1, ...
+example: kuiper expr "add(@0,mul(@1,2))" 1 [2,3]""",
+    )
+    parser.add_argument("expression", metavar="EXPR", help="as in a .param file, such as add(@0,1)")
+    parser.add_argument("values", nargs="*", metavar="VALUE", help="what the operands stand for")
+    parser.add_argument("--svg", metavar="FILE", help="write a picture of the tree")
+    parser.add_argument("--dot", metavar="FILE", help="write the tree for Graphviz")
+    add_output(parser, threads=False)
+
+    parser = new_command(
+        commands,
+        "graph",
+        graph,
+        "print or draw the graph of a model",
+        """\
+The suffix of FILE decides: .html is a page to explore (zoom, search, click an operator), .svg a
+picture, .txt the text that is printed without -o.
+example: kuiper graph resnet18.pnnx.param -o resnet18.html""",
+    )
+    add_model(parser)
+    add_shape(parser)
+    parser.add_argument("-o", "--output", metavar="FILE", help="an .html, .svg or .txt file")
+    parser.add_argument(
+        "--as-run",
+        action="store_true",
+        help="the graph that runs, after the passes, instead of the file's (.svg and text)",
+    )
+    add_output(parser)
+
+
+# -- info ----------------------------------------------------------------------------------
+
+
+def describe_model(graph: kuiper.ir.Graph) -> dict[str, Any]:
+    """Return what a graph tells before anything is planned."""
+    known = set(kuiper.supported_operators())
+    counts = dict(graph.type_counts().most_common())
+    attributes = [a for op in graph for a in op.attributes.values()]
+
+    def tensors(operands: Sequence[kuiper.ir.Operand]) -> list[dict[str, Any]]:
+        return [{"name": o.name, "shape": o.shape, "dtype": o.dtype} for o in operands]
+
+    return {
+        "inputs": tensors(graph.inputs),
+        "outputs": tensors(graph.outputs),
+        "operators": counts,
+        "unsupported": {type: n for type, n in counts.items() if type not in known},
+        "parameters": sum(a.size for a in attributes),
+        "weight_bytes": sum(a.raw.size for a in attributes),
+        "weight_dtypes": sorted({a.dtype for a in attributes}),
+    }
+
+
+def describe_plan(model: kuiper.Model, shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
+    """Return what the plan for these shapes costs."""
+    plan = model.plan(*shapes)
+    arena = [b for b in plan.buffers if b.kind in ("arena", "scratch") and b.last >= 0]
+    kinds: dict[str, int] = {}
+    for step in plan.steps:
+        kinds[step.kind] = kinds.get(step.kind, 0) + 1
+    return {
+        "shapes": [list(shape) for shape in shapes],
+        "outputs": [
+            list(np.shape(spec)) if not hasattr(spec, "shape") else list(spec.shape)
+            for spec in plan.outputs
+        ],
+        "steps": len(plan.steps),
+        "kernels": dict(sorted(kinds.items(), key=lambda item: -item[1])),
+        "flops": sum(step.flops for step in plan.steps),
+        "arena_bytes": plan.arena_bytes,
+        "unshared_bytes": sum(b.n_bytes for b in arena),
+        "passes": [str(report) for report in model.passes if any(report[1:])],
+    }
+
+
+def info(options: argparse.Namespace, console: Console) -> int:
+    """Print what a model takes, gives, holds and costs."""
+    graph = load_graph(options)
+    facts = {"model": options.model, **describe_model(graph)}
+    model = None
+    if not facts["unsupported"]:
+        model = kuiper.Model(graph, optimize=not options.no_optimize)
+        facts["plan"] = describe_plan(model, input_shapes(model, options.shape))
+    if options.operators:
+        facts["listing"] = [
+            {
+                "name": op.name,
+                "type": op.type,
+                "params": op.params,
+                "inputs": [o.name for o in op.inputs],
+                "outputs": [o.name for o in op.outputs],
+                "attributes": {key: [*a.shape, a.dtype] for key, a in op.attributes.items()},
+            }
+            for op in graph
+        ]
+    console.data(facts)
+    if not console.as_json:
+        _print_info(facts, graph, console, options.operators)
+    if model is None:
+        # The one place that has the right words for it.
+        kuiper.Model(graph)
+    return 0
+
+
+def _print_info(facts: dict, graph: kuiper.ir.Graph, console: Console, listing: bool) -> None:
+    def tensors(items):
+        return ", ".join(
+            f"{t['name']} {_shape_text(t['shape'])} {t['dtype'] or ''}".rstrip() for t in items
+        )
+
+    dtypes = ", ".join(facts["weight_dtypes"]) or "none"
+    rows = [
+        ("model", facts["model"]),
+        ("inputs", tensors(facts["inputs"])),
+        ("outputs", tensors(facts["outputs"])),
+        (
+            "parameters",
+            f"{count_text(facts['parameters'])} ({bytes_text(facts['weight_bytes'])} as {dtypes})",
+        ),
+    ]
+    plan = facts.get("plan")
+    if plan:
+        shared = plan["unshared_bytes"] / max(plan["arena_bytes"], 1)
+        rows += [
+            ("planned for", " ".join(_shape_text(s) for s in plan["shapes"])),
+            ("operations", f"{count_text(plan['flops'])}FLOP per run"),
+            (
+                "memory",
+                f"{bytes_text(plan['arena_bytes'])} for intermediate results; without sharing "
+                f"{bytes_text(plan['unshared_bytes'])}, {shared:.1f} times as much",
+            ),
+            (
+                "steps",
+                f"{plan['steps']}: "
+                + ", ".join(f"{n} {kind}" for kind, n in plan["kernels"].items()),
+            ),
+        ]
+    console.facts(rows)
+    console.heading(f"{sum(facts['operators'].values())} operators")
+    console.table(
+        ["type", ">count", ""],
+        [
+            (type, n, "not supported" if type in facts["unsupported"] else "")
+            for type, n in facts["operators"].items()
+        ],
+    )
+    if plan and plan["passes"]:
+        console.heading("what the passes did")
+        for line in plan["passes"]:
+            console.text(f"  {line}")
+    if listing:
+        console.heading("operators in order")
+        for op in graph:
+            console.text(f"  {op.name}: {op}")
+
+
+def _shape_text(shape: Sequence[int | None] | None) -> str:
+    if shape is None:
+        return "(shape not told)"
+    return "(" + ",".join("?" if n is None else str(n) for n in shape) + ")"
+
+
+# -- check ---------------------------------------------------------------------------------
+
+_INPUT = re.compile(r"(?:x|input|in)(?:_(.+))?")
+_OUTPUT = re.compile(r"(?:y|output|out)(?:_(.+))?")
+
+
+def _cases(
+    model: kuiper.Model, arrays: Mapping[str, np.ndarray]
+) -> tuple[list[tuple[str, list[np.ndarray], list[np.ndarray]]], dict[str, np.ndarray]]:
+    """Sort the arrays of a golden file into cases (name, inputs, outputs) and intermediates."""
+    inputs = [info.name for info in model.inputs]
+    outputs = [info.name for info in model.outputs]
+    groups: dict[str, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = {}
+    named: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
+    others = {}
+    for name, array in arrays.items():
+        if name in inputs:
+            named[0][str(inputs.index(name))] = array
+            continue
+        if name in outputs:
+            named[1][str(outputs.index(name))] = array
+            continue
+        for side, pattern in enumerate((_INPUT, _OUTPUT)):
+            match = pattern.fullmatch(name)
+            if match and not model.graph.has_operand(name) and not model.graph.has_operator(name):
+                key = match[1] or "0"
+                if key.isdecimal():  # a number says which input; a word, which case
+                    named[side][key] = array
+                else:
+                    groups.setdefault(key, ({}, {}))[side]["0"] = array
+                break
+        else:
+            others[name] = array
+    if named[0] or named[1]:
+        groups[""] = named
+    cases = []
+    for case, (given, expected) in groups.items():
+        if len(given) != len(inputs):
+            raise kuiper.InputError(
+                f"case '{case}': {len(given)} inputs in the file, the model has {len(inputs)}: "
+                f"{', '.join(inputs)}; see `kuiper check --help` for how arrays are named"
+            )
+        if expected and len(expected) != len(outputs):
+            raise kuiper.InputError(
+                f"case '{case}': {len(expected)} results in the file, the model has {len(outputs)}"
+            )
+        cases.append((case, _in_order(given), _in_order(expected)))
+    if not cases:
+        raise kuiper.InputError(
+            f"no inputs among the arrays {', '.join(arrays) or '(none)'}; "
+            "see `kuiper check --help` for how they are named"
+        )
+    return cases, others
+
+
+def _in_order(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    return [arrays[key] for key in sorted(arrays, key=int)]
+
+
+def difference(actual: np.ndarray, expected: np.ndarray) -> dict[str, Any]:
+    """Return how far two arrays are apart."""
+    if actual.shape != expected.shape:
+        return {"error": None, "shape": list(actual.shape), "expected_shape": list(expected.shape)}
+    a, b = (
+        np.asarray(x, np.complex128 if x.dtype.kind == "c" else np.float64)
+        for x in (actual, expected)
+    )
+    odd = np.isnan(a) | np.isnan(b) | np.isinf(a) | np.isinf(b)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    distance = np.abs(np.where(odd, 0, a) - np.where(odd, 0, b))
+    scale = float(np.abs(np.where(odd, 0, b)).max(initial=0))
+    worst = float(distance.max(initial=0))
+    relative = worst / scale if scale else (0.0 if worst == 0 else float("inf"))
+    if (odd & ~same).any():
+        relative = float("inf")
+    result = {"error": relative, "max_abs": worst, "scale": scale}
+    if distance.size:
+        place = int(np.where(odd & ~same, np.inf, distance).argmax())
+        result["at"] = [int(i) for i in np.unravel_index(place, distance.shape)]
+        result["got"], result["expected"] = actual.flat[place], expected.flat[place]
+    return result
+
+
+def check(options: argparse.Namespace, console: Console) -> int:
+    """Compare with a golden file; return 1 where something differs."""
+    model = load_model(options)
+    with np.load(options.golden) as archive:
+        arrays = dict(archive)
+    cases, others = _cases(model, arrays)
+    position = {op.name: i for i, op in enumerate(model.graph.topological_order())}
+    wanted, ignored = {}, []
+    for name, array in others.items():
+        if model.graph.has_operand(name):
+            wanted[name] = (position[model.graph.operand(name).producer.name], array)
+        elif model.graph.has_operator(name):
+            wanted[name] = (position[name], array)
+        else:
+            ignored.append(name)
+    results: list[dict[str, Any]] = []
+    for case, inputs, expected in cases:
+        given = model(*inputs)
+        given = given if isinstance(given, tuple) else (given,)
+        for info, y, golden in zip(model.outputs, given, expected, strict=False):
+            results.append(
+                {"case": case, "kind": "output", "name": info.name, **difference(y, golden)}
+            )
+    if wanted:
+        names = sorted(wanted, key=lambda name: wanted[name][0])
+        traced = model.trace(cases[-1][1], names)
+        for name in names:
+            value = traced[name][0] if isinstance(traced[name], tuple) else traced[name]
+            results.append(
+                {
+                    "case": cases[-1][0],
+                    "kind": "intermediate",
+                    "name": name,
+                    **difference(value, wanted[name][1]),
+                }
+            )
+    for result in results:
+        result["good"] = result["error"] is not None and result["error"] <= options.rtol
+    compared = bool(results)
+    good = compared and all(result["good"] for result in results)
+    first = next(
+        (r["name"] for r in results if r["kind"] == "intermediate" and not r["good"]), None
+    )
+    console.data(
+        {
+            "model": options.model,
+            "golden": options.golden,
+            "good": good,
+            "rtol": options.rtol,
+            "first_divergence": first,
+            "ignored": ignored,
+            "results": results,
+        }
+    )
+    console.table(
+        ["case", "what", "name", ">max |a-b| / max |b|", "", "worst place"],
+        [
+            (
+                r["case"],
+                r["kind"],
+                r["name"],
+                f"{r['error']:.2e}"
+                if r["error"] is not None
+                else f"shape {_shape_text(r['shape'])}",
+                "good" if r["good"] else "DIFFERS",
+                _worst(r),
+            )
+            for r in results
+        ],
+    )
+    if first is not None:
+        owner = (
+            model.graph.operand(first).producer
+            if model.graph.has_operand(first)
+            else model.graph.operator(first)
+        )
+        console.text(f"first operator that diverges: {owner.label}")
+    if ignored:
+        console.text(f"names that the model does not have, left out: {', '.join(ignored)}")
+    if not compared:
+        raise kuiper.InputError(
+            f"{options.golden}: no result to compare with among {', '.join(arrays)}"
+        )
+    return 0 if good else 1
+
+
+def _worst(result: dict[str, Any]) -> str:
+    if result["error"] is None:
+        return f"expected shape {_shape_text(result['expected_shape'])}"
+    if result["good"] or "at" not in result:
+        return ""
+    return f"{result['at']}: got {result['got']:.6g}, expected {result['expected']:.6g}"
+
+
+# -- expr ----------------------------------------------------------------------------------
+
+
+def _value(text: str) -> Any:
+    """Read an operand: a number, a list of numbers, or an array file."""
+    import ast
+
+    if text.endswith(".npy"):
+        return np.load(text)
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        raise kuiper.InputError(f"'{text}' is no number, list of numbers or .npy file") from None
+    return np.array(value, np.float32) if isinstance(value, list | tuple) else value
+
+
+def expr(options: argparse.Namespace, console: Console) -> int:
+    """Take an expression apart."""
+    from kuiper import expression
+
+    parser = expression.ExpressionParser(options.expression, extended=True)
+    tree = parser.parse()
+    facts: dict[str, Any] = {
+        "expression": str(tree),
+        "tokens": [token.text for token in parser.tokens if token.text],
+        "postfix": [node.text for node in tree.postorder()],
+        "infix": expression.infix(tree),
+        "operands": max(tree.references(), default=-1) + 1,
+    }
+    if options.values or not facts["operands"]:
+        values = [_value(text) for text in options.values]
+        result = expression.CompiledExpression(tree)(*values)
+        facts["value"] = result
+    for path, draw in ((options.svg, expression.to_svg), (options.dot, expression.to_dot)):
+        if path:
+            Path(path).write_text(draw(tree) + "\n", encoding="utf-8")
+    console.data(facts)
+    console.facts(
+        [
+            ("tokens", " ".join(facts["tokens"])),
+            ("postfix", " ".join(facts["postfix"])),
+            ("infix", facts["infix"]),
+        ]
+    )
+    console.text()
+    console.text(expression.outline(tree))
+    if "value" in facts:
+        console.text(f"\nvalue  {facts['value']}")
+    return 0
+
+
+# -- graph ---------------------------------------------------------------------------------
+
+
+def graph(options: argparse.Namespace, console: Console) -> int:
+    """Print the graph, or draw it as a page or picture."""
+    from kuiper import report
+
+    if options.output is None or options.output.endswith(".txt"):
+        shown = load_graph(options)
+        if options.as_run:
+            model = kuiper.Model(shown, optimize=not options.no_optimize)
+            shown = model.planned_graph(*input_shapes(model, options.shape))
+        if options.output is None:
+            console.text(str(shown))
+        else:
+            Path(options.output).write_text(f"{shown}\n", encoding="utf-8")
+        facts = [
+            {
+                "name": op.name,
+                "type": op.type,
+                "inputs": [o.name for o in op.inputs],
+                "outputs": [o.name for o in op.outputs],
+            }
+            for op in shown
+        ]
+        console.data({"model": options.model, "operators": facts})
+        return 0
+    suffix = Path(options.output).suffix.lower()
+    if suffix not in (".html", ".svg"):
+        options.parser.error(f"-o: '{options.output}' is neither .html nor .svg nor .txt")
+    model = load_model(options)
+    shapes = input_shapes(model, options.shape)
+    title = Path(options.model).name.removesuffix(".param").removesuffix(".pnnx")
+    if suffix == ".html":
+        text = report.page(model, random_inputs(model, shapes), title=title, runs=3)
+    else:
+        shown = model.planned_graph(*shapes) if options.as_run else model.graph
+        text = report.svg(shown)
+    Path(options.output).write_text(text, encoding="utf-8")
+    console.data({"model": options.model, "file": options.output, "bytes": len(text.encode())})
+    console.text(
+        f"{options.output}: {len(model.graph)} operators, {bytes_text(len(text.encode()))}"
+    )
+    return 0

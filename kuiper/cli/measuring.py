@@ -1,0 +1,299 @@
+"""Commands that run a model: run, bench, profile."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kuiper
+from kuiper.cli._arguments import (
+    add_model,
+    add_output,
+    add_preprocessing,
+    add_shape,
+    fraction,
+    new_command,
+    positive,
+    whole_numbers,
+)
+from kuiper.cli._console import Console, bytes_text
+from kuiper.cli._inputs import input_shapes, load_model, random_inputs, read_inputs
+
+__all__ = ["add_commands"]
+
+
+def add_commands(commands) -> None:
+    """Add the commands of this module to the parser."""
+    parser = new_command(
+        commands,
+        "run",
+        run,
+        "run a model on arrays or pictures",
+        """\
+INPUT is one .npz file with the inputs' names, or a .npy file or picture for each input; several
+pictures for a model of one input make a batch.
+example: kuiper run model.pnnx.param photo.jpg -o out.npz""",
+    )
+    add_model(parser)
+    add = parser.add_argument
+    add("inputs", nargs="+", metavar="INPUT", help=".npz, .npy or picture files")
+    add("-o", "--output", metavar="FILE", help="an .npz file (or .npy for one result) to write")
+    add(
+        "--trace",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also return this operand or operator, by its name in the .param file",
+    )
+    add_preprocessing(parser)
+    add_output(parser)
+
+    parser = new_command(
+        commands,
+        "bench",
+        bench,
+        "measure how long a model takes",
+        "example: kuiper bench resnet18.pnnx.param --threads 1,2 --batch 1,8",
+    )
+    add_model(parser)
+    add_shape(parser)
+    add = parser.add_argument
+    add("--batch", type=whole_numbers, metavar="N,...", help="batch sizes to measure")
+    add("--threads", type=whole_numbers, metavar="N,...", help="numbers of threads to measure")
+    add("--seconds", type=fraction, default=2.0, metavar="S", help="how long each (default: 2)")
+    add_output(parser, threads=False)
+
+    parser = new_command(
+        commands,
+        "profile",
+        profile,
+        "measure every operator of a model",
+        """\
+The roofline is what this machine could do: its measured peak of arithmetic or of memory, whichever
+limits an operator.  Winograd counts the operations of the plain sum, so it may exceed 100 %.
+example: kuiper profile resnet18.pnnx.param --html resnet18.html""",
+    )
+    add_model(parser)
+    add_shape(parser)
+    add = parser.add_argument
+    add("--runs", type=positive, default=20, metavar="N", help="runs to take the median of (20)")
+    add("--top", type=positive, metavar="N", help="list only the N slowest operators")
+    add("--no-roofline", action="store_true", help="do not measure the machine's peaks first")
+    add("--html", metavar="FILE", help="write a page with graph, times, timeline and memory")
+    add_output(parser)
+
+
+# -- run -----------------------------------------------------------------------------------
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Run a model once and write or describe what comes out."""
+    model = load_model(options)
+    inputs = read_inputs(model, options.inputs, options)
+    start = time.perf_counter()
+    results = model(*inputs)
+    seconds = time.perf_counter() - start
+    results = results if isinstance(results, tuple) else (results,)
+    arrays = {info.name: y for info, y in zip(model.outputs, results, strict=True)}
+    for name, value in model.trace(inputs, options.trace).items():
+        parts = value if isinstance(value, tuple) else (value,)
+        for number, part in enumerate(parts):
+            arrays[name if len(parts) == 1 else f"{name}.{number}"] = part
+    if options.output:
+        if options.output.endswith(".npy"):
+            if len(arrays) > 1:
+                raise kuiper.InputError(
+                    f"{options.output}: a .npy file holds one array, the model gave {len(arrays)}: "
+                    f"{', '.join(arrays)}; name a .npz file"
+                )
+            np.save(options.output, next(iter(arrays.values())))
+        else:
+            with open(options.output, "wb") as file:  # np.savez would add a suffix of its own
+                np.savez(file, **arrays)
+    described = {name: _described(array) for name, array in arrays.items()}
+    console.data(
+        {"model": options.model, "ms": seconds * 1e3, "file": options.output, "outputs": described}
+    )
+    console.table(
+        ["name", "dtype", "shape", ">min", ">mean", ">max"],
+        [
+            (name, d["dtype"], tuple(d["shape"]), *(f"{d[k]:.6g}" for k in ("min", "mean", "max")))
+            for name, d in described.items()
+        ],
+    )
+    where = f", written to {options.output}" if options.output else ""
+    console.text(f"{seconds * 1e3:.2f} ms with planning{where}")
+    return 0
+
+
+def _described(array: np.ndarray) -> dict[str, Any]:
+    values = np.abs(array) if array.dtype.kind == "c" else array
+    low, mean, high = (
+        (float(values.min()), float(values.mean()), float(values.max()))
+        if array.size
+        else (0, 0, 0)
+    )
+    return {
+        "dtype": str(array.dtype),
+        "shape": list(array.shape),
+        "min": low,
+        "mean": mean,
+        "max": high,
+    }
+
+
+# -- bench ---------------------------------------------------------------------------------
+
+
+def measure(model: kuiper.Model, inputs: list[np.ndarray], seconds: float) -> np.ndarray:
+    """Return the seconds of each call, for about so long, after the first calls are over."""
+    for _ in range(3):
+        model(*inputs)
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < 5 or time.perf_counter() < end:
+        start = time.perf_counter()
+        model(*inputs)
+        times.append(time.perf_counter() - start)
+    return np.array(times)
+
+
+def bench(options: argparse.Namespace, console: Console) -> int:
+    """Measure a model for each batch size and number of threads."""
+    model = load_model(options)
+    before = kuiper.get_num_threads()
+    config = kuiper.show_config()
+    rows = []
+    combinations = [(b, t) for b in options.batch or [None] for t in options.threads or [before]]
+    try:
+        for batch, threads in console.progress(combinations, len(combinations), "measuring"):
+            kuiper.set_num_threads(threads)
+            shapes = input_shapes(model, options.shape, batch)
+            inputs = random_inputs(model, shapes)
+            times = measure(model, inputs, options.seconds)
+            images = shapes[0][0] if shapes and shapes[0] else 1
+            flops = sum(step.flops for step in model.plan(*shapes).steps)
+            median = float(np.median(times))
+            rows.append(
+                {
+                    "shapes": [list(s) for s in shapes],
+                    "threads": threads,
+                    "runs": len(times),
+                    "median_ms": median * 1e3,
+                    "p90_ms": float(np.quantile(times, 0.9)) * 1e3,
+                    "min_ms": float(times.min()) * 1e3,
+                    "per_second": images / median,
+                    "gflops": flops / median / 1e9,
+                }
+            )
+    finally:
+        kuiper.set_num_threads(before)
+    console.data(
+        {
+            "model": options.model,
+            "isa": config["isa"],
+            "version": config["version"],
+            "results": rows,
+        }
+    )
+    console.table(
+        [
+            "input",
+            ">threads",
+            ">median ms",
+            ">p90 ms",
+            ">min ms",
+            ">per second",
+            ">GFLOP/s",
+            ">runs",
+        ],
+        [
+            (
+                " ".join("x".join(map(str, s)) for s in r["shapes"]),
+                r["threads"],
+                f"{r['median_ms']:.3f}",
+                f"{r['p90_ms']:.3f}",
+                f"{r['min_ms']:.3f}",
+                f"{r['per_second']:.1f}",
+                f"{r['gflops']:.1f}",
+                r["runs"],
+            )
+            for r in rows
+        ],
+    )
+    console.text(f"kuiper {config['version']}, {config['isa']}")
+    return 0
+
+
+# -- profile -------------------------------------------------------------------------------
+
+
+def profile(options: argparse.Namespace, console: Console) -> int:
+    """Measure every step of a model; print tables, or write a page."""
+    from kuiper import report
+
+    model = load_model(options)
+    inputs = random_inputs(model, input_shapes(model, options.shape))
+    peaks = None if options.no_roofline else report.measure_peaks()
+    result = model.profile(*inputs, runs=options.runs)
+    rows = report.with_roofline(result.rows, peaks)
+    if options.html:
+        title = Path(options.model).name.removesuffix(".param").removesuffix(".pnnx")
+        text = report.page(model, inputs, title=title, profile=result, peaks=peaks)
+        Path(options.html).write_text(text, encoding="utf-8")
+    by_type = report.by_type(result.rows)
+    console.data(
+        {
+            "model": options.model,
+            "total_ms": result.total * 1e3,
+            "threads": result.n_threads,
+            "arena_bytes": result.arena_bytes,
+            "peaks": peaks._asdict() if peaks else None,
+            "html": options.html,
+            "operators": rows,
+            "types": by_type,
+            "kernels": result.by_kind(),
+        }
+    )
+    shown = rows
+    if options.top:
+        shown = sorted(rows, key=lambda row: -row["seconds"])[: options.top]
+    console.table(
+        ["operator", "type", "kernel", ">us", ">share", ">GFLOP/s", ">GB/s", ">MB", ">roofline"],
+        [
+            (
+                r["name"],
+                r["type"],
+                r["kind"],
+                f"{r['seconds'] * 1e6:.1f}",
+                f"{r['share']:.1%}",
+                f"{r['gflops']:.1f}",
+                f"{r['gbytes']:.1f}",
+                f"{r['gbytes'] * r['seconds'] * 1e3:.2f}",
+                "" if r["roofline"] is None else f"{r['roofline']:.0%}",
+            )
+            for r in shown
+        ],
+    )
+    console.heading("by type")
+    console.table(
+        ["type", ">count", ">us", ">share"],
+        [
+            (g["type"], g["count"], f"{g['seconds'] * 1e6:.1f}", f"{g['share']:.1%}")
+            for g in by_type
+        ],
+    )
+    line = (
+        f"total {result.total * 1e3:.3f} ms, {result.n_threads} threads, "
+        f"{bytes_text(result.arena_bytes)} of memory"
+    )
+    if peaks:
+        line += f"; this machine: {peaks.gflops:.0f} GFLOP/s, {peaks.gbytes:.0f} GB/s"
+    console.text(f"\n{line}")
+    if options.html:
+        console.text(f"page: {options.html}")
+    return 0

@@ -1,0 +1,318 @@
+"""Commands on pictures and videos: classify, detect, segment."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kuiper.cli._arguments import (
+    add_output,
+    add_preprocessing,
+    fraction,
+    height_width,
+    new_command,
+    positive,
+)
+from kuiper.cli._console import Console
+
+__all__ = ["add_commands"]
+
+_INPUT = """\
+INPUT is a picture, a folder (with everything below it), a video, or the number of a camera.
+"""
+
+
+def add_commands(commands) -> None:
+    """Add the commands of this module to the parser."""
+    parser = new_command(
+        commands,
+        "classify",
+        classify,
+        "name what is on pictures",
+        f"{_INPUT}example: kuiper classify photo.jpg --topk 3 --save annotated/",
+    )
+    _add_common(parser, "mobilenet_v2", "mobilenet_v2, squeezenet")
+    parser.add_argument("--labels", metavar="FILE", help="class names, one a line")
+    parser.add_argument(
+        "--topk", type=positive, default=5, metavar="N", help="guesses (default: 5)"
+    )
+    add_preprocessing(parser)
+
+    parser = new_command(
+        commands,
+        "detect",
+        detect,
+        "find things on pictures and draw boxes around them",
+        f"{_INPUT}Any export of NanoDet or YOLOv5, v8, v9, v10, 11 will do.\n"
+        "example: kuiper detect holiday/ --save boxes/ --json",
+    )
+    _add_common(parser, "nanodet_m", "nanodet_m")
+    add = parser.add_argument
+    add("--labels", metavar="FILE", help="class names, one a line (default: COCO's for 80)")
+    add("--threshold", type=fraction, metavar="X", help="least score (default: the decoder's)")
+    add("--iou", type=fraction, default=0.5, metavar="X", help="overlap that is one thing (0.5)")
+    add(
+        "--decoder",
+        choices=["nanodet", "yolov5", "yolov8", "end2end"],
+        help="what the outputs mean (default: told by their shapes)",
+    )
+    add("--size", type=height_width, metavar="N|HxW", help="the network's input size")
+
+    parser = new_command(
+        commands,
+        "segment",
+        segment,
+        "separate the foreground of pictures from the background",
+        f"{_INPUT}--save writes three pictures each: _mask, _overlay and _cutout (transparent).\n"
+        "example: kuiper segment portrait.jpg --model selfie --save out/",
+    )
+    _add_common(parser, "u2netp", "u2netp, selfie")
+    add = parser.add_argument
+    add(
+        "--kind",
+        choices=["u2net", "selfie", "unet", "imagenet"],
+        help="preprocessing and output (default: the bundled model's; unet for others)",
+    )
+    add("--size", type=height_width, metavar="N|HxW", help="the network's input size")
+
+
+def _add_common(parser: argparse.ArgumentParser, default: str, names: str) -> None:
+    add = parser.add_argument
+    add("inputs", nargs="+", metavar="INPUT", help="pictures, folders, videos, cameras")
+    add(
+        "--model",
+        default=default,
+        metavar="NAME|FILE",
+        help=f"{names}, or a .pnnx.param file (default: {default})",
+    )
+    add("--save", type=Path, metavar="FOLDER", help="write the pictures or videos that result")
+    add("--batch", type=positive, default=1, metavar="N", help="pictures in one call (default: 1)")
+    add_output(parser)
+
+
+@dataclass
+class _Job:
+    """What one command does with pictures.
+
+    Attributes
+    ----------
+    compute : callable
+        Pictures -> a result for each.
+    record : callable
+        A result -> what JSON says of it.
+    lines : callable
+        A result -> lines for people.
+    draw : callable
+        A picture and its result -> (suffix of the name, picture) for each picture to save; the
+        first is what a video shows.
+    """
+
+    compute: Callable[[list[np.ndarray]], list[Any]]
+    record: Callable[[Any], dict[str, Any]]
+    lines: Callable[[Any], list[str]]
+    draw: Callable[[np.ndarray, Any], list[tuple[str, np.ndarray]]]
+
+
+def classify(options: argparse.Namespace, console: Console) -> int:
+    """Name what is on pictures."""
+    from kuiper.cli._inputs import preprocessing
+    from kuiper.vision import Classifier, draw_guesses
+
+    classifier = Classifier(options.model, labels=options.labels)
+    classifier.how = preprocessing(options, classifier.how)
+    job = _Job(
+        lambda images: classifier(images, options.topk),
+        lambda guesses: {"top": [vars(guess) for guess in guesses]},
+        lambda guesses: [f"  {guess.probability:.4f}  {guess.label}" for guess in guesses],
+        lambda image, guesses: [("_classified", draw_guesses(image, guesses))],
+    )
+    return _work(options, console, job)
+
+
+def detect(options: argparse.Namespace, console: Console) -> int:
+    """Find things on pictures."""
+    from kuiper.vision import Detector, draw_detections
+
+    detector = Detector(
+        options.model, options.labels, options.threshold, options.iou, options.decoder, options.size
+    )
+
+    def record(found) -> dict[str, Any]:
+        return {
+            "detections": [
+                {
+                    "index": d.index,
+                    "label": d.label,
+                    "score": round(d.score, 6),
+                    "box": [round(v, 2) for v in d.box],
+                }
+                for d in found
+            ]
+        }
+
+    def lines(found) -> list[str]:
+        return [
+            f"  {d.score:.4f}  {d.label}  {' '.join(f'{v:.0f}' for v in d.box)}" for d in found
+        ] or ["  nothing"]
+
+    job = _Job(
+        detector, record, lines, lambda image, found: [("_boxes", draw_detections(image, found))]
+    )
+    return _work(options, console, job)
+
+
+def segment(options: argparse.Namespace, console: Console) -> int:
+    """Separate the foreground of pictures from the background."""
+    from kuiper.vision import Segmenter, cut_out, overlay
+
+    segmenter = Segmenter(options.model, options.kind, options.size)
+
+    def draw(image: np.ndarray, mask: np.ndarray) -> list[tuple[str, np.ndarray]]:
+        return [
+            ("_overlay", overlay(image, mask)),
+            ("_cutout", cut_out(image, mask)),
+            ("_mask", np.rint(mask * 255).astype(np.uint8)),
+        ]
+
+    def share(mask: np.ndarray) -> float:
+        return float((mask > 0.5).mean())
+
+    job = _Job(
+        segmenter,
+        lambda mask: {"foreground": round(share(mask), 6), "size": list(mask.shape)},
+        lambda mask: [f"  foreground {share(mask):.1%}"],
+        draw,
+    )
+    return _work(options, console, job)
+
+
+# -- the loop --------------------------------------------------------------------------------
+
+
+def _work(options: argparse.Namespace, console: Console, job: _Job) -> int:
+    """Do the job on all inputs; return 1 where some could not be read."""
+    from kuiper.vision import find_pictures, is_video
+
+    failed = 0
+    taken: set[Path] = set()
+    paths = []
+    for name in options.inputs:
+        found = list(find_pictures([name])) if not name.isdecimal() else [Path(name)]
+        if not found:
+            console.complain(f"kuiper {options.command}: {name}: no pictures in this folder")
+            failed += 1
+        paths += found
+    pictures = [path for path in paths if not is_video(path)]
+    for group, errors in _groups(
+        console.progress(pictures, len(pictures), "pictures"), options.batch
+    ):
+        for error in errors:
+            console.complain(f"kuiper {options.command}: {error}")
+            failed += 1
+        failed += _one_batch(group, options, console, job, taken) if group else 0
+    for path in paths:
+        if is_video(path):
+            try:
+                _video(path, options, console, job, taken)
+            except (OSError, ValueError) as error:
+                console.complain(f"kuiper {options.command}: {_explained(error)}")
+                failed += 1
+    return 1 if failed else 0
+
+
+def _explained(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def _groups(
+    paths: Iterator[Path], count: int
+) -> Iterator[tuple[list[tuple[Path, np.ndarray]], list[str]]]:
+    """Read pictures in groups of `count`; yield also what could not be read."""
+    from kuiper.vision import load_image
+
+    group: list[tuple[Path, np.ndarray]] = []
+    errors: list[str] = []
+    for path in paths:
+        try:
+            group.append((path, load_image(path)))
+        except (OSError, ValueError) as error:
+            errors.append(_explained(error))
+        if len(group) == count:
+            yield group, errors
+            group, errors = [], []
+    if group or errors:
+        yield group, errors
+
+
+def _one_batch(group, options, console: Console, job: _Job, taken: set[Path]) -> int:
+    """Compute, tell and save one group; return how many pictures failed."""
+    from kuiper.vision import save_image
+
+    start = time.perf_counter()
+    try:
+        results = job.compute([image for _, image in group])
+    except ValueError as error:
+        if len(group) == 1:
+            raise
+        raise ValueError(f"{group[0][0]} and {len(group) - 1} more: {error}") from error
+    ms = (time.perf_counter() - start) * 1e3 / len(group)
+    for (path, image), result in zip(group, results, strict=True):
+        console.data({"file": str(path), "ms": round(ms, 3), **job.record(result)})
+        console.text("\n".join([f"{path}  {ms:.1f} ms", *job.lines(result)]))
+        if options.save is not None:
+            for suffix, picture in job.draw(image, result):
+                save_image(_free_name(options.save, path.stem + suffix, ".png", taken), picture)
+    return 0
+
+
+def _free_name(folder: Path, stem: str, suffix: str, taken: set[Path]) -> Path:
+    """Return a path that no other input of this run has got."""
+    path, number = folder / f"{stem}{suffix}", 1
+    while path in taken:
+        number += 1
+        path = folder / f"{stem}_{number}{suffix}"
+    taken.add(path)
+    return path
+
+
+def _video(path: Path, options, console: Console, job: _Job, taken: set[Path]) -> None:
+    """Do the job on every frame; write a video, and a line of JSON for each frame."""
+    import cv2
+
+    from kuiper.vision import VideoReader
+
+    reader = VideoReader(path)
+    writer = None
+    start = time.perf_counter()
+    number = -1
+    try:
+        for number, frame in enumerate(console.progress(reader, reader.n_frames, str(path))):
+            (result,) = job.compute([frame])
+            console.data({"file": str(path), "frame": number, **job.record(result)})
+            if options.save is None:
+                continue
+            picture = job.draw(frame, result)[0][1]
+            if writer is None:
+                options.save.mkdir(parents=True, exist_ok=True)
+                target = _free_name(options.save, path.stem, ".avi", taken)
+                size = (picture.shape[1], picture.shape[0])
+                codec = cv2.VideoWriter_fourcc(*"MJPG")
+                writer = cv2.VideoWriter(str(target), codec, reader.fps, size)
+                if not writer.isOpened():
+                    raise ValueError(f"{target}: OpenCV cannot write a video here")
+            writer.write(picture)
+    finally:
+        if writer is not None:
+            writer.release()
+    if number < 0:
+        raise ValueError(f"{path}: no frame in it that OpenCV can read")
+    rate = (number + 1) / (time.perf_counter() - start)
+    console.text(f"{path}  {number + 1} frames, {rate:.1f} per second")

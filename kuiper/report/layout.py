@@ -1,0 +1,277 @@
+"""Layered layout of a graph (Sugiyama's method).
+
+1. *layers*: each operator stands below everything that it reads;
+2. *stand-ins*: an edge across several layers gets one in each, so that it is drawn around the
+   operators between;
+3. *order*: in each layer by the median place of the neighbours, downwards and upwards in turn, as
+   long as fewer edges cross;
+4. *places*: each layer as near to its neighbours as the widths allow.  For one layer that is a
+   least-squares problem with minimal distances, which merging neighbours that push each other
+   (pool adjacent violators) solves exactly in linear time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from kuiper.ir import Graph
+
+__all__ = ["Edge", "Layout", "Node", "arrange", "arrange_graph"]
+
+HEIGHT = 38
+LAYER = 66
+GAP = 18
+CHARACTER = 6.7
+WIDEST = 230
+SWEEPS = 8
+STRAIGHTNESS = 8.0  # how much more an edge's stand-ins care for a straight line than operators do
+
+
+class Node(NamedTuple):
+    """A box: its centre, its extents, and the layer it stands in."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    layer: int
+
+
+class Edge(NamedTuple):
+    """A line from one box to another, by the points it goes through."""
+
+    source: str
+    target: str
+    points: list[tuple[float, float]]
+
+
+class Layout(NamedTuple):
+    """Where everything is.
+
+    Attributes
+    ----------
+    nodes : dict of str to Node
+    edges : list of Edge
+    width, height : float
+    """
+
+    nodes: dict[str, Node]
+    edges: list[Edge]
+    width: float
+    height: float
+
+
+def arrange_graph(graph: Graph) -> Layout:
+    """Arrange a graph's operators."""
+    order = [op.name for op in graph.topological_order()]
+    edges = {
+        (op.name, reader.name): None
+        for op in graph.operators
+        for operand in op.outputs
+        for reader in operand.consumers
+    }
+    widths = {op.name: box_width(op.type, op.name) for op in graph}
+    return arrange(order, list(edges), widths)
+
+
+def box_width(*lines: str) -> float:
+    """Return the width of a box for some lines of text."""
+    return min(WIDEST, max(64.0, 18 + CHARACTER * max(map(len, lines))))
+
+
+def arrange(
+    order: Sequence[str], edges: Sequence[tuple[str, str]], widths: Mapping[str, float]
+) -> Layout:
+    """Arrange nodes.
+
+    Parameters
+    ----------
+    order : sequence of str
+        All nodes, each after those with an edge to it.
+    edges : sequence of (str, str)
+    widths : mapping of str to float
+
+    Returns
+    -------
+    Layout
+    """
+    layers = _layers(order, edges)
+    # From here on nodes are numbers: the operators first, then the stand-ins.
+    number = {name: i for i, name in enumerate(order)}
+    layer_of = [layers[name] for name in order]
+    extents = [widths[name] for name in order]
+    above: list[list[int]] = [[] for _ in order]
+    below: list[list[int]] = [[] for _ in order]
+    chains = []
+    for source, target in edges:
+        chain = [number[source]]
+        for layer in range(layers[source] + 1, layers[target]):
+            layer_of.append(layer)
+            extents.append(4.0)
+            above.append([])
+            below.append([])
+            chain.append(len(layer_of) - 1)
+        chain.append(number[target])
+        for a, b in pairwise(chain):
+            below[a].append(b)
+            above[b].append(a)
+        chains.append((source, target, chain))
+    rows: list[list[int]] = [[] for _ in range(max(layer_of, default=-1) + 1)]
+    for node in _depth_first(len(order), above, below):
+        rows[layer_of[node]].append(node)
+    rows = _ordered(rows, above, below)
+    centres = _placed(rows, above, below, extents, len(order))
+    margin = 24.0
+    left = min((c - w / 2 for c, w in zip(centres, extents, strict=True)), default=0) - margin
+    right = max((c + w / 2 for c, w in zip(centres, extents, strict=True)), default=0) + margin
+    tops = [margin + HEIGHT / 2 + LAYER * layer for layer in layer_of]
+    nodes = {
+        name: Node(centres[i] - left, tops[i], extents[i], HEIGHT, layer_of[i])
+        for name, i in number.items()
+    }
+    lines = [
+        Edge(source, target, _points(chain, centres, tops, left))
+        for source, target, chain in chains
+    ]
+    height = 2 * margin + HEIGHT + LAYER * max(0, len(rows) - 1)
+    return Layout(nodes, lines, right - left, height)
+
+
+def _points(chain, centres, tops, left) -> list[tuple[float, float]]:
+    points = [(centres[chain[0]] - left, tops[chain[0]] + HEIGHT / 2)]
+    points += [(centres[i] - left, tops[i]) for i in chain[1:-1]]
+    points.append((centres[chain[-1]] - left, tops[chain[-1]] - HEIGHT / 2))
+    return points
+
+
+def _layers(order: Sequence[str], edges: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """Return the layer of each node: below its sources, and sources without any near their use."""
+    readers: dict[str, list[str]] = {name: [] for name in order}
+    sources: dict[str, list[str]] = {name: [] for name in order}
+    for source, target in edges:
+        readers[source].append(target)
+        sources[target].append(source)
+    layers: dict[str, int] = {}
+    for name in order:
+        layers[name] = 1 + max((layers[source] for source in sources[name]), default=-1)
+    for name in order:
+        # Constants: a weight that stands at the top would draw its edge through everything.
+        if not sources[name] and readers[name] and len(order) > 2:
+            layers[name] = max(0, min(layers[reader] for reader in readers[name]) - 1)
+    return layers
+
+
+def _depth_first(n_real: int, above: list[list[int]], below: list[list[int]]) -> list[int]:
+    """Return all nodes so that a branch stays together: a first order without many crossings."""
+    seen = [False] * len(above)
+    found = []
+    for root in range(n_real):
+        if above[root]:
+            continue
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            if seen[node]:
+                continue
+            seen[node] = True
+            found.append(node)
+            stack.extend(reversed(below[node]))
+    return found
+
+
+def _ordered(
+    rows: list[list[int]], above: list[list[int]], below: list[list[int]]
+) -> list[list[int]]:
+    """Order each layer so that few edges cross."""
+    best, fewest = [list(row) for row in rows], _crossings(rows, below)
+    for sweep in range(SWEEPS):
+        if fewest == 0:
+            break
+        down = sweep % 2 == 0
+        neighbours = above if down else below
+        place = {node: i for row in rows for i, node in enumerate(row)}
+        for row in rows if down else reversed(rows):
+            keys = {
+                node: median(place[other] for other in neighbours[node])
+                if neighbours[node]
+                else place[node]
+                for node in row
+            }
+            row.sort(key=keys.__getitem__)
+            for i, node in enumerate(row):
+                place[node] = i
+        crossings = _crossings(rows, below)
+        if crossings < fewest:
+            best, fewest = [list(row) for row in rows], crossings
+    return best
+
+
+def _crossings(rows: list[list[int]], below: list[list[int]]) -> int:
+    """Count the pairs of edges that cross."""
+    place = {node: i for row in rows for i, node in enumerate(row)}
+    total = 0
+    for row in rows:
+        seen: list[int] = []
+        for node in row:
+            ends = sorted(place[other] for other in below[node])
+            for end in ends:
+                total += len(seen) - bisect_right(seen, end)
+            for end in ends:
+                insort(seen, end)
+    return total
+
+
+def _placed(
+    rows: list[list[int]],
+    above: list[list[int]],
+    below: list[list[int]],
+    extents: list[float],
+    n_real: int,
+) -> list[float]:
+    """Return the horizontal centre of each node."""
+    centres = [0.0] * len(extents)
+    for row in rows:  # to begin with, one beside the other around the middle
+        total = sum(extents[node] for node in row) + GAP * (len(row) - 1)
+        x = -total / 2
+        for node in row:
+            centres[node] = x + extents[node] / 2
+            x += extents[node] + GAP
+    for sweep in range(2 * SWEEPS):
+        down = sweep % 2 == 0
+        for row in rows if down else reversed(rows):
+            wanted, weights = [], []
+            for node in row:
+                near = above[node] if down else below[node]
+                near = near or (below[node] if down else above[node])
+                wanted.append(
+                    sum(centres[other] for other in near) / len(near) if near else centres[node]
+                )
+                weights.append(STRAIGHTNESS if node >= n_real else 1.0)
+            for node, x in zip(row, _spaced(row, wanted, weights, extents), strict=True):
+                centres[node] = x
+    return centres
+
+
+def _spaced(
+    row: Sequence[int], wanted: Sequence[float], weights: Sequence[float], extents: Sequence[float]
+) -> list[float]:
+    """Return the places nearest to those wanted at which no two boxes of a row overlap."""
+    # Take off what the boxes to the left need anyway; what is left must not decrease.
+    offsets = [0.0]
+    for left, right in pairwise(row):
+        offsets.append(offsets[-1] + (extents[left] + extents[right]) / 2 + GAP)
+    groups: list[list[float]] = []  # mean, weight, count
+    for want, weight, offset in zip(wanted, weights, offsets, strict=True):
+        groups.append([want - offset, weight, 1])
+        while len(groups) > 1 and groups[-2][0] > groups[-1][0]:
+            mean, weight, count = groups.pop()
+            last = groups[-1]
+            last[0] = (last[0] * last[1] + mean * weight) / (last[1] + weight)
+            last[1] += weight
+            last[2] += count
+    means = [mean for mean, _, count in groups for _ in range(int(count))]
+    return [mean + offset for mean, offset in zip(means, offsets, strict=True)]

@@ -1,0 +1,348 @@
+"""One HTML file that shows a model: graph, times, timeline, memory; it needs no network."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+import kuiper
+from kuiper.errors import ExpressionError
+from kuiper.expression import infix, parse, to_svg
+from kuiper.ir import Attribute, Graph, Operator
+from kuiper.model import Model, Profile
+from kuiper.report.roofline import Peaks, by_type, with_roofline
+from kuiper.report.svg import memory_svg, svg, timeline_svg, type_colour
+
+__all__ = ["page", "weight_statistics"]
+
+# A histogram and exact extremes of more values than this are taken from every k-th of them.
+MOST_VALUES = 4_000_000
+BINS = 24
+
+
+def page(
+    model: Model,
+    inputs: Sequence[np.ndarray],
+    *,
+    title: str = "model",
+    profile: Profile | None = None,
+    peaks: Peaks | None = None,
+    runs: int = 10,
+) -> str:
+    """Return an HTML page about a model.
+
+    Parameters
+    ----------
+    model : Model
+    inputs : sequence of numpy.ndarray
+        What it is run on to measure times, and planned for.
+    title : str
+    profile : Profile, optional
+        Times that are known already; by default they are measured.
+    peaks : Peaks, optional
+        For the roofline.
+    runs : int, default=10
+        How many runs to measure.
+
+    Returns
+    -------
+    str
+        The page, self-contained.
+    """
+    profile = model.profile(*inputs, runs=runs) if profile is None else profile
+    shapes = [np.shape(x) for x in inputs]
+    plan = model.plan(*shapes)
+    planned = model.planned_graph(*shapes)
+    rows = with_roofline(profile.rows, peaks)
+    times = _times(rows, planned)
+    statistics: dict[int, dict[str, Any]] = {}
+    graphs = {"file": model.graph, "run": planned}
+    owners = {"file": fused_into(model.graph, planned), "run": {}}
+    data = {
+        "title": title,
+        "total": profile.total,
+        "graphs": {
+            name: {op.name: _operator(op, times, owners[name], statistics) for op in graph}
+            for name, graph in graphs.items()
+        },
+    }
+    facts = [
+        ("input", ", ".join("×".join(map(str, shape)) for shape in shapes)),
+        ("operators", f"{len(model.graph)} in the file, {len(planned)} after the passes"),
+        (
+            "time",
+            f"{profile.total * 1e3:.3f} ms, {profile.n_threads} threads, "
+            f"{kuiper.show_config()['isa']}",
+        ),
+        ("memory", f"{profile.arena_bytes / 2**20:.2f} MiB for intermediate results"),
+    ]
+    if peaks is not None:
+        facts.append(("machine", f"{peaks.gflops:.0f} GFLOP/s, {peaks.gbytes:.0f} GB/s"))
+    files = resources.files(__package__)
+    return _PAGE.format(
+        title=escape(title),
+        version=escape(kuiper.__version__),
+        style=files.joinpath("page.css").read_text("utf-8"),
+        script=files.joinpath("page.js").read_text("utf-8"),
+        data=_embedded(data),
+        facts="".join(f"<span><b>{k}</b> {escape(v)}</span>" for k, v in facts),
+        file_graph=svg(model.graph, style=False),
+        run_graph=svg(planned, style=False),
+        timeline=timeline_svg(rows),
+        memory=memory_svg(plan),
+        operators=_operator_table(rows),
+        types=_type_table(rows),
+    )
+
+
+def fused_into(graph: Graph, planned: Graph) -> dict[str, str]:
+    """Return which operator does the work of one that the file has and the run has not.
+
+    A fused operator leaves its output's name to the operator that now computes it; one that went
+    into its reader leaves nothing, so the readers are followed.  What appears nowhere is gone:
+    identities, folded constants, shape arithmetic.
+    """
+    found: dict[str, str] = {}
+    for op in reversed(graph.topological_order()):
+        if planned.has_operator(op.name) or op.type == "pnnx.Output":
+            continue
+        for operand in op.outputs:
+            if planned.has_operand(operand.name):
+                producer = planned.operand(operand.name).producer
+                if producer is not None:
+                    found[op.name] = producer.name
+                    break
+            readers = [reader.name for reader in operand.consumers]
+            owner = next(
+                (found.get(r, r if planned.has_operator(r) else None) for r in readers), None
+            )
+            if owner is not None:
+                found[op.name] = owner
+                break
+    return found
+
+
+def weight_statistics(attribute: Attribute) -> dict[str, Any]:
+    """Return extremes, mean, deviation, share of zeros and a histogram of a weight."""
+    values = attribute.numpy().reshape(-1)
+    values = values[:: 1 + values.size // MOST_VALUES]
+    if values.dtype.kind == "c":
+        values = np.abs(values)
+    values = values.astype(np.float64)
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return {}
+    counts, edges = np.histogram(finite, BINS)
+    return {
+        "min": float(finite.min()),
+        "max": float(finite.max()),
+        "mean": float(finite.mean()),
+        "std": float(finite.std()),
+        "zeros": float((values == 0).mean()),
+        "odd": int(values.size - finite.size),
+        "histogram": counts.tolist(),
+        "from": float(edges[0]),
+        "to": float(edges[-1]),
+    }
+
+
+def _times(rows: Sequence[Mapping[str, Any]], planned: Graph) -> dict[str, dict[str, Any]]:
+    """Return what each operator took: the steps that bear its name together.
+
+    Copies into the caller's arrays bear the name of a type, as no operator makes them.
+    """
+    ends = [op.name for op in planned if op.type == "pnnx.Output"]
+    times: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        is_copy = row["name"] == "pnnx.Output" and ends and not planned.has_operator(row["name"])
+        entry = times.setdefault(
+            ends[0] if is_copy else row["name"],
+            {"us": 0.0, "share": 0.0, "kernels": [], "flop": 0.0, "bytes": 0.0, "roofline": 0.0},
+        )
+        entry["us"] += row["seconds"] * 1e6
+        entry["share"] += row["share"]
+        entry["kernels"].append(row["kind"])
+        entry["flop"] += row["gflops"] * row["seconds"] * 1e9
+        entry["bytes"] += row["gbytes"] * row["seconds"] * 1e9
+        entry["roofline"] += (row["roofline"] or 0.0) * row["seconds"] * 1e6
+    for entry in times.values():
+        entry["roofline"] = entry["roofline"] / entry["us"] if entry["us"] else 0.0
+        entry["kernels"] = [
+            kind if n == 1 else f"{n} × {kind}" for kind, n in Counter(entry["kernels"]).items()
+        ]
+    return times
+
+
+def _operator(
+    op: Operator,
+    times: Mapping[str, dict[str, Any]],
+    owners: Mapping[str, str],
+    statistics: dict[int, dict[str, Any]],
+) -> dict[str, Any]:
+    """Return what the page tells of an operator."""
+    weights = []
+    for key, attribute in op.attributes.items():
+        if id(attribute) not in statistics:
+            statistics[id(attribute)] = weight_statistics(attribute)
+        weights.append(
+            {
+                "key": key,
+                "shape": attribute.shape,
+                "dtype": attribute.dtype,
+                **statistics[id(attribute)],
+            }
+        )
+    entry: dict[str, Any] = {
+        "type": op.type,
+        "colour": type_colour(op.type),
+        "params": {key: str(value) for key, value in op.params.items()},
+        "inputs": [
+            {
+                "name": o.name,
+                "key": key,
+                "shape": o.shape,
+                "dtype": o.dtype,
+                "ops": [o.producer.name] if o.producer else [],
+            }
+            for o, key in zip(op.inputs, op.input_keys, strict=True)
+        ],
+        "outputs": [
+            {
+                "name": o.name,
+                "shape": o.shape,
+                "dtype": o.dtype,
+                "ops": [reader.name for reader in o.consumers],
+            }
+            for o in op.outputs
+        ],
+        "weights": weights,
+        "post": [post.type for post in op.post_ops],
+    }
+    if op.location:
+        entry["location"] = op.location.rpartition("/")[2]
+    if op.name in times:
+        entry["time"] = times[op.name]
+    elif op.name in owners:
+        entry["owner"] = owners[op.name]
+        if owners[op.name] in times:
+            entry["owner_time"] = times[owners[op.name]]
+    expression = op.params.get("expr")
+    if op.type == "pnnx.Expression" and isinstance(expression, str):
+        try:
+            tree = parse(expression, len(op.inputs), extended=True)
+        except ExpressionError:
+            pass  # shown as the text that it is, among the parameters
+        else:
+            entry["tree"] = to_svg(tree)
+            entry["infix"] = infix(tree, [f"%{o.name}" for o in op.inputs])
+    return entry
+
+
+def _embedded(data: Any) -> str:
+    """Return JSON that may stand inside a script element."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _operator_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    body = []
+    for number, row in enumerate(rows):
+        roofline = f"{row['roofline']:.0%}" if row["roofline"] else ""
+        body.append(
+            f'<tr data-op="{escape(row["name"])}"><td class="n">{number}</td>'
+            f"<td>{escape(row['name'])}</td><td>{escape(row['type'])}</td><td>{escape(row['kind'])}</td>"
+            f'<td class="n">{row["seconds"] * 1e6:.1f}</td><td class="n">{row["share"]:.1%}</td>'
+            f'<td class="n">{row["gflops"]:.1f}</td><td class="n">{row["gbytes"]:.1f}</td>'
+            f'<td class="n">{roofline}</td></tr>'
+        )
+    head = "".join(
+        f'<th class="{"n" if n else ""}">{text}</th>'
+        for n, text in (
+            (1, "step"),
+            (0, "operator"),
+            (0, "type"),
+            (0, "kernel"),
+            (1, "µs"),
+            (1, "share"),
+            (1, "GFLOP/s"),
+            (1, "GB/s"),
+            (1, "roofline"),
+        )
+    )
+    return (
+        f'<table class="sortable"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table>"
+    )
+
+
+def _type_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    body = "".join(
+        f'<tr><td><i style="background:{type_colour(g["type"])}"></i>{escape(g["type"])}</td>'
+        f'<td class="n">{g["count"]}</td><td class="n">{g["seconds"] * 1e6:.1f}</td>'
+        f'<td class="n">{g["share"]:.1%}</td>'
+        f'<td><span class="bar" style="width:{g["share"] * 200:.0f}px"></span></td></tr>'
+        for g in by_type(rows)
+    )
+    return (
+        '<table><thead><tr><th>type</th><th class="n">steps</th><th class="n">µs</th>'
+        f'<th class="n">share</th><th></th></tr></thead><tbody>{body}</tbody></table>'
+    )
+
+
+_PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="kuiper {version}">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<header>
+<h1>{title}</h1>
+<div class="facts">{facts}</div>
+<nav>
+<button data-view="graph" class="on">Graph</button>
+<button data-view="timeline">Timeline</button>
+<button data-view="memory">Memory</button>
+<button data-view="operators">Operators</button>
+</nav>
+<div class="tools">
+<input id="search" type="search" placeholder="name, type or operand  ( / )" autocomplete="off">
+<output id="hits"></output>
+<label>graph <select id="which"><option value="file">of the file</option>
+<option value="run">as it runs</option></select></label>
+<label>colour <select id="colour"><option value="time">by time</option>
+<option value="type">by type</option></select></label>
+<button id="minus" title="smaller">−</button><button id="plus" title="larger">+</button>
+<button id="fit" title="show all of it">all</button>
+</div>
+</header>
+<main>
+<section id="view">
+<div class="pane" data-pane="graph" data-graph="file">{file_graph}</div>
+<div class="pane" data-pane="graph" data-graph="run" hidden>{run_graph}</div>
+<div class="pane" data-pane="timeline" hidden>{timeline}</div>
+<div class="pane" data-pane="memory" hidden>{memory}</div>
+<div class="pane text" data-pane="operators" hidden>
+<h2>By type</h2>{types}
+<h2>Steps</h2>{operators}</div>
+</section>
+<aside id="details"><p class="hint">Click an operator. Drag to move, turn the wheel to zoom, type
+/ to search and Enter to go on to the next that was found.</p></aside>
+</main>
+<script type="application/json" id="data">{data}</script>
+<script>
+{script}</script>
+</body>
+</html>
+"""

@@ -1,0 +1,196 @@
+"""The graph, the timeline and the memory plan of a model as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from kuiper.ir import Graph, Operator
+from kuiper.plan import Plan
+from kuiper.report.layout import Edge, arrange_graph
+
+__all__ = ["memory_svg", "svg", "timeline_svg", "type_colour"]
+
+# Families that come often have a colour that is easy to tell; the others get one by their name.
+_COLOURS = {
+    "pnnx.Input": "#c9e4ca", "pnnx.Output": "#c9e4ca", "pnnx.Attribute": "#eee5c8",
+    "nn.Conv2d": "#b8d4f0", "nn.Linear": "#cfc4ee", "nn.ConvTranspose2d": "#a9c3e8",
+    "nn.ReLU": "#f7d8b5", "nn.ReLU6": "#f7d8b5", "nn.SiLU": "#f7d8b5", "pnnx.Expression": "#f4c9d6",
+    "torch.cat": "#dcd6cd", "nn.MaxPool2d": "#c4e6e3", "nn.BatchNorm2d": "#e3e0f5",
+}  # fmt: skip
+
+
+def type_colour(type: str) -> str:
+    """Return the fill of an operator type or kernel; always the same one."""
+    if type in _COLOURS:
+        return _COLOURS[type]
+    hue = sum((i + 7) * ord(c) for i, c in enumerate(type)) * 47 % 360
+    return f"hsl({hue},45%,82%)"
+
+
+def svg(
+    graph: Graph,
+    fill: Callable[[Operator], str] | None = None,
+    style: bool = True,
+    note: Callable[[Operator], str] | None = None,
+) -> str:
+    """Draw a graph.
+
+    Parameters
+    ----------
+    graph : Graph
+    fill : callable, optional
+        The colour of an operator's box; by default one for each type.
+    style : bool, default=True
+        Whether fonts and strokes are in the picture; a page has them in its style sheet.
+    note : callable, optional
+        More words for the text that shows up under the mouse.
+
+    Returns
+    -------
+    str
+        An SVG document.  Each operator is a group of class ``op`` with its name in ``data-op``.
+    """
+    layout = arrange_graph(graph)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="graph" width="{layout.width:.0f}" '
+        f'height="{layout.height:.0f}" viewBox="0 0 {layout.width:.0f} {layout.height:.0f}">'
+    ]
+    if style:
+        parts.append(
+            "<style>text{font:11px sans-serif;text-anchor:middle}.type{font-weight:bold}"
+            "path{fill:none;stroke:#999}rect{stroke:#555}</style>"
+        )
+    parts.append('<g class="edges">')
+    for edge in layout.edges:
+        parts.append(
+            f'<path d="{_curve(edge)}" data-from="{escape(edge.source)}" '
+            f'data-to="{escape(edge.target)}"/>'
+        )
+    parts.append('</g><g class="ops">')
+    for op in graph:
+        node = layout.nodes[op.name]
+        left, top = node.x - node.width / 2, node.y - node.height / 2
+        colour = type_colour(op.type) if fill is None else fill(op)
+        title = f"{op.name}: {op}" if note is None else f"{op.name}: {op}\n{note(op)}"
+        parts.append(
+            f'<g class="op" data-op="{escape(op.name)}"><title>{escape(title)}</title>'
+            f'<rect x="{left:.1f}" y="{top:.1f}" width="{node.width:.1f}" '
+            f'height="{node.height}" rx="5" fill="{colour}"/>'
+            f'<text class="type" x="{node.x:.1f}" y="{node.y - 4:.1f}">'
+            f"{escape(_cut(_with_post(op), node.width))}</text>"
+            f'<text x="{node.x:.1f}" y="{node.y + 11:.1f}">{escape(_cut(op.name, node.width))}'
+            "</text></g>"
+        )
+    parts.append("</g></svg>")
+    return "\n".join(parts)
+
+
+def _with_post(op: Operator) -> str:
+    return " + ".join([op.type, *(post.type.removeprefix("nn.") for post in op.post_ops)])
+
+
+def _cut(text: str, width: float) -> str:
+    """Shorten a text to the width of its box; the end of a name says more than its middle."""
+    room = int((width - 10) / 6.2)
+    if len(text) <= room:
+        return text
+    head = room // 3
+    return f"{text[:head]}…{text[len(text) - room + head + 1 :]}"
+
+
+def _curve(edge: Edge) -> str:
+    """Return the path through an edge's points, vertical at each of them."""
+    (x, y), *rest = edge.points
+    path = [f"M{x:.1f},{y:.1f}"]
+    for next_x, next_y in rest:
+        if abs(next_x - x) < 0.5:
+            path.append(f"L{next_x:.1f},{next_y:.1f}")
+        else:
+            middle = (y + next_y) / 2
+            path.append(
+                f"C{x:.1f},{middle:.1f} {next_x:.1f},{middle:.1f} {next_x:.1f},{next_y:.1f}"
+            )
+        x, y = next_x, next_y
+    return "".join(path)
+
+
+# -- time and memory -----------------------------------------------------------------------
+
+
+def timeline_svg(rows: Sequence[Mapping[str, Any]], width: int = 1200) -> str:
+    """Draw the steps of a profile one after the other, a lane for each kind of kernel.
+
+    All threads work on one step together, so there is one line of time.
+    """
+    total = sum(row["seconds"] for row in rows) or 1.0
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    label, lane, head = 130, 30, 26
+    scale = (width - label - 20) / total
+    height = head + lane * len(kinds) + 10
+    parts = [_open("timeline", width, height)]
+    for tick in range(11):
+        x = label + tick / 10 * total * scale
+        text = f"{tick / 10 * total * 1e3:.2f} ms"
+        parts.append(f'<path class="grid" d="M{x:.1f},{head}V{height - 10}"/>')
+        parts.append(f'<text class="tick" x="{x:.1f}" y="16">{text}</text>')
+    for number, kind in enumerate(kinds):
+        y = head + lane * number + lane / 2 + 4
+        parts.append(f'<text class="lane" x="{label - 8}" y="{y}">{escape(kind)}</text>')
+    start = 0.0
+    for row in rows:
+        y = head + lane * kinds.index(row["kind"]) + 3
+        extent = max(0.4, row["seconds"] * scale)
+        title = f"{row['name']} ({row['kind']}): {row['seconds'] * 1e6:.1f} us, {row['share']:.1%}"
+        parts.append(
+            f'<rect class="step" data-op="{escape(row["name"])}" x="{label + start * scale:.2f}" '
+            f'y="{y}" width="{extent:.2f}" height="{lane - 6}" fill="{type_colour(row["kind"])}">'
+            f"<title>{escape(title)}</title></rect>"
+        )
+        start += row["seconds"]
+    parts.append("</svg>")
+    return "\n".join(parts)
+
+
+def memory_svg(plan: Plan, width: int = 1200, height: int = 420) -> str:
+    """Draw the memory plan: each buffer from its first step to its last, where it lies in bytes."""
+    buffers = [b for b in plan.buffers if b.kind in ("arena", "scratch") and b.last >= 0]
+    n_steps, n_bytes = max(1, len(plan.steps)), max(1, plan.arena_bytes)
+    left, top = 80, 10
+    across, down = (width - left - 20) / n_steps, (height - top - 40) / n_bytes
+    bottom = height - 40
+    parts = [_open("memory", width, height)]
+    for tick in range(5):
+        y = bottom - tick / 4 * n_bytes * down
+        parts.append(f'<path class="grid" d="M{left},{y:.1f}H{width - 20}"/>')
+        text = f"{tick / 4 * n_bytes / 2**20:.2f} MiB"
+        parts.append(f'<text class="lane" x="{left - 6}" y="{y + 4:.1f}">{text}</text>')
+    for buffer in buffers:
+        first, last = plan.steps[buffer.first], plan.steps[buffer.last]
+        title = (
+            f"{buffer.n_bytes:,} bytes at {buffer.offset:,}, steps {buffer.first} to {buffer.last}:"
+            f" from {first.name} to {last.name}"
+            + (" (working memory of the threads)" if buffer.kind == "scratch" else "")
+        )
+        y = bottom - (buffer.offset + buffer.n_bytes) * down
+        parts.append(
+            f'<rect class="buffer {buffer.kind}" data-op="{escape(first.name)}" '
+            f'x="{left + buffer.first * across:.2f}" y="{y:.2f}" '
+            f'width="{(buffer.last - buffer.first + 1) * across:.2f}" '
+            f'height="{max(0.5, buffer.n_bytes * down):.2f}" fill="{type_colour(first.kind)}">'
+            f"<title>{escape(title)}</title></rect>"
+        )
+    step = max(1, n_steps // 10)
+    for number in range(0, n_steps, step):
+        x = left + number * across
+        parts.append(f'<text class="tick" x="{x:.1f}" y="{height - 22}">{number}</text>')
+    parts.append(f'<text class="tick" x="{width / 2}" y="{height - 6}">step</text></svg>')
+    return "\n".join(parts)
+
+
+def _open(name: str, width: int, height: float) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="{name}" width="{width}" '
+        f'height="{height:.0f}" viewBox="0 0 {width} {height:.0f}">'
+    )

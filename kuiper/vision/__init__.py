@@ -1,0 +1,80 @@
+"""Pictures in, pictures out: what stands before and behind a vision network.
+
+::
+
+    images.py        read and write pictures, resize, presets of preprocessing
+    classification   scores -> names
+    detection        letterbox, decoders (NanoDet, YOLOv5/8/10/11), suppression of double boxes
+    segmentation     masks, overlays, cut-outs
+    drawing          boxes and labels on a picture
+
+The command line and the programs in ``examples/`` are built of these parts.  The package needs
+OpenCV (``pip install kuiper[examples]``) and is imported by nothing else in kuiper.
+
+A picture is an OpenCV image: uint8, (height, width, 3), blue first.
+"""
+
+from __future__ import annotations
+
+from kuiper._bundled import find_labels, find_model, models_folder
+from kuiper.vision.classification import (
+    Classifier,
+    Guess,
+    best_guesses,
+    draw_guesses,
+    load_labels,
+    probabilities,
+)
+from kuiper.vision.detection import (
+    Detection,
+    Detector,
+    Letterbox,
+    letterbox,
+    non_maximum_suppression,
+    register_yolo_detect,
+)
+from kuiper.vision.drawing import class_colour, draw_detections
+from kuiper.vision.images import (
+    PRESETS,
+    Preprocessing,
+    VideoReader,
+    find_pictures,
+    is_video,
+    load_image,
+    preprocess,
+    resize_antialiased,
+    save_image,
+)
+from kuiper.vision.segmentation import Segmenter, cut_out, overlay
+
+__all__ = [
+    "PRESETS",
+    "Classifier",
+    "Detection",
+    "Detector",
+    "Guess",
+    "Letterbox",
+    "Preprocessing",
+    "Segmenter",
+    "VideoReader",
+    "best_guesses",
+    "class_colour",
+    "cut_out",
+    "draw_detections",
+    "draw_guesses",
+    "find_labels",
+    "find_model",
+    "find_pictures",
+    "is_video",
+    "letterbox",
+    "load_image",
+    "load_labels",
+    "models_folder",
+    "non_maximum_suppression",
+    "overlay",
+    "preprocess",
+    "probabilities",
+    "register_yolo_detect",
+    "resize_antialiased",
+    "save_image",
+]

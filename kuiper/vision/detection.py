@@ -1,0 +1,459 @@
+"""From a picture to boxes around the things on it.
+
+A detector's export says nothing of what its numbers mean, but its shapes tell enough: for an input
+of h x w pixels there are h/s * w/s places of stride s, and
+
+=============  =================================  ============================================
+decoder        output                             columns
+=============  =================================  ============================================
+``nanodet``    (n, places, classes + 32)          class scores, 4 x 8 logits of distances
+``yolov5``     (n, 3 * places, 5 + classes)       x, y, w, h, objectness, class scores
+``yolov8``     (n, 4 + classes, places)           x, y, w, h, class scores (YOLOv8, v9, 11)
+``end2end``    (n, 300, 6)                        x0, y0, x1, y1, score, class (YOLOv10)
+=============  =================================  ============================================
+
+where places are counted over the strides 8, 16 and 32 (or up to 64).  NanoDet may also come as six
+outputs, scores and distances of each stride.  Exports of the KuiperInfer course keep the head of
+YOLOv5 as one operator ``models.yolo.Detect``; :func:`register_yolo_detect` teaches kuiper that one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+
+import kuiper
+from kuiper._bundled import find_model
+from kuiper.vision.classification import load_labels, shapes
+from kuiper.vision.images import Preprocessing, input_shape, input_size, normalised
+
+__all__ = [
+    "DECODERS",
+    "Detection",
+    "Detector",
+    "Letterbox",
+    "letterbox",
+    "non_maximum_suppression",
+    "register_yolo_detect",
+]
+
+STRIDES = ((8, 16, 32), (8, 16, 32, 64))
+
+NANODET = Preprocessing(
+    mean=(103.53, 116.28, 123.675),
+    std=(1 / 0.017429, 1 / 0.017507, 1 / 0.017125),
+    scale=1,
+    bgr=True,
+)
+YOLO = Preprocessing(mean=(0, 0, 0), std=(1, 1, 1))
+
+
+class Detection(NamedTuple):
+    """One thing on a picture.
+
+    Attributes
+    ----------
+    index : int
+        Number of the class.
+    label : str
+    score : float
+    box : tuple of float
+        Left, top, right, bottom, in pixels of the picture.
+    """
+
+    index: int
+    label: str
+    score: float
+    box: tuple[float, float, float, float]
+
+
+# -- letterbox -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Letterbox:
+    """Where a picture lies inside a network's input.
+
+    Attributes
+    ----------
+    scale : float
+        Input pixels for a pixel of the picture.
+    left, top : int
+        Width of the bars.
+    shape : tuple of int
+        Height and width of the picture.
+    """
+
+    scale: float
+    left: int
+    top: int
+    shape: tuple[int, int]
+
+    def to_picture(self, boxes: np.ndarray) -> np.ndarray:
+        """Return boxes (n, 4) of the input's pixels as boxes of the picture, cut at its border."""
+        moved = (boxes - np.array([self.left, self.top] * 2)) / self.scale
+        height, width = self.shape
+        return np.clip(moved, 0, np.array([width, height] * 2))
+
+
+def letterbox(
+    image: np.ndarray, size: tuple[int, int], value: int = 114
+) -> tuple[np.ndarray, Letterbox]:
+    """Scale a picture into height x width, keep its proportions, fill the rest with a grey.
+
+    Parameters
+    ----------
+    image : numpy.ndarray
+    size : tuple of int
+        Height and width.
+    value : int, default=114
+        The grey of the bars; 114 for YOLO, 0 for NanoDet.
+
+    Returns
+    -------
+    numpy.ndarray, Letterbox
+        The new picture, and where the old one lies in it.
+    """
+    old_height, old_width = image.shape[:2]
+    height, width = size
+    scale = min(height / old_height, width / old_width)
+    new_height = min(height, max(1, round(old_height * scale)))
+    new_width = min(width, max(1, round(old_width * scale)))
+    top, left = (height - new_height) // 2, (width - new_width) // 2
+    canvas = np.full((height, width, 3), value, np.uint8)
+    canvas[top : top + new_height, left : left + new_width] = cv2.resize(
+        image, (new_width, new_height), interpolation=cv2.INTER_LINEAR
+    )
+    return canvas, Letterbox(scale, left, top, (old_height, old_width))
+
+
+# -- suppression ---------------------------------------------------------------------------
+
+
+def non_maximum_suppression(
+    boxes: np.ndarray, scores: np.ndarray, classes: np.ndarray, iou: float = 0.5, limit: int = 300
+) -> np.ndarray:
+    """Keep the best of boxes of one class that cover the same thing.
+
+    Parameters
+    ----------
+    boxes : numpy.ndarray, shape (n, 4)
+        Left, top, right, bottom.
+    scores, classes : numpy.ndarray, shape (n,)
+    iou : float, default=0.5
+        Two boxes of a class are one thing if the area that they share is more than this part of the
+        area that they cover together.
+    limit : int, default=300
+        How many to keep at most.
+
+    Returns
+    -------
+    numpy.ndarray of int
+        Which boxes stay, the best first.
+    """
+    order = np.argsort(-scores, kind="stable")
+    areas = np.maximum(boxes[:, 2:] - boxes[:, :2], 0).prod(axis=1)
+    kept: list[int] = []
+    while order.size and len(kept) < limit:
+        best, rest = order[0], order[1:]
+        kept.append(int(best))
+        low = np.maximum(boxes[best, :2], boxes[rest, :2])
+        high = np.minimum(boxes[best, 2:], boxes[rest, 2:])
+        shared = np.maximum(high - low, 0).prod(axis=1)
+        together = np.maximum(areas[best] + areas[rest] - shared, 1e-12)
+        order = rest[(shared / together <= iou) | (classes[rest] != classes[best])]
+    return np.array(kept, np.intp)
+
+
+# -- decoders: output arrays -> boxes (m, 4) in pixels of the input, class scores (m, classes) -----
+
+Decoded = tuple[np.ndarray, np.ndarray]
+Decoder = Callable[[Sequence[np.ndarray], tuple[int, int], float], list[Decoded]]
+
+
+def _places(size: tuple[int, int], strides: Sequence[int]) -> int:
+    return sum(math.ceil(size[0] / s) * math.ceil(size[1] / s) for s in strides)
+
+
+def _centres(size: tuple[int, int], strides: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the centre (places, 2) of every place in pixels, and its stride (places, 1)."""
+    centres, steps = [], []
+    for stride in strides:
+        rows, columns = np.indices([math.ceil(n / stride) for n in size]).reshape(2, -1)
+        centres.append((np.stack([columns, rows], axis=1) + 0.5) * stride)
+        steps.append(np.full((len(rows), 1), stride))
+    return np.concatenate(centres).astype(np.float32), np.concatenate(steps).astype(np.float32)
+
+
+def decode_nanodet(
+    outputs: Sequence[np.ndarray], size: tuple[int, int], threshold: float
+) -> list[Decoded]:
+    """Decode NanoDet: each side's distance is the mean of a distribution over 0..7 strides."""
+    if len(outputs) > 1:  # scores and distances apart, for each stride
+        pairs = zip(outputs[::2], outputs[1::2], strict=True)
+        joined = np.concatenate([np.concatenate(pair, axis=2) for pair in pairs], axis=1)
+    else:
+        joined = outputs[0]
+    strides = next(s for s in STRIDES if _places(size, s) == joined.shape[1])
+    centres, steps = _centres(size, strides)
+    results = []
+    for rows in joined:
+        scores, logits = rows[:, :-32], rows[:, -32:]
+        good = scores.max(axis=1) >= threshold
+        logits = logits[good].reshape(-1, 4, 8)
+        powers = np.exp(logits - logits.max(axis=2, keepdims=True))
+        means = (powers / powers.sum(axis=2, keepdims=True)) @ np.arange(8, dtype=np.float32)
+        distances = means * steps[good]  # left, top, right, bottom
+        low, high = centres[good] - distances[:, :2], centres[good] + distances[:, 2:]
+        results.append((np.concatenate([low, high], axis=1), scores[good]))
+    return results
+
+
+def decode_yolov5(
+    outputs: Sequence[np.ndarray], size: tuple[int, int], threshold: float
+) -> list[Decoded]:
+    """Decode YOLOv5 (and v7): the score of a class counts as much as something is there."""
+    results = []
+    for rows in _first_of_rank(outputs, 3):
+        rows = rows[rows[:, 4] >= threshold]
+        results.append((_corners(rows[:, :4]), rows[:, 5:] * rows[:, 4:5]))
+    return results
+
+
+def decode_yolov8(
+    outputs: Sequence[np.ndarray], size: tuple[int, int], threshold: float
+) -> list[Decoded]:
+    """Decode YOLOv8, v9 and 11: a column for each place; a segmentation's 32 factors are left."""
+    predictions = _first_of_rank(outputs, 3)
+    factors = next((y.shape[1] for y in outputs if y.ndim == 4 and y.shape[1] == 32), 0)
+    end = predictions.shape[1] - factors
+    return [(_corners(y[:4].T), y[4:end].T) for y in predictions]
+
+
+def decode_end2end(
+    outputs: Sequence[np.ndarray], size: tuple[int, int], threshold: float
+) -> list[Decoded]:
+    """Decode YOLOv10 and other exports that did the suppression themselves."""
+    results = []
+    for rows in _first_of_rank(outputs, 3):
+        classes = rows[:, 5].astype(int)
+        scores = np.zeros((len(rows), max(80, classes.max(initial=0) + 1)), np.float32)
+        scores[np.arange(len(rows)), classes] = rows[:, 4]
+        results.append((rows[:, :4], scores))
+    return results
+
+
+DECODERS: dict[str, Decoder] = {
+    "nanodet": decode_nanodet,
+    "yolov5": decode_yolov5,
+    "yolov8": decode_yolov8,
+    "end2end": decode_end2end,
+}
+
+
+def _first_of_rank(outputs: Sequence[np.ndarray], rank: int) -> np.ndarray:
+    return next(y for y in outputs if y.ndim == rank)
+
+
+def _corners(boxes: np.ndarray) -> np.ndarray:
+    """Return boxes given by centre and extent as left, top, right, bottom."""
+    half = boxes[:, 2:] / 2
+    return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
+
+
+def guess_decoder(outputs: Sequence[np.ndarray], size: tuple[int, int]) -> str:
+    """Return the name of the decoder that the shapes of a model's outputs call for.
+
+    Raises
+    ------
+    ValueError
+        If they fit none.
+    """
+    counts = [_places(size, strides) for strides in STRIDES]
+    predictions = [y for y in outputs if y.ndim == 3]
+    if len(predictions) in (6, 8) and sum(y.shape[1] for y in predictions[::2]) in counts:
+        return "nanodet"
+    for _, rows, columns in (y.shape for y in predictions):
+        if rows in [3 * count for count in counts] and columns > 5:
+            return "yolov5"
+        if rows in counts and columns > 32:
+            return "nanodet"
+        if columns in counts and rows > 4:
+            return "yolov8"
+        if columns == 6 and rows <= 1000:
+            return "end2end"
+    raise ValueError(
+        f"outputs {', '.join(str(y.shape) for y in outputs)} for an input of {size[0]}x{size[1]} "
+        f"are not those of a detector known here; known: {', '.join(DECODERS)}"
+    )
+
+
+# -- the head of YOLOv5 as one operator --------------------------------------------------------
+
+
+def register_yolo_detect() -> None:
+    """Teach kuiper the operator ``models.yolo.Detect``, where it does not know it already.
+
+    pnnx keeps a class that is named in ``moduleop=`` as one operator; the course of KuiperInfer
+    exports YOLOv5 like this.  Its attributes are the weights of three 1x1 convolutions, a grid and
+    an anchor grid for each stride, and the strides; the constants have no names, so they are told
+    apart by shape and content.
+    """
+    if "models.yolo.Detect" in kuiper.supported_operators():
+        return
+
+    def yolo_detect(*maps: np.ndarray, **attributes: np.ndarray) -> np.ndarray:
+        """Return the predictions (n, boxes, 5 + classes) of YOLOv5's head for its feature maps."""
+        strides = next(
+            (np.asarray(a) for a in attributes.values() if np.shape(a) == (len(maps),)), None
+        )
+        rows = []
+        for number, x in enumerate(maps):
+            weight = attributes[f"m.{number}.weight"]
+            weight = weight.reshape(weight.shape[0], -1)
+            n, _, height, width = x.shape
+            y = np.matmul(weight, x.reshape(n, weight.shape[1], -1))
+            y += attributes[f"m.{number}.bias"][:, None]
+            grid, anchors = _grids(attributes, height, width)
+            n_anchors = anchors.shape[1]
+            y = y.reshape(n, n_anchors, -1, height, width).transpose(0, 1, 3, 4, 2)
+            y = 1 / (1 + np.exp(-y))
+            stride = 8.0 * 2**number if strides is None else float(strides[number])
+            xy = (y[..., :2] * 2 + grid) * np.float32(stride)
+            wh = (y[..., 2:4] * 2) ** 2 * anchors
+            joined = np.concatenate([xy, wh, y[..., 4:]], axis=-1)
+            rows.append(joined.reshape(n, -1, joined.shape[-1]))
+        return np.concatenate(rows, axis=1).astype(np.float32)
+
+    kuiper.operator("models.yolo.Detect")(yolo_detect)
+
+
+def _grids(
+    attributes: dict[str, np.ndarray], height: int, width: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the grid, half a cell taken off, and the anchors of one stride."""
+    found = [a for a in attributes.values() if a.ndim == 5 and a.shape[2:4] == (height, width)]
+    if len(found) != 2:
+        raise kuiper.ShapeError(
+            f"models.yolo.Detect was exported for other sizes than a map of {height}x{width}: its "
+            "grids are constants; run it at the size it was traced with"
+        )
+    # The anchors are the same in every cell, the grid is not.
+    first_is_grid = np.ptp(found[0], axis=(2, 3)).max() > 0
+    if height * width == 1:
+        first_is_grid = found[0].max() < found[1].max()
+    grid, anchors = found if first_is_grid else found[::-1]
+    # Since YOLOv5 6.2 the half is in the grid already.
+    return (grid if grid.min() < 0 else grid - np.float32(0.5)), anchors
+
+
+# -- all of it ---------------------------------------------------------------------------------
+
+
+class Detector:
+    """A network that finds things on pictures.
+
+    Parameters
+    ----------
+    model : str, Path or kuiper.Model
+        The name of a bundled model, a ``.param`` file, or a model: NanoDet, YOLOv5, v8, v9, v10
+        or 11.
+    labels : str or Path, optional
+        A file with a name a line; COCO's for 80 classes.
+    threshold : float, optional
+        Boxes below this score are left out; by default 0.4 for NanoDet and 0.25 for others.
+    iou : float, default=0.5
+        See :func:`non_maximum_suppression`.
+    decoder : str, optional
+        One of :data:`DECODERS`; by default the one that the shapes call for.
+    size : tuple of int, optional
+        Height and width of the network's input, where the model takes others than the traced ones.
+
+    Examples
+    --------
+    >>> from kuiper.vision import Detector, load_image                    # doctest: +SKIP
+    >>> Detector()([load_image("examples/photos/chelsea.png")])           # doctest: +SKIP
+    [[Detection(index=15, label='cat', score=0.74, box=(...))]]
+    """
+
+    def __init__(
+        self,
+        model: str | Path | kuiper.Model = "nanodet_m",
+        labels: str | Path | None = None,
+        threshold: float | None = None,
+        iou: float = 0.5,
+        decoder: str | None = None,
+        size: tuple[int, int] | None = None,
+    ):
+        name = str(model)
+        register_yolo_detect()
+        if not isinstance(model, kuiper.Model):
+            model = kuiper.load(find_model(name))
+        if len(model.inputs) != 1 or len(input_shape(model)) != 4:
+            raise ValueError(
+                f"{name}: not a detector: inputs {shapes(model.inputs)}, expected one input "
+                "(batch, 3, height, width)"
+            )
+        if decoder is not None and decoder not in DECODERS:
+            raise ValueError(f"decoder {decoder!r}, expected one of {', '.join(DECODERS)}")
+        self.model = model
+        self.size = input_size(model, 640) if size is None else size
+        if decoder is None:
+            decoder = guess_decoder(self._try_out(), self.size)
+        self.decoder = decoder
+        self.threshold = threshold
+        if threshold is None:
+            self.threshold = 0.4 if decoder == "nanodet" else 0.25
+        self.iou = iou
+        nanodet = decoder == "nanodet"
+        self.how = replace(NANODET if nanodet else YOLO, size=self.size)
+        self._grey = 0 if nanodet else 114
+        self._labels_file = labels
+        self._labels: list[str] | None = None
+
+    def _try_out(self) -> list[np.ndarray]:
+        """Return the outputs for an empty picture: only their shapes matter."""
+        return self._outputs(np.zeros((1, 3, *self.size), np.float32))
+
+    def _outputs(self, x: np.ndarray) -> list[np.ndarray]:
+        outputs = self.model(x)
+        return list(outputs) if isinstance(outputs, tuple) else [outputs]
+
+    def preprocess(self, image: np.ndarray) -> tuple[np.ndarray, Letterbox]:
+        """Return the network's input for one picture, (3, height, width), and its letterbox."""
+        canvas, where = letterbox(image, self.size, self._grey)
+        return normalised(canvas, self.how), where
+
+    def detect(self, x: np.ndarray, boxes: Sequence[Letterbox]) -> list[list[Detection]]:
+        """Run the network on x (n, 3, height, width) and return what is on each picture."""
+        decoded = DECODERS[self.decoder](self._outputs(x), self.size, self.threshold)
+        return [self._detections(*one, where) for one, where in zip(decoded, boxes, strict=True)]
+
+    def _detections(
+        self, boxes: np.ndarray, scores: np.ndarray, where: Letterbox
+    ) -> list[Detection]:
+        if self._labels is None:
+            self._labels = load_labels(self._labels_file, scores.shape[1])
+        classes = scores.argmax(axis=1)
+        best = scores[np.arange(len(scores)), classes]
+        good = best >= self.threshold
+        boxes, classes, best = boxes[good], classes[good], best[good]
+        if self.decoder != "end2end":
+            kept = non_maximum_suppression(boxes, best, classes, self.iou)
+            boxes, classes, best = boxes[kept], classes[kept], best[kept]
+        boxes = where.to_picture(boxes)
+        return [
+            Detection(int(i), self._labels[i], float(score), tuple(map(float, box)))
+            for i, score, box in zip(classes, best, boxes, strict=True)
+        ]
+
+    def __call__(self, images: Sequence[np.ndarray]) -> list[list[Detection]]:
+        """Return what is on each picture, the surest first."""
+        made: list[Any] = [self.preprocess(image) for image in images]
+        return self.detect(np.stack([x for x, _ in made]), [where for _, where in made])

@@ -1,0 +1,270 @@
+"""Read and write pictures, and make a network's input of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kuiper.errors import MissingPackageError
+
+try:
+    import cv2
+except ImportError as error:
+    raise MissingPackageError(
+        "kuiper.vision reads and writes pictures with OpenCV, which is not installed: "
+        "pip install opencv-python-headless"
+    ) from error
+
+__all__ = [
+    "PICTURE_SUFFIXES",
+    "PRESETS",
+    "VIDEO_SUFFIXES",
+    "Preprocessing",
+    "VideoReader",
+    "find_pictures",
+    "is_video",
+    "load_image",
+    "preprocess",
+    "resize_antialiased",
+    "resize_lanczos",
+    "save_image",
+]
+
+PICTURE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff"}
+VIDEO_SUFFIXES = {".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v"}
+
+
+# -- files ---------------------------------------------------------------------------------
+
+
+def load_image(path: str | Path) -> np.ndarray:
+    """Read a picture as uint8 (height, width, 3), blue first, turned upright by its EXIF tag.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If it is no picture that OpenCV knows.
+    """
+    # Not cv2.imread: that one cannot open every file name on Windows, and never says why.
+    data = np.fromfile(path, np.uint8)
+    image = cv2.imdecode(data, cv2.IMREAD_COLOR) if data.size else None
+    if image is None:
+        raise ValueError(f"{path}: not an image in a format that OpenCV can read")
+    return image
+
+
+def save_image(path: str | Path, image: np.ndarray) -> None:
+    """Write a picture in the format that the path's suffix names; folders are made."""
+    path = Path(path)
+    try:
+        good, data = cv2.imencode(path.suffix, image)
+    except cv2.error:
+        good = False
+    if not good:
+        raise ValueError(f"{path}: OpenCV cannot write a picture with the suffix '{path.suffix}'")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data.tofile(path)
+
+
+def find_pictures(paths: Iterable[str | Path]) -> Iterator[Path]:
+    """Yield files as they are, and the pictures and videos below folders, sorted."""
+    for path in map(Path, paths):
+        if path.is_dir():
+            yield from (
+                file
+                for file in sorted(path.rglob("*"))
+                if file.suffix.lower() in PICTURE_SUFFIXES | VIDEO_SUFFIXES and file.is_file()
+            )
+        else:
+            yield path
+
+
+def is_video(path: str | Path) -> bool:
+    """Tell whether a path names a video, or is the number of a camera."""
+    return str(path).isdecimal() or Path(path).suffix.lower() in VIDEO_SUFFIXES
+
+
+class VideoReader:
+    """The frames of a video file, or of a camera.
+
+    Parameters
+    ----------
+    source : str or Path
+        A file, or the number of a camera (``"0"`` is the first).
+
+    Attributes
+    ----------
+    fps : float
+        Frames per second as the source tells, 25 where it does not.
+    n_frames : int or None
+        None where it is not known, as for a camera.
+    """
+
+    def __init__(self, source: str | Path):
+        text = str(source)
+        if not text.isdecimal() and not Path(text).exists():
+            raise FileNotFoundError(2, "No such file or directory", text)
+        self._capture = cv2.VideoCapture(int(text) if text.isdecimal() else text)
+        if not self._capture.isOpened():
+            raise ValueError(f"{text}: not a video or camera that OpenCV can open")
+        self.fps = self._capture.get(cv2.CAP_PROP_FPS) or 25.0
+        count = int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT))
+        self.n_frames = count if count > 0 else None
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        try:
+            while True:
+                good, frame = self._capture.read()
+                if not good:
+                    return
+                yield frame
+        finally:
+            self._capture.release()
+
+
+# -- from a picture to the network's input ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How pixels become the numbers a network was trained on.
+
+    Attributes
+    ----------
+    mean, std : tuple of float
+        One number per channel, in the order the network takes the channels;
+        value = (pixel * scale - mean) / std.
+    scale : float
+        Factor on the pixels 0..255.
+    bgr : bool
+        Channel order blue, green, red, instead of red, green, blue.
+    crop : bool
+        Keep the photo's proportions and cut out the centre; otherwise squeeze all of it in.
+    antialias : bool
+        Average over all pixels when shrinking, as Pillow and torchvision do, instead of
+        looking at the four nearest ones, as OpenCV's bilinear resize does.
+    size : tuple of int, optional
+        Height and width of the network's input; from the model file where None.
+    resize : int, optional
+        Pixels of the short side before the cut; size / 0.875 where None (256 for 224).
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    scale: float = 1 / 255
+    bgr: bool = False
+    crop: bool = True
+    antialias: bool = True
+    size: tuple[int, int] | None = None
+    resize: int | None = None
+
+
+_IMAGENET = Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+PRESETS = {
+    "imagenet": _IMAGENET,
+    "course": replace(_IMAGENET, crop=False, antialias=False),
+    "caffe": Preprocessing(
+        mean=(104, 117, 123), std=(1, 1, 1), scale=1, bgr=True, crop=False, antialias=False
+    ),
+    "tf": Preprocessing(mean=(1, 1, 1), std=(1, 1, 1), scale=1 / 127.5),
+}
+
+
+def triangle_weights(length: int, new_length: int) -> np.ndarray:
+    """Return the (new_length, length) matrix that resizes one axis by antialiased bilinear."""
+    step = length / new_length
+    centres = (np.arange(new_length) + 0.5) * step
+    distances = np.abs(np.arange(length) + 0.5 - centres[:, None])
+    weights = np.maximum(0, 1 - distances / max(step, 1))
+    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+def resize_antialiased(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Resize as Pillow's BILINEAR and torchvision's antialias=True; OpenCV has no such filter."""
+    # A photo many times larger is first averaged down by a whole factor, which loses nothing
+    # that the filter would keep and spares it most of the work.
+    factor = int(min(image.shape[0] / height, image.shape[1] / width) / 3)
+    if factor > 1:
+        smaller = (image.shape[1] // factor, image.shape[0] // factor)
+        image = cv2.resize(image, smaller, interpolation=cv2.INTER_AREA)
+    rows = triangle_weights(image.shape[0], height)
+    columns = triangle_weights(image.shape[1], width)
+    half = np.tensordot(rows, image.astype(np.float32), axes=1)  # (height, old width, 3)
+    return np.rint(columns @ half).astype(np.uint8)  # (height, width, 3)
+
+
+def lanczos_weights(length: int, new_length: int) -> np.ndarray:
+    """Return the (new_length, length) matrix that resizes one axis with a Lanczos window of 3."""
+    step = length / new_length
+    centres = (np.arange(new_length) + 0.5) * step
+    distances = (np.arange(length) + 0.5 - centres[:, None]) / max(step, 1)
+    weights = np.where(np.abs(distances) < 3, np.sinc(distances) * np.sinc(distances / 3), 0)
+    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+def resize_lanczos(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Resize as Pillow's LANCZOS does: along the rows, rounded, then along the columns."""
+    rows = lanczos_weights(image.shape[0], height)
+    columns = lanczos_weights(image.shape[1], width)
+    half = np.clip(np.rint(columns @ image.astype(np.float32)), 0, 255)  # (height, new width, 3)
+    return np.clip(np.rint(np.tensordot(rows, half, axes=1)), 0, 255).astype(np.uint8)
+
+
+def preprocess(image: np.ndarray, how: Preprocessing) -> np.ndarray:
+    """Turn a picture into float32 (3, height, width), the input of the network for one image."""
+    if how.size is None:
+        raise ValueError("preprocess needs how.size, the height and width of the network's input")
+    old_height, old_width = image.shape[:2]
+    height, width = how.size
+    if not how.crop:
+        new_height, new_width = height, width
+    else:
+        if how.resize is None:
+            ratio = max(height / old_height, width / old_width) / 0.875
+        else:
+            ratio = how.resize / min(old_height, old_width)
+        # As torchvision: the short side rounded, the long one cut to whole pixels.
+        new_height, new_width = (
+            round(n * ratio) if n == min(old_height, old_width) else int(n * ratio)
+            for n in (old_height, old_width)
+        )
+    if new_height < height or new_width < width:
+        raise ValueError(
+            f"cannot cut {height}x{width} pixels out of {new_height}x{new_width}; "
+            f"let --resize be {max(height, width)} or more"
+        )
+    if how.antialias:
+        image = resize_antialiased(image, new_height, new_width)
+    else:
+        image = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_LINEAR)
+    top, left = round((new_height - height) / 2), round((new_width - width) / 2)
+    return normalised(image[top : top + height, left : left + width], how)
+
+
+def normalised(image: np.ndarray, how: Preprocessing) -> np.ndarray:
+    """Apply channel order, scale, mean and deviation; (height, width, 3) -> (3, height, width)."""
+    if not how.bgr:
+        image = image[:, :, ::-1]
+    values = (image * np.float32(how.scale) - np.float32(how.mean)) / np.float32(how.std)
+    return np.ascontiguousarray(values.transpose(2, 0, 1), dtype=np.float32)
+
+
+# -- what a model says of its input ------------------------------------------------------------
+
+
+def input_shape(model: Any) -> tuple[int | None, ...]:
+    """Return the shape of the first input, with None where the model file leaves it open."""
+    return model.inputs[0].shape or (None, 3, None, None)
+
+
+def input_size(model: Any, default: int = 224) -> tuple[int, int]:
+    """Return height and width of the input, `default` where the model file leaves it open."""
+    height, width = input_shape(model)[2:]
+    return height or default, width or default
