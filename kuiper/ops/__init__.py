@@ -39,6 +39,7 @@ set_families(
     "creation",
     "indexing",
     "recurrent",
+    "selection",
     "spectral",
     "einsum",
     "views",

@@ -16,7 +16,18 @@ from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import promote
 from kuiper.ops._record import Record, record
-from kuiper.ops._schema import Any_, Bool, Float, Host, Int, Ints, Str, Tensor, Tensors
+from kuiper.ops._schema import (
+    Any_,
+    Bool,
+    Float,
+    Host,
+    Int,
+    Ints,
+    Str,
+    Tensor,
+    Tensors,
+    ValuesNeeded,
+)
 
 __all__ = [
     "Cat",
@@ -32,7 +43,6 @@ __all__ = [
     "PixelShuffle",
     "PixelUnshuffle",
     "Repeat",
-    "RepeatInterleave",
     "Reshape",
     "ReshapeAs",
     "Roll",
@@ -461,37 +471,6 @@ class Tile(Record):
         _bind_repeat(a.input, Tile._repeats(a), b)
 
 
-@record("torch.repeat_interleave", "Tensor.repeat_interleave")
-class RepeatInterleave(Record):
-    """Each place repeated `repeats` times on the spot, along `dim` or of the flattened tensor.
-
-    Source: torch.repeat_interleave.
-    """
-
-    arguments = (
-        Tensor("input"),
-        Int("repeats", minimum=0),
-        Ints("dim", length=1, default=None, nullable=True),
-        Any_("output_size", None),
-    )
-
-    @staticmethod
-    def infer(a):
-        if a.dim is None:
-            return TensorSpec((a.input.size * a.repeats,), a.input.dtype)
-        axis = axis_of(a.dim[0], a.input.shape)
-        shape = list(a.input.shape)
-        shape[axis] *= a.repeats
-        return TensorSpec(shape, a.input.dtype)
-
-    @staticmethod
-    def bind(a, b):
-        x, y = a.input, b.output()
-        axis = x.rank if a.dim is None else axis_of(a.dim[0], x.shape) + 1
-        shape = (*x.shape[:axis], a.repeats, *x.shape[axis:])
-        b.copy(x.with_layout(shape, (*x.strides[:axis], 0, *x.strides[axis:])), y.reshape(shape))
-
-
 # -- joins -------------------------------------------------------------------------------------
 
 
@@ -902,6 +881,8 @@ class SliceIndexes(View):
             )
             if value is not None and np.size(value) == 1:
                 return int(np.asarray(value).item())
+            if isinstance(operand, TensorSpec) and operand.size == 1:
+                raise ValuesNeeded(f"index {item} is computed while the model runs", [operand])
             raise ShapeError(f"index {item} is {operand!r}, expected a number known while planning")
         raise ShapeError(f"'indexes' holds {item!r}, expected an integer or @k")
 
