@@ -49,11 +49,12 @@ def read_ahead(frames: Iterator[np.ndarray], newest_only: bool) -> Iterator[np.n
     stop = threading.Event()
 
     def put(frame: np.ndarray | None) -> None:
+        dropping = newest_only and frame is not None
         while not stop.is_set():
             try:
-                return waiting.put(frame, timeout=0.1)
+                return waiting.put(frame, block=not dropping, timeout=0.1)
             except queue.Full:
-                if newest_only and frame is not None:
+                if dropping:
                     with contextlib.suppress(queue.Empty):
                         waiting.get_nowait()
 

@@ -119,7 +119,7 @@ class Attribute:
             and np.array_equal(self.raw, other.raw)
         )
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"<Attribute {_signature(self.shape, self.dtype)}>"
@@ -416,11 +416,11 @@ class Graph:
         if len(set(targets)) != len(targets):
             raise GraphError(f"{operator.label}: an operand stands twice among the outputs")
         for target in targets:
-            operand = self._operands.get(target)
-            if operand is not None and operand.producer is not None:
+            known = self._operands.get(target)
+            if known is not None and known.producer is not None:
                 raise GraphError(
                     f"{operator.label}: operand '{target}' is already produced by "
-                    f"{operand.producer.label}"
+                    f"{known.producer.label}"
                 )
         # Nothing can fail any more, so a failure leaves no trace in the graph.
         self._operators[name] = operator
@@ -663,9 +663,17 @@ class Graph:
             needed.add(operator)
             pending.extend(operator._inputs)
         part = Graph()
+        taken = {operator.name for operator in needed}
+
+        def free_name(name: str) -> str:
+            while name in taken:
+                name += "_"
+            return name
+
         for number, operand in enumerate(sources):
             part.add_operand(operand.name, operand.shape, operand.dtype)
-            part.add_operator("pnnx.Input", f"pnnx_input_{number}", outputs=[operand.name])
+            name = free_name(f"pnnx_input_{number}")
+            part.add_operator("pnnx.Input", name, outputs=[operand.name])
         for operator in self._operators.values():
             if operator not in needed:
                 continue
@@ -678,7 +686,8 @@ class Graph:
                 part.add_operand(operand.name, operand.shape, operand.dtype)
             part._add_twin(operator)
         for number, operand in enumerate(targets):
-            part.add_operator("pnnx.Output", f"pnnx_output_{number}", [operand.name])
+            name = free_name(f"pnnx_output_{number}")
+            part.add_operator("pnnx.Output", name, [operand.name])
         return part
 
     def __str__(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,15 +12,16 @@ import numpy as np
 from kuiper import _threads
 from kuiper._dtypes import DTYPES, from_numpy
 from kuiper._kernels import _dispatch
+from kuiper._stages import Staged
 from kuiper._value import TensorSpec, Value
 from kuiper._version import __version__
-from kuiper.errors import InputError, ShapeError, UnsupportedOperatorError
+from kuiper.errors import InputError, OperatorError, ShapeError, UnsupportedOperatorError
 from kuiper.ir import Graph, Operand
 from kuiper.ops import Record, find_record, record, registered_types
-from kuiper.ops._schema import Any_, Host, Tensors, attribute_spec, resolve
+from kuiper.ops._schema import Any_, Host, Tensors, ValuesNeeded, attribute_spec, resolve
 from kuiper.passes import NEEDED, PassReport, free_batch, optimize, restore_outputs
-from kuiper.plan import Plan, infer_specs, leaf_operands, make_plan
-from kuiper.pnnx import load_graph, save_graph
+from kuiper.plan import Plan, infer_known, infer_specs, leaf_operands, make_plan
+from kuiper.pnnx import Source, Target, load_graph, save_graph
 
 __all__ = [
     "Model",
@@ -56,7 +56,9 @@ class TensorInfo(NamedTuple):
     dtype: np.dtype
 
 
-def load(param, bin=None, *, check_crc: bool = False, optimize: bool = True) -> Model:
+def load(
+    param: Source, bin: Source | None = None, *, check_crc: bool = False, optimize: bool = True
+) -> Model:
     """Load a PNNX model and check that it can run.
 
     Parameters
@@ -100,7 +102,7 @@ def load(param, bin=None, *, check_crc: bool = False, optimize: bool = True) -> 
     return Model(load_graph(param, bin, check_crc=check_crc), optimize=optimize)
 
 
-def save(model: Model | Graph, param, bin=None) -> None:
+def save(model: Model | Graph, param: Target, bin: Target | None = None) -> None:
     """Write a model or graph as a ``.param`` and a ``.bin`` file.
 
     Parameters
@@ -118,7 +120,7 @@ def supported_operators() -> list[str]:
     return sorted([*registered_types(), *GRAPH_TYPES])
 
 
-def operator(type: str, n_outputs: int = 1) -> Callable:
+def operator(type: str, n_outputs: int = 1, *, data_dependent: bool = False) -> Callable:
     """Teach kuiper an operator of your own, written with numpy.
 
     Parameters
@@ -126,14 +128,19 @@ def operator(type: str, n_outputs: int = 1) -> Callable:
     type : str
         The operator type in the ``.param`` file.
     n_outputs : int, default=1
+    data_dependent : bool, default=False
+        Whether the shapes of its results depend on the values of its arguments.  What follows it
+        is planned while the model runs, for the shapes that came out.
 
     Returns
     -------
     callable
         A decorator for a function ``f(*arrays, **params)`` that returns one array, or a tuple of
         `n_outputs`.  `params` are the literal parameters, the attributes and the inputs with a
-        keyword.  Arrays among the arguments must not be written to.  The function is also called
-        on arrays of zeros while a plan is made, to learn what it returns.
+        keyword.  Arrays among the arguments must not be written to.  Unless it is data-dependent,
+        the function is also called on arrays of zeros while a plan is made, to learn what it
+        returns.  Whatever it raises comes out as the cause of an OperatorError that names the
+        operator.
 
     Examples
     --------
@@ -150,9 +157,11 @@ def operator(type: str, n_outputs: int = 1) -> Callable:
             replaceable = True
             is_pure = False
 
-            @staticmethod
-            def infer(a):
+            @classmethod
+            def infer(cls, a):
                 call = _Call(function, a)
+                if cls.data_dependent and not call.is_known:
+                    raise ValuesNeeded("the shapes of its results depend on values")
                 results = call(*call.examples())
                 results = results if isinstance(results, tuple) else (results,)
                 if not len(results) == n_outputs == a.n_outputs:
@@ -161,14 +170,21 @@ def operator(type: str, n_outputs: int = 1) -> Callable:
                         f"graph has {a.n_outputs} outputs"
                     )
                 results = [np.asarray(r) for r in results]
-                return tuple(TensorSpec(r.shape, r.dtype) for r in results)
+                return tuple(
+                    TensorSpec(r.shape, r.dtype, r if cls.data_dependent else None) for r in results
+                )
 
-            @staticmethod
-            def bind(a, b):
+            @classmethod
+            def bind(cls, a, b):
+                if cls.data_dependent:  # all that it depends on is known
+                    for index in range(a.n_outputs):
+                        b.alias(b.constant(b.output_spec(index).constant), index)
+                    return
                 outputs = [b.output(i) for i in range(a.n_outputs)]
-                call = _Call(function, a)
+                call = _Call(function, a, b.operator.label)
                 b.python(call, call.tensors, outputs)
 
+        Custom.data_dependent = data_dependent
         find_record(type)  # so that a record of kuiper's own is there to be refused
         record(type)(Custom)
         return function
@@ -184,6 +200,8 @@ class _Call:
     function : callable
     a : types.SimpleNamespace
         `inputs` and `keywords`, with TensorSpec or Value for tensors.
+    label : str, optional
+        What errors name; where there is none, whoever calls adds it.
 
     Attributes
     ----------
@@ -191,7 +209,8 @@ class _Call:
         The tensors among the arguments, for which arrays come in when it is called.
     """
 
-    def __init__(self, function: Callable, a):
+    def __init__(self, function: Callable, a, label: str | None = None):
+        self.label = label
         self.function, self.inputs, self.keywords = function, a.inputs, a.keywords
         arguments = (*a.inputs, *a.keywords.values())
         self.tensors = [v for v in arguments if isinstance(v, TensorSpec | Value)]
@@ -204,10 +223,20 @@ class _Call:
                 return next(given)
             return value.value if isinstance(value, Host) else value
 
-        return self.function(
-            *[argument(value) for value in self.inputs],
-            **{key: argument(value) for key, value in self.keywords.items()},
-        )
+        positional = [argument(value) for value in self.inputs]
+        named = {key: argument(value) for key, value in self.keywords.items()}
+        try:
+            return self.function(*positional, **named)
+        except Exception as error:
+            where = f"{self.label}: " if self.label else ""
+            raise OperatorError(
+                f"{where}its function raised {type(error).__name__}: {error}"
+            ) from error
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the values of all tensors are known."""
+        return all(tensor.constant is not None for tensor in self.tensors)
 
     def examples(self) -> list[np.ndarray]:
         """Return arrays to try the function on: zeros, or the values of constants."""
@@ -279,7 +308,7 @@ class Model:
         self._output_operands = [
             leaf for operand in graph.outputs for leaf in leaf_operands(operand)
         ]
-        self._plans: OrderedDict[tuple, Plan] = OrderedDict()
+        self._plans: OrderedDict[tuple, Plan | Staged] = OrderedDict()
         self._packed: dict = {}
         self._lock = threading.RLock()
 
@@ -309,7 +338,9 @@ class Model:
         for op in self.graph:
             if op.type not in GRAPH_TYPES:
                 attributes = {key: attribute_spec(a) for key, a in op.attributes.items()}
-                resolve(op, find_record(op.type).arguments, {}, attributes)
+                rule = find_record(op.type)
+                assert rule is not None  # _check_supported has seen to it
+                resolve(op, rule.arguments, {}, attributes)
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -361,11 +392,10 @@ class Model:
         """
         arrays = self._arrays(inputs)
         plan = self._plan(arrays)
-        outs = None if out is None else self._check_out(out, plan, arrays)
-        results = plan.run(arrays, outs)
+        results = plan.run(arrays) if out is None else self._run_into(plan, arrays, out)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def trace(self, inputs, names: Sequence[str]) -> dict[str, np.ndarray]:
+    def trace(self, inputs, names: Sequence[str]) -> dict[str, Any]:
         """Return intermediate operands.
 
         Parameters
@@ -397,11 +427,7 @@ class Model:
             return {}
         keep = tuple(dict.fromkeys(o.name for group in wanted.values() for o in group))
         plan = self._plan(arrays, keep)
-        results = iter(plan.run(arrays))
-        found = {
-            name: list(islice(results, count))
-            for name, count in zip(keep, plan.output_counts, strict=True)
-        }
+        found = dict(zip(keep, plan.run_grouped(arrays), strict=True))
         traced = {}
         for name, group in wanted.items():
             arrays = [array for operand in group for array in found[operand.name]]
@@ -427,33 +453,45 @@ class Model:
         plan = self._plan(arrays)
         for _ in range(3):
             plan.run(arrays)
-        seconds = np.median([plan.run_timed(arrays) for _ in range(max(1, runs))], axis=0)
-        return Profile(plan, seconds, {op.name: op.type for op in self.graph})
+        timed = [plan.profile(arrays) for _ in range(max(1, runs))]
+        seconds = np.median([seconds for _, seconds in timed], axis=0)
+        return Profile(plan, timed[0][0], seconds, {op.name: op.type for op in self.graph})
 
     def plan(self, *shapes: Sequence[int]) -> Plan:
-        """Return the plan for inputs of the given shapes, making it if need be."""
+        """Return the plan for inputs of the given shapes, making it if need be.
+
+        For a model that is cut where shapes depend on data, the plan in front of the first cut.
+        """
         arrays = [
             np.broadcast_to(np.zeros((), _info(o).dtype), shape)
             for o, shape in zip(self._input_operands, shapes, strict=True)
         ]
-        return self._plan(arrays)
+        plan = self._plan(arrays)
+        return plan.first_plan if isinstance(plan, Staged) else plan
 
     def planned_graph(self, *shapes: Sequence[int]) -> Graph:
         """Return the graph as it runs for inputs of the given shapes: after the passes.
 
-        Its operands are annotated with the shapes that they have then.
+        Its operands are annotated with the shapes that they have then.  A model that is cut where
+        shapes depend on data is shown as it was loaded, with the shapes in front of the cut.
         """
         infos = zip(self._input_infos, shapes, strict=True)
-        specs = [TensorSpec(shape, info.dtype) for info, shape in infos]
-        graph, inputs = self._optimized(specs, ())
-        for operand, spec in infer_specs(graph, inputs).items():
+        graph, inputs = self._prepared([TensorSpec(s, info.dtype) for info, s in infos])
+        specs, waiting = infer_known(graph, inputs)
+        if waiting:
+            for operand in graph.operands:
+                operand.shape = operand.dtype = None
+        else:
+            self.passes = optimize(graph, specs, _evaluate, self._only)
+            specs = infer_specs(graph, inputs)
+        for operand, spec in specs.items():
             if isinstance(spec, TensorSpec):
                 operand.shape, operand.dtype = spec.shape, from_numpy(spec.dtype).name
         return graph
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _plan(self, arrays: Sequence[np.ndarray], keep: tuple[str, ...] = ()) -> Plan:
+    def _plan(self, arrays: Sequence[np.ndarray], keep: tuple[str, ...] = ()) -> Plan | Staged:
         n_threads = _threads.get_num_threads()
         key = (tuple(a.shape for a in arrays), n_threads, _dispatch.active_name(), keep)
         with self._lock:
@@ -461,20 +499,28 @@ class Model:
             if plan is not None:
                 self._plans.move_to_end(key)
                 return plan
-            plan = self._compile([TensorSpec(a.shape, a.dtype) for a in arrays], n_threads, keep)
+            plan = self._compile(arrays, n_threads, keep)
             self._plans[key] = plan
             while len(self._plans) > self.PLANS_KEPT:
                 self._plans.popitem(last=False)
             return plan
 
-    def _compile(self, specs: Sequence[TensorSpec], n_threads: int, keep: tuple[str, ...]) -> Plan:
-        graph, inputs = self._optimized(specs, keep)
-        return make_plan(graph, inputs, n_threads, self._packed)
+    def _compile(self, arrays, n_threads: int, keep: tuple[str, ...]) -> Plan | Staged:
+        graph, inputs = self._prepared([TensorSpec(a.shape, a.dtype) for a in arrays], keep)
+        specs, waiting = infer_known(graph, inputs)
 
-    def _optimized(
-        self, specs: Sequence[TensorSpec], keep: tuple[str, ...]
+        def compile(graph: Graph, inputs, specs) -> Plan:
+            self.passes = optimize(graph, specs, _evaluate, self._only)
+            return make_plan(graph, inputs, n_threads, self._packed)
+
+        if waiting:
+            return Staged(graph, inputs, compile, self._lock)
+        return compile(graph, inputs, specs)
+
+    def _prepared(
+        self, specs: Sequence[TensorSpec], keep: tuple[str, ...] = ()
     ) -> tuple[Graph, dict[Operand, TensorSpec]]:
-        """Return the graph after the passes, and what its inputs are."""
+        """Return the graph to plan for inputs, and what these are."""
         graph = self._free.copy()
         free_batch(graph, [spec.shape for spec in specs], infer_specs)
         if keep:
@@ -482,9 +528,17 @@ class Model:
                 graph.remove_operator(op)
             for number, name in enumerate(keep):
                 graph.add_operator("pnnx.Output", graph.unique_name(f"trace_{number}"), [name])
-        inputs = dict(zip(graph.inputs, specs, strict=True))
-        self.passes = optimize(graph, infer_specs(graph, inputs), _evaluate, self._only)
-        return graph, inputs
+        return graph, dict(zip(graph.inputs, specs, strict=True))
+
+    def _run_into(self, plan: Plan | Staged, arrays: Sequence[np.ndarray], out) -> list[np.ndarray]:
+        """Run with the results in the caller's arrays."""
+        if isinstance(plan, Plan):
+            return plan.run(arrays, self._check_out(out, plan.outputs, arrays))
+        results = plan.run(arrays)  # only now are their shapes known
+        outs = self._check_out(out, results, arrays)
+        for array, result in zip(outs, results, strict=True):
+            array[...] = result
+        return outs
 
     def _arrays(self, inputs) -> list[np.ndarray]:
         """Check the caller's arrays against the inputs of the graph."""
@@ -496,7 +550,7 @@ class Model:
             raise InputError(f"got {len(inputs)} inputs, expected {len(operands)}: {names}")
         arrays = []
         for info, value in zip(self._input_infos, inputs, strict=True):
-            array = np.asarray(value)
+            array = _as_array(info, value)
             if array.dtype != info.dtype or (
                 info.shape is not None and len(info.shape) != array.ndim
             ):
@@ -508,7 +562,11 @@ class Model:
 
     def _by_name(self, mapping: Mapping) -> list:
         names = [operand.name for operand in self._input_operands]
-        aliases = {operand.producer.name: operand.name for operand in self._input_operands}
+        aliases = {
+            operand.producer.name: operand.name
+            for operand in self._input_operands
+            if operand.producer is not None
+        }
         given: dict[str, Any] = {}
         unknown, twice = [], []
         for key, value in mapping.items():
@@ -528,12 +586,13 @@ class Model:
             )
         return [given[name] for name in names]
 
-    def _check_out(self, out, plan: Plan, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def _check_out(self, out, specs: Sequence, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Check the caller's arrays for results against what they shall hold."""
         outs = [out] if isinstance(out, np.ndarray) else list(out)
-        if len(outs) != len(plan.outputs):
-            raise InputError(f"got {len(outs)} arrays for results, expected {len(plan.outputs)}")
+        if len(outs) != len(specs):
+            raise InputError(f"got {len(outs)} arrays for results, expected {len(specs)}")
         others = {f"input '{o.name}'": a for o, a in zip(self._input_operands, arrays, strict=True)}
-        for number, (array, spec) in enumerate(zip(outs, plan.outputs, strict=True)):
+        for number, (array, spec) in enumerate(zip(outs, specs, strict=True)):
             if not isinstance(spec, TensorSpec):
                 spec = np.asarray(spec)
             if (
@@ -586,7 +645,7 @@ class Profile:
         Seconds of all steps.
     """
 
-    def __init__(self, plan: Plan, seconds: np.ndarray, types: Mapping[str, str]):
+    def __init__(self, plan, steps: Sequence, seconds: np.ndarray, types: Mapping[str, str]):
         self.total = float(seconds.sum())
         self.n_threads = plan.n_threads
         self.arena_bytes = plan.arena_bytes
@@ -600,7 +659,7 @@ class Profile:
                 "gflops": step.flops / t / 1e9 if t > 0 else 0.0,
                 "gbytes": step.bytes / t / 1e9 if t > 0 else 0.0,
             }
-            for step, t in zip(plan.steps, seconds, strict=True)
+            for step, t in zip(steps, seconds, strict=True)
         ]
 
     def by_kind(self) -> list[dict]:
@@ -643,6 +702,23 @@ def _evaluate(graph: Graph) -> list[np.ndarray]:
     return make_plan(graph, {}, 1).run([])
 
 
+def _as_array(info: TensorInfo, value: Any) -> np.ndarray:
+    """Return what the caller gave as an array, without a copy wherever it offers its memory."""
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        # numpy knows __array__, the buffer protocol and lists; what has none of these, as an array
+        # of another library's, hands over its memory by __dlpack__.
+        by_dlpack = hasattr(value, "__dlpack__") and not hasattr(value, "__array__")
+        return np.from_dlpack(value) if by_dlpack else np.asarray(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise InputError(
+            f"input '{info.name}': a {kind} that numpy cannot read ({error}); pass an array in the "
+            "memory of the CPU, for a tensor of PyTorch x.detach().cpu()"
+        ) from error
+
+
 def _input_error(info: TensorInfo, array: np.ndarray) -> InputError:
     where = f"input '{info.name}': got {array.dtype} {array.shape}"
     if array.dtype != info.dtype:
@@ -650,7 +726,8 @@ def _input_error(info: TensorInfo, array: np.ndarray) -> InputError:
             f"{where}, expected {info.dtype}{_shape_text(info.shape)}; "
             f"pass x.astype(np.{info.dtype})"
         )
-    return InputError(f"{where}, expected rank {len(info.shape)}, like{_shape_text(info.shape)}")
+    rank = len(info.shape or ())
+    return InputError(f"{where}, expected rank {rank}, like{_shape_text(info.shape)}")
 
 
 def _info(operand: Operand) -> TensorInfo:

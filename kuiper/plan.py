@@ -18,6 +18,8 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -25,13 +27,31 @@ import numpy as np
 from kuiper._arena import arrange
 from kuiper._kernels import _dispatch
 from kuiper._kernels._executor import Context, Program
-from kuiper._value import Buffer, TensorSpec, Value, channels_last_strides, contiguous_strides
+from kuiper._value import (
+    Buffer,
+    TensorSpec,
+    Value,
+    channels_last_strides,
+    contiguous_strides,
+    spaced,
+)
 from kuiper.errors import OperatorError, ShapeError
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ops import find_record
-from kuiper.ops._schema import Host, attribute_spec, resolve
+from kuiper.ops._schema import Host, ValuesNeeded, attribute_spec, resolve
 
-__all__ = ["Binder", "Plan", "PythonStep", "infer_specs", "leaf_operands", "make_plan"]
+__all__ = [
+    "Binder",
+    "Plan",
+    "PythonStep",
+    "attribute_specs",
+    "infer_known",
+    "infer_operator",
+    "infer_specs",
+    "leaf_operands",
+    "make_plan",
+    "tensors_in",
+]
 
 
 class PythonStep:
@@ -123,12 +143,19 @@ class Plan:
         self._release(context)
         return outputs
 
-    def run_timed(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """Run once and return the seconds of each step."""
-        from time import perf_counter
+    def run_grouped(self, inputs: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+        """Run on arrays and return for each output of the graph the arrays that it stands for."""
+        results = iter(self.run(inputs))
+        return [list(islice(results, count)) for count in self.output_counts]
 
+    def profile(self, inputs: Sequence[np.ndarray]) -> tuple[Sequence, np.ndarray]:
+        """Run once and return the steps and the seconds of each."""
+        return self.steps, self.run_timed(inputs)[1]
+
+    def run_timed(self, inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
+        """Run once and return the outputs and the seconds of each step."""
         context = self._acquire()
-        self._attach(context, inputs, None)
+        outputs = self._attach(context, inputs, None)
         seconds = []
         for segment in self._segments:
             if isinstance(segment, Program):
@@ -138,7 +165,7 @@ class Plan:
                 segment.run(context, self.n_threads)
                 seconds.append(perf_counter() - start)
         self._release(context)
-        return np.array(seconds)
+        return outputs, np.array(seconds)
 
     def _attach(self, context, inputs, outs):
         for slot, array in zip(self._input_slots, inputs, strict=True):
@@ -217,8 +244,9 @@ def make_plan(
     ----------
     graph : Graph
         After the passes.
-    inputs : mapping of Operand to TensorSpec
-        One entry per graph input.
+    inputs : mapping of Operand to (TensorSpec or Host)
+        One entry per graph input.  What is a constant or known is no input of the plan; a list
+        counts as the tensors in it.
     n_threads : int
     cache : dict, optional
         Keeps packed weights between plans of one model.
@@ -235,12 +263,102 @@ def make_plan(
     return _Planner(graph, inputs, n_threads, {} if cache is None else cache).plan()
 
 
-def infer_specs(graph: Graph, inputs: Mapping[Operand, TensorSpec]) -> dict[Operand, Any]:
-    """Return the shape and dtype (or the known value) of every operand."""
-    planner = _Planner(graph, inputs, 1, {})
-    for operator in planner.order:
-        planner.infer(operator)
-    return planner.specs
+def infer_specs(graph: Graph, inputs: Mapping[Operand, Any]) -> dict[Operand, Any]:
+    """Return the shape and dtype (or the known value) of every operand.
+
+    Raises
+    ------
+    OperatorError, ShapeError
+        If an operator cannot take what reaches it; ValuesNeeded, a ShapeError, if a shape depends
+        on values that the graph computes.
+    """
+    specs: dict[Operand, Any] = {}
+    for operator in graph.topological_order():
+        specs.update(_infer(operator, specs, inputs))
+    return specs
+
+
+def infer_known(
+    graph: Graph, inputs: Mapping[Operand, Any]
+) -> tuple[dict[Operand, Any], dict[Operator, tuple[Operand, ...]]]:
+    """Infer as far as shapes alone lead.
+
+    Returns
+    -------
+    specs : dict
+        As :func:`infer_specs`, for the operands that can be told.
+    waiting : dict of Operator to tuple of Operand
+        The operators whose inputs are among these but whose outputs are not, with the inputs whose
+        values must be known to plan them; with none where the operator has to be computed.
+    """
+    specs: dict[Operand, Any] = {}
+    waiting: dict[Operator, tuple[Operand, ...]] = {}
+    for operator in graph.topological_order():
+        if all(operand in specs for operand in operator.inputs):
+            try:
+                specs.update(_infer(operator, specs, inputs))
+            except ValuesNeeded as error:
+                waiting[operator] = tuple(
+                    operand
+                    for operand in dict.fromkeys(operator.inputs)
+                    if any(
+                        spec is other
+                        for spec in tensors_in(specs[operand])
+                        for other in error.specs
+                    )
+                )
+    return specs, waiting
+
+
+def _infer(operator, specs, inputs, attributes=None) -> dict[Operand, Any]:
+    """Return the specs of the outputs of any operator of a graph."""
+    if operator.type == "pnnx.Output":
+        return {}
+    if operator.type == "pnnx.Input":
+        return {operator.outputs[0]: inputs[operator.outputs[0]]}
+    return infer_operator(operator, specs, attributes)
+
+
+def attribute_specs(operator: Operator) -> dict[str, TensorSpec]:
+    """Return what planning sees of an operator's weights."""
+    return {key: attribute_spec(a) for key, a in operator.attributes.items()}
+
+
+def infer_operator(
+    operator: Operator,
+    specs: Mapping[Operand, Any],
+    attributes: Mapping[str, TensorSpec] | None = None,
+) -> dict[Operand, Any]:
+    """Return the specs of an operator's outputs.
+
+    Parameters
+    ----------
+    operator : Operator
+    specs : mapping of Operand to (TensorSpec or Host)
+        Those of its inputs.
+    attributes : mapping of str to TensorSpec, optional
+        Those of its attributes, where they are made already.
+    """
+    rule = find_record(operator.type)
+    attributes = attribute_specs(operator) if attributes is None else attributes
+    arguments = resolve(operator, rule.arguments, specs, attributes)
+    arguments.n_outputs = len(operator.outputs)
+    try:
+        results = rule.infer(arguments)
+    except ValuesNeeded as error:
+        raise ValuesNeeded(f"{operator.label}: {error}", error.specs) from None
+    except OperatorError as error:
+        raise type(error)(f"{operator.label}: {error}") from error.__cause__
+    if not isinstance(results, tuple | list):
+        results = (results,)
+    if len(results) < len(operator.outputs):
+        raise OperatorError(
+            f"{operator.label}: has {len(operator.outputs)} outputs, expected {len(results)}"
+        )
+    for result in results[: len(operator.outputs)]:
+        if isinstance(result, TensorSpec) and min(result.shape, default=1) < 0:
+            raise ShapeError(f"{operator.label}: its output would have shape {result.shape}")
+    return dict(zip(operator.outputs, results, strict=False))
 
 
 class _Planner:
@@ -263,7 +381,8 @@ class _Planner:
 
     def plan(self) -> Plan:
         for operator in self.order:
-            self.infer(operator)
+            attributes = self.attribute_specs[operator] = attribute_specs(operator)
+            self.specs.update(_infer(operator, self.specs, self.input_specs, attributes))
         groups = [leaf_operands(operand) for operand in self.graph.outputs]
         self.place_outputs([leaf for group in groups for leaf in group])
         self.place_concatenations()
@@ -273,36 +392,13 @@ class _Planner:
         outputs = [value for values in finished for value in values]
         counts = [sum(len(finished.pop(0)) for _ in group) for group in groups]
         arena_bytes = arrange([b for b in self.buffers if b.kind in ("arena", "scratch")])
-        inputs = [self.values[operand] for operand in self.graph.inputs]
+        inputs = [
+            value
+            for operand in self.graph.inputs
+            for value in tensors_in(self.values[operand])
+            if value.buffer.kind == "input"
+        ]
         return Plan(self.steps, self.buffers, arena_bytes, inputs, outputs, counts, self.n_threads)
-
-    # -- infer -----------------------------------------------------------------------------
-
-    def infer(self, operator: Operator) -> None:
-        if operator.type == "pnnx.Output":
-            return
-        if operator.type == "pnnx.Input":
-            self.specs[operator.outputs[0]] = self.input_specs[operator.outputs[0]]
-            return
-        rule = find_record(operator.type)
-        attributes = {key: attribute_spec(a) for key, a in operator.attributes.items()}
-        self.attribute_specs[operator] = attributes
-        arguments = resolve(operator, rule.arguments, self.specs, attributes)
-        arguments.n_outputs = len(operator.outputs)
-        try:
-            results = rule.infer(arguments)
-        except ShapeError as error:
-            raise ShapeError(f"{operator.label}: {error}") from None
-        if not isinstance(results, tuple | list):
-            results = (results,)
-        if len(results) < len(operator.outputs):
-            raise OperatorError(
-                f"{operator.label}: has {len(operator.outputs)} outputs, expected {len(results)}"
-            )
-        for operand, result in zip(operator.outputs, results, strict=False):
-            if isinstance(result, TensorSpec) and min(result.shape, default=1) < 0:
-                raise ShapeError(f"{operator.label}: its output would have shape {result.shape}")
-            self.specs[operand] = result
 
     # -- place -----------------------------------------------------------------------------
 
@@ -403,8 +499,7 @@ class _Planner:
             return
         if operator.type == "pnnx.Input":
             operand = operator.outputs[0]
-            spec = self.specs[operand]
-            self.define(operand, self.allocate(spec.shape, spec.dtype, "contiguous", kind="input"))
+            self.define(operand, self.input_value(self.specs[operand]))
             return
         rule = find_record(operator.type)
         attributes = {
@@ -436,9 +531,21 @@ class _Planner:
         for operand in dict.fromkeys(operator.inputs):
             self.pending[operand] -= 1
 
+    def input_value(self, spec: Any) -> Any:
+        """Return what stands for an input of the graph: memory of the caller, or what is known."""
+        if isinstance(spec, Host):
+            return Host(self.input_value(spec.value))
+        if isinstance(spec, tuple | list):
+            return tuple(map(self.input_value, spec))
+        if not isinstance(spec, TensorSpec):
+            return spec
+        if spec.constant is not None:
+            return self.constant_value(spec.constant, spec.dtype)
+        return self.allocate(spec.shape, spec.dtype, "contiguous", kind="input")
+
     def define(self, operand: Operand, value: Any) -> None:
         self.values[operand] = value
-        for part in _values_in(value):
+        for part in tensors_in(value):
             self.tenants.setdefault(part.buffer, set()).add(operand)
 
     def finish_outputs(self) -> list[list]:
@@ -450,7 +557,7 @@ class _Planner:
                 outputs.append([value.value])
                 continue
             outputs.append([])
-            for part in _values_in(value):
+            for part in tensors_in(value):
                 place = self.allocate_output(part) if target is None else target
                 if not same_place(part, place):
                     self.add_copy(part, place, "pnnx.Output")
@@ -461,10 +568,18 @@ class _Planner:
         return self.allocate(spec.shape, spec.dtype, "contiguous", kind="output")
 
     def allocate(self, shape, dtype, layout, kind="arena") -> Value:
-        strides = (
-            channels_last_strides(shape) if layout == "channels_last" else contiguous_strides(shape)
-        )
-        n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+        n_elements = math.prod(shape)
+        if layout == "channels_last":
+            pitch = spaced(shape[1])
+            strides = channels_last_strides(shape, pitch)
+            n_elements = n_elements // max(shape[1], 1) * pitch
+        elif layout == "spaced_rows":
+            pitch = spaced(shape[-1])
+            strides = (*contiguous_strides((*shape[:-1], pitch))[:-1], 1)
+            n_elements = n_elements // max(shape[-1], 1) * pitch
+        else:
+            strides = contiguous_strides(shape)
+        n_bytes = n_elements * np.dtype(dtype).itemsize
         buffer = Buffer(len(self.buffers), n_bytes, kind)
         self.buffers.append(buffer)
         return Value(buffer, shape, strides, 0, dtype)
@@ -520,6 +635,11 @@ class Binder:
         """Return the inferred shape and dtype of an output."""
         return self._planner.specs[self.operator.outputs[index]]
 
+    def feeds_only(self, *types: str) -> bool:
+        """Tell whether output 0 is read by operators of these types and nothing else."""
+        consumers = self.operator.outputs[0].consumers
+        return all(consumer.type in types for consumer in consumers)
+
     def operand_value(self, slot: int) -> Value:
         """Return the value of input number `slot`."""
         return self._planner.values[self.operator.inputs[slot]]
@@ -553,7 +673,8 @@ class Binder:
         index : int
             Number of the output.
         layout : str or Value
-            ``"contiguous"``, ``"channels_last"``, or a value whose order of axes to follow.
+            ``"contiguous"``, ``"channels_last"``, or a value whose order of axes to follow;
+            ``"spaced_rows"`` is C order, but for gaps between rows of inconvenient lengths.
         reuse : Value, optional
             An input that may be overwritten, if nothing reads it afterwards.
 
@@ -568,6 +689,8 @@ class Binder:
         target = planner.targets.get(operand)
         if isinstance(layout, Value):
             layout = _layout_of(layout, spec)
+        if layout == "spaced_rows" and target is not None:
+            layout = "contiguous"
         if target is not None and (_lies_as(target, layout) or self.operator.type == "torch.cat"):
             planner.define(operand, target)
             return target
@@ -577,7 +700,7 @@ class Binder:
             planner.copies = {
                 k: v for k, v in planner.copies.items() if reuse.slot not in (k[0], v.slot)
             }
-        elif layout in ("contiguous", "channels_last"):
+        elif layout in ("contiguous", "channels_last", "spaced_rows"):
             value = planner.allocate(spec.shape, spec.dtype, layout)
         else:  # a permutation of the axes
             value = planner.allocate([spec.shape[d] for d in layout], spec.dtype, "contiguous")
@@ -698,17 +821,15 @@ def leaf_operands(operand: Operand) -> list[Operand]:
 
 
 def _holds_tensors(value: Any) -> bool:
-    if isinstance(value, tuple | list):
-        return any(_holds_tensors(item) for item in value)
-    return isinstance(value, TensorSpec | Value)
+    return next(tensors_in(value), None) is not None
 
 
-def _values_in(value: Any) -> Iterator[Value]:
-    """Yield the places of a tensor, or of those in a (nested) list."""
-    if isinstance(value, Value):
+def tensors_in(value: Any) -> Iterator[Any]:
+    """Yield the tensor (a spec or a place), or those in a (nested) list."""
+    if isinstance(value, TensorSpec | Value):
         yield value
     elif isinstance(value, Host):
-        yield from _values_in(value.value)
+        yield from tensors_in(value.value)
     elif isinstance(value, tuple | list):
         for item in value:
-            yield from _values_in(item)
+            yield from tensors_in(item)

@@ -581,7 +581,7 @@ def test_a_user_cannot_write_to_what_others_read():
             model_of(SCALE.format(params=""))(x)
 
 
-def test_errors_in_the_users_function_come_through():
+def test_errors_in_the_users_function_name_the_operator():
     class Boom(Exception):
         pass
 
@@ -594,11 +594,17 @@ def test_errors_in_the_users_function_come_through():
         model = model_of(SCALE.format(params=""))
         zeros = np.zeros((3, 4), np.float32)
         for _ in range(3):
-            with pytest.raises(Boom, match="from inside"):
+            with pytest.raises(OperatorError) as caught:
                 model(values(3, 4))
+            assert str(caught.value).endswith(
+                "operator 'op' (tests.Scale): its function raised Boom: from inside"
+            )
+            assert isinstance(caught.value.__cause__, Boom)
             np.testing.assert_array_equal(model(zeros), np.full((3, 4), 0.5, np.float32))
-    with user_operator("tests.Scale", lambda x: 1 / 0), pytest.raises(ZeroDivisionError):
-        model_of(SCALE.format(params=""))(values(3, 4))
+    with user_operator("tests.Scale", lambda x: 1 / 0):
+        with pytest.raises(OperatorError, match=r"'op' \(tests.Scale\).*ZeroDivis") as caught:
+            model_of(SCALE.format(params=""))(values(3, 4))
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_results_of_a_wrong_shape_or_number():

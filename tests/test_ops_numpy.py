@@ -291,18 +291,6 @@ def test_errors(operator, inputs, message):
     assert _refused(OperatorError, operator, *inputs) == message
 
 
-def test_a_computed_mask_cannot_index():
-    text = """
-        pnnx.Input      in   0 1 x #x=(3,4)f32
-        torch.gt        gt   1 1 x m other=0 $input=x
-        pnnx.Expression list 1 1 m i expr=[@0]
-        Tensor.index    at   2 1 x i y $input=x $expr=i
-        pnnx.Output     out  1 0 y
-        """
-    with pytest.raises(ShapeError, match="a mask is computed while the model runs"):
-        model_of(text)(X)
-
-
 def test_a_failed_run_leaves_the_model_usable():
     model = model_of(
         """

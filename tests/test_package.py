@@ -34,6 +34,7 @@ FLOORS = {
     "report": 6,
     "vision": 6,
     "plan": 5,
+    "_stages": 5,
     "_arena": 5,
     "passes": 4,
     "ops": 3,

@@ -28,6 +28,10 @@ def test_case_is_alive(case):
     for x in case.inputs:
         assert x.size == 1 or x[np.isfinite(x)].std() > 0
     for golden in case.goldens:
+        if golden.values.size == 0:  # nothing is selected, but something is in the first case
+            first = next(c for c in CASES if c.id == case.id.rpartition(".")[0])
+            assert all(other.values.size for other in first.goldens)
+            continue
         finite = golden.values[np.isfinite(golden.values)]
         assert finite.any(), "an engine that returns zeros would pass"
         assert finite.size == 1 or finite.std() > 0

@@ -14,6 +14,7 @@ from kuiper.ir import Attribute, Graph, PostOp
 from kuiper.ops._schema import (
     Any_,
     Bool,
+    DType,
     Float,
     Host,
     Int,
@@ -21,7 +22,9 @@ from kuiper.ops._schema import (
     Numbers,
     Str,
     Tensor,
+    TensorList,
     Tensors,
+    ValuesNeeded,
     attribute_spec,
     resolve,
 )
@@ -190,10 +193,29 @@ def test_a_constant_of_one_element_stands_for_a_number():
     assert collect([Float("f")], attributes={"f": half}).f == 0.5
 
 
+def test_a_number_that_is_computed_later():
+    later = TensorSpec((), np.int64)
+    for argument, value in (
+        (Int("n"), later),
+        (Ints("n"), Host((3, later))),
+        (Float("n"), TensorSpec((1, 1), np.float32)),
+    ):
+        with pytest.raises(
+            ValuesNeeded, match="a number is computed while the model runs"
+        ) as error:
+            collect([Tensor("x"), argument], given=[X], keyed={"n": value})
+        assert error.value.specs == (
+            later if value is not later and isinstance(value, Host) else value,
+        )
+    known = TensorSpec((), np.int64, np.array(4))
+    assert collect([Ints("n")], keyed={"n": Host((3, known))}).n == (3, 4)
+
+
 def test_a_tensor_is_no_number():
-    assert faults([Tensor("x"), Int("n")], given=[X, TensorSpec((), np.int64)]) == (
-        "argument 'n' is the tensor int64 (), expected an integer"
-    )
+    for argument in (DType("n"), Str("n"), TensorList("n")):
+        assert "argument 'n' is the tensor int64 ()" in faults(
+            [argument], keyed={"n": TensorSpec((), np.int64)}
+        )
     two = TensorSpec((2,), np.int64, np.array([1, 2]))
     assert "argument 'n' is the tensor int64 (2,)" in faults([Int("n")], keyed={"n": two})
 

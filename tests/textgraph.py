@@ -77,9 +77,11 @@ def values(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def user_operator(type: str, function: Callable, n_outputs: int = 1) -> Iterator[None]:
+def user_operator(
+    type: str, function: Callable, n_outputs: int = 1, **options: bool
+) -> Iterator[None]:
     """Let kuiper know an operator of the user's own inside a with block."""
-    kuiper.operator(type, n_outputs)(function)
+    kuiper.operator(type, n_outputs, **options)(function)
     try:
         yield
     finally:

@@ -39,8 +39,16 @@ set_families(
     "creation",
     "indexing",
     "recurrent",
+    "selection",
     "spectral",
     "einsum",
+    "views",
+    "statistics",
+    "sorting",
+    "matrix",
+    "folding",
+    "distance",
+    "arithmetic",
 )
 
 __all__ = ["Record", "find_record", "record", "registered_types"]

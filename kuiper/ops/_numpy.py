@@ -17,9 +17,16 @@ from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number
 from kuiper.ops._record import Record
-from kuiper.ops._schema import Argument, Host, Tensors, convert_positional
+from kuiper.ops._schema import Argument, Host, Tensors, ValuesNeeded, convert_positional
 
-__all__ = ["NumpyRecord", "Overloaded", "broadcast", "checked_index", "convert"]
+__all__ = [
+    "DataDependent",
+    "NumpyRecord",
+    "Overloaded",
+    "broadcast",
+    "checked_index",
+    "convert",
+]
 
 
 class NumpyRecord(Record):
@@ -71,6 +78,22 @@ class NumpyRecord(Record):
         b.python(run, list(_tensors(a)), [b.output(index) for index in range(a.n_outputs)])
 
 
+class DataDependent(NumpyRecord):
+    """Base of the records whose results have a shape that only their values tell.
+
+    A subclass has ``compute(a)``; the arrays that it returns are the results as they are.
+    """
+
+    data_dependent = True
+
+    @classmethod
+    def infer(cls, a):
+        if not cls.is_known(a):
+            raise ValuesNeeded("the shape of its result depends on values of its input")
+        arrays = _run(cls, _replaced(a, _known_array))
+        return tuple(TensorSpec(array.shape, array.dtype, array) for array in arrays)
+
+
 class Overloaded(NumpyRecord):
     """Base of the records of operators that have several schemas and only positional arguments.
 
@@ -83,13 +106,19 @@ class Overloaded(NumpyRecord):
     @classmethod
     def read(cls, a) -> SimpleNamespace:
         """Return the arguments by name."""
+        waiting = None
         for arguments in cls.overloads:
             try:
                 found = convert_positional(a.inputs, arguments)
+            except ValuesNeeded as error:
+                waiting = waiting or error
+                continue
             except (ValueError, TypeError, OverflowError):
                 continue
             found.n_outputs = a.n_outputs
             return found
+        if waiting is not None:
+            raise waiting
         forms = " or ".join(f"({', '.join(map(repr, form))})" for form in cls.overloads)
         got = ", ".join(repr(i.value if isinstance(i, Host) else i) for i in a.inputs)
         raise ShapeError(f"its inputs are ({got}), expected {forms}")

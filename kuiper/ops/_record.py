@@ -51,6 +51,9 @@ class Record:
         Whether another record may take its types over: those of users, who define one again.
     runs_in_numpy : bool
         Whether it is a call of numpy between the compiled steps.
+    data_dependent : bool
+        Whether the shapes of its outputs may depend on values that a model computes; where they
+        do, `infer` raises :class:`~kuiper.ops._schema.ValuesNeeded` and the graph is cut there.
     """
 
     arguments: tuple[Argument, ...] = ()
@@ -61,6 +64,7 @@ class Record:
     is_pure = True
     replaceable = False
     runs_in_numpy = False
+    data_dependent = False
     types: tuple[str, ...] = ()
 
     infer: Callable[[Any], Any]

@@ -36,12 +36,31 @@ __all__ = [
     "Tensor",
     "TensorList",
     "Tensors",
+    "ValuesNeeded",
     "Weights",
     "convert_positional",
     "resolve",
 ]
 
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
+
+
+class ValuesNeeded(ShapeError):
+    """Shapes cannot be told before the model runs: they depend on values that it computes.
+
+    The planner cuts the graph in front of such an operator; see :mod:`kuiper._stages`.
+
+    Parameters
+    ----------
+    message : str
+    specs : sequence of TensorSpec
+        The tensors whose values are needed to plan the operator.  None at all means that the
+        operator has to be computed, from all its inputs, to know the shapes of its outputs.
+    """
+
+    def __init__(self, message: str, specs: Sequence[TensorSpec] = ()):
+        super().__init__(message)
+        self.specs = tuple(specs)
 
 
 class Host:
@@ -69,6 +88,7 @@ class Argument:
 
     expected = "a value"
     aliases: tuple[str, ...] = ()
+    is_numeric = False  # whether a tensor of one element may stand for a number of it
 
     def __init__(self, name: str, default: Any = REQUIRED):
         self.name = name
@@ -165,6 +185,8 @@ class TensorList(Argument):
 class Int(Argument):
     """An integer, at least `minimum`; None too where it is `nullable`."""
 
+    is_numeric = True
+
     def __init__(
         self,
         name: str,
@@ -201,6 +223,8 @@ class Ints(Argument):
         Whether None may stand in their place.
     """
 
+    is_numeric = True
+
     def __init__(self, name, length=None, default=REQUIRED, minimum=None, words=(), nullable=False):
         super().__init__(name, default)
         self.length, self.minimum, self.words, self.nullable = length, minimum, words, nullable
@@ -235,6 +259,7 @@ class Ints(Argument):
 class Float(Argument):
     """A real number."""
 
+    is_numeric = True
     expected = "a number"
 
     def __init__(self, name: str, default: Any = REQUIRED, nullable: bool = False):
@@ -250,6 +275,7 @@ class Float(Argument):
 class Scalar(Argument):
     """A number that keeps its kind, on which the dtype of a result may depend."""
 
+    is_numeric = True
     expected = "a number"
 
     def __init__(self, name: str, default: Any = REQUIRED, nullable: bool = False):
@@ -283,6 +309,8 @@ class DType(Argument):
 class Numbers(Argument):
     """A tuple of real numbers; one number stands for `length` equal ones."""
 
+    is_numeric = True
+
     def __init__(self, name, length=None, default=REQUIRED, nullable=False):
         super().__init__(name, default)
         self.length, self.nullable = length, nullable
@@ -303,6 +331,7 @@ class Numbers(Argument):
 class Bool(Argument):
     """A truth value."""
 
+    is_numeric = True
     expected = "True or False"
 
     def convert(self, value):
@@ -429,6 +458,7 @@ def resolve(
     _place_positional(operator, arguments, positional, values, found, faults)
 
     result = SimpleNamespace()
+    wanted: list[TensorSpec] = []
     for argument in arguments:
         name = argument.name
         if name not in found:
@@ -449,10 +479,15 @@ def resolve(
         except ShapeError as error:
             faults.append(str(error))
         except (ValueError, OverflowError, TypeError):
+            if later := _later_numbers(value, argument):
+                wanted += later
+                continue
             got = f"the tensor {value}" if isinstance(value, TensorSpec | Value) else repr(value)
             faults.append(f"argument '{name}' is {got}, expected {argument.expected}")
     if faults:
         raise OperatorError(f"{operator.label}: " + "; ".join(faults))
+    if wanted:
+        raise ValuesNeeded(f"{operator.label}: a number is computed while the model runs", wanted)
     return result
 
 
@@ -515,28 +550,51 @@ def convert_positional(values: Sequence[Any], arguments: Sequence[Argument]) -> 
     ------
     ValueError
         If a value does not fit its argument, or one without default is missing.
+    ValuesNeeded
+        If the values would fit, but a number among them is computed while the model runs.
     """
     result = SimpleNamespace()
+    wanted: list[TensorSpec] = []
     for position, argument in enumerate(arguments):
         if position < len(values):
             value = _plain_number(values[position], argument)
-            setattr(result, argument.name, argument.convert(value))
+            try:
+                setattr(result, argument.name, argument.convert(value))
+            except (ValueError, TypeError):
+                wanted += _later_numbers(value, argument)
+                if not wanted:
+                    raise
         elif argument.default is REQUIRED:
             raise ValueError
         else:
             setattr(result, argument.name, argument.default)
     if len(values) > len(arguments):
         raise ValueError
+    if wanted:
+        raise ValuesNeeded("a number is computed while the model runs", wanted)
     return result
 
 
 def _plain_number(value: Any, argument: Argument) -> Any:
-    """Unwrap a host value, and a known tensor of one element where no tensor is wanted."""
+    """Unwrap a host value, and known tensors of one element where no tensor is wanted."""
     if isinstance(value, Host):
-        return value.value
+        value = value.value
+        if argument.is_numeric and isinstance(value, tuple | list):
+            return [item.constant.item() if _is_number(item) else item for item in value]
     if not isinstance(argument, Tensor) and _is_number(value):
         return value.constant.item()
     return value
+
+
+def _later_numbers(value: Any, argument: Argument) -> list[TensorSpec]:
+    """Return the tensors of one element that stand for numbers and are not computed yet."""
+    items = value if isinstance(value, tuple | list) else (value,)
+    later = [
+        item
+        for item in items
+        if isinstance(item, TensorSpec) and item.constant is None and item.size == 1
+    ]
+    return later if argument.is_numeric else []
 
 
 def attribute_spec(attribute: Attribute) -> TensorSpec:

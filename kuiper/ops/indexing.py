@@ -12,7 +12,7 @@ from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number, result_type
 from kuiper.ops._numpy import NumpyRecord, Overloaded, broadcast, checked_index, convert
 from kuiper.ops._record import Record, record
-from kuiper.ops._schema import Any_, Argument, Bool, Host, Int, Scalar, Str, Tensor
+from kuiper.ops._schema import Any_, Argument, Bool, Host, Int, Scalar, Str, Tensor, ValuesNeeded
 from kuiper.ops.shape import Slice, axis_of, cut_out, is_at
 
 __all__ = ["Embedding", "Gather", "Index", "IndexPut", "MaskedFill", "SliceCopy", "Where"]
@@ -63,9 +63,7 @@ def _mask_length(item) -> int:
     """Return how many places a mask selects."""
     values = item if isinstance(item, np.ndarray) else item.constant
     if values is None:
-        raise ShapeError(
-            "a mask is computed while the model runs, so the shape of the result is not known"
-        )
+        raise ValuesNeeded("the shape of its result depends on a mask")
     return int(np.count_nonzero(values))
 
 
@@ -123,6 +121,7 @@ class Index(NumpyRecord):
     Source: torch.Tensor.__getitem__.
     """
 
+    data_dependent = True
     arguments = (Tensor("input"), _Indices("expr"))
 
     @staticmethod
@@ -774,9 +773,11 @@ class Embedding(NumpyRecord):
 class OneHot(NumpyRecord):
     """One number becomes a row of zeros with a one at its place.
 
+    As many places as the largest number needs where `num_classes` is -1.
     Source: torch.nn.functional.one_hot.
     """
 
+    data_dependent = True
     arguments = (Tensor("input"), Int("num_classes", -1))
 
     @staticmethod
@@ -784,10 +785,7 @@ class OneHot(NumpyRecord):
         count = a.num_classes
         if count < 0:
             if a.input.constant is None:
-                raise ShapeError(
-                    f"'num_classes' is {count}, expected how many there are: they cannot be "
-                    "counted before the model runs"
-                )
+                raise ValuesNeeded("the number of classes depends on its input")
             count = int(np.max(a.input.constant)) + 1
         return TensorSpec((*a.input.shape, count), np.int64)
 

@@ -19,17 +19,17 @@
   function natural(svg) { return [0, 0, svg.width.baseVal.value, svg.height.baseVal.value]; }
   function size(svg) { return [Number(svg.dataset.width), Number(svg.dataset.height)]; }
   function fit(svg) { show(svg, [0, 0, ...size(svg)]); }
-  // Wide pictures are shown whole; a deep graph is shown from its top, at a size that can be read.
+  // Pictures are shown whole; a graph from its top, at a size that can be read.
   function start(svg) {
-    const [width, height] = size(svg);
+    const [width] = size(svg);
     const seen = svg.getBoundingClientRect();
     if (!svg.classList.contains("graph") || !seen.width) return fit(svg);
-    const wide = Math.min(Math.max(width, 200), seen.width * 1.4);
+    const wide = Math.min(Math.max(width, seen.width / 1.2), seen.width * 1.4);
     const tall = wide * seen.height / seen.width;
-    if (width <= wide && height <= tall) return fit(svg);
     const first = one(".op rect", svg);
     const middle = first ? Number(first.getAttribute("x")) + Number(first.getAttribute("width")) / 2 : width / 2;
-    show(svg, [Math.max(0, Math.min(middle - wide / 2, width - wide)), 0, wide, tall]);
+    const left = width <= wide ? (width - wide) / 2 : Math.max(0, Math.min(middle - wide / 2, width - wide));
+    show(svg, [left, 0, wide, tall]);
   }
   function zoom(svg, factor, x = 0.5, y = 0.5) {
     const [left, top, width, height] = boxes.get(svg);

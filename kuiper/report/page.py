@@ -60,7 +60,7 @@ def page(
     plan = model.plan(*shapes)
     planned = model.planned_graph(*shapes)
     rows = with_roofline(profile.rows, peaks)
-    times = _times(rows)
+    times = _times(rows, planned)
     statistics: dict[int, dict[str, Any]] = {}
     graphs = {"file": model.graph, "run": planned}
     owners = {"file": fused_into(model.graph, planned), "run": {}}
@@ -152,12 +152,17 @@ def weight_statistics(attribute: Attribute) -> dict[str, Any]:
     }
 
 
-def _times(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return what each operator took: the steps that bear its name together."""
+def _times(rows: Sequence[Mapping[str, Any]], planned: Graph) -> dict[str, dict[str, Any]]:
+    """Return what each operator took: the steps that bear its name together.
+
+    Copies into the caller's arrays bear the name of a type, as no operator makes them.
+    """
+    ends = [op.name for op in planned if op.type == "pnnx.Output"]
     times: dict[str, dict[str, Any]] = {}
     for row in rows:
+        is_copy = row["name"] == "pnnx.Output" and ends and not planned.has_operator(row["name"])
         entry = times.setdefault(
-            row["name"],
+            ends[0] if is_copy else row["name"],
             {"us": 0.0, "share": 0.0, "kernels": [], "flop": 0.0, "bytes": 0.0, "roofline": 0.0},
         )
         entry["us"] += row["seconds"] * 1e6

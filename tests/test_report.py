@@ -1,0 +1,484 @@
+"""kuiper.report: layout, pictures and the page, the last also in a real browser."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import time
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import kuiper
+from kuiper import report
+from kuiper.ir import Attribute, Graph
+from kuiper.report.layout import GAP, arrange, arrange_graph
+from kuiper.report.page import fused_into, weight_statistics
+
+from .support import load_cases
+from .support.shipped import MODELS
+
+needs_weights = pytest.mark.skipif(
+    not (MODELS / "nanodet_m.f16.pnnx.bin").exists(),
+    reason="the weights of the example models are in the repository, not in the sdist",
+)
+
+
+def chain_graph(n: int, skip: int = 0) -> Graph:
+    """Return a graph of `n` operators in a row, each `skip`-th with a branch around it."""
+    graph = Graph()
+    graph.add_operand("x0", (1, 4, 8, 8), "f32")
+    graph.add_operator("pnnx.Input", "in", outputs=["x0"])
+    for i in range(n):
+        if skip and i >= skip and i % skip == 0:
+            graph.add_operator(
+                "pnnx.Expression", f"op{i}", [f"x{i}", f"x{i - skip}"], [f"x{i + 1}"],
+                params={"expr": "add(@0,mul(@1,0.5))"},
+            )  # fmt: skip
+        else:
+            graph.add_operator("nn.Tanh", f"op{i}", [f"x{i}"], [f"x{i + 1}"])
+    graph.add_operator("pnnx.Output", "out", [f"x{n}"])
+    return graph
+
+
+# -- layout -------------------------------------------------------------------------------------
+
+
+def assert_is_layered(layout, edges) -> None:
+    """Fail where a box overlaps another, or an edge does not lead downwards between its ends."""
+    rows: dict[int, list] = {}
+    for node in layout.nodes.values():
+        rows.setdefault(node.layer, []).append(node)
+        assert node.width / 2 <= node.x <= layout.width - node.width / 2
+        assert node.height / 2 <= node.y <= layout.height - node.height / 2
+    for row in rows.values():
+        row.sort()
+        for left, right in pairwise(row):
+            assert right.x - left.x >= (left.width + right.width) / 2 + GAP - 1e-6
+    assert sorted((e.source, e.target) for e in layout.edges) == sorted(edges)
+    for edge in layout.edges:
+        source, target = layout.nodes[edge.source], layout.nodes[edge.target]
+        assert source.layer < target.layer
+        assert edge.points[0][0] == pytest.approx(source.x)
+        assert edge.points[-1][0] == pytest.approx(target.x)
+        heights = [y for _, y in edge.points]
+        assert heights == sorted(heights)
+        # One point in each layer between, so that the line leads around what stands there.
+        assert len(edge.points) == target.layer - source.layer + 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_graphs_are_layered(seed):
+    rng = random.Random(seed)
+    order = [f"n{i}" for i in range(rng.randint(1, 60))]
+    edges = {
+        (order[rng.randrange(i)], order[i])
+        for i in range(1, len(order))
+        for _ in range(rng.randint(0, 3))
+    }
+    widths = {name: rng.uniform(40, 200) for name in order}
+    assert_is_layered(arrange(order, sorted(edges), widths), edges)
+
+
+def test_nothing_to_arrange():
+    layout = arrange([], [], {})
+    assert layout.nodes == {}
+    assert layout.edges == []
+
+
+def test_a_chain_is_straight():
+    layout = arrange_graph(chain_graph(20))
+    assert len({round(node.x, 3) for node in layout.nodes.values()}) == 1
+
+
+def test_crossings_are_taken_out():
+    # Two ladders, listed crosswise: a0-b1-c0 and a1-b0-c1 need no crossing.
+    order = ["a0", "a1", "b0", "b1", "c0", "c1"]
+    edges = [("a0", "b1"), ("a1", "b0"), ("b1", "c0"), ("b0", "c1")]
+    layout = arrange(order, edges, dict.fromkeys(order, 50.0))
+    x = {name: node.x for name, node in layout.nodes.items()}
+    assert (x["a0"] < x["a1"]) == (x["b1"] < x["b0"]) == (x["c0"] < x["c1"])
+
+
+def test_constants_stand_near_their_use():
+    graph = chain_graph(10)
+    graph.add_operator("pnnx.Attribute", "weight", outputs=["w"])
+    out = graph.operator("op9")
+    graph.set_inputs(out, [*out.inputs, graph.operand("w")])
+    layout = arrange_graph(graph)
+    assert layout.nodes["weight"].layer == layout.nodes["op9"].layer - 1
+
+
+def test_six_hundred_operators_take_a_moment():
+    graph = chain_graph(600, skip=7)
+    start = time.perf_counter()
+    layout = arrange_graph(graph)
+    assert time.perf_counter() - start < 20  # half a second where nothing disturbs
+    edges = {(o.producer.name, reader.name) for o in graph.operands for reader in o.consumers}
+    assert_is_layered(layout, edges)
+
+
+# -- pictures -----------------------------------------------------------------------------------
+
+
+def test_svg_shows_every_operator_and_edge():
+    graph = chain_graph(9, skip=3)
+    root = ElementTree.fromstring(report.svg(graph))
+    shown = [g.get("data-op") for g in root.iter() if g.get("class") == "op"]
+    assert sorted(shown) == sorted(op.name for op in graph)
+    paths = list(root.iter("{http://www.w3.org/2000/svg}path"))
+    assert len(paths) == sum(len(o.consumers) for o in graph.operands)
+
+
+def test_names_that_are_markup():
+    graph = Graph()
+    graph.add_operand('a<b&"', (1,), "f32")
+    graph.add_operator("pnnx.Input", '</script><b>"', outputs=['a<b&"'])
+    graph.add_operator("pnnx.Output", "out", ['a<b&"'])
+    ElementTree.fromstring(report.svg(graph))
+    page = report.page(kuiper.Model(graph), [np.zeros(1, np.float32)], runs=1, title="<i>&")
+    assert page.count("</script>") == 2  # the data and the program
+    assert "<b>" not in re.sub(r"<b>\w+</b>", "", page)
+    assert data_of(page)["graphs"]["file"]['</script><b>"']["type"] == "pnnx.Input"
+
+
+def test_memory_picture_has_no_two_buffers_in_one_place():
+    model = kuiper.Model(chain_graph(30, skip=5), optimize=False)
+    plan = model.plan((1, 4, 8, 8))
+    root = ElementTree.fromstring(report.memory_svg(plan))
+    boxes = [
+        [float(r.get(k)) for k in ("x", "y", "width", "height")]
+        for r in root.iter()
+        if (r.get("class") or "").startswith("buffer")
+    ]
+    assert len(boxes) == sum(b.kind in ("arena", "scratch") and b.last >= 0 for b in plan.buffers)
+    assert len(boxes) >= 5
+    for i, a in enumerate(boxes):
+        for b in boxes[:i]:
+            apart = (
+                a[0] + a[2] <= b[0] + 0.02 or b[0] + b[2] <= a[0] + 0.02
+                or a[1] + a[3] <= b[1] + 0.02 or b[1] + b[3] <= a[1] + 0.02
+            )  # fmt: skip
+            assert apart, (a, b)
+
+
+def test_timeline_is_as_long_as_the_steps_together():
+    rows = [
+        {"name": f"op{i}", "kind": "conv" if i % 2 else "pool", "seconds": s, "share": s / 10}
+        for i, s in enumerate([1.0, 2.0, 3.0, 4.0])
+    ]
+    root = ElementTree.fromstring(report.timeline_svg(rows))
+    steps = [r for r in root.iter() if r.get("class") == "step"]
+    starts = [float(r.get("x")) for r in steps]
+    widths = [float(r.get("width")) for r in steps]
+    np.testing.assert_allclose(np.diff(starts), widths[:-1], atol=0.02)
+    np.testing.assert_allclose(np.array(widths) / sum(widths), [0.1, 0.2, 0.3, 0.4], atol=1e-3)
+    assert len({r.get("y") for r in steps}) == 2  # a lane for each kernel
+
+
+# -- the page -----------------------------------------------------------------------------------
+
+
+def data_of(page: str) -> dict:
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
+    return json.loads(match[1])
+
+
+@pytest.fixture(scope="module")
+def small_page() -> str:
+    rng = np.random.default_rng(0)
+    graph = Graph()
+    graph.add_operand("x", (1, 3, 16, 16), "f32")
+    graph.add_operator("pnnx.Input", "in", outputs=["x"])
+    weight = rng.standard_normal((8, 3, 3, 3)).astype(np.float32)
+    params = {
+        "in_channels": 3, "out_channels": 8, "kernel_size": (3, 3), "stride": (1, 1),
+        "padding": (1, 1), "dilation": (1, 1), "groups": 1, "bias": False, "padding_mode": "zeros",
+    }  # fmt: skip
+    graph.add_operator(
+        "nn.Conv2d", "stem.conv", ["x"], ["c"], params=params,
+        attributes={"weight": Attribute.from_array(weight)},
+    )  # fmt: skip
+    graph.add_operator("nn.ReLU", "stem.act", ["c"], ["r"])
+    graph.add_operator(
+        "pnnx.Expression", "gate", ["r", "c"], ["y"], params={"expr": "mul(@0,tanh(@1))"}
+    )
+    graph.add_operator("pnnx.Output", "out", ["y"])
+    x = rng.standard_normal((1, 3, 16, 16)).astype(np.float32)
+    peaks = report.Peaks(100.0, 20.0)
+    return report.page(kuiper.Model(graph), [x], title="small", runs=2, peaks=peaks)
+
+
+class _References(HTMLParser):
+    """Collects what a page would load from elsewhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.found: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag, attributes):
+        self.found += [v for k, v in attributes if k in ("src", "href") and v]
+        self.found += [tag] if tag in ("link", "img", "iframe", "object") else []
+
+
+def test_the_page_needs_no_network(small_page):
+    parser = _References()
+    parser.feed(small_page)
+    assert parser.found == []
+    addresses = set(re.findall(r"https?://[\w./]+", small_page))
+    assert addresses <= {"http://www.w3.org/2000/svg"}  # a name, not an address
+    assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|import\(", small_page)
+
+
+def test_the_data_of_the_page(small_page):
+    data = data_of(small_page)
+    ops = data["graphs"]["file"]
+    conv = ops["stem.conv"]
+    assert conv["inputs"][0]["ops"] == ["in"]
+    assert conv["outputs"][0]["ops"] == ["stem.act", "gate"]
+    assert conv["params"]["kernel_size"] == "(3, 3)"
+    assert conv["time"]["us"] > 0
+    (weight,) = conv["weights"]
+    assert (weight["shape"], sum(weight["histogram"])) == ([8, 3, 3, 3], 216)
+    gate = ops["gate"]
+    assert gate["tree"].startswith("<svg")
+    assert gate["infix"] == "%r * tanh(%c)"
+    run = data["graphs"]["run"]
+    timed = [op for op in run.values() if "time" in op]
+    assert sum(op["time"]["share"] for op in timed) == pytest.approx(1, abs=1e-6)
+    assert any(op["outputs"] and op["outputs"][0]["shape"] == [1, 8, 16, 16] for op in run.values())
+
+
+def test_fused_operators_know_where_they_went():
+    param = b"""7767517
+6 5
+pnnx.Input       in    0 1 0 #0=(1,4,8,8)f32
+nn.Tanh          t     1 1 0 1
+nn.Identity      id    1 1 1 2
+nn.ReLU          act   1 1 2 3
+pnnx.Expression  plus  2 1 3 0 4 expr=add(@0,@1)
+pnnx.Output      out   1 0 4
+"""
+    model = kuiper.load(param)
+    planned = model.planned_graph((1, 4, 8, 8))
+    owners = fused_into(model.graph, planned)
+    running = {op.name for op in planned}
+    for op in model.graph:
+        assert (op.name in running) != (op.name in owners), op.name
+    assert set(owners.values()) <= running
+
+
+def test_weight_statistics():
+    stats = weight_statistics(Attribute.from_array(np.float32([0, 0, 1, 3])))
+    assert (stats["min"], stats["max"], stats["mean"], stats["zeros"]) == (0, 3, 1, 0.5)
+    assert stats["std"] == pytest.approx(np.std([0, 0, 1, 3]))
+    stats = weight_statistics(Attribute.from_array(np.float32([np.nan, 1])))
+    assert (stats["odd"], stats["min"]) == (1, 1)
+    assert weight_statistics(Attribute.from_array(np.float32([np.inf]))) == {}
+    assert weight_statistics(Attribute.from_array(np.zeros(0, np.float32))) == {}
+    half = weight_statistics(Attribute.from_array(np.float16([1, 2])))
+    assert half["max"] == 2
+
+
+@pytest.mark.parametrize("case", load_cases("models"), ids=lambda case: case.name)
+def test_a_page_of_every_stored_network(case):
+    model = kuiper.load(case.param, case.bin)
+    page = report.page(model, case.inputs, title=case.name, runs=1)
+    data = data_of(page)
+    assert set(data["graphs"]["file"]) == {op.name for op in model.graph}
+
+
+# -- roofline -----------------------------------------------------------------------------------
+
+
+def test_roofline_takes_what_limits():
+    rows = [{"seconds": 1.0, "gflops": 50.0, "gbytes": 1.0}, {"seconds": 1.0, "gflops": 1.0,
+            "gbytes": 15.0}, {"seconds": 1.0, "gflops": 0.0, "gbytes": 0.0}]  # fmt: skip
+    result = report.with_roofline(rows, report.Peaks(100.0, 20.0))
+    assert [row["roofline"] for row in result] == [0.5, 0.75, None]
+    assert {row["roofline"] for row in report.with_roofline(rows, None)} == {None}
+
+
+def test_peaks_of_this_machine():
+    peaks = report.measure_peaks(0.1)
+    assert 0.5 < peaks.gflops < 1e5
+    assert 0.1 < peaks.gbytes < 1e4
+
+
+# -- in a browser -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Return a headless Chromium, driven by selenium."""
+    selenium = pytest.importorskip("selenium", reason="the browser is driven by selenium")
+    assert selenium
+    chromium = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
+    driver_path = shutil.which("chromedriver")
+    if chromium is None or driver_path is None:
+        pytest.skip("no chromium and chromedriver here (Debian: chromium chromium-driver)")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,900",
+                     "--disable-dev-shm-usage"):  # fmt: skip
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(driver_path))
+    yield driver
+    driver.quit()
+
+
+def open_page(browser, text: str, folder) -> None:
+    """Show a page without a network, and fail on what its program complains about."""
+    path = folder / "page.html"
+    path.write_text(text, encoding="utf-8")
+    browser.execute_cdp_cmd("Network.enable", {})
+    browser.execute_cdp_cmd(
+        "Network.emulateNetworkConditions",
+        {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0},
+    )
+    browser.get(path.as_uri())
+    complaints = [e for e in browser.get_log("browser") if "favicon" not in e["message"]]
+    assert complaints == []
+
+
+def one(browser, selector: str):
+    return browser.find_element("css selector", selector)
+
+
+def click_operator(browser, name: str, graph: str = "file") -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    box = one(browser, f'.pane[data-graph="{graph}"] .op[data-op="{name}"] rect')
+    ActionChains(browser).move_to_element(box).click().perform()
+
+
+def test_click_on_an_operator(browser, small_page, tmp_path):
+    open_page(browser, small_page, tmp_path)
+    click_operator(browser, "stem.conv")
+    details = one(browser, "#details").text
+    for text in ("stem.conv", "nn.Conv2d", "kernel_size", "(3, 3)", "(8,3,3,3)f32", "GFLOP/s",
+                 "deviation", "stem.act"):  # fmt: skip
+        assert text in details
+    assert "op=stem.conv" in browser.current_url
+    click_operator(browser, "gate")
+    assert "%r * tanh(%c)" in one(browser, "#details").text
+    assert one(browser, "#details .tree svg").is_displayed()
+    one(browser, "#details a[data-go]").click()  # a link leads to the neighbour
+    assert "gate" not in one(browser, "#details h2").text
+
+
+def test_search(browser, small_page, tmp_path):
+    from selenium.webdriver.common.keys import Keys
+
+    open_page(browser, small_page, tmp_path)
+    field = one(browser, "#search")
+    field.send_keys("stem")
+    assert one(browser, "#hits").text == "2 found"
+    hits = browser.find_elements("css selector", '.pane[data-graph="file"] .op.hit')
+    assert {hit.get_attribute("data-op") for hit in hits} == {"stem.conv", "stem.act"}
+    field.send_keys(Keys.ENTER)
+    assert one(browser, "#hits").text == "1 of 2"
+    first = one(browser, "#details h2").text
+    field.send_keys(Keys.ENTER)
+    assert {first, one(browser, "#details h2").text} == {"stem.conv", "stem.act"}
+    field.send_keys(Keys.ESCAPE)
+    assert one(browser, "#hits").text == ""
+    one(browser, "body").send_keys("/")
+    assert browser.switch_to.active_element == field
+
+
+def view_box(browser) -> list[float]:
+    svg = one(browser, '.pane[data-graph="file"] > svg')
+    return [float(value) for value in svg.get_dom_attribute("viewBox").split()]
+
+
+def test_zoom_and_move(browser, small_page, tmp_path):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    open_page(browser, small_page, tmp_path)
+    before = view_box(browser)
+    one(browser, "#plus").click()
+    closer = view_box(browser)
+    assert closer[2] == pytest.approx(before[2] / 1.4)
+    one(browser, "#minus").click()
+    assert view_box(browser) == pytest.approx(before)
+    svg = one(browser, '.pane[data-graph="file"] > svg')
+    ActionChains(browser).move_to_element_with_offset(
+        svg, -300, 200
+    ).click_and_hold().move_by_offset(60, -40).release().perform()
+    moved = view_box(browser)
+    assert moved[0] < before[0]
+    assert moved[1] > before[1]
+    browser.execute_script(
+        "arguments[0].dispatchEvent(new WheelEvent('wheel', "
+        "{deltaY: -200, clientX: 400, clientY: 400, cancelable: true}))", svg,
+    )  # fmt: skip
+    assert view_box(browser)[2] < moved[2]
+    one(browser, "#fit").click()
+    size = [float(svg.get_dom_attribute(f"data-{side}")) for side in ("width", "height")]
+    assert view_box(browser) == pytest.approx([0, 0, *size])
+
+
+def test_views_and_colours(browser, small_page, tmp_path):
+    open_page(browser, small_page, tmp_path)
+    for view in ("timeline", "memory", "operators", "graph"):
+        one(browser, f'nav button[data-view="{view}"]').click()
+        panes = browser.find_elements("css selector", ".pane")
+        shown = [pane.get_attribute("data-pane") for pane in panes if pane.is_displayed()]
+        assert shown == [view]
+    rect = one(browser, '.pane[data-graph="file"] .op[data-op="stem.conv"] rect')
+    by_time = rect.get_attribute("fill")
+    one(browser, '#colour option[value="type"]').click()
+    assert rect.get_attribute("fill") != by_time
+    one(browser, '#which option[value="run"]').click()
+    assert one(browser, '.pane[data-graph="run"]').is_displayed()
+    one(browser, 'nav button[data-view="operators"]').click()
+    one(browser, "tr[data-op]").click()
+    assert one(browser, "#details h2").text != ""
+
+
+def test_a_link_to_an_operator(browser, small_page, tmp_path):
+    open_page(browser, small_page, tmp_path)
+    browser.get((tmp_path / "page.html").as_uri() + "#op=gate")
+    browser.refresh()
+    assert one(browser, "#details h2").text == "gate"
+
+
+def test_six_hundred_operators_in_a_browser(browser, tmp_path):
+    model = kuiper.Model(chain_graph(600, skip=7), optimize=False)
+    page = report.page(model, [np.ones((1, 4, 8, 8), np.float32)], title="long", runs=1)
+    assert len(page) < 5_000_000
+    open_page(browser, page, tmp_path)
+    field = one(browser, "#search")
+    field.send_keys("op577")
+    from selenium.webdriver.common.keys import Keys
+
+    field.send_keys(Keys.ENTER)
+    assert one(browser, "#details h2").text == "op577"
+    box = one(browser, '.pane[data-graph="file"] .op[data-op="op577"] rect').rect
+    assert 0 < box["y"] < 900  # it was moved into view
+    assert box["width"] > 20
+
+
+@needs_weights
+def test_a_screenshot_of_a_real_model_is_no_blank(browser, tmp_path):
+    cv2 = pytest.importorskip("cv2")
+    model = kuiper.load(MODELS / "nanodet_m.f16.pnnx.param")
+    page = report.page(model, [np.zeros((1, 3, 320, 320), np.float32)], title="nanodet_m", runs=1)
+    open_page(browser, page, tmp_path)
+    target = tmp_path / "page.png"
+    browser.save_screenshot(str(target))
+    picture = cv2.imread(str(target))
+    assert picture.shape[0] > 500
+    colours = np.unique(picture.reshape(-1, 3), axis=0)
+    assert len(colours) > 100
