@@ -69,7 +69,9 @@ def set_num_threads(n: int) -> None:
         _chosen = int(n)
 
 
-def default_num_threads(environ=None, cgroup_root: str = "/sys/fs/cgroup") -> int:
+def default_num_threads(
+    environ=None, cgroup_root: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup"
+) -> int:
     """Return the number of threads for a process that sets none.
 
     Parameters
@@ -77,7 +79,9 @@ def default_num_threads(environ=None, cgroup_root: str = "/sys/fs/cgroup") -> in
     environ : mapping, optional
         Environment variables, by default those of the process.
     cgroup_root : str
-        Where the container's limits are found.
+        Where control groups are mounted.
+    membership : str
+        The file that lists the control groups of the process.
 
     Raises
     ------
@@ -100,24 +104,61 @@ def default_num_threads(environ=None, cgroup_root: str = "/sys/fs/cgroup") -> in
         count = len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux
         count = os.cpu_count() or 1
-    quota = _cgroup_quota(cgroup_root)
-    if quota is not None:
-        count = min(count, max(1, math.ceil(quota)))
+    quota = _cgroup_quota(cgroup_root, membership)
+    if quota is not None and quota < count:
+        count = max(1, math.ceil(quota))
     return max(1, min(count, MAX_THREADS))
 
 
-def _cgroup_quota(root: str) -> float | None:
-    """Return the CPU quota in processors, for cgroup v2, else v1, else None."""
-    # Not with pathlib, which would be a quarter of the time that importing kuiper takes.
+def _cgroup_quota(root: str, membership: str) -> float | None:
+    """Return the CPU quota in processors: the least of the process's own group and those above it.
+
+    Parameters
+    ----------
+    root : str
+        Where control groups are mounted; a container sees its own group there as the root.
+    membership : str
+        The file that says which groups the process is in.
+    """
+    paths = {"": "", "cpu": ""}
     try:
-        quota, period = _read(root, "cpu.max").split()[:2]
-        return None if quota == "max" else int(quota) / int(period)
+        lines = _read(membership).splitlines()
+    except (OSError, ValueError):
+        lines = []
+    for line in lines:  # such as 0::/user.slice/app, or 4:cpu,cpuacct:/docker/0f3a
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        for controller in controllers.split(","):
+            if controller in paths:
+                paths[controller] = path.strip("/")
+    # Version 2 speaks first; what it does not say, version 1 may.
+    for folder, path, quota_in in (
+        (root, paths[""], _quota),
+        (os.path.join(root, "cpu"), paths["cpu"], _quota_v1),
+    ):
+        parts = [part for part in path.split("/") if part not in ("", ".", "..")]
+        groups = [os.path.join(folder, *parts[:depth]) for depth in range(len(parts) + 1)]
+        quotas = [quota for quota in map(quota_in, groups) if quota is not None]
+        if quotas:
+            return min(quotas)
+    return None
+
+
+def _quota(group: str) -> float | None:
+    """Return the quota of one group; infinity where it is said that there is none."""
+    try:
+        quota, period = _read(group, "cpu.max").split()[:2]
+        return math.inf if quota == "max" else int(quota) / int(period)
     except (OSError, ValueError, ZeroDivisionError):
-        pass
+        return None
+
+
+def _quota_v1(group: str) -> float | None:
+    """Do the same for a group of version 1."""
     try:
-        quota_us = int(_read(root, "cpu", "cpu.cfs_quota_us"))
-        period_us = int(_read(root, "cpu", "cpu.cfs_period_us"))
-        return quota_us / period_us if quota_us > 0 and period_us > 0 else None
+        quota = int(_read(group, "cpu.cfs_quota_us"))
+        period = int(_read(group, "cpu.cfs_period_us"))
+        return quota / period if quota > 0 and period > 0 else None
     except (OSError, ValueError):
         return None
 

@@ -91,7 +91,46 @@ def cgroup(folder: Path, **files: str) -> str:
     ],
 )
 def test_the_quota_of_a_container(tmp_path, eight_processors, files, count):
-    assert default_num_threads({}, cgroup(tmp_path, **files)) == count
+    assert default_num_threads({}, cgroup(tmp_path, **files), str(tmp_path / "none")) == count
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "count"),
+    [
+        # A service: its group lies below the root, which itself has no limit.
+        (
+            "0::/slice/app.service\n",
+            {"slice/app.service/cpu.max": "300000 100000"},
+            3,
+        ),
+        ("0::/a/b/c\n", {"a/cpu.max": "200000 100000", "a/b/c/cpu.max": "max 100000"}, 2),
+        ("0::/a/b\n", {"a/cpu.max": "500000 100000", "a/b/cpu.max": "100000 100000"}, 1),
+        ("0::/a\n", {"a/cpu.max": "max 100000"}, 8),
+        ("0::/a\n", {"b/cpu.max": "100000 100000"}, 8),
+        ("0::/\n", {"cpu.max": "200000 100000"}, 2),
+        ("0::/../../outside\n", {"cpu.max": "200000 100000"}, 2),
+        (
+            "5:memory:/x\n4:cpu,cpuacct:/docker/0f3a\n1:name=systemd:/y\n",
+            {
+                "cpu/docker/0f3a/cpu.cfs_quota_us": "250000",
+                "cpu/docker/0f3a/cpu.cfs_period_us": "100000",
+                "cpu/cpu.cfs_quota_us": "-1",
+                "cpu/cpu.cfs_period_us": "100000",
+            },
+            3,
+        ),
+        ("nonsense\n\n:\n", {"cpu.max": "200000 100000"}, 2),
+        ("\udcff", {"cpu.max": "200000 100000"}, 2),
+    ],
+)
+def test_the_quota_of_the_own_control_group(tmp_path, eight_processors, membership, files, count):
+    for name, text in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    own = tmp_path / "membership"
+    own.write_text(membership, errors="surrogateescape")
+    assert default_num_threads({}, str(tmp_path / "cgroup"), str(own)) == count
 
 
 @pytest.mark.parametrize(
@@ -113,7 +152,7 @@ def test_the_quota_of_a_container(tmp_path, eight_processors, files, count):
 def test_environment_variables(tmp_path, eight_processors, environ, count):
     """They win over quota and affinity."""
     root = cgroup(tmp_path, cpu__max="300000 100000")
-    assert default_num_threads(environ, root) == count
+    assert default_num_threads(environ, root, str(tmp_path / "none")) == count
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", "2.5", "257", "\u00b2", "1,2"])
@@ -126,16 +165,16 @@ def test_a_wrong_variable_of_our_own_is_an_error(text):
 
 
 def test_affinity(monkeypatch, tmp_path):
-    root = str(tmp_path)
+    root, own = str(tmp_path), str(tmp_path / "none")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5}, raising=False)
-    assert default_num_threads({}, root) == 2
+    assert default_num_threads({}, root, own) == 2
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(1000)))
-    assert default_num_threads({}, root) == MAX_THREADS
+    assert default_num_threads({}, root, own) == MAX_THREADS
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    assert default_num_threads({}, root) == 6
+    assert default_num_threads({}, root, own) == 6
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert default_num_threads({}, root) == 1
+    assert default_num_threads({}, root, own) == 1
 
 
 @pytest.mark.parametrize("n", [1, 2, 256, np.int64(3)])
