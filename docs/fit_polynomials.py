@@ -116,6 +116,12 @@ FITS = [
         lambda t: t, lambda t: t, ERF_SPLIT, 10.0, 8,
         lambda t: np.minimum(1.0, np.exp(-4.0 * (t - 3.2))) + 1e-6,
     ),
+    Fit(
+        # What ReLU leaves out of GELU, over x; by the absolute error of GELU.
+        "gelu: max(x, 0) - a P(t), a = abs(x), t = 2 a / 5.6 - 1",
+        lambda a: each(math.erfc)(a * math.sqrt(0.5)) / 2, lambda a: 0 * a, lambda a: 1 + 0 * a,
+        lambda a: a * (2 / 5.6) - 1, 0.0, 5.6, 16, lambda a: np.maximum(a, 1.0),
+    ),
 ]  # fmt: skip
 
 

@@ -14,7 +14,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Buffer", "TensorSpec", "Value", "channels_last_strides", "contiguous_strides"]
+__all__ = [
+    "Buffer",
+    "TensorSpec",
+    "Value",
+    "channels_last_strides",
+    "contiguous_strides",
+    "spaced",
+]
+
+ALIASING_ROW = 512  # float32 elements: half of what one way of an L1 cache holds
+SPACING = 16  # a cache line
 
 
 class TensorSpec:
@@ -51,7 +61,7 @@ class TensorSpec:
             return NotImplemented
         return self.shape == other.shape and self.dtype == other.dtype
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Buffer:
@@ -254,6 +264,15 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
         strides.append(step)
         step *= max(extent, 1)
     return tuple(reversed(strides))
+
+
+def spaced(row: int) -> int:
+    """Return how far apart rows of `row` elements should lie.
+
+    Rows that are a large power of two apart share a few sets of the L1 cache; a tile of a matrix
+    product, which reads a dozen of them at a time, would evict its own rows.
+    """
+    return row + SPACING if row and row % ALIASING_ROW == 0 else row
 
 
 def channels_last_strides(shape: Sequence[int], pitch: int | None = None) -> tuple[int, ...]:

@@ -69,13 +69,13 @@ class ExpressionError(KuiperError, ValueError):
         self.message = message
         self.text = text
         self.position = position
-        super().__init__(message if text is None else self._with_caret())
+        super().__init__(message if text is None else self._with_caret(text))
 
-    def _with_caret(self) -> str:
+    def _with_caret(self, text: str) -> str:
         if self.position is None:
-            return f"{self.message}\n  {self.text}"
+            return f"{self.message}\n  {text}"
         # Long expressions are cut to a window, so that the caret stays on the screen.
         start = max(0, self.position - 60)
-        window = self.text[start : self.position + 60].expandtabs(1).replace("\n", " ")
+        window = text[start : self.position + 60].expandtabs(1).replace("\n", " ")
         caret = " " * (self.position - start) + "^"
         return f"{self.message} at column {self.position + 1}\n  {window}\n  {caret}"

@@ -119,7 +119,7 @@ class Attribute:
             and np.array_equal(self.raw, other.raw)
         )
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"<Attribute {_signature(self.shape, self.dtype)}>"
@@ -416,11 +416,11 @@ class Graph:
         if len(set(targets)) != len(targets):
             raise GraphError(f"{operator.label}: an operand stands twice among the outputs")
         for target in targets:
-            operand = self._operands.get(target)
-            if operand is not None and operand.producer is not None:
+            known = self._operands.get(target)
+            if known is not None and known.producer is not None:
                 raise GraphError(
                     f"{operator.label}: operand '{target}' is already produced by "
-                    f"{operand.producer.label}"
+                    f"{known.producer.label}"
                 )
         # Nothing can fail any more, so a failure leaves no trace in the graph.
         self._operators[name] = operator

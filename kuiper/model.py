@@ -22,7 +22,7 @@ from kuiper.ops import Record, find_record, record, registered_types
 from kuiper.ops._schema import Any_, Host, Tensors, ValuesNeeded, attribute_spec, resolve
 from kuiper.passes import NEEDED, PassReport, free_batch, optimize, restore_outputs
 from kuiper.plan import Plan, check_sizes, infer_known, infer_specs, leaf_operands, make_plan
-from kuiper.pnnx import load_graph, save_graph
+from kuiper.pnnx import Source, Target, load_graph, save_graph
 
 __all__ = [
     "Model",
@@ -58,8 +58,8 @@ class TensorInfo(NamedTuple):
 
 
 def load(
-    param,
-    bin=None,
+    param: Source,
+    bin: Source | None = None,
     *,
     check_crc: bool = False,
     optimize: bool = True,
@@ -116,7 +116,7 @@ def load(
     return Model(graph, optimize=optimize, threads=threads, max_memory=max_memory)
 
 
-def save(model: Model | Graph, param, bin=None) -> None:
+def save(model: Model | Graph, param: Target, bin: Target | None = None) -> None:
     """Write a model or graph as a ``.param`` and a ``.bin`` file.
 
     Parameters
@@ -237,12 +237,14 @@ class _Call:
                 return next(given)
             return value.value if isinstance(value, Host) else value
 
+        where = f"{self.label}: " if self.label else ""
         positional = [argument(value) for value in self.inputs]
         named = {key: argument(value) for key, value in self.keywords.items()}
         try:
             return self.function(*positional, **named)
+        except OperatorError as error:  # one of our own kind keeps its type
+            raise type(error)(f"{where}{error}") from error
         except Exception as error:
-            where = f"{self.label}: " if self.label else ""
             raise OperatorError(
                 f"{where}its function raised {type(error).__name__}: {error}"
             ) from error
@@ -338,7 +340,7 @@ class Model:
         self._output_operands = [
             leaf for operand in graph.outputs for leaf in leaf_operands(operand)
         ]
-        self._plans: OrderedDict[tuple, Plan] = OrderedDict()
+        self._plans: OrderedDict[tuple, Plan | Staged] = OrderedDict()
         self._packed: dict = {}
         self._arenas = ArenaPool()
         self._latest: Plan | Staged | None = None
@@ -370,7 +372,9 @@ class Model:
         for op in self.graph:
             if op.type not in GRAPH_TYPES:
                 attributes = {key: attribute_spec(a) for key, a in op.attributes.items()}
-                resolve(op, find_record(op.type).arguments, {}, attributes)
+                rule = find_record(op.type)
+                assert rule is not None  # _check_supported has seen to it
+                resolve(op, rule.arguments, {}, attributes)
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -425,7 +429,7 @@ class Model:
         results = plan.run(arrays) if out is None else self._run_into(plan, arrays, out)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def trace(self, inputs, names: Sequence[str]) -> dict[str, np.ndarray]:
+    def trace(self, inputs, names: Sequence[str]) -> dict[str, Any]:
         """Return intermediate operands.
 
         Parameters
@@ -590,7 +594,7 @@ class Model:
             raise InputError(f"got {len(inputs)} inputs, expected {len(operands)}: {names}")
         arrays = []
         for info, value in zip(self._input_infos, inputs, strict=True):
-            array = np.asarray(value)
+            array = _as_array(info, value)
             if array.dtype != info.dtype or (
                 info.shape is not None and len(info.shape) != array.ndim
             ):
@@ -602,7 +606,11 @@ class Model:
 
     def _by_name(self, mapping: Mapping) -> list:
         names = [operand.name for operand in self._input_operands]
-        aliases = {operand.producer.name: operand.name for operand in self._input_operands}
+        aliases = {
+            operand.producer.name: operand.name
+            for operand in self._input_operands
+            if operand.producer is not None
+        }
         given: dict[str, Any] = {}
         unknown, twice = [], []
         for key, value in mapping.items():
@@ -738,6 +746,23 @@ def _evaluate(graph: Graph) -> list[np.ndarray]:
     return make_plan(graph, {}, 1).run([])
 
 
+def _as_array(info: TensorInfo, value: Any) -> np.ndarray:
+    """Return what the caller gave as an array, without a copy wherever it offers its memory."""
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        # numpy knows __array__, the buffer protocol and lists; what has none of these, as an array
+        # of another library's, hands over its memory by __dlpack__.
+        by_dlpack = hasattr(value, "__dlpack__") and not hasattr(value, "__array__")
+        return np.from_dlpack(value) if by_dlpack else np.asarray(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise InputError(
+            f"input '{info.name}': a {kind} that numpy cannot read ({error}); pass an array in the "
+            "memory of the CPU, for a tensor of PyTorch x.detach().cpu()"
+        ) from error
+
+
 def _input_error(info: TensorInfo, array: np.ndarray) -> InputError:
     where = f"input '{info.name}': got {array.dtype} {array.shape}"
     if array.dtype != info.dtype:
@@ -745,7 +770,8 @@ def _input_error(info: TensorInfo, array: np.ndarray) -> InputError:
             f"{where}, expected {info.dtype}{_shape_text(info.shape)}; "
             f"pass x.astype(np.{info.dtype})"
         )
-    return InputError(f"{where}, expected rank {len(info.shape)}, like{_shape_text(info.shape)}")
+    rank = len(info.shape or ())
+    return InputError(f"{where}, expected rank {rank}, like{_shape_text(info.shape)}")
 
 
 def _info(operand: Operand) -> TensorInfo:

@@ -29,7 +29,14 @@ from kuiper._arena import arrange
 from kuiper._kernels import _dispatch
 from kuiper._kernels._executor import ArenaPool, Context, Program
 from kuiper._memory import memory_text
-from kuiper._value import Buffer, TensorSpec, Value, channels_last_strides, contiguous_strides
+from kuiper._value import (
+    Buffer,
+    TensorSpec,
+    Value,
+    channels_last_strides,
+    contiguous_strides,
+    spaced,
+)
 from kuiper.errors import OperatorError, ShapeError
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ops import find_record
@@ -617,10 +624,18 @@ class _Planner:
         return self.allocate(spec.shape, spec.dtype, "contiguous", kind="output")
 
     def allocate(self, shape, dtype, layout, kind="arena") -> Value:
-        strides = (
-            channels_last_strides(shape) if layout == "channels_last" else contiguous_strides(shape)
-        )
-        n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+        n_elements = math.prod(shape)
+        if layout == "channels_last":
+            pitch = spaced(shape[1])
+            strides = channels_last_strides(shape, pitch)
+            n_elements = n_elements // max(shape[1], 1) * pitch
+        elif layout == "spaced_rows":
+            pitch = spaced(shape[-1])
+            strides = (*contiguous_strides((*shape[:-1], pitch))[:-1], 1)
+            n_elements = n_elements // max(shape[-1], 1) * pitch
+        else:
+            strides = contiguous_strides(shape)
+        n_bytes = n_elements * np.dtype(dtype).itemsize
         buffer = Buffer(len(self.buffers), n_bytes, kind)
         self.buffers.append(buffer)
         return Value(buffer, shape, strides, 0, dtype)
@@ -676,6 +691,11 @@ class Binder:
         """Return the inferred shape and dtype of an output."""
         return self._planner.specs[self.operator.outputs[index]]
 
+    def feeds_only(self, *types: str) -> bool:
+        """Tell whether output 0 is read by operators of these types and nothing else."""
+        consumers = self.operator.outputs[0].consumers
+        return all(consumer.type in types for consumer in consumers)
+
     def operand_value(self, slot: int) -> Value:
         """Return the value of input number `slot`."""
         return self._planner.values[self.operator.inputs[slot]]
@@ -709,7 +729,8 @@ class Binder:
         index : int
             Number of the output.
         layout : str or Value
-            ``"contiguous"``, ``"channels_last"``, or a value whose order of axes to follow.
+            ``"contiguous"``, ``"channels_last"``, or a value whose order of axes to follow;
+            ``"spaced_rows"`` is C order, but for gaps between rows of inconvenient lengths.
         reuse : Value, optional
             An input that may be overwritten, if nothing reads it afterwards.
 
@@ -724,6 +745,8 @@ class Binder:
         target = planner.targets.get(operand)
         if isinstance(layout, Value):
             layout = _layout_of(layout, spec)
+        if layout == "spaced_rows" and target is not None:
+            layout = "contiguous"
         if target is not None and (_lies_as(target, layout) or self.operator.type == "torch.cat"):
             planner.define(operand, target)
             return target
@@ -733,7 +756,7 @@ class Binder:
             planner.copies = {
                 k: v for k, v in planner.copies.items() if reuse.slot not in (k[0], v.slot)
             }
-        elif layout in ("contiguous", "channels_last"):
+        elif layout in ("contiguous", "channels_last", "spaced_rows"):
             value = planner.allocate(spec.shape, spec.dtype, layout)
         else:  # a permutation of the axes
             value = planner.allocate([spec.shape[d] for d in layout], spec.dtype, "contiguous")

@@ -48,6 +48,9 @@ class BenchBinder:
     def operand_value(self, slot: int) -> Value:
         return self.summand
 
+    def feeds_only(self, *types: str) -> bool:
+        return False
+
     def output(self, index: int = 0, layout="contiguous", reuse=None) -> Value:
         assert {
             "contiguous": self.target.is_contiguous, "channels_last": self.target.is_channels_last

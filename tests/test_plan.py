@@ -636,6 +636,50 @@ def test_random_graphs_vary():
     assert np.median(spreads) > 0.1
 
 
+# Rows of inconvenient lengths ------------------------------------------------------------------
+
+
+def test_rows_that_would_share_cache_sets_lie_apart():
+    """Between products only, where nobody minds the gaps; other readers get C order."""
+    lines = ["pnnx.Input in 0 1 x #x=(3,40)f32"]
+    for name, source, target, i, o in (
+        ("a", "x", "p", 40, 512), ("b", "p", "q", 512, 1024), ("c", "q", "r", 1024, 512),
+    ):  # fmt: skip
+        lines.append(
+            f"nn.Linear {name} 1 1 {source} {target} bias=True in_features={i} out_features={o} "
+            f"@bias=({o})f32 @weight=({o},{i})f32"
+        )
+    lines += ["torch.flip d 1 1 r s dims=(1)", "pnnx.Output out 1 0 s"]
+    x = np.random.default_rng(0).standard_normal((3, 40), np.float32)
+    model, plan, (y,) = run("\n".join(lines), x)
+    expected = x.astype(np.float64)
+    for name in "abc":
+        weight, bias = weights_of(model, name)
+        expected = expected @ weight.T + bias
+    assert_close(y, expected[:, ::-1], 1e-5)
+    sizes = {buffer.n_bytes // 4 for buffer in plan.buffers if buffer.kind == "arena"}
+    assert {3 * 528, 3 * 1040, 3 * 512} <= sizes
+
+
+def test_pixels_that_would_share_cache_sets_lie_apart():
+    text = f"""
+        pnnx.Input in 0 1 x #x=(2,8,5,3)f32
+        {conv("a", "x", "p", 8, 512)}
+        {conv("b", "p", "q", 512, 1024)}
+        {conv("c", "q", "r", 1024, 4)}
+        torch.flatten f 1 1 q s end_dim=-1 start_dim=1
+        pnnx.Output out 2 0 r s
+    """
+    x = np.random.default_rng(0).standard_normal((2, 8, 5, 3), np.float32)
+    model, plan, (r, s) = run(text, x)
+    p = convolved(model, "a", x)
+    q = convolved(model, "b", p)
+    assert_close(r, convolved(model, "c", q), 1e-5)
+    assert_close(s, q.reshape(2, -1), 1e-5)
+    sizes = {buffer.n_bytes // 4 for buffer in plan.buffers if buffer.kind == "arena"}
+    assert {30 * 528, 30 * 1040} <= sizes
+
+
 # -- one pool of arenas ------------------------------------------------------------------------
 
 

@@ -300,7 +300,7 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> dict[str, Any]:
     relative = worst / scale if scale else (0.0 if worst == 0 else float("inf"))
     if (odd & ~same).any():
         relative = float("inf")
-    result = {"error": relative, "max_abs": worst, "scale": scale}
+    result: dict[str, Any] = {"error": relative, "max_abs": worst, "scale": scale}
     if distance.size:
         place = int(np.where(odd & ~same, np.inf, distance).argmax())
         result["at"] = [int(i) for i in np.unravel_index(place, distance.shape)]
@@ -317,10 +317,8 @@ def check(options: argparse.Namespace, console: Console) -> int:
     position = {op.name: i for i, op in enumerate(model.graph.topological_order())}
     wanted, ignored = {}, []
     for name, array in others.items():
-        if model.graph.has_operand(name):
-            wanted[name] = (position[model.graph.operand(name).producer.name], array)
-        elif model.graph.has_operator(name):
-            wanted[name] = (position[name], array)
+        if model.graph.has_operand(name) or model.graph.has_operator(name):
+            wanted[name] = (position[_owner(model.graph, name).name], array)
         else:
             ignored.append(name)
     results: list[dict[str, Any]] = []
@@ -379,12 +377,7 @@ def check(options: argparse.Namespace, console: Console) -> int:
         ],
     )
     if first is not None:
-        owner = (
-            model.graph.operand(first).producer
-            if model.graph.has_operand(first)
-            else model.graph.operator(first)
-        )
-        console.text(f"first operator that diverges: {owner.label}")
+        console.text(f"first operator that diverges: {_owner(model.graph, first).label}")
     if ignored:
         console.text(f"names that the model does not have, left out: {', '.join(ignored)}")
     if not compared:
@@ -392,6 +385,15 @@ def check(options: argparse.Namespace, console: Console) -> int:
             f"{options.golden}: no result to compare with among {', '.join(arrays)}"
         )
     return 0 if good else 1
+
+
+def _owner(graph: kuiper.ir.Graph, name: str) -> kuiper.ir.Operator:
+    """Return the operator of that name, or the one that computes the operand of that name."""
+    if not graph.has_operand(name):
+        return graph.operator(name)
+    producer = graph.operand(name).producer
+    assert producer is not None  # a loaded graph is verified
+    return producer
 
 
 def _worst(result: dict[str, Any]) -> str:

@@ -304,7 +304,7 @@ def _video(path: Path, options, console: Console, job: _Job, taken: set[Path]) -
                 options.save.mkdir(parents=True, exist_ok=True)
                 target = _free_name(options.save, path.stem, ".avi", taken)
                 size = (picture.shape[1], picture.shape[0])
-                codec = cv2.VideoWriter_fourcc(*"MJPG")
+                codec = cv2.VideoWriter.fourcc(*"MJPG")
                 writer = cv2.VideoWriter(str(target), codec, reader.fps, size)
                 if not writer.isOpened():
                     raise ValueError(f"{target}: OpenCV cannot write a video here")

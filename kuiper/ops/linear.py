@@ -61,7 +61,9 @@ class Linear(Record):
     @staticmethod
     def bind(a, b):
         x = as_rows(b, a.input)
-        y = b.output()
+        y = b.output(
+            layout="spaced_rows" if b.feeds_only("nn.Linear", "F.linear") else "contiguous"
+        )
         rows = y.reshape((x.shape[0], a.weight.shape[0]))
         residual = residual_value(b)
         if residual is not None:

@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import cv2
 import numpy as np
@@ -54,7 +54,8 @@ NANODET = Preprocessing(
 YOLO = Preprocessing(mean=(0, 0, 0), std=(1, 1, 1))
 
 
-class Detection(NamedTuple):
+@dataclass(frozen=True)
+class Detection:
     """One thing on a picture.
 
     Attributes
@@ -407,9 +408,8 @@ class Detector:
         if decoder is None:
             decoder = guess_decoder(self._try_out(), self.size)
         self.decoder = decoder
-        self.threshold = threshold
-        if threshold is None:
-            self.threshold = 0.4 if decoder == "nanodet" else 0.25
+        least = 0.4 if decoder == "nanodet" else 0.25
+        self.threshold = least if threshold is None else threshold
         self.iou = iou
         nanodet = decoder == "nanodet"
         self.how = replace(NANODET if nanodet else YOLO, size=self.size)
@@ -449,8 +449,10 @@ class Detector:
             boxes, classes, best = boxes[kept], classes[kept], best[kept]
         boxes = where.to_picture(boxes)
         return [
-            Detection(int(i), self._labels[i], float(score), tuple(map(float, box)))
-            for i, score, box in zip(classes, best, boxes, strict=True)
+            Detection(int(i), self._labels[i], float(score), (left, top, right, bottom))
+            for i, score, (left, top, right, bottom) in zip(
+                classes, best, boxes.tolist(), strict=True
+            )
         ]
 
     def __call__(self, images: Sequence[np.ndarray]) -> list[list[Detection]]:

@@ -17,7 +17,7 @@ __all__ = ["class_colour", "draw_detections", "draw_text"]
 def class_colour(index: int) -> tuple[int, int, int]:
     """Return a colour for a class; neighbours differ, and it is always the same."""
     hue = index * 67 % 180  # 67 is prime to 180, so all hues come before one comes twice
-    pixel = cv2.cvtColor(np.uint8([[[hue, 200, 230]]]), cv2.COLOR_HSV2BGR)[0, 0]
+    pixel = cv2.cvtColor(np.array([[[hue, 200, 230]]], np.uint8), cv2.COLOR_HSV2BGR)[0, 0]
     return int(pixel[0]), int(pixel[1]), int(pixel[2])
 
 

@@ -252,7 +252,8 @@ def normalised(image: np.ndarray, how: Preprocessing) -> np.ndarray:
     """Apply channel order, scale, mean and deviation; (height, width, 3) -> (3, height, width)."""
     if not how.bgr:
         image = image[:, :, ::-1]
-    values = (image * np.float32(how.scale) - np.float32(how.mean)) / np.float32(how.std)
+    mean, std = np.array(how.mean, np.float32), np.array(how.std, np.float32)
+    values = (image * np.float32(how.scale) - mean) / std
     return np.ascontiguousarray(values.transpose(2, 0, 1), dtype=np.float32)
 
 
