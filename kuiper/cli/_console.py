@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 __all__ = ["Console", "bytes_text", "count_text"]
 
@@ -108,7 +108,9 @@ class Console:
 
             table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
             for name, flush in zip(names, right, strict=True):
-                table.add_column(name, justify="right" if flush else "left", overflow="fold")
+                # Words may be folded where the terminal is narrow, numbers may not.
+                justify: Literal["left", "right"] = "right" if flush else "left"
+                table.add_column(name, justify=justify, overflow="fold", no_wrap=flush)
             for row in cells:
                 table.add_row(*map(_escaped, row))
             self._rich_out.print(table)

@@ -42,6 +42,13 @@ set_families(
     "selection",
     "spectral",
     "einsum",
+    "views",
+    "statistics",
+    "sorting",
+    "matrix",
+    "folding",
+    "distance",
+    "arithmetic",
 )
 
 __all__ = ["Record", "find_record", "record", "registered_types"]

@@ -1,4 +1,4 @@
-"""Einstein summation, as matrix products."""
+"""Einstein summation and what is written as such, as matrix products."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import re
 import string
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -15,10 +16,11 @@ from kuiper.errors import ShapeError
 from kuiper.expression import Call, Ref, fold
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import bind_reduction
-from kuiper.ops._schema import Str, Tensors
+from kuiper.ops._schema import Ints, Str, Tensor, TensorList, Tensors
 from kuiper.ops.linear import product
+from kuiper.ops.shape import axes_of
 
-__all__ = ["Einsum"]
+__all__ = ["Bilinear", "Dot", "Einsum", "Inner", "MultiDot", "Outer", "TensorDot"]
 
 _TERM = re.compile(r"([A-Za-z]*)(?:(\.\.\.)([A-Za-z]*))?")
 
@@ -125,21 +127,32 @@ class Einsum(Record):
 
     @staticmethod
     def bind(a, b):
-        labels, result, extents = _labelled(a)
-        if a.operands[0].dtype != np.float32 or b.output_spec().size == 0 or 0 in extents.values():
-            _bind_numpy(a, b, labels, result)
-            return
-        first, *rest = [_diagonal(x, names) for x, names in zip(a.operands, labels, strict=True)]
-        while rest:
-            second, *rest = rest
-            wanted = set(result).union(*(names for _, names in rest))
-            first = _joined(b, first, second, wanted, None if rest else result)
-        if len(a.operands) == 1:
-            x, names = _sum_alone(b, first, set(result))
+        if len(a.operands) == 1 and _is_compiled(a):
+            labels, result, _ = _labelled(a)
+            x, names = _sum_alone(b, _diagonal(a.operands[0], labels[0]), set(result))
             b.alias(_placed(x, names, result))
+        else:
+            _compute(a, b, b.output())
 
 
-def _bind_numpy(a, b, labels, result) -> None:
+def _is_compiled(a) -> bool:
+    return a.operands[0].dtype == np.float32 and 0 not in _labelled(a)[2].values()
+
+
+def _compute(a, b, y: Value) -> None:
+    """Add the steps that write the result into `y`."""
+    labels, result, _ = _labelled(a)
+    if not _is_compiled(a):
+        _bind_numpy(a, b, labels, result, y)
+        return
+    first, *rest = [_diagonal(x, names) for x, names in zip(a.operands, labels, strict=True)]
+    while rest:
+        second, *rest = rest
+        wanted = set(result).union(*(names for _, names in rest))
+        first = _joined(b, first, second, wanted, None if rest else (y, result))
+
+
+def _bind_numpy(a, b, labels, result, y: Value) -> None:
     """Bind other dtypes than float32, and sums of nothing."""
     numbers: dict[Label, int] = {}
     subscripts = [[numbers.setdefault(n, len(numbers)) for n in names] for names in labels]
@@ -149,7 +162,7 @@ def _bind_numpy(a, b, labels, result) -> None:
         arguments = [x for pair in zip(arrays, subscripts, strict=True) for x in pair]
         return np.einsum(*arguments, kept, optimize=True)
 
-    b.python(run, a.operands, [b.output()])
+    b.python(run, a.operands, [y])
 
 
 def _diagonal(x: Value, labels: Sequence[Label]) -> tuple[Value, list[Label]]:
@@ -180,7 +193,7 @@ def _sum_alone(b, part, wanted: set) -> tuple[Value, list[Label]]:
     return x, names
 
 
-def _joined(b, left, right, wanted: set, result: Sequence[Label] | None):
+def _joined(b, left, right, wanted: set, end: tuple[Value, list[Label]] | None):
     """Add the steps that multiply two operands, and return the product with its letters.
 
     Parameters
@@ -189,9 +202,10 @@ def _joined(b, left, right, wanted: set, result: Sequence[Label] | None):
     left, right : tuple of (Value, list of labels)
     wanted : set of labels
         Those that later operands or the result still need.
-    result : list of labels or None
-        Those of the operator's output, if this product is it.
+    end : tuple of (Value, list of labels) or None
+        Where the product belongs, if it is the last one.
     """
+    place, result = (None, None) if end is None else end
     left = _sum_alone(b, left, wanted.union(right[1]))
     right = _sum_alone(b, right, wanted.union(left[1]))
     if result is not None:
@@ -210,11 +224,7 @@ def _joined(b, left, right, wanted: set, result: Sequence[Label] | None):
     if terms and (rows or columns):
         order = [*batch, *rows, *columns]
     shape = [extents[n] for n in order]
-    if result is None:
-        out = b.temporary(shape)
-    else:
-        out = b.output()
-        out = _placed(out, result, order)
+    out = b.temporary(shape) if end is None else _placed(place, result, order)
     if not terms:
         _multiply(b, _placed(x, x_names, order), _placed(y, y_names, order), out)
         return out, order
@@ -288,3 +298,168 @@ def _repeated(x: Value, axis: int, extents: Sequence[int]) -> Value:
         (*x.shape[:axis], *extents, *x.shape[axis:]),
         (*x.strides[:axis], *(0 for _ in extents), *x.strides[axis:]),
     )
+
+
+class _AsEinsum(Record):
+    """Base of the operators that are an equation: `operands(a)` and `equation(a)`."""
+
+    @classmethod
+    def _read(cls, a) -> SimpleNamespace:
+        return SimpleNamespace(operands=cls.operands(a), equation=cls.equation(a))
+
+    @staticmethod
+    def operands(a) -> list:
+        return [a.input, a.other]
+
+    @classmethod
+    def infer(cls, a):
+        return Einsum.infer(cls._read(a))
+
+    @classmethod
+    def bind(cls, a, b):
+        Einsum.bind(cls._read(a), b)
+
+
+_TWO = (Tensor("input"), Tensor("other"))
+
+
+@record("aten::dot", "aten::vdot")
+class Dot(_AsEinsum):
+    """The sum of the products of two vectors of real numbers.
+
+    Source: torch.dot, torch.vdot.
+    """
+
+    arguments = (Tensor("input", rank=1), Tensor("other", rank=1))
+
+    @staticmethod
+    def equation(a) -> str:
+        if a.input.dtype.kind == "c":
+            raise ShapeError(f"the input is {a.input.dtype}, expected real numbers")
+        return "i,i->"
+
+
+@record("aten::outer", "aten::ger")
+class Outer(_AsEinsum):
+    """Each element of one vector times each of another.
+
+    Source: torch.outer.
+    """
+
+    arguments = (Tensor("input", rank=1), Tensor("other", rank=1))
+
+    @staticmethod
+    def equation(a) -> str:
+        return "i,j->ij"
+
+
+@record("aten::inner")
+class Inner(_AsEinsum):
+    """Sums of products over the last axes of two tensors.
+
+    Source: torch.inner.
+    """
+
+    arguments = _TWO
+
+    @staticmethod
+    def equation(a) -> str:
+        if a.input.rank == 0 or a.other.rank == 0:
+            return "...,...->..."
+        left = string.ascii_lowercase[: a.input.rank - 1]
+        right = string.ascii_uppercase[: a.other.rank - 1]
+        return f"{left}z,{right}z->{left}{right}"
+
+
+@record("aten::tensordot")
+class TensorDot(_AsEinsum):
+    """Sums of products over some axes of two tensors.
+
+    Source: torch.tensordot.
+    """
+
+    arguments = (*_TWO, Ints("dims_self"), Ints("dims_other"))
+
+    @staticmethod
+    def equation(a) -> str:
+        if len(a.dims_self) != len(a.dims_other):
+            raise ShapeError(f"'dims' are {a.dims_self} and {a.dims_other}, expected as many")
+        left = list(string.ascii_lowercase[: a.input.rank])
+        right = list(string.ascii_uppercase[: a.other.rank])
+        mine = axes_of(a.dims_self, a.input.shape)
+        for d, e in zip(mine, axes_of(a.dims_other, a.other.shape), strict=True):
+            right[e] = left[d]
+        kept = [n for n in left if n not in right] + [n for n in right if n not in left]
+        return f"{''.join(left)},{''.join(right)}->{''.join(kept)}"
+
+
+@record("aten::linalg_multi_dot", "aten::chain_matmul")
+class MultiDot(_AsEinsum):
+    """The product of a row of matrices; the first and the last may be vectors.
+
+    Source: torch.linalg.multi_dot.
+    """
+
+    arguments = (TensorList("tensors"),)
+
+    @staticmethod
+    def operands(a) -> list:
+        return list(a.tensors)
+
+    @staticmethod
+    def equation(a) -> str:
+        letters = string.ascii_letters
+        ends = (0, len(a.tensors) - 1)
+        terms = []
+        for number, tensor in enumerate(a.tensors):
+            if tensor.rank != 2 and not (tensor.rank == 1 and number in ends):
+                raise ShapeError(f"operand {number} has shape {tensor.shape}, expected a matrix")
+            own = letters[number : number + 2]
+            terms.append(own if tensor.rank == 2 else own[1:] if number == 0 else own[:1])
+        result = letters[0] * (a.tensors[0].rank == 2) + (
+            letters[len(terms)] * (a.tensors[-1].rank == 2)
+        )
+        return f"{','.join(terms)}->{result}"
+
+
+@record("aten::bilinear")
+class Bilinear(_AsEinsum):
+    """``y[o] = sum(x1[i] * weight[o, i, j] * x2[j]) + bias[o]`` over the last axes.
+
+    Source: torch.nn.functional.bilinear.
+    """
+
+    arguments = (
+        Tensor("input1"),
+        Tensor("input2"),
+        Tensor("weight", rank=3),
+        Tensor("bias", optional=True),
+    )
+
+    @staticmethod
+    def operands(a) -> list:
+        return [a.input1, a.weight, a.input2]
+
+    @staticmethod
+    def equation(a) -> str:
+        return "...i,oij,...j->...o"
+
+    @classmethod
+    def infer(cls, a):
+        spec = super().infer(a)
+        if a.input1.shape[:-1] != a.input2.shape[:-1] or spec.dtype != np.float32:
+            raise ShapeError(
+                f"the inputs are {a.input1!r} and {a.input2!r}, expected float32 of equal shapes "
+                "apart from the last axis"
+            )
+        if a.bias is not None and a.bias.shape != a.weight.shape[:1]:
+            raise ShapeError(f"'bias' has shape {a.bias.shape}, expected {a.weight.shape[:1]}")
+        return spec
+
+    @classmethod
+    def bind(cls, a, b):
+        y = b.output()
+        _compute(cls._read(a), b, y)
+        if a.bias is not None and y.size:
+            program = fold(Call("add", [Ref(0), Ref(1)]), [y, a.bias])
+            b.step(elementwise.ElementwiseStep(program, [y, a.bias.expand(y.shape)], y))

@@ -15,6 +15,7 @@ from kuiper.ops._record import Record, record
 from kuiper.ops._rows import bind_reduction
 from kuiper.ops._schema import Any_, Bool, Int, Ints, Tensor
 from kuiper.ops.shape import axes_of, axis_of
+from kuiper.ops.sorting import sorted_places
 
 __all__ = [
     "AMax",
@@ -184,10 +185,15 @@ class Var(_Reduction):
     function: ClassVar[Callable] = np.var
     only_floats: ClassVar[bool] = True
 
+    @staticmethod
+    def correction(a) -> float:
+        # pnnx writes a correction of 2 as unbiased=2.
+        given = a.unbiased if a.correction is None else a.correction
+        return 1.0 if given is None else float(given)
+
     @classmethod
     def bind(cls, a, b):
-        unbiased = True if a.unbiased is None else bool(a.unbiased)
-        less = float(unbiased) if a.correction is None else float(a.correction)
+        less = cls.correction(a)
 
         def with_correction(array, **where):
             return cls.function(array, ddof=less, **where)
@@ -368,21 +374,12 @@ class TopK(Record):
         axis = axis_of(a.dim, a.input.shape)
 
         def topk(array):
-            order = np.argsort(_sort_key(array, a.largest), axis=axis, kind="stable")
+            order = sorted_places(array, axis, a.largest)
             places = np.take(order, np.arange(a.k), axis=axis)
             return np.take_along_axis(array, places, axis=axis), places
 
         outputs = [b.output(index) for index in range(a.n_outputs)]
         b.python(lambda array: topk(array)[: a.n_outputs], [a.input], outputs)
-
-
-def _sort_key(array: np.ndarray, largest: bool) -> np.ndarray:
-    """Return what sorts upwards with the wanted elements in front; NaN is the largest of all."""
-    if not largest:
-        return array
-    if array.dtype.kind == "f":
-        return np.where(np.isnan(array), -np.inf, -array)
-    return ~array  # -x would overflow for the least integer and fail for booleans
 
 
 class _Scan(Record):

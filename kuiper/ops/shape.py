@@ -103,14 +103,14 @@ def reshaped(b, value: Value, shape: Sequence[int]) -> None:
     b.copy(value, b.output().reshape(value.shape))
 
 
-class _View(Record):
+class View(Record):
     """A record whose output is always a view of its input."""
 
     layout = "view"
 
 
 @record("Tensor.reshape", "Tensor.view", "torch.reshape")
-class Reshape(_View):
+class Reshape(View):
     """The same elements, in their order, in another shape.
 
     One extent may be -1 and is found from the others.  A 0 copies the extent of the same axis, as
@@ -155,7 +155,7 @@ def _resolve_shape(wanted: Sequence[int], input: TensorSpec | Value) -> tuple[in
 
 
 @record("Tensor.reshape_as", "Tensor.view_as")
-class ReshapeAs(_View):
+class ReshapeAs(View):
     """The elements of one tensor in the shape of another.
 
     Source: torch.Tensor.reshape_as.
@@ -177,7 +177,7 @@ class ReshapeAs(_View):
 
 
 @record("torch.flatten", "Tensor.flatten", "nn.Flatten")
-class Flatten(_View):
+class Flatten(View):
     """The axes from `start_dim` to `end_dim`, both included, as one.
 
     Source: torch.flatten, torch.nn.Flatten.
@@ -205,7 +205,7 @@ class Flatten(_View):
 
 
 @record("Tensor.unflatten", "torch.unflatten", "nn.Unflatten")
-class Unflatten(_View):
+class Unflatten(View):
     """One axis cut into several, of which one may be -1.
 
     Source: torch.unflatten, torch.nn.Unflatten.
@@ -239,7 +239,7 @@ class Unflatten(_View):
 
 
 @record("Tensor.permute", "torch.permute")
-class Permute(_View):
+class Permute(View):
     """The axes in another order: axis i of the output is axis ``dims[i]`` of the input.
 
     Source: torch.permute.
@@ -261,14 +261,14 @@ class Permute(_View):
         b.alias(a.input.permute(axes_of(a.dims, a.input.shape, "dims")))
 
 
-def _swapped(rank: int, first: int, second: int) -> list[int]:
+def swapped(rank: int, first: int, second: int) -> list[int]:
     dims = list(range(rank))
     dims[first], dims[second] = second, first
     return dims
 
 
 @record("torch.transpose", "Tensor.transpose")
-class Transpose(_View):
+class Transpose(View):
     """Two axes swapped.
 
     Source: torch.transpose.
@@ -280,7 +280,7 @@ class Transpose(_View):
     def _dims(a) -> list[int]:
         first = axis_of(a.dim0, a.input.shape, "dim0")
         second = axis_of(a.dim1, a.input.shape, "dim1")
-        return _swapped(a.input.rank, first, second)
+        return swapped(a.input.rank, first, second)
 
     @staticmethod
     def infer(a):
@@ -292,7 +292,7 @@ class Transpose(_View):
 
 
 @record("torch.t", "Tensor.t")
-class T(_View):
+class T(View):
     """A matrix transposed; tensors of fewer axes stay as they are.
 
     Source: torch.t.
@@ -310,7 +310,7 @@ class T(_View):
 
 
 @record("torch.squeeze", "Tensor.squeeze")
-class Squeeze(_View):
+class Squeeze(View):
     """Without the axes `dim` (all, where absent) that have extent 1; others stay.
 
     Source: torch.squeeze.
@@ -332,7 +332,7 @@ class Squeeze(_View):
 
 
 @record("torch.unsqueeze", "Tensor.unsqueeze")
-class Unsqueeze(_View):
+class Unsqueeze(View):
     """With axes of extent 1 put in, where `dim` counts the axes of the output.
 
     Source: torch.unsqueeze.
@@ -366,8 +366,8 @@ def _expanded_shape(shape: Sequence[int], sizes: Sequence[int]) -> tuple[int, ..
     return tuple(shape[d - lead] if size == -1 else size for d, size in enumerate(sizes))
 
 
-@record("Tensor.expand")
-class Expand(_View):
+@record("Tensor.expand", "aten::broadcast_to")
+class Expand(View):
     """Axes of extent 1 repeated without a copy; -1 keeps an axis, axes may be added in front.
 
     Source: torch.Tensor.expand.
@@ -389,7 +389,7 @@ class Expand(_View):
 
 
 @record("Tensor.expand_as")
-class ExpandAs(_View):
+class ExpandAs(View):
     """Axes of extent 1 repeated to the shape of another tensor.
 
     Source: torch.Tensor.expand_as.
@@ -474,7 +474,7 @@ class Tile(Record):
 # -- joins -------------------------------------------------------------------------------------
 
 
-def _check_tensors(tensors) -> list:
+def check_tensors(tensors) -> list:
     """Refuse an empty list and whatever is no tensor."""
     for number, tensor in enumerate(tensors):
         if not isinstance(tensor, TensorSpec | Value):
@@ -510,7 +510,7 @@ class Cat(Record):
 
     @staticmethod
     def infer(a):
-        tensors = _check_tensors(a.tensors)
+        tensors = check_tensors(a.tensors)
         # PyTorch lets 1-d tensors without elements stand for "nothing" whatever the others are.
         full = [t for t in tensors if t.shape != (0,)] or tensors[:1]
         axis = axis_of(a.dim, full[0].shape)
@@ -587,7 +587,7 @@ class Stack(Record):
 
     @staticmethod
     def infer(a):
-        tensors = _check_tensors(a.tensors)
+        tensors = check_tensors(a.tensors)
         shape = tensors[0].shape
         for number, tensor in enumerate(tensors):
             if tensor.shape != shape:
@@ -645,8 +645,8 @@ def _equal_pieces(extent: int, length: int) -> list[int]:
     return [min(length, extent - start) for start in range(0, extent, length)]
 
 
-@record("torch.chunk", "Tensor.chunk")
-class Chunk(_View):
+@record("torch.chunk", "Tensor.chunk", "aten::unsafe_chunk")
+class Chunk(View):
     """At most `chunks` pieces of ``ceil(n / chunks)`` places each; the last may be shorter.
 
     Source: torch.chunk.
@@ -673,8 +673,8 @@ class Chunk(_View):
         _bind_pieces(a, b, a.input, lengths, axis)
 
 
-@record("torch.split", "Tensor.split")
-class Split(_View):
+@record("torch.split", "Tensor.split", "aten::unsafe_split", "aten::unsafe_split_with_sizes")
+class Split(View):
     """Pieces of one length, of which the last may be shorter, or pieces of the lengths given.
 
     Source: torch.split.
@@ -707,7 +707,7 @@ class Split(_View):
 
 
 @record("torch.tensor_split", "Tensor.tensor_split")
-class TensorSplit(_View):
+class TensorSplit(View):
     """`sections` pieces of which the first ``n % sections`` are one longer, or cuts at `indices`.
 
     Source: torch.tensor_split.
@@ -751,7 +751,7 @@ class TensorSplit(_View):
 
 
 @record("torch.unbind", "Tensor.unbind")
-class Unbind(_View):
+class Unbind(View):
     """One output for each place of an axis, which is dropped.
 
     Source: torch.unbind.
@@ -777,7 +777,7 @@ class Unbind(_View):
 
 
 @record("Tensor.slice")
-class Slice(_View):
+class Slice(View):
     """A range of places of an axis, or ranges and single places of several axes.
 
     ``dim, start, end, step`` is one range.  ``dims, starts, ends, steps, selects`` are several;
@@ -856,7 +856,7 @@ def _place(index: int, extent: int, axis: int) -> int:
 
 
 @record("pnnx.SliceIndexes")
-class SliceIndexes(_View):
+class SliceIndexes(View):
     """A list of integers, some of which are operands: the bounds of a slice.
 
     Source: pnnx.
@@ -896,7 +896,7 @@ class SliceIndexes(_View):
 
 
 @record("Tensor.select", "torch.select")
-class Select(_View):
+class Select(View):
     """One place of an axis, which is dropped.
 
     Source: torch.select.
@@ -917,7 +917,7 @@ class Select(_View):
 
 
 @record("torch.narrow", "Tensor.narrow")
-class Narrow(_View):
+class Narrow(View):
     """`length` places of an axis from `start` on.
 
     Source: torch.narrow.
@@ -975,7 +975,7 @@ class ChannelShuffle(Record):
         channels = a.input.shape[1]
         x = split_axis(a.input, 1, (a.groups, channels // a.groups))
         y = split_axis(b.output(layout=a.input), 1, (channels // a.groups, a.groups))
-        b.copy(x.permute(_swapped(x.rank, 1, 2)), y)
+        b.copy(x.permute(swapped(x.rank, 1, 2)), y)
 
 
 @record("nn.PixelShuffle", "F.pixel_shuffle", "torch.pixel_shuffle")
@@ -1063,10 +1063,15 @@ class Flip(Record):
 
     @staticmethod
     def bind(a, b):
-        x = a.input
-        for axis in axes_of(a.dims, x.shape, "dims") if x.size else ():
-            x = x.narrow(axis, x.shape[axis] - 1, x.shape[axis], -1)
+        x = backwards(a.input, axes_of(a.dims, a.input.shape, "dims"))
         b.copy(x, b.output(layout=a.input))
+
+
+def backwards(x: Value, axes: Sequence[int]) -> Value:
+    """Return the view with the places of some axes in reverse order."""
+    for axis in axes if x.size else ():
+        x = x.narrow(axis, x.shape[axis] - 1, x.shape[axis], -1)
+    return x
 
 
 @record("torch.roll", "Tensor.roll")
@@ -1142,7 +1147,7 @@ class Roll(Record):
     "Tensor.contiguous",
     "Tensor.detach",
 )
-class Identity(_View):
+class Identity(View):
     """The input itself: copies nobody can tell from the original, and dropout at inference.
 
     Source: torch.nn.Dropout in evaluation mode, torch.clone.

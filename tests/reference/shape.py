@@ -187,6 +187,18 @@ def repeat_interleave(input, *, repeats, dim=None, **_):
     return np.repeat(input, repeats, axis=dim)
 
 
+@reference("aten::unsafe_chunk")
+def unsafe_chunk(input, chunks, dim):
+    """Cut as torch.chunk does."""
+    return chunk(input, chunks=chunks, dim=dim)
+
+
+@reference("aten::unsafe_split", "aten::unsafe_split_with_sizes")
+def unsafe_split(input, sizes, dim):
+    """Cut as torch.split does."""
+    return split(input, split_size_or_sections=sizes, dim=dim)
+
+
 @reference("torch.tensor_split", "Tensor.tensor_split")
 def tensor_split(input, *, dim, sections=None, indices=None, **_):
     """Cut into `sections` pieces, the first ones one longer, or at `indices`."""

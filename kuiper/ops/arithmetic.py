@@ -1,0 +1,248 @@
+"""Elementwise functions under TorchScript's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kuiper._value import TensorSpec
+from kuiper.errors import ShapeError
+from kuiper.expression import Call, Literal, Ref
+from kuiper.expression.promotion import is_number, result_type
+from kuiper.ops._numpy import NumpyRecord, broadcast, convert
+from kuiper.ops._record import record
+from kuiper.ops._schema import Bool, Float, Scalar, Tensor
+from kuiper.ops.elementwise import Formula
+
+__all__ = ["BINARY", "TESTS", "UNARY", "AddCMul", "Lerp", "NanToNum"]
+
+FLOAT32 = np.dtype(np.float32)
+
+
+def _sgn(x):
+    if x.dtype.kind != "c":
+        return np.sign(x)
+    size = np.abs(x)
+    return np.where(size == 0, 0, x / np.where(size == 0, 1, size))
+
+
+# PyTorch's name, the formula, numpy's function.  Integers become float32 in the first table.
+UNARY = (
+    ("log2", "log(input) / log(2)", np.log2),
+    ("exp2", "2 ** input", np.exp2),
+    ("sinc", "sin(pi * input) / (pi * input), 1 at 0", np.sinc),
+    ("deg2rad", "input * pi / 180", np.deg2rad),
+    ("rad2deg", "input * 180 / pi", np.rad2deg),
+)
+
+SAME = (
+    ("sgn", "input / abs(input), 0 at 0", _sgn),
+    ("frac", "input - trunc(input)", lambda x: x - np.trunc(x)),
+)
+
+TESTS = (
+    ("isnan", "input is not a number", np.isnan),
+    ("isinf", "input is infinite", np.isinf),
+    ("isfinite", "input is neither infinite nor NaN", np.isfinite),
+    ("isposinf", "input is infinity", np.isposinf),
+    ("isneginf", "input is -infinity", np.isneginf),
+    ("signbit", "input has the sign bit", np.signbit),
+)
+
+
+def _xlogy(x, y):
+    product = x * np.log(y)
+    return np.where(np.isnan(y), y, np.where(x == 0, 0, product))
+
+
+# With what they take: floats only (integers become float32), integers only, or anything.
+BINARY = (
+    ("hypot", "sqrt(input ** 2 + other ** 2)", np.hypot, "f"),
+    ("copysign", "abs(input) with the sign of other", np.copysign, "float"),
+    ("logaddexp2", "log2(2 ** input + 2 ** other)", np.logaddexp2, "f"),
+    ("xlogy", "input * log(other), 0 where input is 0", _xlogy, "float"),
+    ("nextafter", "the float after input on the way to other", np.nextafter, "f"),
+    ("ldexp", "input * 2 ** other", lambda x, y: x * np.exp2(y), "float"),
+    ("heaviside", "0 below 0, other at 0, 1 above", np.heaviside, "same"),
+    ("fmax", "the greater one; a NaN only where both are", np.fmax, "any"),
+    ("fmin", "the lesser one; a NaN only where both are", np.fmin, "any"),
+    ("gcd", "the greatest common divisor", np.gcd, "iu"),
+    ("lcm", "the least common multiple", np.lcm, "iu"),
+)
+
+
+class _Unary(NumpyRecord):
+    arguments = (Tensor("input"),)
+    function: Callable
+    to_float = True
+
+    @classmethod
+    def result(cls, a):
+        dtype = a.input.dtype
+        return TensorSpec(a.input.shape, FLOAT32 if cls.to_float and dtype.kind in "biu" else dtype)
+
+    @classmethod
+    def compute(cls, a):
+        return cls.function(convert(a.input, cls.result(a).dtype))
+
+
+class _Same(_Unary):
+    to_float = False
+
+
+class _Test(_Unary):
+    @classmethod
+    def result(cls, a):
+        return TensorSpec(a.input.shape, np.bool_)
+
+    @classmethod
+    def compute(cls, a):
+        return cls.function(a.input)
+
+
+class _Binary(NumpyRecord):
+    arguments = (Tensor("input"), Tensor("other", number=True))
+    function: Callable
+    takes = "any"
+
+    @classmethod
+    def result(cls, a):
+        dtype = result_type([a.input, a.other])
+        if cls.takes == "float" and dtype.kind in "biu":
+            dtype = FLOAT32
+        elif cls.takes in ("f", "iu") and dtype.kind not in cls.takes:
+            kind = "floats" if cls.takes == "f" else "integers"
+            raise ShapeError(f"its operands are {dtype}, expected {kind}")
+        return TensorSpec(broadcast(a.input, a.other), dtype)
+
+    @classmethod
+    def compute(cls, a):
+        dtype = cls.result(a).dtype
+        return cls.function(convert(a.input, dtype), convert(a.other, dtype))
+
+
+def _register(base: type[NumpyRecord], name: str, formula: str, function: Callable, *takes) -> None:
+    members = {
+        "__doc__": f"``{formula}``, element by element.\n\nSource: torch.{name}.",
+        "__module__": __name__,
+        "function": staticmethod(function),
+    }
+    if takes:
+        members["takes"] = takes[0]
+    record(f"aten::{name}")(type(name, (base,), members))
+
+
+for _base, _rows in ((_Unary, UNARY), (_Same, SAME), (_Test, TESTS), (_Binary, BINARY)):
+    for _row in _rows:
+        _register(_base, *_row)
+
+
+@record("aten::isclose")
+class IsClose(NumpyRecord):
+    """Whether ``abs(input - other) <= atol + rtol * abs(other)``, element by element.
+
+    Source: torch.isclose.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Tensor("other"),
+        Float("rtol", 1e-5),
+        Float("atol", 1e-8),
+        Bool("equal_nan", False),
+    )
+
+    @staticmethod
+    def result(a):
+        if a.input.dtype != a.other.dtype:
+            raise ShapeError(f"its operands are {a.input.dtype} and {a.other.dtype}")
+        return TensorSpec(broadcast(a.input, a.other), np.bool_)
+
+    @staticmethod
+    def compute(a):
+        return np.isclose(a.input, a.other, a.rtol, a.atol, a.equal_nan)
+
+
+@record("aten::nan_to_num")
+class NanToNum(NumpyRecord):
+    """NaN and the infinities replaced by numbers: 0 and the largest ones by default.
+
+    Source: torch.nan_to_num.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Float("nan", None, nullable=True),
+        Float("posinf", None, nullable=True),
+        Float("neginf", None, nullable=True),
+    )
+
+    @staticmethod
+    def result(a):
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @staticmethod
+    def compute(a):
+        return np.nan_to_num(a.input, True, a.nan or 0.0, a.posinf, a.neginf)
+
+
+# -- of three tensors --------------------------------------------------------------------------
+
+
+def _scaled(tree, value):
+    return tree if value == 1 else Call("mul", [tree, Literal(value)])
+
+
+@record("aten::addcmul")
+class AddCMul(Formula):
+    """``input + value * tensor1 * tensor2``.
+
+    Source: torch.addcmul.
+    """
+
+    arguments = (Tensor("input"), Tensor("tensor1"), Tensor("tensor2"), Scalar("value", 1))
+
+    @staticmethod
+    def formula(a):
+        product = Call("mul", [_scaled(Ref(1), a.value), Ref(2)])
+        return Call("add", [Ref(0), product]), [a.input, a.tensor1, a.tensor2]
+
+
+@record("aten::addcdiv")
+class AddCDiv(Formula):
+    """``input + value * tensor1 / tensor2``.
+
+    Source: torch.addcdiv.
+    """
+
+    arguments = AddCMul.arguments
+
+    @staticmethod
+    def formula(a):
+        if a.tensor1.dtype.kind in "biu" and a.tensor2.dtype.kind in "biu":
+            raise ShapeError("it would divide integers, which PyTorch refuses")
+        quotient = Call("div", [_scaled(Ref(1), a.value), Ref(2)])
+        return Call("add", [Ref(0), quotient]), [a.input, a.tensor1, a.tensor2]
+
+
+@record("aten::lerp")
+class Lerp(Formula):
+    """``input + weight * (end - input)``.
+
+    Source: torch.lerp.
+    """
+
+    arguments = (Tensor("input"), Tensor("end"), Tensor("weight", number=True))
+
+    @staticmethod
+    def formula(a):
+        gap = Call("sub", [Ref(1), Ref(0)])
+        if is_number(a.weight):
+            if abs(a.weight) < 0.5:
+                tree = Call("add", [Ref(0), Call("mul", [gap, Literal(a.weight)])])
+            else:
+                tree = Call("sub", [Ref(1), Call("mul", [gap, Literal(1 - a.weight)])])
+            return tree, [a.input, a.end]
+        tree = Call("add", [Ref(0), Call("mul", [Ref(2), gap])])
+        return tree, [a.input, a.end, a.weight]

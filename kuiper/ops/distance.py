@@ -1,0 +1,185 @@
+"""Distances and similarities of vectors."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from kuiper._kernels import elementwise
+from kuiper._value import TensorSpec, Value
+from kuiper.errors import ShapeError
+from kuiper.expression import Call, Literal, Node, Ref, fold
+from kuiper.expression.promotion import result_type
+from kuiper.ops._numpy import NumpyRecord, broadcast, convert
+from kuiper.ops._record import Record, record
+from kuiper.ops._rows import bind_reduction
+from kuiper.ops._schema import Any_, Bool, Float, Int, Tensor
+from kuiper.ops.elementwise import bind_tree
+from kuiper.ops.reduce import Norm, norm_of
+from kuiper.ops.shape import axis_of
+
+__all__ = ["CosineSimilarity", "Distances", "PairwiseDistance"]
+
+# How many numbers the differences of one block of vectors may take.
+_BLOCK = 1 << 18
+
+
+def _check_floats(*tensors) -> np.dtype:
+    dtype = result_type(tensors)
+    if dtype.kind != "f":
+        raise ShapeError(f"its inputs are {dtype}, expected float32")
+    return dtype
+
+
+def _computed(b, tree: Node, operands: list[Value]) -> Value:
+    """Add the step that computes an expression into temporary memory."""
+    shape = broadcast(*operands)
+    y = b.temporary(shape)
+    inputs = [value.expand(shape) for value in operands]
+    b.step(elementwise.ElementwiseStep(fold(tree, operands), inputs, y))
+    return y
+
+
+@record("F.pairwise_distance", "nn.PairwiseDistance", "aten::pairwise_distance")
+class PairwiseDistance(Record):
+    """The p-norm of ``x1 - x2 + eps`` along the last axis.
+
+    Source: torch.nn.functional.pairwise_distance.
+    """
+
+    arguments = (
+        Tensor("x1"),
+        Tensor("x2"),
+        Float("p", 2.0),
+        Float("eps", 1e-6),
+        Bool("keepdim", False),
+    )
+
+    @staticmethod
+    def infer(a):
+        shape = broadcast(a.x1, a.x2)
+        if not shape:
+            raise ShapeError("its inputs are 0-d tensors, expected vectors")
+        return TensorSpec((*shape[:-1], 1) if a.keepdim else shape[:-1], _check_floats(a.x1, a.x2))
+
+    @staticmethod
+    def bind(a, b):
+        kind = Norm.kinds.get(a.p)
+        shape = broadcast(a.x1, a.x2)
+        if not a.x1.dtype == a.x2.dtype == np.float32 or kind is None or 0 in shape:
+            b.python(
+                lambda x, y: norm_of(x - y + x.dtype.type(a.eps), a.p, -1, a.keepdim),
+                [a.x1, a.x2],
+                [b.output()],
+            )
+            return
+        tree = Call("add", [Call("sub", [Ref(0), Ref(1)]), Literal(a.eps)])
+        gaps = _computed(b, tree, [a.x1, a.x2])
+        bind_reduction(b, gaps, (gaps.rank - 1,), a.keepdim, kind)
+
+
+@record("aten::cosine_similarity")
+class CosineSimilarity(Record):
+    """``sum(x1 * x2) / (max(norm(x1), eps) * max(norm(x2), eps))`` along an axis.
+
+    Source: torch.nn.functional.cosine_similarity.
+    """
+
+    arguments = (Tensor("x1"), Tensor("x2"), Int("dim", 1), Float("eps", 1e-8))
+
+    @staticmethod
+    def _axis(a) -> int:
+        return axis_of(a.dim, broadcast(a.x1, a.x2))
+
+    @staticmethod
+    def infer(a):
+        axis, shape = CosineSimilarity._axis(a), broadcast(a.x1, a.x2)
+        return TensorSpec((*shape[:axis], *shape[axis + 1 :]), _check_floats(a.x1, a.x2))
+
+    @staticmethod
+    def bind(a, b):
+        axis, shape = CosineSimilarity._axis(a), broadcast(a.x1, a.x2)
+        if not a.x1.dtype == a.x2.dtype == np.float32 or 0 in shape:
+            b.python(lambda x, y: _cosines(x, y, axis, a.eps), [a.x1, a.x2], [b.output()])
+            return
+        products = _computed(b, Call("mul", [Ref(0), Ref(1)]), [a.x1, a.x2])
+        dots = bind_reduction(b, products, (axis,), False, "sum", is_output=False)
+        norms = [
+            bind_reduction(b, x.expand(shape), (axis,), False, "norm2", is_output=False)
+            for x in (a.x1, a.x2)
+        ]
+        floors = [Call("max", [Ref(i), Literal(a.eps)]) for i in (1, 2)]
+        bind_tree(b, Call("div", [Ref(0), Call("mul", floors)]), [dots, *norms])
+
+
+def _cosines(x: np.ndarray, y: np.ndarray, axis: int, eps: float) -> np.ndarray:
+    x, y = np.broadcast_arrays(x, y)
+    norms = [np.maximum(np.sqrt((z * z).sum(axis)), eps) for z in (x, y)]
+    return (x * y).sum(axis) / (norms[0] * norms[1])
+
+
+class Distances(NumpyRecord):
+    """Base of the records that compare many vectors with many."""
+
+    @staticmethod
+    def between(x: np.ndarray, y: np.ndarray, p: float) -> np.ndarray:
+        """Return the p-norms of the differences of all rows of `x` and `y`, block by block."""
+        result = np.empty((*x.shape[:-1], y.shape[-2]), x.dtype)
+        rows = max(1, _BLOCK // max(1, y.shape[-2] * y.shape[-1]))
+        for index in np.ndindex(x.shape[:-2]):
+            for start in range(0, x.shape[-2], rows):
+                gaps = x[index][start : start + rows, np.newaxis] - y[index]
+                result[index][start : start + rows] = (
+                    np.sqrt(np.einsum("ijk,ijk->ij", gaps, gaps))
+                    if p == 2
+                    else norm_of(gaps, p, -1, False)
+                )
+        return result
+
+
+@record("aten::cdist")
+class CDist(Distances):
+    """The p-norm of the difference of each row of one matrix and each row of another.
+
+    Source: torch.cdist.
+    """
+
+    arguments = (Tensor("x1"), Tensor("x2"), Float("p", 2.0), Any_("compute_mode", None))
+
+    @staticmethod
+    def result(a):
+        x, y = a.x1.shape, a.x2.shape
+        if len(x) < 2 or len(y) < 2 or x[-1] != y[-1]:
+            raise ShapeError(
+                f"its inputs have shapes {x} and {y}, expected (..., rows, k) with one k"
+            )
+        batch = broadcast(TensorSpec(x[:-2]), TensorSpec(y[:-2]))
+        return TensorSpec((*batch, x[-2], y[-2]), _check_floats(a.x1, a.x2))
+
+    @staticmethod
+    def compute(a):
+        dtype = result_type([a.x1, a.x2])
+        batch = np.broadcast_shapes(a.x1.shape[:-2], a.x2.shape[:-2])
+        x, y = (np.broadcast_to(convert(z, dtype), (*batch, *z.shape[-2:])) for z in (a.x1, a.x2))
+        return Distances.between(x, y, a.p)
+
+
+@record("aten::pdist")
+class PDist(Distances):
+    """The p-norm of the difference of each two rows of a matrix, as one vector.
+
+    Source: torch.nn.functional.pdist.
+    """
+
+    arguments = (Tensor("input", rank=2), Float("p", 2.0))
+
+    @staticmethod
+    def result(a):
+        rows = a.input.shape[0]
+        return TensorSpec((math.comb(rows, 2),), _check_floats(a.input))
+
+    @staticmethod
+    def compute(a):
+        upper = np.triu_indices(a.input.shape[0], 1)
+        return Distances.between(a.input, a.input, a.p)[upper]

@@ -1,0 +1,224 @@
+"""Images cut into sliding blocks and put together again; the inverse of maximum pooling."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from kuiper._kernels.fold import FoldStep
+from kuiper._kernels.move import FillStep
+from kuiper._value import TensorSpec
+from kuiper.errors import ShapeError
+from kuiper.ops._image import check_image
+from kuiper.ops._numpy import NumpyRecord, checked_index
+from kuiper.ops._record import Record, record
+from kuiper.ops._schema import Ints, Tensor
+
+__all__ = ["Fold", "MaxUnpool", "Unfold"]
+
+_WINDOW = (
+    Ints("kernel_size", length=2, minimum=1),
+    Ints("dilation", length=2, default=(1, 1), minimum=1),
+    Ints("padding", length=2, default=(0, 0), minimum=0),
+    Ints("stride", length=2, default=(1, 1), minimum=1),
+)
+
+
+def _blocks(a, extents) -> tuple[int, int]:
+    """Return how many blocks there are along rows and columns of a plane."""
+    counts = tuple(
+        (n + 2 * pad - dilation * (taps - 1) - 1) // stride + 1
+        for n, taps, dilation, pad, stride in zip(
+            extents, a.kernel_size, a.dilation, a.padding, a.stride, strict=True
+        )
+    )
+    if min(counts) < 1:
+        raise ShapeError(
+            f"'kernel_size' {a.kernel_size} with 'dilation' {a.dilation} does not fit into a plane "
+            f"of {tuple(extents)} with 'padding' {a.padding}"
+        )
+    return counts
+
+
+@record("nn.Unfold", "F.unfold", "aten::im2col")
+class Unfold(Record):
+    """An image's sliding blocks as columns: (n, c, h, w) -> (n, c * taps, blocks).
+
+    Source: torch.nn.Unfold.
+    """
+
+    arguments = (Tensor("input"), *_WINDOW)
+
+    @staticmethod
+    def infer(a):
+        check_image(a.input, 2)
+        *batch, channels, rows, columns = a.input.shape
+        count = math.prod(_blocks(a, (rows, columns)))
+        return TensorSpec((*batch, channels * math.prod(a.kernel_size), count), a.input.dtype)
+
+    @staticmethod
+    def bind(a, b):
+        x, y = a.input, b.output()
+        if y.size == 0:
+            return
+        if x.rank == 3:
+            x = x.with_layout((1, *x.shape), (0, *x.strides))
+        n, channels, *extents = x.shape
+        if any(a.padding):
+            shape = [extent + 2 * pad for extent, pad in zip(extents, a.padding, strict=True)]
+            padded = b.temporary((n, channels, *shape), x.dtype)
+            b.step(FillStep(padded, 0))
+            inner = padded
+            for axis, (pad, extent) in enumerate(zip(a.padding, extents, strict=True), 2):
+                inner = inner.narrow(axis, pad, extent)
+            b.copy(x, inner)
+            x = padded
+        # Each tap starts one dilation, each block one stride further on; the blocks overlap.
+        _, _, row, column = x.strides
+        shape = (n, channels, *a.kernel_size, *_blocks(a, extents))
+        steps = (row * a.dilation[0], column * a.dilation[1], row * a.stride[0])
+        view = x.with_layout(shape, (*x.strides[:2], *steps, column * a.stride[1]))
+        b.copy(view, y.reshape(shape))
+
+
+@record("nn.Fold", "F.fold", "aten::col2im")
+class Fold(Record):
+    """Sliding blocks added up to an image: (n, c * taps, blocks) -> (n, c, h, w).
+
+    Source: torch.nn.Fold.
+    """
+
+    arguments = (Tensor("input"), Ints("output_size", length=2, minimum=1), *_WINDOW)
+
+    @staticmethod
+    def infer(a):
+        taps = math.prod(a.kernel_size)
+        counts = _blocks(a, a.output_size)
+        blocks = math.prod(counts)
+        shape = a.input.shape
+        if len(shape) not in (2, 3) or shape[-2] % taps or shape[-1] != blocks:
+            raise ShapeError(
+                f"the input has shape {shape}, expected (n, channels * {taps}, {blocks}) for "
+                f"{counts[0]} by {counts[1]} blocks of {a.kernel_size}"
+            )
+        if a.input.dtype.kind != "f":
+            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
+        return TensorSpec((*shape[:-2], shape[-2] // taps, *a.output_size), a.input.dtype)
+
+    @staticmethod
+    def bind(a, b):
+        y = b.output()
+        if y.size == 0:
+            return
+        counts = _blocks(a, a.output_size)
+        if y.dtype != np.float32:
+            b.python(lambda x: _folded(x, a, counts, y.shape), [a.input], [y])
+            return
+        x = b.contiguous(a.input).reshape((math.prod(y.shape[:-2]), *_flat(a)))
+        planes = y if y.is_contiguous else b.temporary(y.shape)
+        b.step(
+            FoldStep(
+                x, planes.reshape((x.shape[0], *a.output_size)), counts, a.kernel_size, a.dilation,
+                a.stride, a.padding,
+            )
+        )  # fmt: skip
+        if planes is not y:
+            b.copy(planes, y)
+
+
+def _flat(a) -> tuple[int, int]:
+    return math.prod(a.kernel_size), a.input.shape[-1]
+
+
+def _folded(x: np.ndarray, a, counts, shape) -> np.ndarray:
+    rows, columns = (n + 2 * pad for n, pad in zip(a.output_size, a.padding, strict=True))
+    y = np.zeros((*shape[:-2], rows, columns), x.dtype)
+    x = x.reshape(*shape[:-2], *a.kernel_size, *counts)
+    for i in range(a.kernel_size[0]):
+        for j in range(a.kernel_size[1]):
+            places = tuple(
+                slice(k * d, k * d + (n - 1) * s + 1, s)
+                for k, d, n, s in zip((i, j), a.dilation, counts, a.stride, strict=True)
+            )
+            y[(..., *places)] += x[..., i, j, :, :]
+    top, left = a.padding
+    return y[..., top : rows - top, left : columns - left]
+
+
+# -- maximum pooling, the other way ------------------------------------------------------------
+
+
+class MaxUnpool(NumpyRecord):
+    """Values put back to the places that maximum pooling took them from, zeros elsewhere."""
+
+    spatial = 2
+
+    @classmethod
+    def _extents(cls, a) -> tuple[int, ...]:
+        if a.output_size is not None:
+            return a.output_size[-cls.spatial :]
+        stride = a.kernel_size if a.stride is None else a.stride
+        return tuple(
+            (n - 1) * step - 2 * pad + taps
+            for n, step, pad, taps in zip(
+                a.input.shape[-cls.spatial :], stride, a.padding, a.kernel_size, strict=True
+            )
+        )
+
+    @classmethod
+    def result(cls, a):
+        check_image(a.input, cls.spatial)
+        if a.indices.shape != a.input.shape or a.indices.dtype.kind not in "iu":
+            raise ShapeError(
+                f"'indices' is {a.indices!r}, expected integers of shape {a.input.shape}"
+            )
+        return TensorSpec((*a.input.shape[: -cls.spatial], *cls._extents(a)), a.input.dtype)
+
+    @classmethod
+    def compute(cls, a):
+        extents = cls._extents(a)
+        shape = (*a.input.shape[: -cls.spatial], *extents)
+        planes, size = math.prod(shape[: -cls.spatial]), math.prod(extents)
+        y = np.zeros((planes, size), a.input.dtype)
+        index = checked_index(a.indices.reshape(planes, -1), size)
+        np.put_along_axis(y, index, a.input.reshape(planes, -1), 1)
+        return y.reshape(shape)
+
+
+def _register(spatial: int) -> None:
+    """Register the module and the function for images of so many spatial axes."""
+
+    class Unpool(MaxUnpool):
+        arguments = (
+            Tensor("input"),
+            Tensor("indices"),
+            Ints("kernel_size", length=spatial, minimum=1),
+            Ints("stride", length=spatial, default=None, minimum=1, nullable=True),
+            Ints("padding", length=spatial, default=(0,) * spatial, minimum=0),
+            Ints("output_size", default=None, nullable=True),
+        )
+
+    class Placed(MaxUnpool):
+        arguments = (
+            Tensor("input"),
+            Tensor("indices"),
+            Ints("output_size", length=spatial, minimum=1),
+            *(Ints(name, default=None, nullable=True) for name in ("stride", "padding")),
+        )
+
+    summary = "Values put back to the places that maximum pooling took them from, zeros elsewhere."
+    for cls, source in (
+        (Unpool, f"torch.nn.MaxUnpool{spatial}d"),
+        (Placed, f"torch.nn.functional.max_unpool{spatial}d"),
+    ):
+        cls.spatial = spatial
+        cls.__name__ = cls.__qualname__ = f"Max{cls.__name__}{spatial}d"
+        cls.__doc__ = f"{summary}\n\nSource: {source}."
+    record(f"nn.MaxUnpool{spatial}d", f"F.max_unpool{spatial}d")(Unpool)
+    if spatial > 1:
+        record(f"aten::max_unpool{spatial}d")(Placed)
+
+
+for _spatial in (1, 2, 3):
+    _register(_spatial)

@@ -1,0 +1,611 @@
+"""Matrices: triangles and diagonals, sums with products, norms and powers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+
+from kuiper._kernels import elementwise
+from kuiper._kernels.move import FillStep
+from kuiper._value import TensorSpec, Value
+from kuiper.errors import ShapeError
+from kuiper.expression import Call, Literal, Node, Ref, fold
+from kuiper.expression.promotion import result_type
+from kuiper.ops._numpy import NumpyRecord, broadcast, convert
+from kuiper.ops._record import Record, record
+from kuiper.ops._schema import Any_, Bool, Int, Ints, Scalar, Tensor
+from kuiper.ops.linear import product
+from kuiper.ops.reduce import Norm, norm_of
+from kuiper.ops.shape import axes_of, axis_of
+
+__all__ = ["AddMM", "Cross", "Diag", "Diagonal", "Triangle"]
+
+
+# -- triangles and diagonals -------------------------------------------------------------------
+
+
+class Triangle(NumpyRecord):
+    """Base of the two triangles."""
+
+    arguments = (Tensor("input"), Int("diagonal", 0))
+    function: Callable
+
+    @staticmethod
+    def result(a):
+        if a.input.rank < 2:
+            raise ShapeError(f"the input has shape {a.input.shape}, expected two axes or more")
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @classmethod
+    def compute(cls, a):
+        return cls.function(a.input, a.diagonal)
+
+
+@record("aten::triu")
+class Triu(Triangle):
+    """Matrices with zeros below a diagonal.
+
+    Source: torch.triu.
+    """
+
+    function = staticmethod(np.triu)
+
+
+@record("aten::tril")
+class Tril(Triangle):
+    """Matrices with zeros above a diagonal.
+
+    Source: torch.tril.
+    """
+
+    function = staticmethod(np.tril)
+
+
+def _diagonal(x: Value, offset: int, first: int, second: int) -> Value:
+    """Return the view of a diagonal, as a last axis; it must not be empty."""
+    rest = [d for d in range(x.rank) if d not in (first, second)]
+    start = offset * x.strides[second] if offset >= 0 else -offset * x.strides[first]
+    return x.with_layout(
+        (*(x.shape[d] for d in rest), _diagonal_length(x.shape, offset, first, second)),
+        (*(x.strides[d] for d in rest), x.strides[first] + x.strides[second]),
+        start,
+    )
+
+
+def _diagonal_length(shape, offset: int, first: int, second: int) -> int:
+    return max(0, min(shape[first] + min(offset, 0), shape[second] - max(offset, 0)))
+
+
+@record("aten::diagonal")
+class Diagonal(Record):
+    """A diagonal of two axes, as the last axis of the result.
+
+    Source: torch.diagonal.
+    """
+
+    arguments = (Tensor("input"), Int("offset", 0), Int("dim1", 0), Int("dim2", 1))
+    layout = "view"
+
+    @staticmethod
+    def axes(a) -> tuple[int, int]:
+        shape = a.input.shape
+        axes = axis_of(a.dim1, shape, "dim1"), axis_of(a.dim2, shape, "dim2")
+        if axes[0] == axes[1]:
+            raise ShapeError(f"'dim1' and 'dim2' are both axis {axes[0]}, expected two axes")
+        return axes
+
+    @staticmethod
+    def infer(a):
+        axes = Diagonal.axes(a)
+        rest = [n for d, n in enumerate(a.input.shape) if d not in axes]
+        length = _diagonal_length(a.input.shape, a.offset, *axes)
+        return TensorSpec((*rest, length), a.input.dtype)
+
+    @staticmethod
+    def bind(a, b):
+        if b.output_spec().size == 0:
+            b.output()
+        else:
+            b.alias(_diagonal(a.input, a.offset, *Diagonal.axes(a)))
+
+
+@record("aten::diag_embed")
+class DiagEmbed(Record):
+    """Matrices of zeros whose diagonals are the last axis of the input.
+
+    Source: torch.diag_embed.
+    """
+
+    arguments = (Tensor("input"), Int("offset", 0), Int("dim1", -2), Int("dim2", -1))
+
+    @staticmethod
+    def infer(a):
+        if a.input.rank == 0:
+            raise ShapeError("the input is a 0-d tensor, expected one axis or more")
+        rank, extent = a.input.rank + 1, a.input.shape[-1] + abs(a.offset)
+        first, second = Diagonal.axes(
+            SimpleNamespace(input=TensorSpec((1,) * rank), dim1=a.dim1, dim2=a.dim2)
+        )
+        rest = iter(a.input.shape[:-1])
+        return TensorSpec(
+            [extent if d in (first, second) else next(rest) for d in range(rank)], a.input.dtype
+        )
+
+    @staticmethod
+    def bind(a, b):
+        y = b.output()
+        if y.size == 0:
+            return
+        b.step(FillStep(y, 0))
+        if a.input.size:
+            b.copy(a.input, _diagonal(y, a.offset, a.dim1 % y.rank, a.dim2 % y.rank))
+
+
+@record("torch.diag")
+class Diag(Record):
+    """A matrix with a vector as its diagonal, or the diagonal of a matrix.
+
+    Source: torch.diag.
+    """
+
+    arguments = (Tensor("input", rank=(1, 2)), Int("diagonal", 0))
+
+    @staticmethod
+    def _as(a) -> tuple[type[Record], SimpleNamespace]:
+        first, second = (0, 1) if a.input.rank == 2 else (-2, -1)
+        same = SimpleNamespace(input=a.input, offset=a.diagonal, dim1=first, dim2=second)
+        return Diagonal if a.input.rank == 2 else DiagEmbed, same
+
+    @staticmethod
+    def infer(a):
+        rule, same = Diag._as(a)
+        return rule.infer(same)
+
+    @staticmethod
+    def bind(a, b):
+        rule, same = Diag._as(a)
+        rule.bind(same, b)
+
+
+@record("aten::diagflat")
+class DiagFlat(NumpyRecord):
+    """A matrix whose diagonal has all elements of the input.
+
+    Source: torch.diagflat.
+    """
+
+    arguments = (Tensor("input"), Int("offset", 0))
+
+    @staticmethod
+    def result(a):
+        return TensorSpec((a.input.size + abs(a.offset),) * 2, a.input.dtype)
+
+    @staticmethod
+    def compute(a):
+        return np.diagflat(a.input, a.offset)
+
+
+@record("aten::trace")
+class Trace(NumpyRecord):
+    """The sum of the main diagonal.
+
+    Source: torch.trace.
+    """
+
+    arguments = (Tensor("input", rank=2),)
+
+    @staticmethod
+    def result(a):
+        dtype = a.input.dtype
+        return TensorSpec((), np.int64 if dtype.kind in "biu" else dtype)
+
+    @staticmethod
+    def compute(a):
+        return np.trace(a.input, dtype=Trace.result(a).dtype)
+
+
+# -- sums with products ------------------------------------------------------------------------
+
+
+class _SumWithProduct(Record):
+    """``beta * input + alpha * (first @ second)``; with a beta of 0 the input does not count."""
+
+    names = ("mat1", "mat2")
+
+    @classmethod
+    def _factors(cls, a):
+        return (getattr(a, name) for name in cls.names)
+
+    @classmethod
+    def infer(cls, a):
+        x, y = cls._factors(a)
+        if x.shape[:-2] != y.shape[:-2] or x.shape[-1] != y.shape[-2]:
+            raise ShapeError(f"cannot multiply {x.shape} by {y.shape}")
+        if not a.input.dtype == x.dtype == y.dtype:
+            raise ShapeError(
+                f"its tensors are {a.input.dtype}, {x.dtype} and {y.dtype}, expected one dtype"
+            )
+        shape = (*x.shape[:-1], y.shape[-1])
+        if a.input.rank > len(shape) or broadcast(a.input, TensorSpec(shape)) != shape:
+            raise ShapeError(f"the input has shape {a.input.shape}, which does not fit {shape}")
+        return TensorSpec(shape, x.dtype)
+
+    @classmethod
+    def bind(cls, a, b):
+        x, y = cls._factors(a)
+        out = b.output()
+        if out.size == 0:
+            return
+        if out.dtype != np.float32 or x.shape[-1] == 0:
+            b.python(lambda *arrays: _sum_with_product(a, *arrays), [a.input, x, y], [out])
+            return
+        product(b, x, y, out)
+        tree: Node = Ref(0) if a.alpha == 1 else Call("mul", [Ref(0), Literal(float(a.alpha))])
+        if a.beta != 0:
+            input = Ref(1) if a.beta == 1 else Call("mul", [Ref(1), Literal(float(a.beta))])
+            tree = Call("add", [tree, input])
+        elif a.alpha == 1:
+            return
+        operands = [out, a.input][: 1 + (a.beta != 0)]
+        program = fold(tree, operands)
+        b.step(elementwise.ElementwiseStep(program, [v.expand(out.shape) for v in operands], out))
+
+
+def _sum_with_product(a, input: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if x.dtype.kind in "biu":
+        alpha, beta = int(a.alpha), int(a.beta)
+    else:
+        alpha, beta = a.alpha, a.beta
+    products = np.matmul(x, y) * x.dtype.type(alpha)
+    return products if beta == 0 else products + input * x.dtype.type(beta)
+
+
+_SCALES = (Scalar("beta", 1), Scalar("alpha", 1))
+
+
+@record("torch.addmm", "Tensor.addmm")
+class AddMM(_SumWithProduct):
+    """``beta * input + alpha * (mat1 @ mat2)``; with a beta of 0 the input does not count.
+
+    Source: torch.addmm.
+    """
+
+    arguments = (Tensor("input"), Tensor("mat1", rank=2), Tensor("mat2", rank=2), *_SCALES)
+
+
+@record("torch.baddbmm", "Tensor.baddbmm")
+class BAddBMM(_SumWithProduct):
+    """``beta * input + alpha * (batch1 @ batch2)``; with a beta of 0 the input does not count.
+
+    Source: torch.baddbmm.
+    """
+
+    arguments = (Tensor("input"), Tensor("batch1", rank=3), Tensor("batch2", rank=3), *_SCALES)
+    names = ("batch1", "batch2")
+
+
+class _RareSum(NumpyRecord):
+    """A sum with a product of other ranks."""
+
+    @classmethod
+    def result(cls, a):
+        x, y = (getattr(a, argument.name) for argument in cls.arguments[1:3])
+        shape = cls.shape(x.shape, y.shape)
+        if shape is None:
+            raise ShapeError(f"cannot multiply {x.shape} by {y.shape}")
+        if broadcast(a.input, TensorSpec(shape)) != shape:
+            raise ShapeError(f"the input has shape {a.input.shape}, which does not fit {shape}")
+        return TensorSpec(shape, result_type([a.input, x, y]))
+
+    @classmethod
+    def compute(cls, a):
+        x, y = (getattr(a, argument.name) for argument in cls.arguments[1:3])
+        products = cls.multiply(x, y) * a.alpha
+        return products if a.beta == 0 else products + a.input * a.beta
+
+
+@record("aten::addmv")
+class AddMV(_RareSum):
+    """``beta * input + alpha * (mat @ vec)``.
+
+    Source: torch.addmv.
+    """
+
+    arguments = (Tensor("input"), Tensor("mat", rank=2), Tensor("vec", rank=1), *_SCALES)
+    multiply = staticmethod(np.matmul)
+
+    @staticmethod
+    def shape(x, y):
+        return x[:1] if x[1:] == y else None
+
+
+@record("aten::addr")
+class AddR(_RareSum):
+    """``beta * input + alpha * outer(vec1, vec2)``.
+
+    Source: torch.addr.
+    """
+
+    arguments = (Tensor("input"), Tensor("vec1", rank=1), Tensor("vec2", rank=1), *_SCALES)
+    multiply = staticmethod(np.outer)
+
+    @staticmethod
+    def shape(x, y):
+        return x + y
+
+
+@record("aten::addbmm")
+class AddBMM(_RareSum):
+    """``beta * input + alpha * sum(batch1 @ batch2)`` over the batch.
+
+    Source: torch.addbmm.
+    """
+
+    arguments = (Tensor("input"), Tensor("batch1", rank=3), Tensor("batch2", rank=3), *_SCALES)
+
+    @staticmethod
+    def shape(x, y):
+        return (x[1], y[2]) if (x[0], x[2]) == y[:2] else None
+
+    @staticmethod
+    def multiply(x, y):
+        return np.tensordot(x, y, ([0, 2], [0, 1]))
+
+
+# -- products of other kinds -------------------------------------------------------------------
+
+
+class _CrossProduct(Record):
+    """Cross products of the vectors along an axis of extent 3."""
+
+    @staticmethod
+    def _axis(a, shape) -> int:
+        if a.dim is not None:
+            return axis_of(a.dim, shape)
+        if 3 not in shape:
+            raise ShapeError(f"its inputs make the shape {shape}, which has no axis of extent 3")
+        return shape.index(3)
+
+    @classmethod
+    def infer(cls, a):
+        shape = broadcast(a.input, a.other)
+        axis = cls._axis(a, shape)
+        if a.input.rank != a.other.rank or {a.input.shape[axis], a.other.shape[axis]} != {3}:
+            raise ShapeError(
+                f"its inputs have shapes {a.input.shape} and {a.other.shape}, expected equal ranks "
+                f"and extents of 3 along axis {axis}"
+            )
+        return TensorSpec(shape, result_type([a.input, a.other]))
+
+    @classmethod
+    def bind(cls, a, b):
+        y = b.output()
+        axis = cls._axis(a, y.shape)
+        if y.size == 0:
+            return
+        if not a.input.dtype == a.other.dtype == np.float32:
+            b.python(lambda u, v: _cross(u, v, axis, y.dtype), [a.input, a.other], [y])
+            return
+        tree = Call("sub", [Call("mul", [Ref(0), Ref(1)]), Call("mul", [Ref(2), Ref(3)])])
+        for i in range(3):
+            j, k = (i + 1) % 3, (i + 2) % 3
+            place = y.narrow(axis, i, 1)
+            parts = [
+                value.narrow(axis, index, 1)
+                for value, index in ((a.input, j), (a.other, k), (a.input, k), (a.other, j))
+            ]
+            program = fold(tree, parts)
+            parts = [part.expand(place.shape) for part in parts]
+            b.step(elementwise.ElementwiseStep(program, parts, place))
+
+
+def _cross(u: np.ndarray, v: np.ndarray, axis: int, dtype: np.dtype) -> np.ndarray:
+    u, v = (np.moveaxis(convert(w, dtype), axis, 0) for w in (u, v))
+    parts = [u[(i + 1) % 3] * v[(i + 2) % 3] - u[(i + 2) % 3] * v[(i + 1) % 3] for i in range(3)]
+    return np.stack(parts, axis)
+
+
+@record("torch.cross", "Tensor.cross")
+class Cross(_CrossProduct):
+    """Cross products of the vectors along an axis of extent 3, the first such one by default.
+
+    Source: torch.cross.
+    """
+
+    arguments = (Tensor("input"), Tensor("other"), Int("dim", None, nullable=True))
+
+
+@record("aten::linalg_cross")
+class LinalgCross(_CrossProduct):
+    """Cross products of the vectors along an axis of extent 3.
+
+    Source: torch.linalg.cross.
+    """
+
+    arguments = (Tensor("input"), Tensor("other"), Int("dim", -1))
+
+
+@record("aten::kron")
+class Kron(NumpyRecord):
+    """Each element of one tensor times the whole of another, side by side.
+
+    Source: torch.kron.
+    """
+
+    arguments = (Tensor("input"), Tensor("other"))
+
+    @staticmethod
+    def result(a):
+        rank = max(a.input.rank, a.other.rank)
+        x, y = ((1,) * (rank - len(s)) + s for s in (a.input.shape, a.other.shape))
+        shape = [n * m for n, m in zip(x, y, strict=True)]
+        return TensorSpec(shape, result_type([a.input, a.other]))
+
+    @staticmethod
+    def compute(a):
+        return np.kron(a.input, a.other)
+
+
+# -- norms and powers --------------------------------------------------------------------------
+
+
+class _LinalgNorm(Norm):
+    """Base of the norms that may be of matrices; those of singular values are refused."""
+
+    @staticmethod
+    def as_vector(a) -> SimpleNamespace:
+        """Return the arguments of torch.norm for it."""
+        raise NotImplementedError
+
+    @classmethod
+    def infer(cls, a):
+        return super().infer(cls.as_vector(a))
+
+    @classmethod
+    def bind(cls, a, b):
+        same = cls.as_vector(a)
+        if isinstance(same.p, str) or same.of_matrices is None:
+            super().bind(same, b)
+            return
+        rows, columns = same.dim
+        x, p = a.input, same.p
+        function = np.max if p > 0 else np.min
+        # The sums of columns for 1, of rows for infinity.
+        inner, outer = (rows, columns) if abs(p) == 1 else (columns, rows)
+
+        def norm(array):
+            sums = np.abs(array).sum(axis=inner, keepdims=True)
+            y = function(sums, axis=outer, keepdims=True)
+            return y if a.keepdim else np.squeeze(y, (inner, outer))
+
+        b.python(norm, [x], [b.output()])
+
+
+def _matrix_norm(a, order, dims) -> SimpleNamespace:
+    rank = a.input.rank
+    if rank < 2 or len(dims) != 2:
+        raise ShapeError(f"the input has shape {a.input.shape}, expected matrices")
+    dims = axes_of(dims, a.input.shape)
+    same = SimpleNamespace(
+        input=a.input, p=order, dim=dims, keepdim=a.keepdim, dtype=None, n_outputs=1,
+        of_matrices=None,
+    )  # fmt: skip
+    if order in ("fro", None):
+        same.p = "fro"
+    elif not isinstance(order, str) and abs(float(order)) in (1.0, math.inf):
+        same.p = same.of_matrices = float(order)
+    else:
+        raise ShapeError(
+            f"'ord' is {order!r}: norms of singular values are not supported, expected fro, 1, -1, "
+            "inf or -inf"
+        )
+    return same
+
+
+_NORM_ENDS = (Bool("keepdim", False), Any_("dtype", None))
+
+
+@record("aten::linalg_norm")
+class LinalgNorm(_LinalgNorm):
+    """A norm of the vectors along an axis, or of the matrices of two axes.
+
+    Source: torch.linalg.norm.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Any_("ord", None),
+        Ints("dim", default=None, nullable=True),
+        *_NORM_ENDS,
+    )
+
+    @staticmethod
+    def as_vector(a):
+        dim = a.dim
+        if a.ord is not None and ((dim is None and a.input.rank == 2) or (dim and len(dim) == 2)):
+            return _matrix_norm(a, a.ord, (0, 1) if dim is None else dim)
+        return SimpleNamespace(
+            input=a.input, p=2.0 if a.ord is None else a.ord, dim=dim, keepdim=a.keepdim,
+            dtype=None, n_outputs=1, of_matrices=None,
+        )  # fmt: skip
+
+
+@record("aten::linalg_matrix_norm")
+class LinalgMatrixNorm(_LinalgNorm):
+    """A norm of matrices: ``fro``, or the largest or least sum of absolute values.
+
+    Source: torch.linalg.matrix_norm.
+    """
+
+    arguments = (Tensor("input"), Any_("ord", "fro"), Ints("dim", default=(-2, -1)), *_NORM_ENDS)
+
+    @staticmethod
+    def as_vector(a):
+        return _matrix_norm(a, a.ord, a.dim)
+
+
+@record("aten::linalg_vector_norm")
+class LinalgVectorNorm(_LinalgNorm):
+    """The norm of all elements, or along some axes.
+
+    Source: torch.linalg.vector_norm.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Scalar("ord", 2),
+        Ints("dim", default=None, nullable=True),
+        *_NORM_ENDS,
+    )
+
+    @staticmethod
+    def as_vector(a):
+        return SimpleNamespace(
+            input=a.input, p=a.ord, dim=a.dim, keepdim=a.keepdim, dtype=None, n_outputs=1,
+            of_matrices=None,
+        )  # fmt: skip
+
+
+@record("aten::renorm")
+class ReNorm(NumpyRecord):
+    """The slices along an axis, those whose p-norm is above `maxnorm` scaled down to it.
+
+    Source: torch.renorm.
+    """
+
+    arguments = (Tensor("input"), Scalar("p"), Int("dim"), Scalar("maxnorm"))
+
+    @staticmethod
+    def result(a):
+        axis_of(a.dim, a.input.shape)
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @staticmethod
+    def compute(a):
+        axis = a.dim % a.input.ndim
+        others = tuple(d for d in range(a.input.ndim) if d != axis)
+        norms = norm_of(a.input, float(a.p), others, True)
+        return a.input * np.where(norms > a.maxnorm, a.maxnorm / (norms + 1e-7), 1)
+
+
+@record("aten::linalg_matrix_power")
+class MatrixPower(NumpyRecord):
+    """Square matrices to the power of an integer.
+
+    Source: torch.linalg.matrix_power.
+    """
+
+    arguments = (Tensor("input"), Int("n", minimum=0))
+
+    @staticmethod
+    def result(a):
+        if a.input.rank < 2 or a.input.shape[-1] != a.input.shape[-2]:
+            raise ShapeError(f"the input has shape {a.input.shape}, expected square matrices")
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @staticmethod
+    def compute(a):
+        return np.linalg.matrix_power(a.input, a.n)

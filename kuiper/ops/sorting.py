@@ -1,0 +1,395 @@
+"""Order: sorting, medians, and places in what is sorted."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kuiper._value import TensorSpec
+from kuiper.errors import ShapeError
+from kuiper.ops._numpy import NumpyRecord, Overloaded
+from kuiper.ops._record import record
+from kuiper.ops._schema import Any_, Argument, Bool, Int, Scalar, Str, Tensor
+from kuiper.ops.shape import axis_of
+
+__all__ = ["ArgSort", "KthValue", "Median", "SearchSorted", "Sort", "sorted_places"]
+
+INT64 = np.dtype(np.int64)
+
+
+def sorted_places(array: np.ndarray, axis: int, descending: bool) -> np.ndarray:
+    """Return the places of the elements in order; equal ones keep theirs, NaN is the greatest."""
+    if array.ndim == 0:
+        return np.zeros((), INT64)
+    if array.dtype.kind == "b":
+        array = array.view(np.uint8)
+    if not descending:
+        return np.argsort(array, axis=axis, kind="stable")
+    # Backwards twice, so that equal elements keep their order: negated integers would overflow,
+    # and a negated NaN is still the last.
+    order = np.argsort(np.flip(array, axis), axis=axis, kind="stable")
+    return array.shape[axis] - 1 - np.flip(order, axis)
+
+
+def _take(array: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
+    return np.take_along_axis(array, places, axis) if array.ndim else array
+
+
+class _Sorting(Overloaded):
+    """Base of the sorts; with the argument `stable` they have one overload more."""
+
+    overloads: tuple[tuple[Argument, ...], ...] = (
+        (Tensor("input"), Int("dim", -1), Bool("descending", False)),
+        (Tensor("input"), Any_("stable"), Int("dim", -1), Bool("descending", False)),
+    )
+
+    @staticmethod
+    def axis(a) -> int:
+        return axis_of(a.dim, a.input.shape or (1,))
+
+
+@record("aten::sort")
+class Sort(_Sorting):
+    """The elements along an axis in order, and their places; equal ones keep theirs.
+
+    NaN is greater than anything.  Source: torch.sort.
+    """
+
+    @classmethod
+    def result(cls, a):
+        cls.axis(a)
+        return TensorSpec(a.input.shape, a.input.dtype), TensorSpec(a.input.shape, INT64)
+
+    @classmethod
+    def compute(cls, a):
+        places = sorted_places(a.input, cls.axis(a), a.descending)
+        return _take(a.input, places, cls.axis(a)), places
+
+
+@record("aten::argsort")
+class ArgSort(_Sorting):
+    """The places of the elements along an axis in order; equal ones keep theirs.
+
+    Source: torch.argsort.
+    """
+
+    @classmethod
+    def result(cls, a):
+        cls.axis(a)
+        return TensorSpec(a.input.shape, INT64)
+
+    @classmethod
+    def compute(cls, a):
+        return sorted_places(a.input, cls.axis(a), a.descending)
+
+
+@record("aten::msort")
+class MSort(NumpyRecord):
+    """The elements along the first axis in order.
+
+    Source: torch.msort.
+    """
+
+    arguments = (Tensor("input"),)
+
+    @staticmethod
+    def result(a):
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @staticmethod
+    def compute(a):
+        return np.sort(a.input, axis=0, kind="stable") if a.input.ndim else a.input
+
+
+# -- one place of the order --------------------------------------------------------------------
+
+
+class _Ranked(Overloaded):
+    """Base of what takes one element of each line in order, and tells its place."""
+
+    @staticmethod
+    def spec(a, dtype) -> TensorSpec:
+        if getattr(a, "dim", None) is None:
+            return TensorSpec((), dtype)
+        shape = a.input.shape or (1,)
+        axis = axis_of(a.dim, shape)
+        kept = (*shape[:axis], 1, *shape[axis + 1 :])
+        kept = kept if a.keepdim else (*shape[:axis], *shape[axis + 1 :])
+        return TensorSpec(kept if a.input.shape else (), dtype)
+
+    @classmethod
+    def result(cls, a):
+        if a.input.size == 0:
+            raise ShapeError(f"the input has shape {a.input.shape}, nothing to take")
+        values = cls.spec(a, a.input.dtype)
+        if getattr(a, "dim", None) is None:
+            return values
+        return values, cls.spec(a, INT64)
+
+    @staticmethod
+    def rank(a, line: np.ndarray) -> np.ndarray:
+        """Return for each line of the last axis which element of its order is taken."""
+        raise NotImplementedError
+
+    @classmethod
+    def compute(cls, a):
+        whole = getattr(a, "dim", None) is None
+        x = a.input.reshape(-1) if whole or not a.input.ndim else np.moveaxis(a.input, a.dim, -1)
+        order = sorted_places(x, -1, False)
+        rank = cls.rank(a, x)[..., np.newaxis]
+        places = np.take_along_axis(order, rank, -1)
+        values = np.take_along_axis(x, places, -1)
+        if whole:
+            return values.reshape(())
+        shape = cls.spec(a, INT64).shape
+        return values.reshape(shape), places.reshape(shape)
+
+
+_BY_AXIS = (Tensor("input"), Int("dim"), Bool("keepdim", False))
+
+
+@record("aten::median")
+class Median(_Ranked):
+    """The element in the middle, the lower of two, and along an axis its place; or a NaN.
+
+    Source: torch.median.
+    """
+
+    overloads = (_BY_AXIS, (Tensor("input"),))
+
+    @staticmethod
+    def rank(a, line):
+        middle = np.full(line.shape[:-1], (line.shape[-1] - 1) // 2)
+        if line.dtype.kind != "f":
+            return middle
+        # NaN is the last of the order, so a line with one has it there first.
+        gaps = np.isnan(line).sum(-1)
+        return np.where(gaps > 0, line.shape[-1] - gaps, middle)
+
+
+@record("aten::nanmedian")
+class NanMedian(_Ranked):
+    """The element in the middle of those that are not NaN, the lower of two, and its place.
+
+    Source: torch.nanmedian.
+    """
+
+    overloads = Median.overloads
+
+    @staticmethod
+    def rank(a, line):
+        count = line.shape[-1] - (np.isnan(line).sum(-1) if line.dtype.kind == "f" else 0)
+        return np.maximum(np.broadcast_to(count - 1, line.shape[:-1]), 0) // 2
+
+
+@record("aten::kthvalue")
+class KthValue(_Ranked):
+    """The `k`-th smallest element along an axis, and its place.
+
+    Source: torch.kthvalue.
+    """
+
+    overloads = ((Tensor("input"), Int("k", minimum=1), Int("dim", -1), Bool("keepdim", False)),)
+
+    @classmethod
+    def result(cls, a):
+        shape = a.input.shape or (1,)
+        extent = shape[axis_of(a.dim, shape)]
+        if a.k > extent:
+            raise ShapeError(f"'k' is {a.k}, expected at most {extent}, the extent of axis {a.dim}")
+        return super().result(a)
+
+    @staticmethod
+    def rank(a, line):
+        return np.full(line.shape[:-1], a.k - 1)
+
+
+@record("aten::mode")
+class Mode(_Ranked):
+    """The commonest element along an axis, the least of several, and its last place.
+
+    Source: torch.mode.
+    """
+
+    overloads = ((Tensor("input"), Int("dim", -1), Bool("keepdim", False)),)
+
+    @staticmethod
+    def rank(a, line):
+        ordered = np.sort(line, axis=-1, kind="stable")
+        places = np.broadcast_to(np.arange(line.shape[-1]), line.shape)
+        starts = np.ones(line.shape, bool)
+        starts[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+        first = np.maximum.accumulate(np.where(starts, places, 0), -1)
+        # How far each element is from the first of its kind; the farthest ends the longest run.
+        return np.argmax(places - first, axis=-1)
+
+
+class _Levels(Argument):
+    """Fractions between 0 and 1: a number, or a tensor of rank 0 or 1."""
+
+    expected = "a number or a tensor of rank 0 or 1"
+
+    def convert(self, value):
+        if hasattr(value, "shape"):
+            if len(value.shape) > 1:
+                raise ValueError
+            return value
+        return float(value)
+
+
+@record("aten::quantile")
+class Quantile(Overloaded):
+    """The value below which the fraction `q` of the elements along an axis lies.
+
+    Between two elements it is interpolated.  Source: torch.quantile.
+    """
+
+    overloads = (
+        (
+            Tensor("input"),
+            _Levels("q"),
+            Int("dim", None, nullable=True),
+            Bool("keepdim", False),
+            Str("interpolation", ("linear", "lower", "higher", "midpoint", "nearest"), "linear"),
+        ),
+    )
+    function = staticmethod(np.quantile)
+
+    @classmethod
+    def result(cls, a):
+        if a.input.dtype.kind != "f":
+            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
+        if a.input.size == 0:
+            raise ShapeError(f"the input has shape {a.input.shape}, nothing to take")
+        shape = a.input.shape or (1,)
+        axes = range(len(shape)) if a.dim is None else (axis_of(a.dim, shape),)
+        rest = [1 if d in axes else n for d, n in enumerate(shape) if a.keepdim or d not in axes]
+        levels = a.q.shape if hasattr(a.q, "shape") else ()
+        return TensorSpec((*levels, *rest), a.input.dtype)
+
+    @classmethod
+    def compute(cls, a):
+        q = np.asarray(a.q)
+        if not (np.all(q >= 0) and np.all(q <= 1)):
+            raise ShapeError(f"'q' is {q.tolist()}, expected fractions between 0 and 1")
+        x = np.atleast_1d(a.input).astype(np.float64)
+        return cls.function(x, q, axis=a.dim, keepdims=a.keepdim, method=a.interpolation)
+
+
+@record("aten::nanquantile")
+class NanQuantile(Quantile):
+    """The value below which the fraction `q` of the elements that are not NaN lies.
+
+    Source: torch.nanquantile.
+    """
+
+    function = staticmethod(np.nanquantile)
+
+
+# -- places in what is sorted ------------------------------------------------------------------
+
+
+def _found(boundaries: np.ndarray, values: np.ndarray, right: bool) -> np.ndarray:
+    return np.searchsorted(boundaries, values, "right" if right else "left")
+
+
+class _Searched(NumpyRecord):
+    @staticmethod
+    def spec(values, out_int32: bool) -> TensorSpec:
+        shape = values.shape if hasattr(values, "shape") else ()
+        return TensorSpec(shape, np.int32 if out_int32 else INT64)
+
+
+@record("aten::searchsorted")
+class SearchSorted(_Searched):
+    """Where in sorted lines the values belong: in front of equal elements, or behind with `right`.
+
+    Source: torch.searchsorted.
+    """
+
+    arguments = (
+        Tensor("sorted_sequence"),
+        Tensor("values", number=True),
+        Bool("out_int32", False),
+        Bool("right", False),
+        Str("side", ("left", "right"), None),
+        Tensor("sorter", optional=True),
+    )
+
+    @classmethod
+    def result(cls, a):
+        lines, values = a.sorted_sequence, a.values
+        many = lines.rank != 1
+        if many and (not hasattr(values, "shape") or values.shape[:-1] != lines.shape[:-1]):
+            raise ShapeError(
+                f"'values' is {values!r}, expected the same lines as in 'sorted_sequence', "
+                f"{lines.shape}"
+            )
+        return cls.spec(values, a.out_int32)
+
+    @staticmethod
+    def compute(a):
+        lines, right = a.sorted_sequence, a.right or a.side == "right"
+        if a.sorter is not None:
+            lines = np.take_along_axis(lines, a.sorter, -1)
+        if lines.ndim == 1:
+            return _found(lines, np.asarray(a.values), right)
+        values = a.values.reshape(-1, a.values.shape[-1])
+        lines = lines.reshape(-1, lines.shape[-1])
+        pairs = zip(lines, values, strict=True)
+        return np.stack([_found(x, y, right) for x, y in pairs]).reshape(a.values.shape)
+
+
+@record("aten::bucketize")
+class Bucketize(_Searched):
+    """Between which boundaries the values lie: how many are below, or not above with `right`.
+
+    Source: torch.bucketize.
+    """
+
+    arguments = (
+        Tensor("input", number=True),
+        Tensor("boundaries", rank=1),
+        Bool("out_int32", False),
+        Bool("right", False),
+    )
+
+    @classmethod
+    def result(cls, a):
+        return cls.spec(a.input, a.out_int32)
+
+    @staticmethod
+    def compute(a):
+        return _found(a.boundaries, np.asarray(a.input), a.right)
+
+
+# -- counts ------------------------------------------------------------------------------------
+
+
+@record("aten::histc")
+class Histogram(NumpyRecord):
+    """How many elements lie in each of `bins` equal parts of the range from `min` to `max`.
+
+    Where both are equal the range is that of the elements.  Source: torch.histc.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Int("bins", 100, minimum=1),
+        Scalar("min", 0),
+        Scalar("max", 0),
+    )
+
+    @staticmethod
+    def result(a):
+        if a.min > a.max:
+            raise ShapeError(f"'min' is {a.min}, expected at most 'max', {a.max}")
+        return TensorSpec((a.bins,), a.input.dtype)
+
+    @staticmethod
+    def compute(a):
+        x, low, high = a.input.astype(np.float64), a.min, a.max
+        if low == high and x.size:
+            low, high = x.min(), x.max()
+        if low == high:
+            low, high = low - 1, high + 1
+        return np.histogram(x[(x >= low) & (x <= high)], a.bins, (low, high))[0]

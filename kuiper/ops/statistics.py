@@ -1,0 +1,423 @@
+"""Truth, counts, deviations and scans: reductions that TorchScript's names stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+
+from kuiper._value import TensorSpec
+from kuiper.errors import ShapeError
+from kuiper.expression.promotion import result_type
+from kuiper.ops._numpy import NumpyRecord, Overloaded, broadcast, convert
+from kuiper.ops._record import Record, record
+from kuiper.ops._rows import bind_reduction
+from kuiper.ops._schema import Any_, Bool, DType, Int, Ints, Scalar, Tensor, Tensors
+from kuiper.ops.reduce import norm_of
+from kuiper.ops.shape import axes_of, axis_of
+
+__all__ = ["AMinMax", "All", "Any", "CountNonzero", "CumMax", "Deviation", "Diff", "NanSum"]
+
+INT64 = np.dtype(np.int64)
+
+
+def _axes(a) -> tuple[int, ...]:
+    dim = getattr(a, "dim", None)
+    if dim is None or dim == ():
+        return tuple(range(len(a.input.shape)))
+    if not a.input.shape:
+        axes_of(dim if isinstance(dim, tuple) else (dim,), (1,))
+        return ()
+    return axes_of(dim if isinstance(dim, tuple) else (dim,), a.input.shape)
+
+
+def _reduced(a, dtype) -> TensorSpec:
+    axes, keepdim = _axes(a), getattr(a, "keepdim", False)
+    shape = [1 if d in axes else n for d, n in enumerate(a.input.shape) if keepdim or d not in axes]
+    return TensorSpec(shape, dtype)
+
+
+# -- truth and counts --------------------------------------------------------------------------
+
+
+class _Truth(Overloaded):
+    overloads = (
+        (Tensor("input"),),
+        (Tensor("input"), Ints("dim", nullable=True), Bool("keepdim", False)),
+    )
+    function: Callable
+
+    @classmethod
+    def result(cls, a):
+        # Bytes stay bytes, as they were PyTorch's truth values once.
+        return _reduced(a, np.uint8 if a.input.dtype == np.uint8 else np.bool_)
+
+    @classmethod
+    def compute(cls, a):
+        return cls.function(a.input, axis=_axes(a), keepdims=getattr(a, "keepdim", False))
+
+
+@record("aten::any")
+class Any(_Truth):
+    """Whether any element is not zero.
+
+    Source: torch.any.
+    """
+
+    function = staticmethod(np.any)
+
+
+@record("aten::all")
+class All(_Truth):
+    """Whether no element is zero.
+
+    Source: torch.all.
+    """
+
+    function = staticmethod(np.all)
+
+
+@record("aten::count_nonzero")
+class CountNonzero(NumpyRecord):
+    """How many elements are not zero.
+
+    Source: torch.count_nonzero.
+    """
+
+    arguments = (Tensor("input"), Ints("dim", default=None, nullable=True))
+
+    @staticmethod
+    def result(a):
+        return _reduced(a, INT64)
+
+    @staticmethod
+    def compute(a):
+        return np.count_nonzero(a.input, axis=_axes(a))
+
+
+# -- sums and products -------------------------------------------------------------------------
+
+
+@record("aten::prod")
+class ProductOfAll(NumpyRecord):
+    """The product of all elements; integers and booleans multiply in int64.
+
+    Source: torch.prod.
+    """
+
+    arguments = (Tensor("input"), DType("dtype", None))
+
+    @staticmethod
+    def result(a):
+        dtype = a.input.dtype
+        return TensorSpec((), a.dtype or (INT64 if dtype.kind in "biu" else dtype))
+
+    @staticmethod
+    def compute(a):
+        return np.prod(convert(a.input, ProductOfAll.result(a).dtype))
+
+
+_WITHOUT_NAN = (
+    Tensor("input"),
+    Ints("dim", default=None, nullable=True),
+    Bool("keepdim", False),
+    DType("dtype", None),
+)
+
+
+@record("aten::nansum")
+class NanSum(NumpyRecord):
+    """The sum of the elements that are not NaN.
+
+    Source: torch.nansum.
+    """
+
+    arguments = _WITHOUT_NAN
+
+    @staticmethod
+    def result(a):
+        dtype = a.input.dtype
+        return _reduced(a, a.dtype or (INT64 if dtype.kind in "biu" else dtype))
+
+    @staticmethod
+    def compute(a):
+        return np.nansum(
+            convert(a.input, NanSum.result(a).dtype), axis=_axes(a), keepdims=a.keepdim
+        )
+
+
+@record("aten::nanmean")
+class NanMean(NumpyRecord):
+    """The mean of the elements that are not NaN.
+
+    Source: torch.nanmean.
+    """
+
+    arguments = _WITHOUT_NAN
+
+    @staticmethod
+    def result(a):
+        if a.input.dtype.kind != "f":
+            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
+        return _reduced(a, a.dtype or a.input.dtype)
+
+    @staticmethod
+    def compute(a):
+        where = {"axis": _axes(a), "keepdims": a.keepdim}
+        return np.nansum(a.input, **where) / np.sum(~np.isnan(a.input), **where)
+
+
+@record("aten::dist")
+class Distance(NumpyRecord):
+    """The p-norm of the difference of two tensors.
+
+    Source: torch.dist.
+    """
+
+    arguments = (Tensor("input"), Tensor("other"), Scalar("p", 2))
+
+    @staticmethod
+    def result(a):
+        broadcast(a.input, a.other)
+        return TensorSpec((), result_type([a.input, a.other]))
+
+    @staticmethod
+    def compute(a):
+        return norm_of(np.asarray(a.input - a.other), float(a.p), None, False)
+
+
+# -- deviations --------------------------------------------------------------------------------
+
+
+class Deviation(Record):
+    """Base of the variances and deviations that torch.var and torch.std do not stand for."""
+
+    arguments = (Tensors("inputs"),)
+    overloads = (
+        (Tensor("input"), Bool("correction", True)),
+        (
+            Tensor("input"),
+            Ints("dim", default=None, nullable=True),
+            Scalar("correction", True, nullable=True),
+            Bool("keepdim", False),
+        ),
+    )
+    kinds: ClassVar[tuple[str, ...]] = ()
+    functions: ClassVar[dict] = {"var": np.var, "std": np.std, "mean": np.mean}
+    read = classmethod(Overloaded.read.__func__)
+
+    @classmethod
+    def infer(cls, a):
+        a = cls.read(a)
+        if a.input.dtype.kind != "f":
+            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
+        return tuple(_reduced(a, a.input.dtype) for _ in cls.kinds)
+
+    @classmethod
+    def bind(cls, a, b):
+        a = cls.read(a)
+        axes, keepdim = _axes(a), getattr(a, "keepdim", False)
+        less = 1.0 if a.correction is None else float(a.correction)
+        for index, kind in enumerate(cls.kinds[: a.n_outputs]):
+            own = 0.0 if kind == "mean" else less
+            if a.input.dtype == np.float32 and a.input.size and b.output_spec(index).size:
+                y = bind_reduction(b, a.input, axes, keepdim, kind, own, is_output=False)
+                b.alias(y, index)
+                continue
+            options = {"axis": axes, "keepdims": keepdim}
+            if kind != "mean":
+                options["ddof"] = less
+            function = cls.functions[kind]
+            b.python(lambda x, f=function, o=options: f(x, **o), [a.input], [b.output(index)])
+
+
+@record("aten::var")
+class Variance(Deviation):
+    """The variance of all elements.
+
+    Source: torch.var.
+    """
+
+    kinds = ("var",)
+
+
+@record("aten::std")
+class StandardDeviation(Deviation):
+    """The root of the variance of all elements.
+
+    Source: torch.std.
+    """
+
+    kinds = ("std",)
+
+
+@record("aten::var_mean")
+class VarianceAndMean(Deviation):
+    """The variance and the mean.
+
+    Source: torch.var_mean.
+    """
+
+    kinds = ("var", "mean")
+
+
+@record("aten::std_mean")
+class DeviationAndMean(Deviation):
+    """The root of the variance, and the mean.
+
+    Source: torch.std_mean.
+    """
+
+    kinds = ("std", "mean")
+
+
+@record("aten::aminmax")
+class AMinMax(Overloaded):
+    """The minimum and the maximum.
+
+    Source: torch.aminmax.
+    """
+
+    overloads = ((Tensor("input"), Int("dim", None, nullable=True), Bool("keepdim", False)),)
+
+    @staticmethod
+    def result(a):
+        if a.input.size == 0:
+            raise ShapeError(f"the input has shape {a.input.shape}, nothing to reduce")
+        return _reduced(a, a.input.dtype), _reduced(a, a.input.dtype)
+
+    @staticmethod
+    def compute(a):
+        where = {"axis": _axes(a), "keepdims": a.keepdim}
+        return np.min(a.input, **where), np.max(a.input, **where)
+
+
+# -- scans -------------------------------------------------------------------------------------
+
+
+class _Running(NumpyRecord):
+    """A running extreme, and the place of its last occurrence so far."""
+
+    arguments = (Tensor("input"), Int("dim"))
+    function: Callable
+
+    @staticmethod
+    def result(a):
+        axis_of(a.dim, a.input.shape or (1,))
+        return TensorSpec(a.input.shape, a.input.dtype), TensorSpec(a.input.shape, INT64)
+
+    @classmethod
+    def compute(cls, a):
+        x = np.atleast_1d(a.input)
+        values = cls.function.accumulate(x, axis=a.dim)
+        places = np.arange(x.shape[a.dim]).reshape(
+            [-1 if d == a.dim % x.ndim else 1 for d in range(x.ndim)]
+        )
+        reached = np.where((x == values) | (x != x), places, 0)
+        found = np.maximum.accumulate(reached, axis=a.dim)
+        return values.reshape(a.input.shape), found.reshape(a.input.shape)
+
+
+@record("aten::cummax")
+class CumMax(_Running):
+    """The running maximum along an axis, and its place.
+
+    Source: torch.cummax.
+    """
+
+    function = np.maximum
+
+
+@record("aten::cummin")
+class CumMin(_Running):
+    """The running minimum along an axis, and its place.
+
+    Source: torch.cummin.
+    """
+
+    function = np.minimum
+
+
+@record("aten::logcumsumexp")
+class LogCumSumExp(NumpyRecord):
+    """The logarithm of the running sum of exponentials along an axis.
+
+    Source: torch.logcumsumexp.
+    """
+
+    arguments = (Tensor("input"), Int("dim"))
+
+    @staticmethod
+    def result(a):
+        axis_of(a.dim, a.input.shape or (1,))
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @staticmethod
+    def compute(a):
+        x = np.atleast_1d(a.input).astype(np.float64)
+        return np.logaddexp.accumulate(x, axis=a.dim).reshape(a.input.shape)
+
+
+@record("aten::diff")
+class Diff(NumpyRecord):
+    """Differences of neighbours along an axis, `n` times.
+
+    Source: torch.diff.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Int("n", 1, minimum=0),
+        Int("dim", -1),
+        Tensor("prepend", optional=True),
+        Tensor("append", optional=True),
+    )
+
+    @staticmethod
+    def result(a):
+        axis = axis_of(a.dim, a.input.shape)
+        shape, dtype = list(a.input.shape), a.input.dtype
+        for more in (a.prepend, a.append):
+            if more is not None:
+                rest = [n for d, n in enumerate(more.shape) if d != axis]
+                if rest != [n for d, n in enumerate(shape) if d != axis] or more.dtype != dtype:
+                    raise ShapeError(f"cannot join {more!r} to {a.input!r} along axis {axis}")
+                shape[axis] += more.shape[axis]
+        shape[axis] = max(shape[axis] - a.n, 0)
+        return TensorSpec(shape, dtype)
+
+    @staticmethod
+    def compute(a):
+        parts = [x for x in (a.prepend, a.input, a.append) if x is not None]
+        return np.diff(np.concatenate(parts, a.dim), a.n, a.dim)
+
+
+@record("aten::cov")
+class Covariance(NumpyRecord):
+    """The covariances of rows of observations.
+
+    Source: torch.cov.
+    """
+
+    arguments = (
+        Tensor("input", rank=(0, 1, 2)),
+        Int("correction", 1),
+        Any_("fweights", None),
+        Any_("aweights", None),
+    )
+
+    @staticmethod
+    def result(a):
+        if a.fweights is not None or a.aweights is not None:
+            raise ShapeError("it has weights, which are not supported")
+        if a.input.dtype.kind != "f":
+            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
+        rows = a.input.shape[0] if a.input.rank == 2 else None
+        return TensorSpec(() if rows is None else (rows, rows), a.input.dtype)
+
+    @staticmethod
+    def compute(a):
+        x = np.atleast_2d(a.input).astype(np.float64)
+        y = np.cov(x, ddof=a.correction)
+        return y.reshape(x.shape[:1] * 2 if a.input.ndim == 2 else ())

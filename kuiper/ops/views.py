@@ -1,0 +1,403 @@
+"""Views and joins that PyTorch has its own names for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import numpy as np
+
+from kuiper._value import TensorSpec
+from kuiper.errors import ShapeError
+from kuiper.ops._record import Record, record
+from kuiper.ops._schema import Host, Int, Ints, Str, Tensor, TensorList
+from kuiper.ops.shape import (
+    Cat,
+    View,
+    axes_of,
+    axis_of,
+    backwards,
+    check_tensors,
+    reshaped,
+    swapped,
+)
+
+__all__ = ["AsStrided", "MatrixTranspose", "MeshGrid", "MoveDim", "Rot90", "SlidingWindow"]
+
+
+@record("aten::movedim", "aten::moveaxis")
+class MoveDim(View):
+    """Axes put at other places, the others in their order around them.
+
+    Source: torch.movedim.
+    """
+
+    arguments = (Tensor("input"), Ints("source"), Ints("destination"))
+
+    @staticmethod
+    def _dims(a) -> list[int]:
+        shape = a.input.shape
+        sources = axes_of(a.source, shape, "source")
+        places = axes_of(a.destination, shape, "destination")
+        if len(sources) != len(places):
+            raise ShapeError(f"'source' is {a.source} and 'destination' {a.destination}")
+        rest = iter([d for d in range(len(shape)) if d not in sources])
+        moved = dict(zip(places, sources, strict=True))
+        return [moved[d] if d in moved else next(rest) for d in range(len(shape))]
+
+    @staticmethod
+    def infer(a):
+        return TensorSpec([a.input.shape[d] for d in MoveDim._dims(a)], a.input.dtype)
+
+    @staticmethod
+    def bind(a, b):
+        b.alias(a.input.permute(MoveDim._dims(a)))
+
+
+@record("aten::numpy_T")
+class Reversed(View):
+    """The axes in the opposite order.
+
+    Source: torch.Tensor.T.
+    """
+
+    arguments = (Tensor("input"),)
+
+    @staticmethod
+    def infer(a):
+        return TensorSpec(a.input.shape[::-1], a.input.dtype)
+
+    @staticmethod
+    def bind(a, b):
+        b.alias(a.input.permute(range(a.input.rank - 1, -1, -1)))
+
+
+@record("aten::mT", "aten::mH", "aten::matrix_H", "aten::adjoint")
+class MatrixTranspose(View):
+    """Real matrices transposed.
+
+    Source: torch.Tensor.mT, torch.Tensor.mH, torch.Tensor.H.
+    """
+
+    arguments = (Tensor("input"),)
+
+    @staticmethod
+    def infer(a):
+        if a.input.rank < 2 or a.input.dtype.kind == "c":
+            raise ShapeError(f"the input is {a.input!r}, expected matrices of real numbers")
+        return TensorSpec((*a.input.shape[:-2], *a.input.shape[:-3:-1]), a.input.dtype)
+
+    @staticmethod
+    def bind(a, b):
+        rank = a.input.rank
+        b.alias(a.input.permute(swapped(rank, rank - 2, rank - 1)))
+
+
+@record("aten::ravel")
+class Ravel(View):
+    """All elements as one axis.
+
+    Source: torch.ravel.
+    """
+
+    arguments = (Tensor("input"),)
+
+    @staticmethod
+    def infer(a):
+        return TensorSpec((a.input.size,), a.input.dtype)
+
+    @staticmethod
+    def bind(a, b):
+        reshaped(b, a.input, (a.input.size,))
+
+
+def _at_least(name: str, rank: int, places: Sequence[int]) -> None:
+    """Register a view with axes of extent 1 put around those that a small tensor has."""
+
+    class AtLeast(View):
+        arguments = (Tensor("input"),)
+
+        @staticmethod
+        def infer(a):
+            shape = a.input.shape
+            if len(shape) < rank:
+                before = places[len(shape)]
+                shape = (1,) * before + shape + (1,) * (rank - before - len(shape))
+            return TensorSpec(shape, a.input.dtype)
+
+        @staticmethod
+        def bind(a, b):
+            reshaped(b, a.input, b.output_spec().shape)
+
+    AtLeast.__name__ = AtLeast.__qualname__ = f"AtLeast{rank}D"
+    AtLeast.__doc__ = (
+        f"The input with axes of extent 1, so that there are {rank} or more.\n\n"
+        f"Source: torch.{name}."
+    )
+    record(f"aten::{name}")(AtLeast)
+
+
+_at_least("atleast_1d", 1, (0,))
+_at_least("atleast_2d", 2, (0, 1))
+_at_least("atleast_3d", 3, (0, 1, 0))
+
+
+@record("aten::unfold")
+class SlidingWindow(View):
+    """Pieces of an axis, `step` apart and possibly overlapping; their places are a new last axis.
+
+    Source: torch.Tensor.unfold.
+    """
+
+    arguments = (Tensor("input"), Int("dimension"), Int("size", minimum=0), Int("step", minimum=1))
+
+    @staticmethod
+    def _axis(a) -> int:
+        axis = axis_of(a.dimension, a.input.shape or (1,), "dimension")
+        extent = (a.input.shape or (1,))[axis]
+        if a.size > extent:
+            raise ShapeError(f"'size' is {a.size}, expected at most {extent}, the axis's extent")
+        return axis
+
+    @staticmethod
+    def infer(a):
+        axis = SlidingWindow._axis(a)
+        if a.input.rank == 0:
+            return TensorSpec((a.size,), a.input.dtype)
+        shape = list(a.input.shape)
+        shape[axis] = (shape[axis] - a.size) // a.step + 1
+        return TensorSpec((*shape, a.size), a.input.dtype)
+
+    @staticmethod
+    def bind(a, b):
+        spec = b.output_spec()
+        if spec.size == 0:
+            b.output()
+            return
+        if a.input.rank == 0:
+            b.alias(a.input.reshape((1,)))
+            return
+        strides = list(a.input.strides)
+        axis = SlidingWindow._axis(a)
+        strides[axis] *= a.step
+        b.alias(a.input.with_layout(spec.shape, (*strides, a.input.strides[axis])))
+
+
+@record("torch.as_strided", "Tensor.as_strided")
+class AsStrided(Record):
+    """Elements of the input, as it lies in C order, at distances that are multiples of `stride`.
+
+    Source: torch.as_strided.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Ints("size", minimum=0),
+        Ints("stride", minimum=0),
+        Int("storage_offset", 0, minimum=0, nullable=True),
+    )
+
+    @staticmethod
+    def infer(a):
+        if len(a.size) != len(a.stride):
+            raise ShapeError(f"'size' is {a.size} and 'stride' {a.stride}, expected as many")
+        pairs = zip(a.size, a.stride, strict=True)
+        last = (a.storage_offset or 0) + sum((n - 1) * s for n, s in pairs)
+        if 0 not in a.size and last >= a.input.size:
+            raise ShapeError(
+                f"the last element would be number {last} of an input of {a.input.size} elements"
+            )
+        return TensorSpec(a.size, a.input.dtype)
+
+    @staticmethod
+    def bind(a, b):
+        if 0 in a.size:
+            b.output()
+            return
+        x = b.contiguous(a.input)
+        b.alias(x.with_layout(a.size, a.stride, a.storage_offset or 0))
+
+
+@record("aten::meshgrid")
+class MeshGrid(View):
+    """Vectors repeated to one shape, the i-th along the i-th axis; ``xy`` swaps the first two.
+
+    Source: torch.meshgrid.
+    """
+
+    arguments = (TensorList("tensors"), Str("indexing", ("ij", "xy"), "ij"))
+
+    @staticmethod
+    def _axes(a) -> list[int]:
+        """Return the axis of each vector."""
+        axes = list(range(len(a.tensors)))
+        if a.indexing == "xy" and len(axes) > 1:
+            axes[:2] = 1, 0
+        return axes
+
+    @staticmethod
+    def _shape(a) -> tuple[int, ...]:
+        if any(tensor.rank > 1 for tensor in a.tensors):
+            raise ShapeError(f"its inputs are {a.tensors}, expected vectors")
+        axes = MeshGrid._axes(a)
+        return tuple(a.tensors[axes.index(d)].size for d in range(len(axes)))
+
+    @staticmethod
+    def infer(a):
+        shape = MeshGrid._shape(a)
+        return Host(tuple(TensorSpec(shape, tensor.dtype) for tensor in a.tensors))
+
+    @staticmethod
+    def bind(a, b):
+        shape = MeshGrid._shape(a)
+        grids = []
+        for tensor, axis in zip(a.tensors, MeshGrid._axes(a), strict=True):
+            strides = [0] * len(shape)
+            strides[axis] = tensor.strides[0] if tensor.rank else 0
+            grids.append(tensor.with_layout(shape, strides))
+        b.host(tuple(grids))
+
+
+@record("aten::broadcast_tensors")
+class BroadcastTensors(View):
+    """Tensors expanded to their common shape.
+
+    Source: torch.broadcast_tensors.
+    """
+
+    arguments = (TensorList("tensors"),)
+
+    @staticmethod
+    def _shape(a) -> tuple[int, ...]:
+        shapes = [tensor.shape for tensor in a.tensors]
+        try:
+            return np.broadcast_shapes(*shapes)
+        except ValueError:
+            listed = " and ".join(map(str, shapes))
+            raise ShapeError(f"the shapes {listed} do not broadcast") from None
+
+    @staticmethod
+    def infer(a):
+        shape = BroadcastTensors._shape(a)
+        return Host(tuple(TensorSpec(shape, tensor.dtype) for tensor in a.tensors))
+
+    @staticmethod
+    def bind(a, b):
+        shape = BroadcastTensors._shape(a)
+        b.host(tuple(tensor.expand(shape) for tensor in a.tensors))
+
+
+@record("aten::rot90")
+class Rot90(Record):
+    """The plane of two axes turned by quarters, from the first axis towards the second.
+
+    Source: torch.rot90.
+    """
+
+    arguments = (Tensor("input"), Int("k", 1), Ints("dims", length=2, default=(0, 1)))
+
+    @staticmethod
+    def _axes(a) -> tuple[int, ...]:
+        return axes_of(a.dims, a.input.shape, "dims")
+
+    @staticmethod
+    def infer(a):
+        first, second = Rot90._axes(a)
+        shape = list(a.input.shape)
+        if a.k % 2:
+            shape[first], shape[second] = shape[second], shape[first]
+        return TensorSpec(shape, a.input.dtype)
+
+    @staticmethod
+    def bind(a, b):
+        first, second = Rot90._axes(a)
+        x, quarters = a.input, a.k % 4
+        if quarters == 0:
+            b.alias(x)
+            return
+        # One quarter runs backwards along the second axis, three along the first, two along both.
+        turned = {1: (second,), 2: (first, second), 3: (first,)}[quarters]
+        x = backwards(x, turned)
+        if quarters % 2:
+            x = x.permute(swapped(x.rank, first, second))
+        b.copy(x, b.output())
+
+
+def _flipped(name: str, axis: int, rank: int) -> None:
+    """Register a flip of one axis."""
+
+    class Flipped(Record):
+        arguments = (Tensor("input"),)
+        layout = "like"
+
+        @staticmethod
+        def infer(a):
+            if a.input.rank < rank:
+                raise ShapeError(f"the input has shape {a.input.shape}, expected {rank} axes")
+            return TensorSpec(a.input.shape, a.input.dtype)
+
+        @staticmethod
+        def bind(a, b):
+            b.copy(backwards(a.input, (axis,)), b.output(layout=a.input))
+
+    Flipped.__name__ = Flipped.__qualname__ = name.title()
+    Flipped.__doc__ = f"The places of axis {axis} in reverse order.\n\nSource: torch.{name}."
+    record(f"aten::{name}")(Flipped)
+
+
+_flipped("fliplr", 1, 2)
+_flipped("flipud", 0, 1)
+
+
+def _joined(name: str, rank: int, before: Sequence[int], axes: tuple[int, int], text: str) -> None:
+    """Register a join of a list of tensors along an axis that their rank says.
+
+    Tensors of fewer axes than `rank` get axes of extent 1: `before` says for each rank how many of
+    them in front.  `axes` are those for what was of rank 1 or less, and for the others.
+    """
+
+    class Joined(Record):
+        arguments = (TensorList("tensors"),)
+
+        @staticmethod
+        def shapes(a) -> tuple[list[tuple[int, ...]], int]:
+            check_tensors(a.tensors)
+            shapes = []
+            for tensor in a.tensors:
+                shape, missing = tensor.shape, rank - tensor.rank
+                if missing > 0:
+                    ahead = before[tensor.rank]
+                    shape = (1,) * ahead + shape + (1,) * (missing - ahead)
+                shapes.append(shape)
+            return shapes, axes[a.tensors[0].rank > 1]
+
+        @staticmethod
+        def infer(a):
+            shapes, axis = Joined.shapes(a)
+            specs = [TensorSpec(s, t.dtype) for s, t in zip(shapes, a.tensors, strict=True)]
+            return Cat.infer(SimpleNamespace(tensors=specs, dim=axis))
+
+        @staticmethod
+        def bind(a, b):
+            shapes, axis = Joined.shapes(a)
+            y, start = b.output(), 0
+            for tensor, shape in zip(a.tensors, shapes, strict=True):
+                place = y.narrow(axis, start, shape[axis])
+                start += shape[axis]
+                if tensor.dtype != y.dtype:
+                    b.python(lambda x, s=shape: x.reshape(s), [tensor], [place])
+                else:
+                    # A shape with axes of extent 1 put in is always a view.
+                    b.copy(tensor.reshape(shape), place)
+
+    Joined.__name__ = Joined.__qualname__ = name.title().replace("_", "")
+    Joined.__doc__ = f"{text}\n\nSource: torch.{name}."
+    record(f"aten::{name}")(Joined)
+
+
+_joined(
+    "hstack", 1, (0,), (0, 1), "Tensors side by side: joined along axis 1, vectors along axis 0."
+)
+_joined("vstack", 2, (0, 1), (0, 0), "Tensors one above the other, vectors as rows.")
+_joined("dstack", 3, (0, 1, 0), (2, 2), "Tensors behind each other: joined along axis 2.")
+_joined("column_stack", 2, (0, 0), (1, 1), "Tensors side by side, vectors as columns.")

@@ -1,0 +1,52 @@
+"""Elementwise functions under TorchScript's names."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .registry import reference
+
+_FUNCTIONS = {
+    "log2": lambda x: np.log(x) / math.log(2),
+    "exp2": lambda x: np.power(2.0, x),
+    "sinc": lambda x: np.where(x == 0, 1, np.sin(np.pi * x) / np.where(x == 0, 1, np.pi * x)),
+    "deg2rad": lambda x: x * np.pi / 180,
+    "rad2deg": lambda x: x * 180 / np.pi,
+    "sgn": lambda x: np.sign(x),
+    "frac": lambda x: x - np.trunc(x),
+    "isnan": lambda x: x != x,
+    "isinf": lambda x: np.abs(x) == np.inf,
+    "isfinite": lambda x: np.abs(x) < np.inf,
+    "isposinf": lambda x: x == np.inf,
+    "isneginf": lambda x: x == -np.inf,
+    "signbit": lambda x: np.copysign(1, x) < 0,
+    "hypot": lambda x, y: np.sqrt(x * x + y * y),
+    "copysign": lambda x, y: np.where(np.signbit(y), -np.abs(x), np.abs(x)) * 1.0,
+    "logaddexp2": lambda x, y: np.log2(2.0**x + 2.0**y),
+    "xlogy": lambda x, y: np.where(x == 0, 0, x * np.log(np.where(x == 0, 1, y))),
+    "nextafter": lambda x, y: np.nextafter(x.astype(np.float32), y.astype(np.float32)),
+    "ldexp": lambda x, y: x * 2.0**y,
+    "heaviside": lambda x, y: np.where(x < 0, 0, np.where(x > 0, 1, y)),
+    "fmax": np.fmax,
+    "fmin": np.fmin,
+    "gcd": np.gcd,
+    "lcm": np.lcm,
+    "addcmul": lambda x, y, z, value: x + value * y * z,
+    "addcdiv": lambda x, y, z, value: x + value * y / z,
+    "lerp": lambda x, y, weight: x + weight * (y - x),
+    "isclose": lambda x, y, rtol, atol, equal_nan: np.isclose(x, y, rtol, atol, equal_nan),
+}
+
+for _name, _function in _FUNCTIONS.items():
+    reference(f"aten::{_name}")(_function)
+
+
+@reference("aten::nan_to_num")
+def nan_to_num(input, nan, posinf, neginf):
+    """NaN and infinities replaced."""
+    largest = float(np.finfo(np.float32).max)
+    y = np.where(np.isnan(input), 0 if nan is None else nan, input)
+    y = np.where(y == np.inf, largest if posinf is None else posinf, y)
+    return np.where(y == -np.inf, -largest if neginf is None else neginf, y)

@@ -1,0 +1,94 @@
+"""Sliding blocks, and maximum pooling the other way."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .registry import reference
+
+
+def _taps(kernel_size, dilation, padding, stride, counts):
+    """Yield number and slices of each tap in a padded plane."""
+    number = 0
+    for i in range(kernel_size[0]):
+        for j in range(kernel_size[1]):
+            yield (
+                number,
+                tuple(
+                    slice(k * d, k * d + (n - 1) * s + 1, s)
+                    for k, d, n, s in zip((i, j), dilation, counts, stride, strict=True)
+                ),
+            )
+            number += 1
+
+
+def _counts(extents, kernel_size, dilation, padding, stride):
+    return [
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, d, p, s in zip(extents, kernel_size, dilation, padding, stride, strict=True)
+    ]
+
+
+@reference("nn.Unfold", "F.unfold", "aten::im2col")
+def unfold(input, *, kernel_size, dilation, padding, stride):
+    """An image's blocks as columns."""
+    *batch, channels, _, _ = input.shape
+    counts = _counts(input.shape[-2:], kernel_size, dilation, padding, stride)
+    pads = [(0, 0)] * (input.ndim - 2) + [(p, p) for p in padding]
+    padded = np.pad(input, pads)
+    y = np.empty((*batch, channels, np.prod(kernel_size), np.prod(counts)), input.dtype)
+    for number, places in _taps(kernel_size, dilation, padding, stride, counts):
+        y[..., number, :] = padded[(..., *places)].reshape(*batch, channels, -1)
+    return y.reshape(*batch, -1, y.shape[-1])
+
+
+@reference("nn.Fold", "F.fold", "aten::col2im")
+def fold(input, *, output_size, kernel_size, dilation, padding, stride):
+    """Columns added up to an image."""
+    batch, taps = input.shape[:-2], int(np.prod(kernel_size))
+    counts = _counts(output_size, kernel_size, dilation, padding, stride)
+    x = input.reshape(*batch, -1, taps, *counts)
+    padded = [n + 2 * p for n, p in zip(output_size, padding, strict=True)]
+    y = np.zeros((*x.shape[:-3], *padded), input.dtype)
+    for number, places in _taps(kernel_size, dilation, padding, stride, counts):
+        y[(..., *places)] += x[..., number, :, :]
+    top, left = padding
+    return y[..., top : top + output_size[0], left : left + output_size[1]]
+
+
+def _unpool(input, indices, extents):
+    spatial = len(extents)
+    y = np.zeros((*input.shape[:-spatial], int(np.prod(extents))), input.dtype)
+    values = input.reshape(*input.shape[:-spatial], -1)
+    np.put_along_axis(y, indices.reshape(values.shape), values, -1)
+    return y.reshape(*input.shape[:-spatial], *extents)
+
+
+def _register(spatial):
+    @reference(f"nn.MaxUnpool{spatial}d", f"F.max_unpool{spatial}d")
+    def max_unpool(input, indices, *, kernel_size, stride=None, padding=None, output_size=None):
+        """Values back at the places they had before maximum pooling."""
+        stride, padding = stride or kernel_size, padding or (0,) * spatial
+        extents = output_size and output_size[-spatial:]
+        return _unpool(
+            input,
+            indices,
+            extents
+            or [
+                (n - 1) * s - 2 * p + k
+                for n, s, p, k in zip(
+                    input.shape[-spatial:], stride, padding, kernel_size, strict=True
+                )
+            ],
+        )
+
+    if spatial > 1:
+
+        @reference(f"aten::max_unpool{spatial}d")
+        def placed(input, indices, output_size, *_):
+            """Values back in a plane of a given size."""
+            return _unpool(input, indices, output_size)
+
+
+for _spatial in (1, 2, 3):
+    _register(_spatial)

@@ -1,0 +1,135 @@
+"""Views and joins that PyTorch has its own names for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .registry import reference
+
+
+@reference("aten::movedim", "aten::moveaxis")
+def movedim(input, source, destination):
+    """Axes put at other places."""
+    return np.moveaxis(input, source, destination)
+
+
+@reference("aten::numpy_T")
+def numpy_t(input):
+    """Axes in the opposite order."""
+    return np.transpose(input)
+
+
+@reference("aten::mT", "aten::mH", "aten::matrix_H", "aten::adjoint")
+def matrix_transpose(input):
+    """The last two axes swapped."""
+    return np.swapaxes(input, -1, -2)
+
+
+@reference("aten::ravel")
+def ravel(input):
+    """All elements as one axis."""
+    return np.ravel(input)
+
+
+@reference("aten::atleast_1d")
+def atleast_1d(input):
+    """One axis or more."""
+    return np.atleast_1d(input)
+
+
+@reference("aten::atleast_2d")
+def atleast_2d(input):
+    """Two axes or more."""
+    return np.atleast_2d(input)
+
+
+@reference("aten::atleast_3d")
+def atleast_3d(input):
+    """Three axes or more."""
+    return np.atleast_3d(input)
+
+
+@reference("aten::unfold")
+def unfold(input, dimension, size, step):
+    """Windows over an axis; their places are the last axis."""
+    extent = input.shape[dimension] if input.ndim else 1
+    starts = range(0, extent - size + 1, step)
+    windows = [
+        np.take(np.atleast_1d(input), range(s, s + size), dimension if input.ndim else 0)
+        for s in starts
+    ]
+    if not input.ndim:
+        return windows[0]
+    axis = dimension % input.ndim
+    return np.stack([np.moveaxis(window, axis, -1) for window in windows], axis)
+
+
+@reference("torch.as_strided", "Tensor.as_strided")
+def as_strided(input, *, size, stride, storage_offset=0):
+    """Elements at multiples of the strides."""
+    flat, y = np.ravel(input), np.empty(size, input.dtype)
+    for index in np.ndindex(*size):
+        y[index] = flat[(storage_offset or 0) + sum(map(int, np.multiply(index, stride)))]
+    return y
+
+
+@reference("aten::meshgrid")
+def meshgrid(tensors, indexing="ij"):
+    """Vectors repeated to one shape."""
+    return tuple(np.meshgrid(*tensors, indexing=indexing))
+
+
+@reference("aten::broadcast_tensors")
+def broadcast_tensors(tensors):
+    """Tensors of one shape."""
+    return tuple(np.broadcast_arrays(*tensors))
+
+
+@reference("aten::broadcast_to")
+def broadcast_to(input, size):
+    """The tensor repeated to a shape."""
+    lead = len(size) - input.ndim
+    shape = [input.shape[d - lead] if n == -1 else n for d, n in enumerate(size)]
+    return np.broadcast_to(input, shape)
+
+
+@reference("aten::rot90")
+def rot90(input, k, dims):
+    """A plane turned by quarters."""
+    return np.rot90(input, k, dims)
+
+
+@reference("aten::fliplr")
+def fliplr(input):
+    """Axis 1 in reverse."""
+    return input[:, ::-1]
+
+
+@reference("aten::flipud")
+def flipud(input):
+    """Axis 0 in reverse."""
+    return input[::-1]
+
+
+@reference("aten::hstack")
+def hstack(tensors):
+    """Side by side."""
+    return np.hstack(tensors)
+
+
+@reference("aten::vstack")
+def vstack(tensors):
+    """One above the other."""
+    return np.vstack(tensors)
+
+
+@reference("aten::dstack")
+def dstack(tensors):
+    """Behind each other."""
+    return np.dstack(tensors)
+
+
+@reference("aten::column_stack")
+def column_stack(tensors):
+    """Side by side, vectors as columns."""
+    return np.column_stack(tensors)
