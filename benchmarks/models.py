@@ -246,8 +246,9 @@ def keep_alive(
     seed : int
         Seed of the random parameters.
     calm : bool
-        For networks that need it: every bias is about 1, so that little is discarded where no
-        batch norm stands before a ReLU, and gains (numbers that scale a whole layer) are 1.
+        For networks that need it: biases of layers are about 1, for ReLUs ahead of a batch norm;
+        those of batch norms about 0 and their weights less than 1, for attention behind them; gains
+        (numbers that scale a whole layer) are 1.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -261,9 +262,11 @@ def keep_alive(
         if isinstance(owner, NORMS):
             if name == "weight":
                 uniform(parameter, 0.7, 1.3)
+                if calm and isinstance(owner, BATCH_NORMS):
+                    parameter.mul_(0.4)
             else:
                 normal(parameter, 0.2)
-                parameter.add_(isinstance(owner, BATCH_NORMS))
+                parameter.add_(isinstance(owner, nn.BatchNorm2d) and not calm)
         elif name == "layer_scale":
             uniform(parameter, 0.1, 0.5)
         elif parameter.dim() > 1 and (name.endswith("weight") or name.startswith("weight_")):
@@ -287,6 +290,8 @@ def keep_alive(
         variance, mean = torch.var_mean(inputs[0], axes)
         jitter = torch.randn(mean.shape, generator=generator)
         variance.clamp_(min=1e-2 * float(variance.mean()))
+        if calm:  # two images that give nearly the same make the difference between them no larger
+            variance.clamp_(min=0.05 * float(inputs[0].square().mean()))
         layer.running_mean.copy_(mean + 0.1 * variance.sqrt() * jitter)
         layer.running_var.copy_(variance)
 

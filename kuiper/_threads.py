@@ -6,15 +6,25 @@ import math
 import os
 import threading
 import warnings
+import weakref
 
+from kuiper._cgroup import MEMBERSHIP, ROOT, group_folders, read
 from kuiper.errors import InputError
 
-__all__ = ["default_num_threads", "get_num_threads", "set_num_threads"]
+__all__ = [
+    "check_num_threads",
+    "default_num_threads",
+    "get_num_threads",
+    "note_fork",
+    "set_num_threads",
+]
 
 MAX_THREADS = 256
 
 _lock = threading.Lock()
 _chosen: int | None = None
+# Whether threads can be had after a fork, and whether this process lost them in one.
+_survives_fork = False
 _forked = False
 
 
@@ -23,8 +33,8 @@ def get_num_threads() -> int:
 
     The first of: the value of :func:`set_num_threads`; ``KUIPER_NUM_THREADS``;
     ``OMP_NUM_THREADS``; the processors this process may run on, within the CPU quota of its
-    container.  In a forked process it is 1, because the threads of an OpenMP runtime do not survive
-    a fork; start workers with ``spawn`` to have more.
+    container.  In a forked process it is 1 where the OpenMP runtime cannot start its threads again
+    (GNU's before GCC 9); start workers with ``spawn`` to have more.
     """
     global _chosen
     if _forked:
@@ -51,13 +61,10 @@ def set_num_threads(n: int) -> None:
     Warns
     -----
     RuntimeWarning
-        In a forked process, which keeps to one thread; see :func:`get_num_threads`.
+        In a forked process that keeps to one thread; see :func:`get_num_threads`.
     """
     global _chosen
-    if isinstance(n, bool) or not hasattr(n, "__index__") or not 1 <= n <= MAX_THREADS:
-        raise InputError(
-            f"the number of threads is {n!r}, expected an integer from 1 to {MAX_THREADS}"
-        )
+    n = check_num_threads(n)
     if _forked and n > 1:
         warnings.warn(
             "this process was forked, so kuiper runs one thread in it; start workers with the "
@@ -66,10 +73,19 @@ def set_num_threads(n: int) -> None:
             stacklevel=2,
         )
     with _lock:
-        _chosen = int(n)
+        _chosen = n
 
 
-def default_num_threads(environ=None, cgroup_root: str = "/sys/fs/cgroup") -> int:
+def check_num_threads(n: int) -> int:
+    """Return a number of threads as an int, or raise InputError."""
+    if isinstance(n, bool) or not hasattr(n, "__index__") or not 1 <= n <= MAX_THREADS:
+        raise InputError(
+            f"the number of threads is {n!r}, expected an integer from 1 to {MAX_THREADS}"
+        )
+    return int(n)
+
+
+def default_num_threads(environ=None, cgroup_root: str = ROOT, membership: str = MEMBERSHIP) -> int:
     """Return the number of threads for a process that sets none.
 
     Parameters
@@ -77,7 +93,9 @@ def default_num_threads(environ=None, cgroup_root: str = "/sys/fs/cgroup") -> in
     environ : mapping, optional
         Environment variables, by default those of the process.
     cgroup_root : str
-        Where the container's limits are found.
+        Where control groups are mounted.
+    membership : str
+        The file that lists the control groups of the process.
 
     Raises
     ------
@@ -100,37 +118,76 @@ def default_num_threads(environ=None, cgroup_root: str = "/sys/fs/cgroup") -> in
         count = len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux
         count = os.cpu_count() or 1
-    quota = _cgroup_quota(cgroup_root)
-    if quota is not None:
-        count = min(count, max(1, math.ceil(quota)))
+    quota = _cgroup_quota(cgroup_root, membership)
+    if quota is not None and quota < count:
+        count = max(1, math.ceil(quota))
     return max(1, min(count, MAX_THREADS))
 
 
-def _cgroup_quota(root: str) -> float | None:
-    """Return the CPU quota in processors, for cgroup v2, else v1, else None."""
-    # Not with pathlib, which would be a quarter of the time that importing kuiper takes.
+def _cgroup_quota(root: str, membership: str) -> float | None:
+    """Return the CPU quota in processors: the least of the process's own group and those above."""
+    unified, own = group_folders("cpu", root, membership)
+    # Version 2 speaks first; what it does not say, version 1 may.
+    for folders, quota_in in ((unified, _quota), (own, _quota_v1)):
+        quotas = [quota for quota in map(quota_in, folders) if quota is not None]
+        if quotas:
+            return min(quotas)
+    return None
+
+
+def _quota(group: str) -> float | None:
+    """Return the quota of one group; infinity where it is said that there is none."""
     try:
-        quota, period = _read(root, "cpu.max").split()[:2]
-        return None if quota == "max" else int(quota) / int(period)
+        quota, period = read(group, "cpu.max").split()[:2]
+        return math.inf if quota == "max" else int(quota) / int(period)
     except (OSError, ValueError, ZeroDivisionError):
-        pass
+        return None
+
+
+def _quota_v1(group: str) -> float | None:
+    """Do the same for a group of version 1."""
     try:
-        quota_us = int(_read(root, "cpu", "cpu.cfs_quota_us"))
-        period_us = int(_read(root, "cpu", "cpu.cfs_period_us"))
-        return quota_us / period_us if quota_us > 0 and period_us > 0 else None
+        quota = int(read(group, "cpu.cfs_quota_us"))
+        period = int(read(group, "cpu.cfs_period_us"))
+        return quota / period if quota > 0 and period > 0 else None
     except (OSError, ValueError):
         return None
 
 
-def _read(*parts: str) -> str:
-    with open(os.path.join(*parts), encoding="ascii") as file:
-        return file.read()
+_fork_locks: weakref.WeakSet[ForkLock] = weakref.WeakSet()
+
+
+class ForkLock:
+    """A re-entrant lock that a forked child finds open, whoever held it in the parent."""
+
+    def __init__(self):
+        self._lock = threading.RLock()
+        _fork_locks.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error) -> None:
+        self._lock.release()
+
+    def reset(self) -> None:
+        """Open the lock unless the calling thread itself holds it."""
+        if not self._lock._is_owned():
+            self._lock = threading.RLock()
+
+
+def note_fork(survives: bool) -> None:
+    """Note before a fork whether the threads can be started again in the child."""
+    global _survives_fork
+    _survives_fork = survives
 
 
 def _after_fork() -> None:
     global _forked, _lock
-    _forked = True
+    _forked = _forked or not _survives_fork
     _lock = threading.Lock()
+    for lock in list(_fork_locks):
+        lock.reset()
 
 
 if hasattr(os, "register_at_fork"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +11,8 @@ import numpy as np
 from kuiper import _threads
 from kuiper._dtypes import DTYPES, from_numpy
 from kuiper._kernels import _dispatch
+from kuiper._kernels._executor import ArenaPool
+from kuiper._memory import check_max_memory
 from kuiper._stages import Staged
 from kuiper._value import TensorSpec, Value
 from kuiper._version import __version__
@@ -20,7 +21,7 @@ from kuiper.ir import Graph, Operand
 from kuiper.ops import Record, find_record, record, registered_types
 from kuiper.ops._schema import Any_, Host, Tensors, ValuesNeeded, attribute_spec, resolve
 from kuiper.passes import NEEDED, PassReport, free_batch, optimize, restore_outputs
-from kuiper.plan import Plan, infer_known, infer_specs, leaf_operands, make_plan
+from kuiper.plan import Plan, check_sizes, infer_known, infer_specs, leaf_operands, make_plan
 from kuiper.pnnx import Source, Target, load_graph, save_graph
 
 __all__ = [
@@ -57,7 +58,13 @@ class TensorInfo(NamedTuple):
 
 
 def load(
-    param: Source, bin: Source | None = None, *, check_crc: bool = False, optimize: bool = True
+    param: Source,
+    bin: Source | None = None,
+    *,
+    check_crc: bool = False,
+    optimize: bool = True,
+    threads: int | None = None,
+    max_memory: int | None = None,
 ) -> Model:
     """Load a PNNX model and check that it can run.
 
@@ -72,6 +79,12 @@ def load(
         Also compare the checksum of every weight; that reads the whole archive.
     optimize : bool, default=True
         Without it, no pass simplifies or fuses anything: operator by operator, as in the file.
+    threads : int, optional
+        How many threads a run of this model uses, whatever :func:`set_num_threads` says.
+    max_memory : int, optional
+        How many bytes a run may take for its operands (the weights apart); input shapes that want
+        more are refused before anything is allocated.  By default the memory of the machine, or
+        of the container.
 
     Returns
     -------
@@ -99,7 +112,8 @@ def load(
     >>> model(np.array([-1.0, 2.0], np.float32))
     array([0., 2.], dtype=float32)
     """
-    return Model(load_graph(param, bin, check_crc=check_crc), optimize=optimize)
+    graph = load_graph(param, bin, check_crc=check_crc)
+    return Model(graph, optimize=optimize, threads=threads, max_memory=max_memory)
 
 
 def save(model: Model | Graph, param: Target, bin: Target | None = None) -> None:
@@ -223,12 +237,14 @@ class _Call:
                 return next(given)
             return value.value if isinstance(value, Host) else value
 
+        where = f"{self.label}: " if self.label else ""
         positional = [argument(value) for value in self.inputs]
         named = {key: argument(value) for key, value in self.keywords.items()}
         try:
             return self.function(*positional, **named)
+        except OperatorError as error:  # one of our own kind keeps its type
+            raise type(error)(f"{where}{error}") from error
         except Exception as error:
-            where = f"{self.label}: " if self.label else ""
             raise OperatorError(
                 f"{where}its function raised {type(error).__name__}: {error}"
             ) from error
@@ -283,18 +299,34 @@ class Model:
     graph : Graph
     optimize : bool, default=True
         Whether passes may simplify and fuse.
+    threads, max_memory : int, optional
+        As for :func:`load`.
 
     Attributes
     ----------
     graph : Graph
         As loaded.
+    threads : int or None
+        How many threads a run uses; None for what :func:`get_num_threads` returns.
+    max_memory : int
+        How many bytes a run may take for its operands.
     passes : tuple of PassReport
         What each pass did when the last plan was made; empty before the first.
     """
 
     PLANS_KEPT = 8
 
-    def __init__(self, graph: Graph, *, optimize: bool = True):
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        optimize: bool = True,
+        threads: int | None = None,
+        max_memory: int | None = None,
+    ):
+        self._options = {"optimize": optimize, "threads": threads, "max_memory": max_memory}
+        self.threads = None if threads is None else _threads.check_num_threads(threads)
+        self.max_memory = check_max_memory(max_memory)
         graph.verify()
         self.graph = graph
         self._check_supported()
@@ -310,7 +342,9 @@ class Model:
         ]
         self._plans: OrderedDict[tuple, Plan | Staged] = OrderedDict()
         self._packed: dict = {}
-        self._lock = threading.RLock()
+        self._arenas = ArenaPool()
+        self._latest: Plan | Staged | None = None
+        self._lock = _threads.ForkLock()
 
     # -- checks ----------------------------------------------------------------------------
 
@@ -492,17 +526,26 @@ class Model:
     # -- inside ----------------------------------------------------------------------------
 
     def _plan(self, arrays: Sequence[np.ndarray], keep: tuple[str, ...] = ()) -> Plan | Staged:
-        n_threads = _threads.get_num_threads()
-        key = (tuple(a.shape for a in arrays), n_threads, _dispatch.active_name(), keep)
+        n_threads = self.threads or _threads.get_num_threads()
+        key = (tuple([a.shape for a in arrays]), n_threads, _dispatch.active_name(), keep)
+        # A dictionary may be read while another thread changes it, so a known shape waits for none.
+        plan = self._plans.get(key)
+        if plan is None or plan is not self._latest:
+            plan = self._find_plan(key, arrays)
+        return plan
+
+    def _find_plan(self, key: tuple, arrays: Sequence[np.ndarray]) -> Plan | Staged:
+        """Look a plan up, or make it, and note that it was the last to be used."""
+        _, n_threads, _, keep = key
         with self._lock:
             plan = self._plans.get(key)
-            if plan is not None:
+            if plan is None:
+                plan = self._plans[key] = self._compile(arrays, n_threads, keep)
+                while len(self._plans) > self.PLANS_KEPT:
+                    self._plans.popitem(last=False)
+            else:
                 self._plans.move_to_end(key)
-                return plan
-            plan = self._compile(arrays, n_threads, keep)
-            self._plans[key] = plan
-            while len(self._plans) > self.PLANS_KEPT:
-                self._plans.popitem(last=False)
+            self._latest = plan
             return plan
 
     def _compile(self, arrays, n_threads: int, keep: tuple[str, ...]) -> Plan | Staged:
@@ -510,8 +553,9 @@ class Model:
         specs, waiting = infer_known(graph, inputs)
 
         def compile(graph: Graph, inputs, specs) -> Plan:
+            check_sizes(specs, self.max_memory)
             self.passes = optimize(graph, specs, _evaluate, self._only)
-            return make_plan(graph, inputs, n_threads, self._packed)
+            return make_plan(graph, inputs, n_threads, self._packed, self._arenas, self.max_memory)
 
         if waiting:
             return Staged(graph, inputs, compile, self._lock)
@@ -626,11 +670,11 @@ class Model:
 
         param, bin = BytesIO(), BytesIO()
         save_graph(self.graph, param, bin)
-        return _reload, (param.getvalue(), bin.getvalue(), self._only is None)
+        return _reload, (param.getvalue(), bin.getvalue(), self._options)
 
 
-def _reload(param: bytes, bin: bytes, optimize: bool) -> Model:
-    return load(param, bin, optimize=optimize)
+def _reload(param: bytes, bin: bytes, options: Mapping) -> Model:
+    return load(param, bin, **options)
 
 
 class Profile:

@@ -10,13 +10,14 @@ Four walks over the graph, each in topological order:
 4. *arrange*: every buffer of the arena gets an offset, so that buffers whose lifetimes overlap do
    not overlap in memory.
 
-A plan is immutable.  What changes during a run lives in a context, one per concurrent call.
+A plan is immutable.  What changes during a run lives in a context, one per concurrent call, and in
+an arena, which all plans of a model share.
 """
 
 from __future__ import annotations
 
 import math
-import threading
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from time import perf_counter
@@ -26,7 +27,8 @@ import numpy as np
 
 from kuiper._arena import arrange
 from kuiper._kernels import _dispatch
-from kuiper._kernels._executor import Context, Program
+from kuiper._kernels._executor import ArenaPool, Context, Program
+from kuiper._memory import memory_text
 from kuiper._value import (
     Buffer,
     TensorSpec,
@@ -45,6 +47,7 @@ __all__ = [
     "Plan",
     "PythonStep",
     "attribute_specs",
+    "check_sizes",
     "infer_known",
     "infer_operator",
     "infer_specs",
@@ -117,7 +120,9 @@ class Plan:
     arena_bytes : int
     """
 
-    def __init__(self, steps, buffers, arena_bytes, inputs, outputs, output_counts, n_threads):
+    def __init__(
+        self, steps, buffers, arena_bytes, inputs, outputs, output_counts, n_threads, arenas
+    ):
         self.steps = tuple(steps)
         self.arena_bytes = arena_bytes
         self.n_threads = n_threads
@@ -131,8 +136,9 @@ class Plan:
         )
         self._slots = [_home(buffer) for buffer in self.buffers]
         self._segments = _segments(self.steps)
+        self._arenas = arenas
+        # Those that no run uses.  Taken and given back in one operation each, so without a lock.
         self._contexts: list[Context] = []
-        self._lock = threading.Lock()
 
     def run(self, inputs: Sequence[np.ndarray], outs: Sequence[np.ndarray | None] | None = None):
         """Run on arrays that match `inputs` and return the outputs as a list."""
@@ -183,20 +189,23 @@ class Plan:
         return outputs
 
     def _acquire(self) -> Context:
-        with self._lock:
-            if self._contexts:
-                return self._contexts.pop()
-        return Context(self.arena_bytes, self._slots, self.n_threads)
+        try:
+            context = self._contexts.pop()
+        except IndexError:
+            context = Context(self._slots, self.n_threads)
+        context.use(self._arenas.take(self.arena_bytes))
+        return context
 
     def _release(self, context: Context) -> None:
-        # The caller owns its arrays again; only the arena is kept.
+        # The caller owns its arrays again, and other plans may have the arena.
         for slot in self._input_slots:
             context.detach(slot)
         for slot in self._output_slots:
             if slot is not None:
                 context.detach(slot)
-        with self._lock:
-            self._contexts.append(context)
+        self._arenas.give(context.arena)
+        context.use(None)
+        self._contexts.append(context)
 
 
 def _home(buffer: Buffer):
@@ -237,6 +246,8 @@ def make_plan(
     inputs: Mapping[Operand, TensorSpec],
     n_threads: int,
     cache: dict | None = None,
+    arenas: ArenaPool | None = None,
+    max_memory: int = sys.maxsize,
 ) -> Plan:
     """Compile a graph for given input shapes.
 
@@ -250,6 +261,10 @@ def make_plan(
     n_threads : int
     cache : dict, optional
         Keeps packed weights between plans of one model.
+    arenas : ArenaPool, optional
+        Where the plans of one model get their memory from.
+    max_memory : int
+        How many bytes a run may take for its operands.
 
     Returns
     -------
@@ -258,9 +273,26 @@ def make_plan(
     Raises
     ------
     OperatorError, ShapeError
-        If an operator cannot take what reaches it.
+        If an operator cannot take what reaches it, or if the plan would take too much memory.
     """
-    return _Planner(graph, inputs, n_threads, {} if cache is None else cache).plan()
+    planner = _Planner(graph, inputs, n_threads, {} if cache is None else cache)
+    return planner.plan(ArenaPool() if arenas is None else arenas, max_memory)
+
+
+def check_sizes(specs: Mapping[Operand, Any], max_memory: int) -> None:
+    """Raise ShapeError if one operand alone is larger than `max_memory` bytes."""
+    for operand, spec in specs.items():
+        for tensor in tensors_in(spec):
+            if _n_bytes(tensor) > max_memory:
+                raise ShapeError(
+                    f"{operand.producer.label}: its output '{operand.name}', {tensor}, takes "
+                    f"{memory_text(_n_bytes(tensor))}, more than the {memory_text(max_memory)} of "
+                    "max_memory"
+                )
+
+
+def _n_bytes(spec: TensorSpec) -> int:
+    return spec.size * spec.dtype.itemsize
 
 
 def infer_specs(graph: Graph, inputs: Mapping[Operand, Any]) -> dict[Operand, Any]:
@@ -349,6 +381,8 @@ def infer_operator(
         raise ValuesNeeded(f"{operator.label}: {error}", error.specs) from None
     except OperatorError as error:
         raise type(error)(f"{operator.label}: {error}") from error.__cause__
+    except MemoryError:
+        raise ShapeError(f"{operator.label}: there is too little memory to compute it") from None
     if not isinstance(results, tuple | list):
         results = (results,)
     if len(results) < len(operator.outputs):
@@ -379,10 +413,11 @@ class _Planner:
         self.copies: dict[tuple, Value] = {}
         self.constants: dict[int, Value] = {}
 
-    def plan(self) -> Plan:
+    def plan(self, arenas: ArenaPool, max_memory: int) -> Plan:
         for operator in self.order:
             attributes = self.attribute_specs[operator] = attribute_specs(operator)
             self.specs.update(_infer(operator, self.specs, self.input_specs, attributes))
+        check_sizes(self.specs, max_memory)
         groups = [leaf_operands(operand) for operand in self.graph.outputs]
         self.place_outputs([leaf for group in groups for leaf in group])
         self.place_concatenations()
@@ -392,13 +427,34 @@ class _Planner:
         outputs = [value for values in finished for value in values]
         counts = [sum(len(finished.pop(0)) for _ in group) for group in groups]
         arena_bytes = arrange([b for b in self.buffers if b.kind in ("arena", "scratch")])
+        self.check_total(arena_bytes, max_memory)
         inputs = [
             value
             for operand in self.graph.inputs
             for value in tensors_in(self.values[operand])
             if value.buffer.kind == "input"
         ]
-        return Plan(self.steps, self.buffers, arena_bytes, inputs, outputs, counts, self.n_threads)
+        return Plan(
+            self.steps, self.buffers, arena_bytes, inputs, outputs, counts, self.n_threads, arenas
+        )
+
+    def check_total(self, arena_bytes: int, max_memory: int) -> None:
+        total = arena_bytes + sum(b.n_bytes for b in self.buffers if b.kind == "output")
+        if total <= max_memory:
+            return
+        size, operand, tensor = max(
+            (
+                (_n_bytes(tensor), operand, tensor)
+                for operand, spec in self.specs.items()
+                for tensor in tensors_in(spec)
+            ),
+            key=lambda item: item[0],
+        )
+        raise ShapeError(
+            f"a run would take {memory_text(total)} for its operands, more than the "
+            f"{memory_text(max_memory)} of max_memory; the largest is '{operand.name}', {tensor}, "
+            f"{memory_text(size)}, of {operand.producer.label}"
+        )
 
     # -- place -----------------------------------------------------------------------------
 

@@ -723,3 +723,46 @@ def test_load_takes_bytes_and_paths(tmp_path):
         kuiper.load(bytearray(param), memoryview(archive), check_crc=True),
     ):
         assert [op.name for op in model.graph][:2] == ["in", "conv"]
+
+
+@pytest.mark.parametrize(
+    ("producer", "shape"),
+    [
+        ("torch.chunk c 1 1 x l chunks=1 dim=1 $input=x", (2, 6)),
+        ("torch.chunk c 1 1 x l chunks=4 dim=0 $input=x", (1, 6)),
+        ("torch.split c 1 1 x l split_size_or_sections=6 dim=1 $tensor=x", (2, 6)),
+        ("torch.tensor_split c 1 1 x l sections=1 dim=1 $input=x", (2, 6)),
+    ],
+)
+def test_a_list_of_one_piece(producer, shape):
+    model = model_of(f"""
+        pnnx.Input x 0 1 x
+        {producer}
+        prim::ListUnpack u 1 1 l p
+        pnnx.Expression e 1 1 p y expr=mul(@0,2)
+        pnnx.Output o 1 0 y
+        """)
+    x = values(*shape)
+    np.testing.assert_array_equal(model(x), x * 2)
+
+
+@pytest.mark.parametrize(
+    ("type", "rank", "weight"),
+    [
+        ("nn.Conv2d", 4, "(4,3,5)"),
+        ("nn.Conv1d", 3, "(4,3,5,1)"),
+        ("nn.ConvTranspose2d", 4, "(3,4,5)"),
+    ],
+)
+def test_weights_of_another_rank_are_refused_at_load(type, rank, weight):
+    lines = f"""
+        pnnx.Input x 0 1 x
+        {type} c 1 1 x y in_channels=3 out_channels=4 kernel_size=(5) stride=(1) @weight={weight}f32
+        pnnx.Output o 1 0 y
+        """
+    with pytest.raises(OperatorError) as caught:
+        model_of(lines)
+    shape = weight.replace(",", ", ")
+    assert f"operator 'c' ({type}): 'weight' has shape {shape}, expected rank {rank}" in str(
+        caught.value
+    )

@@ -45,6 +45,8 @@ FLOORS = {
     "errors": 0,
     "_value": 0,
     "_dtypes": 0,
+    "_cgroup": 0,
+    "_memory": 0,
     "_threads": 0,
     "_version": 0,
 }

@@ -845,6 +845,167 @@ def test_states_of_a_network_have_the_batch_second():
     members_are_independent(lines, [(1, 4, 6), (1, 1, 5)], 3, (0, 1, 0, 1), ("x", "h"), ("y", "z"))
 
 
+LINEAR = "bias=True in_features=6 out_features=7 @bias=(7)f32 @weight=(7,6)f32"
+ATTENTION = (
+    "add_bias_kv=False add_zero_attn=False bias=True embed_dim=6 kdim=6 vdim=6 num_heads=2 "
+    "@in_proj_bias=(18)f32 @in_proj_weight=(18,6)f32 @out_proj.bias=(6)f32 "
+    "@out_proj.weight=(6,6)f32"
+)
+CONSTANT = "pnnx.Attribute k 0 1 k0 @data={}f32"
+
+
+@pytest.mark.parametrize(
+    ("shape", "lines", "axes"),
+    [
+        # Behind a reshape, the axes of the input and the output that hold the batch.
+        ((4, 6), ["nn.Linear o 1 1 r y " + LINEAR], (0, 0)),
+        (
+            (4, 6),
+            ["nn.LayerNorm o 1 1 r y elementwise_affine=False normalized_shape=(6)"],
+            (0, 0),
+        ),
+        ((3, 5, 6), [conv("o", "r", "y", 3, 4)], (0, 0)),
+        ((3, 5, 6), [norm("o", "r", "y", 3)], (0, 0)),
+        ((3, 5, 6), ["F.max_pool2d o 1 1 r y kernel_size=(2,2) stride=(2,2)"], (0, 0)),
+        ((3, 5, 6), ["F.interpolate o 1 1 r y mode=nearest size=(7,8)"], (0, 0)),
+        ((3, 5, 6), ["F.pad o 1 1 r y pad=(1,2,0,1,1,0) mode=constant value=0.5"], (0, 0)),
+        ((4, 6), ["F.softmax o 1 1 r y dim=1"], (0, 0)),
+        ((4, 6), ["torch.cumsum o 1 1 r y dim=-1"], (0, 0)),
+        ((4, 6), ["torch.flip o 1 1 r y dims=(1,2)"], (0, 0)),
+        ((4, 6), ["torch.roll o 1 1 r y dims=(1) shifts=(2)"], (0, 0)),
+        ((4, 6), ["torch.sum o 1 1 r y dim=(1) keepdim=False"], (0, 0)),
+        (
+            (4, 6),
+            [
+                "Tensor.permute p 1 1 r p0 dims=(1,0,2)",
+                "torch.mean o 1 1 p0 y dim=(0) keepdim=False",
+            ],
+            (0, 0),
+        ),
+        ((4, 6), ["torch.max o 1 2 r y z dim=2 keepdim=True"], (0, 0)),
+        ((4, 6), ["torch.topk o 1 2 r y z dim=-1 k=3 largest=True sorted=True"], (0, 0)),
+        ((4, 6), ["Tensor.permute o 1 1 r y dims=(2,0,1)"], (0, 1)),
+        ((4, 6), ["torch.transpose o 1 1 r y dim0=0 dim1=2"], (0, 2)),
+        ((4, 6), ["torch.flatten o 1 1 r y start_dim=0 end_dim=1"], (0, 0)),
+        ((4, 6), ["torch.unsqueeze o 1 1 r y dim=0"], (0, 1)),
+        ((4, 6), ["torch.unsqueeze u 1 1 r u0 dim=0", "torch.squeeze o 1 1 u0 y dim=0"], (0, 0)),
+        (
+            (4, 6),
+            [
+                "Tensor.slice o 1 1 r y dims=(1,2) starts=(1,0) ends=(3,0) steps=(1,0) "
+                "selects=(2147483647,2)"
+            ],
+            (0, 0),
+        ),
+        (
+            (4, 6),
+            [
+                "Tensor.permute p 1 1 r p0 dims=(1,0,2)",
+                "Tensor.slice o 1 1 p0 y dim=0 select=1",
+            ],
+            (0, 0),
+        ),
+        ((4, 6), ["Tensor.select o 1 1 r y dim=1 index=2"], (0, 0)),
+        ((4, 6), ["torch.unbind o 1 4 r y a b c dim=1"], (0, 0)),
+        ((4, 6), ["torch.split o 1 2 r y z dim=2 split_size_or_sections=(2,4)"], (0, 0)),
+        ((4, 6), ["torch.stack o 2 1 r r y dim=0"], (0, 1)),
+        ((4, 6), ["torch.stack o 2 1 r r y dim=-1"], (0, 0)),
+        ((4, 6), [CONSTANT.format("(1,2,6)"), "torch.cat o 3 1 k0 r r y dim=1"], (0, 0)),
+        ((4, 6), [CONSTANT.format("(1,4,6)"), "torch.stack o 2 1 k0 r y dim=1"], (0, 0)),
+        (
+            (4, 6),
+            [
+                "torch.cat c 2 1 r r c0 dim=0",
+                "Tensor.reshape s 1 1 c0 s0 shape=(2,4,6)",
+                "torch.sum o 1 1 s0 y dim=(0) keepdim=True",
+            ],
+            (0, 1),
+        ),
+        ((4, 6), [CONSTANT.format("(6,3)"), "torch.matmul o 2 1 r k0 y"], (0, 0)),
+        (
+            (4, 6),
+            [
+                CONSTANT.format("(2,3,4)"),
+                "torch.unsqueeze u 1 1 r u0 dim=1",
+                "torch.matmul o 2 1 k0 u0 y",
+            ],
+            (0, 0),
+        ),
+        ((4, 6), ["torch.transpose t 1 1 r t0 dim0=1 dim1=2", "torch.bmm o 2 1 r t0 y"], (0, 0)),
+        (
+            (4, 6),
+            [
+                CONSTANT.format("(1,4,6)"),
+                "torch.transpose t 1 1 r t0 dim0=1 dim1=2",
+                "torch.bmm o 2 1 k0 t0 y",
+            ],
+            (0, 0),
+        ),
+        ((4, 6), ["torch.einsum o 2 1 r r y equation=ijk,ilk->ijl"], (0, 0)),
+        ((4, 6), ["nn.MultiheadAttention o 1 1 r y batch_first=True " + ATTENTION], (0, 0)),
+        (
+            (4, 6),
+            [
+                CONSTANT.format("(2,4,4)"),
+                "nn.MultiheadAttention o 2 1 r k0 y $attn_mask=k0 batch_first=True " + ATTENTION,
+            ],
+            (0, 0),
+        ),
+        (
+            (4, 6),
+            [
+                CONSTANT.format("(1,3,6)"),
+                "nn.MultiheadAttention o 3 1 k0 r r y batch_first=True " + ATTENTION,
+            ],
+            (0, 0),
+        ),
+        (
+            (4, 6),
+            [
+                "Tensor.permute p 1 1 r p0 dims=(1,0,2)",
+                "nn.MultiheadAttention o 1 1 p0 y " + ATTENTION,
+            ],
+            (0, 1),
+        ),
+        (
+            (2, 4, 6),
+            ["F.scaled_dot_product_attention o 3 1 r r r y is_causal=True"],
+            (0, 0),
+        ),
+        ((4, 6), [GRU.format("r", True)], (0, 0)),
+        ((4, 6), ["Tensor.permute p 1 1 r p0 dims=(1,0,2)", GRU.format("p0", False)], (0, 1)),
+        ((4, 1), ["Tensor.expand o 1 1 r y sizes=(2,1,4,6)"], (0, 1)),
+        ((4, 6), [CONSTANT.format("(1,4,6)"), "Tensor.expand_as o 2 1 k0 r y"], (0, 0)),
+        ((4, 6), ["Tensor.repeat o 1 1 r y sizes=(1,2,1)"], (0, 0)),
+        ((4, 6), ["Tensor.repeat_interleave o 1 1 r y dim=1 output_size=None repeats=3"], (0, 0)),
+        (
+            (4, 6),
+            [CONSTANT.format("(4,1)"), "pnnx.Expression o 2 1 r k0 y expr=mul(add(@0,@1),2)"],
+            (0, 0),
+        ),
+        ((4, 6), ["pnnx.Expression o 1 1 r y expr=div(@0,size(@0,2))"], (0, 0)),
+        (
+            (4, 6),
+            ["torch.gt g 1 1 r g0 other=0", CONSTANT.format("(6)"), "torch.where o 3 1 g0 r k0 y"],
+            (0, 0),
+        ),
+        ((4, 6), ["Tensor.index o 1 1 r y expr=[None,[2,0]]"], (0, 0)),
+        ((4, 6), ["torch.zeros_like z 1 1 r z0", "torch.cat o 2 1 z0 r y dim=2"], (0, 0)),
+        (
+            (4, 6),
+            ["Tensor.new_zeros z 1 1 r z0 size=(1,2,6)", "torch.cat o 2 1 z0 r y dim=1"],
+            (0, 0),
+        ),
+        ((4, 6), ["nn.Tanh o 1 1 r y"], (0, 0)),
+    ],
+    ids=lambda value: value[-1].split()[0] if isinstance(value, list) else "",
+)
+def test_the_batch_goes_through(shape, lines, axes):
+    flat = int(np.prod(shape))
+    before = f"Tensor.reshape first 1 1 x r shape=({','.join(map(str, (1, *shape)))})"
+    members_are_independent([before, *lines], [(1, flat)], 3, axes)
+
+
 @pytest.mark.parametrize(
     "mixing",
     [

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kuiper.errors import ShapeError
+from kuiper._memory import default_max_memory, memory_text
+from kuiper.errors import InputError, ShapeError
 from kuiper.ir import Attribute
 from kuiper.model import Model
 
@@ -677,3 +678,130 @@ def test_pixels_that_would_share_cache_sets_lie_apart():
     assert_close(s, q.reshape(2, -1), 1e-5)
     sizes = {buffer.n_bytes // 4 for buffer in plan.buffers if buffer.kind == "arena"}
     assert {30 * 528, 30 * 1040} <= sizes
+
+
+# -- one pool of arenas ------------------------------------------------------------------------
+
+
+def test_all_plans_of_a_model_share_their_arenas():
+    model = model_of(
+        f"""pnnx.Input in 0 1 x
+        {conv("a", "x", "p", 3, 8)}
+        nn.Sigmoid s 1 1 p q
+        {conv("b", "q", "y", 8, 3)}
+        pnnx.Output out 1 0 y"""
+    )
+    pool = model._arenas
+    for height in (3, 40, 7, 80, 5, 80, 1):
+        x = values(1, 3, height, 9)
+        hidden = sigmoid(convolved(model, "a", x))
+        assert_close(model(x), convolved(model, "b", hidden).astype(np.float32))
+        assert len(pool) == 1
+    largest = max(plan.arena_bytes for plan in model._plans.values())
+    assert pool.n_bytes == largest
+
+
+def test_a_context_follows_its_arena():
+    """Two plans in turn, and runs beside each other: each finds its operands where it looks."""
+    model = model_of(
+        f"""pnnx.Input in 0 1 x
+        {conv("a", "x", "p", 3, 8)}
+        nn.Sigmoid s 1 1 p y
+        pnnx.Output out 1 0 y"""
+    )
+    small, large = values(1, 3, 4, 4), values(1, 3, 30, 30)
+    expected = [model(small), model(large)]
+    pool = model._arenas
+    for _ in range(3):
+        other = pool.take(1)  # as a run at the same time would
+        assert_same_bits([model(small), model(large)], expected, "in another arena")
+        pool.give(other)
+        assert_same_bits([model(large), model(small)], expected[::-1], "in turn")
+
+
+def test_the_pool_keeps_a_bounded_number_of_arenas():
+    from kuiper._kernels._executor import Arena, ArenaPool
+
+    pool = ArenaPool()
+    for _ in range(3 * ArenaPool.KEPT):
+        pool.give(Arena(10))
+    assert len(pool) == ArenaPool.KEPT
+    arena = pool.take(11)
+    assert arena.n_bytes == 11
+    assert len(pool) == ArenaPool.KEPT - 1
+
+
+# -- limits ------------------------------------------------------------------------------------
+
+GROWING = f"""pnnx.Input in 0 1 x
+    {conv("a", "x", "p", 3, 8)}
+    nn.Upsample up 1 1 p q mode=nearest scale_factor=(64.0,64.0) size=None
+    torch.mean m 1 1 q y dim=(2,3) keepdim=False $input=q
+    pnnx.Output out 1 0 y"""
+
+
+def test_a_plan_larger_than_the_limit_is_refused():
+    graph = graph_of(GROWING)
+    x = values(1, 3, 4, 4)
+    needed = Model(graph).plan(x.shape).arena_bytes
+    assert needed > 8 * 256 * 256 * 4
+    Model(graph, max_memory=needed + 100)(x)
+    model = Model(graph, max_memory=needed - 1)
+    with pytest.raises(ShapeError) as caught:
+        model(x)
+    total = memory_text(needed + 8 * 4)  # and the result
+    assert str(caught.value) == (
+        f"a run would take {total} for its operands, more than the {memory_text(needed - 1)} of "
+        "max_memory; the largest is 'q', float32 (1, 8, 256, 256), 2.0 MiB, of <param>:5: "
+        "operator 'up' (nn.Upsample)"
+    )
+    assert model(values(1, 3, 2, 2)).shape == (1, 8)
+
+
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        ("Tensor.repeat big 1 1 x y sizes=(2000000000,2000000000) $input=x", "'y', float32"),
+        ("F.pad big 1 1 x y mode=constant pad=(2000000000,2000000000) value=0 $input=x", "'y'"),
+        ("torch.zeros big 0 1 y dtype=None size=(2000000000,2000000000)", "constant float32"),
+        ("torch.arange big 0 1 y dtype=torch.long end=2000000000 start=0 step=1", "constant int64"),
+        ("torch.full big 0 1 y dtype=None fill_value=1.0 size=(65536,65536)", "constant float32"),
+        ("Tensor.expand big 1 1 x y sizes=(2000000000,2000000000,2,3) $input=x", "'y', float32"),
+    ],
+)
+def test_absurd_sizes_are_refused_before_anything_is_allocated(line, where):
+    model = model_of(
+        f"""pnnx.Input in 0 1 x
+        {line}
+        nn.ReLU act 1 1 y z
+        pnnx.Output out 1 0 z"""
+    )
+    with pytest.raises(ShapeError, match="operator 'big'") as caught:
+        model(values(2, 3))
+    assert where in str(caught.value)
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, "1GB", 2.5j, float("nan"), float("inf")])
+def test_wrong_limits(limit):
+    with pytest.raises(InputError, match=r"max_memory is .*, expected a number of bytes >= 1"):
+        Model(graph_of(GROWING), max_memory=limit)
+
+
+def test_the_default_limit_is_that_of_the_machine_or_container(tmp_path):
+    none = str(tmp_path / "none")
+    whole = default_max_memory(none, none)
+    assert whole > 1 << 20
+    assert Model(graph_of(GROWING)).max_memory <= whole
+    own = tmp_path / "membership"
+    own.write_text("0::/app/worker\n")
+    group = tmp_path / "cgroup" / "app"
+    group.mkdir(parents=True)
+    (group / "memory.max").write_text("1048576\n")
+    assert default_max_memory(str(tmp_path / "cgroup"), str(own)) == 1 << 20
+    (group / "memory.max").write_text("max\n")
+    assert default_max_memory(str(tmp_path / "cgroup"), str(own)) == whole
+    own.write_text("3:memory:/app\n")
+    first = tmp_path / "cgroup" / "memory" / "app"
+    first.mkdir(parents=True)
+    (first / "memory.limit_in_bytes").write_text("2097152\n")
+    assert default_max_memory(str(tmp_path / "cgroup"), str(own)) == 2 << 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -23,7 +24,7 @@ from kuiper.errors import InputError
 
 from .support import assert_same_bits
 from .support.engine import n_threads
-from .textgraph import model_of, values
+from .textgraph import files_of, model_of, values
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -91,7 +92,46 @@ def cgroup(folder: Path, **files: str) -> str:
     ],
 )
 def test_the_quota_of_a_container(tmp_path, eight_processors, files, count):
-    assert default_num_threads({}, cgroup(tmp_path, **files)) == count
+    assert default_num_threads({}, cgroup(tmp_path, **files), str(tmp_path / "none")) == count
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "count"),
+    [
+        # A service: its group lies below the root, which itself has no limit.
+        (
+            "0::/slice/app.service\n",
+            {"slice/app.service/cpu.max": "300000 100000"},
+            3,
+        ),
+        ("0::/a/b/c\n", {"a/cpu.max": "200000 100000", "a/b/c/cpu.max": "max 100000"}, 2),
+        ("0::/a/b\n", {"a/cpu.max": "500000 100000", "a/b/cpu.max": "100000 100000"}, 1),
+        ("0::/a\n", {"a/cpu.max": "max 100000"}, 8),
+        ("0::/a\n", {"b/cpu.max": "100000 100000"}, 8),
+        ("0::/\n", {"cpu.max": "200000 100000"}, 2),
+        ("0::/../../outside\n", {"cpu.max": "200000 100000"}, 2),
+        (
+            "5:memory:/x\n4:cpu,cpuacct:/docker/0f3a\n1:name=systemd:/y\n",
+            {
+                "cpu/docker/0f3a/cpu.cfs_quota_us": "250000",
+                "cpu/docker/0f3a/cpu.cfs_period_us": "100000",
+                "cpu/cpu.cfs_quota_us": "-1",
+                "cpu/cpu.cfs_period_us": "100000",
+            },
+            3,
+        ),
+        ("nonsense\n\n:\n", {"cpu.max": "200000 100000"}, 2),
+        ("\udcff", {"cpu.max": "200000 100000"}, 2),
+    ],
+)
+def test_the_quota_of_the_own_control_group(tmp_path, eight_processors, membership, files, count):
+    for name, text in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    own = tmp_path / "membership"
+    own.write_text(membership, errors="surrogateescape")
+    assert default_num_threads({}, str(tmp_path / "cgroup"), str(own)) == count
 
 
 @pytest.mark.parametrize(
@@ -113,7 +153,7 @@ def test_the_quota_of_a_container(tmp_path, eight_processors, files, count):
 def test_environment_variables(tmp_path, eight_processors, environ, count):
     """They win over quota and affinity."""
     root = cgroup(tmp_path, cpu__max="300000 100000")
-    assert default_num_threads(environ, root) == count
+    assert default_num_threads(environ, root, str(tmp_path / "none")) == count
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", "2.5", "257", "\u00b2", "1,2"])
@@ -126,16 +166,16 @@ def test_a_wrong_variable_of_our_own_is_an_error(text):
 
 
 def test_affinity(monkeypatch, tmp_path):
-    root = str(tmp_path)
+    root, own = str(tmp_path), str(tmp_path / "none")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5}, raising=False)
-    assert default_num_threads({}, root) == 2
+    assert default_num_threads({}, root, own) == 2
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(1000)))
-    assert default_num_threads({}, root) == MAX_THREADS
+    assert default_num_threads({}, root, own) == MAX_THREADS
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    assert default_num_threads({}, root) == 6
+    assert default_num_threads({}, root, own) == 6
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert default_num_threads({}, root) == 1
+    assert default_num_threads({}, root, own) == 1
 
 
 @pytest.mark.parametrize("n", [1, 2, 256, np.int64(3)])
@@ -292,51 +332,193 @@ def answer(connection, model, x, set_threads) -> None:
         if set_threads:
             kuiper.set_num_threads(set_threads)
     fresh = model_of(NETWORK)
-    result = (model(x), fresh(x), kuiper.get_num_threads(), [str(w.message) for w in caught])
-    connection.send(result)
+    results, others = model(x), fresh(x)
+    running = len(os.listdir("/proc/self/task")) if sys.platform == "linux" else None
+    told = [str(w.message) for w in caught]
+    connection.send((results, others, kuiper.get_num_threads(), running, told))
     connection.close()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def in_child(network, x, set_threads=None):
+    """Return what `answer` sends from a forked process."""
+    fork = multiprocessing.get_context("fork")
+    here, there = fork.Pipe()
+    child = fork.Process(target=answer, args=(there, network, x, set_threads))
+    child.start()
+    there.close()
+    try:
+        assert here.poll(30), "the child hangs"
+        received = here.recv()
+        child.join(10)
+        assert child.exitcode == 0
+    finally:
+        if child.is_alive():
+            child.kill()
+    return received
+
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+quietly = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+
+
+@needs_fork
+@quietly
 @pytest.mark.parametrize("set_threads", [None, 2])
-def test_a_forked_process_finishes(network, set_threads):
-    """The threads of OpenMP do not survive a fork: waiting for them would last for ever."""
+def test_a_forked_process_has_all_its_threads(network, set_threads):
+    """GNU's OpenMP would wait for ever for threads that did not survive the fork."""
     x = values(2, 3, 16, 16)
     with n_threads(2):
         expected = network(x)
-        fork = multiprocessing.get_context("fork")
-        here, there = fork.Pipe()
-        child = fork.Process(target=answer, args=(there, network, x, set_threads))
-        child.start()
-        there.close()
-        try:
-            assert here.poll(30), "the child hangs"
-            results, fresh, count, told = here.recv()
-            child.join(10)
-            assert child.exitcode == 0
-        finally:
-            if child.is_alive():
-                child.kill()
+        for _ in range(2):
+            results, fresh, count, running, told = in_child(network, x, set_threads)
+            assert_same_bits(results, expected, "the parent's model")
+            assert_same_bits(fresh, expected, "a model of its own")
+            assert count == 2
+            assert told == []
+            if _executor.has_openmp and sys.platform == "linux":
+                assert running == 2
+            # The parent goes on as before.
+            assert kuiper.get_num_threads() == 2
+            assert_same_bits(network(x), expected, "the parent afterwards")
+
+
+@needs_fork
+@quietly
+def test_where_threads_cannot_be_had_again_a_child_uses_one(network, monkeypatch):
+    x = values(2, 3, 16, 16)
+    with n_threads(2):
+        expected = network(x)
+        monkeypatch.setattr(_threads, "note_fork", lambda survives: None)
+        monkeypatch.setattr(_threads, "_survives_fork", False)
+        results, _, count, _, told = in_child(network, x, 2)
         assert_same_bits(results, expected, "the parent's model")
-        assert_same_bits(fresh, expected, "a model of its own")
         assert count == 1
-        assert [text.partition(",")[0] for text in told] == (
-            ["this process was forked"] if set_threads else []
-        )
-        # The parent goes on as before.
-        assert kuiper.get_num_threads() == 2
-        assert_same_bits(network(x), expected, "the parent afterwards")
+        assert [text.partition(",")[0] for text in told] == ["this process was forked"]
+
+
+@needs_fork
+@quietly
+def test_a_fork_while_another_thread_makes_a_plan(network):
+    """The child finds the model's lock open, and makes plans itself."""
+    x = values(2, 3, 16, 16)
+    network(x)
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold():
+        with network._lock:
+            held.set()
+            let_go.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        held.wait(10)
+        results, fresh, *_ = in_child(network, values(1, 3, 20, 16))
+        assert_same_bits(results, fresh, "a new shape in the child")
+    finally:
+        let_go.set()
+        holder.join()
 
 
 def test_a_lock_that_was_held_during_a_fork_is_not_waited_for(monkeypatch):
-    for name in ("_lock", "_forked", "_chosen"):
+    for name in ("_lock", "_forked", "_survives_fork", "_chosen"):
         monkeypatch.setattr(_threads, name, getattr(_threads, name))
-    with _threads._lock:
+    _threads.note_fork(survives=False)
+    own = _threads.ForkLock()
+    with _threads._lock, own:
         _threads._after_fork()
         assert _threads._lock.acquire(blocking=False)
         _threads._lock.release()
+        # What the forking thread holds itself it still holds.
+        taken = []
+        other = threading.Thread(target=lambda: taken.append(own._lock.acquire(blocking=False)))
+        other.start()
+        other.join()
+        assert taken == [False]
     assert kuiper.get_num_threads() == 1
+
+
+# -- a model's own number of threads -----------------------------------------------------------
+
+
+def test_a_model_has_its_own_number_of_threads(network):
+    x, graph = values(2, 3, 16, 16), network.graph
+    with n_threads(2):
+        expected = network(x)
+        model = kuiper.Model(graph, threads=1)
+        assert model.threads == 1
+        assert model.plan(x.shape).n_threads == 1
+        assert_same_bits(model(x), expected, "one thread")
+        assert pickle.loads(pickle.dumps(model)).threads == 1
+    with n_threads(1):
+        assert kuiper.Model(graph, threads=2).plan(x.shape).n_threads == 2
+        assert network.threads is None
+        assert network.plan(x.shape).n_threads == 1
+    with pytest.raises(InputError, match="the number of threads is 0, expected an integer from 1"):
+        kuiper.load(*files_of(NETWORK), threads=0)
+
+
+# -- Ctrl-C, and the time between runs ---------------------------------------------------------
+
+LONG = """
+    import os, signal, threading, time
+    import numpy as np
+    import kuiper
+    from tests.textgraph import model_of
+
+    kuiper.set_num_threads({threads})
+    lines = ["pnnx.Input in 0 1 v0"]
+    conv = ("nn.Conv2d c%d 1 1 v%d v%d bias=False dilation=(1,1) groups=1 in_channels=64 "
+            "kernel_size=(5,5) out_channels=64 padding=(2,2) padding_mode=zeros stride=(1,1) "
+            "@weight=(64,64,5,5)f32")
+    lines += [conv % (i, i, i + 1) for i in range(60)]
+    model = model_of(chr(10).join([*lines, "pnnx.Output out 1 0 v60"]))
+    x = np.zeros((1, 64, 8, 8), np.float32)
+    model(x)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_ctrl_c_ends_a_long_run(threads):
+    code = (
+        LONG.format(threads=threads)
+        + """
+    x = np.zeros((1, 64, 384, 384), np.float32)  # many seconds
+    model.plan(x.shape)
+    def interrupt():
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=interrupt, daemon=True).start()
+    start = time.monotonic()
+    try:
+        model(x)
+    except KeyboardInterrupt:
+        print("ended", time.monotonic() - start)
+    small = model(np.ones((1, 64, 8, 8), np.float32))
+    print(np.array_equal(small, model(np.ones((1, 64, 8, 8), np.float32))))
+    """
+    )
+    ended, same = run_python(code, timeout=120).splitlines()
+    assert ended.startswith("ended")
+    assert float(ended.split()[1]) < 20
+    assert same == "True"
+
+
+@on_linux
+def test_threads_sleep_between_runs():
+    code = (
+        LONG.format(threads=2)
+        + """
+    for _ in range(3):
+        model(x)
+    time.sleep(0.1)
+    before = time.process_time()
+    time.sleep(0.5)
+    print(time.process_time() - before)
+    """
+    )
+    assert float(run_python(code, timeout=120)) < 0.05
 
 
 # -- memory ------------------------------------------------------------------------------------

@@ -489,7 +489,7 @@ def test_the_head_of_the_course(halved):
 def test_the_head_of_the_course_at_another_size():
     register_yolo_detect()
     model, _ = yolo_detect_model(32, 48, True)
-    with pytest.raises(kuiper.ShapeError, match="8x12"):
+    with pytest.raises(kuiper.OperatorError, match="8x12"):
         model(np.zeros((1, 4, 8, 12), np.float32), np.zeros((1, 4, 2, 3), np.float32))
 
 

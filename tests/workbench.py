@@ -112,7 +112,7 @@ class Workbench:
             (memory, self.per_thread[slot]) if slot in self.per_thread else memory
             for slot, memory in enumerate(self.memory)
         ]
-        context = Context(0, slots, parts)
+        context = Context(slots, parts)
         Program(steps).run(context, parts)
         for slot, (old, new) in enumerate(zip(before, self.memory, strict=True)):
             changed = old != new

@@ -5,12 +5,18 @@ a parallel region costs microseconds and is paid once per run; going from step t
 fraction of one.
 """
 
+import os
+
 import numpy as np
 
+from cpython.exc cimport PyErr_CheckSignals
 from cython.parallel cimport parallel
+from libc.math cimport INFINITY
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
+
+from kuiper import _threads
 
 from kuiper._kernels._step cimport Step, share_start, step_fn
 
@@ -31,14 +37,22 @@ cdef extern from *:
     #define kp_team_size omp_get_num_threads
     #define kp_team_rank omp_get_thread_num
     #define KP_OPENMP 1
+    #if defined(__clang__) || __GNUC__ >= 9
+    /* Ends the threads that wait for the calling thread's next region; 0 where that worked. */
+    static inline int kp_end_threads(void) { return omp_pause_resource_all(omp_pause_hard); }
+    #else
+    static inline int kp_end_threads(void) { return -1; }
+    #endif
     #else
     #define KP_OPENMP 0
+    static inline int kp_end_threads(void) { return 0; }
     static inline int kp_team_size(void) { return 1; }
     static inline int kp_team_rank(void) { return 0; }
     #endif
     """
     int team_size "kp_team_size"() noexcept nogil
     int team_rank "kp_team_rank"() noexcept nogil
+    int end_threads "kp_end_threads"() noexcept nogil
     enum:
         OPENMP "KP_OPENMP"
 
@@ -64,6 +78,8 @@ cdef enum:
 
 # A chunk should be long against the hundred nanoseconds that taking it may cost.
 cdef double SECONDS_PER_CHUNK = 10e-6
+# How long a run may go on without looking whether Ctrl-C was pressed: estimated, on one thread.
+cdef double SECONDS_PER_STRETCH = 20e-3
 # What one core achieves, roughly, on cheap terms; for estimates of a step's length only.
 cdef double FLOPS_PER_SECOND = 150e9
 cdef double BYTES_PER_SECOND = 15e9
@@ -73,6 +89,18 @@ cdef struct entry_t:
     const void* params
     Py_ssize_t max_parts
     double seconds               # estimated, on one thread
+
+
+def _before_fork():
+    """End the waiting threads, so that parent and child both start theirs at their next run.
+
+    A child has none of its parent's threads, but GNU's runtime would wait for them.
+    """
+    _threads.note_fork(survives=end_threads() == 0)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork)
 
 
 cdef class Program:
@@ -87,11 +115,14 @@ cdef class Program:
     cdef entry_t* entries
     cdef Py_ssize_t count
     cdef readonly tuple steps
+    cdef list stretches          # where each ends that runs without a look at signals
 
     def __cinit__(self, steps):
         cdef Py_ssize_t i
         cdef Step step
+        cdef double seconds = 0
         self.steps = tuple(steps)
+        self.stretches = []
         self.count = len(self.steps)
         self.entries = <entry_t*> calloc(max(self.count, 1), sizeof(entry_t))
         if self.entries == NULL:
@@ -102,6 +133,11 @@ cdef class Program:
             self.entries[i].params = step.params
             self.entries[i].max_parts = step.max_parts
             self.entries[i].seconds = step.flops / FLOPS_PER_SECOND + step.bytes / BYTES_PER_SECOND
+            seconds += self.entries[i].seconds
+            if seconds > SECONDS_PER_STRETCH and i + 1 < self.count:
+                self.stretches.append(i + 1)
+                seconds = 0
+        self.stretches.append(self.count)
 
     def __dealloc__(self):
         free(self.entries)
@@ -110,39 +146,58 @@ cdef class Program:
         return self.count
 
     def run(self, Context context not None, int n_threads):
-        """Run every step once on the slots of `context`."""
+        """Run every step once on the slots of `context`.
+
+        Between stretches of a long program signals are handled, so that Ctrl-C ends it.
+        """
+        cdef Py_ssize_t start = 0, stop
         context.prepare(self.count, n_threads)
-        with nogil:
-            run_all(self.entries, self.count, context, n_threads, NULL)
+        for stop in self.stretches:
+            if start:
+                PyErr_CheckSignals()
+            with nogil:
+                run_all(self.entries, start, stop, context, n_threads, NULL)
+            start = stop
 
     def run_timed(self, Context context not None, int n_threads):
         """Run every step once and return the seconds each took.
+
+        A step ends when the first thread sees it finished: the others may be busy elsewhere.
 
         Returns
         -------
         numpy.ndarray, shape (number of steps,), float64
         """
-        cdef double[::1] seconds = np.zeros(max(self.count, 1))
+        cdef double[:, ::1] ends = np.full((max(n_threads, 1), max(self.count, 1)), INFINITY)
+        cdef double start
         context.prepare(self.count, n_threads)
         with nogil:
-            run_all(self.entries, self.count, context, n_threads, &seconds[0])
-        return np.asarray(seconds)[:self.count]
+            start = clock_now()
+            run_all(self.entries, 0, self.count, context, n_threads, &ends[0, 0])
+        return np.diff(np.asarray(ends).min(0)[:self.count], prepend=start)
 
 
 cdef void run_all(
-    const entry_t* entries, Py_ssize_t count, Context context, int n_threads, double* seconds
+    const entry_t* entries, Py_ssize_t start, Py_ssize_t stop, Context context, int n_threads,
+    double* ends,
 ) noexcept nogil:
+    """Run the steps from `start` to `stop`; `ends` has a row for each thread and counts from 0."""
     cdef char** slots = context.slots
     cdef int* progress = context.progress
     cdef Py_ssize_t n_slots = context.n_slots, rank
+    entries += start
     if n_threads <= 1 or SERIAL:
-        walk(entries, count, slots, progress, 0, 1, seconds)
+        walk(entries, stop - start, slots, progress, 0, 1, ends)
         return
+    progress += start * progress_ints(n_threads)
     # The team may come out smaller than asked for (nested regions, thread limits), so its size is
     # read inside; the results depend on nothing of the kind.
     with parallel(num_threads=n_threads):
         rank = team_rank()
-        walk(entries, count, slots + rank * n_slots, progress, rank, team_size(), seconds)
+        walk(
+            entries, stop - start, slots + rank * n_slots, progress, rank, team_size(),
+            NULL if ends == NULL else ends + rank * stop,
+        )
 
 
 cdef inline Py_ssize_t progress_ints(Py_ssize_t team) noexcept nogil:
@@ -152,14 +207,11 @@ cdef inline Py_ssize_t progress_ints(Py_ssize_t team) noexcept nogil:
 
 cdef void walk(
     const entry_t* entries, Py_ssize_t count, char** slots, int* progress, Py_ssize_t rank,
-    Py_ssize_t team, double* seconds,
+    Py_ssize_t team, double* ends,
 ) noexcept nogil:
     cdef Py_ssize_t i, chunks, thread, owner
     cdef long chunk
     cdef int* counters
-    cdef double before = 0, now
-    if seconds != NULL and rank == 0:
-        before = clock_now()
     for i in range(count):
         chunks = team
         if entries[i].seconds > team * SECONDS_PER_CHUNK:
@@ -182,19 +234,74 @@ cdef void walk(
                     entries[i].run(entries[i].params, slots, chunk, chunks)
                     finish(&counters[0])
             wait_for(&counters[0], chunks)
-        if seconds != NULL and rank == 0:
-            now = clock_now()
-            seconds[i] = now - before
-            before = now
+        if ends != NULL:
+            ends[i] = clock_now()
 
 
-cdef class Context:
-    """The memory of one call: an arena and, for each thread, a table of slots.
+cdef class Arena:
+    """A block of memory that holds the operands of one run at a time.
 
     Parameters
     ----------
-    arena_bytes : int
-        Size of the arena.
+    n_bytes : int
+        Its size.
+    """
+
+    cdef readonly Py_ssize_t n_bytes
+    cdef readonly object memory
+    cdef char* base              # the first cache line in `memory`
+
+    def __cinit__(self, Py_ssize_t n_bytes):
+        cdef uintptr_t start
+        self.n_bytes = n_bytes
+        self.memory = np.empty(n_bytes + ALIGNMENT, np.uint8)
+        start = self.memory.__array_interface__["data"][0]
+        self.base = <char*> (start + (-start) % <uintptr_t> ALIGNMENT)
+
+
+cdef class ArenaPool:
+    """The arenas of a model that no run uses just now.
+
+    A run takes one and gives it back, so there are as many as runs at the same time, each as large
+    as the largest plan that it has served, however many plans there are.  No lock: a list gives
+    each of its items once, and a fork cannot leave it half changed.
+    """
+
+    KEPT = 16
+
+    cdef list free_
+
+    def __cinit__(self):
+        self.free_ = []
+
+    def __len__(self):
+        return len(self.free_)
+
+    @property
+    def n_bytes(self):
+        """Size of all arenas in the pool."""
+        return sum(arena.n_bytes for arena in list(self.free_))
+
+    def take(self, Py_ssize_t n_bytes):
+        """Return an arena of `n_bytes` or more."""
+        cdef Arena arena
+        try:
+            arena = self.free_.pop()
+        except IndexError:
+            return Arena(n_bytes)
+        return arena if arena.n_bytes >= n_bytes else Arena(n_bytes)
+
+    def give(self, Arena arena not None):
+        """Take an arena back."""
+        if len(self.free_) < self.KEPT:
+            self.free_.append(arena)
+
+
+cdef class Context:
+    """What changes during a run: for each thread a table that says where the slots lie.
+
+    Parameters
+    ----------
     slots : sequence
         For each slot what it holds: an int, the offset into the arena; a pair of ints, offset and
         bytes per thread of scratch memory in the arena; an array, always the same (a constant); a
@@ -202,6 +309,11 @@ cdef class Context:
         fills before each run.
     n_threads : int
         How many threads a run may have.
+
+    Attributes
+    ----------
+    arena : Arena or None
+        Only during a run; see :meth:`use`.
     """
 
     cdef char** slots            # (n_threads, n_slots)
@@ -209,27 +321,26 @@ cdef class Context:
     cdef Py_ssize_t progress_count
     cdef readonly Py_ssize_t n_slots
     cdef readonly int n_threads
-    cdef readonly object arena
+    cdef readonly Arena arena
+    cdef char* base              # of the arena that the slots point into
     cdef list held
+    cdef list in_arena           # (slot, offset, bytes per thread)
 
-    def __cinit__(self, Py_ssize_t arena_bytes, slots, int n_threads=1):
+    def __cinit__(self, slots, int n_threads=1):
         cdef Py_ssize_t i
-        cdef char* base
         self.n_slots = len(slots)
         self.n_threads = n_threads
         self.slots = <char**> calloc(max(self.n_slots * n_threads, 1), sizeof(char*))
         if self.slots == NULL:
             raise MemoryError
-        self.arena = np.empty(arena_bytes + ALIGNMENT, np.uint8)
-        base = <char*> <uintptr_t> self.arena.ctypes.data
-        base += (-<uintptr_t> base) % <uintptr_t> ALIGNMENT
         self.held = [None] * self.n_slots
+        self.in_arena = []
         for i, where in enumerate(slots):
             per_thread = 0
             if isinstance(where, tuple):
                 where, per_thread = where
             if isinstance(where, int):
-                self.point(i, base + <Py_ssize_t> where, per_thread)
+                self.in_arena.append((i, where, per_thread))
             elif where is not None:
                 self.held[i] = where
                 self.point(i, <char*> <uintptr_t> where.__array_interface__["data"][0], per_thread)
@@ -238,16 +349,31 @@ cdef class Context:
         free(self.slots)
         free(self.progress)
 
-    cdef void point(self, Py_ssize_t slot, char* address, Py_ssize_t per_thread):
+    cdef void point(self, Py_ssize_t slot, char* address, Py_ssize_t per_thread) noexcept:
         cdef Py_ssize_t thread
         for thread in range(self.n_threads):
             self.slots[thread * self.n_slots + slot] = address + thread * per_thread
+
+    def use(self, Arena arena):
+        """Let the slots lie in `arena`, or in none (None) until the next run.
+
+        Where the next arena is the same, or at the same place, they lie right already.
+        """
+        cdef Py_ssize_t slot, offset, per_thread
+        self.arena = arena
+        if arena is None or arena.base == self.base:
+            return
+        self.base = arena.base
+        for slot, offset, per_thread in self.in_arena:
+            self.point(slot, arena.base + offset, per_thread)
 
     cdef prepare(self, Py_ssize_t n_steps, int n_threads):
         """Reset the counters for a run."""
         cdef Py_ssize_t count = n_steps * progress_ints(n_threads)
         if n_threads > self.n_threads:
             raise ValueError(f"the context serves {self.n_threads} threads, not {n_threads}")
+        if self.arena is None and self.in_arena:
+            raise ValueError("the context has no arena")
         if n_threads <= 1:
             return
         if count > self.progress_count:
@@ -273,8 +399,9 @@ cdef class Context:
         """Return a plan value as an array over this context's memory."""
         held = self.held[value.slot]
         if held is None:
-            start = self.slots[value.slot] - <char*> <uintptr_t> self.arena.ctypes.data
-            flat = self.arena[start:start + value.buffer.n_bytes].view(value.dtype)
+            start = <uintptr_t> self.slots[value.slot]
+            start -= <uintptr_t> self.arena.memory.__array_interface__["data"][0]
+            flat = self.arena.memory[start:start + value.buffer.n_bytes].view(value.dtype)
         else:
             flat = held.reshape(-1)
         strides = [stride * value.dtype.itemsize for stride in value.strides]

@@ -29,6 +29,10 @@ __all__ = [
 ]
 
 
+# Results that are known while planning are kept as long as the plan.
+MAX_CONSTANT_BYTES = 1 << 31
+
+
 class NumpyRecord(Record):
     """Base of the records whose operators numpy computes.
 
@@ -54,6 +58,9 @@ class NumpyRecord(Record):
         if not cls.is_known(a):
             return specs
         specs = specs if isinstance(specs, tuple) else (specs,)
+        for spec in specs:
+            if spec.size * spec.dtype.itemsize > MAX_CONSTANT_BYTES:
+                raise ShapeError(f"its result would be a constant {spec} of more than 2 GiB")
         arrays = _run(cls, _replaced(a, _known_array))
         return tuple(
             TensorSpec(spec.shape, spec.dtype, _stored(array, spec))

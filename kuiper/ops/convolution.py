@@ -9,9 +9,9 @@ from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._post import make_post, residual_value
 from kuiper.ops._record import Record, record
-from kuiper.ops._schema import Int, Ints, Str, Tensor
+from kuiper.ops._schema import Argument, Int, Ints, Str, Tensor
 
-__all__ = ["Conv", "ConvTranspose"]
+__all__ = ["Conv", "Conv1d", "ConvTranspose", "ConvTranspose1d"]
 
 # Up to this many input channels a tap is too short a loop; it runs along filter rows instead.
 SHALLOW_CHANNELS = 8
@@ -22,10 +22,6 @@ L2_BYTES = 1 << 20
 # Above this, Winograd's intermediate matrices leave the caches, and blocks of tiles do better.
 STAGED_BYTES = 6 << 20
 WINOGRAD_BLOCK = 28
-
-
-def _names(*patterns: str) -> tuple[str, ...]:
-    return tuple(p.format(d) for p in patterns for d in (1, 2))
 
 
 class _Geometry:
@@ -150,7 +146,7 @@ class Filters:
 
 _COMMON = (
     Tensor("input"),
-    Tensor("weight", rank=(3, 4)),
+    Tensor("weight", rank=4),
     Tensor("bias", optional=True),
     Int("in_channels", None, minimum=1),
     Int("out_channels", None, minimum=1),
@@ -161,13 +157,19 @@ _COMMON = (
 )
 
 
-@record(*_names("nn.Conv{}d", "F.conv{}d"))
+def for_axes(arguments: tuple[Argument, ...], spatial: int) -> tuple[Argument, ...]:
+    """Return the arguments of a 2-d convolution for another number of spatial axes."""
+    weight = Tensor("weight", rank=spatial + 2)
+    return tuple(weight if argument.name == "weight" else argument for argument in arguments)
+
+
+@record("nn.Conv2d", "F.conv2d")
 class Conv(Record):
     """Cross-correlation of an input with filters.
 
     ``y[n, o, i, j] = bias[o] + sum x[n, c, i * s + u * d - p, j * s + v * d - p] * w[o, c, u, v]``
 
-    Input (n, c, h, w) or (c, h, w), weight (out, in / groups, kh, kw); for 1-d without h.
+    Input (n, c, h, w) or (c, h, w), weight (out, in / groups, kh, kw).
     Source: torch.nn.Conv2d.
     """
 
@@ -440,12 +442,12 @@ def _winograd(b, x, image, filters, padding, post):
     return winograd.WinogradStageStep(2, *operands, post)
 
 
-@record(*_names("nn.ConvTranspose{}d", "F.conv_transpose{}d"))
+@record("nn.ConvTranspose2d", "F.conv_transpose2d")
 class ConvTranspose(Record):
     """Transposed convolution: the adjoint of a convolution with the same arguments.
 
     Output extent ``(l - 1) * stride - 2 * padding + dilation * (k - 1) + output_padding + 1``.
-    Input (n, c, h, w) or (c, h, w), weight (in, out / groups, kh, kw); for 1-d without h.
+    Input (n, c, h, w) or (c, h, w), weight (in, out / groups, kh, kw).
     Source: torch.nn.ConvTranspose2d.
     """
 
@@ -571,3 +573,23 @@ def _phases(geometry: _Geometry, extents):
             )
             tap_lists.append([(u, v) for u, _ in taps_h for v, _ in taps_w])
     return phases, tap_lists
+
+
+@record("nn.Conv1d", "F.conv1d")
+class Conv1d(Conv):
+    """Cross-correlation of rows with filters.
+
+    Input (n, c, l) or (c, l), weight (out, in / groups, k).  Source: torch.nn.Conv1d.
+    """
+
+    arguments = for_axes(Conv.arguments, 1)
+
+
+@record("nn.ConvTranspose1d", "F.conv_transpose1d")
+class ConvTranspose1d(ConvTranspose):
+    """Transposed convolution of rows: the adjoint of a convolution with the same arguments.
+
+    Input (n, c, l) or (c, l), weight (in, out / groups, k).  Source: torch.nn.ConvTranspose1d.
+    """
+
+    arguments = for_axes(ConvTranspose.arguments, 1)

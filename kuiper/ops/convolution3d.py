@@ -12,12 +12,12 @@ from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._post import make_post, residual_value
 from kuiper.ops._record import Record, record
-from kuiper.ops._schema import Tensor
 from kuiper.ops.convolution import (
     Conv,
     ConvTranspose,
     Filters,
     check_weight,
+    for_axes,
     pack_at_run_time,
     pack_groups,
     panel_offsets,
@@ -67,12 +67,6 @@ class _Geometry:
         )
 
 
-def _for_volumes(arguments):
-    """Return the arguments of a record for images with the rank of a volume's weight."""
-    weight = Tensor("weight", rank=5)
-    return tuple(weight if argument.name == "weight" else argument for argument in arguments)
-
-
 @record("nn.Conv3d", "F.conv3d")
 class Conv3d(Record):
     """Cross-correlation of volumes with filters.
@@ -81,7 +75,7 @@ class Conv3d(Record):
     Source: torch.nn.Conv3d.
     """
 
-    arguments = _for_volumes(Conv.arguments)
+    arguments = for_axes(Conv.arguments, 3)
     post_ops = True
 
     @staticmethod
@@ -149,7 +143,7 @@ class ConvTranspose3d(Record):
     Source: torch.nn.ConvTranspose3d.
     """
 
-    arguments = _for_volumes(ConvTranspose.arguments)
+    arguments = for_axes(ConvTranspose.arguments, 3)
     post_ops = True
 
     @staticmethod

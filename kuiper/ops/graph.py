@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._record import Record, record
@@ -50,20 +52,28 @@ class TupleConstruct(Record):
 
 @record("prim::TupleUnpack", "prim::ListUnpack")
 class TupleUnpack(Record):
-    """The items of a tuple, one per output."""
+    """The items of a tuple, one per output.
+
+    A list of one tensor, such as chunks may be, is that tensor.
+    """
 
     arguments = (Any_("input"),)
     layout = "view"
 
     @staticmethod
+    def _items(a) -> Sequence:
+        return [a.input] if isinstance(a.input, TensorSpec | Value) else a.input
+
+    @staticmethod
     def infer(a):
-        if not isinstance(a.input, tuple | list) or len(a.input) != a.n_outputs:
+        items = TupleUnpack._items(a)
+        if not isinstance(items, tuple | list) or len(items) != a.n_outputs:
             raise ShapeError(f"the input is {a.input!r}, expected a tuple of {a.n_outputs}")
-        return tuple(i if isinstance(i, TensorSpec) else Host(i) for i in a.input)
+        return tuple(i if isinstance(i, TensorSpec) else Host(i) for i in items)
 
     @staticmethod
     def bind(a, b):
-        for index, item in enumerate(a.input):
+        for index, item in enumerate(TupleUnpack._items(a)):
             if isinstance(item, Value):
                 b.alias(item, index)
             else:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 
 import kuiper
 from kuiper._bundled import find_labels, find_model
+from kuiper.vision._opencv import cv2
 from kuiper.vision.images import PRESETS, Preprocessing, input_shape, input_size, preprocess
 
 __all__ = ["Classifier", "Guess", "best_guesses", "draw_guesses", "load_labels", "probabilities"]

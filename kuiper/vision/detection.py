@@ -25,11 +25,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 
 import kuiper
 from kuiper._bundled import find_model
+from kuiper.vision._opencv import cv2
 from kuiper.vision.classification import load_labels, shapes
 from kuiper.vision.images import Preprocessing, input_shape, input_size, normalised
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import cv2
 import numpy as np
+
+from kuiper.vision._opencv import cv2
 
 if TYPE_CHECKING:
     from kuiper.vision.detection import Detection

@@ -9,15 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kuiper.errors import MissingPackageError
-
-try:
-    import cv2
-except ImportError as error:
-    raise MissingPackageError(
-        "kuiper.vision reads and writes pictures with OpenCV, which is not installed: "
-        "pip install opencv-python-headless"
-    ) from error
+from kuiper.vision._opencv import cv2
 
 __all__ = [
     "PICTURE_SUFFIXES",

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import cv2
 import numpy as np
 
 import kuiper
 from kuiper._bundled import find_model
+from kuiper.vision._opencv import cv2
 from kuiper.vision.classification import shapes
 from kuiper.vision.drawing import class_colour
 from kuiper.vision.images import (

@@ -1,0 +1,78 @@
+"""Measure the five convolutions of chapter 5.
+
+    python docs/tutorial/measure_convolution.py
+
+Each is timed on the largest size that it finishes in a moment, and reported in operations per
+second, so that the sizes do not matter.  The functions come out of the chapter itself.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import kuiper
+from kuiper.ops import convolution
+
+CHAPTER = Path(__file__).with_name("05-convolution.md")
+
+
+def functions() -> dict[str, Callable]:
+    """Return the functions that the chapter defines."""
+    names: dict = {"np": np}
+    for block in re.findall(r"```python\n(.*?)```", CHAPTER.read_text("utf-8"), re.DOTALL):
+        lines = [line[4:] for line in block.splitlines() if line.startswith((">>> ", "... "))]
+        for part in re.split(r"\n(?=\S)", "\n".join(lines)):
+            if part.startswith(("def ", "import ")):
+                exec(part, names)
+    return names
+
+
+def gflops(run: Callable[[], object], channels: int, extent: int, seconds: float = 1.0) -> float:
+    """Return billions of operations per second of the definition: the best of some runs."""
+    best, end = float("inf"), time.perf_counter() + seconds
+    while True:
+        start = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - start)
+        if time.perf_counter() > end:
+            return 2.0 * channels * channels * 9 * extent * extent / best / 1e9
+
+
+def main() -> None:
+    """Print the table of the chapter."""
+    names = functions()
+    rng = np.random.default_rng(0)
+
+    def tensors(channels: int, extent: int):
+        x = rng.standard_normal((channels, extent, extent)).astype(np.float32)
+        return x, rng.standard_normal((channels, channels, 3, 3)).astype(np.float32)
+
+    rows = []
+    x, w = tensors(8, 14)
+    rows.append(("seven loops in Python", gflops(lambda: names["naive"](x, w, 1), 8, 14)))
+    x, w = tensors(64, 56)
+    rows.append(("im2col with numpy", gflops(lambda: names["im2col"](x, w, 1), 64, 56)))
+    run = names["implicit_gemm"]
+    rows.append(("implicit GEMM with numpy", gflops(lambda: run(x, w, 1), 64, 56)))
+    pays = convolution._winograd_pays
+    for label, choice in (("implicit GEMM in kuiper", False), ("Winograd in kuiper", True)):
+        convolution._winograd_pays = lambda *_, choice=choice: choice
+        model = names["with_kuiper"](x, w)
+        out = model(x[None])
+        rows.append((label, gflops(lambda m=model, y=out: m(x[None], out=y), 64, 56)))
+    convolution._winograd_pays = pays
+    print(f"{kuiper.show_config()['isa']}, {kuiper.get_num_threads()} threads\n")
+    print("| | GFLOP/s | ms |\n|---|--:|--:|")
+    for label, speed in rows:
+        ms = 2.0 * 64 * 64 * 9 * 56 * 56 / speed / 1e6
+        time_text = f"{ms:,.0f}" if ms > 100 else f"{ms:.3g}"
+        print(f"| {label} | {speed:.3g} | {time_text} |")
+
+
+if __name__ == "__main__":
+    main()
