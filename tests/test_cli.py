@@ -309,6 +309,20 @@ def test_bench(run_json, small):
     assert kuiper.get_num_threads() == before
 
 
+def test_bench_of_instruction_sets(run, run_json, small):
+    from kuiper._kernels import _dispatch
+
+    active, names = _dispatch.active_name(), _dispatch.available()
+    (facts,) = run_json(
+        "bench", small, "--shape", "1x3x8x8", "--isa", ",".join(names), "--seconds", "0.01"
+    )
+    assert [row["isa"] for row in facts["results"]] == list(names)
+    assert _dispatch.active_name() == active
+    code, _, err = run("bench", small, "--shape", "1x3x8x8", "--isa", "neon9")
+    assert code == 3
+    assert "this machine has no neon9; it has baseline" in err
+
+
 def test_profile(run_json, small):
     (facts,) = run_json("profile", small, "--shape", "1x3x32x32", "--runs", "3")
     assert sum(row["share"] for row in facts["operators"]) == pytest.approx(1)
@@ -597,6 +611,11 @@ def test_numbers_for_people():
         "0 B", "1023 B", "1.5 KiB", "5.0 MiB", "3.00 GiB",
     ]  # fmt: skip
     assert [count_text(n) for n in (7, 3_490_000, 1.2e10)] == ["7", "3.49 M", "12.00 G"]
+
+
+def test_json_has_no_words_for_infinities(capsys):
+    Console(as_json=True).data({"a": [float("inf"), np.float32("nan"), 1.5], "b": np.arange(2)})
+    assert json.loads(capsys.readouterr().out) == {"a": [None, None, 1.5], "b": [0, 1]}
 
 
 def test_plain_tables(capsys):
