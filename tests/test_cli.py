@@ -227,7 +227,7 @@ def test_info_of_a_model_with_unknown_operators(run, small):
     facts = json.loads(out)
     assert facts["unsupported"] == {"my.Relu": 1}
     assert "plan" not in facts
-    assert "my.Relu (1 use, first 'act')" in err
+    assert "my.Relu (1 use, first 'act'; nearest F.relu or nn.ReLU)" in err
 
 
 def test_plugins_teach_operators(run_json, small):
