@@ -311,9 +311,18 @@ def infer_specs(graph: Graph, inputs: Mapping[Operand, Any]) -> dict[Operand, An
 
 
 def infer_known(
-    graph: Graph, inputs: Mapping[Operand, Any]
+    graph: Graph,
+    inputs: Mapping[Operand, Any],
+    prepare: Callable[[Operator, Mapping[Operand, Any]], None] | None = None,
 ) -> tuple[dict[Operand, Any], dict[Operator, tuple[Operand, ...]]]:
     """Infer as far as shapes alone lead.
+
+    Parameters
+    ----------
+    graph : Graph
+    inputs : mapping of Operand to (TensorSpec or Host)
+    prepare : callable, optional
+        ``prepare(operator, specs)`` may change the parameters of each operator first.
 
     Returns
     -------
@@ -327,6 +336,8 @@ def infer_known(
     waiting: dict[Operator, tuple[Operand, ...]] = {}
     for operator in graph.topological_order():
         if all(operand in specs for operand in operator.inputs):
+            if prepare is not None:
+                prepare(operator, specs)
             try:
                 specs.update(_infer(operator, specs, inputs))
             except ValuesNeeded as error:

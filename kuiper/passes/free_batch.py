@@ -59,7 +59,7 @@ def free_batch(graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Infer) ->
     shapes : sequence of tuple of int
         Of the inputs of a run.
     infer : callable
-        :func:`kuiper.plan.infer_specs`.
+        Returns the specs of all operands whose shapes do not depend on data.
     """
     starts, pair = _batch_axes(graph, shapes)
     if pair is None:
@@ -173,6 +173,9 @@ class _Search:
             return None
         if op.type == "pnnx.Output":
             return None
+        if not all(operand in self.specs for operand in (*op.inputs, *op.outputs)):
+            # Its shape depends on data.
+            return self.settle(op, [Lost] * len(op.outputs), frozenset())
         known = [self.places.get(operand) for operand in op.inputs]
         origins = frozenset().union(*(self.origins.get(o, frozenset()) for o in op.inputs))
         if all(place is None for place in known):
