@@ -315,7 +315,7 @@ def test_profile(run_json, small):
     assert {row["name"] for row in facts["operators"]} <= {"act", "pool", "plus", "pnnx.Output"}
     assert facts["peaks"]["gflops"] > 1
     assert facts["peaks"]["gbytes"] > 0.1
-    assert all(row["roofline"] is None or 0 < row["roofline"] < 100 for row in facts["operators"])
+    assert all(row["roofline"] is None or row["roofline"] > 0 for row in facts["operators"])
     assert sum(g["seconds"] for g in facts["types"]) * 1e3 == pytest.approx(facts["total_ms"])
 
 

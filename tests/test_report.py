@@ -116,9 +116,9 @@ def test_constants_stand_near_their_use():
 
 def test_six_hundred_operators_take_a_moment():
     graph = chain_graph(600, skip=7)
-    start = time.perf_counter()
+    start = time.process_time()
     layout = arrange_graph(graph)
-    assert time.perf_counter() - start < 20  # half a second where nothing disturbs
+    assert time.process_time() - start < 10  # half a second as a rule
     edges = {(o.producer.name, reader.name) for o in graph.operands for reader in o.consumers}
     assert_is_layered(layout, edges)
 
