@@ -578,6 +578,11 @@ class _Planner:
         ):
             for operand in operator.outputs:  # shape arithmetic: done when shapes were inferred
                 self.values[operand] = self.specs[operand]
+        elif rule.is_pure and all(map(_is_empty, map(self.specs.get, operator.outputs))):
+            for operand in operator.outputs:  # no elements, nothing to do
+                spec = self.specs[operand]
+                place = self.targets.get(operand)
+                self.define(operand, place or self.allocate(spec.shape, spec.dtype, "contiguous"))
         else:
             arguments = resolve(operator, rule.arguments, self.values, attributes)
             arguments.n_outputs = len(operator.outputs)
@@ -885,6 +890,10 @@ def leaf_operands(operand: Operand) -> list[Operand]:
     if producer is not None and producer.type in ("prim::TupleConstruct", "prim::ListConstruct"):
         return [leaf for item in producer.inputs for leaf in leaf_operands(item)]
     return [operand]
+
+
+def _is_empty(spec: Any) -> bool:
+    return isinstance(spec, TensorSpec) and spec.size == 0
 
 
 def _holds_tensors(value: Any) -> bool:

@@ -168,11 +168,11 @@ def test_memory_is_steady_over_hundreds_of_shapes():
     run_all()
     tracemalloc.start()
     try:
-        run_all()
-        second = run_all()
-        assert max(run_all() for _ in range(3)) <= second + 50_000
+        sizes = [run_all() for _ in range(6)]
     finally:
         tracemalloc.stop()
+    # The median: a table of the interpreter's own may happen to grow in one of them.
+    assert np.median(np.diff(sizes[1:])) < 20_000
 
 
 def test_results_belong_to_the_caller():

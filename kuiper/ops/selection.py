@@ -253,7 +253,7 @@ class UniqueConsecutive(DataDependent):
         x = a.input.reshape(-1) if a.dim is None else a.input
         axis = 0 if a.dim is None else axis_of(a.dim, x.shape)
         rows = np.moveaxis(x, axis, 0)
-        differs = (rows[1:] != rows[:-1]).reshape(max(len(rows) - 1, 0), -1).any(1)
+        differs = (rows[1:] != rows[:-1]).any(tuple(range(1, rows.ndim)))
         first = np.concatenate([np.full(min(len(rows), 1), True), differs])
         inverse = np.cumsum(first) - 1
         counts = np.bincount(inverse, minlength=0)

@@ -30,6 +30,7 @@ from kuiper._value import TensorSpec
 from kuiper.errors import KuiperError
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ops import find_record
+from kuiper.ops._numpy import Overloaded
 from kuiper.ops._schema import Host, attribute_spec, resolve
 from kuiper.passes._batch_rules import (
     RESHAPES,
@@ -206,7 +207,11 @@ class _Search:
             self.origins[operand] = origins if isinstance(place, Place) else frozenset()
 
     def call(self, op: Operator) -> Call:
-        a = resolve(op, find_record(op.type).arguments, self.specs, self.attributes[op])
+        rule = find_record(op.type)
+        a = resolve(op, rule.arguments, self.specs, self.attributes[op])
+        if issubclass(rule, Overloaded):  # of several schemas, so its arguments have names only now
+            a.n_outputs = len(op.outputs)
+            a = rule.read(a)
         places = {
             id(self.specs[o]): self.places[o]
             for o in op.inputs
