@@ -10,6 +10,7 @@ from pathlib import Path
 
 import kuiper
 from kuiper.ops._record import Record, find_record
+from kuiper.ops._unsupported import STAYS_OUT
 
 PAGE = Path(__file__).with_name("operators.md")
 
@@ -25,7 +26,35 @@ required. Where numpy is named first, the operator is a call of numpy between th
 computes: there the model is cut, and what follows is planned while it runs
 ([design.md](design.md), section 6).
 
+What kuiper does not have, on purpose, is [at the end](#what-stays-out).
+
 This page is written by `docs/make_operators.py` from the records in `kuiper/ops/`; do not edit it.
+"""
+
+
+OUT = """\
+## What stays out
+
+A model with one of these is refused when it is loaded; the error names every operator that is
+missing. `@kuiper.operator` adds a function in Python for any of them. A star stands for all names
+that begin so.
+
+| names | why | what to do |
+|---|---|---|
+"""
+
+# What no record can mend, since the file lacks it.
+LOST = """\
+
+Some of what PyTorch computes does not reach the file at all, as of pnnx 20261020; models that rely
+on it give other results, in kuiper as in the Python module that pnnx writes:
+
+- the `rounding_mode` of `torch.div` (``floor`` becomes a division, ``trunc`` a division rounded
+  down), and the `decimals` of `torch.round`;
+- the `storage_offset` of `torch.as_strided`;
+- where an ellipsis stood in an equation of `torch.einsum` with several operands: kuiper takes it
+  for one in front;
+- a value that is written into a slice of a constant (the bias of Swin-v2's attention).
 """
 
 
@@ -60,7 +89,12 @@ def page() -> str:
             lines += ["", f"## {title}", "", "| names | arguments | |", "|---|---|---|"]
         lines.append(row(record))
     count = sum(len(record.types) for record in records())
-    return HEAD.format(count=count, records=len(records())) + "\n".join(lines) + "\n"
+    out = "".join(
+        f"| {', '.join(f'`{type}`' for type in types.split())} | {why} | {remedy} |\n"
+        for types, why, remedy in STAYS_OUT
+    )
+    head = HEAD.format(count=count, records=len(records()))
+    return head + "\n".join(lines) + "\n\n" + OUT + out + LOST
 
 
 if __name__ == "__main__":

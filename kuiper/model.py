@@ -358,7 +358,7 @@ class Model:
             return
         listed = ", ".join(
             f"{type} ({count} use{'s' if count > 1 else ''}, first "
-            f"'{self.graph.find(type=_literal(type))[0].name}')"
+            f"'{self.graph.find(type=_literal(type))[0].name}'{_advice(type)})"
             for type, count in unknown.items()
         )
         many = len(unknown) > 1
@@ -783,6 +783,14 @@ def _shape_text(shape) -> str:
     if shape is None:
         return ""
     return " (" + ", ".join("?" if n is None else str(n) for n in shape) + ")"
+
+
+def _advice(type: str) -> str:
+    """Return what the error about an unknown operator says about it."""
+    from kuiper.ops._unsupported import advice
+
+    said = advice(type)
+    return f"; {said}" if said else ""
 
 
 def _literal(pattern: str) -> str:

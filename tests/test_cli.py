@@ -227,7 +227,7 @@ def test_info_of_a_model_with_unknown_operators(run, small):
     facts = json.loads(out)
     assert facts["unsupported"] == {"my.Relu": 1}
     assert "plan" not in facts
-    assert "my.Relu (1 use, first 'act')" in err
+    assert "my.Relu (1 use, first 'act'; nearest F.relu or nn.ReLU)" in err
 
 
 def test_plugins_teach_operators(run_json, small):
@@ -307,6 +307,20 @@ def test_bench(run_json, small):
         assert row["runs"] >= 5
         assert row["per_second"] == pytest.approx(row["shapes"][0][0] / row["median_ms"] * 1e3)
     assert kuiper.get_num_threads() == before
+
+
+def test_bench_of_instruction_sets(run, run_json, small):
+    from kuiper._kernels import _dispatch
+
+    active, names = _dispatch.active_name(), _dispatch.available()
+    (facts,) = run_json(
+        "bench", small, "--shape", "1x3x8x8", "--isa", ",".join(names), "--seconds", "0.01"
+    )
+    assert [row["isa"] for row in facts["results"]] == list(names)
+    assert _dispatch.active_name() == active
+    code, _, err = run("bench", small, "--shape", "1x3x8x8", "--isa", "neon9")
+    assert code == 3
+    assert "this machine has no neon9; it has baseline" in err
 
 
 def test_profile(run_json, small):
@@ -597,6 +611,11 @@ def test_numbers_for_people():
         "0 B", "1023 B", "1.5 KiB", "5.0 MiB", "3.00 GiB",
     ]  # fmt: skip
     assert [count_text(n) for n in (7, 3_490_000, 1.2e10)] == ["7", "3.49 M", "12.00 G"]
+
+
+def test_json_has_no_words_for_infinities(capsys):
+    Console(as_json=True).data({"a": [float("inf"), np.float32("nan"), 1.5], "b": np.arange(2)})
+    assert json.loads(capsys.readouterr().out) == {"a": [None, None, 1.5], "b": [0, 1]}
 
 
 def test_plain_tables(capsys):

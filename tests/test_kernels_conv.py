@@ -20,7 +20,16 @@ from .workgraph import run_operator
 
 EACH_ISA = pytest.mark.parametrize("name", ISAS)
 
-WAYS = ("implicit", "depthwise", "shallow", "winograd staged", "winograd blocked")
+# Winograd's tiles have sides of 2 or 4.
+WAYS = (
+    "implicit",
+    "depthwise",
+    "shallow",
+    "winograd4 staged",
+    "winograd4 blocked",
+    "winograd2 staged",
+    "winograd2 blocked",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -36,10 +45,11 @@ def choose(monkeypatch):
 
     def chosen(way: str) -> None:
         kind, _, form = way.partition(" ")
-        monkeypatch.setattr(convolution, "_winograd_pays", lambda *_: kind == "winograd")
+        tile = int(kind.removeprefix("winograd")) if "winograd" in kind else 0
+        monkeypatch.setattr(convolution, "_winograd_tile", lambda *_: tile)
         monkeypatch.setattr(convolution, "SHALLOW_CHANNELS", 99 if kind == "shallow" else 0)
         monkeypatch.setattr(convolution, "STAGED_BYTES", 0 if form == "blocked" else 1 << 40)
-        monkeypatch.setattr(convolution, "WINOGRAD_BLOCK", 5)
+        monkeypatch.setattr(convolution, "_winograd_block", lambda *_: 5)
 
     return chosen
 
@@ -323,9 +333,9 @@ def test_shallow_filters(name, choose):
 @EACH_ISA
 @pytest.mark.parametrize("way", WAYS[3:])
 def test_winograd_planes(name, choose, way):
-    """Planes that four divides, and planes that it does not."""
+    """Planes that two or four divide, and planes that they do not."""
     choose(way)
-    kind = {"winograd staged": "winograd_output", "winograd blocked": "conv_winograd"}[way]
+    kind = "winograd_output" if "staged" in way else "conv_winograd"
     for height, width in ((4, 4), (1, 1), (5, 7), (8, 3), (13, 6), (2, 17)):
         for padding in ((1, 1), (0, 2), (1, 0, 2, 1)):
             top, bottom, left, right = sides_of(padding)
@@ -345,20 +355,22 @@ def test_winograd_channels(name, choose, way):
 
 
 @EACH_ISA
-def test_both_forms_of_winograd_give_the_same_bits(name, choose):
+@pytest.mark.parametrize("kind", ["winograd4", "winograd2"])
+def test_both_forms_of_winograd_give_the_same_bits(name, choose, kind):
     """Which one is taken depends on the size of the batch, and must not show."""
     x = noise((3, 20, 14, 9))
     weight, bias = filters(40, 20, 3)
     results = []
-    for way in WAYS[3:]:
-        choose(way)
+    for form in ("staged", "blocked"):
+        choose(f"{kind} {form}")
         results.append(check(x, weight, bias, padding=(1, 1), rtol=2e-5, words=("add", "nn.SiLU")))
     assert results[0].tobytes() == results[1].tobytes()
 
 
-def test_winograd_is_accurate(choose):
+@pytest.mark.parametrize("kind", ["winograd4", "winograd2"])
+def test_winograd_is_accurate(choose, kind):
     """The bound that the documentation states, on normally distributed data."""
-    choose("winograd staged")
+    choose(f"{kind} staged")
     x, (weight, bias) = noise((1, 128, 28, 28)), filters(64, 128, 3)
     check(x, weight, bias, padding=(1, 1), rtol=1e-5, parts=(2,), gaps=(0, 0))
 
@@ -469,7 +481,7 @@ def test_a_batch_gives_the_bits_of_its_images(name, choose, way):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_none_stay_where_they_belong(name, choose, way, odd):
-    """They reach the pixels that see them.  Winograd may spread them within its tiles of 4 x 4."""
+    """They reach the pixels that see them.  Winograd may spread them within its tiles."""
     choose(way)
     channels, groups = {"depthwise": (17, 17), "shallow": (3, 1)}.get(way, (17, 1))
     weight, bias = filters(17, channels, 3, groups)

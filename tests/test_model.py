@@ -18,6 +18,8 @@ from kuiper.errors import (
     UnsupportedOperatorError,
 )
 from kuiper.ir import Attribute, Graph
+from kuiper.ops import find_record
+from kuiper.ops._unsupported import STAYS_OUT, advice
 
 from .support import assert_close, assert_same_bits
 from .support.engine import n_threads
@@ -491,6 +493,32 @@ def test_all_unsupported_operators_are_listed():
         lambda: model_of("pnnx.Input in 0 1 x\nnn.Strange b 1 1 x y\npnnx.Output out 1 0 y"),
     )
     assert one.startswith("1 operator is not supported: nn.Strange (1 use, first 'b').")
+
+
+@pytest.mark.parametrize(
+    ("type", "said"),
+    [
+        ("torch.grid_sample", "; nearest F.grid_sample)"),
+        ("nn.Relu6", "; nearest F.relu6 or nn.ReLU6)"),
+        ("torch.unfolded", "; nearest "),
+        ("aten::linalg_svd", "; compute it before or after the model"),
+        ("nn.quantized.Conv2d", "; export the float model)"),
+        ("prim::If", "; export a module in which the branch is decided"),
+        ("my.Widget", "(1 use, first 'b'). "),
+    ],
+)
+def test_what_comes_nearest_is_said(type, said):
+    lines = f"pnnx.Input in 0 1 x\n{type} b 1 1 x y\npnnx.Output out 1 0 y"
+    assert said in message_of(UnsupportedOperatorError, lambda: model_of(lines))
+
+
+def test_what_stays_out_has_no_record():
+    types = {type for types, *_ in STAYS_OUT for type in types.split()}
+    # Other tests may have added operators of their own.
+    rules = [find_record(type) for type in types]
+    assert not [rule for rule in rules if rule and rule.__module__.startswith("kuiper.ops.")]
+    for type in types - {type for type in types if type.endswith("*")}:
+        assert advice(type)
 
 
 def test_supported_operators():

@@ -1148,3 +1148,78 @@ def test_arithmetic_that_changes_nothing(expression, simpler):
     if simpler:
         (y,) = run(graph, [x])
         assert y.tobytes() == x.tobytes()
+
+
+# -- encoder layers ----------------------------------------------------------------------------
+
+LAYER = """pnnx.Expression width 0 1 e expr=8
+    pnnx.Expression heads 0 1 h expr=2
+    pnnx.Expression gelu 0 1 g expr={gelu}
+    pnnx.Expression first 0 1 f expr={first}
+    pnnx.Expression eps 0 1 s expr=1.000000e-5
+    pnnx.Attribute a 0 1 qw @data=(24,8)f32
+    pnnx.Attribute b 0 1 qb @data=(24)f32
+    pnnx.Attribute c 0 1 pw @data=(8,8)f32
+    pnnx.Attribute d 0 1 v @data=(8)f32
+    pnnx.Attribute i 0 1 uw @data=(12,8)f32
+    pnnx.Attribute j 0 1 ub @data=(12)f32
+    pnnx.Attribute k 0 1 dw @data=(8,12)f32
+    {mask}
+    aten::_transformer_encoder_layer_fwd l 20 1 x e h qw qb pw v g f s v v v v uw ub dw v m t y"""
+
+
+@pytest.mark.parametrize(
+    ("gelu", "first", "expected"),
+    [
+        (
+            False,
+            False,
+            [
+                "nn.MultiheadAttention x -> l_attention",
+                "add(@0,@1) x l_attention -> l_sum1",
+                "nn.LayerNorm l_sum1 -> l_norm1",
+                "nn.Linear l_norm1 -> l_up",
+                "F.relu l_up -> l_activation",
+                "nn.Linear l_activation -> l_down",
+                "add(@0,@1) l_norm1 l_down -> l_sum2",
+                "nn.LayerNorm l_sum2 -> y",
+            ],
+        ),
+        (
+            True,
+            True,
+            [
+                "nn.LayerNorm x -> l_norm1",
+                "nn.MultiheadAttention l_norm1 -> l_attention",
+                "add(@0,@1) x l_attention -> l_sum1",
+                "nn.LayerNorm l_sum1 -> l_norm2",
+                "nn.Linear l_norm2 -> l_up",
+                "F.gelu l_up -> l_activation",
+                "nn.Linear l_activation -> l_down",
+                "add(@0,@1) l_sum1 l_down -> y",
+            ],
+        ),
+    ],
+)
+def test_an_encoder_layer_is_split(gelu, first, expected):
+    mask = "pnnx.Expression none 0 1 m expr=None\npnnx.Expression n 0 1 t expr=None"
+    graph = graph_of(text(LAYER.format(gelu=gelu, first=first, mask=mask)))
+    x = values(2, 5, 8)
+    specs = infer_specs(graph, {graph.inputs[0]: TensorSpec(x.shape)})
+    PASS_BY_NAME["split_encoder_layer"](graph, specs)
+    graph.verify()
+    assert_specs(graph, specs)
+    constants = ("pnnx.Attribute", "None", "8 ", "2 ", "True", "False", "1.000000e-5")
+    assert [line for line in lines_of(graph) if not line.startswith(constants)] == expected
+
+
+def test_an_encoder_layer_of_computed_weights_stays():
+    mask = "pnnx.Expression none 0 1 m expr=None\npnnx.Expression n 0 1 t expr=None"
+    lines = LAYER.format(gelu=False, first=False, mask=mask).replace("qw qb pw", "qw z pw")
+    graph = graph_of(text(lines, inputs=("x", "z")))
+    inputs = [values(2, 5, 8), values(24)]
+    specs_of = {o: TensorSpec(x.shape, x.dtype) for o, x in zip(graph.inputs, inputs, strict=True)}
+    specs = infer_specs(graph, specs_of)
+    PASS_BY_NAME["split_encoder_layer"](graph, specs)
+    with pytest.raises(ShapeError, match="expected constants"):
+        run(graph, inputs)

@@ -5,6 +5,8 @@ python docs/tutorial/make_pictures.py
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -147,6 +149,24 @@ def letterbox() -> str:
     return document(520, 250, parts)
 
 
+def times() -> str:
+    """Draw the table of chapter 5 as bars; each bar ten times as fast is one step longer."""
+    chapter = FOLDER.with_name("05-convolution.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([^|]+) \| ([\d.]+) \| ([\d.,]+) \|$", chapter, re.MULTILINE)
+    parts = []
+    for number, (name, speed, ms) in enumerate(rows):
+        y = 20 + 34 * number
+        length = 80 * (3 + math.log10(float(speed)))
+        parts.append(f'<text x="190" y="{y + 16}" style="text-anchor:end">{name}</text>')
+        parts.append(box(200, y, length, 24, COLOURS[number % 3]))
+        parts.append(text(206 + length, y + 16, f"{speed} GFLOP/s, {ms} ms", "l"))
+    for power in range(-2, 3):
+        x = 200 + 80 * (3 + power)
+        parts.append(f'<path d="M{x},12V{20 + 34 * len(rows)}" stroke-dasharray="2 4"/>')
+        parts.append(text(x, 36 + 34 * len(rows), f"{10.0**power:g}", "s"))
+    return document(800, 50 + 34 * len(rows), parts)
+
+
 def memory() -> str:
     """Draw the memory plan of NanoDet-m."""
     path = FOLDER.parents[2] / "examples" / "models" / "nanodet_m.f16.pnnx.param"
@@ -167,6 +187,7 @@ PICTURES = {
     "winograd": winograd,
     "expression": lambda: to_svg(parse("add(@0,div(@1,@2))")) + "\n",
     "letterbox": letterbox,
+    "times": times,
     "memory": memory,
 }
 

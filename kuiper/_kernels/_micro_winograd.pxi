@@ -1,18 +1,31 @@
-# Transforms of Winograd's F(4x4, 3x3): 4x4 outputs of a 3x3 filter from a 6x6 patch with 36
-# multiplications instead of 144.  Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional
-# Neural Networks" (2015), interpolation points 0, 1, -1, 2, -2, infinity.
+# Transforms of Winograd's F(t x t, 3x3) for tiles of t = 2 and t = 4 outputs a side: t^2 outputs of
+# a 3x3 filter from a patch of (t + 2)^2 pixels with as many multiplications, where the definition
+# takes 9 t^2.  Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks"
+# (2015); interpolation points 0, 1, -1, infinity, and 2, -2 for t = 4.
 #
 #   input   V = B' d B      output   Y = A' M A
 #
 # Both are separable: first down the columns, then along the rows.
 
 
+# Values go in one by one, not as an array: compilers keep them in registers then.  Those behind the
+# patch of t = 2 are not looked at.
+
 cdef inline void wino_bt(
-    vf32 d0, vf32 d1, vf32 d2, vf32 d3, vf32 d4, vf32 d5, vf32* o
+    int t, vf32 d0, vf32 d1, vf32 d2, vf32 d3, vf32 d4, vf32 d5, vf32* o
 ) noexcept nogil:
     """One column of B' d."""
-    cdef vf32 p = d4 - splat(4.0) * d2, q = d3 - splat(4.0) * d1
-    cdef vf32 r = d4 - d2, s = splat(2.0) * (d3 - d1)
+    cdef vf32 p, q, r, s
+    if t == 2:
+        o[0] = d0 - d2
+        o[1] = d1 + d2
+        o[2] = d2 - d1
+        o[3] = d1 - d3
+        return
+    p = d4 - splat(4.0) * d2
+    q = d3 - splat(4.0) * d1
+    r = d4 - d2
+    s = splat(2.0) * (d3 - d1)
     o[0] = splat(4.0) * d0 - splat(5.0) * d2 + d4
     o[1] = p + q
     o[2] = p - q
@@ -22,60 +35,80 @@ cdef inline void wino_bt(
 
 
 cdef inline void wino_at(
-    vf32 m0, vf32 m1, vf32 m2, vf32 m3, vf32 m4, vf32 m5, vf32* o
+    int t, vf32 m0, vf32 m1, vf32 m2, vf32 m3, vf32 m4, vf32 m5, vf32* o
 ) noexcept nogil:
     """One column of A' m."""
-    cdef vf32 a = m1 + m2, b = m1 - m2, c = m3 + m4, d = m3 - m4
+    cdef vf32 a = m1 + m2, b = m1 - m2, c, d
+    if t == 2:
+        o[0] = m0 + a
+        o[1] = b - m3
+        return
+    c = m3 + m4
+    d = m3 - m4
     o[0] = m0 + a + c
     o[1] = b + splat(2.0) * d
     o[2] = a + splat(4.0) * c
     o[3] = b + splat(8.0) * d + m5
 
 
+cdef inline vf32 wino_load(
+    int t, const float* const* pixels, int i, int j, Py_ssize_t c, long n
+) noexcept nogil:
+    """Load from pixel (i, j) of a patch; nothing from beyond it."""
+    if i >= t + 2:
+        return splat(0.0)
+    if n == LANES:
+        return load(pixels[i * (t + 2) + j] + c)
+    return load_n(pixels[i * (t + 2) + j] + c, n)
+
+
+cdef inline vf32 wino_product(
+    int t, const float* m, Py_ssize_t stride, int i, int j, Py_ssize_t c, long n
+) noexcept nogil:
+    """Load product (i, j) of a patch; nothing from beyond it."""
+    if i >= t + 2:
+        return splat(0.0)
+    m += (i * (t + 2) + j) * stride + c
+    return load(m) if n == LANES else load_n(m, n)
+
+
 cdef inline void wino_input_vector(
-    const float* const* pixels, Py_ssize_t c, long n, float* v, Py_ssize_t stride
+    int t, const float* const* pixels, Py_ssize_t c, long n, float* v, Py_ssize_t stride
 ) noexcept nogil:
     """Transform one vector of channels, or its first n where n < LANES."""
     cdef vf32[6][6] half
     cdef vf32[6] o
     cdef int i, j
-    for j in range(6):
-        if n == LANES:
-            wino_bt(
-                load(pixels[j] + c), load(pixels[6 + j] + c), load(pixels[12 + j] + c),
-                load(pixels[18 + j] + c), load(pixels[24 + j] + c), load(pixels[30 + j] + c),
-                &o[0],
-            )
-        else:
-            wino_bt(
-                load_n(pixels[j] + c, n), load_n(pixels[6 + j] + c, n),
-                load_n(pixels[12 + j] + c, n), load_n(pixels[18 + j] + c, n),
-                load_n(pixels[24 + j] + c, n), load_n(pixels[30 + j] + c, n), &o[0],
-            )
-        for i in range(6):
+    for j in range(t + 2):
+        wino_bt(
+            t, wino_load(t, pixels, 0, j, c, n), wino_load(t, pixels, 1, j, c, n),
+            wino_load(t, pixels, 2, j, c, n), wino_load(t, pixels, 3, j, c, n),
+            wino_load(t, pixels, 4, j, c, n), wino_load(t, pixels, 5, j, c, n), &o[0],
+        )
+        for i in range(t + 2):
             half[i][j] = o[i]
-    for i in range(6):
-        wino_bt(half[i][0], half[i][1], half[i][2], half[i][3], half[i][4], half[i][5], &o[0])
-        for j in range(6):
+    for i in range(t + 2):
+        wino_bt(t, half[i][0], half[i][1], half[i][2], half[i][3], half[i][4], half[i][5], &o[0])
+        for j in range(t + 2):
             if n == LANES:
-                store(v + (6 * i + j) * stride + c, o[j])
+                store(v + ((t + 2) * i + j) * stride + c, o[j])
             else:
-                store_n(v + (6 * i + j) * stride + c, o[j], n)
+                store_n(v + ((t + 2) * i + j) * stride + c, o[j], n)
 
 
-cdef void wino_input(
-    Py_ssize_t channels, const float* const* pixels, float* v, Py_ssize_t stride
+cdef inline void wino_input(
+    int t, Py_ssize_t channels, const float* const* pixels, float* v, Py_ssize_t stride
 ) noexcept nogil:
     cdef Py_ssize_t c = 0
     while c + LANES <= channels:
-        wino_input_vector(pixels, c, LANES, v, stride)
+        wino_input_vector(t, pixels, c, LANES, v, stride)
         c += LANES
     if c < channels:
-        wino_input_vector(pixels, c, channels - c, v, stride)
+        wino_input_vector(t, pixels, c, channels - c, v, stride)
 
 
 cdef inline void wino_output_vector(
-    const float* m, Py_ssize_t stride, Py_ssize_t c, long n, const float* bias,
+    int t, const float* m, Py_ssize_t stride, Py_ssize_t c, long n, const float* bias,
     float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
     const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, vf32 low, vf32 high,
 ) noexcept nogil:
@@ -87,25 +120,20 @@ cdef inline void wino_output_vector(
         b = load(bias + c)
     else:
         b = load_n(bias + c, n)
-    for j in range(6):
-        if n == LANES:
-            wino_at(
-                load(m + j * stride + c), load(m + (6 + j) * stride + c),
-                load(m + (12 + j) * stride + c), load(m + (18 + j) * stride + c),
-                load(m + (24 + j) * stride + c), load(m + (30 + j) * stride + c), &o[0],
-            )
-        else:
-            wino_at(
-                load_n(m + j * stride + c, n), load_n(m + (6 + j) * stride + c, n),
-                load_n(m + (12 + j) * stride + c, n), load_n(m + (18 + j) * stride + c, n),
-                load_n(m + (24 + j) * stride + c, n), load_n(m + (30 + j) * stride + c, n), &o[0],
-            )
-        for i in range(4):
+    for j in range(t + 2):
+        wino_at(
+            t, wino_product(t, m, stride, 0, j, c, n), wino_product(t, m, stride, 1, j, c, n),
+            wino_product(t, m, stride, 2, j, c, n), wino_product(t, m, stride, 3, j, c, n),
+            wino_product(t, m, stride, 4, j, c, n), wino_product(t, m, stride, 5, j, c, n), &o[0],
+        )
+        for i in range(t):
             half[i][j] = o[i]
-    for i in range(4):
+    for i in range(t):
         if i < rows:
-            wino_at(half[i][0], half[i][1], half[i][2], half[i][3], half[i][4], half[i][5], &o[0])
-            for j in range(4):
+            wino_at(
+                t, half[i][0], half[i][1], half[i][2], half[i][3], half[i][4], half[i][5], &o[0]
+            )
+            for j in range(t):
                 if j < columns:
                     value = o[j] + b
                     if n == LANES:
@@ -118,8 +146,8 @@ cdef inline void wino_output_vector(
                         store_n(y + i * row + j * column + c, vmin(high, vmax(low, value)), n)
 
 
-cdef void wino_output(
-    Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
+cdef inline void wino_output(
+    int t, Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
     float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
     const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
 ) noexcept nogil:
@@ -127,17 +155,53 @@ cdef void wino_output(
     cdef vf32 low = splat(lo), high = splat(hi)
     while c + LANES <= channels:
         wino_output_vector(
-            m, stride, c, LANES, bias, y, row, column, rows, columns, residual, r_row, r_column,
-            low, high,
+            t, m, stride, c, LANES, bias, y, row, column, rows, columns, residual, r_row,
+            r_column, low, high,
         )
         c += LANES
     if c < channels:
         wino_output_vector(
-            m, stride, c, channels - c, bias, y, row, column, rows, columns, residual, r_row,
+            t, m, stride, c, channels - c, bias, y, row, column, rows, columns, residual, r_row,
             r_column, low, high,
         )
 
 
+cdef void wino_input_2(
+    Py_ssize_t channels, const float* const* pixels, float* v, Py_ssize_t stride
+) noexcept nogil:
+    wino_input(2, channels, pixels, v, stride)
+
+
+cdef void wino_input_4(
+    Py_ssize_t channels, const float* const* pixels, float* v, Py_ssize_t stride
+) noexcept nogil:
+    wino_input(4, channels, pixels, v, stride)
+
+
+cdef void wino_output_2(
+    Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
+    float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
+    const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
+) noexcept nogil:
+    wino_output(
+        2, channels, m, stride, bias, y, row, column, rows, columns, residual, r_row, r_column, lo,
+        hi,
+    )
+
+
+cdef void wino_output_4(
+    Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
+    float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
+    const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
+) noexcept nogil:
+    wino_output(
+        4, channels, m, stride, bias, y, row, column, rows, columns, residual, r_row, r_column, lo,
+        hi,
+    )
+
+
 cdef void fill_winograd(kernels_t* k) noexcept:
-    k.wino_input = wino_input
-    k.wino_output = wino_output
+    k.wino_input[2] = wino_input_2
+    k.wino_input[4] = wino_input_4
+    k.wino_output[2] = wino_output_2
+    k.wino_output[4] = wino_output_4

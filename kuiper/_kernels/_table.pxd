@@ -169,9 +169,9 @@ ctypedef void (*dwconv_fn)(
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
-# Winograd F(4x4, 3x3), one tile, all channels.
-# Input: 36 pixels, row by row -> v[f * stride + c].
-# Output: m[f * stride + c] -> the first rows x columns of 4x4 pixels, plus bias and residual,
+# Winograd F(t x t, 3x3) for t = 2 and t = 4 (fixed per function), one tile, all channels.
+# Input: (t + 2)^2 pixels, row by row -> v[f * stride + c].
+# Output: m[f * stride + c] -> the first rows x columns of t x t pixels, plus bias and residual,
 # clamped.
 ctypedef void (*wino_input_fn)(
     Py_ssize_t channels, const float* const* pixels, float* v, Py_ssize_t stride
@@ -183,6 +183,7 @@ ctypedef void (*wino_output_fn)(
 ) noexcept nogil
 
 cdef enum:
+    MAX_TILE = 4
     MAX_UNARY = 64
     MAX_BINARY = 16
 
@@ -213,8 +214,9 @@ ctypedef struct kernels_t:
     # depthwise convolution: dwconv[m] handles m pixels, 1 <= m <= dw_m
     int dw_m
     dwconv_fn[MAX_DW_M + 1] dwconv
-    wino_input_fn wino_input
-    wino_output_fn wino_output
+    # Winograd: by the side of a tile
+    wino_input_fn[MAX_TILE + 1] wino_input
+    wino_output_fn[MAX_TILE + 1] wino_output
     # elementwise functions of one tensor and of two, by number
     unary_fn[MAX_UNARY] unary
     binary_fn[MAX_BINARY] binary

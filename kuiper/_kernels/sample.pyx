@@ -14,6 +14,7 @@ from kuiper._kernels._table cimport kernels_t
 cdef enum:
     SHARE_FLOATS = 4096      # a share that writes less is not worth another thread
     MAX_AXES = 3
+    FEW = 8                  # channels that are not worth the call of a micro-kernel
 
 # How a place becomes pixels.
 cdef enum:
@@ -36,8 +37,17 @@ cdef inline void add_up(
     Py_ssize_t channels,
 ) noexcept nogil:
     """y = the weighted sum of up to four pixels; both arrays have room for four."""
+    cdef Py_ssize_t c
+    cdef int k
     if n == 0:
         memset(y, 0, channels * sizeof(float))
+        return
+    if channels < FEW:
+        for c in range(channels):
+            y[c] = weights[0] * taps[0][c]
+        for k in range(1, n):
+            for c in range(channels):
+                y[c] += weights[k] * taps[k][c]
         return
     # The micro-kernel takes two or four: one pixel is split into halves, which is exact.
     if n == 1 or n == 3:

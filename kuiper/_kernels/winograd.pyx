@@ -1,7 +1,10 @@
-"""Winograd convolution F(4x4, 3x3): a quarter of the multiplications of a 3x3 convolution.
+"""Winograd convolution F(t x t, 3x3), with fewer multiplications than a 3x3 convolution has.
 
-Three stages: transform 6x6 patches of the input to 36 frequencies, multiply a matrix for each
-frequency (tiles x channels by channels x filters), transform the products back to 4x4 outputs.
+A tile is t x t outputs: t = 4 takes a quarter of the multiplications, and four times the weights;
+t = 2 takes 4/9 of them, and less than twice the weights.
+
+Three stages: transform patches of the input, t + 2 a side, to as many frequencies; multiply a
+matrix for each frequency (tiles x channels by channels x filters); transform the products back.
 
 ``WinogradStep``
     Blocked: each thread takes a few tiles through all stages inside its own workspace, which stays
@@ -25,14 +28,20 @@ from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport MAX_MR, kernels_t
 
 from kuiper._kernels._pack import aligned_empty, n_panels
+from kuiper._value import spaced
 
 cdef enum:
-    FREQUENCIES = 36
-    OUT = 4                      # a tile is OUT x OUT outputs
+    MAX_FREQUENCIES = 36
 
-cdef inline void filter_transform(double a, double b, double c, double* o) noexcept nogil:
+cdef inline void filter_transform(int t, double a, double b, double c, double* o) noexcept nogil:
     """One column of G g, from the same source as the other two transforms; in float64, once."""
     cdef double even = a + c
+    if t == 2:
+        o[0] = a
+        o[1] = (even + b) / 2
+        o[2] = (even - b) / 2
+        o[3] = c
+        return
     o[0] = a / 4
     o[1] = -(even + b) / 6
     o[2] = -(even - b) / 6
@@ -41,58 +50,62 @@ cdef inline void filter_transform(double a, double b, double c, double* o) noexc
     o[5] = c
 
 
-def pack_winograd(const float[:, :, :, ::1] weight, int n_threads=1):
+def pack_winograd(const float[:, :, :, ::1] weight, int tile, int n_threads=1):
     """Transform and pack 3x3 filters.
 
     Parameters
     ----------
     weight : array, shape (out_channels, in_channels, 3, 3), float32
+    tile : int
+        Side of a tile, 2 or 4.
     n_threads : int
 
     Returns
     -------
-    numpy.ndarray, shape (36, panels, 1 + in_channels, nr), float32
+    numpy.ndarray, shape ((tile + 2) ** 2, panels, 1 + in_channels, nr), float32
     """
     cdef Py_ssize_t out_channels = weight.shape[0], in_channels = weight.shape[1]
     cdef Py_ssize_t nr = active().nr, panels = n_panels(out_channels), panel
-    packed = aligned_empty((FREQUENCIES, panels, 1 + in_channels, nr))
+    packed = aligned_empty(((tile + 2) * (tile + 2), panels, 1 + in_channels, nr))
     cdef float[:, :, :, ::1] out = packed
     for panel in prange(panels, nogil=True, num_threads=n_threads, schedule="static"):
         pack_filters(
-            &weight[panel * nr, 0, 0, 0], min(nr, out_channels - panel * nr), in_channels, nr,
+            tile, &weight[panel * nr, 0, 0, 0], min(nr, out_channels - panel * nr), in_channels, nr,
             &out[0, panel, 0, 0], panels * (1 + in_channels) * nr,
         )
     return packed
 
 
 cdef void pack_filters(
-    const float* weight, Py_ssize_t count, Py_ssize_t in_channels, Py_ssize_t nr, float* panel,
-    Py_ssize_t stride,
+    int tile, const float* weight, Py_ssize_t count, Py_ssize_t in_channels, Py_ssize_t nr,
+    float* panel, Py_ssize_t stride,
 ) noexcept nogil:
     """Fill one panel of every frequency; panels of two frequencies are `stride` apart."""
     cdef double[6][3] half
     cdef double[6] o
     cdef Py_ssize_t c, j
     cdef const float* g
-    cdef int i, k
-    for i in range(FREQUENCIES):
+    cdef int i, k, patch = tile + 2
+    for i in range(patch * patch):
         memset(panel + i * stride, 0, (1 + in_channels) * nr * sizeof(float))
     for c in range(in_channels):
         panel += nr
         for j in range(count):
             g = weight + (j * in_channels + c) * 9
             for i in range(3):
-                filter_transform(g[i], g[3 + i], g[6 + i], &o[0])
-                for k in range(6):
+                filter_transform(tile, g[i], g[3 + i], g[6 + i], &o[0])
+                for k in range(patch):
                     half[k][i] = o[k]
-            for i in range(6):
-                filter_transform(half[i][0], half[i][1], half[i][2], &o[0])
-                for k in range(6):
-                    panel[(6 * i + k) * stride + j] = <float> o[k]
+            for i in range(patch):
+                filter_transform(tile, half[i][0], half[i][1], half[i][2], &o[0])
+                for k in range(patch):
+                    panel[(patch * i + k) * stride + j] = <float> o[k]
 
 
 cdef struct winograd_t:
     const kernels_t* kernels
+    int tile                     # its side, in outputs
+    int patch                    # its side, in inputs
     ref_t x
     ref_t weight
     ref_t bias
@@ -109,6 +122,7 @@ cdef struct winograd_t:
     Py_ssize_t y_pitch
     Py_ssize_t in_channels
     Py_ssize_t out_channels
+    Py_ssize_t v_pitch           # from tile to tile
     Py_ssize_t pad_top
     Py_ssize_t pad_left
     Py_ssize_t tiles_h
@@ -123,20 +137,22 @@ cdef class _Winograd(Step):
 
     cdef winograd_t p
 
-    cdef _fill(self, x, weight, bias, y, v, m, padding, post):
+    cdef _fill(self, int tile, x, weight, bias, y, v, m, padding, post):
         zeros = np.zeros(x.shape[1], np.float32)
         cdef float[::1] zero_view = zeros
         self.keep = zeros
         self.p.kernels = active()
+        self.p.tile, self.p.patch = tile, tile + 2
         self.p.x, self.p.y, self.p.bias = self.ref(x), self.ref(y), self.ref(bias)
         self.p.weight, self.p.v, self.p.m = self.ref(weight), self.ref(v), self.ref(m)
         self.p.zeros = &zero_view[0]
         self.p.n, self.p.in_channels, self.p.in_h, self.p.in_w = x.shape
         _, self.p.out_channels, self.p.out_h, self.p.out_w = y.shape
         self.p.x_pitch, self.p.y_pitch = x.pitch, y.pitch
+        self.p.v_pitch = spaced(self.p.in_channels)
         self.p.pad_top, self.p.pad_left = padding
-        self.p.tiles_h = (self.p.out_h + OUT - 1) // OUT
-        self.p.tiles_w = (self.p.out_w + OUT - 1) // OUT
+        self.p.tiles_h = ceil_div(self.p.out_h, tile)
+        self.p.tiles_w = ceil_div(self.p.out_w, tile)
         self.p.post = make_post(self, post)
         self.params = &self.p
 
@@ -146,14 +162,16 @@ cdef class WinogradStep(_Winograd):
 
     Parameters
     ----------
+    tile : int
+        Side of a tile, 2 or 4.
     x, y : Value
         Channels-last.
     weight : Value
         As :func:`pack_winograd` makes it.
     bias : Value, shape (out_channels,)
     v, m : Value
-        Scratch of ``4 * 36 * block * in_channels`` and ``4 * 36 * block * out_channels`` bytes for
-        each thread.
+        Scratch of ``(tile + 2) ** 2 * block`` times ``4 * spaced(in_channels)`` and times
+        ``4 * out_channels`` bytes for each thread.
     block : int
         Tiles that a part takes at a time.
     padding : (int, int)
@@ -161,8 +179,8 @@ cdef class WinogradStep(_Winograd):
     post : Post or None
     """
 
-    def __init__(self, x, weight, bias, y, v, m, block, padding, post=None):
-        self._fill(x, weight, bias, y, v, m, padding, post)
+    def __init__(self, tile, x, weight, bias, y, v, m, block, padding, post=None):
+        self._fill(tile, x, weight, bias, y, v, m, padding, post)
         self.p.block = block
         self.run = winograd_run
         self.kind = "conv_winograd"
@@ -178,41 +196,43 @@ cdef class WinogradStageStep(_Winograd):
     stage : int
         0 transforms the input, 1 multiplies, 2 transforms back.
     v, m : Value
-        ``36 * tiles * in_channels`` and ``36 * tiles * out_channels`` floats, shared by all parts.
-    x, weight, bias, y, padding, post
+        ``(tile + 2) ** 2 * tiles`` times ``spaced(in_channels)`` and times ``out_channels`` floats,
+        shared by all parts.
+    tile, x, weight, bias, y, padding, post
         As for :class:`WinogradStep`.
     """
 
-    def __init__(self, stage, x, weight, bias, y, v, m, padding, post=None):
-        self._fill(x, weight, bias, y, v, m, padding, post)
+    def __init__(self, stage, tile, x, weight, bias, y, v, m, padding, post=None):
+        self._fill(tile, x, weight, bias, y, v, m, padding, post)
         self.p.stage = stage
         self.p.block = self.p.n * self.p.tiles_h * self.p.tiles_w
         self.run = winograd_stage_run
         self.kind = ("winograd_input", "winograd_gemm", "winograd_output")[stage]
         panels = n_panels(self.p.out_channels)
-        self.max_parts = max(FREQUENCIES * panels if stage == 1 else self.p.block, 1)
+        frequencies = self.p.patch * self.p.patch
+        self.max_parts = max(frequencies * panels if stage == 1 else self.p.block, 1)
 
 
 cdef void transform_input(
     const winograd_t* p, const float* x, Py_ssize_t tile, float* v, Py_ssize_t stride
 ) noexcept nogil:
-    """Write the 36 frequencies of one tile, all channels, at v[f * stride]."""
-    cdef (const float*)[FREQUENCIES] pixels
+    """Write the frequencies of one tile, all channels, at v[f * stride]."""
+    cdef (const float*)[MAX_FREQUENCIES] pixels
     cdef Py_ssize_t image = tile // (p.tiles_h * p.tiles_w)
-    cdef Py_ssize_t top = tile // p.tiles_w % p.tiles_h * OUT - p.pad_top
-    cdef Py_ssize_t left = tile % p.tiles_w * OUT - p.pad_left
+    cdef Py_ssize_t top = tile // p.tiles_w % p.tiles_h * p.tile - p.pad_top
+    cdef Py_ssize_t left = tile % p.tiles_w * p.tile - p.pad_left
     cdef Py_ssize_t i, j, h, w
     cdef const float* row
-    for i in range(6):
+    for i in range(p.patch):
         h = top + i
         row = x + ((image * p.in_h + h) * p.in_w + left) * p.x_pitch
-        for j in range(6):
+        for j in range(p.patch):
             w = left + j
             if 0 <= h < p.in_h and 0 <= w < p.in_w:
-                pixels[6 * i + j] = row + j * p.x_pitch
+                pixels[p.patch * i + j] = row + j * p.x_pitch
             else:
-                pixels[6 * i + j] = p.zeros
-    p.kernels.wino_input(p.in_channels, <const float* const*> pixels, v, stride)
+                pixels[p.patch * i + j] = p.zeros
+    p.kernels.wino_input[p.tile](p.in_channels, <const float* const*> pixels, v, stride)
 
 
 cdef void multiply(
@@ -226,13 +246,13 @@ cdef void multiply(
     cdef Py_ssize_t groups = (tiles + kernels.mr - 1) // kernels.mr
     cdef Py_ssize_t g, start, count, i, n = min(nr, p.out_channels - panel * nr)
     cdef const float* w = weight + (f * panels + panel) * (p.in_channels + 1) * nr
-    v += f * block * p.in_channels
+    v += f * block * p.v_pitch
     m += f * block * p.out_channels + panel * nr
     for g in range(groups):
         start = g * tiles // groups
         count = (g + 1) * tiles // groups - start
         for i in range(count):
-            rows[i] = v + (start + i) * p.in_channels
+            rows[i] = v + (start + i) * p.v_pitch
         kernels.gemm[count](
             1, p.in_channels, <const float* const*> rows, w,
             m + start * p.out_channels, p.out_channels, n, NULL, 0, -INFINITY, INFINITY,
@@ -242,17 +262,17 @@ cdef void multiply(
 cdef void transform_output(
     const winograd_t* p, char* const* slots, Py_ssize_t tile, const float* m, Py_ssize_t stride
 ) noexcept nogil:
-    """Write the outputs of one tile from its 36 products at m[f * stride]."""
+    """Write the outputs of one tile from its products at m[f * stride]."""
     cdef Py_ssize_t image = tile // (p.tiles_h * p.tiles_w)
-    cdef Py_ssize_t h = tile // p.tiles_w % p.tiles_h * OUT, w = tile % p.tiles_w * OUT
-    cdef Py_ssize_t rows = min(OUT, p.out_h - h), columns = min(OUT, p.out_w - w), i
+    cdef Py_ssize_t h = tile // p.tiles_w % p.tiles_h * p.tile, w = tile % p.tiles_w * p.tile
+    cdef Py_ssize_t rows = min(p.tile, p.out_h - h), columns = min(p.tile, p.out_w - w), i
     cdef Py_ssize_t pixel = (image * p.out_h + h) * p.out_w + w
     cdef Py_ssize_t r_pitch = p.post.residual_pitch
     cdef float* y = <float*> at(slots, p.y) + pixel * p.y_pitch
     cdef const float* residual = NULL
     if p.post.has_residual:
         residual = <const float*> at(slots, p.post.residual) + pixel * r_pitch
-    p.kernels.wino_output(
+    p.kernels.wino_output[p.tile](
         p.out_channels, m, stride, <const float*> at(slots, p.bias),
         y, p.out_w * p.y_pitch, p.y_pitch, rows, columns,
         residual if p.post.residual_in_tile else NULL, p.out_w * r_pitch, r_pitch,
@@ -287,8 +307,8 @@ cdef void winograd_run(
         first = b * tiles // blocks
         count = (b + 1) * tiles // blocks - first
         for t in range(count):
-            transform_input(p, x, first + t, v + t * p.in_channels, p.block * p.in_channels)
-        for f in range(FREQUENCIES):
+            transform_input(p, x, first + t, v + t * p.v_pitch, p.block * p.v_pitch)
+        for f in range(p.patch * p.patch):
             for panel in range(panels):
                 multiply(p, weight, f, panel, count, v, m, p.block)
         for t in range(count):
@@ -308,15 +328,15 @@ cdef void winograd_stage_run(
     cdef float* m = <float*> at(slots, p.m)
     cdef Py_ssize_t tiles = p.block, nr = p.kernels.nr
     cdef Py_ssize_t panels = (p.out_channels + nr - 1) // nr, t, q
+    cdef Py_ssize_t products = p.patch * p.patch * panels
     if p.stage == 1:
         for q in range(
-            share_start(FREQUENCIES * panels, part, n_parts),
-            share_start(FREQUENCIES * panels, part + 1, n_parts),
+            share_start(products, part, n_parts), share_start(products, part + 1, n_parts)
         ):
             multiply(p, weight, q // panels, q % panels, tiles, v, m, tiles)
         return
     for t in range(share_start(tiles, part, n_parts), share_start(tiles, part + 1, n_parts)):
         if p.stage == 0:
-            transform_input(p, x, t, v + t * p.in_channels, tiles * p.in_channels)
+            transform_input(p, x, t, v + t * p.v_pitch, tiles * p.v_pitch)
         else:
             transform_output(p, slots, t, m + t * p.out_channels, tiles * p.out_channels)

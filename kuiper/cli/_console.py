@@ -7,6 +7,7 @@ Results go to standard output; progress and complaints to standard error.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -60,9 +61,10 @@ class Console:
     # -- results ---------------------------------------------------------------------------
 
     def data(self, value: Any) -> None:
-        """Write a value as one line of JSON, if that is wanted."""
+        """Write a value as one line of JSON, if that is wanted; NaN and infinities as null."""
         if self.as_json:
-            print(json.dumps(value, ensure_ascii=False, default=_plain), flush=True)
+            text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=_plain)
+            print(text, flush=True)
 
     def text(self, text: str = "") -> None:
         """Write a line for people."""
@@ -172,8 +174,19 @@ def _escaped(text: str) -> str:
     return text.replace("[", "\\[")
 
 
-def _plain(value: Any) -> Any:
-    """Return numpy's numbers and arrays as Python's, for JSON."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
+def _finite(value: Any) -> Any:
+    """Return a value with None for what JSON has no number for."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if hasattr(value, "tolist"):  # numpy's numbers and arrays
+        return _finite(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _plain(value: Any) -> str:
+    """Return what JSON has no word for as text: complex numbers, paths."""
     return str(value)

@@ -49,6 +49,8 @@ set_families(
     "folding",
     "distance",
     "arithmetic",
+    "sampling",
+    "quantized",
 )
 
 __all__ = ["Record", "find_record", "record", "registered_types"]

@@ -246,3 +246,20 @@ class Lerp(Formula):
             return tree, [a.input, a.end]
         tree = Call("add", [Ref(0), Call("mul", [Ref(2), gap])])
         return tree, [a.input, a.end, a.weight]
+
+
+@record("aten::logit")
+class Logit(Formula):
+    """``log(x / (1 - x))`` of the input, which `eps` keeps away from 0 and 1.
+
+    Source: torch.logit.
+    """
+
+    arguments = (Tensor("input"), Float("eps", None, nullable=True))
+
+    @staticmethod
+    def formula(a):
+        x = Ref(0)
+        if a.eps is not None:
+            x = Call("min", [Call("max", [x, Literal(a.eps)]), Literal(1 - a.eps)])
+        return Call("log", [Call("div", [x, Call("sub", [Literal(1.0), x])])]), [a.input]

@@ -480,3 +480,51 @@ def _average(b, weights: Value, y: Value) -> None:
             scratch,
         )
     )  # fmt: skip
+
+
+@record("aten::_transformer_encoder_layer_fwd")
+class EncoderLayer(Record):
+    """A transformer's encoder layer: attention and two linear layers, each with a sum and a norm.
+
+    A pass puts the operators that it consists of in its place; its weights have to be constants.
+    Source: torch.nn.TransformerEncoderLayer.
+    """
+
+    arguments = (
+        Tensor("src", rank=3),
+        Int("embed_dim", minimum=1),
+        Int("num_heads", minimum=1),
+        Tensor("qkv_weight", rank=2),
+        Tensor("qkv_bias", rank=1),
+        Tensor("proj_weight", rank=2),
+        Tensor("proj_bias", rank=1),
+        Bool("use_gelu"),
+        Bool("norm_first"),
+        Float("eps"),
+        Tensor("norm_weight_1", rank=1),
+        Tensor("norm_bias_1", rank=1),
+        Tensor("norm_weight_2", rank=1),
+        Tensor("norm_bias_2", rank=1),
+        Tensor("ffn_weight_1", rank=2),
+        Tensor("ffn_bias_1", rank=1),
+        Tensor("ffn_weight_2", rank=2),
+        Tensor("ffn_bias_2", rank=1),
+        Tensor("mask", optional=True, rank=(2, 4)),
+        Int("mask_type", None, nullable=True),
+    )
+
+    @staticmethod
+    def infer(a):
+        if a.src.shape[2] != a.embed_dim or a.src.dtype != np.float32:
+            raise ShapeError(f"the input is {a.src!r}, expected float32 (n, length, {a.embed_dim})")
+        if a.mask is not None:
+            n, length, _ = a.src.shape
+            fitting = {2: (n, length) if a.mask_type == 1 else (length, length)}
+            expected = fitting.get(a.mask.rank, (n, a.num_heads, length, length))
+            if a.mask.shape != expected:
+                raise ShapeError(f"'mask' has shape {a.mask.shape}, expected {expected}")
+        return TensorSpec(a.src.shape)
+
+    @staticmethod
+    def bind(a, b):
+        raise ShapeError("its weights are computed at run time, expected constants")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kuiper._kernels import _dispatch, _pack, conv, winograd
-from kuiper._value import TensorSpec, Value
+from kuiper._value import TensorSpec, Value, spaced
 from kuiper.errors import ShapeError
 from kuiper.ops._post import make_post, residual_value
 from kuiper.ops._record import Record, record
@@ -18,10 +18,10 @@ SHALLOW_CHANNELS = 8
 
 # Per core, of machines that kuiper meets; used in estimates only.
 L2_BYTES = 1 << 20
+BYTES_PER_CYCLE = 14  # from beyond it
 
 # Above this, Winograd's intermediate matrices leave the caches, and blocks of tiles do better.
 STAGED_BYTES = 6 << 20
-WINOGRAD_BLOCK = 28
 
 
 class _Geometry:
@@ -228,8 +228,8 @@ class Conv(Record):
             )  # fmt: skip
         elif a.groups == x.shape[1] == out_channels and a.groups > 1:
             step = _depthwise(b, x, image, filters, taps, geometry, size, post)
-        elif _winograd_pays(geometry, a.groups, filters.shape, size):
-            step = _winograd(b, x, image, filters, (top, left), post)
+        elif tile := _winograd_tile(geometry, a.groups, filters.shape, size):
+            step = _winograd(b, tile, x, image, filters, (top, left), post)
         elif a.groups == 1 and x.shape[1] <= SHALLOW_CHANNELS:
             step = _shallow(b, x, image, filters, (top, left), geometry, size, post)
         else:
@@ -395,48 +395,73 @@ def _shallow(b, x, image, filters, origin, geometry, size, post):
     )
 
 
-def _winograd_pays(geometry, groups: int, shape, size) -> bool:
-    """Estimate whether Winograd is faster than direct convolution.
+def _winograd_tile(geometry, groups: int, shape, size) -> int:
+    """Estimate how a convolution is fastest: by Winograd in tiles of side 4 or 2, or directly (0).
 
-    It does 36 multiplications for each tile of 16 outputs instead of 144, but reads four times the
-    weights, which small planes of many channels do not amortise.  The estimate knows neither the
-    batch nor the number of threads: results must not depend on them.
+    Large tiles multiply less, but read more weights, which small planes of many channels do not
+    amortise.  The estimate knows neither the batch nor the number of threads: results must not
+    depend on them.
     """
     out_channels, in_channels = shape[:2]
     if geometry.kernel != (3, 3) or groups != 1 or min(in_channels, out_channels) < 16:
-        return False
+        return 0
     if geometry.stride != (1, 1) or geometry.dilation != (1, 1):
-        return False
-    tiles = -(-size[0] // 4) * -(-size[1] // 4)
+        return 0
     # Cycles of one core per pair of channels: two FMAs on full vectors a cycle; the transforms;
     # the weights from the L3 cache or memory, where they exceed the L2 cache.
     lanes = _dispatch.lanes()
-    direct = 9 * size[0] * size[1] / (2 * lanes)
-    products = 36 * tiles / (2 * lanes)
-    transforms = 250 * tiles / lanes * (1 / in_channels + 1 / out_channels)
-    weight_bytes = 4 * 36 * in_channels * out_channels
-    reading = 4 * 36 / 14 if weight_bytes > L2_BYTES else 0
-    return products + transforms + reading < 0.9 * direct
+
+    def reading(weights: int) -> float:
+        is_large = 4 * weights * in_channels * out_channels > L2_BYTES
+        return 4 * weights / BYTES_PER_CYCLE if is_large else 0.0
+
+    best, least = 0, 0.9 * (9 * size[0] * size[1] / (2 * lanes) + reading(9))
+    for tile, transform in ((4, 250), (2, 80)):
+        frequencies = (tile + 2) ** 2
+        tiles = -(-size[0] // tile) * -(-size[1] // tile)
+        products = frequencies * tiles / (2 * lanes)
+        transforms = transform * tiles / lanes * (1 / in_channels + 1 / out_channels)
+        cycles = products + transforms + reading(frequencies)
+        if cycles < least:
+            best, least = tile, cycles
+    return best
 
 
-def _winograd(b, x, image, filters, padding, post):
+def _winograd_block(tiles: int, channels: int, n_threads: int) -> int:
+    """Return how many tiles a thread should take through all stages at a time.
+
+    Few, for their frequencies to stay in the L2 cache; with many channels more, since the weights
+    are read once for each block.  As many blocks for one thread as for the other.
+    """
+    wanted = min(84, max(28, 14 * (channels // 256)))
+    blocks = -(-tiles // wanted)
+    rounds = -(-blocks // n_threads)
+    if tiles >= rounds * n_threads * 14:
+        blocks = rounds * n_threads
+    return -(-tiles // blocks)
+
+
+def _winograd(b, tile, x, image, filters, padding, post):
     """Bind a Winograd convolution: the last step is returned, those ahead of it are added."""
     x = b.channels_last(x)
     n, out_channels, height, width = image.shape
     in_channels = x.shape[1]
-    weight = b.packed("winograd", lambda: winograd.pack_winograd(filters.weight(), b.n_threads))
+    weight = b.packed(
+        ("winograd", tile), lambda: winograd.pack_winograd(filters.weight(), tile, b.n_threads)
+    )
     bias = filters.bias()
     bias = b.constant(np.zeros(out_channels, np.float32) if bias is None else bias)
-    tiles = -(-height // 4) * -(-width // 4) * n
-    floats = 36 * tiles * (in_channels + out_channels)
+    tiles = -(-height // tile) * -(-width // tile) * n
+    frequencies = (tile + 2) ** 2
+    floats = frequencies * tiles * (in_channels + out_channels)
     if 4 * floats > STAGED_BYTES:
-        block = WINOGRAD_BLOCK
-        v = b.scratch(4 * 36 * block * in_channels)
-        m = b.scratch(4 * 36 * block * out_channels)
-        return winograd.WinogradStep(x, weight, bias, image, v, m, block, padding, post)
-    v = b.temporary((36, tiles, in_channels))
-    m = b.temporary((36, tiles, out_channels))
-    operands = (x, weight, bias, image, v, m, padding)
+        block = _winograd_block(tiles, in_channels + out_channels, b.n_threads)
+        v = b.scratch(4 * frequencies * block * spaced(in_channels))
+        m = b.scratch(4 * frequencies * block * out_channels)
+        return winograd.WinogradStep(tile, x, weight, bias, image, v, m, block, padding, post)
+    v = b.temporary((frequencies, tiles, spaced(in_channels)))
+    m = b.temporary((frequencies, tiles, out_channels))
+    operands = (tile, x, weight, bias, image, v, m, padding)
     b.step(winograd.WinogradStageStep(0, *operands))
     b.step(winograd.WinogradStageStep(1, *operands))
     return winograd.WinogradStageStep(2, *operands, post)

@@ -16,7 +16,8 @@ from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.ops._image import image_input, image_output, spatial_extents
 from kuiper.ops._record import Record, record
-from kuiper.ops._schema import Any_, Ints, Numbers, Str, Tensor
+from kuiper.ops._schema import Any_, Bool, Ints, Numbers, Str, Tensor
+from kuiper.ops.linear import product
 
 __all__ = ["Interpolate", "UpsampleBilinear", "UpsampleNearest"]
 
@@ -102,6 +103,116 @@ class UpsampleBilinear(Interpolate):
     """
 
     fixed: ClassVar[dict] = {"mode": "bilinear", "align_corners": True}
+
+
+class _Antialiased(Record):
+    """A plane resized by weights that reach over all pixels that make one of the output.
+
+    Each axis is a product with a matrix of weights, most of them zero.
+    """
+
+    arguments = (
+        Tensor("input", rank=4),
+        Ints("output_size", default=None, minimum=1, nullable=True),
+        Bool("align_corners", False),
+        Numbers("scales", default=None, nullable=True),
+        Numbers("scales_w", default=None, nullable=True),
+    )
+    reach: ClassVar[float] = 1.0  # of the filter to one side, in pixels of the larger plane
+
+    @staticmethod
+    def weigh(gap: np.ndarray) -> np.ndarray:
+        """Return the filter's value at a distance."""
+        raise NotImplementedError
+
+    @classmethod
+    def _target(cls, a) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+        scales: tuple = (None, None)
+        if a.scales is not None:
+            scales = tuple(a.scales) if len(a.scales) == 2 else (*a.scales, *(a.scales_w or ()))
+            if len(scales) != 2:
+                raise ShapeError(f"the scales are {scales}, expected two numbers")
+        if a.output_size is not None:
+            return _per_axis("output_size", a.output_size, 2), scales
+        if None in scales:
+            raise ShapeError("it has neither 'output_size' nor scales")
+        pairs = zip(a.input.shape[2:], scales, strict=True)
+        return tuple(math.floor(extent * scale) for extent, scale in pairs), scales
+
+    @classmethod
+    def infer(cls, a):
+        extents, _ = cls._target(a)
+        if a.input.dtype != np.float32:
+            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
+        if min(extents) < 1 or 0 in a.input.shape[2:]:
+            raise ShapeError(f"cannot resize an input of shape {a.input.shape} to {extents}")
+        return TensorSpec((*a.input.shape[:2], *extents))
+
+    @classmethod
+    def bind(cls, a, b):
+        y = b.output()
+        if y.size == 0:
+            return
+        (rows, columns), scales = cls._target(a)
+        *planes, height, width = a.input.shape
+        count = math.prod(planes)
+        by_row, by_column = (
+            b.constant(cls._matrix(extent, out, scale, a.align_corners))
+            for extent, out, scale in zip((height, width), (rows, columns), scales, strict=True)
+        )
+        x = b.contiguous(a.input).reshape((count, height, width))
+        wide = b.temporary((count, height, columns))
+        product(b, x, by_column.permute((1, 0)).expand((count, width, columns)), wide)
+        # Elements of a row of the output are adjacent, wherever the output lies.
+        y = y.reshape((count, rows, columns))
+        product(b, by_row.expand((count, rows, height)), wide, y)
+
+    @classmethod
+    def _matrix(cls, extent: int, out: int, scale: float | None, align_corners: bool):
+        """Return the weights, one row for each place of the output."""
+        if align_corners:
+            ratio = (extent - 1) / (out - 1) if out > 1 else 0.0
+        else:
+            ratio = extent / out if scale is None else 1 / scale
+        support = cls.reach * max(ratio, 1.0)
+        weights = np.zeros((out, extent), np.float32)
+        for i in range(out):
+            centre = ratio * (i + 0.5)
+            first = max(int(centre - support + 0.5), 0)
+            last = min(int(centre + support + 0.5), extent)
+            gaps = (np.arange(first, last) - centre + 0.5) / max(ratio, 1.0)
+            values = cls.weigh(np.abs(gaps))
+            weights[i, first:last] = values / (values.sum() or 1.0)
+        return weights
+
+
+@record("aten::_upsample_bilinear2d_aa")
+class AntialiasedBilinear(_Antialiased):
+    """A plane resized linearly, each pixel the mean of all that it covers.
+
+    Source: torch.nn.functional.interpolate with antialias=True.
+    """
+
+    @staticmethod
+    def weigh(gap):
+        return np.maximum(1 - gap, 0)
+
+
+@record("aten::_upsample_bicubic2d_aa")
+class AntialiasedBicubic(_Antialiased):
+    """A plane resized cubically, each pixel a weighted mean of all that it covers.
+
+    Source: torch.nn.functional.interpolate with antialias=True.
+    """
+
+    reach: ClassVar[float] = 2.0
+
+    @staticmethod
+    def weigh(gap):
+        a = -0.5  # PIL's, not the -0.75 of resizing without antialiasing
+        near = ((a + 2) * gap - (a + 3)) * gap * gap + 1
+        far = (((gap - 5) * gap + 8) * gap - 4) * a
+        return np.where(gap < 1, near, np.where(gap < 2, far, 0))
 
 
 def _target(a) -> tuple[tuple[int, ...], tuple[float | None, ...]]:

@@ -951,7 +951,12 @@ class Narrow(View):
 # -- rearrangements that need a copy -----------------------------------------------------------
 
 
-@record("nn.ChannelShuffle", "F.channel_shuffle", "torch.channel_shuffle")
+@record(
+    "nn.ChannelShuffle",
+    "F.channel_shuffle",
+    "torch.channel_shuffle",
+    "aten::native_channel_shuffle",
+)
 class ChannelShuffle(Record):
     """Channels dealt out: (groups, c / groups) becomes (c / groups, groups).
 

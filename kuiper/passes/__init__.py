@@ -39,6 +39,7 @@ from kuiper.passes.fuse_pad import fuse_pad
 from kuiper.passes.fuse_residual import fuse_residual
 from kuiper.passes.restore_outputs import restore_outputs
 from kuiper.passes.simplify_expression import simplify_expression
+from kuiper.passes.split_encoder_layer import split_encoder_layer
 from kuiper.passes.split_list import split_list
 
 __all__ = ["NEEDED", "PASSES", "PassReport", "free_batch", "optimize", "restore_outputs"]
@@ -47,7 +48,7 @@ Pass = Callable[[Graph, dict[Operand, Any]], None]
 Evaluate = Callable[[Graph], list[np.ndarray]]
 
 # What planning relies on; the rest is for speed.
-NEEDED: tuple[Pass, ...] = (split_list,)
+NEEDED: tuple[Pass, ...] = (split_list, split_encoder_layer)
 
 PASSES: tuple[Pass, ...] = (
     *NEEDED,

@@ -50,3 +50,10 @@ def nan_to_num(input, nan, posinf, neginf):
     y = np.where(np.isnan(input), 0 if nan is None else nan, input)
     y = np.where(y == np.inf, largest if posinf is None else posinf, y)
     return np.where(y == -np.inf, -largest if neginf is None else neginf, y)
+
+
+@reference("aten::logit")
+def logit(input, eps=None):
+    """The inverse of the sigmoid function."""
+    x = input if eps is None else np.clip(input, eps, 1 - eps)
+    return np.log(x) - np.log1p(-x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .activation import erf
 from .registry import reference
 
 
@@ -99,3 +100,37 @@ def multihead_attention(
 
 def _append(x, row):
     return np.concatenate([x, np.broadcast_to(row, (x.shape[0], 1, x.shape[2]))], axis=1)
+
+
+@reference("aten::_transformer_encoder_layer_fwd")
+def encoder_layer(x, width, heads, *rest):
+    """Attention, then two linear layers, each with a sum and a normalisation."""
+    qkv, proj, (use_gelu, norm_first, eps) = rest[:2], rest[2:4], rest[4:7]
+    norms, up, down = (rest[7:9], rest[9:11]), rest[11:13], rest[13:15]
+    mask, mask_type = (*rest[15:], None, None)[:2]
+
+    def norm(x, weight, bias):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps) * weight + bias
+
+    def attend(x):
+        hidden = None
+        if mask is not None:
+            n, length, _ = x.shape
+            shape = (n, 1, 1, length) if mask_type == 1 else (1, 1, *mask.shape)[-4:]
+            hidden = np.broadcast_to((mask != 0).reshape(shape), (n, heads, length, length))
+            hidden = hidden.reshape(-1, length, length)
+        weights = {"in_proj_weight": qkv[0], "out_proj.weight": proj[0], "out_proj.bias": proj[1]}
+        options = {"num_heads": heads, "embed_dim": width, "in_proj_bias": qkv[1]}
+        return multihead_attention(x, attn_mask=hidden, batch_first=True, **options, **weights)[0]
+
+    def feed(x):
+        y = x @ up[0].T + up[1]
+        y = y * (1 + erf(y / np.sqrt(2))) / 2 if use_gelu else np.maximum(y, 0)
+        return y @ down[0].T + down[1]
+
+    if norm_first:
+        x = x + attend(norm(x, *norms[0]))
+        return x + feed(norm(x, *norms[1]))
+    x = norm(x + attend(x), *norms[0])
+    return norm(x + feed(x), *norms[1])

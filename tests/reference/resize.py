@@ -107,3 +107,53 @@ def _cubic(x, axis, out, factor, align_corners):
         weight = np.where(distance <= 1, near, far).reshape(-1, *[1] * (x.ndim - axis - 1))
         y = y + weight * np.take(x, np.clip(left + tap, 0, extent - 1), axis=axis)
     return y
+
+
+def _antialiased(input, size, align_corners, scales, radius, weigh):
+    y = input
+    for axis, (out, scale) in enumerate(zip(size, scales, strict=True), start=2):
+        extent = input.shape[axis]
+        ratio = extent / out if scale is None else 1 / scale
+        if align_corners:
+            ratio = (extent - 1) / max(out - 1, 1)
+        width = max(ratio, 1)
+        parts = []
+        for i in range(out):
+            centre = ratio * (i + 0.5)
+            first = max(int(centre - radius * width + 0.5), 0)
+            last = min(int(centre + radius * width + 0.5), extent)
+            weights = np.array([weigh(abs(j + 0.5 - centre) / width) for j in range(first, last)])
+            taken = np.take(y, range(first, last), axis)
+            parts.append(np.tensordot(taken, weights / weights.sum(), (axis, 0)))
+        y = np.stack(parts, axis)
+    return y
+
+
+def _cubic_of_pil(x):
+    if x < 1:
+        return 1.5 * x**3 - 2.5 * x**2 + 1
+    return -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2 if x < 2 else 0.0
+
+
+def _of_size(input, size, scales):
+    scales = (None, None) if scales is None else scales
+    return size or [int(n * s) for n, s in zip(input.shape[2:], scales, strict=True)], scales
+
+
+@reference("aten::_upsample_bilinear2d_aa")
+def upsample_bilinear_aa(input, size, align_corners, scales=None, *_):
+    """Triangles of weights as wide as an output pixel."""
+    return _antialiased(
+        input, *_arguments(input, size, align_corners, scales), 1, lambda x: max(1 - x, 0)
+    )
+
+
+@reference("aten::_upsample_bicubic2d_aa")
+def upsample_bicubic_aa(input, size, align_corners, scales=None, *_):
+    """Cubic weights as wide as four output pixels."""
+    return _antialiased(input, *_arguments(input, size, align_corners, scales), 2, _cubic_of_pil)
+
+
+def _arguments(input, size, align_corners, scales):
+    size, scales = _of_size(input, size, scales)
+    return size, align_corners, scales

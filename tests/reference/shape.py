@@ -107,8 +107,13 @@ def select(input, *, dim, index, **_):
     return np.take(input, int(index), axis=dim)
 
 
-@reference("nn.ChannelShuffle", "F.channel_shuffle", "torch.channel_shuffle")
-def channel_shuffle(input, *, groups, **_):
+@reference(
+    "nn.ChannelShuffle",
+    "F.channel_shuffle",
+    "torch.channel_shuffle",
+    "aten::native_channel_shuffle",
+)
+def channel_shuffle(input, groups, **_):
     """Deal the channels: (g, c/g) -> (c/g, g)."""
     n, channels, *rest = input.shape
     y = input.reshape(n, groups, channels // groups, *rest)

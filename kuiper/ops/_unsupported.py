@@ -1,0 +1,123 @@
+"""What kuiper has no record for: why, and what comes nearest."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from kuiper.ops._record import registered_types
+
+__all__ = ["STAYS_OUT", "advice"]
+
+# Types, or beginnings of types that end in a star, with the reason and what to do.
+STAYS_OUT: tuple[tuple[str, str, str], ...] = (
+    (
+        "nn.quantized.Conv2d nn.quantized.Linear nn.quantized.cat nn.intrinsic.quantized.*",
+        "products of 8-bit integers; kuiper computes in float32, and PyTorch can no longer export "
+        "them through pnnx",
+        "export the float model",
+    ),
+    (
+        "prim::If prim::Loop",
+        "pnnx does not write what their branches and bodies compute",
+        "export a module in which the branch is decided and the loop written out",
+    ),
+    (
+        "aten::linalg_inv aten::inverse aten::linalg_inv_ex aten::linalg_solve "
+        "aten::linalg_solve_ex aten::linalg_solve_triangular aten::linalg_lstsq aten::linalg_pinv "
+        "aten::det aten::linalg_det aten::linalg_slogdet aten::slogdet aten::linalg_cholesky "
+        "aten::linalg_cholesky_ex aten::linalg_qr aten::linalg_svd aten::linalg_svdvals "
+        "aten::linalg_eig aten::linalg_eigh aten::linalg_eigvals aten::linalg_eigvalsh "
+        "aten::linalg_lu aten::linalg_lu_factor aten::linalg_lu_factor_ex aten::linalg_matrix_exp "
+        "aten::linalg_matrix_rank",
+        "solving and decomposing matrices: a matter for LAPACK, not for an inference engine",
+        "compute it before or after the model, or supply it with @kuiper.operator",
+    ),
+    (
+        "aten::bernoulli aten::multinomial aten::dropout aten::poisson aten::exponential "
+        "aten::geometric aten::cauchy aten::log_normal aten::random aten::uniform "
+        "aten::fractional_max_pool2d aten::fractional_max_pool3d aten::rrelu_with_noise",
+        "random choices, which no two runtimes would make alike",
+        "export in eval mode, or give the random numbers to the model as an input",
+    ),
+    (
+        "aten::mse_loss aten::l1_loss aten::smooth_l1_loss aten::huber_loss "
+        "aten::cross_entropy_loss aten::nll_loss aten::nll_loss_nd aten::nll_loss2d aten::kl_div "
+        "aten::binary_cross_entropy aten::binary_cross_entropy_with_logits aten::ctc_loss "
+        "aten::poisson_nll_loss aten::soft_margin_loss aten::margin_ranking_loss "
+        "aten::cosine_embedding_loss aten::triplet_margin_loss aten::hinge_embedding_loss "
+        "aten::multi_margin_loss aten::multilabel_margin_loss aten::gaussian_nll_loss",
+        "losses belong to training",
+        "export the module without its loss",
+    ),
+    (
+        "aten::digamma aten::polygamma aten::igamma aten::igammac aten::i0 aten::special_* "
+        "aten::erfinv aten::mvlgamma",
+        "special functions without a kernel",
+        "supply it with @kuiper.operator",
+    ),
+    (
+        "Tensor.copy",
+        "it writes into a view, and what that changes stands in the file at optlevel=2 alone",
+        "export with the default optlevel=2",
+    ),
+    (
+        "prim::Constant prim::NumToTensor aten::Int aten::ScalarImplicit aten::size Tensor.size "
+        "aten::add aten::sub aten::rsub aten::mul aten::div aten::floor_divide aten::remainder "
+        "aten::pow aten::neg aten::abs aten::sqrt aten::exp aten::log",
+        "raw TorchScript, which pnnx makes expressions and literal arguments of",
+        "export with the default optlevel=2",
+    ),
+    (
+        "aten::erfc",
+        "a difference that others can make",
+        "write it as 1 - torch.erf(x)",
+    ),
+    (
+        "models.yolo.Detect",
+        "a class that was kept as one operator; what it computes is not in the file, but "
+        "kuiper.vision knows it",
+        "call kuiper.vision.register_yolo_detect(), or export without moduleop=",
+    ),
+)
+
+_EXACT: dict[str, str] = {}
+_PREFIXES: list[tuple[str, str]] = []
+for _types, _reason, _remedy in STAYS_OUT:
+    for _type in _types.split():
+        if _type.endswith("*"):
+            _PREFIXES.append((_type[:-1], _remedy))
+        else:
+            _EXACT[_type] = _remedy
+
+
+def advice(type: str) -> str:
+    """Return what to do about a type without a record: a remedy, or what comes nearest to it.
+
+    Parameters
+    ----------
+    type : str
+        An operator type that has no record.
+
+    Returns
+    -------
+    str
+        Empty where nothing comes near.
+    """
+    if type in _EXACT:
+        return _EXACT[type]
+    for prefix, remedy in _PREFIXES:
+        if type.startswith(prefix):
+            return remedy
+    known = [name for name in registered_types() if not name.startswith("pnnx.")]
+    plain = _plain(type)
+    same = [name for name in known if _plain(name) == plain]
+    if not same:
+        words = {_plain(name): name for name in reversed(known)}
+        same = [words[word] for word in difflib.get_close_matches(plain, words, 2, 0.8)]
+    return f"nearest {' or '.join(same[:2])}" if same else ""
+
+
+def _plain(type: str) -> str:
+    """Return the last word of a type without underscores, lower case, so that spellings meet."""
+    return re.split(r"\.|::", type)[-1].replace("_", "").lower()

@@ -1,0 +1,191 @@
+"""Images read at computed places."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from .registry import reference
+
+
+def _reflect(place, extent, align_corners):
+    low, span = (0.0, extent - 1) if align_corners else (-0.5, extent)
+    if span == 0:
+        return np.zeros_like(place)
+    rest = np.abs(place - low) % (2 * span)
+    return np.where(rest > span, 2 * span - rest, rest) + low
+
+
+def _inside(place, extent, padding_mode, align_corners):
+    """Bring places into the image; zeros leaves them where they are."""
+    if padding_mode == "zeros":
+        return place
+    if padding_mode == "reflection":
+        place = _reflect(place, extent, align_corners)
+    # Of a plane; a volume's last pixel stands for what is no number.
+    return np.clip(np.where(np.isnan(place), 0, place), 0, extent - 1)
+
+
+def _read(images, places):
+    """Return (n, c, *points) pixels at whole places (n, *points) each axis; zero outside."""
+    inside, index = True, []
+    for place, extent in zip(places, images.shape[2:], strict=True):
+        valid = (place >= 0) & (place < extent)
+        inside = inside & valid
+        index.append(np.where(valid, place, 0).astype(int))
+    batch = np.arange(len(images)).reshape(-1, *[1] * (index[0].ndim - 1))
+    pixels = np.moveaxis(images, 1, -1)[(batch, *index)]
+    return np.moveaxis(np.where(inside[..., None], pixels, 0), -1, 1)
+
+
+def _linear(images, places):
+    """Interpolate between the pixels around each place."""
+    y = 0
+    for corner in itertools.product((0, 1), repeat=len(places)):
+        near = [np.floor(place) + c for place, c in zip(places, corner, strict=True)]
+        weight = 1
+        for place, at in zip(places, near, strict=True):
+            weight = weight * (1 - np.abs(place - at))
+        y = y + _read(images, near) * weight[:, None]
+    return y
+
+
+def _cubic_weight(gap):
+    gap, a = np.abs(gap), -0.75
+    near = ((a + 2) * gap - (a + 3)) * gap**2 + 1
+    far = ((a * gap - 5 * a) * gap + 8 * a) * gap - 4 * a
+    return np.where(gap <= 1, near, np.where(gap < 2, far, 0))
+
+
+@reference("F.grid_sample")
+def grid_sample(input, grid, *, mode, padding_mode, align_corners):
+    """Read images at the places of a grid."""
+    extents = input.shape[2:]
+    places = []
+    for axis, extent in enumerate(extents):
+        g = grid[..., grid.shape[-1] - 1 - axis]
+        place = (g + 1) / 2 * (extent - 1) if align_corners else ((g + 1) * extent - 1) / 2
+        places.append(place)
+
+    def inside(place, extent):
+        return _inside(place, extent, padding_mode, align_corners)
+
+    pairs = list(zip(places, extents, strict=True))
+    if mode == "nearest":
+        return _read(input, [np.rint(inside(*pair)) for pair in pairs])
+    if mode == "bilinear":
+        return _linear(input, [inside(*pair) for pair in pairs])
+    y = 0
+    for i, j in itertools.product(range(-1, 3), repeat=2):
+        taps = [np.floor(place) + k for place, k in zip(places, (i, j), strict=True)]
+        weight = _cubic_weight(places[0] - taps[0]) * _cubic_weight(places[1] - taps[1])
+        taps = [inside(tap, extent) for tap, extent in zip(taps, extents, strict=True)]
+        y = y + _read(input, taps) * weight[:, None]
+    return y
+
+
+@reference("F.affine_grid")
+def affine_grid(theta, *, size, align_corners):
+    """The places of all pixels after an affine map."""
+    lines = []
+    for extent in size[2:]:
+        line = np.linspace(-1, 1, extent) if extent > 1 else np.zeros(1)
+        lines.append(line if align_corners else line * (extent - 1) / extent)
+    grid = np.stack([*np.meshgrid(*lines, indexing="ij")[::-1], np.ones(size[2:])], -1)
+    return np.stack([grid @ matrix.T for matrix in theta])
+
+
+def _roi_value(image, y, x):
+    """Interpolate; within one pixel outside the border it counts, farther away nothing does."""
+    height, width = image.shape[1:]
+    if not (-1 <= y <= height and -1 <= x <= width):
+        return np.zeros(len(image))
+    y, x = np.clip(y, 0, height - 1), np.clip(x, 0, width - 1)
+    return _linear(image[None], [np.array([[y]]), np.array([[x]])])[0, :, 0]
+
+
+def _roi_align(input, boxes, output_size, spatial_scale, sampling_ratio, aligned):
+    rows, columns = output_size
+    result = np.zeros((len(boxes), input.shape[1], rows, columns))
+    for k, (number, *corners) in enumerate(boxes):
+        left, top, right, bottom = (c * spatial_scale - 0.5 * aligned for c in corners)
+        height, width = bottom - top, right - left
+        if not aligned:
+            height, width = max(height, 1), max(width, 1)
+        height, width = height / rows, width / columns
+        n_i = sampling_ratio if sampling_ratio > 0 else int(np.ceil(height))
+        n_j = sampling_ratio if sampling_ratio > 0 else int(np.ceil(width))
+        for i, j in np.ndindex(rows, columns):
+            values = [
+                _roi_value(
+                    input[int(number)],
+                    top + (i + (a + 0.5) / n_i) * height,
+                    left + (j + (b + 0.5) / n_j) * width,
+                )
+                for a in range(n_i)
+                for b in range(n_j)
+            ]
+            result[k, :, i, j] = np.mean(values, axis=0) if values else 0
+    return result
+
+
+@reference("torchvision.ops.RoIAlign", "torchvision.ops.roi_align")
+def roi_align(input, boxes, *, output_size, spatial_scale, sampling_ratio, aligned):
+    """Means of points inside the cells of boxes."""
+    return _roi_align(input, boxes, output_size, spatial_scale, sampling_ratio, aligned)
+
+
+@reference("pnnx.custom_op.torchvision.roi_align")
+def roi_align_function(*, arg_0, arg_1, arg_2, arg_3, arg_4, arg_5, arg_6):
+    """The same under numbers."""
+    return _roi_align(arg_0, arg_1, (arg_3, arg_4), arg_2, arg_5, arg_6)
+
+
+def _deform_conv(input, offset, mask, weight, bias, stride, padding, dilation, groups):
+    n, channels, *_ = input.shape
+    kernel, out = weight.shape[2:], offset.shape[2:]
+    deformed = offset.shape[1] // (2 * kernel[0] * kernel[1])
+    own = channels // deformed
+    y = np.zeros((n, weight.shape[0], *out))
+    grid = np.indices(out)
+    for tap, (i, j) in enumerate(np.ndindex(*kernel)):
+        pixels = np.zeros((n, channels, *out))
+        for group in range(deformed):
+            at = group * kernel[0] * kernel[1] + tap
+            places = [
+                grid[axis] * stride[axis]
+                - padding[axis]
+                + (i, j)[axis] * dilation[axis]
+                + offset[:, 2 * at + axis]
+                for axis in (0, 1)
+            ]
+            part = slice(group * own, (group + 1) * own)
+            pixels[:, part] = _linear(input[:, part], places)
+            if mask is not None:
+                pixels[:, part] *= mask[:, at][:, None]
+        size, each = channels // groups, weight.shape[0] // groups
+        for group in range(groups):
+            here = slice(group * each, (group + 1) * each)
+            y[:, here] += np.einsum(
+                "ncij,oc->noij",
+                pixels[:, group * size : (group + 1) * size],
+                weight[here, :, i, j],
+            )
+    return y if bias is None or isinstance(bias, bool) else y + bias[:, None, None]
+
+
+@reference("torchvision.ops.DeformConv2d")
+def deform_conv2d(
+    input, offset, mask=None, *, weight, bias, stride, padding, dilation, groups, **_
+):
+    """Convolution of pixels at moved places."""
+    return _deform_conv(input, offset, mask, weight, bias, stride, padding, dilation, groups)
+
+
+@reference("pnnx.custom_op.torchvision.deform_conv2d")
+def deform_conv2d_function(**numbered):
+    """The same under numbers."""
+    input, weight, offset, mask, bias, *rest = (numbered[f"arg_{i}"] for i in range(14))
+    mask = mask if rest[8] else None
+    return _deform_conv(input, offset, mask, weight, bias, rest[:2], rest[2:4], rest[4:6], rest[6])
