@@ -356,6 +356,7 @@ def parse_arguments() -> argparse.Namespace:
         "--render", type=Path, help="do not measure: show and --write the figures of this file"
     )
     parser.add_argument("--cold", type=Path, help="figures of cold.py for the page to --write")
+    parser.add_argument("--kernels", type=Path, help="figures of kernels.py for the same page")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md and .svg")
     options = parser.parse_args()
     options.runtimes = split_names(options.runtimes)
@@ -423,7 +424,8 @@ def main() -> int:
         options.json.write_text(json.dumps(results, indent=1))
     if options.write and status == 0:
         cold = json.loads(options.cold.read_text()) if options.cold else []
-        for path in report.write(results, cold, REPOSITORY / "docs"):
+        kernels = json.loads(options.kernels.read_text()) if options.kernels else None
+        for path in report.write(results, cold, kernels, REPOSITORY / "docs"):
             print(f"wrote {path}")
     return status
 

@@ -230,7 +230,7 @@ Milliseconds per call, lower is better; in brackets the ratio to the fastest run
 kuiper, so that a figure below 1 in kuiper's column means faster than every other. `~` marks a
 figure during which other programs used the machine, `-` that there is none (see the notes).
 
-{pictures}{tables}{cold}
+{pictures}{tables}{cold}{kernels}
 ## The machine and the runtimes
 
 {facts}
@@ -323,7 +323,30 @@ def picture(models: dict[str, list[dict]], title: str) -> str:
     return "\n".join(parts) + "\n"
 
 
-def write(results: dict, cold: list[dict], folder: Path) -> list[Path]:
+def kernel_table(kernels: dict) -> str:
+    """Lay out the figures of :mod:`kernels`."""
+    rows = [
+        [
+            f["layer"],
+            f["kernels"].replace("+", ", "),
+            f"{f['seconds'] * 1e6:.0f}",
+            f"{f['gflop'] / f['seconds']:.0f}",
+            f"{f['gbyte'] / f['seconds']:.0f}",
+            f"{f['share']:.0%}",
+        ]
+        for f in kernels["layers"]
+    ]
+    ceiling = kernels["ceiling"]
+    return (
+        f"With {ceiling['threads']} threads this machine does {ceiling['gflops']:.0f} billion "
+        f"float32 operations and moves {ceiling['gbytes']:.0f} billion bytes a second, by a C "
+        "program that does nothing else. Winograd counts as the multiplications of the\n"
+        "definition, and layers whose data stay in the caches may exceed the memory's speed.\n\n"
+        + table(["layer", "kernels", "µs", "GFLOP/s", "GB/s", "of the ceiling"], rows)
+    )
+
+
+def write(results: dict, cold: list[dict], kernels: dict | None, folder: Path) -> list[Path]:
     """Write ``benchmarks.md`` and a picture per setting into `folder`; return the paths.
 
     Parameters
@@ -332,6 +355,8 @@ def write(results: dict, cold: list[dict], folder: Path) -> list[Path]:
         What :mod:`peers` keeps.
     cold : list of dict
         What :mod:`cold` keeps; [] leaves that part out.
+    kernels : dict or None
+        What :mod:`kernels` keeps; None leaves that part out.
     folder : Path
         Made where missing.
     """
@@ -355,6 +380,7 @@ def write(results: dict, cold: list[dict], folder: Path) -> list[Path]:
             pictures=pictures,
             tables=tables.rstrip() + "\n",
             cold=f"\n## Start, memory, size\n\n{cold_tables(cold)}\n" if cold else "",
+            kernels=f"\n## Layers\n\n{kernel_table(kernels)}\n" if kernels else "",
             facts="\n".join(facts),
             seconds=results["seconds"],
             rounds=results["rounds"],

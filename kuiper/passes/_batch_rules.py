@@ -396,6 +396,7 @@ def _repeat_interleave(c: Call) -> Place:
     place = _same(c)
     c.need(c.a.dim is not None)
     if _axis(c.a.dim[0], c.a.input) == place.axis:
+        c.need(isinstance(c.a.repeats, int))
         return place._replace(inner=place.inner * c.a.repeats)
     return place
 

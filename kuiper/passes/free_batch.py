@@ -60,8 +60,7 @@ def free_batch(graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Infer) ->
     shapes : sequence of tuple of int
         Of the inputs of a run.
     infer : callable
-        Returns the shape and dtype (or the known value) of operands, of all those that shapes
-        alone tell, given those of the inputs.
+        Returns the specs of all operands whose shapes do not depend on data.
     """
     starts, pair = _batch_axes(graph, shapes)
     if pair is None:
@@ -175,7 +174,8 @@ class _Search:
             return None
         if op.type == "pnnx.Output":
             return None
-        if any(operand not in self.specs for operand in (*op.inputs, *op.outputs)):
+        if not all(operand in self.specs for operand in (*op.inputs, *op.outputs)):
+            # Its shape depends on data.
             return self.settle(op, [Lost] * len(op.outputs), frozenset())
         known = [self.places.get(operand) for operand in op.inputs]
         origins = frozenset().union(*(self.origins.get(o, frozenset()) for o in op.inputs))
@@ -207,11 +207,11 @@ class _Search:
             self.origins[operand] = origins if isinstance(place, Place) else frozenset()
 
     def call(self, op: Operator) -> Call:
-        record = find_record(op.type)
-        a = resolve(op, record.arguments, self.specs, self.attributes[op])
-        if issubclass(record, Overloaded):
+        rule = find_record(op.type)
+        a = resolve(op, rule.arguments, self.specs, self.attributes[op])
+        if issubclass(rule, Overloaded):  # of several schemas, so its arguments have names only now
             a.n_outputs = len(op.outputs)
-            a = record.read(a)
+            a = rule.read(a)
         places = {
             id(self.specs[o]): self.places[o]
             for o in op.inputs

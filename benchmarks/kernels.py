@@ -1,0 +1,263 @@
+"""Measure kernels at the shapes of real layers against what this machine could do.
+
+The two ceilings are measured on the spot by a small C program, if there is a compiler: fused
+multiply-adds from registers, and reading and writing memory beyond the caches. Without one they
+are those of kuiper's own product and addition. A layer takes at least its arithmetic at the first
+or its bytes at the second, whichever is longer; the last column says which part of that speed it
+reaches. Winograd counts as if it did the multiplications of the definition, so it may exceed 100 %
+where data comes from the caches, so may layers that are bound by memory.
+
+Run: ``python benchmarks/kernels.py [--threads 2] [--only conv] [--json FILE]``; needs numpy and
+kuiper. ``KUIPER_ISA`` chooses the variant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import kuiper
+from kuiper.ir import Attribute, Graph
+from kuiper.model import Model
+from kuiper.report import measure_peaks
+
+CEILINGS = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#ifdef __AVX512F__
+typedef float vec __attribute__((vector_size(64)));
+#elif defined(__AVX__)
+typedef float vec __attribute__((vector_size(32)));
+#else
+typedef float vec __attribute__((vector_size(16)));
+#endif
+#define LANES (sizeof(vec) / 4)
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+static float multiply_add(long n, float seed) {
+    vec b, c, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9;
+    for (unsigned i = 0; i < LANES; i++) b[i] = 0.5f + seed, c[i] = 1.0f + seed;
+    /* Ten different sums, or the compiler would compute only one. */
+    a0 = c; a1 = a0 + c; a2 = a1 + c; a3 = a2 + c; a4 = a3 + c;
+    a5 = a4 + c; a6 = a5 + c; a7 = a6 + c; a8 = a7 + c; a9 = a8 + c;
+    for (long i = 0; i < n; i++) {
+        a0 = a0 * b + c; a1 = a1 * b + c; a2 = a2 * b + c; a3 = a3 * b + c; a4 = a4 * b + c;
+        a5 = a5 * b + c; a6 = a6 * b + c; a7 = a7 * b + c; a8 = a8 * b + c; a9 = a9 * b + c;
+    }
+    a0 += a1 + a2 + a3 + a4 + a5 + a6 + a7 + a8 + a9;
+    return a0[0];
+}
+int main(int argc, char **argv) {
+    int threads = atoi(argv[1]);
+    long n = 4000000, length = 1L << 25;
+    float sink = 0, *x = calloc(length, 4), *y = calloc(length, 4);
+    double flops = 1e9, bytes = 1e9;
+    for (long i = 0; i < length; i++) x[i] = y[i] = i;
+    for (int round = 0; round < 7; round++) {
+        double start = now();
+        #pragma omp parallel for num_threads(threads) reduction(+ : sink) schedule(static)
+        for (int t = 0; t < threads; t++) sink += multiply_add(n, argc * 1e-9f);
+        double middle = now();
+        #pragma omp parallel for num_threads(threads) schedule(static)
+        for (long i = 0; i < length; i++) y[i] = x[i] + 1.0f;
+        double end = now();
+        if (middle - start < flops) flops = middle - start;
+        if (end - middle < bytes) bytes = end - middle;
+    }
+    fprintf(stderr, "%f", sink + y[length / 2]);
+    printf("%g %g\\n", threads * 20.0 * n * LANES / flops / 1e9, 8.0 * length / bytes / 1e9);
+    return 0;
+}
+"""
+
+
+def ceilings(threads: int) -> tuple[float, float, str]:
+    """Return billions of operations and of bytes per second, and how they were measured."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler:
+        with tempfile.TemporaryDirectory() as folder:
+            source, program = Path(folder) / "ceilings.c", Path(folder) / "ceilings"
+            source.write_text(CEILINGS)
+            command = [compiler, "-O3", "-march=native", "-fopenmp", source, "-o", program]
+            made = subprocess.run(command, capture_output=True)
+            if made.returncode == 0:
+                words = subprocess.check_output([program, str(threads)], stderr=subprocess.DEVNULL)
+                flops, bytes = map(float, words.split())
+                return flops, bytes, "a C program"
+    peaks = measure_peaks()
+    return peaks.gflops, peaks.gbytes, "kuiper's own product and addition"
+
+
+def one(type: str, shapes, params: dict | None = None, weights: dict | None = None):
+    """Return a model of one operator, and inputs for it."""
+    rng = np.random.default_rng(0)
+    graph = Graph()
+    names = [f"x{i}" for i in range(len(shapes))]
+    for name in names:
+        graph.add_operand(name, None, "f32")
+        graph.add_operator("pnnx.Input", f"in_{name}", outputs=[name])
+    attributes = {
+        key: Attribute.from_array(rng.standard_normal(shape, np.float32) * np.float32(0.05))
+        for key, shape in (weights or {}).items()
+    }
+    graph.add_operator(type, "op", names, ["y"], params=params or {}, attributes=attributes)
+    graph.add_operator("pnnx.Output", "out", ["y"])
+    return Model(graph), [rng.standard_normal(shape, np.float32) for shape in shapes]
+
+
+def conv(c: int, o: int, size: int, k: int = 1, stride: int = 1, groups: int = 1):
+    params = {
+        "bias": True, "dilation": (1, 1), "groups": groups, "in_channels": c, "out_channels": o,
+        "kernel_size": (k, k), "stride": (stride, stride), "padding": (k // 2, k // 2),
+        "padding_mode": "zeros",
+    }  # fmt: skip
+    weights = {"bias": (o,), "weight": (o, c // groups, k, k)}
+    return one("nn.Conv2d", [(1, c, size, size)], params, weights)
+
+
+def transposed(c: int, o: int, size: int):
+    params = {
+        "bias": True, "dilation": (1, 1), "groups": 1, "in_channels": c, "out_channels": o,
+        "kernel_size": (2, 2), "stride": (2, 2), "padding": (0, 0), "output_padding": (0, 0),
+    }  # fmt: skip
+    weights = {"bias": (o,), "weight": (c, o, 2, 2)}
+    return one("nn.ConvTranspose2d", [(1, c, size, size)], params, weights)
+
+
+def linear(rows: int, inner: int, columns: int):
+    params = {"bias": True, "in_features": inner, "out_features": columns}
+    weights = {"bias": (columns,), "weight": (columns, inner)}
+    return one("nn.Linear", [(rows, inner)], params, weights)
+
+
+def max_pool(c: int, size: int):
+    params = {
+        "kernel_size": (3, 3), "stride": (2, 2), "padding": (1, 1), "dilation": (1, 1),
+        "ceil_mode": False, "return_indices": False,
+    }  # fmt: skip
+    return one("nn.MaxPool2d", [(1, c, size, size)], params)
+
+
+LAYERS = {
+    "conv 7x7/2 3-64 @224": lambda: conv(3, 64, 224, 7, 2),
+    "conv 3x3/2 3-32 @224": lambda: conv(3, 32, 224, 3, 2),
+    "conv 3x3 64-64 @224": lambda: conv(64, 64, 224, 3),
+    "conv 3x3 128-128 @112": lambda: conv(128, 128, 112, 3),
+    "conv 3x3 64-64 @56": lambda: conv(64, 64, 56, 3),
+    "conv 3x3 128-128 @28": lambda: conv(128, 128, 28, 3),
+    "conv 3x3 512-512 @28": lambda: conv(512, 512, 28, 3),
+    "conv 3x3 256-256 @14": lambda: conv(256, 256, 14, 3),
+    "conv 3x3 512-512 @7": lambda: conv(512, 512, 7, 3),
+    "conv 3x3/2 64-128 @56": lambda: conv(64, 128, 56, 3, 2),
+    "conv 3x3/2 256-512 @14": lambda: conv(256, 512, 14, 3, 2),
+    "conv 3x3 256 groups 32 @14": lambda: conv(256, 256, 14, 3, 1, 32),
+    "conv 1x1 16-96 @112": lambda: conv(16, 96, 112),
+    "conv 1x1 24-144 @56": lambda: conv(24, 144, 56),
+    "conv 1x1 64-256 @56": lambda: conv(64, 256, 56),
+    "conv 1x1 256-64 @56": lambda: conv(256, 64, 56),
+    "conv 1x1 256-1024 @14": lambda: conv(256, 1024, 14),
+    "conv 1x1 1024-256 @14": lambda: conv(1024, 256, 14),
+    "conv 1x1 576-96 @14": lambda: conv(576, 96, 14),
+    "conv 1x1 2048-512 @7": lambda: conv(2048, 512, 7),
+    "conv depthwise 3x3 144 @56": lambda: conv(144, 144, 56, 3, 1, 144),
+    "conv depthwise 3x3/2 96 @112": lambda: conv(96, 96, 112, 3, 2, 96),
+    "conv depthwise 3x3 576 @14": lambda: conv(576, 576, 14, 3, 1, 576),
+    "conv depthwise 5x5 672 @14": lambda: conv(672, 672, 14, 5, 1, 672),
+    "conv depthwise 7x7 192 @28": lambda: conv(192, 192, 28, 7, 1, 192),
+    "conv transposed 2x2/2 512-256 @32": lambda: transposed(512, 256, 32),
+    "max_pool 3x3/2 64 @112": lambda: max_pool(64, 112),
+    "avg_pool all of 2048 @7": lambda: one(
+        "nn.AdaptiveAvgPool2d", [(1, 2048, 7, 7)], {"output_size": (1, 1)}
+    ),
+    "linear 197 x 768-3072": lambda: linear(197, 768, 3072),
+    "linear 197 x 3072-768": lambda: linear(197, 3072, 768),
+    "linear 1 x 2048-1000": lambda: linear(1, 2048, 1000),
+    "attention 12 x 197 x 64": lambda: one(
+        "F.scaled_dot_product_attention", [(1, 12, 197, 64)] * 3,
+        {"attn_mask": None, "dropout_p": 0.0, "is_causal": False},
+    ),
+    "layer_norm 197 x 768": lambda: one(
+        "nn.LayerNorm", [(1, 197, 768)],
+        {"elementwise_affine": True, "eps": 1e-5, "normalized_shape": (768,)},
+        {"bias": (768,), "weight": (768,)},
+    ),
+    "softmax 12 x 197 x 197": lambda: one("F.softmax", [(12, 197, 197)], {"dim": -1}),
+    "elementwise a b + c @56 x 256": lambda: one(
+        "pnnx.Expression", [(1, 256, 56, 56)] * 3, {"expr": "add(mul(@0,@1),@2)"}
+    ),
+    "elementwise gelu 197 x 3072": lambda: one("F.gelu", [(197, 3072)], {"approximate": "none"}),
+    "elementwise silu @56 x 144": lambda: one("F.silu", [(1, 144, 56, 56)]),
+    "resize bilinear 64 @64 to 128": lambda: one(
+        "F.interpolate", [(1, 64, 64, 64)],
+        {"mode": "bilinear", "scale_factor": (2.0, 2.0), "align_corners": False,
+         "recompute_scale_factor": None},
+    ),
+}  # fmt: skip
+
+
+def measure(make, runs: int) -> dict:
+    """Return seconds (median), operations and bytes of a layer, copies for its layout left out."""
+    model, inputs = make()
+    rows = [row for row in model.profile(*inputs, runs=runs).rows if row["kind"] != "copy"]
+    return {
+        "kernels": "+".join(dict.fromkeys(row["kind"] for row in rows)),
+        "seconds": sum(row["seconds"] for row in rows),
+        "gflop": sum(row["gflops"] * row["seconds"] for row in rows),
+        "gbyte": sum(row["gbytes"] * row["seconds"] for row in rows),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n\n")[0], formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, default=kuiper.get_num_threads())
+    parser.add_argument("--only", default="", help="layers whose names contain this")
+    parser.add_argument("--runs", type=int, default=30, help="how many runs; medians count")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="how often, the others in between; the best counts"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    kuiper.set_num_threads(options.threads)
+    gflops, gbytes, how = ceilings(options.threads)
+    print(
+        f"{options.threads} threads: {gflops:.0f} GFLOP/s, {gbytes:.1f} GB/s, measured by {how}\n"
+    )
+    print(
+        f"{'layer':34} {'kernels':44} {'us':>9} {'GFLOP/s':>8} {'GB/s':>7} {'of the ceiling':>14}"
+    )
+    chosen = {name: make for name, make in LAYERS.items() if options.only in name}
+    best = {}
+    for _ in range(options.rounds):
+        for name, make in chosen.items():
+            f = measure(make, options.runs)
+            best[name] = min(f, best.get(name, f), key=lambda figure: figure["seconds"])
+    figures = []
+    for name, f in best.items():
+        speed, flow = f["gflop"] / f["seconds"], f["gbyte"] / f["seconds"]
+        share = max(speed / gflops, flow / gbytes)
+        print(
+            f"{name:34} {f['kernels']:44} {f['seconds'] * 1e6:9.1f} {speed:8.1f} {flow:7.1f} "
+            f"{share:14.0%}",
+            flush=True,
+        )
+        figures.append({"layer": name, **f, "share": share})
+    if options.json:
+        ceiling = {"threads": options.threads, "gflops": gflops, "gbytes": gbytes}
+        options.json.write_text(json.dumps({"ceiling": ceiling, "layers": figures}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
