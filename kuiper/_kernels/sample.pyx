@@ -407,6 +407,11 @@ cdef inline int roi_taps(
     return 2
 
 
+cdef inline Py_ssize_t points_along(float size) noexcept nogil:
+    """Return how many points a cell has along an axis: one for each pixel."""
+    return <Py_ssize_t> min(max(ceilf(size), <float> 0), <float> 1e9)
+
+
 cdef inline void points_inside(
     float start, float step, Py_ssize_t extent, Py_ssize_t count, Py_ssize_t* first,
     Py_ssize_t* last
@@ -463,8 +468,8 @@ cdef void roi_run(
         image = x + <Py_ssize_t> box[0] * p.rows * p.columns * p.pitch
         height /= p.out_rows
         width /= p.out_columns
-        n_i = p.ratio if p.ratio > 0 else <Py_ssize_t> ceilf(height)
-        n_j = p.ratio if p.ratio > 0 else <Py_ssize_t> ceilf(width)
+        n_i = p.ratio if p.ratio > 0 else points_along(height)
+        n_j = p.ratio if p.ratio > 0 else points_along(width)
         top += q % cells // p.out_columns * height
         left += q % p.out_columns * width
         memset(y + q * p.y_pitch, 0, p.channels * sizeof(float))
