@@ -260,8 +260,51 @@ FAMILIES: dict[str, tuple[str, Callable[[], list[str]], Callable]] = {
     "forms": ("Other ways to export", _form_names, lambda name: _forms()[name]()),
 }
 
-# What a look into an export found, where the reason in the table does not say it by itself.
-FINDINGS = HERE / "zoo_findings.json"
+# What a look into the exports found, by family: the names, and what pnnx did to them.
+FINDINGS = {
+    "torchvision": (
+        (
+            "swin_v2_t, swin_v2_s, swin_v2_b",
+            "they set a part of a bias to zero in place; the file holds that part alone, so the "
+            "rest of the bias is lost. With `torch.cat` instead of `zero_()` they export.",
+        ),
+    ),
+    "timm": (
+        (
+            "mobilevitv2_050",
+            "the file has a pixel shuffle where patches are put together, on an input that is not "
+            "of its shape.",
+        ),
+    ),
+    "text": (
+        (
+            "gpt2, gpt2_tied, translator",
+            "pnnx drops the causal mask of `nn.MultiheadAttention`, and with it of the Transformer "
+            "layers. `F.scaled_dot_product_attention(is_causal=True)` (as in llama) and attention "
+            "that is written out (as in gpt2_with_gelu) keep theirs.",
+        ),
+        (
+            "bert_masked",
+            "`key_padding_mask` stands in the file as `attn_mask`, in the wrong shape. A mask that "
+            "is added to the scores (as in bert_by_hand) works.",
+        ),
+        (
+            "gpt2_by_hand",
+            "pnnx takes the written-out tanh form of GELU for the exact one. With "
+            '`F.gelu(x, approximate="tanh")` (as in gpt2_with_gelu) it does not.',
+        ),
+    ),
+    "forms": (
+        (
+            "swin_t with two input shapes",
+            "pnnx aborts. The plain export runs at other batches as it is.",
+        ),
+        (
+            "gpt2, gpt2_by_hand",
+            "as above, under text.",
+        ),
+    ),
+}
 
 
 # -- one network -------------------------------------------------------------------------------
@@ -523,7 +566,6 @@ figures.
 def page(results: dict) -> str:
     """Return the text of docs/models.md."""
     parts = [HEAD.format(tolerance=TOLERANCE, batch=BATCH)]
-    findings = json.loads(FINDINGS.read_text()) if FINDINGS.exists() else {}
     rows = []
     for family, (title, *_) in FAMILIES.items():
         found = results.get(family, {})
@@ -550,13 +592,26 @@ def page(results: dict) -> str:
         for name, facts in sorted(found.items()):
             parts.append(_row(family, name, facts, notes))
         parts.append("")
-        for name, note in notes:
-            parts.append(f"- {name}: {note}")
-        for name, text in findings.get(family, {}).items():
-            parts.append(f"- {name}: {text}")
-        if parts[-1]:
+        seen = [finding for finding in FINDINGS.get(family, ()) if _applies(finding[0], notes)]
+        if seen:
+            parts.append("What pnnx did there:\n")
+            parts.extend(f"- {names}: {text}" for names, text in seen)
+            parts.append("")
+        if notes:
+            parts.append("What was said:\n")
+            parts.extend(f"- {name}: {note}" for name, note in notes)
             parts.append("")
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _applies(names: str, notes: list) -> bool:
+    """Tell whether one of the names that a finding is about has something to be explained."""
+    told = [name for name, _ in notes]
+    return any(
+        name == wanted or name.startswith(f"{wanted} (")
+        for wanted in re.split(r", | with ", names)
+        for name in told
+    )
 
 
 def _sums(counter: Counter) -> str:
@@ -627,7 +682,8 @@ def main() -> int:
                 (options.failed and facts["status"] != "equal")
                 or (options.frozen and facts.get("others") and _outcome(facts) != "equal")
             )
-            if (asked and name not in asked) or (facts and not asked and not again):
+            chosen = name in asked if asked else not (facts or options.failed or options.frozen)
+            if not (chosen or again):
                 continue
             if time.monotonic() - started > options.seconds:
                 break

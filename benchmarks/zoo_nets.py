@@ -342,9 +342,9 @@ class GPT2(nn.Module):
 class HandGPT2Block(nn.Module):
     """A block with one projection for query, key and value, and a stored triangular mask."""
 
-    def __init__(self, width: int, heads: int, longest: int):
+    def __init__(self, width: int, heads: int, longest: int, gelu: bool):
         super().__init__()
-        self.heads = heads
+        self.heads, self.gelu = heads, gelu
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attend, self.project = nn.Linear(width, width * 3), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, width * 4), nn.Linear(width * 4, width)
@@ -362,17 +362,22 @@ class HandGPT2Block(nn.Module):
         y = F.softmax(scores, dim=-1) @ v
         x = x + self.project(y.transpose(1, 2).contiguous().view(n, length, width))
         h = self.up(self.norm2(x))
-        h = 0.5 * h * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (h + 0.044715 * h**3)))
+        if self.gelu:
+            h = F.gelu(h, approximate="tanh")
+        else:
+            h = 0.5 * h * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (h + 0.044715 * h**3)))
         return x + self.down(h)
 
 
 class HandGPT2(nn.Module):
     """GPT-2 written out by hand; returns the scores of the next token only."""
 
-    def __init__(self, vocabulary=200, width=128, heads=4, depth=2, longest=64):
+    def __init__(self, vocabulary=200, width=128, heads=4, depth=2, longest=64, gelu=False):
         super().__init__()
         self.words, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(longest, width)
-        self.blocks = nn.ModuleList(HandGPT2Block(width, heads, longest) for _ in range(depth))
+        self.blocks = nn.ModuleList(
+            HandGPT2Block(width, heads, longest, gelu) for _ in range(depth)
+        )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
 
@@ -718,6 +723,7 @@ TEXT = {
     "gpt2": Network(lambda: GPT2(tied=False), tokens(24)),
     "gpt2_tied": Network(GPT2, tokens(24)),
     "gpt2_by_hand": Network(HandGPT2, tokens(24)),
+    "gpt2_with_gelu": Network(lambda: HandGPT2(gelu=True), tokens(24)),
     "translator": Network(Translator, token_pairs(20, 13)),
     "llama": Network(lambda: Llama("gqa"), tokens(24)),
     "llama_by_hand": Network(lambda: Llama("hand"), tokens(24)),

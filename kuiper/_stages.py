@@ -28,6 +28,7 @@ import numpy as np
 from kuiper._value import TensorSpec
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ops._schema import Host
+from kuiper.passes.thaw import thaw
 from kuiper.plan import (
     Plan,
     attribute_specs,
@@ -60,7 +61,7 @@ class Staged:
     n_threads : int
     """
 
-    STAGES_KEPT = 64
+    STAGES_KEPT = 128
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class Staged:
         with self._lock:
             later = self._later.get(key)
             if later is None:
-                later = _Stage(stage.rest, stage.specs_behind(values), self._compile)
+                later = stage.behind(values, self._compile)
                 self._later[key] = later
                 if len(self._later) > self.STAGES_KEPT:
                     self._later.popitem(last=False)
@@ -169,8 +170,8 @@ class _Stage:
         Those of them that `rest` is planned for one value of.
     """
 
-    def __init__(self, graph: Graph, inputs: Mapping[Operand, Any], compile: Compile):
-        specs, waiting = infer_known(graph, inputs)
+    def __init__(self, graph: Graph, inputs: Mapping[Operand, Any], compile: Compile, prepare=None):
+        specs, waiting = infer_known(graph, inputs, prepare)
         computed = [op for op, operands in waiting.items() if not operands]
         selected = {operand for op in computed for operand in op.outputs}
         self.selections = [_Selection(op) for op in computed]
@@ -224,12 +225,14 @@ class _Stage:
             values[name] = _filled(spec, arrays)
         values.update(self._known)
 
-    def specs_behind(self, values: Mapping[str, Any]) -> dict[Operand, Any]:
-        """Return the specs of the inputs of `rest`."""
-        return {
+    def behind(self, values: Mapping[str, Any], compile: Compile) -> _Stage:
+        """Return the next stage, for the shapes and numbers in the table."""
+        rest = self.rest.copy()  # what is thawed in it holds for these shapes
+        specs = {
             operand: _spec(values[operand.name], operand.name in self.pinned)
-            for operand in self.rest.inputs
+            for operand in rest.inputs
         }
+        return _Stage(rest, specs, compile, thaw)
 
 
 class _Selection:

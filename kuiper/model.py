@@ -566,7 +566,7 @@ class Model:
     ) -> tuple[Graph, dict[Operand, TensorSpec]]:
         """Return the graph to plan for inputs, and what these are."""
         graph = self._free.copy()
-        free_batch(graph, [spec.shape for spec in specs], infer_specs)
+        free_batch(graph, [spec.shape for spec in specs], lambda *given: infer_known(*given)[0])
         if keep:
             for op in graph.find(type="pnnx.Output"):
                 graph.remove_operator(op)

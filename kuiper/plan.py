@@ -311,9 +311,18 @@ def infer_specs(graph: Graph, inputs: Mapping[Operand, Any]) -> dict[Operand, An
 
 
 def infer_known(
-    graph: Graph, inputs: Mapping[Operand, Any]
+    graph: Graph,
+    inputs: Mapping[Operand, Any],
+    prepare: Callable[[Operator, Mapping[Operand, Any]], None] | None = None,
 ) -> tuple[dict[Operand, Any], dict[Operator, tuple[Operand, ...]]]:
     """Infer as far as shapes alone lead.
+
+    Parameters
+    ----------
+    graph : Graph
+    inputs : mapping of Operand to (TensorSpec or Host)
+    prepare : callable, optional
+        ``prepare(operator, specs)`` may change the parameters of each operator first.
 
     Returns
     -------
@@ -327,6 +336,8 @@ def infer_known(
     waiting: dict[Operator, tuple[Operand, ...]] = {}
     for operator in graph.topological_order():
         if all(operand in specs for operand in operator.inputs):
+            if prepare is not None:
+                prepare(operator, specs)
             try:
                 specs.update(_infer(operator, specs, inputs))
             except ValuesNeeded as error:
@@ -567,6 +578,11 @@ class _Planner:
         ):
             for operand in operator.outputs:  # shape arithmetic: done when shapes were inferred
                 self.values[operand] = self.specs[operand]
+        elif rule.is_pure and all(map(_is_empty, map(self.specs.get, operator.outputs))):
+            for operand in operator.outputs:  # no elements, nothing to do
+                spec = self.specs[operand]
+                place = self.targets.get(operand)
+                self.define(operand, place or self.allocate(spec.shape, spec.dtype, "contiguous"))
         else:
             arguments = resolve(operator, rule.arguments, self.values, attributes)
             arguments.n_outputs = len(operator.outputs)
@@ -874,6 +890,10 @@ def leaf_operands(operand: Operand) -> list[Operand]:
     if producer is not None and producer.type in ("prim::TupleConstruct", "prim::ListConstruct"):
         return [leaf for item in producer.inputs for leaf in leaf_operands(item)]
     return [operand]
+
+
+def _is_empty(spec: Any) -> bool:
+    return isinstance(spec, TensorSpec) and spec.size == 0
 
 
 def _holds_tensors(value: Any) -> bool:

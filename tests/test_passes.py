@@ -1051,6 +1051,24 @@ CONSTANT = "pnnx.Attribute k 0 1 k0 @data={}f32"
             (0, 0),
         ),
         ((4, 6), ["nn.Tanh o 1 1 r y"], (0, 0)),
+        ((3, 4, 6), ["pnnx.Expression d 0 1 d0 expr=1", "aten::triu o 2 1 r d0 y"], (0, 0)),
+        (
+            (4, 6),
+            [
+                *(f"pnnx.Expression {n} 0 1 {n}0 expr={v}" for n, v in ("d2", "s3", "t2")),
+                "aten::unfold o 4 1 r d0 s0 t0 y",
+            ],
+            (0, 0),
+        ),
+        (
+            (4, 6),
+            [
+                "pnnx.Expression d 0 1 d0 expr=1",
+                "pnnx.Expression e 0 1 e0 expr=True",
+                "aten::sort o 3 2 r d0 e0 y z",
+            ],
+            (0, 0),
+        ),
     ],
     ids=lambda value: value[-1].split()[0] if isinstance(value, list) else "",
 )

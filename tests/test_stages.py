@@ -14,7 +14,10 @@ import pytest
 
 import kuiper
 from kuiper._stages import Staged
+from kuiper._value import TensorSpec
 from kuiper.errors import InputError, OperatorError, ShapeError
+from kuiper.ir import Graph
+from kuiper.passes.thaw import thaw
 from kuiper.plan import Plan
 
 from .support import assert_close, assert_same_bits
@@ -165,11 +168,11 @@ def test_memory_is_steady_over_hundreds_of_shapes():
     run_all()
     tracemalloc.start()
     try:
-        run_all()
-        second = run_all()
-        assert max(run_all() for _ in range(3)) <= second + 50_000
+        sizes = [run_all() for _ in range(6)]
     finally:
         tracemalloc.stop()
+    # The median: a table of the interpreter's own may happen to grow in one of them.
+    assert np.median(np.diff(sizes[1:])) < 20_000
 
 
 def test_results_belong_to_the_caller():
@@ -351,3 +354,100 @@ def test_the_planned_graph_shows_what_is_known_before_a_cut():
     assert graph.operand("m").dtype == "bool"
     assert graph.operand("q").shape is None
     assert {op.name for op in graph} == {op.name for op in model.graph}
+
+
+# -- what the export froze ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("type", "target", "traced", "actual", "thawed"),
+    [
+        ("Tensor.reshape", (1, 1, 20), (20,), (13,), (1, 1, 13)),
+        ("Tensor.reshape", (1, 1, 20), (20,), (0,), (1, 1, 0)),
+        ("Tensor.reshape", (0, 2, 2), (0, 4), (7, 4), (7, 2, 2)),
+        ("Tensor.view", (2, 10, 3), (20, 3), (13, 3), (2, 10, 3)),  # cut up: which axis?
+        ("Tensor.reshape", (3, 20), (3, 20), (3, 5), (3, 5)),
+        ("Tensor.reshape", (20, 3), (3, 20), (3, 5), (20, 3)),
+        ("Tensor.reshape", (4, 5, 6), (4, 5, 6), (7, 5, 8), (7, 5, 8)),
+        ("Tensor.reshape", (-1, 4), (20, 4), (13, 4), (-1, 4)),
+        ("Tensor.reshape", (1, 1, 4), (1, 4), (3, 4), (1, 1, 4)),  # the first or the second?
+        ("Tensor.reshape", (20, 1), (20,), (20,), (20, 1)),
+        ("Tensor.expand", (2, 20, 3), (20, 1), (13, 1), (2, 13, 3)),
+        ("Tensor.expand", (2, 20, 3), (1, 3), (13, 3), (2, 20, 3)),
+        ("F.pad", (1, 20), (20,), (13,), (1, 20)),
+    ],
+)
+def test_thaw(type, target, traced, actual, thawed):
+    graph = Graph()
+    graph.add_operand("x", traced, "f32")
+    key = "sizes" if type == "Tensor.expand" else "shape"
+    params = {key: target}
+    operator = graph.add_operator(type, "r", ["x"], ["y"], params=params)
+    thaw(operator, {graph.operand("x"): TensorSpec(actual)})
+    assert operator.params == {key: thawed}
+    assert params == {key: target}
+
+
+def test_a_reshape_to_what_was_traced_runs_with_what_came_out():
+    model = model_of(
+        """
+        pnnx.Input in 0 1 x #x=(3,4)f32
+        torch.gt above 1 1 x m other=0 $input=x #m=(3,4)bool
+        torch.masked_select a 2 1 x m p $input=x $mask=m #p=(12)f32
+        Tensor.reshape r 1 1 p q shape=(1,1,12) $input=p #p=(12)f32 #q=(1,1,12)f32
+        nn.Conv1d c 1 1 q y bias=False dilation=(1) groups=1 in_channels=1 kernel_size=(1) out_channels=2 padding=(0) padding_mode=zeros stride=(1) @weight=(2,1,1)f32
+        pnnx.Output end 1 0 y
+        """  # noqa: E501
+    )
+    weight = model.graph.operator("c").attributes["weight"].numpy().reshape(2, 1)
+    for seed in range(6):
+        x = values(3, 4, seed=seed)
+        assert_close(model(x), (weight * x[x > 0])[None], 1e-5)
+
+
+def test_the_batch_is_freed_in_front_of_a_cut():
+    model = model_of(
+        """
+        pnnx.Input in 0 1 x #x=(1,3,4)f32
+        Tensor.reshape r 1 1 x f shape=(1,12) $input=x #x=(1,3,4)f32 #f=(1,12)f32
+        torch.gt above 1 1 f m other=0 $input=f #m=(1,12)bool
+        torch.masked_select a 2 1 f m y $input=f $mask=m #y=(12)f32
+        pnnx.Output end 1 0 y
+        """
+    )
+    x = values(5, 3, 4)
+    np.testing.assert_array_equal(model(x), x[x > 0])
+
+
+# -- boxes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_suppression_of_many_boxes(dtype):
+    from kuiper._kernels.boxes import suppress
+
+    generator = np.random.default_rng(0)
+    corners = generator.random((500, 2)) * 10
+    boxes = np.concatenate([corners, corners + generator.random((500, 2)) * 3], 1).astype(dtype)
+    kept = []
+    for number, box in enumerate(boxes):
+        others = boxes[kept]
+        sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+        shared = np.maximum(sides, 0).prod(1)
+        areas = (others[:, 2:] - others[:, :2]).prod(1) + (box[2:] - box[:2]).prod()
+        if not (shared / (areas - shared) > 0.3).any():
+            kept.append(number)
+    assert 20 < len(kept) < 480
+    assert np.flatnonzero(suppress(boxes, 0.3)).tolist() == kept
+
+
+def test_suppression_at_the_edges():
+    from kuiper._kernels.boxes import suppress
+
+    box = [0, 0, 2, 2]
+    half = [0, 0, 1, 2]  # overlaps by exactly a half
+    point = [5, 5, 5, 5]  # without area, as often as it is there
+    boxes = np.array([box, box, half, point, point, [np.nan, 0, 1, 1]], np.float32)
+    assert suppress(boxes, 0.5).tolist() == [True, False, True, True, True, True]
+    assert suppress(boxes, 0.49).tolist() == [True, False, False, True, True, True]
+    assert suppress(boxes[:0], 0.5).tolist() == []

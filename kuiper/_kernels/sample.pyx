@@ -14,6 +14,7 @@ from kuiper._kernels._table cimport kernels_t
 cdef enum:
     SHARE_FLOATS = 4096      # a share that writes less is not worth another thread
     MAX_AXES = 3
+    FEW = 8                  # channels that are not worth the call of a micro-kernel
 
 # How a place becomes pixels.
 cdef enum:
@@ -36,8 +37,17 @@ cdef inline void add_up(
     Py_ssize_t channels,
 ) noexcept nogil:
     """y = the weighted sum of up to four pixels; both arrays have room for four."""
+    cdef Py_ssize_t c
+    cdef int k
     if n == 0:
         memset(y, 0, channels * sizeof(float))
+        return
+    if channels < FEW:
+        for c in range(channels):
+            y[c] = weights[0] * taps[0][c]
+        for k in range(1, n):
+            for c in range(channels):
+                y[c] += weights[k] * taps[k][c]
         return
     # The micro-kernel takes two or four: one pixel is split into halves, which is exact.
     if n == 1 or n == 3:
@@ -397,6 +407,11 @@ cdef inline int roi_taps(
     return 2
 
 
+cdef inline Py_ssize_t points_along(float size) noexcept nogil:
+    """Return how many points a cell has along an axis: one for each pixel."""
+    return <Py_ssize_t> min(max(ceilf(size), <float> 0), <float> 1e9)
+
+
 cdef inline void points_inside(
     float start, float step, Py_ssize_t extent, Py_ssize_t count, Py_ssize_t* first,
     Py_ssize_t* last
@@ -453,8 +468,8 @@ cdef void roi_run(
         image = x + <Py_ssize_t> box[0] * p.rows * p.columns * p.pitch
         height /= p.out_rows
         width /= p.out_columns
-        n_i = p.ratio if p.ratio > 0 else <Py_ssize_t> ceilf(height)
-        n_j = p.ratio if p.ratio > 0 else <Py_ssize_t> ceilf(width)
+        n_i = p.ratio if p.ratio > 0 else points_along(height)
+        n_j = p.ratio if p.ratio > 0 else points_along(width)
         top += q % cells // p.out_columns * height
         left += q % p.out_columns * width
         memset(y + q * p.y_pitch, 0, p.channels * sizeof(float))

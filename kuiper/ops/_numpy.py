@@ -175,8 +175,14 @@ def convert(array: np.ndarray | complex, dtype: np.dtype) -> np.ndarray:
 
 
 def _run(cls: type[NumpyRecord], a) -> tuple[np.ndarray, ...]:
-    with np.errstate(all="ignore"):
-        results = cls.compute(a)
+    try:
+        with np.errstate(all="ignore"):
+            results = cls.compute(a)
+    except (ValueError, IndexError, OverflowError, ZeroDivisionError) as error:
+        if isinstance(error, ShapeError):
+            raise
+        # What numpy itself says of values that it cannot take.
+        raise ShapeError(str(error)) from error
     return results if isinstance(results, tuple) else (results,)
 
 

@@ -75,8 +75,9 @@ STAYS_OUT: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "models.yolo.Detect",
-        "a class that was kept as one operator; what it computes is not in the file",
-        "export without moduleop=, or supply it with @kuiper.operator",
+        "a class that was kept as one operator; what it computes is not in the file, but "
+        "kuiper.vision knows it",
+        "call kuiper.vision.register_yolo_detect(), or export without moduleop=",
     ),
 )
 

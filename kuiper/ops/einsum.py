@@ -384,6 +384,8 @@ class TensorDot(_AsEinsum):
     def equation(a) -> str:
         if len(a.dims_self) != len(a.dims_other):
             raise ShapeError(f"'dims' are {a.dims_self} and {a.dims_other}, expected as many")
+        if max(a.input.rank, a.other.rank) > len(string.ascii_lowercase):
+            raise ShapeError(f"its inputs are {a.input!r} and {a.other!r}, expected fewer axes")
         left = list(string.ascii_lowercase[: a.input.rank])
         right = list(string.ascii_uppercase[: a.other.rank])
         mine = axes_of(a.dims_self, a.input.shape)
@@ -409,6 +411,8 @@ class MultiDot(_AsEinsum):
     @staticmethod
     def equation(a) -> str:
         letters = string.ascii_letters
+        if not 2 <= len(a.tensors) < len(letters):
+            raise ShapeError(f"it has {len(a.tensors)} operands, expected two or more")
         ends = (0, len(a.tensors) - 1)
         terms = []
         for number, tensor in enumerate(a.tensors):

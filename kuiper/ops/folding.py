@@ -157,6 +157,10 @@ class MaxUnpool(NumpyRecord):
     @classmethod
     def _extents(cls, a) -> tuple[int, ...]:
         if a.output_size is not None:
+            if len(a.output_size) < cls.spatial:
+                raise ShapeError(
+                    f"'output_size' is {a.output_size}, expected {cls.spatial} extents"
+                )
             return a.output_size[-cls.spatial :]
         stride = a.kernel_size if a.stride is None else a.stride
         return tuple(

@@ -786,6 +786,8 @@ class OneHot(NumpyRecord):
         if count < 0:
             if a.input.constant is None:
                 raise ValuesNeeded("the number of classes depends on its input")
+            if a.input.size == 0:
+                raise ShapeError("'num_classes' is -1, but there is nothing to count")
             count = int(np.max(a.input.constant)) + 1
         return TensorSpec((*a.input.shape, count), np.int64)
 

@@ -134,18 +134,20 @@ class _Antialiased(Record):
                 raise ShapeError(f"the scales are {scales}, expected two numbers")
         if a.output_size is not None:
             return _per_axis("output_size", a.output_size, 2), scales
-        if None in scales:
-            raise ShapeError("it has neither 'output_size' nor scales")
+        if None in scales or not all(math.isfinite(scale) for scale in scales):
+            raise ShapeError(f"it has no 'output_size', and its scales are {scales}")
         pairs = zip(a.input.shape[2:], scales, strict=True)
         return tuple(math.floor(extent * scale) for extent, scale in pairs), scales
 
     @classmethod
     def infer(cls, a):
-        extents, _ = cls._target(a)
+        extents, scales = cls._target(a)
         if a.input.dtype != np.float32:
             raise ShapeError(f"the input is {a.input.dtype}, expected float32")
         if min(extents) < 1 or 0 in a.input.shape[2:]:
             raise ShapeError(f"cannot resize an input of shape {a.input.shape} to {extents}")
+        if any(scale is not None and not 0 < scale < math.inf for scale in scales):
+            raise ShapeError(f"its scales are {scales}, expected numbers above 0")
         return TensorSpec((*a.input.shape[:2], *extents))
 
     @classmethod

@@ -20,6 +20,9 @@ __all__ = ["AffineGrid", "DeformConv2d", "GridSample", "RoiAlign"]
 
 FLOAT32 = np.dtype(np.float32)
 
+# Points along one axis of a region's cell; a file that asks for more would run for ever.
+MAX_RATIO = 4096
+
 
 def _check_floats(*tensors) -> None:
     for tensor in tensors:
@@ -146,6 +149,10 @@ class RoiAlign(Record):
             raise ShapeError(f"'boxes' has shape {a.boxes.shape}, expected (k, 5)")
         if 0 in a.input.shape[2:]:
             raise ShapeError(f"the input has shape {a.input.shape}, nothing to read")
+        if a.sampling_ratio > MAX_RATIO:
+            raise ShapeError(
+                f"'sampling_ratio' is {a.sampling_ratio}, expected at most {MAX_RATIO}"
+            )
         return TensorSpec((a.boxes.shape[0], a.input.shape[1], *a.output_size))
 
     @staticmethod
@@ -194,6 +201,8 @@ class DeformConv2d(Record):
         _check_floats(a.input, a.offset, a.mask)
         n, channels, *extents = a.input.shape
         out_channels, own, *taps = a.weight.shape
+        if 0 in a.weight.shape:
+            raise ShapeError(f"'weight' has shape {a.weight.shape}, expected extents >= 1")
         for name, got in (
             ("in_channels", own * a.groups),
             ("out_channels", out_channels),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kuiper._kernels import boxes
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._numpy import DataDependent, NumpyRecord, broadcast
@@ -252,7 +253,7 @@ class UniqueConsecutive(DataDependent):
         x = a.input.reshape(-1) if a.dim is None else a.input
         axis = 0 if a.dim is None else axis_of(a.dim, x.shape)
         rows = np.moveaxis(x, axis, 0)
-        differs = (rows[1:] != rows[:-1]).reshape(max(len(rows) - 1, 0), -1).any(1)
+        differs = (rows[1:] != rows[:-1]).any(tuple(range(1, rows.ndim)))
         first = np.concatenate([np.full(min(len(rows), 1), True), differs])
         inverse = np.cumsum(first) - 1
         counts = np.bincount(inverse, minlength=0)
@@ -321,18 +322,9 @@ class Nms(DataDependent):
     @staticmethod
     def compute(a):
         order = np.argsort(-a.scores, kind="stable")
-        x1, y1, x2, y2 = a.boxes[order].T.copy()
-        areas = (x2 - x1) * (y2 - y1)
-        kept = np.full(len(order), True)
-        for i in range(len(order)):
-            if not kept[i]:
-                continue
-            later = slice(i + 1, None)
-            width = np.minimum(x2[i], x2[later]) - np.maximum(x1[i], x1[later])
-            height = np.minimum(y2[i], y2[later]) - np.maximum(y1[i], y1[later])
-            shared = np.maximum(width, 0) * np.maximum(height, 0)
-            kept[later] &= ~(shared / (areas[i] + areas[later] - shared) > a.iou_threshold)
-        return order[kept]
+        dtype = np.float64 if a.boxes.dtype == np.float64 else np.float32
+        sorted_boxes = np.ascontiguousarray(a.boxes[order], dtype)
+        return order[boxes.suppress(sorted_boxes, a.iou_threshold)]
 
 
 # -- numbers -----------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
-from kuiper.ops._numpy import NumpyRecord, Overloaded
+from kuiper.ops._numpy import NumpyRecord, Overloaded, checked_index
 from kuiper.ops._record import record
 from kuiper.ops._schema import Any_, Argument, Bool, Int, Scalar, Str, Tensor
 from kuiper.ops.shape import axis_of
@@ -324,13 +326,17 @@ class SearchSorted(_Searched):
                 f"'values' is {values!r}, expected the same lines as in 'sorted_sequence', "
                 f"{lines.shape}"
             )
+        if a.sorter is not None and (
+            a.sorter.shape != lines.shape or a.sorter.dtype.kind not in "iu"
+        ):
+            raise ShapeError(f"'sorter' is {a.sorter!r}, expected integers of shape {lines.shape}")
         return cls.spec(values, a.out_int32)
 
     @staticmethod
     def compute(a):
         lines, right = a.sorted_sequence, a.right or a.side == "right"
         if a.sorter is not None:
-            lines = np.take_along_axis(lines, a.sorter, -1)
+            lines = np.take_along_axis(lines, checked_index(a.sorter, lines.shape[-1]), -1)
         if lines.ndim == 1:
             return _found(lines, np.asarray(a.values), right)
         values = a.values.reshape(-1, a.values.shape[-1])
@@ -381,8 +387,8 @@ class Histogram(NumpyRecord):
 
     @staticmethod
     def result(a):
-        if a.min > a.max:
-            raise ShapeError(f"'min' is {a.min}, expected at most 'max', {a.max}")
+        if not -math.inf < a.min <= a.max < math.inf:
+            raise ShapeError(f"'min' is {a.min} and 'max' {a.max}, expected a range of numbers")
         return TensorSpec((a.bins,), a.input.dtype)
 
     @staticmethod
@@ -390,6 +396,8 @@ class Histogram(NumpyRecord):
         x, low, high = a.input.astype(np.float64), a.min, a.max
         if low == high and x.size:
             low, high = x.min(), x.max()
+        if not np.isfinite([low, high]).all():
+            raise ShapeError(f"its elements reach from {low} to {high}, expected finite ones")
         if low == high:
             low, high = low - 1, high + 1
         return np.histogram(x[(x >= low) & (x <= high)], a.bins, (low, high))[0]

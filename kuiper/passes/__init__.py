@@ -9,6 +9,7 @@
     fuse_*         a step over memory disappears into its neighbour
     free_*         what the export froze becomes what the inputs have; runs first, without `specs`
     restore_*      what the export left out comes back; runs once, when a model is loaded
+    thaw           as free_*, for what a model computes on its way; runs where a model is cut
 
 A pass is a function ``f(graph, specs)``: it changes the graph in place and keeps `specs`, the
 shapes and dtypes of all operands for the sizes at hand, up to date for operands that it adds.

@@ -99,8 +99,10 @@ def _axis(dim: int, spec: TensorSpec) -> int:
     return dim % max(spec.rank, 1)
 
 
-def _same(c: Call) -> Place | None:
-    return c.place(c.a.input)
+def _same(c: Call) -> Place:
+    place = c.place(c.a.input)
+    c.need(place is not None)
+    return place
 
 
 # -- elementwise -------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ def _prelu(c: Call) -> Place:
 
 
 def _like(c: Call) -> Place | None:
-    return _same(c)
+    return c.place(c.a.input)  # None where only the other argument, a shape or dtype, has members
 
 
 def _new(c: Call) -> None:
@@ -232,12 +234,24 @@ def _split(c: Call) -> list[Place]:
 def _reduction(c: Call) -> list[Place]:
     place, dims = _same(c), _dims(c)
     c.need(place.axis not in dims and len(dims) > 0)
-    gone = 0 if c.a.keepdim else sum(d < place.axis for d in dims)
+    gone = 0 if getattr(c.a, "keepdim", False) else sum(d < place.axis for d in dims)
     return [place._replace(axis=place.axis - gone)] * len(c.op.outputs)
 
 
 def _dropped(place: Place, axis: int) -> Place:
     return place._replace(axis=place.axis - (axis < place.axis))
+
+
+def _triangle(c: Call) -> Place:
+    place = _same(c)
+    c.need(place.axis < c.a.input.rank - 2)
+    return place
+
+
+def _windows(c: Call) -> Place:
+    place = _same(c)
+    c.need(place.axis != _axis(c.a.dimension, c.a.input))
+    return place
 
 
 def _unbind(c: Call) -> list[Place]:
@@ -382,6 +396,7 @@ def _repeat_interleave(c: Call) -> Place:
     place = _same(c)
     c.need(c.a.dim is not None)
     if _axis(c.a.dim[0], c.a.input) == place.axis:
+        c.need(isinstance(c.a.repeats, int))
         return place._replace(inner=place.inner * c.a.repeats)
     return place
 
@@ -610,7 +625,7 @@ def _table() -> dict[str, Rule]:
     add(
         _along,
         "nn.Softmax F.softmax nn.LogSoftmax F.log_softmax nn.Softmin F.softmin nn.GLU F.glu "
-        "torch.cumsum torch.cumprod torch.topk torch.sort aten::sort torch.argsort F.normalize "
+        "torch.cumsum torch.cumprod torch.topk aten::sort aten::argsort F.normalize "
         "torch.flip Tensor.flip torch.roll Tensor.roll Tensor.narrow torch.narrow",
     )
     add(
@@ -620,8 +635,11 @@ def _table() -> dict[str, Rule]:
     add(
         _reduction,
         "torch.sum torch.mean torch.prod torch.amax torch.amin torch.logsumexp torch.var "
-        "torch.std torch.norm torch.max torch.min torch.argmax torch.argmin",
+        "torch.std torch.norm torch.max torch.min torch.argmax torch.argmin aten::any aten::all "
+        "aten::median aten::count_nonzero",
     )
+    add(_triangle, "aten::triu aten::tril")
+    add(_windows, "aten::unfold")
     add(_unbind, "torch.unbind Tensor.unbind")
     add(_select, "torch.select Tensor.select")
     add(_slice, "Tensor.slice")

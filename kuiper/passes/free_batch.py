@@ -30,6 +30,7 @@ from kuiper._value import TensorSpec
 from kuiper.errors import KuiperError
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ops import find_record
+from kuiper.ops._numpy import Overloaded
 from kuiper.ops._schema import Host, attribute_spec, resolve
 from kuiper.passes._batch_rules import (
     RESHAPES,
@@ -59,7 +60,7 @@ def free_batch(graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Infer) ->
     shapes : sequence of tuple of int
         Of the inputs of a run.
     infer : callable
-        :func:`kuiper.plan.infer_specs`.
+        Returns the specs of all operands whose shapes do not depend on data.
     """
     starts, pair = _batch_axes(graph, shapes)
     if pair is None:
@@ -173,6 +174,9 @@ class _Search:
             return None
         if op.type == "pnnx.Output":
             return None
+        if not all(operand in self.specs for operand in (*op.inputs, *op.outputs)):
+            # Its shape depends on data.
+            return self.settle(op, [Lost] * len(op.outputs), frozenset())
         known = [self.places.get(operand) for operand in op.inputs]
         origins = frozenset().union(*(self.origins.get(o, frozenset()) for o in op.inputs))
         if all(place is None for place in known):
@@ -203,7 +207,11 @@ class _Search:
             self.origins[operand] = origins if isinstance(place, Place) else frozenset()
 
     def call(self, op: Operator) -> Call:
-        a = resolve(op, find_record(op.type).arguments, self.specs, self.attributes[op])
+        rule = find_record(op.type)
+        a = resolve(op, rule.arguments, self.specs, self.attributes[op])
+        if issubclass(rule, Overloaded):  # of several schemas, so its arguments have names only now
+            a.n_outputs = len(op.outputs)
+            a = rule.read(a)
         places = {
             id(self.specs[o]): self.places[o]
             for o in op.inputs

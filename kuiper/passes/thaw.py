@@ -1,0 +1,68 @@
+"""Reshapes behind a cut get the extents that really came out.
+
+pnnx writes the target of a reshape as the numbers of the trace, also where they count what a mask
+selected or how many boxes were kept::
+
+    torch.masked_select m 2 1 x mask p              #p=(20)f32
+    Tensor.reshape      r 1 1 p y shape=(1,1,20)    ->   shape=(1,1,13), where p has 13 elements
+
+An axis that the reshape carries over unchanged, with as many elements in front of it and behind it
+as before, gets the extent that it has in this run.  What cannot be told stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from kuiper._value import TensorSpec
+from kuiper.ir import Operand, Operator
+from kuiper.passes._batch_rules import RESHAPES
+
+__all__ = ["thaw"]
+
+
+def thaw(operator: Operator, specs: Mapping[Operand, Any]) -> None:
+    """Write the extents of this run into a reshape or expand whose file has those of the trace.
+
+    Parameters
+    ----------
+    operator : Operator
+        Changed in place; of a graph of this run alone.
+    specs : mapping of Operand to (TensorSpec or Host)
+        Those of its inputs.
+    """
+    key = "shape" if operator.type in RESHAPES else "sizes"
+    if operator.type not in (*RESHAPES, "Tensor.expand") or not operator.inputs:
+        return
+    target, traced = operator.params.get(key), operator.inputs[0].shape
+    actual = specs.get(operator.inputs[0])
+    if not isinstance(target, tuple) or traced is None or not isinstance(actual, TensorSpec):
+        return
+    if None in traced or len(traced) != actual.rank or -1 in target:
+        return
+    thawed = list(target)
+    for axis, (before, now) in enumerate(zip(traced, actual.shape, strict=True)):
+        if before == now:
+            continue
+        if key == "sizes":
+            place = len(target) - len(traced) + axis
+            places = [place] if place >= 0 and target[place] == before else []
+        else:
+            places = _places(target, traced, axis)
+        if len(places) != 1:
+            return
+        thawed[places[0]] = now
+    operator.params = {**operator.params, key: tuple(thawed)}
+
+
+def _places(target: tuple[int, ...], traced: tuple[int, ...], axis: int) -> list[int]:
+    """Return the axes of a reshape's target that an axis of its input may have become."""
+    around = math.prod(traced[:axis]), math.prod(traced[axis + 1 :])
+    return [
+        place
+        for place, extent in enumerate(target)
+        if extent == traced[axis]
+        and (math.prod(target[:place]), math.prod(target[place + 1 :])) == around
+    ]
