@@ -399,6 +399,60 @@ def test_post_ops_behind_a_convolution_whose_weight_is_an_input():
     assert lines_of(graph) == ["F.conv2d x w r -> y | add nn.SiLU"]
 
 
+# -- gates -------------------------------------------------------------------------------------
+
+GATE = "pnnx.Expression m 2 1 x g p expr=mul(@0,@1)"
+WIDE, NUMBERS = values(2, 12, 5, 4), values(2, 12, 1, 1)
+
+
+@pytest.mark.parametrize("order", ["mul(@0,@1)", "mul(@1,@0)"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_gate_goes_into_the_convolution_behind(order, batch):
+    lines = [GATE.replace("mul(@0,@1)", order), conv("c", "p", "y", 12, 7)]
+    graph = graph_of(text(*lines, inputs=("x", "g")))
+    optimized(graph, [values(batch, 12, 5, 4), values(batch, 12, 1, 1)], "fuse_gate")
+    assert lines_of(graph) == ["nn.Conv2d x g -> y"]
+    assert graph.operator("c").input_keys == (None, "input_scale")
+
+
+def test_a_gate_in_front_of_a_convolution_with_post_ops():
+    lines = [GATE, conv("c", "p", "q", 12, 7), "pnnx.Expression s 2 1 q r v expr=add(@0,@1)"]
+    graph = graph_of(text(*lines, "nn.SiLU a 1 1 v y", inputs=("x", "g", "r")))
+    optimized(graph, [WIDE, NUMBERS, values(2, 7, 5, 4)], "fuse_residual", "fuse_gate")
+    assert lines_of(graph) == ["nn.Conv2d x r g -> y | add nn.SiLU"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "g"),
+    [
+        pytest.param([GATE, conv("c", "p", "y", 12, 11)], NUMBERS, id="too few pixels"),
+        pytest.param([GATE, conv("c", "p", "y", 12, 4, kernel=3)], NUMBERS, id="3x3"),
+        pytest.param([GATE, conv("c", "p", "y", 12, 4)], values(1, 12, 1, 1), id="for all images"),
+        pytest.param([GATE, conv("c", "p", "y", 12, 4)], values(2, 12, 5, 4), id="for each pixel"),
+        pytest.param([GATE, conv("c", "p", "y", 12, 4, padding=1)], NUMBERS, id="padded"),
+        pytest.param(
+            [GATE, conv("c", "p", "y", 12, 4), "nn.ReLU o 1 1 p w"], NUMBERS, id="read twice"
+        ),
+    ],
+)
+def test_gates_that_stay(lines, g):
+    outputs = ("y", "w") if len(lines) > 2 else ("y",)
+    graph = graph_of(text(*lines, inputs=("x", "g"), outputs=outputs))
+    before = lines_of(graph)
+    optimized(graph, [WIDE, g], "fuse_gate")
+    assert lines_of(graph) == before
+
+
+def test_gated_images_do_not_depend_on_their_batch():
+    graph = graph_of(text(GATE, conv("c", "p", "y", 12, 7), inputs=("x", "g")))
+    model = Model(graph)
+    together = model(WIDE, NUMBERS)
+    assert any("c" in report.changed for report in model.passes if report.name == "fuse_gate")
+    for i in range(2):
+        alone = model(WIDE[i : i + 1], NUMBERS[i : i + 1])
+        assert alone.tobytes() == together[i : i + 1].tobytes()
+
+
 # -- padding -----------------------------------------------------------------------------------
 
 

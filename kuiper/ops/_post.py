@@ -6,6 +6,7 @@ missing.  Clamps, and a residual sum that comes first, happen in the registers o
 
 from __future__ import annotations
 
+from copy import copy
 from types import SimpleNamespace
 
 from kuiper._kernels import elementwise
@@ -46,6 +47,13 @@ class Post:
         self.residual_in_tile = False
         self.before = None
         self.after = None
+
+    def narrow(self, image: int) -> Post:
+        """Return the same for one image of the batch."""
+        post = copy(self)
+        if post.residual is not None:
+            post.residual = post.residual.narrow(0, image, 1)
+        return post
 
 
 def _function(name: str, parameters: tuple[float, ...]) -> tuple[int, float, float]:

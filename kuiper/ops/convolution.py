@@ -160,7 +160,11 @@ _COMMON = (
 def for_axes(arguments: tuple[Argument, ...], spatial: int) -> tuple[Argument, ...]:
     """Return the arguments of a 2-d convolution for another number of spatial axes."""
     weight = Tensor("weight", rank=spatial + 2)
-    return tuple(weight if argument.name == "weight" else argument for argument in arguments)
+    return tuple(
+        weight if argument.name == "weight" else argument
+        for argument in arguments
+        if argument.name != "input_scale"
+    )
 
 
 @record("nn.Conv2d", "F.conv2d")
@@ -169,7 +173,8 @@ class Conv(Record):
 
     ``y[n, o, i, j] = bias[o] + sum x[n, c, i * s + u * d - p, j * s + v * d - p] * w[o, c, u, v]``
 
-    Input (n, c, h, w) or (c, h, w), weight (out, in / groups, kh, kw).
+    Input (n, c, h, w) or (c, h, w), weight (out, in / groups, kh, kw).  `input_scale`, of shape
+    (n, c, 1, 1), comes from the pass `fuse_gate` alone.
     Source: torch.nn.Conv2d.
     """
 
@@ -177,6 +182,7 @@ class Conv(Record):
         *_COMMON,
         Ints("padding", default=(0,), minimum=0, words=("same", "valid")),
         Str("padding_mode", ("zeros", "reflect", "replicate", "circular"), "zeros"),
+        Tensor("input_scale", optional=True),
     )
     layout = "channels_last"
     post_ops = True
@@ -194,6 +200,18 @@ class Conv(Record):
                 f"padded input {a.input.shape}"
             )
         batch = a.input.shape[: a.input.rank - spatial - 1]
+        scale = getattr(a, "input_scale", None)
+        if scale is not None and (
+            a.input.rank != 4
+            or scale.shape != (*a.input.shape[:2], 1, 1)
+            or scale.dtype != np.float32
+            or (a.groups, geometry.kernel, geometry.stride) != (1, (1, 1), (1, 1))
+            or any(geometry.padding)
+        ):
+            raise ShapeError(
+                f"'input_scale' has shape {scale.shape}, expected one number for each channel of "
+                f"the input {a.input.shape}, and a 1x1 kernel {geometry.kernel} without padding"
+            )
         return TensorSpec((*batch, a.weight.shape[0], *out[2 - spatial :]))
 
     @staticmethod
@@ -217,7 +235,10 @@ class Conv(Record):
         ]
         size = (image.shape[2], image.shape[3])
         out_channels, in_channels = filters.shape[:2]
-        if not filters.is_constant:
+        scale = getattr(a, "input_scale", None)
+        if scale is not None:
+            step = _scaled(b, x, scale, image, filters, post)
+        elif not filters.is_constant:
             x = b.channels_last(x)
             packed, offsets = pack_at_run_time(
                 b, a, filters, a.groups, [list(np.ndindex(geometry.kernel))], by_column=True
@@ -348,6 +369,40 @@ def _implicit(
     window = conv.Window(x, image, in_step, out_step, phases)
     scratch = b.scratch(8 * _dispatch.tile()[0] * window.max_taps)
     return conv.ConvStep(x, packed, image, window, groups, in_channels, out_channels, scratch, post)
+
+
+def _scaled(b, x, scale, image, filters, post):
+    """Bind a 1x1 convolution of images whose channels are scaled: each with weights of its own.
+
+    The last step is returned, those ahead of it are added.
+    """
+    from kuiper._kernels.elementwise import ElementwiseStep
+    from kuiper.expression import Call, Ref, fold
+
+    x, scale = b.channels_last(x), b.contiguous(scale)
+    out_channels, in_channels = filters.shape[:2]
+    packed = b.packed(
+        "conv", lambda: pack_groups([filters.weight()], filters.bias(), 1, b.n_threads)
+    )
+    nr, depth = _dispatch.tile()[1], in_channels + 1
+    shape = (_pack.n_panels(out_channels), depth, nr)
+    packed = packed.with_layout(shape, (depth * nr, nr, 1))
+    size, step = image.shape[2:], None
+    for i in range(x.shape[0]):
+        if step is not None:
+            b.step(step)
+        panels = b.temporary(shape)
+        b.copy(packed.narrow(1, 0, 1), panels.narrow(1, 0, 1))  # the bias
+        terms, gate = packed.narrow(1, 1, in_channels), scale.select(0, i)
+        gate = gate.with_layout((1, in_channels, 1), (0, 1, 0)).expand(terms.shape)
+        program = fold(Call("mul", [Ref(0), Ref(1)]), [terms, gate])
+        b.step(ElementwiseStep(program, [terms, gate], panels.narrow(1, 1, in_channels)))
+        y = image.narrow(0, i, 1)
+        step = _implicit(
+            b, x.narrow(0, i, 1), y, panels, [(0, 0, *size, [(0, 0)], 0)], (1, 1), (1, 1), 1,
+            in_channels, out_channels, None if post is None else post.narrow(i),
+        )  # fmt: skip
+    return step
 
 
 def _depthwise(b, x, image, filters, taps, geometry, size, post):

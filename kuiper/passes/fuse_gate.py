@@ -1,0 +1,83 @@
+"""A gate per channel in front of a 1x1 convolution goes into its weights.
+
+::
+
+    pnnx.Expression gate 2 1 x g y expr=mul(@0,@1)   nn.Conv2d conv 2 1 x g z $input_scale=g
+    nn.Conv2d       conv 1 1 y z                     (g of shape (n, c, 1, 1))
+
+Squeeze-and-excitation multiplies a whole image by a number for each of its channels.  Multiplying
+the weights of the convolution that follows comes to the same, and they are fewer where the image is
+large.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kuiper.errors import KuiperError
+from kuiper.ir import Graph, Operand, Operator
+from kuiper.passes._match import arguments_of, is_float32, only_reader
+
+__all__ = ["fuse_gate"]
+
+PRODUCTS = ("mul(@0,@1)", "mul(@1,@0)")
+# Pixels for each output channel from which on it pays.
+PIXELS_PER_FILTER = 2
+# Convolutions of fewer channels run along filter rows, which knows no gate.
+FEWEST_CHANNELS = 9
+
+
+def fuse_gate(graph: Graph, specs: dict[Operand, Any]) -> None:
+    """Let convolutions scale their input."""
+    for op in graph.find("pnnx.Expression"):
+        if op.params.get("expr") not in PRODUCTS or len(op.inputs) != 2:
+            continue
+        result = op.outputs[0]
+        conv = only_reader(result)
+        if conv is None or conv.type not in ("nn.Conv2d", "F.conv2d"):
+            continue
+        for image, gate in (op.inputs, op.inputs[::-1]):
+            if _is_gated(image, gate, result, specs) and _can_scale(conv, result, specs):
+                inputs = [image if operand is result else operand for operand in conv.inputs]
+                keys = [*conv.input_keys, "input_scale"]
+                graph.set_inputs(conv, [*inputs, gate], keys)
+                graph.set_outputs(op, [])
+                graph.remove_operator(op)
+                break
+
+
+def _is_gated(image: Operand, gate: Operand, result: Operand, specs: dict[Operand, Any]) -> bool:
+    """Tell whether `gate` has one number for each channel of each image."""
+    if not all(is_float32(operand, specs) for operand in (image, gate, result)):
+        return False
+    shape = specs[image].shape
+    return (
+        len(shape) == 4
+        and specs[result].shape == shape
+        and specs[gate].shape == (*shape[:2], 1, 1)
+        and specs[gate].constant is None
+    )
+
+
+def _can_scale(conv: Operator, result: Operand, specs: dict[Operand, Any]) -> bool:
+    """Tell whether the convolution is 1x1, of constant weights, and small beside its input."""
+    if conv.inputs[0] is not result or conv.input_keys[0] not in (None, "input"):
+        return False
+    try:
+        a = arguments_of(conv, specs)
+    except KuiperError:
+        return False
+    filters, channels, *kernel = a.weight.shape
+    height, width = specs[result].shape[2:]
+    return (
+        kernel == [1, 1]
+        and a.groups == 1
+        and a.input_scale is None
+        and set(a.stride) == {1}
+        and not isinstance(a.padding, str)
+        and not any(a.padding)
+        and "weight" in conv.attributes
+        and (a.bias is None or "bias" in conv.attributes)
+        and channels >= FEWEST_CHANNELS
+        and height * width >= PIXELS_PER_FILTER * filters
+    )
