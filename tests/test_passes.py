@@ -448,9 +448,19 @@ def test_gated_images_do_not_depend_on_their_batch():
     model = Model(graph)
     together = model(WIDE, NUMBERS)
     assert any("c" in report.changed for report in model.passes if report.name == "fuse_gate")
+    steps = [s for s in model.plan(WIDE.shape, NUMBERS.shape).steps if s.kind == "conv"]
+    assert [step.flops for step in steps] == [2.0 * 7 * 12 * 5 * 4] * 2
     for i in range(2):
         alone = model(WIDE[i : i + 1], NUMBERS[i : i + 1])
         assert alone.tobytes() == together[i : i + 1].tobytes()
+
+
+@pytest.mark.parametrize("g", [values(2, 12), values(2, 3, 1, 1), values(2, 12, 5, 4)])
+def test_a_file_cannot_smuggle_in_another_gate(g):
+    line = conv("c", "x", "y", 12, 7).replace("c 1 1 x", "c 2 1 x g") + " $input_scale=g"
+    model = Model(graph_of(text(line, inputs=("x", "g"))))
+    with pytest.raises(ShapeError, match="'input_scale' has shape"):
+        model(WIDE, g)
 
 
 # -- padding -----------------------------------------------------------------------------------

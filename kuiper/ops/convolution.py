@@ -236,8 +236,11 @@ class Conv(Record):
         size = (image.shape[2], image.shape[3])
         out_channels, in_channels = filters.shape[:2]
         scale = getattr(a, "input_scale", None)
+        images = 1  # that a step computes a share of
         if scale is not None:
-            step = _scaled(b, x, scale, image, filters, post)
+            if not filters.is_constant:
+                raise ShapeError("'input_scale' expects a weight and a bias that the file holds")
+            step, images = _scaled(b, x, scale, image, filters, post), image.shape[0]
         elif not filters.is_constant:
             x = b.channels_last(x)
             packed, offsets = pack_at_run_time(
@@ -264,8 +267,8 @@ class Conv(Record):
                 b, x, image, packed, phases, geometry.stride, (1, 1), a.groups, in_channels,
                 out_channels // a.groups, post,
             )  # fmt: skip
-        step.flops = 2.0 * image.size * in_channels * len(taps)
-        step.bytes = 4.0 * (x.size + image.size + a.weight.size)
+        step.flops = 2.0 * image.size * in_channels * len(taps) / images
+        step.bytes = 4.0 * ((x.size + image.size) / images + a.weight.size)
         b.step(step)
         _finish(b, y, image, spatial)
 
@@ -402,6 +405,8 @@ def _scaled(b, x, scale, image, filters, post):
             b, x.narrow(0, i, 1), y, panels, [(0, 0, *size, [(0, 0)], 0)], (1, 1), (1, 1), 1,
             in_channels, out_channels, None if post is None else post.narrow(i),
         )  # fmt: skip
+        step.flops = 2.0 * y.size * in_channels
+        step.bytes = 4.0 * (y.size * (1 + in_channels / out_channels) + packed.size)
     return step
 
 

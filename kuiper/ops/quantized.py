@@ -12,10 +12,10 @@ from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
 from kuiper.ops._numpy import NumpyRecord
-from kuiper.ops._record import Record, record
+from kuiper.ops._record import record
 from kuiper.ops._schema import Argument, Float, Int, Tensor
 from kuiper.ops.elementwise import Formula
-from kuiper.ops.shape import axis_of
+from kuiper.ops.shape import Identity, axis_of
 
 __all__ = ["Dequantize", "FakeQuantize", "Quantize"]
 
@@ -70,23 +70,13 @@ class Quantize(Formula):
 
 
 @record("torch.dequantize", "aten::dequantize", "nn.quantized.DeQuantize")
-class Dequantize(Record):
+class Dequantize(Identity):
     """The input itself: quantised tensors are kept as the numbers that they stand for.
 
     Source: torch.dequantize.
     """
 
     arguments = (Tensor("input"),)
-    layout = "view"
-    identity = True
-
-    @staticmethod
-    def infer(a):
-        return TensorSpec(a.input.shape, a.input.dtype, a.input.constant)
-
-    @staticmethod
-    def bind(a, b):
-        b.alias(a.input)
 
 
 @record("aten::fake_quantize_per_tensor_affine")

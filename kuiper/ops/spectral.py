@@ -10,9 +10,9 @@ from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import promote
 from kuiper.ops._numpy import NumpyRecord, broadcast
-from kuiper.ops._record import Record, record
+from kuiper.ops._record import record
 from kuiper.ops._schema import Any_, Bool, DType, Float, Int, Ints, Scalar, Str, Tensor
-from kuiper.ops.shape import axes_of, axis_of
+from kuiper.ops.shape import Identity, axes_of, axis_of
 
 __all__ = ["InverseSpectrogram", "InverseStft", "Spectrogram", "Stft"]
 
@@ -163,23 +163,13 @@ class Conjugate(NumpyRecord):
 
 
 @record("aten::resolve_conj", "aten::resolve_neg")
-class Resolve(Record):
+class Resolve(Identity):
     """The input itself: PyTorch puts off signs, kuiper does not.
 
     Source: torch.resolve_conj.
     """
 
     arguments = (Tensor("input"),)
-    layout = "view"
-    identity = True
-
-    @staticmethod
-    def infer(a):
-        return TensorSpec(a.input.shape, a.input.dtype, a.input.constant)
-
-    @staticmethod
-    def bind(a, b):
-        b.alias(a.input)
 
 
 @record("torch.view_as_complex")

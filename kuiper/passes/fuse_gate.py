@@ -23,8 +23,6 @@ __all__ = ["fuse_gate"]
 PRODUCTS = ("mul(@0,@1)", "mul(@1,@0)")
 # Pixels for each output channel from which on it pays.
 PIXELS_PER_FILTER = 2
-# Convolutions of fewer channels run along filter rows, which knows no gate.
-FEWEST_CHANNELS = 9
 
 
 def fuse_gate(graph: Graph, specs: dict[Operand, Any]) -> None:
@@ -67,7 +65,7 @@ def _can_scale(conv: Operator, result: Operand, specs: dict[Operand, Any]) -> bo
         a = arguments_of(conv, specs)
     except KuiperError:
         return False
-    filters, channels, *kernel = a.weight.shape
+    filters, _, *kernel = a.weight.shape
     height, width = specs[result].shape[2:]
     return (
         kernel == [1, 1]
@@ -78,6 +76,5 @@ def _can_scale(conv: Operator, result: Operand, specs: dict[Operand, Any]) -> bo
         and not any(a.padding)
         and "weight" in conv.attributes
         and (a.bias is None or "bias" in conv.attributes)
-        and channels >= FEWEST_CHANNELS
         and height * width >= PIXELS_PER_FILTER * filters
     )
