@@ -169,10 +169,16 @@ ctypedef void (*dwconv_fn)(
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
-# Winograd F(t x t, 3x3) for t = 2 and t = 4 (fixed per function), one tile, all channels.
+# Winograd F(t x t, 3x3) for t = 2 and t = 4 (fixed per function).
+# Filters: weight[(l * channels + c) * 9], l < count <= lanes -> panel[f * stride + c * nr + l], zeros
+# from `count` to lanes.  The others take one tile, all channels.
 # Input: (t + 2)^2 pixels, row by row -> v[f * stride + c].
 # Output: m[f * stride + c] -> the first rows x columns of t x t pixels, plus bias and residual,
 # clamped.
+ctypedef void (*wino_filter_fn)(
+    Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel, Py_ssize_t stride,
+    Py_ssize_t nr,
+) noexcept nogil
 ctypedef void (*wino_input_fn)(
     Py_ssize_t channels, const float* const* pixels, float* v, Py_ssize_t stride
 ) noexcept nogil
@@ -215,6 +221,7 @@ ctypedef struct kernels_t:
     int dw_m
     dwconv_fn[MAX_DW_M + 1] dwconv
     # Winograd: by the side of a tile
+    wino_filter_fn[MAX_TILE + 1] wino_filter
     wino_input_fn[MAX_TILE + 1] wino_input
     wino_output_fn[MAX_TILE + 1] wino_output
     # elementwise functions of one tensor and of two, by number

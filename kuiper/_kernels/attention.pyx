@@ -156,24 +156,18 @@ cdef void pack_head(
     cdef Py_ssize_t nr = p.kernels.nr, panel, n, i, no_offset = 0
     for panel in range(ceil_div(p.keys, nr)):
         n = min(nr, p.keys - panel * nr)
-        if p.k.column == 1:
-            memset(keys, 0, nr * sizeof(float))
-            if n < nr:
-                memset(keys + nr, 0, p.depth * nr * sizeof(float))
-            p.kernels.transpose(k + panel * nr * p.k.row, p.k.row, keys + nr, nr, n, p.depth)
-        else:
-            pack_panel(
-                k + panel * nr * p.k.row, p.k.row, 1, &no_offset, p.depth, p.k.column, NULL, n, nr,
-                keys,
-            )
+        pack_panel(
+            p.kernels, k + panel * nr * p.k.row, p.k.row, 1, &no_offset, p.depth, p.k.column, NULL,
+            n, keys,
+        )
         for i in range(nr, (p.depth + 1) * nr):
             keys[i] = keys[i] * p.scale
         keys += (p.depth + 1) * nr
     for panel in range(ceil_div(p.columns, nr)):
         n = min(nr, p.columns - panel * nr)
         pack_panel(
-            v + panel * nr * p.v.column, p.v.column, 1, &no_offset, p.keys, p.v.row, NULL, n, nr,
-            values,
+            p.kernels, v + panel * nr * p.v.column, p.v.column, 1, &no_offset, p.keys, p.v.row,
+            NULL, n, values,
         )
         values += (p.keys + 1) * nr
 

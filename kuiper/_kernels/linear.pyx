@@ -228,8 +228,8 @@ cdef void matmul_run(
         if q // p.row_blocks != packed:
             packed = q // p.row_blocks
             pack_panel(
-                b + index * nr * p.b_column, p.b_column, 1, &no_offset, p.depth, p.b_row, NULL, n,
-                nr, panel,
+                kernels, b + index * nr * p.b_column, p.b_column, 1, &no_offset, p.depth, p.b_row,
+                NULL, n, panel,
             )
         first = p.rows * block // p.row_blocks
         last = p.rows * (block + 1) // p.row_blocks
