@@ -279,7 +279,7 @@ cdef void attention_run(
                 rows[i] = q + (start + i) * p.q.row
             for panel in range(ceil_div(n, nr)):
                 kernels.gemm[m](
-                    1, p.depth, <const float* const*> rows, keys + panel * (p.depth + 1) * nr,
+                    1, p.depth, <const float* const*> rows, keys + panel * (p.depth + 1) * nr, 0,
                     scores + panel * nr, ld, min(nr, n - panel * nr),
                     added + start * p.mask.row + panel * nr if added != NULL else NULL, p.mask.row,
                     -INFINITY, INFINITY,
@@ -299,7 +299,7 @@ cdef void attention_run(
                     )
             for panel in range(ceil_div(p.columns, nr)):
                 kernels.gemm[m](
-                    1, n, <const float* const*> rows, values + panel * (p.keys + 1) * nr,
+                    1, n, <const float* const*> rows, values + panel * (p.keys + 1) * nr, 0,
                     y + start * p.y.row + panel * nr, p.y.row, min(nr, p.columns - panel * nr),
                     NULL, 0, -INFINITY, INFINITY,
                 )

@@ -22,7 +22,7 @@ from libc.string cimport memcpy, memset
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
-from kuiper._kernels._table cimport kernels_t
+from kuiper._kernels._table cimport kernels_t, panel_ahead
 
 from kuiper._kernels._pack import pack_panels
 from kuiper._kernels._step import run_alone
@@ -331,6 +331,7 @@ cdef void conv_run(
             kernels.gemm[m](
                 phase.n_taps, p.in_channels, <const float* const*> rows,
                 weight + phase.weight + (group * panels + panel) * depth,
+                panel_ahead(tile, depth, nr) if p.panel_major else 0,
                 y_tile, ldy, n,
                 r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
             )
@@ -502,7 +503,7 @@ cdef void shallow_run(
             if residual != NULL:
                 r_tile = residual + start * p.post.residual_pitch + panel * nr
             kernels.gemm[m](
-                phase.n_taps, length, <const float* const*> rows, weight + panel * (depth + 1) * nr,
+                phase.n_taps, length, <const float* const*> rows, weight + panel * (depth + 1) * nr, 0,
                 y + start * w.y_pitch + panel * nr, w.y_pitch, n,
                 r_tile if p.post.residual_in_tile else NULL, p.post.residual_pitch,
                 p.post.lo, p.post.hi,

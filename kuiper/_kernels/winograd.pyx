@@ -24,7 +24,7 @@ from libc.math cimport INFINITY
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
-from kuiper._kernels._table cimport MAX_MR, kernels_t
+from kuiper._kernels._table cimport MAX_MR, kernels_t, panel_ahead
 
 from kuiper._kernels._pack import aligned_empty, n_panels
 from kuiper._value import spaced
@@ -207,7 +207,8 @@ cdef void multiply(
     cdef Py_ssize_t nr = kernels.nr, panels = (p.out_channels + nr - 1) // nr
     cdef Py_ssize_t groups = (tiles + kernels.mr - 1) // kernels.mr
     cdef Py_ssize_t g, start, count, i, n = min(nr, p.out_channels - panel * nr)
-    cdef const float* w = weight + (f * panels + panel) * (p.in_channels + 1) * nr
+    cdef Py_ssize_t depth = (p.in_channels + 1) * nr
+    cdef const float* w = weight + (f * panels + panel) * depth
     v += f * block * p.v_pitch
     m += f * block * p.out_channels + panel * nr
     for g in range(groups):
@@ -216,7 +217,7 @@ cdef void multiply(
         for i in range(count):
             rows[i] = v + (start + i) * p.v_pitch
         kernels.gemm[count](
-            1, p.in_channels, <const float* const*> rows, w,
+            1, p.in_channels, <const float* const*> rows, w, panel_ahead(g, depth, nr),
             m + start * p.out_channels, p.out_channels, n, NULL, 0, -INFINITY, INFINITY,
         )
 
