@@ -12,7 +12,8 @@ cdef enum:
 
 cdef inline void gemm_tile(
     int m, int nv, Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     """The tile for a height `m` and width `nv` that the compiler knows, so that loops unroll."""
     cdef vf32[MAX_MR][NV] acc
@@ -56,7 +57,8 @@ cdef inline void gemm_tile(
 
 cdef void gemm_1(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
         gemm_tile(1, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
@@ -66,7 +68,8 @@ cdef void gemm_1(
 
 cdef void gemm_2(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
         gemm_tile(2, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
@@ -76,7 +79,8 @@ cdef void gemm_2(
 
 cdef void gemm_3(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
         gemm_tile(3, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
@@ -86,7 +90,8 @@ cdef void gemm_3(
 
 cdef void gemm_4(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
         gemm_tile(4, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
@@ -96,7 +101,8 @@ cdef void gemm_4(
 
 cdef void gemm_5(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
         gemm_tile(5, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
@@ -106,7 +112,8 @@ cdef void gemm_5(
 
 cdef void gemm_6(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
         gemm_tile(6, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
@@ -116,7 +123,8 @@ cdef void gemm_6(
 
 cdef void gemm_7(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
         gemm_tile(7, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
@@ -126,7 +134,8 @@ cdef void gemm_7(
 
 cdef void gemm_8(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
         gemm_tile(8, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
@@ -136,7 +145,8 @@ cdef void gemm_8(
 
 cdef void gemm_9(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
         gemm_tile(9, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
@@ -146,7 +156,8 @@ cdef void gemm_9(
 
 cdef void gemm_10(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
         gemm_tile(10, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
@@ -156,7 +167,8 @@ cdef void gemm_10(
 
 cdef void gemm_11(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
         gemm_tile(11, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
@@ -166,7 +178,8 @@ cdef void gemm_11(
 
 cdef void gemm_12(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
         gemm_tile(12, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
@@ -176,7 +189,8 @@ cdef void gemm_12(
 
 cdef void gemm_13(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
         gemm_tile(13, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
@@ -186,7 +200,8 @@ cdef void gemm_13(
 
 cdef void gemm_14(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
         gemm_tile(14, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)

@@ -176,21 +176,21 @@ cdef inline void wino_g(
 ) noexcept nogil:
     """One column of G g for a vector of filters; in float64, since it is done once."""
     cdef double even
-    cdef int l
-    for l in range(LANES):
-        even = g0[l] + g2[l]
+    cdef int i
+    for i in range(LANES):
+        even = g0[i] + g2[i]
         if t == 2:
-            o[l] = g0[l]
-            o[stride + l] = (even + g1[l]) * 0.5
-            o[2 * stride + l] = (even - g1[l]) * 0.5
-            o[3 * stride + l] = g2[l]
+            o[i] = g0[i]
+            o[stride + i] = (even + g1[i]) * 0.5
+            o[2 * stride + i] = (even - g1[i]) * 0.5
+            o[3 * stride + i] = g2[i]
         else:
-            o[l] = g0[l] * 0.25
-            o[stride + l] = (even + g1[l]) * (-1.0 / 6.0)
-            o[2 * stride + l] = (even - g1[l]) * (-1.0 / 6.0)
-            o[3 * stride + l] = g0[l] * (1.0 / 24.0) + g1[l] * (1.0 / 12.0) + g2[l] * (1.0 / 6.0)
-            o[4 * stride + l] = g0[l] * (1.0 / 24.0) - g1[l] * (1.0 / 12.0) + g2[l] * (1.0 / 6.0)
-            o[5 * stride + l] = g2[l]
+            o[i] = g0[i] * 0.25
+            o[stride + i] = (even + g1[i]) * (-1.0 / 6.0)
+            o[2 * stride + i] = (even - g1[i]) * (-1.0 / 6.0)
+            o[3 * stride + i] = g0[i] * (1.0 / 24.0) + g1[i] * (1.0 / 12.0) + g2[i] * (1.0 / 6.0)
+            o[4 * stride + i] = g0[i] * (1.0 / 24.0) - g1[i] * (1.0 / 12.0) + g2[i] * (1.0 / 6.0)
+            o[5 * stride + i] = g2[i]
 
 
 cdef inline void wino_filter(
@@ -202,14 +202,15 @@ cdef inline void wino_filter(
     cdef double[18 * MAX_LANES] half
     cdef double[6 * MAX_LANES] o
     cdef Py_ssize_t first = 0, c, n
-    cdef int i, j, l, patch = t + 2
-    memset(&taps[0], 0, FILTER_CHANNELS * 9 * LANES * sizeof(float))  # lanes from `count` on stay zero
+    cdef int i, j, q, patch = t + 2
+    # Lanes from `count` on stay zero.
+    memset(&taps[0], 0, FILTER_CHANNELS * 9 * LANES * sizeof(float))
     while first < channels:
         n = least(FILTER_CHANNELS, channels - first)
         transpose(weight + first * 9, channels * 9, &taps[0], LANES, count, n * 9)
         for c in range(n):
-            for l in range(9 * LANES):
-                g[l] = taps[c * 9 * LANES + l]
+            for q in range(9 * LANES):
+                g[q] = taps[c * 9 * LANES + q]
             for j in range(3):
                 wino_g(
                     t, &g[j * LANES], &g[(3 + j) * LANES], &g[(6 + j) * LANES], &half[j * LANES],
@@ -221,9 +222,9 @@ cdef inline void wino_filter(
                     &half[(3 * i + 2) * LANES], &o[0], LANES,
                 )
                 for j in range(patch):
-                    for l in range(LANES):
-                        panel[(patch * i + j) * stride + (first + c) * nr + l] = (
-                            <float> o[j * LANES + l]
+                    for q in range(LANES):
+                        panel[(patch * i + j) * stride + (first + c) * nr + q] = (
+                            <float> o[j * LANES + q]
                         )
         first += n
 

@@ -9,6 +9,9 @@ from libc.stdint cimport int64_t
 cdef enum:
     MAX_MR = 14
     MAX_DW_M = 8
+    DW_ROW = 8
+    MAX_DW_KW = 5
+    MAX_DW_STEP = 2
     MAX_AHEAD = 65536  # floats of a panel that may wait in the L2 cache while another one is used
 
 # y[b * ldy + a] = x[a * ldx + b] for a < n_a, b < n_b; elements of any 32-bit type
@@ -186,9 +189,18 @@ ctypedef void (*dwconv_fn)(
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
+# The same for DW_ROW pixels of one row of the output whose windows, kw wide and s apart (fixed per
+# function), meet no border at their sides: rows[u] is row u of the first window, steps[u] the
+# distance between its pixels (0 where the row lies outside the image, and rows[u] holds zeros).
+ctypedef void (*dwrow_fn)(
+    Py_ssize_t kh, Py_ssize_t channels, const float* const* rows, const Py_ssize_t* steps,
+    const float* weights, float* y, Py_ssize_t ldy,
+    const float* residual, Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil
+
 # Winograd F(t x t, 3x3) for t = 2 and t = 4 (fixed per function).
-# Filters: weight[(l * channels + c) * 9], l < count <= lanes -> panel[f * stride + c * nr + l], zeros
-# from `count` to lanes.  The others take one tile, all channels.
+# Filters: weight[(i * channels + c) * 9], i < count <= lanes -> panel[f * stride + c * nr + i],
+# zeros from `count` to lanes.  The others take one tile, all channels.
 # Input: (t + 2)^2 pixels, row by row -> v[f * stride + c].
 # Output: m[f * stride + c] -> the first rows x columns of t x t pixels, plus bias and residual,
 # clamped.
@@ -237,6 +249,8 @@ ctypedef struct kernels_t:
     # depthwise convolution: dwconv[m] handles m pixels, 1 <= m <= dw_m
     int dw_m
     dwconv_fn[MAX_DW_M + 1] dwconv
+    # by width and step of the window; NULL where there is none
+    dwrow_fn[MAX_DW_KW + 1][MAX_DW_STEP + 1] dwrow
     # Winograd: by the side of a tile
     wino_filter_fn[MAX_TILE + 1] wino_filter
     wino_input_fn[MAX_TILE + 1] wino_input

@@ -8,10 +8,14 @@ ahead of the first output row that needs it.
 
 import numpy as np
 
+from libc.string cimport memset
+
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
-from kuiper._kernels._table cimport MAX_MR, kernels_t
+from kuiper._kernels._table cimport (
+    DW_ROW, MAX_DW_KW, MAX_DW_STEP, MAX_MR, dwrow_fn, kernels_t
+)
 
 from kuiper._value import spaced
 
@@ -47,8 +51,10 @@ cdef struct inverted_t:
     Py_ssize_t top
     Py_ssize_t left
     Py_ssize_t ring_rows
+    Py_ssize_t ring_width        # pixels of a row: those of the image, and zeros for the padding
     Py_ssize_t ring_pitch        # from pixel to pixel
     Py_ssize_t ring_floats
+    dwrow_fn dwrow               # NULL where there is none for such windows
     Py_ssize_t block             # channels that go through at a time
     post_t expand_post
     post_t post
@@ -68,9 +74,8 @@ cdef class ExpandDepthwiseStep(Step):
     y : Value, shape (n, channels, oh, ow)
         Channels-last.
     scratch : Value
-        :func:`ring_bytes` for each thread.
-    block : int
-        Channels that go through at a time, as :func:`channel_block` has it.
+        ``ring.n_bytes`` for each thread.
+    ring : Ring
     kernel, stride, dilation : (int, int)
         Of the depthwise convolution.
     origin : (int, int)
@@ -82,9 +87,9 @@ cdef class ExpandDepthwiseStep(Step):
 
     cdef inverted_t p
 
-    def __init__(self, x, expand, weight, y, scratch, block, kernel, stride, dilation, origin,
+    def __init__(self, x, expand, weight, y, scratch, ring, kernel, stride, dilation, origin,
                  expand_post=None, post=None):
-        zeros = np.zeros(block, np.float32)
+        zeros = np.zeros(ring.channels, np.float32)
         cdef float[::1] zero_view = zeros
         self.keep = zeros
         self.p.kernels = active()
@@ -98,10 +103,14 @@ cdef class ExpandDepthwiseStep(Step):
         self.p.stride_h, self.p.stride_w = stride
         self.p.dilation_h, self.p.dilation_w = dilation
         self.p.top, self.p.left = origin
-        self.p.ring_rows = ring_rows(kernel[0], dilation[0])
-        self.p.ring_pitch = spaced(block)
-        self.p.ring_floats = ring_floats(block, self.p.in_w, self.p.ring_rows)
-        self.p.block = block
+        self.p.ring_rows, self.p.ring_width = ring.rows, ring.width
+        self.p.ring_pitch, self.p.ring_floats = ring.pitch, ring.n_floats
+        self.p.block = ring.channels
+        if (
+            kernel[1] <= MAX_DW_KW and stride[1] <= MAX_DW_STEP and dilation[1] == 1
+            and self.p.out_w >= DW_ROW
+        ):
+            self.p.dwrow = active().dwrow[<int> kernel[1]][<int> stride[1]]
         self.p.expand_post = make_post(self, expand_post)
         self.p.post = make_post(self, post)
         self.run = inverted_run
@@ -110,28 +119,42 @@ cdef class ExpandDepthwiseStep(Step):
         self.max_parts = max(self.p.n * self.p.out_h // LEAST_ROWS, 1)
 
 
-def ring_rows(kernel_h, dilation_h):
-    """Return how many rows of the wide image a window spans."""
-    return (kernel_h - 1) * dilation_h + 1
+class Ring:
+    """The rows of the wide image that a window of the depthwise convolution spans.
 
+    Parameters
+    ----------
+    x, y : Value
+        Input and output of the two convolutions, (n, c, h, w).
+    kernel, stride, dilation, origin : (int, int)
+        As for :class:`ExpandDepthwiseStep`.
+    limit : int
+        Bytes that it shall take at the most.
 
-def channel_block(channels, width, rows, limit):
-    """Return the channels for which the ring takes up to `limit` bytes: whole panels, or all."""
-    fitting = limit // (4 * width * rows)
-    if fitting >= channels:
-        return channels
-    nr = active().nr
-    return min(max(fitting // nr, 1) * nr, channels)
+    Attributes
+    ----------
+    rows, width : int
+        Its pixels; a row starts and ends with the zeros of the padding.
+    channels : int
+        As many as fit, in whole panels; at least one panel.
+    pitch : int
+        Floats from pixel to pixel.
+    n_floats : int
+        Its size, rounded so that what follows it lies on a cache line.
+    n_bytes : int
+        The scratch of one thread: the ring, then pointers to taps and their steps.
+    """
 
-
-def ring_floats(block, width, rows):
-    """Return the size of the ring, rounded so that what follows it lies on a cache line."""
-    return -(-spaced(block) * width * rows // 16) * 16
-
-
-def ring_bytes(block, width, rows, n_taps):
-    """Return the scratch of one thread: the ring, then pointers to taps and their steps."""
-    return 4 * ring_floats(block, width, rows) + 16 * n_taps
+    def __init__(self, x, y, kernel, stride, dilation, origin, limit):
+        self.rows = (kernel[0] - 1) * dilation[0] + 1
+        reach = (y.shape[3] - 1) * stride[1] + (kernel[1] - 1) * dilation[1] + 1
+        self.width = max(origin[1] + x.shape[3], reach)
+        nr = active().nr
+        fitting = limit // (4 * self.width * self.rows * nr) * nr
+        self.channels = min(max(fitting, nr), y.shape[1])
+        self.pitch = spaced(self.channels)
+        self.n_floats = -(-self.pitch * self.width * self.rows // 16) * 16
+        self.n_bytes = 4 * self.n_floats + 16 * kernel[0] * kernel[1]
 
 
 cdef void inverted_run(
@@ -165,6 +188,13 @@ cdef void sweep(
     cdef float* ring = <float*> at(slots, p.scratch)
     cdef Py_ssize_t n = min(p.block, p.channels - first)
     cdef Py_ssize_t ready = 0, top, stop  # rows [.., ready) of the wide image are in the ring
+    cdef Py_ssize_t right = p.ring_width - p.left - p.in_w, r
+    cdef float* line
+    for r in range(p.ring_rows):
+        line = ring + r * p.ring_width * p.ring_pitch
+        memset(line, 0, p.left * p.ring_pitch * sizeof(float))
+        line += (p.left + p.in_w) * p.ring_pitch
+        memset(line, 0, right * p.ring_pitch * sizeof(float))
     while row < end:
         top = row * p.stride_h - p.top
         stop = min(top + p.ring_rows, p.in_h)
@@ -172,7 +202,7 @@ cdef void sweep(
         while ready < stop:
             expand_row(
                 p, slots, image * p.in_h + ready, first, n,
-                ring + ready % p.ring_rows * p.in_w * p.ring_pitch,
+                ring + (ready % p.ring_rows * p.ring_width + p.left) * p.ring_pitch,
             )
             ready += 1
         depthwise_row(p, slots, ring, image, row, first, n)
@@ -211,42 +241,62 @@ cdef inline void depthwise_row(
     Py_ssize_t first, Py_ssize_t n,
 ) noexcept nogil:
     """Compute one row of the output from the ring, n channels from `first` on."""
-    cdef Py_ssize_t reach = (p.kernel_w - 1) * p.dilation_w
-    # Output columns whose taps all stay between the left and the right border.
-    cdef Py_ssize_t left = ceil_div(p.left, p.stride_w)
-    cdef Py_ssize_t right = max(left, ceil_div(max(0, p.in_w + p.left - reach), p.stride_w))
-    cdef Py_ssize_t n_taps = p.kernel_h * p.kernel_w
-    cdef Py_ssize_t pixel = (image * p.out_h + row) * p.out_w, ow = 0, m, u, v, ih, iw, t
+    cdef Py_ssize_t pixel = (image * p.out_h + row) * p.out_w, done = 0, ow, m
     cdef const float** pixels = <const float**> (ring + p.ring_floats)
-    cdef Py_ssize_t* steps = <Py_ssize_t*> (pixels + n_taps)
-    cdef const float* weight = <const float*> at(slots, p.weight) + first * (n_taps + 1)
-    cdef float* y = <float*> at(slots, p.y) + pixel * p.y_pitch + first
+    cdef Py_ssize_t* steps = <Py_ssize_t*> (pixels + p.kernel_h * p.kernel_w)
+    cdef const float* weight = (
+        <const float*> at(slots, p.weight) + first * (p.kernel_h * p.kernel_w + 1)
+    )
+    cdef float* y
     cdef const float* residual = NULL
-    if p.post.has_residual:
-        residual = <const float*> at(slots, p.post.residual) + pixel * p.post.residual_pitch + first
-    while ow < p.out_w:
-        m = 1
-        if left <= ow < right:
-            m = min(p.kernels.dw_m, right - ow)
-        t = 0
-        for u in range(p.kernel_h):
-            ih = row * p.stride_h - p.top + u * p.dilation_h
-            for v in range(p.kernel_w):
-                iw = ow * p.stride_w - p.left + v * p.dilation_w
-                if 0 <= ih < p.in_h and 0 <= iw < p.in_w:
-                    pixels[t] = ring + (ih % p.ring_rows * p.in_w + iw) * p.ring_pitch
-                    steps[t] = p.stride_w * p.ring_pitch
-                else:
-                    pixels[t] = p.zeros
-                    steps[t] = 0
-                t += 1
-        p.kernels.dwconv[m](
-            n_taps, n, <const float* const*> pixels, steps, weight, y, p.y_pitch,
-            residual if p.post.residual_in_tile else NULL, p.post.residual_pitch,
-            p.post.lo, p.post.hi,
-        )
+    cdef const float* in_tile
+    while done < p.out_w:
+        if p.dwrow != NULL:
+            # The last windows of a row may overlap those ahead of them: the same comes out again.
+            m, ow = DW_ROW, min(done, p.out_w - DW_ROW)
+        else:
+            m, ow = min(p.kernels.dw_m, p.out_w - done), done
+        point_window(p, ring, row * p.stride_h - p.top, ow * p.stride_w, pixels, steps)
+        y = <float*> at(slots, p.y) + (pixel + ow) * p.y_pitch + first
+        if p.post.has_residual:
+            residual = (
+                <const float*> at(slots, p.post.residual)
+                + (pixel + ow) * p.post.residual_pitch + first
+            )
+        in_tile = residual if p.post.residual_in_tile else NULL
+        if p.dwrow != NULL:
+            p.dwrow(
+                p.kernel_h, n, <const float* const*> pixels, steps, weight, y, p.y_pitch,
+                in_tile, p.post.residual_pitch, p.post.lo, p.post.hi,
+            )
+        else:
+            p.kernels.dwconv[m](
+                p.kernel_h * p.kernel_w, n, <const float* const*> pixels, steps, weight, y,
+                p.y_pitch, in_tile, p.post.residual_pitch, p.post.lo, p.post.hi,
+            )
         post_tile(&p.post, m, n, y, p.y_pitch, residual, p.post.residual_pitch)
-        ow += m
-        y += m * p.y_pitch
-        if residual != NULL:
-            residual += m * p.post.residual_pitch
+        done = ow + m
+
+
+cdef inline void point_window(
+    const inverted_t* p, const float* ring, Py_ssize_t ih, Py_ssize_t column,
+    const float** pixels, Py_ssize_t* steps,
+) noexcept nogil:
+    """Find the rows of a window whose first tap is (ih, column - left), or all its taps."""
+    cdef const float* line
+    cdef Py_ssize_t step, v
+    for _ in range(p.kernel_h):
+        line, step = p.zeros, 0
+        if 0 <= ih < p.in_h:
+            step = p.ring_pitch
+            line = ring + (ih % p.ring_rows * p.ring_width + column) * step
+        ih += p.dilation_h
+        if p.dwrow != NULL:
+            pixels[0], steps[0] = line, step
+            pixels += 1
+            steps += 1
+            continue
+        for v in range(p.kernel_w):
+            pixels[v], steps[v] = line + v * p.dilation_w * step, p.stride_w * step
+        pixels += p.kernel_w
+        steps += p.kernel_w

@@ -424,7 +424,9 @@ def _depthwise(b, x, image, filters, taps, geometry, size, post):
     packed = b.packed("depthwise", lambda: _depthwise_blocks(filters))
     window = conv.Window(x, image, geometry.stride, (1, 1), [(0, 0, *size, taps, 0)])
     scratch = b.scratch(conv.depthwise_scratch_bytes(len(taps)))
-    return conv.DepthwiseStep(x, packed, image, window, scratch, post)
+    return conv.DepthwiseStep(
+        x, packed, image, window, geometry.kernel, geometry.dilation, scratch, post
+    )
 
 
 def _shallow(b, x, image, filters, origin, geometry, size, post):
@@ -535,8 +537,8 @@ def _winograd(b, tile, x, image, filters, padding, post):
 class ExpandDepthwise(Record):
     """A 1x1 convolution, an activation, and a depthwise convolution, in one sweep.
 
-    Made by the pass `fuse_expand` of two operators; `expand_weight` (c, in, 1, 1), `expand_bias` and
-    `activation` are the first one's, the rest is the second one's.
+    Made by the pass `fuse_expand` of two operators; `expand_weight` (c, in, 1, 1), `expand_bias`
+    and `activation` are the first one's, the rest is the second one's.
     """
 
     arguments = (
@@ -567,7 +569,7 @@ class ExpandDepthwise(Record):
 
         geometry = _Geometry(a, 2)
         x = b.channels_last(a.input)
-        y, image, residual = _output(a, b, 2)
+        image, _, residual = _output(a, b, 2)
         expand = Filters(a.expand_weight, a.expand_bias, a.expand_weight.shape)
         filters = Filters(a.weight, a.bias, a.weight.shape)
         act = None
@@ -578,15 +580,16 @@ class ExpandDepthwise(Record):
             "expand", lambda: pack_groups([expand.weight()], expand.bias(), 1, b.n_threads)
         )
         second = b.packed("depthwise", lambda: _depthwise_blocks(filters))
-        rows = kernel.ring_rows(geometry.kernel[0], geometry.dilation[0])
-        block = kernel.channel_block(channels, x.shape[3], rows, RING_BYTES)
-        taps = geometry.kernel[0] * geometry.kernel[1]
-        step = kernel.ExpandDepthwiseStep(
-            x, first, second, image, b.scratch(kernel.ring_bytes(block, x.shape[3], rows, taps)),
-            block, geometry.kernel, geometry.stride, geometry.dilation,
+        windows = (
+            geometry.kernel, geometry.stride, geometry.dilation,
             (geometry.padding[0], geometry.padding[2]),
-            act, make_post(b, residual),
         )  # fmt: skip
+        ring = kernel.Ring(x, image, *windows, RING_BYTES)
+        step = kernel.ExpandDepthwiseStep(
+            x, first, second, image, b.scratch(ring.n_bytes), ring, *windows, act,
+            make_post(b, residual),
+        )  # fmt: skip
+        taps = geometry.kernel[0] * geometry.kernel[1]
         step.flops = 2.0 * (x.size * channels + image.size * taps)
         step.bytes = 4.0 * (x.size + image.size + channels * (in_channels + taps))
         b.step(step)
