@@ -136,7 +136,10 @@ def extensions() -> list[Extension]:
     link_all = [] if DEBUG or MSVC or sys.platform == "darwin" else ["-s"]
     if SANITIZE:
         link_all = [f"-fsanitize={SANITIZE}"]
-        optimise = ["-O1", "-g", "-fno-omit-frame-pointer", "-Wno-unused-function", *link_all]
+        # Python itself is often built with -fwrapv, which would make overflows of integers none.
+        optimise = [
+            "-O1", "-g", "-fno-wrapv", "-fno-omit-frame-pointer", "-Wno-unused-function", *link_all,
+        ]  # fmt: skip
     kernels = Path("kuiper/_kernels")
     headers = [str(p) for p in sorted(kernels.glob("*.h")) if p.name != "_vec.h"]
     micro_sources = [str(p) for p in (kernels / "_vec.h", *sorted(kernels.glob("*.pxi")))]
