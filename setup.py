@@ -44,8 +44,8 @@ DIRECTIVES = {
 # lists and tuples included.
 KERNEL_DIRECTIVES = {"boundscheck": DEBUG, "wraparound": False}
 
-# One source, compiled once per instruction set; kuiper._kernels._dispatch picks at run time.  Each has
-# the machine that the compiler makes code for, which is another than this one in a cross build.
+# One source, compiled once per instruction set; kuiper._kernels._dispatch picks at run time.  Each
+# has the machine that the compiler makes code for, which in a cross build is not this one.
 # The baseline variant keeps the compiler's default target, so it runs on every CPU.
 ISAS = {
     "baseline": (None, []),
