@@ -26,7 +26,7 @@ from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport MAX_MR, kernels_t, panel_ahead
 
-from kuiper._kernels._pack import aligned_empty, n_panels
+from kuiper._kernels._pack import aligned_empty, n_panels, touch_pages
 from kuiper._value import spaced
 
 cdef enum:
@@ -53,6 +53,7 @@ def pack_winograd(const float[:, :, :, ::1] weight, int tile, int n_threads=1):
     cdef Py_ssize_t vectors = nr // lanes, q, first, stride = panels * (1 + in_channels) * nr
     packed = aligned_empty(((tile + 2) * (tile + 2), panels, 1 + in_channels, nr))
     cdef float[:, :, :, ::1] out = packed
+    touch_pages(packed, n_threads)
     packed[:, :, 0] = 0  # the bias is added once, after the transform back
     for q in prange(panels * vectors, nogil=True, num_threads=n_threads, schedule="static"):
         first = q * lanes
