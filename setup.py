@@ -58,6 +58,9 @@ ISAS = {
 }  # fmt: skip
 MACHINES = {"__x86_64__": "KUIPER_HAS_X86", "__aarch64__": "KUIPER_HAS_ARM64"}
 
+# What the micro-kernels include besides .pxi files, and the drivers do not.
+MICRO_HEADERS = ("_lanes.h", "_tile.h", "_transpose.h", "_vec.h")
+
 # A micro-kernel is one `cdef inline` body that many thin functions call with constants the compiler
 # must see, such as the height of a tile.
 ALWAYS_INLINE = ("CYTHON_INLINE", "__inline__ __attribute__((__always_inline__, __unused__))")
@@ -141,8 +144,9 @@ def extensions() -> list[Extension]:
             "-O1", "-g", "-fno-wrapv", "-fno-omit-frame-pointer", "-Wno-unused-function", *link_all,
         ]  # fmt: skip
     kernels = Path("kuiper/_kernels")
-    headers = [str(p) for p in sorted(kernels.glob("*.h")) if p.name != "_vec.h"]
-    micro_sources = [str(p) for p in (kernels / "_vec.h", *sorted(kernels.glob("*.pxi")))]
+    headers = [str(p) for p in sorted(kernels.glob("*.h")) if p.name not in MICRO_HEADERS]
+    micro_sources = [str(kernels / name) for name in MICRO_HEADERS]
+    micro_sources += [str(p) for p in sorted(kernels.glob("*.pxi"))]
     targets = machines()
     for_all = [(MACHINES[machine], "1") for machine in targets]
     if NO_VECTORS:

@@ -10,6 +10,14 @@ cdef enum:
     NV = 2  # vectors per row of the tile; a panel of which half is used takes a tile of one
 
 
+cdef extern from "_tile.h" nogil:
+    void tile_start "kp_tile_start"(int m, int nv, vf32 (*acc)[NV], const float* bias) noexcept
+    void tile_end "kp_tile_end"(
+        int m, int nv, vf32 (*acc)[NV], int first, float* y, Py_ssize_t ldy, Py_ssize_t n,
+        const float* residual, Py_ssize_t ldr, float lo, float hi,
+    ) noexcept
+
+
 cdef inline void gemm_tile(
     int m, int nv, Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
@@ -18,16 +26,12 @@ cdef inline void gemm_tile(
     """The tile for a height `m` and width `nv` that the compiler knows, so that loops unroll."""
     cdef vf32[MAX_MR][NV] acc
     cdef vf32[NV] b
-    cdef vf32 a, low = splat(lo), high = splat(hi)
+    cdef vf32 a
     cdef (const float*)[MAX_MR] row
     cdef Py_ssize_t t, k
     cdef int i, j
-    for j in range(nv):
-        b[j] = load(panel + j * LANES)
+    tile_start(m, nv, acc, panel)
     panel += NV * LANES
-    for i in range(m):
-        for j in range(nv):
-            acc[i][j] = b[j]
     for t in range(taps):
         for i in range(m):
             row[i] = rows[i]
@@ -41,18 +45,65 @@ cdef inline void gemm_tile(
                 a = splat(row[i][k])
                 for j in range(nv):
                     acc[i][j] += a * b[j]
-    for i in range(m):
-        for j in range(nv):
-            if n == nv * LANES or j < nv - 1:
-                if residual != NULL:
-                    acc[i][j] += load(residual + i * ldr + j * LANES)
-                store(y + i * ldy + j * LANES, vmin(high, vmax(low, acc[i][j])))
-            else:
-                if residual != NULL:
-                    acc[i][j] += load_n(residual + i * ldr + j * LANES, n - j * LANES)
-                store_n(
-                    y + i * ldy + j * LANES, vmin(high, vmax(low, acc[i][j])), n - j * LANES
-                )
+    tile_end(m, nv, acc, 0, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef inline float element(
+    const float* x, const float* fifth, const float* tenth, int i, Py_ssize_t step, Py_ssize_t k
+) noexcept nogil:
+    """Element k of row i, `step` bytes behind row i - 1; three bases keep step * i in addresses."""
+    cdef const char* base = <const char*> (x if i < 5 else fifth if i < 10 else tenth)
+    return (<const float*> (base + i % 5 * step))[k]
+
+
+cdef inline void strided_tile(
+    int m, int nv, Py_ssize_t taps, Py_ssize_t kc, const float* const* runs, Py_ssize_t step,
+    int first, const float* panel, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    """The tile whose rows are a constant step apart: what gemm_tile computes, in the same order."""
+    cdef vf32[MAX_MR][NV] acc
+    cdef vf32[NV] b
+    cdef vf32 a
+    cdef const float* x
+    cdef const float* fifth
+    cdef const float* tenth
+    cdef Py_ssize_t t, k
+    cdef int i, j
+    tile_start(m, nv, acc, panel)
+    panel += NV * LANES
+    for t in range(taps):
+        x = runs[t]
+        fifth, tenth = x + 5 * step, x + 10 * step
+        for k in range(kc):
+            for j in range(nv):
+                b[j] = load(panel + j * LANES)
+            panel += NV * LANES
+            for i in range(m):
+                a = splat(element(x, fifth, tenth, i, 4 * step, k))
+                for j in range(nv):
+                    acc[i][j] += a * b[j]
+    tile_end(m, nv, acc, first, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef inline int tallest() noexcept nogil:
+    """The tallest tile whose accumulators, NV panel vectors and one broadcast fit the registers."""
+    return 14 if REGISTERS == 32 else 6
+
+
+cdef void gemm_strided(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* runs, Py_ssize_t step, int first,
+    const float* panel, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    if n > LANES:
+        strided_tile(
+            tallest(), 2, taps, kc, runs, step, first, panel, y, ldy, n, residual, ldr, lo, hi
+        )
+    else:
+        strided_tile(
+            tallest(), 1, taps, kc, runs, step, first, panel, y, ldy, n, residual, ldr, lo, hi
+        )
 
 
 cdef void gemm_1(
@@ -210,9 +261,9 @@ cdef void gemm_14(
 
 
 cdef void fill_gemm(kernels_t* k) noexcept:
-    # The tallest tile whose accumulators, NV panel vectors and one broadcast fit the registers.
-    k.mr = 14 if REGISTERS == 32 else 6
+    k.mr = tallest()
     k.nr = NV * LANES
+    k.gemm_strided = gemm_strided
     k.gemm[0] = NULL
     k.gemm[1] = gemm_1
     k.gemm[2] = gemm_2

@@ -118,6 +118,16 @@ ctypedef void (*gemm_fn)(
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
+# The same, bit for bit, for mr rows that are a constant step apart in each tap:
+#     y[i, j] = clamp(bias[j] + sum_t sum_k runs[t][i * step + k] * panel[t * kc + k, j] + ...)
+#
+# Only rows from `first` on are stored, and only for those the residual is read.
+ctypedef void (*gemm_strided_fn)(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* runs, Py_ssize_t step, int first,
+    const float* panel, float* y, Py_ssize_t ldy, Py_ssize_t n,
+    const float* residual, Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil
+
 
 cdef inline Py_ssize_t panel_ahead(
     Py_ssize_t tile, Py_ssize_t panel_floats, Py_ssize_t nr
@@ -246,6 +256,7 @@ ctypedef struct kernels_t:
     int mr
     int nr
     gemm_fn[MAX_MR + 1] gemm
+    gemm_strided_fn gemm_strided
     # depthwise convolution: dwconv[m] handles m pixels, 1 <= m <= dw_m
     int dw_m
     dwconv_fn[MAX_DW_M + 1] dwconv

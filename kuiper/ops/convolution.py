@@ -455,7 +455,9 @@ def _shallow(b, x, image, filters, origin, geometry, size, post):
 
     packed = b.packed(("shallow", channels_last), pack)
     window = conv.Window(x, image, geometry.stride, (1, 1), [(0, 0, *size, taps, 0)])
-    scratch = b.scratch(conv.shallow_scratch_bytes(len(taps), channels * kernel_h * kernel_w))
+    scratch = b.scratch(
+        conv.shallow_scratch_bytes(x, image, geometry.stride[1], len(taps), run, unit)
+    )
     return conv.ShallowConvStep(
         x, packed, image, window, offsets, unit, run, out_channels, scratch, post
     )
