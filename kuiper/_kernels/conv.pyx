@@ -32,6 +32,18 @@ from kuiper._value import Buffer, Value, channels_last_strides
 from kuiper.errors import InputError
 
 
+cdef extern from *:
+    """
+    /* Ask for a cache line that is going to be written. */
+    #if defined(__GNUC__)
+    #define KP_FETCH(p) __builtin_prefetch(p, 1, 3)
+    #else
+    #define KP_FETCH(p) (void)(p)
+    #endif
+    """
+    void fetch "KP_FETCH"(const float*) noexcept nogil
+
+
 # -- geometry ----------------------------------------------------------------------------------
 
 cdef struct tap_t:
@@ -363,6 +375,7 @@ cdef struct shallow_t:
     Py_ssize_t run               # columns that a run holds
     Py_ssize_t columns           # columns that a run of all the pixels of a tile holds
     const float* zeros           # as many of them
+    bint exceeds_caches          # the output does
     Py_ssize_t out_channels
     post_t post
 
@@ -422,6 +435,7 @@ cdef class ShallowConvStep(Step):
             self.p.zeros = &zero_view[0]
             self.keep = zeros
             self.run = shallow_rows_run
+            self.p.exceeds_caches = 4 * y.size > 1 << 22
             self.max_parts = y.shape[0] * y.shape[2] * ceil_div(y.shape[3], mr)
         else:
             self.run = shallow_run
@@ -440,12 +454,14 @@ cdef bint is_by_rows(Py_ssize_t in_w, Py_ssize_t out_w, Py_ssize_t stride, Py_ss
     before it has computed: too many of them cost more than tiles that go on with the next row.
     """
     tiles = ceil_div(out_w, active().mr)
-    whole = out_w >= active().mr and 5 * out_w >= 4 * tiles * active().mr
-    # Strides far beyond the image are no reason for large copies.
+    whole = out_w >= active().mr and 6 * out_w >= 5 * tiles * active().mr
+    # A stride far beyond the image is no reason for large copies.
     return whole and tile_columns(stride, run) <= 2 * (in_w + run)
 
 
-def shallow_scratch_bytes(x, y, Py_ssize_t stride, Py_ssize_t n_runs, Py_ssize_t run, Py_ssize_t unit):
+def shallow_scratch_bytes(
+    x, y, Py_ssize_t stride, Py_ssize_t n_runs, Py_ssize_t run, Py_ssize_t unit
+):
     """Return the scratch of one thread: pointers to the runs of a tile, and copies of them.
 
     Parameters
@@ -619,7 +635,7 @@ cdef void shallow_rows_run(
     cdef Py_ssize_t panels = ceil_div(p.out_channels, nr), per_row = ceil_div(w.out_w, mr)
     cdef Py_ssize_t q = share_start(w.n * w.out_h * per_row, part, n_parts)
     cdef Py_ssize_t stop = share_start(w.n * w.out_h * per_row, part + 1, n_parts)
-    cdef Py_ssize_t row, ow, first, pixel, panel, n, ldy = w.y_pitch, ldr = p.post.residual_pitch
+    cdef Py_ssize_t i, row, ow, first, pixel, panel, n, ldy = w.y_pitch, ldr = p.post.residual_pitch
     if p.post.has_residual:
         residual = <const float*> at(slots, p.post.residual)
     while q < stop:
@@ -637,6 +653,11 @@ cdef void shallow_rows_run(
             r_tile = NULL
             if residual != NULL:
                 r_tile = residual + pixel * ldr + panel * nr
+            if p.exceeds_caches:
+                # Or the stores would wait for memory; until then there is a tile to compute.
+                for i in range(first, mr):
+                    fetch(y_tile + i * ldy)
+                    fetch(y_tile + i * ldy + n - 1)
             kernels.gemm_strided(
                 n_runs, length, <const float* const*> runs, w.in_step_w * p.unit, first,
                 weight + panel * (n_runs * length + 1) * nr, y_tile, ldy, n,
