@@ -374,7 +374,7 @@ cdef struct shallow_t:
     Py_ssize_t unit              # adjacent elements that belong to one column
     Py_ssize_t run               # columns that a run holds
     Py_ssize_t columns           # columns that a run of all the pixels of a tile holds
-    const float* zeros           # as many of them
+    const float* zeros           # as many of them behind each column of an image
     bint exceeds_caches          # the output does
     Py_ssize_t out_channels
     post_t post
@@ -430,7 +430,7 @@ cdef class ShallowConvStep(Step):
         mr = active().mr
         if is_by_rows(x.shape[3], y.shape[3], window.w.in_step_w, run):
             self.p.columns = tile_columns(window.w.in_step_w, run)
-            zeros = np.zeros(self.p.columns * unit, np.float32)
+            zeros = np.zeros((x.shape[3] + self.p.columns) * unit, np.float32)
             zero_view = zeros
             self.p.zeros = &zero_view[0]
             self.keep = zeros
@@ -629,44 +629,59 @@ cdef void shallow_rows_run(
     cdef const float* r_tile
     cdef float* y = <float*> at(slots, p.y)
     cdef float* y_tile
+    cdef const float* image
     cdef const float** runs = <const float**> at(slots, p.scratch)
     cdef Py_ssize_t n_runs = w.phases[0].n_taps, length = p.run * p.unit
-    cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr
+    cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr, step = w.in_step_w * p.unit
     cdef Py_ssize_t panels = ceil_div(p.out_channels, nr), per_row = ceil_div(w.out_w, mr)
     cdef Py_ssize_t q = share_start(w.n * w.out_h * per_row, part, n_parts)
     cdef Py_ssize_t stop = share_start(w.n * w.out_h * per_row, part + 1, n_parts)
-    cdef Py_ssize_t i, row, ow, first, pixel, panel, n, ldy = w.y_pitch, ldr = p.post.residual_pitch
+    # Input columns in which the first pixel of a tile has its origin, if no run meets a side border.
+    cdef Py_ssize_t left = -w.phases[0].min_dx
+    cdef Py_ssize_t right = w.in_w - w.phases[0].max_dx - (mr - 1) * w.in_step_w
+    cdef Py_ssize_t i, t, row, tile, ow, iw, ih, first, pixel, panel, n
+    cdef Py_ssize_t ldy = w.y_pitch, ldr = p.post.residual_pitch
+    cdef bint was_inside, stays_inside
     if p.post.has_residual:
         residual = <const float*> at(slots, p.post.residual)
     while q < stop:
-        row = q // per_row
-        ow = min(q % per_row * mr, w.out_w - mr)
-        first = q % per_row * mr - ow
-        point_runs(
-            p, x + row // w.out_h * p.image_stride, row % w.out_h * w.in_step_h, ow * w.in_step_w,
-            <float*> (runs + n_runs), runs,
-        )
-        pixel = row * w.out_w + ow
-        for panel in range(panels):
-            n = min(nr, p.out_channels - panel * nr)
-            y_tile = y + pixel * ldy + panel * nr
-            r_tile = NULL
-            if residual != NULL:
-                r_tile = residual + pixel * ldr + panel * nr
-            if p.exceeds_caches:
-                # Or the stores would wait for memory; until then there is a tile to compute.
-                for i in range(first, mr):
-                    fetch(y_tile + i * ldy)
-                    fetch(y_tile + i * ldy + n - 1)
-            kernels.gemm_strided(
-                n_runs, length, <const float* const*> runs, w.in_step_w * p.unit, first,
-                weight + panel * (n_runs * length + 1) * nr, y_tile, ldy, n,
-                r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
-            )
-            if r_tile != NULL:
-                r_tile += first * ldr
-            post_tile(&p.post, mr - first, n, y_tile + first * ldy, ldy, r_tile, ldr)
-        q += 1
+        row, tile = q // per_row, q % per_row
+        image = x + row // w.out_h * p.image_stride
+        ih = row % w.out_h * w.in_step_h
+        was_inside = False
+        while q < stop and tile < per_row:
+            ow = min(tile * mr, w.out_w - mr)
+            first = tile * mr - ow
+            iw = ow * w.in_step_w
+            stays_inside = left <= iw < right
+            if was_inside and stays_inside and first == 0:
+                for t in range(n_runs):
+                    runs[t] += mr * step
+            else:
+                point_runs(p, image, ih, iw, <float*> (runs + n_runs), runs)
+            was_inside = stays_inside
+            pixel = row * w.out_w + ow
+            for panel in range(panels):
+                n = min(nr, p.out_channels - panel * nr)
+                y_tile = y + pixel * ldy + panel * nr
+                r_tile = NULL
+                if residual != NULL:
+                    r_tile = residual + pixel * ldr + panel * nr
+                if p.exceeds_caches:
+                    # Or the stores would wait for memory; until then there is a tile to compute.
+                    for i in range(first, mr):
+                        fetch(y_tile + i * ldy)
+                        fetch(y_tile + i * ldy + n - 1)
+                kernels.gemm_strided(
+                    n_runs, length, <const float* const*> runs, step, first,
+                    weight + panel * (n_runs * length + 1) * nr, y_tile, ldy, n,
+                    r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
+                )
+                if r_tile != NULL:
+                    r_tile += first * ldr
+                post_tile(&p.post, mr - first, n, y_tile + first * ldy, ldy, r_tile, ldr)
+            tile += 1
+            q += 1
 
 
 # -- depthwise ---------------------------------------------------------------------------------
