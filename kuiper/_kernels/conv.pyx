@@ -581,7 +581,7 @@ cdef inline void point_runs(
     const shallow_t* p, const float* image, Py_ssize_t ih, Py_ssize_t iw, float* copies,
     const float** runs,
 ) noexcept nogil:
-    """Fill runs[t] with the address of run t of a tile whose first pixel has its origin in (ih, iw).
+    """Fill runs[t] with the address of run t of a tile whose first pixel has origin (ih, iw).
 
     Where the run leaves the image, it is copied, with zeros for what lies outside.
     """
@@ -636,7 +636,7 @@ cdef void shallow_rows_run(
     cdef Py_ssize_t panels = ceil_div(p.out_channels, nr), per_row = ceil_div(w.out_w, mr)
     cdef Py_ssize_t q = share_start(w.n * w.out_h * per_row, part, n_parts)
     cdef Py_ssize_t stop = share_start(w.n * w.out_h * per_row, part + 1, n_parts)
-    # Input columns in which the first pixel of a tile has its origin, if no run meets a side border.
+    # Where, in the input, the first pixel of a tile has its origin if no run meets a side border.
     cdef Py_ssize_t left = -w.phases[0].min_dx
     cdef Py_ssize_t right = w.in_w - w.phases[0].max_dx - (mr - 1) * w.in_step_w
     cdef Py_ssize_t i, t, row, tile, ow, iw, ih, first, pixel, panel, n
