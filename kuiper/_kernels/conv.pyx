@@ -571,10 +571,14 @@ cdef void shallow_run(
                 r_tile if p.post.residual_in_tile else NULL, p.post.residual_pitch,
                 p.post.lo, p.post.hi,
             )
-            post_tile(
-                &p.post, m, n, y + start * w.y_pitch + panel * nr, w.y_pitch,
-                r_tile, p.post.residual_pitch,
-            )
+        # Post-ops take all panels at once, as long rows.
+        r_tile = NULL
+        if residual != NULL:
+            r_tile = residual + start * p.post.residual_pitch
+        post_tile(
+            &p.post, m, p.out_channels, y + start * w.y_pitch, w.y_pitch, r_tile,
+            p.post.residual_pitch,
+        )
 
 
 cdef inline void point_runs(
@@ -677,9 +681,13 @@ cdef void shallow_rows_run(
                     weight + panel * (n_runs * length + 1) * nr, y_tile, ldy, n,
                     r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
                 )
-                if r_tile != NULL:
-                    r_tile += first * ldr
-                post_tile(&p.post, mr - first, n, y_tile + first * ldy, ldy, r_tile, ldr)
+            # Post-ops take all panels at once, as long rows.
+            r_tile = NULL
+            if residual != NULL:
+                r_tile = residual + (pixel + first) * ldr
+            post_tile(
+                &p.post, mr - first, p.out_channels, y + (pixel + first) * ldy, ldy, r_tile, ldr
+            )
             tile += 1
             q += 1
 
