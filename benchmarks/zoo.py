@@ -435,12 +435,8 @@ def counts(param: Path) -> dict:
 
 def run(folder: Path, inputs, timed: bool = False) -> tuple[list[np.ndarray], float]:
     """Run an exported model with kuiper; return its outputs and the time of a second run in ms."""
-    from zoo_nets import detect
-
     import kuiper
 
-    if "models.yolo.Detect" not in kuiper.supported_operators():
-        kuiper.operator("models.yolo.Detect")(detect)
     model = kuiper.load(folder / "graph.pnnx.param")
     arrays = [x.numpy() for x in inputs]
     result = model(*arrays)

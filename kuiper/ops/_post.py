@@ -13,7 +13,7 @@ from kuiper._kernels import elementwise
 from kuiper._value import Value
 from kuiper.ops._record import find_record
 
-__all__ = ["Post", "make_post", "residual_value"]
+__all__ = ["Post", "activation_post", "make_post", "residual_value"]
 
 INFINITY = float("inf")
 
@@ -63,6 +63,13 @@ def _function(name: str, parameters: tuple[float, ...]) -> tuple[int, float, flo
     return elementwise.unary_number(name), p0, p1
 
 
+def activation_post(name: str, *parameters: float) -> Post:
+    """Return the post-op that is one elementwise function."""
+    post = Post()
+    _put_last(post, (name, parameters))
+    return post
+
+
 def make_post(b, residual: Value | None) -> Post | None:
     """Return the post-ops of the operator being bound, None where it has none.
 
@@ -74,15 +81,15 @@ def make_post(b, residual: Value | None) -> Post | None:
     """
     if not b.post_ops:
         return None
-    post = Post()
     kinds = [p.type for p in b.post_ops]
     activations = [
         None if p.type == "add" else find_record(p.type).activation(SimpleNamespace(**p.params))
         for p in b.post_ops
     ]
     if "add" not in kinds:
-        _put_last(post, activations[0])
-        return post
+        name, parameters = activations[0]
+        return activation_post(name, *parameters)
+    post = Post()
     post.residual = residual
     post.residual_pitch = residual.pitch if residual.rank == 4 else residual.strides[0]
     before, after = activations[: kinds.index("add")], activations[kinds.index("add") + 1 :]

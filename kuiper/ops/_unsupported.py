@@ -73,12 +73,6 @@ STAYS_OUT: tuple[tuple[str, str, str], ...] = (
         "a difference that others can make",
         "write it as 1 - torch.erf(x)",
     ),
-    (
-        "models.yolo.Detect",
-        "a class that was kept as one operator; what it computes is not in the file, but "
-        "kuiper.vision knows it",
-        "call kuiper.vision.register_yolo_detect(), or export without moduleop=",
-    ),
 )
 
 _EXACT: dict[str, str] = {}
