@@ -11,9 +11,10 @@ from types import SimpleNamespace
 
 from kuiper._kernels import elementwise
 from kuiper._value import Value
+from kuiper.ir import PostOp
 from kuiper.ops._record import find_record
 
-__all__ = ["Post", "activation_post", "make_post", "residual_value"]
+__all__ = ["Post", "activation_of", "activation_post", "make_post", "residual_value"]
 
 INFINITY = float("inf")
 
@@ -63,13 +64,6 @@ def _function(name: str, parameters: tuple[float, ...]) -> tuple[int, float, flo
     return elementwise.unary_number(name), p0, p1
 
 
-def activation_post(name: str, *parameters: float) -> Post:
-    """Return the post-op that is one elementwise function."""
-    post = Post()
-    _put_last(post, (name, parameters))
-    return post
-
-
 def make_post(b, residual: Value | None) -> Post | None:
     """Return the post-ops of the operator being bound, None where it has none.
 
@@ -81,15 +75,12 @@ def make_post(b, residual: Value | None) -> Post | None:
     """
     if not b.post_ops:
         return None
-    kinds = [p.type for p in b.post_ops]
-    activations = [
-        None if p.type == "add" else find_record(p.type).activation(SimpleNamespace(**p.params))
-        for p in b.post_ops
-    ]
-    if "add" not in kinds:
-        name, parameters = activations[0]
-        return activation_post(name, *parameters)
     post = Post()
+    kinds = [p.type for p in b.post_ops]
+    activations = [None if p.type == "add" else activation_of(p) for p in b.post_ops]
+    if "add" not in kinds:
+        _put_last(post, activations[0])
+        return post
     post.residual = residual
     post.residual_pitch = residual.pitch if residual.rank == 4 else residual.strides[0]
     before, after = activations[: kinds.index("add")], activations[kinds.index("add") + 1 :]
@@ -109,6 +100,18 @@ def _put_last(post: Post, activation) -> None:
     post.clamp = _clamp(*activation)
     if post.clamp is None:
         post.after = _function(*activation)
+
+
+def activation_of(post: PostOp) -> tuple[str, tuple[float, ...]]:
+    """Return the function that a post-op applies, and its parameters."""
+    return find_record(post.type).activation(SimpleNamespace(**post.params))
+
+
+def activation_post(name: str, parameters: tuple[float, ...]) -> Post:
+    """Return what applies one function."""
+    post = Post()
+    _put_last(post, (name, parameters))
+    return post
 
 
 def residual_value(b) -> Value | None:

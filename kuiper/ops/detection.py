@@ -86,7 +86,7 @@ class YoloDetect(Record):
             pixels = as_rows(b, b.channels_last(x).permute((0, 2, 3, 1)))
             scores = b.temporary((n * height * width, level.weight.shape[0]))
             panels = b.packed(("head", number), lambda level=level: _panels(level, b.n_threads))
-            b.step(linear.LinearStep(pixels, panels, scores, activation_post("sigmoid")))
+            b.step(linear.LinearStep(pixels, panels, scores, activation_post("sigmoid", ())))
             scores = scores.reshape((n, height, width, n_anchors, level.n_outputs))
             scores = scores.permute((0, 3, 1, 2, 4))
             terms = [b.constant(term) for term in _terms(level, height, width)]
