@@ -218,6 +218,24 @@ def _forms() -> dict[str, Callable]:
         )
         for name in TRANSFORMERS
     }
+    for name, make in (
+        ("vit_b_16", _torchvision),
+        ("swin_t", _torchvision),
+        ("vit_tiny_patch16_224", _timm),
+        ("swin_tiny_patch4_window7_224", _timm),
+        ("tf_efficientnet_lite0", _timm),
+    ):
+        forms[f"{name} (batch 8)"] = lambda name=name, make=make: replace(
+            make(name),
+            others=(
+                ("batch 8", lambda batch, seed: pictures(3, 224, 224)(8, seed)),
+                ("batch 1", lambda batch, seed: pictures(3, 224, 224)(1, seed)),
+            ),
+        )
+    forms |= {
+        f"{name} (optlevel=1)": (lambda name=name: raw(_timm(name)))
+        for name in ("ghostnet_100", "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224")
+    }
     for name in ("unet_transposed", "unet_transposed_odd", "unet_bilinear_odd", "unet_attention"):
         forms[f"{name} (sizes open)"] = lambda n=UNETS[name]: open_sizes(
             n,
