@@ -4,7 +4,7 @@
 # by the FMA units and not by loads.  Rows of A are read where they lie, through one pointer per row
 # and tap (channels-last pixels; padding points to a row of zeros); B comes in packed panels.
 
-from kuiper._kernels._table cimport MAX_MR
+from kuiper._kernels._table cimport BOTH_LINES, LINE_FLOATS, MAX_MR
 
 cdef enum:
     NV = 2  # vectors per row of the tile; a panel of which half is used takes a tile of one
@@ -28,7 +28,7 @@ cdef inline void gemm_tile(
     cdef vf32[NV] b
     cdef vf32 a
     cdef (const float*)[MAX_MR] row
-    cdef Py_ssize_t t, k
+    cdef Py_ssize_t t, k, beside = ahead + (ahead & BOTH_LINES) * LINE_FLOATS
     cdef int i, j
     tile_start(m, nv, acc, panel)
     panel += NV * LANES
@@ -38,6 +38,7 @@ cdef inline void gemm_tile(
         rows += m
         for k in range(kc):
             prefetch(panel + ahead)
+            prefetch(panel + beside)
             for j in range(nv):
                 b[j] = load(panel + j * LANES)
             panel += NV * LANES

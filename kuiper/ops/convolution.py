@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kuiper._kernels import _dispatch, _pack, conv, winograd
-from kuiper._value import TensorSpec, Value, spaced
+from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._post import activation_post, make_post, residual_value
 from kuiper.ops._record import Record, record
@@ -486,8 +486,10 @@ def _winograd_tile(geometry, groups: int, shape, size) -> int:
     best, least = 0, 0.9 * (9 * size[0] * size[1] / (2 * lanes) + reading(9))
     for tile, transform in ((4, 250), (2, 80)):
         frequencies = (tile + 2) ** 2
-        tiles = -(-size[0] // tile) * -(-size[1] // tile)
-        products = frequencies * tiles / (2 * lanes)
+        tiles_h, tiles_w = -(-size[0] // tile), -(-size[1] // tile)
+        tiles = tiles_h * tiles_w
+        # Each tile takes two points more than it has outputs, along either axis.
+        products = (size[0] + 2 * tiles_h) * (size[1] + 2 * tiles_w) / (2 * lanes)
         transforms = transform * tiles / lanes * (1 / in_channels + 1 / out_channels)
         cycles = products + transforms + reading(frequencies)
         if cycles < least:
@@ -524,11 +526,11 @@ def _winograd(b, tile, x, image, filters, padding, post):
     floats = frequencies * tiles * (in_channels + out_channels)
     if 4 * floats > STAGED_BYTES:
         block = _winograd_block(tiles, in_channels + out_channels, b.n_threads)
-        v = b.scratch(4 * frequencies * block * spaced(in_channels))
-        m = b.scratch(4 * frequencies * block * out_channels)
+        v = b.scratch(4 * frequencies * winograd.frequency_stride(block, in_channels))
+        m = b.scratch(4 * frequencies * winograd.frequency_stride(block, out_channels))
         return winograd.WinogradStep(tile, x, weight, bias, image, v, m, block, padding, post)
-    v = b.temporary((frequencies, tiles, spaced(in_channels)))
-    m = b.temporary((frequencies, tiles, out_channels))
+    v = b.temporary((frequencies, winograd.frequency_stride(tiles, in_channels)))
+    m = b.temporary((frequencies, winograd.frequency_stride(tiles, out_channels)))
     operands = (tile, x, weight, bias, image, v, m, padding)
     b.step(winograd.WinogradStageStep(0, *operands))
     b.step(winograd.WinogradStageStep(1, *operands))
