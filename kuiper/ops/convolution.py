@@ -22,6 +22,10 @@ BYTES_PER_CYCLE = 14  # from beyond it
 
 # Above this, Winograd's intermediate matrices leave the caches, and blocks of tiles do better.
 STAGED_BYTES = 6 << 20
+# So they do where a share of the tiles is worth the weights: in weights for each number that goes
+# from stage to stage, and in tiles for each thread.
+BLOCKED_WEIGHTS = 1.5
+BLOCKED_TILES = 24
 
 # What an inverted residual keeps of its wide image: it shares the L2 cache with weights and images.
 RING_BYTES = 400 << 10
@@ -497,6 +501,19 @@ def _winograd_tile(geometry, groups: int, shape, size) -> int:
     return best
 
 
+def _winograd_is_blocked(
+    frequencies: int, tiles: int, in_channels: int, out_channels: int, n_threads: int
+) -> bool:
+    """Decide whether each thread takes tiles through all stages; both forms give the same bits."""
+    between = tiles * (in_channels + out_channels)
+    if 4 * frequencies * between > STAGED_BYTES:
+        return True
+    # Each core then reads all weights, but none waits for frequencies that another one has written.
+    return in_channels * out_channels <= BLOCKED_WEIGHTS * between and (
+        tiles >= BLOCKED_TILES * n_threads
+    )
+
+
 def _winograd_block(tiles: int, channels: int, n_threads: int) -> int:
     """Return how many tiles a thread should take through all stages at a time.
 
@@ -523,8 +540,7 @@ def _winograd(b, tile, x, image, filters, padding, post):
     bias = b.constant(np.zeros(out_channels, np.float32) if bias is None else bias)
     tiles = -(-height // tile) * -(-width // tile) * n
     frequencies = (tile + 2) ** 2
-    floats = frequencies * tiles * (in_channels + out_channels)
-    if 4 * floats > STAGED_BYTES:
+    if _winograd_is_blocked(frequencies, tiles, in_channels, out_channels, b.n_threads):
         block = _winograd_block(tiles, in_channels + out_channels, b.n_threads)
         v = b.scratch(4 * frequencies * winograd.frequency_stride(block, in_channels))
         m = b.scratch(4 * frequencies * winograd.frequency_stride(block, out_channels))
