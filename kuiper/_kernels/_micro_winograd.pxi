@@ -148,16 +148,13 @@ cdef inline void wino_input(
         wino_input_vector(t, small_h, small_w, pixels, ends_h, ends_w, c, channels - c, v, stride)
 
 
-cdef inline void wino_output_rows(
-    int t, bint small_h, bint small_w, int parity, const float* m, Py_ssize_t stride, Py_ssize_t c,
-    long n, const float* bias, float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
+cdef inline void wino_output_vector(
+    int t, bint small_h, bint small_w, const float* m, Py_ssize_t stride, Py_ssize_t c, long n,
+    const float* bias, float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
     Py_ssize_t columns, const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, vf32 low,
     vf32 high,
 ) noexcept nogil:
-    """Transform one vector of channels, to the rows of a parity or to all (2).
-
-    The products at infinity may be anything if not needed.
-    """
+    """Transform one vector of channels; the products at infinity may be anything if not needed."""
     cdef vf32[4][6] half
     cdef vf32[6] o
     cdef vf32 b, value
@@ -177,10 +174,9 @@ cdef inline void wino_output_rows(
                 wino_product(t, small_h, m, stride, 5, j, c, n), &o[0],
             )
             for i in range(2 if small_h else t):
-                if parity == 2 or i % 2 == parity:
-                    half[i][j] = o[i]
+                half[i][j] = o[i]
     for i in range(2 if small_h else t):
-        if (parity == 2 or i % 2 == parity) and i < rows:
+        if i < rows:
             wino_at(
                 t, small_w, half[i][0], half[i][1], half[i][2], half[i][3], half[i][4],
                 half[i][5], &o[0],
@@ -196,29 +192,6 @@ cdef inline void wino_output_rows(
                         if residual != NULL:
                             value += load_n(residual + i * r_row + j * r_column + c, n)
                         store_n(y + i * row + j * column + c, vmin(high, vmax(low, value)), n)
-
-
-cdef inline void wino_output_vector(
-    int t, bint small_h, bint small_w, const float* m, Py_ssize_t stride, Py_ssize_t c, long n,
-    const float* bias, float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
-    Py_ssize_t columns, const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, vf32 low,
-    vf32 high,
-) noexcept nogil:
-    """Transform one vector of channels; a large tile in two turns, for which registers suffice."""
-    if t == 4 and not small_h:
-        wino_output_rows(
-            t, small_h, small_w, 0, m, stride, c, n, bias, y, row, column, rows, columns, residual,
-            r_row, r_column, low, high,
-        )
-        wino_output_rows(
-            t, small_h, small_w, 1, m, stride, c, n, bias, y, row, column, rows, columns, residual,
-            r_row, r_column, low, high,
-        )
-    else:
-        wino_output_rows(
-            t, small_h, small_w, 2, m, stride, c, n, bias, y, row, column, rows, columns, residual,
-            r_row, r_column, low, high,
-        )
 
 
 cdef inline void wino_output(
