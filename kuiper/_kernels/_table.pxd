@@ -14,7 +14,7 @@ cdef enum:
     MAX_DW_STEP = 2
     MAX_AHEAD = 65536  # floats of a panel that may wait in the L2 cache while another one is used
     LINE_FLOATS = 16   # of a cache line
-    BOTH_LINES = 1     # added to a distance of prefetching: the line behind is asked for too
+    BOTH_LINES = 1     # added to a distance of prefetching: all lines are asked for
 
 # y[b * ldy + a] = x[a * ldx + b] for a < n_a, b < n_b; elements of any 32-bit type
 ctypedef void (*transpose_fn)(
@@ -113,7 +113,8 @@ ctypedef void (*local_response_norm_fn)(
 #
 # m, the number of rows, is fixed per function; n <= nr columns are stored.  The panel starts with
 # nr biases.  residual may be NULL.  With each row of the panel, the cache line that lies `ahead`
-# floats beyond it is asked for; see panel_ahead.
+# floats beyond it is asked for; see panel_ahead.  A tile that is the only one to take the panel may
+# add BOTH_LINES, for the line behind as well.
 ctypedef void (*gemm_fn)(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n,
