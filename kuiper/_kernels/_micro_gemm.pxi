@@ -24,8 +24,8 @@ cdef extern from "_tile.h" nogil:
 
 cdef inline void gemm_tile(
     int m, int nv, bint alone, Py_ssize_t taps, Py_ssize_t kc, const float* const* rows,
-    const float* panel, Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
-    Py_ssize_t ldr, float lo, float hi,
+    const float* panel, Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n,
+    const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     """The tile for a height `m` and width `nv` that the compiler knows, so that loops unroll.
 

@@ -7,11 +7,11 @@
 #
 # All are separable: first down the columns, then along the rows.
 #
-# A tile at the edge of the plane of which only r outputs are wanted needs r + 2 points (wino_needs).
-# Without infinity the formulas stay: it is in the last output only.  For r <= 2 of t = 4 those of
-# F(2) over 0, 1, -1 and infinity serve, "small" here.  They multiply by filters that were scaled for
-# F(4): by 1/4 at 0 and by -1/6 at 1 and -1, where F(2) has 1, 1/2 and 1/2.  So the input takes the
-# quotients 4 and -3.
+# A tile at the edge of the plane of which only r outputs are wanted needs r + 2 points, see
+# wino_needs.  Without infinity the formulas stay: it is in the last output only.  For r <= 2 of
+# t = 4 those of F(2) over 0, 1, -1 and infinity serve, "small" here.  They multiply by filters that
+# were scaled for F(4): by 1/4 at 0 and by -1/6 at 1 and -1, where F(2) has 1, 1/2 and 1/2.  So the
+# input takes the quotients 4 and -3.
 
 from libc.string cimport memset
 
@@ -312,23 +312,23 @@ cdef void wino_output_4(
 ) noexcept nogil:
     if rows > 2 and columns > 2:
         wino_output(
-            4, False, False, channels, m, stride, bias, y, row, column, rows, columns, residual, r_row,
-            r_column, lo, hi,
+            4, False, False, channels, m, stride, bias, y, row, column, rows, columns, residual,
+            r_row, r_column, lo, hi,
         )
     elif rows > 2:
         wino_output(
-            4, False, True, channels, m, stride, bias, y, row, column, rows, columns, residual, r_row,
-            r_column, lo, hi,
+            4, False, True, channels, m, stride, bias, y, row, column, rows, columns, residual,
+            r_row, r_column, lo, hi,
         )
     elif columns > 2:
         wino_output(
-            4, True, False, channels, m, stride, bias, y, row, column, rows, columns, residual, r_row,
-            r_column, lo, hi,
+            4, True, False, channels, m, stride, bias, y, row, column, rows, columns, residual,
+            r_row, r_column, lo, hi,
         )
     else:
         wino_output(
-            4, True, True, channels, m, stride, bias, y, row, column, rows, columns, residual, r_row,
-            r_column, lo, hi,
+            4, True, True, channels, m, stride, bias, y, row, column, rows, columns, residual,
+            r_row, r_column, lo, hi,
         )
 
 

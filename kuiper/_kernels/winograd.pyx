@@ -362,7 +362,7 @@ cdef void winograd_run(
 cdef Py_ssize_t product_start(
     const winograd_t* p, Py_ssize_t panels, Py_ssize_t part, Py_ssize_t n_parts
 ) noexcept nogil:
-    """Where share `part` of the products starts: of like work, as frequencies have few tiles or many."""
+    """Where share `part` of the products starts; frequencies count by their tiles."""
     cdef Py_ssize_t f, total = 0, tiles, wanted
     for f in range(p.patch * p.patch):
         total += p.last[f] - p.first[f]
