@@ -48,7 +48,7 @@ def choose(monkeypatch):
         tile = int(kind.removeprefix("winograd")) if "winograd" in kind else 0
         monkeypatch.setattr(convolution, "_winograd_tile", lambda *_: tile)
         monkeypatch.setattr(convolution, "SHALLOW_CHANNELS", 99 if kind == "shallow" else 0)
-        monkeypatch.setattr(convolution, "STAGED_BYTES", 0 if form == "blocked" else 1 << 40)
+        monkeypatch.setattr(convolution, "_winograd_is_blocked", lambda *_: form == "blocked")
         monkeypatch.setattr(convolution, "_winograd_block", lambda *_: 5)
 
     return chosen
@@ -408,6 +408,21 @@ def test_winograd_planes(name, choose, way):
 
 @EACH_ISA
 @pytest.mark.parametrize("way", WAYS[3:])
+@pytest.mark.parametrize("words", [(), ("add", "nn.ReLU"), ("nn.SiLU", "add")], ids="-".join)
+def test_winograd_edges(name, choose, way, words):
+    """Every number of outputs that the last tile of a row or column may have, in a batch.
+
+    Edges of one and two outputs have transforms of their own, and each frequency its own tiles.
+    """
+    choose(way)
+    weight, bias = filters(35, 18, 3)
+    for height, width in itertools.product(range(5, 9), repeat=2):
+        x = noise((2, 18, height, width))
+        check(x, weight, bias, padding=(1, 1), words=words, rtol=2e-5, parts=(1, 3))
+
+
+@EACH_ISA
+@pytest.mark.parametrize("way", WAYS[3:])
 def test_winograd_channels(name, choose, way):
     choose(way)
     for channels, out in itertools.product(around_lanes(33), repeat=2):
@@ -428,11 +443,12 @@ def test_both_forms_of_winograd_give_the_same_bits(name, choose, kind):
     assert results[0].tobytes() == results[1].tobytes()
 
 
+@pytest.mark.parametrize("size", [28, 15, 14, 13])
 @pytest.mark.parametrize("kind", ["winograd4", "winograd2"])
-def test_winograd_is_accurate(choose, kind):
-    """The bound that the documentation states, on normally distributed data."""
+def test_winograd_is_accurate(choose, kind, size):
+    """The bound that the documentation states, on normally distributed data, at edges too."""
     choose(f"{kind} staged")
-    x, (weight, bias) = noise((1, 128, 28, 28)), filters(64, 128, 3)
+    x, (weight, bias) = noise((1, 128, size, size)), filters(64, 128, 3)
     check(x, weight, bias, padding=(1, 1), rtol=1e-5, parts=(2,), gaps=(0, 0))
 
 

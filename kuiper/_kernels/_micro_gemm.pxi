@@ -4,10 +4,14 @@
 # by the FMA units and not by loads.  Rows of A are read where they lie, through one pointer per row
 # and tap (channels-last pixels; padding points to a row of zeros); B comes in packed panels.
 
-from kuiper._kernels._table cimport MAX_MR
+from kuiper._kernels._table cimport BOTH_LINES, LINE_FLOATS, MAX_MR
 
 cdef enum:
     NV = 2  # vectors per row of the tile; a panel of which half is used takes a tile of one
+    # Heights that can ask for all lines of the next panel: common for Winograd's small planes.  The
+    # others do without a second loop.
+    LEAST_ALONE = 8
+    MOST_ALONE = 12
 
 
 cdef extern from "_tile.h" nogil:
@@ -19,11 +23,14 @@ cdef extern from "_tile.h" nogil:
 
 
 cdef inline void gemm_tile(
-    int m, int nv, Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
-    Py_ssize_t ldr, float lo, float hi,
+    int m, int nv, bint alone, Py_ssize_t taps, Py_ssize_t kc, const float* const* rows,
+    const float* panel, Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n,
+    const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    """The tile for a height `m` and width `nv` that the compiler knows, so that loops unroll."""
+    """The tile for a height `m` and width `nv` that the compiler knows, so that loops unroll.
+
+    One that is `alone` asks for all lines of the panel ahead.
+    """
     cdef vf32[MAX_MR][NV] acc
     cdef vf32[NV] b
     cdef vf32 a
@@ -38,6 +45,8 @@ cdef inline void gemm_tile(
         rows += m
         for k in range(kc):
             prefetch(panel + ahead)
+            if alone:
+                prefetch(panel + ahead + LINE_FLOATS)
             for j in range(nv):
                 b[j] = load(panel + j * LANES)
             panel += NV * LANES
@@ -106,15 +115,26 @@ cdef void gemm_strided(
         )
 
 
+cdef inline void gemm_rows(
+    int m, Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    """The tile of a height `m` that the compiler knows, as wide as `n` takes."""
+    if n <= LANES:
+        gemm_tile(m, 1, False, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    elif NV * LANES > LINE_FLOATS and LEAST_ALONE <= m <= MOST_ALONE and ahead & BOTH_LINES:
+        gemm_tile(m, 2, True, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    else:
+        gemm_tile(m, 2, False, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+
+
 cdef void gemm_1(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(1, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(1, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_2(
@@ -122,10 +142,7 @@ cdef void gemm_2(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(2, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(2, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_3(
@@ -133,10 +150,7 @@ cdef void gemm_3(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(3, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(3, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(3, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_4(
@@ -144,10 +158,7 @@ cdef void gemm_4(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(4, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(4, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(4, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_5(
@@ -155,10 +166,7 @@ cdef void gemm_5(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(5, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(5, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(5, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_6(
@@ -166,10 +174,7 @@ cdef void gemm_6(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(6, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(6, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(6, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_7(
@@ -177,10 +182,7 @@ cdef void gemm_7(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(7, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(7, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(7, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_8(
@@ -188,10 +190,7 @@ cdef void gemm_8(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(8, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(8, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(8, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_9(
@@ -199,10 +198,7 @@ cdef void gemm_9(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(9, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(9, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(9, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_10(
@@ -210,10 +206,7 @@ cdef void gemm_10(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(10, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(10, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(10, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_11(
@@ -221,10 +214,7 @@ cdef void gemm_11(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(11, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(11, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(11, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_12(
@@ -232,10 +222,7 @@ cdef void gemm_12(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(12, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(12, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(12, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_13(
@@ -243,10 +230,7 @@ cdef void gemm_13(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(13, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(13, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(13, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_14(
@@ -254,10 +238,7 @@ cdef void gemm_14(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(14, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(14, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(14, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void fill_gemm(kernels_t* k) noexcept:
