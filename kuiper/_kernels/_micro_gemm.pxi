@@ -96,8 +96,11 @@ cdef inline void strided_tile(
 
 
 cdef inline int tallest() noexcept nogil:
-    """The tallest tile whose accumulators, NV panel vectors and one broadcast fit the registers."""
-    return 14 if REGISTERS == 32 else 6
+    """The tallest tile whose accumulators, NV panel vectors and one broadcast fit the registers.
+
+    On Arm 14 would fit as well, but clang then keeps some of them in memory.
+    """
+    return 14 if LANES == 16 else 12 if REGISTERS == 32 else 6
 
 
 cdef void gemm_strided(
@@ -242,13 +245,7 @@ cdef void gemm_14(
 
 
 cdef void fill_gemm(kernels_t* k) noexcept:
-<<<<<<< HEAD
     k.mr = tallest()
-=======
-    # The tallest tile whose accumulators, NV panel vectors and one broadcast fit the registers.
-    # (On Arm 14 would fit as well, but clang then keeps some of them in memory.)
-    k.mr = 14 if LANES == 16 else 12 if REGISTERS == 32 else 6
->>>>>>> main
     k.nr = NV * LANES
     k.gemm_strided = gemm_strided
     k.gemm[0] = NULL
