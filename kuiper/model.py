@@ -196,7 +196,7 @@ def operator(type: str, n_outputs: int = 1, *, data_dependent: bool = False) -> 
                     return
                 outputs = [b.output(i) for i in range(a.n_outputs)]
                 call = _Call(function, a, b.operator.label)
-                b.python(call, call.tensors, outputs)
+                b.python(call, call.tensors, outputs, warns=True)
 
         Custom.data_dependent = data_dependent
         find_record(type)  # so that a record of kuiper's own is there to be refused

@@ -67,14 +67,23 @@ class PythonStep:
     inputs, outputs : sequence of Value
     name : str
         The operator's name.
+    warns : bool, default=False
+        Whether numpy may warn of overflows and the like, as the caller has set it.  Compiled steps
+        do not.
     """
 
     kind = "python"
 
     def __init__(
-        self, function: Callable, inputs: Sequence[Value], outputs: Sequence[Value], name: str
+        self,
+        function: Callable,
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        name: str,
+        warns: bool = False,
     ):
         self.function = function
+        self.warns = warns
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.name = name
@@ -87,7 +96,8 @@ class PythonStep:
         views = [context.view(value) for value in self.inputs]
         for view in views:
             view.flags.writeable = False  # others may read this memory, the caller's perhaps
-        results = self.function(*views)
+        with np.errstate() if self.warns else np.errstate(all="ignore"):
+            results = self.function(*views)
         if not isinstance(results, tuple):
             results = (results,)
         if len(results) != len(self.outputs):
@@ -852,9 +862,15 @@ class Binder:
         """Append a step."""
         self._planner.add_step(step, self.operator.name)
 
-    def python(self, function: Callable, inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
-        """Append a step that calls `function` on arrays."""
-        self.step(PythonStep(function, inputs, outputs, self.operator.name))
+    def python(
+        self,
+        function: Callable,
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        warns: bool = False,
+    ) -> None:
+        """Append a step that calls `function` on arrays; see :class:`PythonStep`."""
+        self.step(PythonStep(function, inputs, outputs, self.operator.name, warns))
 
 
 def same_place(a: Value, b: Value) -> bool:

@@ -107,6 +107,20 @@ cdef inline void wino_input(
         wino_input_vector(t, pixels, c, channels - c, v, stride)
 
 
+cdef inline void wino_finish(
+    vf32 value, long n, float* y, const float* residual, vf32 low, vf32 high
+) noexcept nogil:
+    """Store one vector of outputs, or its first n where n < LANES."""
+    if n == LANES:
+        if residual != NULL:
+            value += load(residual)
+        store(y, vmin(high, vmax(low, value)))
+    else:
+        if residual != NULL:
+            value += load_n(residual, n)
+        store_n(y, vmin(high, vmax(low, value)), n)
+
+
 cdef inline void wino_output_vector(
     int t, const float* m, Py_ssize_t stride, Py_ssize_t c, long n, const float* bias,
     float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
@@ -114,12 +128,8 @@ cdef inline void wino_output_vector(
 ) noexcept nogil:
     cdef vf32[4][6] half
     cdef vf32[4] o
-    cdef vf32 b, value
+    cdef vf32 b = load(bias + c) if n == LANES else load_n(bias + c, n)
     cdef int i, j
-    if n == LANES:
-        b = load(bias + c)
-    else:
-        b = load_n(bias + c, n)
     for j in range(t + 2):
         wino_at(
             t, wino_product(t, m, stride, 0, j, c, n), wino_product(t, m, stride, 1, j, c, n),
@@ -135,15 +145,11 @@ cdef inline void wino_output_vector(
             )
             for j in range(t):
                 if j < columns:
-                    value = o[j] + b
-                    if n == LANES:
-                        if residual != NULL:
-                            value += load(residual + i * r_row + j * r_column + c)
-                        store(y + i * row + j * column + c, vmin(high, vmax(low, value)))
-                    else:
-                        if residual != NULL:
-                            value += load_n(residual + i * r_row + j * r_column + c, n)
-                        store_n(y + i * row + j * column + c, vmin(high, vmax(low, value)), n)
+                    wino_finish(
+                        o[j] + b, n, y + i * row + j * column + c,
+                        residual + i * r_row + j * r_column + c if residual != NULL else NULL,
+                        low, high,
+                    )
 
 
 cdef inline void wino_output(
@@ -164,6 +170,85 @@ cdef inline void wino_output(
             t, m, stride, c, channels - c, bias, y, row, column, rows, columns, residual, r_row,
             r_column, low, high,
         )
+
+
+# A patch that holds NaN or an infinity would spread it over the whole tile, since every frequency is
+# made of many pixels.  Such a tile is computed by the definition of convolution; the filters are
+# had back from their transforms.
+
+cdef inline void wino_filter(int t, vf32 u0, vf32 u1, vf32 u2, vf32 u3, vf32* o) noexcept nogil:
+    """Undo one column of G g, whose frequencies 0, 1, 2 and t + 1 are given."""
+    if t == 2:
+        o[0] = u0
+        o[1] = u1 - u2
+    else:
+        o[0] = splat(4.0) * u0
+        o[1] = splat(3.0) * (u2 - u1)
+    o[2] = u3
+
+
+cdef inline void wino_direct_vector(
+    int t, Py_ssize_t in_channels, const float* const* pixels, const float* weight,
+    Py_ssize_t frequency, Py_ssize_t nr, Py_ssize_t c, long n, const float* bias, float* y,
+    Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns, const float* residual,
+    Py_ssize_t r_row, Py_ssize_t r_column, vf32 low, vf32 high,
+) noexcept nogil:
+    cdef vf32[4][4] sums
+    cdef vf32[4][3] half
+    cdef vf32[3][3] g
+    cdef vf32[3] o
+    cdef vf32 start = load(bias + c) if n == LANES else load_n(bias + c, n)
+    cdef int[4] kept
+    cdef const float* w
+    cdef Py_ssize_t k
+    cdef int i, j, a, b, side = t + 2
+    kept[0], kept[1], kept[2], kept[3] = 0, 1, 2, t + 1
+    for i in range(t):
+        for j in range(t):
+            sums[i][j] = start
+    for k in range(in_channels):
+        w = weight + k * nr
+        for i in range(4):
+            wino_filter(
+                t, load(w + kept[i] * side * frequency), load(w + (kept[i] * side + 1) * frequency),
+                load(w + (kept[i] * side + 2) * frequency),
+                load(w + (kept[i] * side + t + 1) * frequency), &half[i][0],
+            )
+        for j in range(3):
+            wino_filter(t, half[0][j], half[1][j], half[2][j], half[3][j], &o[0])
+            for i in range(3):
+                g[i][j] = o[i]
+        for i in range(t):
+            for j in range(t):
+                for a in range(3):
+                    for b in range(3):
+                        sums[i][j] += splat(pixels[(i + a) * side + j + b][k]) * g[a][b]
+    for i in range(t):
+        for j in range(t):
+            if i < rows and j < columns:
+                wino_finish(
+                    sums[i][j], n, y + i * row + j * column + c,
+                    residual + i * r_row + j * r_column + c if residual != NULL else NULL,
+                    low, high,
+                )
+
+
+cdef inline void wino_direct(
+    int t, Py_ssize_t in_channels, Py_ssize_t channels, const float* const* pixels,
+    const float* weight, Py_ssize_t frequency, const float* bias,
+    float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
+    const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
+) noexcept nogil:
+    cdef Py_ssize_t c = 0, nr = NV * LANES
+    cdef const float* panel
+    while c < channels:
+        # The first row of a panel is a bias, which is zero here.
+        panel = weight + c // nr * (1 + in_channels) * nr + nr + c % nr
+        wino_direct_vector(
+            t, in_channels, pixels, panel, frequency, nr, c, least(LANES, channels - c), bias, y,
+            row, column, rows, columns, residual, r_row, r_column, splat(lo), splat(hi),
+        )
+        c += LANES
 
 
 cdef void wino_input_2(
@@ -200,8 +285,34 @@ cdef void wino_output_4(
     )
 
 
+cdef void wino_direct_2(
+    Py_ssize_t in_channels, Py_ssize_t channels, const float* const* pixels,
+    const float* weight, Py_ssize_t frequency, const float* bias,
+    float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
+    const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
+) noexcept nogil:
+    wino_direct(
+        2, in_channels, channels, pixels, weight, frequency, bias, y, row, column, rows, columns,
+        residual, r_row, r_column, lo, hi,
+    )
+
+
+cdef void wino_direct_4(
+    Py_ssize_t in_channels, Py_ssize_t channels, const float* const* pixels,
+    const float* weight, Py_ssize_t frequency, const float* bias,
+    float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
+    const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
+) noexcept nogil:
+    wino_direct(
+        4, in_channels, channels, pixels, weight, frequency, bias, y, row, column, rows, columns,
+        residual, r_row, r_column, lo, hi,
+    )
+
+
 cdef void fill_winograd(kernels_t* k) noexcept:
     k.wino_input[2] = wino_input_2
     k.wino_input[4] = wino_input_4
     k.wino_output[2] = wino_output_2
     k.wino_output[4] = wino_output_4
+    k.wino_direct[2] = wino_direct_2
+    k.wino_direct[4] = wino_direct_4

@@ -181,6 +181,13 @@ ctypedef void (*wino_output_fn)(
     float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
     const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
 ) noexcept nogil
+# The same from the patch itself; frequencies of the packed weights are `frequency` apart.
+ctypedef void (*wino_direct_fn)(
+    Py_ssize_t in_channels, Py_ssize_t channels, const float* const* pixels,
+    const float* weight, Py_ssize_t frequency, const float* bias,
+    float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
+    const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
+) noexcept nogil
 
 cdef enum:
     MAX_TILE = 4
@@ -217,6 +224,7 @@ ctypedef struct kernels_t:
     # Winograd: by the side of a tile
     wino_input_fn[MAX_TILE + 1] wino_input
     wino_output_fn[MAX_TILE + 1] wino_output
+    wino_direct_fn[MAX_TILE + 1] wino_direct
     # elementwise functions of one tensor and of two, by number
     unary_fn[MAX_UNARY] unary
     binary_fn[MAX_BINARY] binary

@@ -14,12 +14,15 @@ matrix for each frequency (tiles x channels by channels x filters); transform th
     its share of the transformed weights.  Best for small planes, where weights are the larger load.
 
 Both compute every output by the same operations in the same order.
+
+NaN and infinities would spread from their pixel over all tiles whose patch holds it; such tiles are
+computed without frequencies, so that they reach the outputs that they belong to.
 """
 
 import numpy as np
 
 from cython.parallel cimport prange
-from libc.math cimport INFINITY
+from libc.math cimport INFINITY, isfinite
 from libc.string cimport memset
 
 from kuiper._kernels._dispatch cimport active
@@ -213,11 +216,10 @@ cdef class WinogradStageStep(_Winograd):
         self.max_parts = max(frequencies * panels if stage == 1 else self.p.block, 1)
 
 
-cdef void transform_input(
-    const winograd_t* p, const float* x, Py_ssize_t tile, float* v, Py_ssize_t stride
+cdef void find_patch(
+    const winograd_t* p, const float* x, Py_ssize_t tile, const float** pixels
 ) noexcept nogil:
-    """Write the frequencies of one tile, all channels, at v[f * stride]."""
-    cdef (const float*)[MAX_FREQUENCIES] pixels
+    """Point at the pixels of a tile's patch; at zeros beside the image."""
     cdef Py_ssize_t image = tile // (p.tiles_h * p.tiles_w)
     cdef Py_ssize_t top = tile // p.tiles_w % p.tiles_h * p.tile - p.pad_top
     cdef Py_ssize_t left = tile % p.tiles_w * p.tile - p.pad_left
@@ -232,6 +234,14 @@ cdef void transform_input(
                 pixels[p.patch * i + j] = row + j * p.x_pitch
             else:
                 pixels[p.patch * i + j] = p.zeros
+
+
+cdef void transform_input(
+    const winograd_t* p, const float* x, Py_ssize_t tile, float* v, Py_ssize_t stride
+) noexcept nogil:
+    """Write the frequencies of one tile, all channels, at v[f * stride]."""
+    cdef (const float*)[MAX_FREQUENCIES] pixels
+    find_patch(p, x, tile, pixels)
     p.kernels.wino_input[p.tile](p.in_channels, <const float* const*> pixels, v, stride)
 
 
@@ -259,25 +269,55 @@ cdef void multiply(
         )
 
 
+cdef inline bint patch_is_finite(
+    const winograd_t* p, const float* m, Py_ssize_t stride
+) noexcept nogil:
+    """Say from a tile's products whether NaN or an infinity is in its patch.
+
+    Along either axis each pixel takes part in the first frequency, the second or the last, and a
+    product with one that is not finite is not finite, whatever the weight is.  So it is enough to
+    look at nine products of one filter.
+    """
+    cdef Py_ssize_t last = p.patch - 1, row = p.patch * stride
+    cdef float first = m[0] + m[stride] + m[last * stride]
+    cdef float second = m[row] + m[row + stride] + m[row + last * stride]
+    cdef float third
+    m += last * row
+    third = m[0] + m[stride] + m[last * stride]
+    return isfinite(first + second + third)
+
+
 cdef void transform_output(
     const winograd_t* p, char* const* slots, Py_ssize_t tile, const float* m, Py_ssize_t stride
 ) noexcept nogil:
     """Write the outputs of one tile from its products at m[f * stride]."""
+    cdef (const float*)[MAX_FREQUENCIES] pixels
     cdef Py_ssize_t image = tile // (p.tiles_h * p.tiles_w)
     cdef Py_ssize_t h = tile // p.tiles_w % p.tiles_h * p.tile, w = tile % p.tiles_w * p.tile
     cdef Py_ssize_t rows = min(p.tile, p.out_h - h), columns = min(p.tile, p.out_w - w), i
     cdef Py_ssize_t pixel = (image * p.out_h + h) * p.out_w + w
-    cdef Py_ssize_t r_pitch = p.post.residual_pitch
+    cdef Py_ssize_t r_pitch = p.post.residual_pitch, nr = p.kernels.nr
     cdef float* y = <float*> at(slots, p.y) + pixel * p.y_pitch
+    cdef const float* bias = <const float*> at(slots, p.bias)
     cdef const float* residual = NULL
+    cdef const float* in_tile
     if p.post.has_residual:
         residual = <const float*> at(slots, p.post.residual) + pixel * r_pitch
-    p.kernels.wino_output[p.tile](
-        p.out_channels, m, stride, <const float*> at(slots, p.bias),
-        y, p.out_w * p.y_pitch, p.y_pitch, rows, columns,
-        residual if p.post.residual_in_tile else NULL, p.out_w * r_pitch, r_pitch,
-        p.post.lo, p.post.hi,
-    )
+    in_tile = residual if p.post.residual_in_tile else NULL
+    if patch_is_finite(p, m, stride):
+        p.kernels.wino_output[p.tile](
+            p.out_channels, m, stride, bias, y, p.out_w * p.y_pitch, p.y_pitch, rows, columns,
+            in_tile, p.out_w * r_pitch, r_pitch, p.post.lo, p.post.hi,
+        )
+    else:
+        find_patch(p, <const float*> at(slots, p.x), tile, pixels)
+        p.kernels.wino_direct[p.tile](
+            p.in_channels, p.out_channels, <const float* const*> pixels,
+            <const float*> at(slots, p.weight),
+            (p.out_channels + nr - 1) // nr * (p.in_channels + 1) * nr, bias,
+            y, p.out_w * p.y_pitch, p.y_pitch, rows, columns,
+            in_tile, p.out_w * r_pitch, r_pitch, p.post.lo, p.post.hi,
+        )
     for i in range(rows):
         post_tile(
             &p.post, columns, p.out_channels, y + i * p.out_w * p.y_pitch, p.y_pitch,
