@@ -175,7 +175,7 @@ cdef void dwconv_8(
 
 cdef void fill_dwconv(kernels_t* k) noexcept:
     # DW_NV sums for each pixel have to fit the registers.
-    k.dw_m = 8 if LANES == 16 else 4
+    k.dw_m = 8 if REGISTERS == 32 else 4
     k.dwconv[1] = dwconv_1
     k.dwconv[2] = dwconv_2
     k.dwconv[3] = dwconv_3

@@ -196,7 +196,7 @@ cdef void gemm_14(
 
 cdef void fill_gemm(kernels_t* k) noexcept:
     # The tallest tile whose accumulators, NV panel vectors and one broadcast fit the registers.
-    k.mr = 14 if LANES == 16 else 6
+    k.mr = 14 if REGISTERS == 32 else 6
     k.nr = NV * LANES
     k.gemm[0] = NULL
     k.gemm[1] = gemm_1

@@ -6,6 +6,7 @@ cdef extern from "_vec.h" nogil:
     ctypedef int vi32 "kp_vi32"
     enum:
         LANES "KP_LANES"
+        REGISTERS "KP_REGISTERS"
     vf32 load "kp_load"(const float*) noexcept
     vf32 load_n "kp_load_n"(const float*, long) noexcept        # n < LANES values, zeros behind
     void store "kp_store"(float*, vf32) noexcept
@@ -27,7 +28,5 @@ cdef extern from "_vec.h" nogil:
     vf32 vceil "kp_ceil"(vf32) noexcept
     vf32 vtrunc "kp_trunc"(vf32) noexcept
     vf32 vrint "kp_rint"(vf32) noexcept
-    vi32 to_int "kp_to_int"(vf32) noexcept
-    vf32 to_float "kp_to_float"(vi32) noexcept
     float reduce_add "kp_reduce_add"(vf32) noexcept
     float reduce_max "kp_reduce_max"(vf32) noexcept
