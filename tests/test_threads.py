@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import textwrap
@@ -23,8 +25,8 @@ from kuiper._threads import MAX_THREADS, default_num_threads
 from kuiper.errors import InputError
 from kuiper.ir import Attribute, Graph
 
-from .support import assert_same_bits
-from .support.engine import n_threads
+from .support import assert_same_bits, load_cases
+from .support.engine import n_threads, run
 from .textgraph import files_of, model_of, values
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -211,6 +213,38 @@ def run_python(code: str, timeout: float = 60, **environ: str) -> str:
 
 @needs_openmp
 @on_linux
+def test_what_counts_before_what(tmp_path):
+    """``threads=``, ``set_num_threads``, KUIPER_NUM_THREADS, OMP_NUM_THREADS, affinity."""
+    code = """
+        import os
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        import numpy as np
+        import kuiper
+        from tests.test_threads import NETWORK
+        from tests.textgraph import files_of, model_of
+        x = np.ones((1, 3, 32, 32), np.float32)
+        start = len(os.listdir("/proc/self/task"))
+
+        def threads_of(model):
+            model(x)
+            return len(os.listdir("/proc/self/task")) - start + 1
+
+        own = kuiper.load(*files_of(NETWORK), threads=7)
+        print(threads_of(model_of(NETWORK)), threads_of(own), own.plan(x.shape).n_threads)
+        kuiper.set_num_threads(5)
+        print(threads_of(model_of(NETWORK)), threads_of(own), own.plan(x.shape).n_threads)
+    """
+    for environ, count in (
+        ({}, 1),
+        ({"OMP_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "3", "KUIPER_NUM_THREADS": "4"}, 4),
+    ):
+        cleared = {"OMP_NUM_THREADS": "", "KUIPER_NUM_THREADS": "", **environ}
+        assert run_python(code, **cleared).split() == f"{count} 7 7 5 7 7".split()
+
+
+@needs_openmp
+@on_linux
 def test_a_run_has_as_many_threads_as_were_asked_for():
     """The setting takes effect: threads are counted by the operating system."""
     code = """
@@ -250,6 +284,24 @@ def test_any_number_of_threads_gives_the_same_bits(network, count):
         with n_threads(count):
             for _ in range(3):
                 assert_same_bits(network(x), expected, f"{count} threads, {shape}")
+
+
+FUSED = [
+    case
+    for case in (*load_cases("operators"), *load_cases("models"))
+    if case.family in ("pattern", "attention", "transformer", "networks", "recurrent")
+]
+
+
+@pytest.mark.parametrize("case", FUSED, ids=lambda case: case.id)
+def test_fused_graphs_give_the_same_bits_on_any_number_of_threads(case):
+    """Run to run as well; also with more threads than there are processors."""
+    models = [kuiper.load(case.param, case.bin, threads=count) for count in (1, 2, 3, 8)]
+    expected = run(models[0], case.inputs)
+    for model in models:
+        for turn in range(2):
+            what = f"{case.id}, {model.threads} threads, turn {turn}"
+            assert_same_bits(run(model, case.inputs), expected, what)
 
 
 def test_a_batch_gives_the_bits_of_its_images(network):
@@ -346,6 +398,28 @@ def test_packing_weights_releases_the_gil():
         assert ticks_during(lambda: model.plan((1, 8192))) > 50
 
 
+def test_loading_lets_other_threads_go_on(tmp_path):
+    """Of a large model, with its first run."""
+    graph = Graph()
+    graph.add_operator("pnnx.Input", "in", [], ["x0"], params={})
+    for i in range(8):
+        graph.add_operator(
+            "nn.Linear", f"fc{i}", [f"x{i}"], [f"x{i + 1}"],
+            params={"in_features": 2048, "out_features": 2048, "bias": False},
+            attributes={"weight": Attribute.from_array(np.ones((2048, 2048), np.float32))},
+        )  # fmt: skip
+    graph.add_operator("pnnx.Output", "out", ["x8"], [])
+    kuiper.save(graph, tmp_path / "large.pnnx.param")
+    x = np.ones((1, 2048), np.float32)
+
+    def load_and_run():
+        kuiper.load(tmp_path / "large.pnnx.param")(x)
+
+    load_and_run()
+    with n_threads(1):
+        assert ticks_during(load_and_run) > 50
+
+
 # -- forked processes --------------------------------------------------------------------------
 
 
@@ -404,6 +478,85 @@ def test_a_forked_process_has_all_its_threads(network, set_threads):
             # The parent goes on as before.
             assert kuiper.get_num_threads() == 2
             assert_same_bits(network(x), expected, "the parent afterwards")
+
+
+@needs_fork
+@quietly
+@pytest.mark.parametrize("preload", [False, True], ids=["loaded", "run"])
+def test_servers_that_fork_their_workers(network, preload):
+    """As gunicorn does: one process loads the model, its children answer, all at once."""
+    fork = multiprocessing.get_context("fork")
+    x = values(2, 3, 16, 16)
+    with n_threads(2):
+        expected = network(x)
+        model = kuiper.load(*files_of(NETWORK))
+        if preload:
+            model(x)
+        pipes = [fork.Pipe() for _ in range(4)]
+        workers = [fork.Process(target=answer, args=(there, model, x, None)) for _, there in pipes]
+        for worker in workers:
+            worker.start()
+        try:
+            for here, _ in pipes:
+                assert here.poll(60), "a worker hangs"
+                results, others, count, _, told = here.recv()
+                assert_same_bits(results, expected, "a worker")
+                assert_same_bits(others, expected, "a worker's own model")
+                assert (count, told) == (2, [])
+            for worker in workers:
+                worker.join(10)
+                assert worker.exitcode == 0
+        finally:
+            for worker in workers:
+                worker.kill()
+        assert_same_bits(model(x), expected, "the parent")
+
+
+@needs_fork
+def test_gunicorn(tmp_path):
+    """The server itself, where it is installed; with its application loaded before the fork."""
+    pytest.importorskip("gunicorn")
+    (tmp_path / "app.py").write_text(
+        textwrap.dedent("""
+        import os
+        import numpy as np
+        import kuiper
+        from tests.test_threads import NETWORK
+        from tests.textgraph import model_of
+        model = model_of(NETWORK)
+        x = np.ones((1, 3, 16, 16), np.float32)
+        first = model(x)
+
+        def app(environ, start_response):
+            same = all(np.array_equal(a, b) for a, b in zip(model(x), first))
+            start_response("200 OK", [])
+            return [f"{os.getpid()} {same} {kuiper.get_num_threads()}".encode()]
+        """)
+    )
+    address = f"unix:{tmp_path}/socket"
+    server = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "gunicorn", "--preload", "--workers", "3"),
+            *("--bind", address, "--log-level", "error", "app:app"),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "KUIPER_NUM_THREADS": "2"},
+    )
+    try:
+        answers = set()
+        end = time.monotonic() + 60
+        while len({text.split()[0] for text in answers}) < 2 and time.monotonic() < end:
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(30)
+                client.connect(f"{tmp_path}/socket")
+                client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                reply = b"".join(iter(lambda c=client: c.recv(4096), b""))
+                answers.add(reply.decode().rpartition("\r\n\r\n")[2])
+        assert len(answers) >= 2, "not two workers answered"
+        assert all(text.endswith("True 2") for text in answers), answers
+    finally:
+        server.terminate()
+        server.wait(30)
 
 
 @needs_fork
@@ -543,6 +696,37 @@ def test_threads_sleep_between_runs():
     """
     )
     assert float(run_python(code, timeout=120)) < 0.05
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_interpreter_may_end_during_a_run(threads):
+    """A daemon thread is in the middle of it; several times, at several moments."""
+    code = (
+        LONG.format(threads=threads)
+        + """
+    import sys
+    x = np.zeros((1, 64, 192, 192), np.float32)
+    model.plan(x.shape)
+    threading.Thread(target=lambda: [model(x) for _ in range(1000)], daemon=True).start()
+    time.sleep(float(os.environ["MOMENT"]))
+    print("over")
+    """
+    )
+    for moment in ("0", "0.02", "0.1", "0.3"):
+        assert run_python(code, timeout=120, MOMENT=moment) == "over\n"
+
+
+def test_the_callers_floating_point_environment_stays(network):
+    """Denormals are computed with, and rounding is to the nearest, before a run and after it."""
+    tiny, one = np.full(64, 1e-40, np.float32), np.ones(64, np.float32)
+    expected = (tiny * np.float32(0.5)).tobytes(), (one + np.float32(3e-8)).tobytes()
+    assert (tiny * np.float32(0.5)).all()
+    for count in (1, 3):
+        with n_threads(count):
+            network(values(1, 3, 16, 16))
+            network(np.full((1, 3, 16, 16), 1e-40, np.float32))
+        assert (tiny * np.float32(0.5)).tobytes() == expected[0]
+        assert (one + np.float32(3e-8)).tobytes() == expected[1]
 
 
 # -- memory ------------------------------------------------------------------------------------
