@@ -66,6 +66,13 @@ static inline kp_vi32 kp_splat_int(int32_t x) { return x; }
 
 #endif
 
+/* Ask for a cache line in the L2 cache; any address will do. */
+#if defined(__GNUC__)
+static inline void kp_prefetch(const float *p) { __builtin_prefetch(p, 0, 2); }
+#else
+static inline void kp_prefetch(const float *p) { (void)p; }
+#endif
+
 static inline kp_vi32 kp_bits(kp_vf32 v) { kp_vi32 b; memcpy(&b, &v, sizeof b); return b; }
 static inline kp_vf32 kp_from_bits(kp_vi32 b) { kp_vf32 v; memcpy(&v, &b, sizeof v); return v; }
 

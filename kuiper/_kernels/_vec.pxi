@@ -11,6 +11,7 @@ cdef extern from "_vec.h" nogil:
     vf32 load_n "kp_load_n"(const float*, long) noexcept        # n < LANES values, zeros behind
     void store "kp_store"(float*, vf32) noexcept
     void store_n "kp_store_n"(float*, vf32, long) noexcept
+    void prefetch "kp_prefetch"(const float*) noexcept
     vf32 splat "kp_splat"(float) noexcept
     vi32 splat_int "kp_splat_int"(int) noexcept
     vi32 bits "kp_bits"(vf32) noexcept
