@@ -16,6 +16,7 @@ import kuiper
 
 from .support.engine import n_threads, run
 from .support.special import RUNS, Kept, classes, kept_places, salt, special_cases
+from .textgraph import model_of, user_operator
 from .workbench import ISAS, isa
 
 STORED = list(special_cases())
@@ -260,6 +261,28 @@ def test_every_operator_is_tried():
 @pytest.mark.parametrize("row", DIFFERENCES, ids=lambda row: row.why)
 def test_every_difference_is_about_a_case(row):
     assert any(re.fullmatch(row.cases, case.id) for case, _ in STORED)
+
+
+# -- numpy's warnings --------------------------------------------------------------------------
+
+
+def test_a_users_operator_may_warn():
+    """As the caller has set it; kuiper's own operators, in numpy or not, are silent."""
+    text = """pnnx.Input in 0 1 x #x=(3)f32
+        my.Sqrt op 1 1 x y
+        torch.lgamma own 1 1 x z
+        pnnx.Output a 1 0 y
+        pnnx.Output b 1 0 z"""
+    with user_operator("my.Sqrt", np.sqrt):
+        model = model_of(text)
+        x = np.full(3, -1, np.float32)
+        with pytest.warns(RuntimeWarning, match="in sqrt") as caught:
+            y, z = model(x)
+        assert len(caught) == 1
+        with np.errstate(all="raise"), pytest.raises(FloatingPointError):
+            model(x)
+    assert np.isnan(y).all()
+    assert np.isposinf(z).all()
 
 
 # -- the comparison itself ---------------------------------------------------------------------

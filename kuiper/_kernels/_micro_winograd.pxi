@@ -177,8 +177,8 @@ cdef inline void wino_output(
         )
 
 
-# A patch that holds NaN or an infinity would spread it over the whole tile, since every frequency is
-# made of many pixels.  Such a tile is computed by the definition of convolution; the filters are
+# A patch that holds NaN or an infinity would spread it over the whole tile, since every frequency
+# is made of many pixels.  Such a tile is computed by the definition of convolution; the filters are
 # had back from their transforms.
 
 cdef inline void wino_undo(int t, vf32 u0, vf32 u1, vf32 u2, vf32 u3, vf32* o) noexcept nogil:

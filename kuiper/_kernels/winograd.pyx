@@ -22,12 +22,7 @@ computed without frequencies, so that they reach the outputs that they belong to
 import numpy as np
 
 from cython.parallel cimport prange
-<<<<<<< HEAD
 from libc.math cimport INFINITY, isfinite
-from libc.string cimport memset
-=======
-from libc.math cimport INFINITY
->>>>>>> main
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
