@@ -7,7 +7,7 @@ import pytest
 
 from kuiper import passes
 from kuiper._value import TensorSpec
-from kuiper.errors import GraphError, ShapeError
+from kuiper.errors import GraphError, OperatorError, ShapeError
 from kuiper.ir import Graph
 from kuiper.model import Model
 from kuiper.ops._schema import Host
@@ -1305,3 +1305,58 @@ def test_an_encoder_layer_of_computed_weights_stays():
     PASS_BY_NAME["split_encoder_layer"](graph, specs)
     with pytest.raises(ShapeError, match="expected constants"):
         run(graph, inputs)
+
+
+# -- writing into views ------------------------------------------------------------------------
+
+WRITE = """pnnx.Expression e 1 1 x b expr=mul(@0,2) #x=(3,5)f32 #b=(3,5)f32
+    Tensor.slice s 1 1 b v dim=1 start=1 end=4 step=2 $input=b #b=(3,5)f32 #v=(3,2)f32
+    pnnx.Expression place 0 1 p expr=-1
+    Tensor.select t 2 1 v p w dim=0 $input=v $index=p #v=(3,2)f32 #w=(2)f32
+    Tensor.copy c 2 1 w z y $self=w $src=z #w=(2)f32 #z=(2)f32 #y=(3,5)f32"""
+
+
+def test_a_write_into_a_slice_becomes_a_copy():
+    graph = graph_of(text(WRITE, inputs=("x", "z")))
+    passes.write_views(graph)
+    graph.verify()
+    assert [line for line in lines_of(graph) if "->" in line and " c" in line] == [
+        "aten::select_scatter v z p -> c_1_out",
+        "Tensor.slice_copy b c_1_out -> y",
+    ]
+    x, z = values(3, 5), values(2)
+    expected = x * 2
+    expected[-1, 1:4:2] = z
+    (y,) = run(graph, [x, z])
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_a_write_into_the_whole_stays():
+    lines = "Tensor.copy c 2 1 x z y $self=x $src=z #x=(3,5)f32 #z=(5)f32 #y=(3,5)f32"
+    graph = graph_of(text(lines, inputs=("x", "z")))
+    passes.write_views(graph)
+    x, z = values(3, 5), values(5)
+    np.testing.assert_array_equal(run(graph, [x, z])[0], np.broadcast_to(z, (3, 5)))
+
+
+@pytest.mark.parametrize(
+    ("view", "shape"),
+    [
+        ("torch.transpose t 1 1 v w dim0=0 dim1=1 $input=v", "(2,3)"),
+        # A slice of something that is a view itself.
+        ("torch.t t 1 1 v u\nTensor.slice o 1 1 u w dim=1 start=0 end=2 step=1", "(2,2)"),
+    ],
+)
+def test_a_write_into_another_view_is_refused(view, shape):
+    lines = "\n".join(
+        [
+            *WRITE.splitlines()[:2],
+            view,
+            f"Tensor.copy c 2 1 w z y $self=w $src=z #w={shape}f32 #z=(2)f32 #y=(3,5)f32",
+        ]
+    )
+    graph = graph_of(text(lines, inputs=("x", "z")))
+    with pytest.raises(
+        OperatorError, match=r"'c' \(Tensor.copy\): it writes into a view of another"
+    ):
+        passes.write_views(graph)

@@ -79,7 +79,7 @@ def _diagonal_length(shape, offset: int, first: int, second: int) -> int:
     return max(0, min(shape[first] + min(offset, 0), shape[second] - max(offset, 0)))
 
 
-@record("aten::diagonal")
+@record("aten::diagonal", "aten::diagonal_copy")
 class Diagonal(Record):
     """A diagonal of two axes, as the last axis of the result.
 
@@ -110,6 +110,38 @@ class Diagonal(Record):
             b.output()
         else:
             b.alias(_diagonal(a.input, a.offset, *Diagonal.axes(a)))
+
+
+@record("aten::diagonal_scatter")
+class DiagonalScatter(Record):
+    """A copy of the input with another tensor on a diagonal of two axes.
+
+    Source: torch.diagonal_scatter.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Tensor("src"),
+        Int("offset", 0),
+        Int("dim1", 0),
+        Int("dim2", 1),
+    )
+
+    @staticmethod
+    def infer(a):
+        expected = Diagonal.infer(a).shape
+        if a.src.shape != expected or a.src.dtype != a.input.dtype:
+            raise ShapeError(
+                f"'src' is {a.src!r}, expected {TensorSpec(expected, a.input.dtype)!r}"
+            )
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @staticmethod
+    def bind(a, b):
+        y = b.output()
+        b.copy(a.input, y)
+        if a.src.size:
+            b.copy(a.src, _diagonal(y, a.offset, *Diagonal.axes(a)))
 
 
 @record("aten::diag_embed")

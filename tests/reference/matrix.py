@@ -21,7 +21,7 @@ def tril(input, diagonal):
     return np.where(columns - rows <= diagonal, input, input.dtype.type(0))
 
 
-@reference("aten::diagonal")
+@reference("aten::diagonal", "aten::diagonal_copy")
 def diagonal(input, offset, dim1, dim2):
     """A diagonal of two axes, as the last axis."""
     return np.diagonal(input, offset, dim1, dim2)
