@@ -112,7 +112,8 @@ class PythonStep:
                     f"operator '{self.name}': its function returned shape {result.shape}, "
                     f"expected {value.shape}"
                 )
-            context.view(value)[...] = result
+            with np.errstate(all="ignore"):  # float64 may be too large for float32
+                context.view(value)[...] = result
 
 
 class Plan:

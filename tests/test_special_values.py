@@ -13,11 +13,15 @@ import numpy as np
 import pytest
 
 import kuiper
+from kuiper.errors import OperatorError
 
 from .support.engine import n_threads, run
 from .support.special import RUNS, Kept, classes, kept_places, salt, special_cases
 from .textgraph import model_of, user_operator
 from .workbench import ISAS, isa
+
+# Of numpy's covariance, as of PyTorch's, where the weights leave no degrees of freedom.
+pytestmark = pytest.mark.filterwarnings("ignore:Degrees of freedom:RuntimeWarning")
 
 STORED = list(special_cases())
 
@@ -124,13 +128,26 @@ DIFFERENCES = (
         pairs="+n -n",
     ),
     Difference(
+        r"leftover_statistics/trapezoid.*",
+        "the sum of areas of one infinite height; PyTorch takes differences of sums",
+        runs=INFINITE,
+        pairs="+n -n",
+    ),
+    Difference(
+        r"leftover_(statistics/(corrcoef|cov)|rare/cov).*",
+        "products of denormals vanish in float32; kuiper's are float64",
+        runs=("denormal",),
+        pairs=".n",
+        zeros=True,
+    ),
+    Difference(
         r".*([lL][pP]_?[pP]ool|norm\.5|linalg_vector_norm|cdist\.5|pairwise_p15|dist\.2).*",
         "powers are summed in float64, where they neither overflow nor vanish",
         runs=("huge", "mixed", "denormal"),
         pairs=".+ .- d0",
     ),
     Difference(
-        r"pattern/(conv|deconv|pad_conv).*|recurrent/.*",
+        r"pattern/(conv|deconv|pad_conv).*|recurrent/.*|detection/.*",
         "huge numbers that cancel leave what the rounding left, with fused products less",
         runs=("huge", "mixed"),
         pairs=".0 .z 0z z0",
@@ -162,7 +179,7 @@ DIFFERENCES = (
     ),
     # Where NaN and infinities go further than in PyTorch.
     Difference(
-        r"conv_.*functional.*|conv_dense/functional.*",
+        r"conv_.*functional.*|leftover_rare/conv_tbc.*",
         "a weight that is not finite makes NaN of the zeros of the padding, which PyTorch skips",
         runs=NOT_FINITE,
         pairs="n. n+ n- n0",
@@ -279,7 +296,7 @@ def test_a_users_operator_may_warn():
         with pytest.warns(RuntimeWarning, match="in sqrt") as caught:
             y, z = model(x)
         assert len(caught) == 1
-        with np.errstate(all="raise"), pytest.raises(FloatingPointError):
+        with np.errstate(all="raise"), pytest.raises(OperatorError, match="FloatingPointError"):
             model(x)
     assert np.isnan(y).all()
     assert np.isposinf(z).all()

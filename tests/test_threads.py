@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import pickle
-import socket
 import subprocess
 import sys
 import textwrap
@@ -209,38 +207,6 @@ def run_python(code: str, timeout: float = 60, **environ: str) -> str:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@needs_openmp
-@on_linux
-def test_what_counts_before_what(tmp_path):
-    """``threads=``, ``set_num_threads``, KUIPER_NUM_THREADS, OMP_NUM_THREADS, affinity."""
-    code = """
-        import os
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-        import numpy as np
-        import kuiper
-        from tests.test_threads import NETWORK
-        from tests.textgraph import files_of, model_of
-        x = np.ones((1, 3, 32, 32), np.float32)
-        start = len(os.listdir("/proc/self/task"))
-
-        def threads_of(model):
-            model(x)
-            return len(os.listdir("/proc/self/task")) - start + 1
-
-        own = kuiper.load(*files_of(NETWORK), threads=7)
-        print(threads_of(model_of(NETWORK)), threads_of(own), own.plan(x.shape).n_threads)
-        kuiper.set_num_threads(5)
-        print(threads_of(model_of(NETWORK)), threads_of(own), own.plan(x.shape).n_threads)
-    """
-    for environ, count in (
-        ({}, 1),
-        ({"OMP_NUM_THREADS": "3"}, 3),
-        ({"OMP_NUM_THREADS": "3", "KUIPER_NUM_THREADS": "4"}, 4),
-    ):
-        cleared = {"OMP_NUM_THREADS": "", "KUIPER_NUM_THREADS": "", **environ}
-        assert run_python(code, **cleared).split() == f"{count} 7 7 5 7 7".split()
 
 
 @needs_openmp
@@ -478,85 +444,6 @@ def test_a_forked_process_has_all_its_threads(network, set_threads):
             # The parent goes on as before.
             assert kuiper.get_num_threads() == 2
             assert_same_bits(network(x), expected, "the parent afterwards")
-
-
-@needs_fork
-@quietly
-@pytest.mark.parametrize("preload", [False, True], ids=["loaded", "run"])
-def test_servers_that_fork_their_workers(network, preload):
-    """As gunicorn does: one process loads the model, its children answer, all at once."""
-    fork = multiprocessing.get_context("fork")
-    x = values(2, 3, 16, 16)
-    with n_threads(2):
-        expected = network(x)
-        model = kuiper.load(*files_of(NETWORK))
-        if preload:
-            model(x)
-        pipes = [fork.Pipe() for _ in range(4)]
-        workers = [fork.Process(target=answer, args=(there, model, x, None)) for _, there in pipes]
-        for worker in workers:
-            worker.start()
-        try:
-            for here, _ in pipes:
-                assert here.poll(60), "a worker hangs"
-                results, others, count, _, told = here.recv()
-                assert_same_bits(results, expected, "a worker")
-                assert_same_bits(others, expected, "a worker's own model")
-                assert (count, told) == (2, [])
-            for worker in workers:
-                worker.join(10)
-                assert worker.exitcode == 0
-        finally:
-            for worker in workers:
-                worker.kill()
-        assert_same_bits(model(x), expected, "the parent")
-
-
-@needs_fork
-def test_gunicorn(tmp_path):
-    """The server itself, where it is installed; with its application loaded before the fork."""
-    pytest.importorskip("gunicorn")
-    (tmp_path / "app.py").write_text(
-        textwrap.dedent("""
-        import os
-        import numpy as np
-        import kuiper
-        from tests.test_threads import NETWORK
-        from tests.textgraph import model_of
-        model = model_of(NETWORK)
-        x = np.ones((1, 3, 16, 16), np.float32)
-        first = model(x)
-
-        def app(environ, start_response):
-            same = all(np.array_equal(a, b) for a, b in zip(model(x), first))
-            start_response("200 OK", [])
-            return [f"{os.getpid()} {same} {kuiper.get_num_threads()}".encode()]
-        """)
-    )
-    address = f"unix:{tmp_path}/socket"
-    server = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "gunicorn", "--preload", "--workers", "3"),
-            *("--bind", address, "--log-level", "error", "app:app"),
-        ],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "KUIPER_NUM_THREADS": "2"},
-    )
-    try:
-        answers = set()
-        end = time.monotonic() + 60
-        while len({text.split()[0] for text in answers}) < 2 and time.monotonic() < end:
-            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
-                client.settimeout(30)
-                client.connect(f"{tmp_path}/socket")
-                client.sendall(b"GET / HTTP/1.0\r\n\r\n")
-                reply = b"".join(iter(lambda c=client: c.recv(4096), b""))
-                answers.add(reply.decode().rpartition("\r\n\r\n")[2])
-        assert len(answers) >= 2, "not two workers answered"
-        assert all(text.endswith("True 2") for text in answers), answers
-    finally:
-        server.terminate()
-        server.wait(30)
 
 
 @needs_fork
