@@ -10,7 +10,15 @@ import numpy as np
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import result_type
-from kuiper.ops._numpy import NumpyRecord, Overloaded, broadcast, convert
+from kuiper.ops._numpy import (
+    NumpyRecord,
+    Overloaded,
+    broadcast,
+    convert,
+    deviation,
+    mean,
+    variance,
+)
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import bind_reduction
 from kuiper.ops._schema import Any_, Bool, DType, Int, Ints, Scalar, Tensor, Tensors
@@ -204,7 +212,7 @@ class Deviation(Record):
         ),
     )
     kinds: ClassVar[tuple[str, ...]] = ()
-    functions: ClassVar[dict] = {"var": np.var, "std": np.std, "mean": np.mean}
+    functions: ClassVar[dict] = {"var": variance, "std": deviation, "mean": mean}
     read = classmethod(Overloaded.read.__func__)
 
     @classmethod
@@ -419,5 +427,8 @@ class Covariance(NumpyRecord):
     @staticmethod
     def compute(a):
         x = np.atleast_2d(a.input).astype(np.float64)
-        y = np.cov(x, ddof=a.correction)
+        # np.cov would warn where there are no more observations than the correction.
+        count = x.shape[1]
+        off = x - mean(x, 1, keepdims=True)
+        y = off @ off.T / max(np.float64(count - a.correction), 0.0)
         return y.reshape(x.shape[:1] * 2 if a.input.ndim == 2 else ())
