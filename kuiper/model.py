@@ -42,6 +42,9 @@ __all__ = [
     "supported_operators",
 ]
 
+# Lists inside lists are walked by functions that call themselves.
+MAX_NESTING = 100
+
 GRAPH_TYPES = ("pnnx.Input", "pnnx.Output")
 
 
@@ -359,7 +362,16 @@ class Model:
 
     def _check_ends(self) -> None:
         """Compare the numbers of operands of all operators with what they must be."""
-        for op in self.graph:
+        depths: dict[Operand, int] = {}  # of lists inside lists
+        for op in self.graph.topological_order():
+            if op.type in ("prim::TupleConstruct", "prim::ListConstruct"):
+                depth = 1 + max((depths.get(operand, 0) for operand in op.inputs), default=0)
+                depths.update(dict.fromkeys(op.outputs, depth))
+                if depth > MAX_NESTING:
+                    raise GraphError(
+                        f"{op.label}: makes a list of lists that is {depth} deep, "
+                        f"expected up to {MAX_NESTING}"
+                    )
             if op.type == "pnnx.Input":
                 expected, fits = "no input and one output", not op.inputs and len(op.outputs) == 1
             elif op.type == "pnnx.Output":

@@ -1,8 +1,8 @@
 """The targets, guided by coverage: ``python -m tests.fuzz.guided TARGET [libFuzzer's options]``.
 
-Needs atheris (``pip install atheris``).  The engine keeps inputs that reach new branches and goes on
-from those; ours are the changes, since bytes changed blindly hardly ever make a model.  It stops at
-the first finding and writes the input to a file, which ``python -m tests.fuzz --replay`` takes.
+Needs atheris (``pip install atheris``).  The engine keeps inputs that reach new branches and goes
+on from those; the changes are ours, since bytes changed blindly hardly ever make a model.  It stops
+at the first finding and writes the input to a file, which ``python -m tests.fuzz --replay`` takes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from random import Random
 import atheris
 
 with atheris.instrument_imports(include=["kuiper"]):
-    import kuiper  # noqa: F401
-    import kuiper.expression.ncnn
-    import kuiper.model
-    import kuiper.passes
-    import kuiper.plan
-    import kuiper.pnnx.param
+    import kuiper
+    from kuiper.expression import ncnn
+    from kuiper.pnnx import param
 
     from .targets import TARGETS
+
+INSTRUMENTED = (kuiper, ncnn, param)
 
 SEEDS = 300  # inputs to start from
 
