@@ -11,9 +11,10 @@ from types import SimpleNamespace
 
 from kuiper._kernels import elementwise
 from kuiper._value import Value
+from kuiper.ir import PostOp
 from kuiper.ops._record import find_record
 
-__all__ = ["Post", "make_post", "residual_value"]
+__all__ = ["Post", "activation_of", "activation_post", "make_post", "residual_value"]
 
 INFINITY = float("inf")
 
@@ -76,10 +77,7 @@ def make_post(b, residual: Value | None) -> Post | None:
         return None
     post = Post()
     kinds = [p.type for p in b.post_ops]
-    activations = [
-        None if p.type == "add" else find_record(p.type).activation(SimpleNamespace(**p.params))
-        for p in b.post_ops
-    ]
+    activations = [None if p.type == "add" else activation_of(p) for p in b.post_ops]
     if "add" not in kinds:
         _put_last(post, activations[0])
         return post
@@ -102,6 +100,18 @@ def _put_last(post: Post, activation) -> None:
     post.clamp = _clamp(*activation)
     if post.clamp is None:
         post.after = _function(*activation)
+
+
+def activation_of(post: PostOp) -> tuple[str, tuple[float, ...]]:
+    """Return the function that a post-op applies, and its parameters."""
+    return find_record(post.type).activation(SimpleNamespace(**post.params))
+
+
+def activation_post(name: str, parameters: tuple[float, ...]) -> Post:
+    """Return what applies one function."""
+    post = Post()
+    _put_last(post, (name, parameters))
+    return post
 
 
 def residual_value(b) -> Value | None:

@@ -54,6 +54,8 @@ class Record:
     data_dependent : bool
         Whether the shapes of its outputs may depend on values that a model computes; where they
         do, `infer` raises :class:`~kuiper.ops._schema.ValuesNeeded` and the graph is cut there.
+    internal : bool
+        Whether passes alone make such operators; in a file the type is as good as unknown.
     """
 
     arguments: tuple[Argument, ...] = ()
@@ -65,6 +67,7 @@ class Record:
     replaceable = False
     runs_in_numpy = False
     data_dependent = False
+    internal = False
     types: tuple[str, ...] = ()
 
     infer: Callable[[Any], Any]
@@ -109,7 +112,7 @@ def find_record(type: str) -> type[Record] | None:
 
 
 def registered_types() -> list[str]:
-    """Return every operator type that has a record, sorted."""
+    """Return every operator type that a file may hold and that has a record, sorted."""
     for family in _families:
         import_module(f"kuiper.ops.{family}")
-    return sorted(_registry)
+    return sorted(name for name, rule in _registry.items() if not rule.internal)
