@@ -300,7 +300,7 @@ def test_lists_inside_lists():
 def test_lists_inside_lists_of_an_expression():
     for item in ("@0", "1"):
         lines = f"pnnx.Expression e 1 1 x y expr={'[' * 900}{item}{']' * 900}", OUT
-        with pytest.raises(ShapeError, match="operator 'e' .* nested more than 100 deep"):
+        with pytest.raises(ShapeError, match=r"operator 'e' .* nested more than 100 deep"):
             run(text(IN, *lines))
 
 
