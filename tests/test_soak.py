@@ -11,7 +11,7 @@ from . import soak
 def test_short_soak(capsys):
     options = "--minutes 0.05 --reloads 100 --shapes 12 --threads 3 --slack 100"
     assert soak.main(options.split()) == 0
-    assert "100 loads" in capsys.readouterr().out
+    assert "calls from 3 threads" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
