@@ -26,7 +26,15 @@ from kuiper.errors import (
 from kuiper.ir import Graph, Operand
 from kuiper.ops import Record, find_record, record, registered_types
 from kuiper.ops._schema import Any_, Host, Tensors, ValuesNeeded, attribute_spec, resolve
-from kuiper.passes import NEEDED, PassReport, free_batch, optimize, restore_outputs
+from kuiper.passes import (
+    NEEDED,
+    PassReport,
+    free_batch,
+    optimize,
+    restore_masks,
+    restore_outputs,
+    write_views,
+)
 from kuiper.plan import Plan, check_sizes, infer_known, infer_specs, leaf_operands, make_plan
 from kuiper.pnnx import Source, Target, load_graph, save_graph
 
@@ -347,6 +355,8 @@ class Model:
         self._only = None if optimize else NEEDED
         self._free = graph.copy()
         restore_outputs(self._free)
+        restore_masks(self._free)
+        write_views(self._free)
         self._input_operands = graph.inputs
         self._input_infos = tuple(_info(operand) for operand in self._input_operands)
         self._output_operands = [

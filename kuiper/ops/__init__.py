@@ -51,6 +51,7 @@ set_families(
     "arithmetic",
     "sampling",
     "quantized",
+    "detection",
 )
 
 __all__ = ["Record", "find_record", "record", "registered_types"]

@@ -16,7 +16,7 @@ from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.ops._image import image_input, image_output, spatial_extents
 from kuiper.ops._record import Record, record
-from kuiper.ops._schema import Any_, Bool, Ints, Numbers, Str, Tensor
+from kuiper.ops._schema import Any_, Bool, Float, Ints, Numbers, Str, Tensor
 from kuiper.ops.linear import product
 
 __all__ = ["Interpolate", "UpsampleBilinear", "UpsampleNearest"]
@@ -58,10 +58,15 @@ class Interpolate(Record):
     # What the older names imply.
     fixed: ClassVar[dict] = {}
 
+    @staticmethod
+    def targets(a) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+        """Return the output's spatial extents, and the scales where these set the positions."""
+        return _target(a)
+
     @classmethod
     def infer(cls, a):
         vars(a).update(cls.fixed)
-        extents, _ = _target(a)
+        extents, _ = cls.targets(a)
         if 0 in a.input.shape[2:]:
             raise ShapeError(f"cannot resize an input of shape {a.input.shape} to {extents}")
         return TensorSpec((*a.input.shape[:2], *extents), a.input.dtype)
@@ -69,7 +74,7 @@ class Interpolate(Record):
     @classmethod
     def bind(cls, a, b):
         vars(a).update(cls.fixed)
-        extents, scales = _target(a)
+        extents, scales = cls.targets(a)
         spatial = len(extents)
         if a.input.size == 0:
             b.output()
@@ -105,6 +110,29 @@ class UpsampleBilinear(Interpolate):
     """
 
     fixed: ClassVar[dict] = {"mode": "bilinear", "align_corners": True}
+
+
+@record("aten::_upsample_nearest_exact3d")
+class NearestExact(Interpolate):
+    """A volume resized by taking the nearest pixel, ``x[floor((i + 0.5) * r)]``.
+
+    Source: torch.nn.functional.interpolate with mode="nearest-exact".
+    """
+
+    arguments = (
+        Tensor("input", rank=5),
+        Ints("size", minimum=1),
+        *(Float(name, None, nullable=True) for name in ("scales_d", "scales_h", "scales_w")),
+    )
+    fixed: ClassVar[dict] = {"mode": "nearest-exact", "align_corners": None, "antialias": None}
+
+    @staticmethod
+    def targets(a):
+        extents = _per_axis("size", a.size, 3)
+        scales = a.scales_d, a.scales_h, a.scales_w
+        if any(scale is not None and not 0 < scale < math.inf for scale in scales):
+            raise ShapeError(f"its scales are {scales}, expected numbers above 0")
+        return extents, scales
 
 
 class _Antialiased(Record):
