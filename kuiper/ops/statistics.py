@@ -459,6 +459,8 @@ class Covariance(NumpyRecord):
         ones = np.ones(x.shape[1])
         important = ones if a.aweights is None else np.atleast_1d(a.aweights)
         weights = important * (ones if a.fweights is None else np.atleast_1d(a.fweights))
+        if (important < 0).any() or (weights < 0).any():
+            raise ShapeError("a weight is negative")
         total = weights.sum()
         off = x - (x * weights).sum(1, keepdims=True) / total
         less = a.correction * (weights * important).sum() / total
