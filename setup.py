@@ -3,7 +3,7 @@
 Environment
 -----------
 KUIPER_DEBUG_BUILD=1
-    Compile with Cython's checks of indices, divisions and None, assertions and debug symbols.
+    Compile with Cython's checks of indices and None, assertions and debug symbols.
 KUIPER_SANITIZE=address,undefined
     Compile with these sanitizers of the compiler (any that -fsanitize= takes).
 KUIPER_ISAS=baseline,avx2
@@ -37,7 +37,7 @@ DIRECTIVES = {
     "language_level": 3,
     "initializedcheck": DEBUG,
     "nonecheck": DEBUG,
-    "cdivision": not DEBUG,
+    "cdivision": True,
     "freethreading_compatible": True,
     "embedsignature": True,
     "embedsignature.format": "python",
@@ -60,6 +60,9 @@ ISAS = {
     # gcc would move loads ahead until the 31 vectors of a tile no longer fit the registers.
     "neon": ("__aarch64__", ["-DKUIPER_NEON", "-fno-schedule-insns"]),
 }  # fmt: skip
+
+# What the micro-kernels include besides .pxi files, and the drivers do not.
+MICRO_HEADERS = ("_lanes.h", "_tile.h", "_transpose.h", "_vec.h")
 
 # A micro-kernel is one `cdef inline` body that many thin functions call with constants the compiler
 # must see, such as the height of a tile.
@@ -150,8 +153,9 @@ def extensions() -> list[Extension]:
             "-O1", "-g", "-fno-wrapv", "-fno-omit-frame-pointer", "-Wno-unused-function", *link_all,
         ]  # fmt: skip
     kernels = Path("kuiper/_kernels")
-    headers = [str(p) for p in sorted(kernels.glob("*.h")) if p.name != "_vec.h"]
-    micro_sources = [str(p) for p in (kernels / "_vec.h", *sorted(kernels.glob("*.pxi")))]
+    headers = [str(p) for p in sorted(kernels.glob("*.h")) if p.name not in MICRO_HEADERS]
+    micro_sources = [str(kernels / name) for name in MICRO_HEADERS]
+    micro_sources += [str(p) for p in sorted(kernels.glob("*.pxi"))]
     isas = variants()
     for_all = [(f"KUIPER_HAS_{isa.upper()}", "1") for isa in isas]
     if NO_VECTORS:

@@ -302,11 +302,6 @@ FINDINGS = {
             "that is written out (as in gpt2_with_gelu) keep theirs.",
         ),
         (
-            "bert_masked",
-            "`key_padding_mask` stands in the file as `attn_mask`, in the wrong shape. A mask that "
-            "is added to the scores (as in bert_by_hand) works.",
-        ),
-        (
             "gpt2_by_hand",
             "pnnx takes the written-out tanh form of GELU for the exact one. With "
             '`F.gelu(x, approximate="tanh")` (as in gpt2_with_gelu) it does not.',

@@ -1360,3 +1360,46 @@ def test_a_write_into_another_view_is_refused(view, shape):
         OperatorError, match=r"'c' \(Tensor.copy\): it writes into a view of another"
     ):
         passes.write_views(graph)
+
+
+# -- masks of keys -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "query", "mask", "named"),
+    [
+        (True, "(2,7,16)", "(2,7)", True),
+        (False, "(7,2,16)", "(2,7)", True),
+        (True, "(1,7,16)", "(1,7)", True),
+        (True, "(2,7,16)", "(7,7)", False),
+        # As many sequences as queries: it may be either.
+        (True, "(7,7,16)", "(7,7)", False),
+        (True, "(2,7,16)", "(4,7,7)", False),
+        (True, "(?,7,16)", "(?,7)", False),
+        (True, "(7,16)", "(7,7)", False),
+    ],
+)
+def test_a_mask_of_keys_gets_its_name(first, query, mask, named):
+    graph = graph_of(
+        text(
+            "nn.MultiheadAttention a 2 1 x m y embed_dim=16 num_heads=2 "
+            f"batch_first={first} $attn_mask=m #x={query}f32 #m={mask}f32",
+            inputs=("x", "m"),
+        )
+    )
+    passes.restore_masks(graph)
+    assert graph.operator("a").input_keys[1] == ("key_padding_mask" if named else "attn_mask")
+
+
+def test_a_mask_of_keys_that_stands_first():
+    graph = graph_of(
+        text(
+            "nn.MultiheadAttention a 3 1 m x z y embed_dim=16 num_heads=2 batch_first=True "
+            "$attn_mask=z #x=(2,7,16)f32 #z=(2,5,16)f32 #m=(2,5)bool",
+            inputs=("x", "z", "m"),
+        )
+    )
+    passes.restore_masks(graph)
+    attention = graph.operator("a")
+    assert [operand.name for operand in attention.inputs] == ["x", "z", "m"]
+    assert list(attention.input_keys) == [None, None, "key_padding_mask"]

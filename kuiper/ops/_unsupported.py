@@ -58,8 +58,8 @@ STAYS_OUT: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "aten::digamma aten::polygamma aten::igamma aten::igammac aten::i0 aten::special_* "
-        "aten::erfinv aten::mvlgamma",
-        "special functions without a kernel",
+        "aten::erfinv aten::mvlgamma aten::histogram aten::histogramdd aten::nonzero_static",
+        "rare functions without a record",
         "supply it with @kuiper.operator",
     ),
     (
@@ -71,6 +71,7 @@ STAYS_OUT: tuple[tuple[str, str, str], ...] = (
         "aten::native_layer_norm aten::native_group_norm aten::native_batch_norm "
         "aten::_native_batch_norm_legit aten::_batch_norm_with_update aten::_safe_softmax "
         "aten::_unsafe_masked_index aten::_unsafe_masked_index_put_accumulate aten::_chunk_cat "
+        "aten::native_dropout_backward aten::segment_reduce aten::hash_tensor "
         "aten::new_empty_strided aten::empty_strided aten::empty_permuted aten::resize_as",
         "what PyTorch's own functions call inside; no traced module calls it by this name",
         "call the public function, such as F.layer_norm",

@@ -79,7 +79,7 @@ def _diagonal_length(shape, offset: int, first: int, second: int) -> int:
     return max(0, min(shape[first] + min(offset, 0), shape[second] - max(offset, 0)))
 
 
-@record("aten::diagonal", "aten::diagonal_copy")
+@record("aten::diagonal", "aten::diagonal_copy", "aten::linalg_diagonal")
 class Diagonal(Record):
     """A diagonal of two axes, as the last axis of the result.
 
@@ -527,7 +527,7 @@ def _matrix_norm(a, order, dims) -> SimpleNamespace:
     )  # fmt: skip
     if order in ("fro", None):
         same.p = "fro"
-    elif not isinstance(order, str) and abs(float(order)) in (1.0, math.inf):
+    elif isinstance(order, int | float) and abs(order) in (1, math.inf):
         same.p = same.of_matrices = float(order)
     else:
         raise ShapeError(
@@ -599,6 +599,48 @@ class LinalgVectorNorm(_LinalgNorm):
             input=a.input, p=a.ord, dim=a.dim, keepdim=a.keepdim, dtype=None, n_outputs=1,
             of_matrices=None,
         )  # fmt: skip
+
+
+@record("aten::linalg_vecdot")
+class VecDot(NumpyRecord):
+    """Dot products of the vectors along an axis.
+
+    Source: torch.linalg.vecdot.
+    """
+
+    arguments = (Tensor("input"), Tensor("other"), Int("dim", -1))
+
+    @staticmethod
+    def result(a):
+        shape = broadcast(a.input, a.other)
+        axis = axis_of(a.dim, shape)
+        if a.input.dtype != a.other.dtype:
+            raise ShapeError(f"its operands are {a.input.dtype} and {a.other.dtype}")
+        return TensorSpec((*shape[:axis], *shape[axis + 1 :]), a.input.dtype)
+
+    @staticmethod
+    def compute(a):
+        return (np.conj(a.input) * a.other).sum(a.dim)
+
+
+@record("aten::linalg_vander")
+class LinalgVander(NumpyRecord):
+    """The powers of each element, from 0 on, along a new last axis.
+
+    Source: torch.linalg.vander.
+    """
+
+    arguments = (Tensor("input"), Int("N", None, minimum=1, nullable=True))
+
+    @staticmethod
+    def result(a):
+        count = a.N or (a.input.shape[-1] if a.input.rank else 1)
+        return TensorSpec((*a.input.shape, count), a.input.dtype)
+
+    @staticmethod
+    def compute(a):
+        count = a.N or (a.input.shape[-1] if a.input.ndim else 1)
+        return a.input[..., np.newaxis] ** np.arange(count)
 
 
 @record("aten::renorm")

@@ -968,6 +968,7 @@ class Narrow(View):
     "F.channel_shuffle",
     "torch.channel_shuffle",
     "aten::native_channel_shuffle",
+    "aten::channel_shuffle",
 )
 class ChannelShuffle(Record):
     """Channels dealt out: (groups, c / groups) becomes (c / groups, groups).

@@ -40,6 +40,7 @@ from kuiper.passes.fuse_expand import fuse_expand
 from kuiper.passes.fuse_gate import fuse_gate
 from kuiper.passes.fuse_pad import fuse_pad
 from kuiper.passes.fuse_residual import fuse_residual
+from kuiper.passes.restore_masks import restore_masks
 from kuiper.passes.restore_outputs import restore_outputs
 from kuiper.passes.simplify_expression import simplify_expression
 from kuiper.passes.split_encoder_layer import split_encoder_layer
@@ -52,6 +53,7 @@ __all__ = [
     "PassReport",
     "free_batch",
     "optimize",
+    "restore_masks",
     "restore_outputs",
     "write_views",
 ]

@@ -487,6 +487,8 @@ def _multihead(c: Call) -> list[Place]:
             c.spread(a.attn_mask, Place(0, place.outer, place.inner * a.num_heads))
         else:
             c.constant(a.attn_mask)
+    if isinstance(a.key_padding_mask, TensorSpec):
+        c.spread(a.key_padding_mask, place._replace(axis=0))
     return [place, place._replace(axis=0)][: len(c.op.outputs)]
 
 
@@ -506,6 +508,7 @@ def _einsum(c: Call) -> Place:
     specs = list(_tensors_of(c.a))
     c.need("." not in c.a.equation and bool(result) and len(terms.split(",")) == len(specs))
     for term, spec in zip(terms.split(","), specs, strict=True):
+        c.need(len(term) == spec.rank)
         place = c.place(spec)
         if place is not None:
             letters.add(term[place.axis])
@@ -667,7 +670,10 @@ def _table() -> dict[str, Rule]:
     add(_index, "Tensor.index")
     add(_gather, "torch.gather")
     add(_index_select, "torch.index_select")
-    add(_grid_sample, "F.grid_sample")
+    add(
+        _grid_sample,
+        "F.grid_sample aten::grid_sampler_2d aten::grid_sampler_3d",
+    )
     add(_items, "prim::TupleConstruct prim::ListConstruct")
     return rules
 

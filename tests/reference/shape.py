@@ -112,6 +112,7 @@ def select(input, dim, index, **_):
     "F.channel_shuffle",
     "torch.channel_shuffle",
     "aten::native_channel_shuffle",
+    "aten::channel_shuffle",
 )
 def channel_shuffle(input, groups, **_):
     """Deal the channels: (g, c/g) -> (c/g, g)."""
