@@ -16,6 +16,7 @@ an arena, which all plans of a model share.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ from kuiper._value import (
     contiguous_strides,
     spaced,
 )
-from kuiper.errors import OperatorError, ShapeError
+from kuiper.errors import KuiperError, OperatorError, ShapeError
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ops import find_record
 from kuiper.ops._schema import Host, ValuesNeeded, attribute_spec, resolve
@@ -67,14 +68,22 @@ class PythonStep:
     inputs, outputs : sequence of Value
     name : str
         The operator's name.
+    quiet : bool, default=True
+        Whether numpy's warnings about overflow and NaN are kept back; a kernel gives none.
     """
 
     kind = "python"
 
     def __init__(
-        self, function: Callable, inputs: Sequence[Value], outputs: Sequence[Value], name: str
+        self,
+        function: Callable,
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        name: str,
+        quiet: bool = True,
     ):
         self.function = function
+        self.quiet = quiet
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.name = name
@@ -87,7 +96,16 @@ class PythonStep:
         views = [context.view(value) for value in self.inputs]
         for view in views:
             view.flags.writeable = False  # others may read this memory, the caller's perhaps
-        results = self.function(*views)
+        with np.errstate(all="ignore") if self.quiet else contextlib.nullcontext():
+            self._store(context, views)
+
+    def _store(self, context: Context, views: Sequence[np.ndarray]) -> None:
+        try:
+            results = self.function(*views)
+        except (KuiperError, MemoryError):
+            raise
+        except Exception as error:
+            raise _unforeseen(f"operator '{self.name}'", error) from error
         if not isinstance(results, tuple):
             results = (results,)
         if len(results) != len(self.outputs):
@@ -103,6 +121,16 @@ class PythonStep:
                     f"expected {value.shape}"
                 )
             context.view(value)[...] = result
+
+
+def _unforeseen(where: str, error: Exception) -> OperatorError:
+    """Return the error for arguments that a record does not refuse but cannot take either.
+
+    A file may say anything; who loads it is promised errors of this package, whatever it says.
+    """
+    return OperatorError(
+        f"{where}: cannot be computed with its arguments ({type(error).__name__}: {error})"
+    )
 
 
 class Plan:
@@ -220,7 +248,7 @@ class Plan:
 def _home(buffer: Buffer):
     """Return what a context's slot table holds for a buffer before a run.
 
-    Weights are packed copies of the file's bytes; the originals are only mapped, and a step that
+    Weights are packed copies of the file's bytes; the originals lie as in the file, and a step that
     reads one as it is gets it aligned.
     """
     if buffer.kind == "arena":
@@ -403,6 +431,10 @@ def infer_operator(
         raise type(error)(f"{operator.label}: {error}") from error.__cause__
     except MemoryError:
         raise ShapeError(f"{operator.label}: there is too little memory to compute it") from None
+    except KuiperError:
+        raise
+    except Exception as error:
+        raise _unforeseen(operator.label, error) from error
     if not isinstance(results, tuple | list):
         results = (results,)
     if len(results) < len(operator.outputs):
@@ -599,8 +631,15 @@ class _Planner:
             binder = Binder(self, operator)
             try:
                 rule.bind(arguments, binder)
-            except ShapeError as error:
-                raise ShapeError(f"{operator.label}: {error}") from None
+            except OperatorError as error:
+                raise type(error)(f"{operator.label}: {error}") from None
+            except KuiperError:
+                raise
+            except MemoryError:
+                message = f"{operator.label}: there is too little memory to prepare it"
+                raise ShapeError(message) from None
+            except Exception as error:
+                raise _unforeseen(operator.label, error) from error
             for operand in operator.outputs:
                 spec, value = self.specs[operand], self.values.get(operand)
                 if isinstance(spec, TensorSpec) and not (
@@ -866,9 +905,15 @@ class Binder:
         """Append a step."""
         self._planner.add_step(step, self.operator.name)
 
-    def python(self, function: Callable, inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
-        """Append a step that calls `function` on arrays."""
-        self.step(PythonStep(function, inputs, outputs, self.operator.name))
+    def python(
+        self,
+        function: Callable,
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        quiet: bool = True,
+    ) -> None:
+        """Append a step that calls `function` on arrays, without numpy's warnings if `quiet`."""
+        self.step(PythonStep(function, inputs, outputs, self.operator.name, quiet))
 
 
 def same_place(a: Value, b: Value) -> bool:

@@ -7,6 +7,7 @@ of its tensors are known while planning, so are those of the result, and no step
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,9 @@ __all__ = [
     "broadcast",
     "checked_index",
     "convert",
+    "deviation",
+    "mean",
+    "variance",
 ]
 
 
@@ -161,8 +165,9 @@ def checked_index(index: np.ndarray, extent: int, negative: bool = False) -> np.
 def convert(array: np.ndarray | complex, dtype: np.dtype) -> np.ndarray:
     """Return an array or number in another dtype as PyTorch converts it.
 
-    Floats are cut off towards zero, and small integers take the low bits of large ones; of complex
-    numbers the imaginary part is dropped.
+    Floats are cut off towards zero, and small integers take the low bits of large ones; what no
+    integer of 32 or 64 bits can hold becomes the least one.  Of complex numbers the imaginary part
+    is dropped.
     """
     if is_number(array) and dtype.kind in "iu" and isinstance(array, int):
         array = np.asarray(array, np.int64)
@@ -170,8 +175,18 @@ def convert(array: np.ndarray | complex, dtype: np.dtype) -> np.ndarray:
     if array.dtype.kind == "c" and dtype.kind != "c":
         array = (array != 0) if dtype.kind == "b" else array.real
     if array.dtype.kind == "f" and dtype.kind in "iu" and dtype.itemsize < 8:
-        array = array.astype(np.int64)
+        array = _whole(array, np.int64 if dtype.itemsize < 4 or dtype.kind == "u" else np.int32)
+    elif array.dtype.kind == "f" and dtype == np.int64:
+        array = _whole(array, np.int64)
     return array.astype(dtype, copy=False)
+
+
+def _whole(array: np.ndarray, dtype: type[np.signedinteger]) -> np.ndarray:
+    """Return floats as integers, NaN and what is too large as the least one."""
+    least = np.iinfo(dtype).min
+    # The least integer is a power of two, which floats hold exactly.
+    fits = (array >= least) & (array < -float(least))
+    return np.where(fits, array, 0).astype(dtype) + np.where(fits, 0, least).astype(dtype)
 
 
 def _run(cls: type[NumpyRecord], a) -> tuple[np.ndarray, ...]:
@@ -218,3 +233,32 @@ def _stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     if array.shape != spec.shape:
         raise ShapeError(f"its values have shape {array.shape}, expected {spec.shape}")
     return np.require(convert(array, spec.dtype), requirements="C")
+
+
+def mean(x: np.ndarray, axis=None, keepdims: bool = False) -> np.ndarray:
+    """Return the mean over axes, NaN over no elements, without numpy's warning about those."""
+    if _n_reduced(x, axis) == 0:
+        return np.full(np.sum(x, axis=axis, keepdims=keepdims).shape, np.nan, x.dtype)
+    return np.mean(x, axis=axis, keepdims=keepdims)
+
+
+def variance(x: np.ndarray, axis=None, keepdims: bool = False, ddof: float = 0.0) -> np.ndarray:
+    """Return the variance over axes; over no more than `ddof` elements it is NaN or infinite."""
+    count = _n_reduced(x, axis)
+    if count == 0:
+        return mean(x, axis, keepdims)
+    if count > ddof:
+        return np.var(x, axis=axis, keepdims=keepdims, ddof=ddof)
+    with np.errstate(all="ignore"):
+        return np.var(x, axis=axis, keepdims=keepdims) / x.dtype.type(0)
+
+
+def deviation(x: np.ndarray, axis=None, keepdims: bool = False, ddof: float = 0.0) -> np.ndarray:
+    """Return the root of the variance."""
+    return np.sqrt(variance(x, axis, keepdims, ddof))
+
+
+def _n_reduced(x: np.ndarray, axis) -> int:
+    """Return how many elements are reduced to one."""
+    axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    return math.prod(x.shape[n] for n in axes)

@@ -10,7 +10,7 @@ import numpy as np
 from kuiper._kernels import _windows
 from kuiper._kernels.pool import PoolStep
 from kuiper._value import TensorSpec, Value
-from kuiper.errors import ShapeError
+from kuiper.errors import OperatorError, ShapeError
 from kuiper.ops._image import check_image, image_input, image_output, spatial_extents
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Bool, Float, Host, Ints, Tensor
@@ -43,12 +43,15 @@ class _Pool(Record):
         _check_float(a.input)
         lead = a.input.shape[: a.input.rank - cls.spatial]
         extents = [len(axis) for axis in cls._windows(a)]
-        return TensorSpec((*lead, *extents[3 - cls.spatial :]), a.input.dtype)
+        spec = TensorSpec((*lead, *extents[3 - cls.spatial :]), a.input.dtype)
+        if spec.size and not a.input.size:
+            raise ShapeError(f"the input has shape {a.input.shape}, nothing to pool")
+        return spec
 
     @classmethod
     def _bind(cls, a, b, kind: str, divisor: int = 0, with_indices: bool = False) -> None:
         windows = cls._windows(a)
-        if a.input.size == 0 or b.output_spec().size == 0:
+        if b.output_spec().size == 0:
             for index in range(1 + with_indices):
                 b.output(index)
             return
@@ -92,7 +95,11 @@ def _pool_array(x, windows, spatial, kind, divisor, with_indices):
         else:
             y[..., d, h, w] = window.max(-1, initial=-np.inf)
             if window.shape[-1]:
-                indices[..., d, h, w] = places[cut].reshape(-1)[window.argmax(-1)]
+                # The last NaN, where there are any.
+                is_nan = np.isnan(window)
+                last = window.shape[-1] - 1 - is_nan[..., ::-1].argmax(-1)
+                found = np.where(is_nan.any(-1), last, window.argmax(-1))
+                indices[..., d, h, w] = places[cut].reshape(-1)[found]
     shape = (*lead, *map(len, windows[3 - spatial :]))
     y, indices = y.reshape(shape), indices.reshape(shape)
     return (y, indices) if with_indices else y
@@ -244,6 +251,8 @@ class LPPool(_FixedPool):
 
     @classmethod
     def infer(cls, a):
+        if a.norm_type == 0:
+            raise OperatorError("argument 'norm_type' is 0, expected another number")
         return cls._spec(a)
 
     @classmethod
@@ -324,7 +333,7 @@ class AdaptiveMaxPool(_AdaptivePool):
         windows = cls._windows(a)
         specs = _with_indices(a, cls._spec(a))
         values = [b.temporary(spec.shape, spec.dtype) for spec in specs]
-        if specs[0].size and a.input.size:
+        if specs[0].size:
             b.python(
                 lambda x: _pool_array(x, windows, cls.spatial, "max", 0, True), [a.input], values
             )
