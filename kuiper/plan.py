@@ -29,7 +29,7 @@ import numpy as np
 from kuiper._arena import arrange, guard_bytes
 from kuiper._kernels import _dispatch
 from kuiper._kernels._executor import ArenaPool, Context, Program
-from kuiper._memory import forget_pages, memory_text
+from kuiper._memory import memory_text
 from kuiper._value import (
     Buffer,
     TensorSpec,
@@ -873,8 +873,6 @@ class Binder:
         if full_key not in planner.cache:
             # The attributes are kept, so that their ids stay theirs.
             planner.cache[full_key] = (make(), attributes)
-            for attribute in attributes:  # seldom read again, if ever
-                forget_pages(attribute.raw)
         return planner.constant_value(planner.cache[full_key][0])
 
     def _may_vary(self, operand: Operand) -> bool:
