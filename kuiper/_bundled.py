@@ -55,9 +55,10 @@ def models_folder(file: str = BUNDLED["mobilenet_v2"]) -> Path:
             return place
     raise FileNotFoundError(
         2,
-        "no bundled models here; install them with `pip install kuiper-models`, or from a clone "
-        "with `pip install ./examples/models`, or let KUIPER_MODELS name their folder, or give a "
-        "model file by --model",
+        "the bundled models are not installed (no wheel of kuiper holds weights). They are in the "
+        "folder examples/models of kuiper's repository: `pip install CLONE/examples/models`, where "
+        "CLONE is the repository's folder, or set KUIPER_MODELS=CLONE/examples/models. Or give the "
+        "path of a .pnnx.param file instead of the name",
         file,
     )
 

@@ -305,10 +305,49 @@ def test_roofline_takes_what_limits():
     assert {row["roofline"] for row in report.with_roofline(rows, None)} == {None}
 
 
+def test_roofline_asks_the_memory_that_holds_the_bytes():
+    peaks = report.Peaks(100.0, 10.0, ((1 << 20, 40.0), (1 << 22, 20.0)))
+    assert [peaks.bandwidth(n) for n in (0, 1, 1 << 20, 1 << 21, 1 << 22, 1 << 24, 1 << 30)] == [
+        10.0, 40.0, 40.0, 30.0, 20.0, 10.0, 10.0
+    ]  # fmt: skip
+    small = {"seconds": 1e-4, "gflops": 0.0, "gbytes": 10.0}  # 1 MB
+    large = {"seconds": 1.0, "gflops": 0.0, "gbytes": 10.0}
+    result = report.with_roofline([small, large], peaks)
+    assert [row["roofline"] for row in result] == [0.25, 1.0]
+
+
+def test_steps_of_an_operator_are_taken_together():
+    def row(name, type, kind, seconds, gflops, gbytes):
+        return {"name": name, "type": type, "kind": kind, "seconds": seconds,
+                "share": seconds / 8, "gflops": gflops, "gbytes": gbytes}  # fmt: skip
+
+    rows = [
+        row("a", "nn.Conv2d", "winograd_input", 1.0, 0.0, 8.0),
+        row("a", "nn.Conv2d", "winograd_gemm", 3.0, 40.0, 0.0),
+        row("b", "nn.ReLU", "elementwise", 2.0, 0.0, 5.0),
+        row("c", "nn.Conv2d", "conv", 2.0, 60.0, 1.0),
+    ]
+    operators = report.with_roofline(report.by_operator(rows), report.Peaks(100.0, 10.0))
+    assert [o["name"] for o in operators] == ["a", "b", "c"]
+    assert operators[0]["kernels"] == ["winograd_input", "winograd_gemm"]
+    assert (operators[0]["seconds"], operators[0]["share"]) == (4.0, 0.5)
+    assert (operators[0]["gflops"], operators[0]["gbytes"]) == (30.0, 2.0)
+    assert [o["roofline"] for o in operators] == [0.3, 0.5, 0.6]
+    conv, relu = report.by_type(operators)
+    assert (conv["type"], conv["count"], conv["seconds"]) == ("nn.Conv2d", 2, 6.0)
+    assert conv["gflops"] == pytest.approx(40.0)
+    assert conv["roofline"] == pytest.approx((0.3 * 4 + 0.6 * 2) / 6)
+    assert (relu["count"], relu["share"], relu["roofline"]) == (1, 0.25, 0.5)
+
+
 def test_peaks_of_this_machine():
     peaks = report.measure_peaks(0.1)
     assert 0.5 < peaks.gflops < 1e5
     assert 0.1 < peaks.gbytes < 1e4
+    sizes, speeds = zip(*peaks.caches, strict=True)
+    assert list(sizes) == sorted(sizes)
+    assert list(speeds) == sorted(speeds, reverse=True)
+    assert min(speeds) >= peaks.gbytes
 
 
 # -- in a browser -------------------------------------------------------------------------------

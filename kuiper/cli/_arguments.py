@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from argparse import BooleanOptionalAction
+from typing import Any
 
 __all__ = [
+    "HelpFormatter",
     "add_model",
     "add_output",
     "add_preprocessing",
@@ -18,6 +21,20 @@ __all__ = [
     "shape",
     "whole_numbers",
 ]
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keep line breaks, and use the width that there is: names in one column, help in another."""
+
+    def __init__(self, prog: str, **more: Any):
+        width = min(shutil.get_terminal_size().columns, 110) - 2
+        super().__init__(prog, max_help_position=28 if width >= 70 else 20, width=width, **more)
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Add an argument; leave room for the names of commands, which are set further in."""
+        super().add_argument(action)
+        if isinstance(action, argparse._SubParsersAction):
+            self._action_max_length += self._indent_increment
 
 
 def fraction(text: str) -> float:
@@ -82,9 +99,9 @@ def new_command(
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}.",
         epilog=details,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     return parser
 
 

@@ -88,7 +88,7 @@ def export(options: argparse.Namespace, console: Console) -> int:
         output = options.output or f"{source.rpartition(':')[2]}.pnnx.param"
         module = _export.call_by_name(source, dict(map(_keyword, options.arg)))
         if not options.shape:
-            options.parser.error("export: a module needs --shape, once for each of its inputs")
+            options.parser.error("a module needs --shape, once for each of its inputs")
         param = _export.export_module(
             module,
             _export.example_tensors(options.shape),
@@ -98,9 +98,7 @@ def export(options: argparse.Namespace, console: Console) -> int:
         )
     else:
         if Path(source).suffix not in (".pt", ".pth", ".torchscript", ".onnx"):
-            options.parser.error(
-                f"export: '{source}' is no .pt or .onnx file, nor package:function"
-            )
+            options.parser.error(f"'{source}' is no .pt or .onnx file, nor package:function")
         if not Path(source).exists():
             raise FileNotFoundError(2, "No such file or directory", source)
         output = options.output or str(Path(source).with_suffix(".pnnx.param"))
@@ -150,7 +148,9 @@ def _options(parser: argparse.ArgumentParser) -> dict[str, tuple[str, list[str]]
 
 def completion(options: argparse.Namespace, console: Console) -> int:
     """Print the script for a shell."""
-    commands = _commands(options.parser)
+    from kuiper.cli._app import build_parser
+
+    commands = _commands(build_parser())
     print({"bash": _bash, "zsh": _zsh, "fish": _fish}[options.shell](commands))
     return 0
 
