@@ -171,6 +171,8 @@ def work(options: argparse.Namespace) -> int:
     todo = [path for path in paths if path not in done]
     bar, errors, start = Bar(len(todo)), 0, time.perf_counter()
     context = multiprocessing.get_context("spawn")
+    # Whoever ends this process by a signal wants the workers to end, too.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     stopped = False
     with (
         ProcessPoolExecutor(

@@ -190,7 +190,7 @@ class _Stage:
         read = [*passed_on, *(o for op in computed for o in op.inputs), *graph.outputs]
         read = [operand for operand in dict.fromkeys(read) if operand in specs]
         self._known = {o.name: specs[o] for o in read if _is_known(specs[o])}
-        made = [o for o in read if not _is_known(specs[o]) and o.producer.type != "pnnx.Input"]
+        made = [o for o in read if not _is_known(specs[o]) and o.maker.type != "pnnx.Input"]
         self._made = [(operand.name, specs[operand]) for operand in made]
         self._taken = [operand.name for operand in graph.inputs if not _is_known(inputs[operand])]
         first = graph.subgraph(graph.inputs, made)
@@ -227,6 +227,7 @@ class _Stage:
 
     def behind(self, values: Mapping[str, Any], compile: Compile) -> _Stage:
         """Return the next stage, for the shapes and numbers in the table."""
+        assert self.rest is not None  # whoever asks has seen that something is left
         rest = self.rest.copy()  # what is thawed in it holds for these shapes
         specs = {
             operand: _spec(values[operand.name], operand.name in self.pinned)

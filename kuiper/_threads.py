@@ -172,7 +172,7 @@ class ForkLock:
 
     def reset(self) -> None:
         """Open the lock unless the calling thread itself holds it."""
-        if not self._lock._is_owned():
+        if not self._lock._is_owned():  # type: ignore[attr-defined]  # private, but there since 2
             self._lock = threading.RLock()
 
 

@@ -191,6 +191,17 @@ class Operand:
         self._uses: dict[Use, None] = {}
 
     @property
+    def maker(self) -> Operator:
+        """The operator that computes it, in a graph that was verified: there every one has one."""
+        assert self.producer is not None, self.name
+        return self.producer
+
+    @property
+    def known_shape(self) -> tuple[int, ...]:
+        """The annotated shape, where it was seen to be there and to have no dynamic extent."""
+        return tuple(n for n in self.shape or () if n is not None)
+
+    @property
     def uses(self) -> tuple[Use, ...]:
         return tuple(self._uses)
 

@@ -39,7 +39,7 @@ from kuiper._value import (
 )
 from kuiper.errors import OperatorError, ShapeError
 from kuiper.ir import Graph, Operand, Operator
-from kuiper.ops import find_record
+from kuiper.ops import find_record, known_record
 from kuiper.ops._schema import Host, ValuesNeeded, attribute_spec, resolve
 
 __all__ = [
@@ -218,7 +218,7 @@ def _home(buffer: Buffer):
         return buffer.offset
     if buffer.kind == "scratch":
         return buffer.offset, buffer.bytes_per_thread
-    if buffer.kind == "constant" and buffer.first >= 0:
+    if buffer.kind == "constant" and buffer.first >= 0 and buffer.array is not None:
         dtype = np.float32 if buffer.array.dtype == np.float16 else None
         return np.require(buffer.array, dtype, ["C", "A"])
     return None
@@ -285,7 +285,7 @@ def check_sizes(specs: Mapping[Operand, Any], max_memory: int) -> None:
         for tensor in tensors_in(spec):
             if _n_bytes(tensor) > max_memory:
                 raise ShapeError(
-                    f"{operand.producer.label}: its output '{operand.name}', {tensor}, takes "
+                    f"{operand.maker.label}: its output '{operand.name}', {tensor}, takes "
                     f"{memory_text(_n_bytes(tensor))}, more than the {memory_text(max_memory)} of "
                     "max_memory"
                 )
@@ -382,7 +382,7 @@ def infer_operator(
     attributes : mapping of str to TensorSpec, optional
         Those of its attributes, where they are made already.
     """
-    rule = find_record(operator.type)
+    rule = known_record(operator.type)
     attributes = attribute_specs(operator) if attributes is None else attributes
     arguments = resolve(operator, rule.arguments, specs, attributes)
     arguments.n_outputs = len(operator.outputs)
@@ -464,7 +464,7 @@ class _Planner:
         raise ShapeError(
             f"a run would take {memory_text(total)} for its operands, more than the "
             f"{memory_text(max_memory)} of max_memory; the largest is '{operand.name}', {tensor}, "
-            f"{memory_text(size)}, of {operand.producer.label}"
+            f"{memory_text(size)}, of {operand.maker.label}"
         )
 
     # -- place -----------------------------------------------------------------------------
@@ -479,7 +479,7 @@ class _Planner:
                 continue
             target = self.allocate_output(spec)
             self.output_values.append((operand, target))
-            if operand.producer.type not in ("pnnx.Input", "pnnx.Attribute"):
+            if operand.maker.type not in ("pnnx.Input", "pnnx.Attribute"):
                 self.targets.setdefault(operand, target)
 
     def place_concatenations(self) -> None:
@@ -494,7 +494,7 @@ class _Planner:
                 continue
             output = operator.outputs[0]
             spec = self.specs[output]
-            a = resolve(operator, find_record("torch.cat").arguments, self.specs, {})
+            a = resolve(operator, known_record("torch.cat").arguments, self.specs, {})
             dim = a.dim % max(spec.rank, 1)
             if spec.rank == 4 and dim == 1 and layouts[output] == "channels_last":
                 layout = "channels_last"
@@ -530,13 +530,13 @@ class _Planner:
                     )
                     self.tenants.setdefault(target.buffer, set()).add(operand)
 
-    def may_be_placed(self, operand, layouts, layout) -> bool:
-        producer = operand.producer
+    def may_be_placed(self, operand: Operand, layouts: Mapping[Operand, str], layout: str) -> bool:
+        producer = operand.maker
         return (
             operand not in self.targets
             and layouts[operand] == layout
             and producer.type not in ("pnnx.Input", "pnnx.Attribute")
-            and (find_record(producer.type).layout != "view" or producer.type == "torch.cat")
+            and (known_record(producer.type).layout != "view" or producer.type == "torch.cat")
         )
 
     def predict_layouts(self) -> dict[Operand, str]:
@@ -568,10 +568,11 @@ class _Planner:
             operand = operator.outputs[0]
             self.define(operand, self.input_value(self.specs[operand]))
             return
-        rule = find_record(operator.type)
+        rule = known_record(operator.type)
         attributes = {
             key: self.constant_value(spec.constant, spec.dtype)
             for key, spec in self.attribute_specs[operator].items()
+            if spec.constant is not None
         }
         if all(isinstance(self.specs[o], Host) for o in operator.outputs) and not any(
             _holds_tensors(self.specs[o].value) for o in operator.outputs
@@ -759,24 +760,24 @@ class Binder:
         operand = self.operator.outputs[index]
         spec = planner.specs[operand]
         target = planner.targets.get(operand)
-        if isinstance(layout, Value):
-            layout = _layout_of(layout, spec)
-        if layout == "spaced_rows" and target is not None:
-            layout = "contiguous"
-        if target is not None and (_lies_as(target, layout) or self.operator.type == "torch.cat"):
+        order: str | Sequence[int]
+        order = _layout_of(layout, spec) if isinstance(layout, Value) else layout
+        if order == "spaced_rows" and target is not None:
+            order = "contiguous"
+        if target is not None and (_lies_as(target, order) or self.operator.type == "torch.cat"):
             planner.define(operand, target)
             return target
-        if reuse is not None and target is None and self._may_overwrite(reuse, spec, layout):
+        if reuse is not None and target is None and self._may_overwrite(reuse, spec, order):
             value = reuse.with_layout(reuse.shape, reuse.strides)
             # Copies of what lay here before, and what lay here as a copy, are something else now.
             planner.copies = {
                 k: v for k, v in planner.copies.items() if reuse.slot not in (k[0], v.slot)
             }
-        elif layout in ("contiguous", "channels_last", "spaced_rows"):
-            value = planner.allocate(spec.shape, spec.dtype, layout)
+        elif isinstance(order, str):
+            value = planner.allocate(spec.shape, spec.dtype, order)
         else:  # a permutation of the axes
-            value = planner.allocate([spec.shape[d] for d in layout], spec.dtype, "contiguous")
-            value = value.permute(np.argsort(layout).tolist())
+            value = planner.allocate([spec.shape[d] for d in order], spec.dtype, "contiguous")
+            value = value.permute(np.argsort(order).tolist())
         planner.define(operand, value)
         return value
 
@@ -829,7 +830,7 @@ class Binder:
     def _may_vary(self, operand: Operand) -> bool:
         """Tell whether an input is a constant in this plan that may be another one in the next."""
         constant = getattr(self._planner.specs[operand], "constant", None)
-        return constant is not None and operand.producer.type != "pnnx.Attribute"
+        return constant is not None and operand.maker.type != "pnnx.Attribute"
 
     def scratch(self, n_bytes: int) -> Value:
         """Return memory that each thread has for itself during one step."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = ["LINKS", "Link", "Pass", "find_passes", "insert_copies", "reads_of"]
 
@@ -51,9 +51,9 @@ class Link(NamedTuple):
     """
 
     name: str
-    operand: object
+    operand: Any
     parameters: tuple[float, ...] = ()
-    factor: object = None
+    factor: Any = None
 
 
 class Pass(NamedTuple):
@@ -117,7 +117,8 @@ def _chains(
         if name not in LINKS:
             continue
         # The running value may be either argument; take the one with the longer past.
-        place, chain = None, []
+        place: int | None = None
+        chain: list[Link] = []
         for candidate, argument in enumerate(arguments):
             if (
                 argument.kind == "register"
@@ -134,10 +135,12 @@ def _chains(
             inside.add(arguments[place].value)
             del chains[arguments[place].value]
         other = arguments[1 - place] if len(arguments) == 2 else None
-        side = chains.get(other.value, ()) if other is not None and other.kind == "register" else ()
+        side = []
+        if other is not None and other.kind == "register":
+            side = chains.get(other.value, [])
         if (
             name == "add"
-            and place is not None
+            and other is not None
             and [link.name for link in side] == ["load", "mul"]
             and uses[other.value] == 1
             and varies[other.value] == varies[number]
@@ -147,7 +150,7 @@ def _chains(
             inside.add(other.value)
             del chains[other.value]
         else:
-            chain.append(Link(name if place == 0 else LINKS[name], other, parameters))
+            chain.append(Link(name if place == 0 else LINKS[name] or name, other, parameters))
         chains[number] = chain
     return chains, inside
 

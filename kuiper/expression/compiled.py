@@ -69,7 +69,7 @@ class CompiledExpression:
         if not arrays or not all(x.dtype == np.float32 and x.flags.aligned for x in arrays):
             return _stored(evaluate(self.tree, operands), out)
         key = _key(operands)
-        folded = self._programs.get(key)
+        folded = None if key is None else self._programs.get(key)
         if folded is None:
             folded = fold(self.tree, [_spec(x) for x in operands])
             self._keep(self._programs, key, folded)

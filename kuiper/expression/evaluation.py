@@ -16,7 +16,7 @@ import numpy as np
 from kuiper.errors import ExpressionError
 from kuiper.expression.promotion import is_number, result_dtype
 from kuiper.expression.scalars import apply_to_numbers
-from kuiper.expression.tree import Call, List, Literal, Node, Ref
+from kuiper.expression.tree import Call, Literal, Node, Ref
 from kuiper.expression.vocabulary import CASTS, PARAMETRIC
 
 __all__ = ["apply", "evaluate", "size"]
@@ -52,7 +52,7 @@ def evaluate(tree: Node, operands: Sequence):
             count = len(node.children)
             values = stack[len(stack) - count :]
             del stack[len(stack) - count :]
-            stack.append(values if isinstance(node, List) else call(node, values))
+            stack.append(call(node, values) if isinstance(node, Call) else values)
     return stack[0]
 
 

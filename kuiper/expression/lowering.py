@@ -17,7 +17,7 @@ import numpy as np
 from kuiper.errors import ExpressionError
 from kuiper.expression import evaluation
 from kuiper.expression.promotion import FLOAT32, is_number, result_dtype
-from kuiper.expression.tree import Call, List, Literal, Node, Ref
+from kuiper.expression.tree import Call, Literal, Node, Ref
 from kuiper.expression.vocabulary import words
 
 __all__ = [
@@ -81,7 +81,10 @@ class ElementwiseProgram(NamedTuple):
     instructions: tuple[Instruction, ...]
     shape: tuple[int, ...]
 
-    dtype = FLOAT32
+    @property
+    def dtype(self) -> np.dtype:
+        """The only one that programs compute in."""
+        return FLOAT32
 
     def __str__(self) -> str:
         """List the instructions in a readable form."""
@@ -203,7 +206,7 @@ class _Folder:
                 count = len(node.children)
                 values = stack[len(stack) - count :]
                 del stack[len(stack) - count :]
-                stack.append(values if isinstance(node, List) else self.call(node, values))
+                stack.append(self.call(node, values) if isinstance(node, Call) else values)
         return stack[0]
 
     def call(self, node: Call, values: list):
@@ -381,7 +384,7 @@ class _Builder:
         if name == "clamp":
             return self.clamp(*arguments)
         if name == "relu6":
-            return self.clamp(*arguments, Argument("constant", 0.0), Argument("constant", 6.0))
+            return self.clamp(arguments[0], Argument("constant", 0.0), Argument("constant", 6.0))
         last = arguments[-1]
         if _is_identity(name, last):
             return arguments[0]
@@ -413,7 +416,7 @@ class _Builder:
         if result.kind != "register":
             result = self.emit("copy", result)
         needed = {result.value}
-        for index in range(result.value, -1, -1):
+        for index in range(int(result.value), -1, -1):
             if index in needed:
                 needed.update(
                     a.value for a in self.instructions[index].arguments if a.kind == "register"

@@ -313,7 +313,9 @@ def _apply(node: Call, values: list) -> int | np.float32:
             raise node.error("division by zero")
         return _to_integer(_INTEGERS[name](*values), node)
     floats = [np.float32(value) for value in values]
-    result = _remainder(*floats, node) if name == "remainder" else _FLOATS[name](*floats)
+    result = (
+        _remainder(floats[0], floats[1], node) if name == "remainder" else _FLOATS[name](*floats)
+    )
     if result != result:
         arguments = ",".join(f"{value:g}" for value in floats)
         raise node.error(f"{name}({arguments}) has no value")

@@ -104,8 +104,11 @@ def result_type(values: Sequence) -> np.dtype:
             kind, dtype = 2, _number_dtype(value)
         else:
             kind, dtype = (0 if len(value.shape) else 1), np.dtype(value.dtype)
-        by_kind[kind] = dtype if by_kind[kind] is None else promote(by_kind[kind], dtype)
-    return _combine(by_kind[0], _combine(by_kind[1], by_kind[2]))
+        known = by_kind[kind]
+        by_kind[kind] = dtype if known is None else promote(known, dtype)
+    result = _combine(by_kind[0], _combine(by_kind[1], by_kind[2]))
+    assert result is not None  # there is a value
+    return result
 
 
 def result_dtype(name: str, values: Sequence) -> tuple[np.dtype, np.dtype]:

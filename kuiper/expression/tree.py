@@ -32,6 +32,10 @@ class Node:
 
     __slots__ = ("children", "depth", "end", "size", "source", "start")
 
+    children: tuple[Node, ...]
+    size: int
+    depth: int
+
     def __init__(
         self,
         children: Sequence[Node] = (),

@@ -25,7 +25,8 @@ def check_image(input: TensorSpec, spatial: int) -> None:
 
 def spatial_extents(shape: Sequence[int], spatial: int) -> tuple[int, int, int]:
     """Return the extents of the axes d, h and w, 1 for those that are missing."""
-    return (1,) * (3 - spatial) + tuple(shape[len(shape) - spatial :])
+    depth, height, width = (1,) * (3 - spatial) + tuple(shape[len(shape) - spatial :])
+    return depth, height, width
 
 
 def _image_shape(shape: Sequence[int], spatial: int) -> tuple[int, int, int, int]:

@@ -101,13 +101,13 @@ class DataDependent(NumpyRecord):
         return tuple(TensorSpec(array.shape, array.dtype, array) for array in arrays)
 
 
-class Overloaded(NumpyRecord):
-    """Base of the records of operators that have several schemas and only positional arguments.
+class Schemas:
+    """What reads the arguments of an operator that has several schemas and only positional ones.
 
     `overloads` lists the arguments of each; the first that the inputs fit is meant.
     """
 
-    arguments = (Tensors("inputs"),)
+    arguments: tuple[Argument, ...] = (Tensors("inputs"),)
     overloads: tuple[tuple[Argument, ...], ...] = ()
 
     @classmethod
@@ -129,6 +129,10 @@ class Overloaded(NumpyRecord):
         forms = " or ".join(f"({', '.join(map(repr, form))})" for form in cls.overloads)
         got = ", ".join(repr(i.value if isinstance(i, Host) else i) for i in a.inputs)
         raise ShapeError(f"its inputs are ({got}), expected {forms}")
+
+
+class Overloaded(Schemas, NumpyRecord):
+    """Base of the records of such operators."""
 
     @classmethod
     def infer(cls, a):

@@ -95,6 +95,7 @@ def bind_reduction(
         copy = b.temporary([x.shape[d] for d in order], x.dtype)
         b.copy(x.permute(order), copy)
         rows = as_rows(copy, range(x.rank), range(x.rank - len(axes), x.rank))
+    assert rows is not None  # of a copy whose axes lie in this order
     kept = [d for d in order if d not in axes]
     shape = [1 if d in axes else n for d, n in enumerate(x.shape)]
     if keepdim:

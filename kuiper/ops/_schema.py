@@ -369,8 +369,10 @@ def _integer(value) -> int:
         raise ValueError
     if isinstance(value, numbers.Integral):
         return int(value)
-    if isinstance(value, numbers.Real) and math.isfinite(value) and value == int(value):
-        return int(value)
+    if isinstance(value, numbers.Real):
+        number = float(value)
+        if math.isfinite(number) and number == int(number):
+            return int(number)
     raise ValueError
 
 

@@ -204,7 +204,7 @@ class Clamp(Formula):
     Source: torch.clamp.
     """
 
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         Tensor("input"),
         Tensor("min", optional=True, number=True),
         Tensor("max", optional=True, number=True),
@@ -221,7 +221,8 @@ class Clamp(Formula):
         bounds = [bound for bound in (a.min, a.max) if bound is not None]
         if a.input.dtype == np.float32 and all(map(is_number, bounds)):
             return activation_tree(*Clamp.activation(a)), [a.input]
-        tree, operands = Ref(0), [a.input]
+        tree: Node = Ref(0)
+        operands = [a.input]
         for word, bound in (("max", a.min), ("min", a.max)):
             if is_number(bound):
                 tree = Call(word, [tree, Literal(bound)])
@@ -235,7 +236,7 @@ class _Bound(Clamp):
     """One bound of a clamp, as an operand."""
 
     # Its bound is an operand, which an activation fused onto another operator cannot have.
-    activation = None
+    activation = None  # type: ignore[assignment]  # Clamp has one, other records need none
     name = ""
 
     @classmethod

@@ -8,7 +8,7 @@ import numpy as np
 
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
-from kuiper.expression import Call, Literal, Ref
+from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.expression.promotion import is_number, result_type
 from kuiper.ops._numpy import NumpyRecord, broadcast, convert
 from kuiper.ops._record import record
@@ -259,7 +259,7 @@ class Logit(Formula):
 
     @staticmethod
     def formula(a):
-        x = Ref(0)
+        x: Node = Ref(0)
         if a.eps is not None:
             x = Call("min", [Call("max", [x, Literal(a.eps)]), Literal(1 - a.eps)])
         return Call("log", [Call("div", [x, Call("sub", [Literal(1.0), x])])]), [a.input]

@@ -272,7 +272,7 @@ class MultiheadAttention(Record):
         keys = k.shape[-2]
         context = b.temporary((math.prod(query.shape[:-1]), e))
         weights = b.temporary((n, heads, queries, keys)) if a.n_outputs > 1 else None
-        operands = [q, k, v, _heads(context, n, queries, heads, a.batch_first), weights]
+        out = _heads(context, n, queries, heads, a.batch_first)
         if mask is not None:
             mask = _wider(b, mask, keys)
             # Masks of a part of the batch, say of the windows of one image, are repeated.
@@ -280,8 +280,10 @@ class MultiheadAttention(Record):
             if mask.rank == 3:
                 mask = mask.reshape((given, heads, queries, keys))
             mask = mask.expand((n // given, given, heads, queries, keys))
-            operands = [_split_batch(value, given) for value in operands]
-        q, k, v, out, split_weights = operands
+            q, k, v, out = (_split_batch(value, given) for value in (q, k, v, out))
+        split_weights = weights
+        if mask is not None and weights is not None:
+            split_weights = _split_batch(weights, given)
         bind_attention(
             b, q, k, v, out, (e // heads) ** -0.5, mask, split_weights, mask_hides=True
         )  # fmt: skip
@@ -326,10 +328,8 @@ def _takes_mask(a, given, mask) -> bool:
     )
 
 
-def _split_batch(value: Value | None, inner: int) -> Value | None:
+def _split_batch(value: Value, inner: int) -> Value:
     """View (n, ...) as (n / inner, inner, ...)."""
-    if value is None:
-        return None
     outer = value.shape[0] // inner if inner else 0
     return value.with_layout(
         (outer, inner, *value.shape[1:]), (inner * value.strides[0], *value.strides)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from kuiper._value import TensorSpec, Value
@@ -14,7 +16,9 @@ from kuiper.ops.elementwise import bind_tree
 __all__ = ["BatchNorm", "scale_and_shift"]
 
 
-def scale_and_shift(running_mean, running_var, weight, bias, eps: float):
+def scale_and_shift(
+    running_mean: Any, running_var: Any, weight: Any, bias: Any, eps: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Return (scale, shift), so that ``y = x * scale + shift``, in float64.
 
     ``y = (x - mean) / sqrt(var + eps) * weight + bias``; `weight` and `bias` may be None.
@@ -69,12 +73,12 @@ class BatchNorm(Record):
         statistics = [a.running_mean, a.running_var, a.weight, a.bias]
         along = (-1,) + (1,) * (a.input.rank - 2)
         if all(v is None or v.constant is not None for v in statistics):
-            values = [None if v is None else v.constant for v in statistics]
+            mean, variance, weight, bias = (None if v is None else v.constant for v in statistics)
             operands = [
                 b.constant(values.astype(np.float32).reshape(along))
-                for values in scale_and_shift(*values, a.eps)
+                for values in scale_and_shift(mean, variance, weight, bias, a.eps)
             ]
-            tree = Call("add", [Call("mul", [Ref(0), Ref(1)]), Ref(2)])
+            tree: Node = Call("add", [Call("mul", [Ref(0), Ref(1)]), Ref(2)])
             bind_tree(b, tree, [a.input, *operands])
             return
         operands = [a.input]

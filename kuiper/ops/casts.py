@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +21,7 @@ class _Cast(NumpyRecord):
     """Base of the casts: a view where the type is right already."""
 
     layout = "view"
+    dtype: Callable[[Any], np.dtype]
 
     @classmethod
     def result(cls, a):

@@ -178,7 +178,7 @@ class Conv(Record):
     Source: torch.nn.Conv2d.
     """
 
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         *_COMMON,
         Ints("padding", default=(0,), minimum=0, words=("same", "valid")),
         Str("padding_mode", ("zeros", "reflect", "replicate", "circular"), "zeros"),
@@ -536,7 +536,7 @@ class ConvTranspose(Record):
     Source: torch.nn.ConvTranspose2d.
     """
 
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         *_COMMON,
         Ints("padding", default=(0,), minimum=0),
         Ints("output_padding", default=(0,), minimum=0),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from kuiper.errors import ShapeError
 from kuiper.expression.promotion import result_type
 from kuiper.ops._numpy import NumpyRecord, Overloaded, convert
 from kuiper.ops._record import Record, record
-from kuiper.ops._schema import Any_, DType, Int, Ints, Scalar, Str, Tensor
+from kuiper.ops._schema import Any_, Argument, DType, Int, Ints, Scalar, Str, Tensor
 
 __all__ = ["Arange", "Eye", "Full", "Linspace", "Random"]
 
@@ -41,10 +42,16 @@ def _size(a) -> tuple[int, ...]:
     return a.size
 
 
-def _filled(name: str, types: tuple[str, ...], value: int, summary: str) -> type[Record]:
+def _filled(name: str, types: tuple[str, ...], value: int, summary: str) -> None:
     """Register the three records of tensors with one value: of a size, like, and new."""
 
-    def define(suffix: str, type: str, arguments: tuple, shape: Callable, dtype: Callable):
+    def define(
+        suffix: str,
+        type: str,
+        arguments: tuple[Argument, ...],
+        shape: Callable[[Any], tuple[int, ...]],
+        dtype: Callable[[Any], np.dtype],
+    ) -> None:
         class Filled(Created):
             pass
 

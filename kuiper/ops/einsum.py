@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -224,7 +225,10 @@ def _joined(b, left, right, wanted: set, end: tuple[Value, list[Label]] | None):
     if terms and (rows or columns):
         order = [*batch, *rows, *columns]
     shape = [extents[n] for n in order]
-    out = b.temporary(shape) if end is None else _placed(place, result, order)
+    if place is None or result is None:
+        out = b.temporary(shape)
+    else:
+        out = _placed(place, result, order)
     if not terms:
         _multiply(b, _placed(x, x_names, order), _placed(y, y_names, order), out)
         return out, order
@@ -302,6 +306,8 @@ def _repeated(x: Value, axis: int, extents: Sequence[int]) -> Value:
 
 class _AsEinsum(Record):
     """Base of the operators that are an equation: `operands(a)` and `equation(a)`."""
+
+    equation: Callable[[Any], str]
 
     @classmethod
     def _read(cls, a) -> SimpleNamespace:

@@ -76,10 +76,10 @@ class Unfold(Record):
             x = padded
         # Each tap starts one dilation, each block one stride further on; the blocks overlap.
         _, _, row, column = x.strides
-        shape = (n, channels, *a.kernel_size, *_blocks(a, extents))
+        blocks = (n, channels, *a.kernel_size, *_blocks(a, extents))
         steps = (row * a.dilation[0], column * a.dilation[1], row * a.stride[0])
-        view = x.with_layout(shape, (*x.strides[:2], *steps, column * a.stride[1]))
-        b.copy(view, y.reshape(shape))
+        view = x.with_layout(blocks, (*x.strides[:2], *steps, column * a.stride[1]))
+        b.copy(view, y.reshape(blocks))
 
 
 @record("nn.Fold", "F.fold", "aten::col2im")
@@ -141,7 +141,7 @@ def _folded(x: np.ndarray, a, counts, shape) -> np.ndarray:
                 slice(k * d, k * d + (n - 1) * s + 1, s)
                 for k, d, n, s in zip((i, j), a.dilation, counts, a.stride, strict=True)
             )
-            y[(..., *places)] += x[..., i, j, :, :]
+            y[..., places[0], places[1]] += x[..., i, j, :, :]
     top, left = a.padding
     return y[..., top : rows - top, left : columns - left]
 

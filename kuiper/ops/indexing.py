@@ -633,10 +633,10 @@ def _overwrite(b, x: Value, source: Value, cuts: Sequence[tuple]) -> None:
 
 
 def _check_source(shape: Sequence[int], source: TensorSpec, cuts: Sequence[tuple]) -> None:
-    place = list(shape)
+    extents: list[int | None] = list(shape)
     for axis, cut in cuts:
-        place[axis] = len(cut) if isinstance(cut, range) else None
-    place = tuple(n for n in place if n is not None)
+        extents[axis] = len(cut) if isinstance(cut, range) else None
+    place = tuple(n for n in extents if n is not None)
     try:
         fits = np.broadcast_shapes(source.shape, place) == place
     except ValueError:

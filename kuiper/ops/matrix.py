@@ -290,6 +290,9 @@ class BAddBMM(_SumWithProduct):
 class _RareSum(NumpyRecord):
     """A sum with a product of other ranks."""
 
+    shape: Callable[..., tuple[int, ...] | None]
+    multiply: Callable[..., np.ndarray]
+
     @classmethod
     def result(cls, a):
         x, y = (getattr(a, argument.name) for argument in cls.arguments[1:3])

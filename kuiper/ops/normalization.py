@@ -20,7 +20,7 @@ from kuiper.expression import Call, Literal, Ref
 from kuiper.ops._image import image_input, image_output
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import as_rows, bind_reduction, memory_order
-from kuiper.ops._schema import Any_, Bool, Float, Int, Ints, Tensor
+from kuiper.ops._schema import Any_, Argument, Bool, Float, Int, Ints, Tensor
 from kuiper.ops.batch_norm import BatchNorm
 from kuiper.ops.elementwise import bind_tree
 from kuiper.ops.reduce import Norm, norm_of
@@ -66,7 +66,7 @@ class LayerNorm(Record):
     Source: torch.nn.LayerNorm.
     """
 
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         Tensor("input"),
         Tensor("weight", optional=True),
         Tensor("bias", optional=True),
@@ -104,6 +104,8 @@ class LayerNorm(Record):
             order = list(range(x.rank))
             rows = as_rows(x, order, axes)
         y = as_rows(b.output(layout=x, reuse=x), order, axes)
+        assert rows is not None  # of C order, if of nothing better
+        assert y is not None
         n = math.prod(a.normalized_shape)
         rows, y = (v.reshape((v.shape[0], n)) for v in (rows, y))
         weight, bias = _factor(b, a.weight), _factor(b, getattr(a, "bias", None))

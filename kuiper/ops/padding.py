@@ -16,7 +16,7 @@ from kuiper._kernels.move import FillStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._record import Record, record
-from kuiper.ops._schema import Float, Ints, Str, Tensor
+from kuiper.ops._schema import Argument, Float, Ints, Str, Tensor
 
 __all__ = ["ModulePad", "Pad", "pad_spatial"]
 
@@ -109,6 +109,7 @@ def _bind_margins(b, y: Value, kept: Value, margins: Sequence[_Margin], mode: st
             (*done.shape[:axis], margin.total, *done.shape[axis + 1 :]), done.strides
         )
         end = before + extent
+        strips: list[tuple[int, int, tuple[int, int] | None]]
         if mode == "constant":
             strips = [(0, before, None), (end, after, None)]
         elif mode == "reflect":
@@ -240,7 +241,10 @@ class ModulePad(Record):
 def _register(mode: str, *names: str) -> None:
     """Register modules whose names end in their number of spatial axes, as in ``2d``."""
     for name in names:
-        arguments = (Tensor("input"), Ints("padding", length=2 * int(name[-2])))
+        arguments: tuple[Argument, ...] = (
+            Tensor("input"),
+            Ints("padding", length=2 * int(name[-2])),
+        )
         if name.startswith("nn.Constant"):
             arguments += (Float("value"),)
         members = {

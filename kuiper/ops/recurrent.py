@@ -56,7 +56,7 @@ class _Network:
 
     def expected_weights(self, a) -> dict[str, tuple[int, ...]]:
         """Return the shapes of all weights by their names."""
-        shapes = {}
+        shapes: dict[str, tuple[int, ...]] = {}
         sums, width = self.gates * self.hidden, a.input_size
         for layer in range(a.num_layers):
             for suffix in self.suffixes:

@@ -13,7 +13,7 @@ from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import bind_reduction
-from kuiper.ops._schema import Any_, Bool, Int, Ints, Tensor
+from kuiper.ops._schema import Any_, Argument, Bool, Int, Ints, Tensor
 from kuiper.ops.shape import axes_of, axis_of
 from kuiper.ops.sorting import sorted_places
 
@@ -40,7 +40,7 @@ __all__ = [
 class _Reduction(Record):
     """A reduction over the axes `dim`, all of them where it is absent."""
 
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         Tensor("input"),
         Ints("dim", default=None, nullable=True),
         Bool("keepdim", False),
@@ -62,6 +62,10 @@ class _Reduction(Record):
 
     @classmethod
     def infer(cls, a):
+        return cls._spec(a)
+
+    @classmethod
+    def _spec(cls, a) -> TensorSpec:
         axes, shape, dtype = cls._axes(a), a.input.shape, a.input.dtype
         if cls.only_floats and dtype.kind not in "fc":
             raise ShapeError(f"the input is {dtype}, expected float32")
@@ -219,7 +223,7 @@ class Norm(_Reduction):
     Source: torch.norm.
     """
 
-    arguments = (Tensor("input"), Any_("p", 2.0), *_Reduction.arguments[1:])
+    arguments: tuple[Argument, ...] = (Tensor("input"), Any_("p", 2.0), *_Reduction.arguments[1:])
     only_floats: ClassVar[bool] = True
     kinds: ClassVar[dict] = {
         1.0: "norm1",
@@ -323,7 +327,7 @@ class ArgMax(_Extreme):
 
     @classmethod
     def infer(cls, a):
-        return TensorSpec(_Reduction.infer.__func__(cls, a).shape, np.int64)
+        return TensorSpec(cls._spec(a).shape, np.int64)
 
     @classmethod
     def bind(cls, a, b):

@@ -270,8 +270,9 @@ def _bind_taps(a, b, taps: Sequence[Taps]) -> None:
     """Add the step that resizes along d, h and w."""
     spatial = a.input.rank - 2
     depth, height, width = spatial_extents(a.input.shape, spatial)
-    rows = taps[1] if depth == len(taps[0]) == 1 else _resampling.product_taps(*taps[:2], height)
-    columns = taps[2]
+    planes, rows, columns = taps
+    if not depth == len(planes) == 1:
+        rows = _resampling.product_taps(planes, rows, height)
     image = a.input.reshape((*a.input.shape[:2], depth * height, width))
     if image is not None and image.is_channels_last:
         x, y = image, image_output(b, spatial)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -286,6 +288,7 @@ class _Numbered(Record):
     """Base of the functions, whose arguments pnnx numbers; they are modules in other words."""
 
     module: type[Record]
+    translated: Callable[[Any], Any]
 
     @classmethod
     def infer(cls, a):

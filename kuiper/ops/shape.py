@@ -18,6 +18,7 @@ from kuiper.expression.promotion import promote
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import (
     Any_,
+    Argument,
     Bool,
     Float,
     Host,
@@ -416,6 +417,7 @@ def _infer_repeat(input: TensorSpec, repeats: Sequence[int]) -> TensorSpec:
 def _bind_repeat(input: Value, repeats: Sequence[int], b) -> None:
     """Copy with a loop over the repeats beside each axis; the input's stride along it is 0."""
     x = input.reshape((1,) * (len(repeats) - input.rank) + input.shape)
+    assert x is not None  # axes of extent 1 fit any strides
     y = b.output()
     shape, x_strides, y_strides = [], [], []
     for axis, repeat in enumerate(repeats):
@@ -813,7 +815,7 @@ class Slice(View):
             if len(items) != len(axes):
                 raise ShapeError(f"'{name}{plural}' is {items}, expected {len(axes)} integers")
             lists.append(items)
-        cuts = []
+        cuts: list[tuple[int, int | range]] = []
         for axis, start, end, step, select in zip(axes, *lists, strict=True):
             extent = a.input.shape[axis]
             if select is not None and select != OPEN:
@@ -1160,7 +1162,7 @@ class Identity(View):
 
     identity = True
 
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         Tensor("input"),
         Float("p", 0.5),
         Bool("training", False),

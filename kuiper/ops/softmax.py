@@ -12,7 +12,7 @@ from kuiper.errors import ShapeError
 from kuiper.expression import Call, Ref
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import as_rows, memory_order
-from kuiper.ops._schema import Any_, Int, Ints, Tensor
+from kuiper.ops._schema import Any_, Argument, Int, Ints, Tensor
 from kuiper.ops.elementwise import bind_tree
 from kuiper.ops.shape import axis_of
 
@@ -27,7 +27,7 @@ class Softmax(Record):
     """
 
     # Without `dim` PyTorch takes axis 0 of tensors of rank 0, 1 and 3, else axis 1.
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         Tensor("input"),
         Ints("dim", length=1, default=None, nullable=True),
         Any_("dtype", None),
@@ -62,7 +62,7 @@ class Softmax(Record):
         rows = as_rows(x, order, [axis])
         if rows is None:
             x = b.contiguous(x)
-            order = range(x.rank)
+            order = list(range(x.rank))
             rows = as_rows(x, order, [axis])
         y = as_rows(b.output(layout=x, reuse=x), order, [axis])
         b.step(SoftmaxStep(rows, y, b.scratch(scratch_bytes(rows)), cls.is_log, cls.scale))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -254,7 +256,7 @@ class Quantile(Overloaded):
             Str("interpolation", ("linear", "lower", "higher", "midpoint", "nearest"), "linear"),
         ),
     )
-    function = staticmethod(np.quantile)
+    function: ClassVar[Callable[..., Any]] = staticmethod(np.quantile)
 
     @classmethod
     def result(cls, a):
@@ -284,7 +286,7 @@ class NanQuantile(Quantile):
     Source: torch.nanquantile.
     """
 
-    function = staticmethod(np.nanquantile)
+    function: ClassVar[Callable[..., Any]] = staticmethod(np.nanquantile)
 
 
 # -- places in what is sorted ------------------------------------------------------------------

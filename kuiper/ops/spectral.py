@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -248,7 +248,8 @@ TRANSFORMS = (
     _Transform("ihfft ihfft2 ihfftn", "Half the symmetric signal of a real spectrum", "out", True),
 )
 
-_SWAPPED = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
+Norm: TypeAlias = Literal["backward", "ortho", "forward"]
+_SWAPPED: dict[Norm, Norm] = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
 
 
 class Fourier(NumpyRecord):
@@ -261,6 +262,7 @@ class Fourier(NumpyRecord):
         """Return the axes, and along each the length of what is not halved."""
         shape = a.input.shape
         sizes = getattr(a, "s", None)
+        axes: tuple[int, ...]
         if hasattr(a, "n"):
             axes, sizes = (axis_of(a.dim, shape),), (a.n,)
         elif a.dim is not None:
@@ -296,7 +298,7 @@ class Fourier(NumpyRecord):
     def compute(cls, a):
         axes, lengths = cls._plan(a)
         half, backward = cls.transform.half, cls.transform.backward
-        norm = "backward" if a.norm is None else a.norm
+        norm: Norm = "backward" if a.norm is None else a.norm
         # numpy has the forward transforms of reals and the backward ones to reals; the other two
         # follow by conjugation, which turns the exponent round.
         if half == "in":
@@ -455,11 +457,12 @@ def _check_window(a) -> None:
         raise ShapeError(f"'window' has shape {a.window.shape}, expected ({length},)")
 
 
-def _transformed(a, x: np.ndarray, onesided: bool, norm: str) -> np.ndarray:
+def _transformed(a: Any, x: np.ndarray, onesided: bool, norm: Norm) -> np.ndarray:
     """Return the spectra (..., frequencies, frames) of a signal's windowed frames."""
     if a.center:
         sides = [(0, 0)] * (x.ndim - 1) + [(a.n_fft // 2,) * 2]
-        x = np.pad(x, sides, _PADDING[a.pad_mode])
+        mode: Any = _PADDING[a.pad_mode]
+        x = np.pad(x, sides, mode)
     frames = np.lib.stride_tricks.sliding_window_view(x, a.n_fft, -1)[..., :: _hop(a), :]
     function = np.fft.rfft if onesided else np.fft.fft
     return np.swapaxes(function(frames * _window(a), norm=norm), -1, -2)
@@ -504,12 +507,12 @@ class Stft(NumpyRecord):
 
     @staticmethod
     def compute(a):
-        norm = "ortho" if a.normalized else "backward"
+        norm: Norm = "ortho" if a.normalized else "backward"
         y = _transformed(a, a.input, _onesided(a), norm)
         return y if a.return_complex else _pairs(y)
 
 
-def _joined(a, spectra: np.ndarray, real: bool, norm: str, length: int | None) -> np.ndarray:
+def _joined(a: Any, spectra: np.ndarray, real: bool, norm: Norm, length: int | None) -> np.ndarray:
     """Return the signal (..., length) of spectra, frames added up and divided by the windows.
 
     A `real` signal is made of the first half of its spectra, even where they are whole.
@@ -577,7 +580,7 @@ class InverseStft(NumpyRecord):
 
     @classmethod
     def compute(cls, a):
-        norm = "ortho" if a.normalized else "backward"
+        norm: Norm = "ortho" if a.normalized else "backward"
         return _joined(a, a.input, not a.return_complex, norm, a.length)
 
 
@@ -585,7 +588,7 @@ def _divides_by_window(a) -> bool:
     return a.normalized in (True, "window")
 
 
-def _frame_norm(a) -> str:
+def _frame_norm(a) -> Norm:
     return "ortho" if a.normalized == "frame_length" else "backward"
 
 

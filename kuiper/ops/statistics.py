@@ -10,10 +10,10 @@ import numpy as np
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import result_type
-from kuiper.ops._numpy import NumpyRecord, Overloaded, broadcast, convert
+from kuiper.ops._numpy import NumpyRecord, Overloaded, Schemas, broadcast, convert
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import bind_reduction
-from kuiper.ops._schema import Any_, Bool, DType, Int, Ints, Scalar, Tensor, Tensors
+from kuiper.ops._schema import Any_, Bool, DType, Int, Ints, Scalar, Tensor
 from kuiper.ops.reduce import norm_of
 from kuiper.ops.shape import axes_of, axis_of
 
@@ -190,10 +190,9 @@ class Distance(NumpyRecord):
 # -- deviations --------------------------------------------------------------------------------
 
 
-class Deviation(Record):
+class Deviation(Schemas, Record):
     """Base of the variances and deviations that torch.var and torch.std do not stand for."""
 
-    arguments = (Tensors("inputs"),)
     overloads = (
         (Tensor("input"), Bool("correction", True)),
         (
@@ -205,7 +204,6 @@ class Deviation(Record):
     )
     kinds: ClassVar[tuple[str, ...]] = ()
     functions: ClassVar[dict] = {"var": np.var, "std": np.std, "mean": np.mean}
-    read = classmethod(Overloaded.read.__func__)
 
     @classmethod
     def infer(cls, a):
@@ -300,7 +298,7 @@ class _Running(NumpyRecord):
     """A running extreme, and the place of its last occurrence so far."""
 
     arguments = (Tensor("input"), Int("dim"))
-    function: Callable
+    ufunc: ClassVar[np.ufunc]
 
     @staticmethod
     def result(a):
@@ -310,7 +308,7 @@ class _Running(NumpyRecord):
     @classmethod
     def compute(cls, a):
         x = np.atleast_1d(a.input)
-        values = cls.function.accumulate(x, axis=a.dim)
+        values = cls.ufunc.accumulate(x, axis=a.dim)
         places = np.arange(x.shape[a.dim]).reshape(
             [-1 if d == a.dim % x.ndim else 1 for d in range(x.ndim)]
         )
@@ -326,7 +324,7 @@ class CumMax(_Running):
     Source: torch.cummax.
     """
 
-    function = np.maximum
+    ufunc = np.maximum
 
 
 @record("aten::cummin")
@@ -336,7 +334,7 @@ class CumMin(_Running):
     Source: torch.cummin.
     """
 
-    function = np.minimum
+    ufunc = np.minimum
 
 
 @record("aten::logcumsumexp")

@@ -63,6 +63,7 @@ def measure_peaks(seconds: float = 0.5) -> Peaks:
     # A chain: the call from Python would take longer than an addition of a few thousand numbers.
     additions = _model("pnnx.Expression", {"expr": "add(@0,1.0)"}, {}, CHAIN)
     addition = _model("pnnx.Expression", {"expr": "add(@0,1.0)"}, {})
+    trials: list[tuple[Model, tuple[int, ...], float]]
     trials = [(product, (rows, inner), 2.0 * rows * inner * columns)]
     trials += [(additions, (length,), 8.0 * length * CHAIN) for length in LENGTHS]
     trials.append((addition, (MEMORY_LENGTH,), 8.0 * MEMORY_LENGTH))
