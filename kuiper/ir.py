@@ -41,7 +41,7 @@ class Attribute:
 
     __slots__ = ("dtype", "raw", "shape")
 
-    def __init__(self, shape: Sequence[int], dtype: str, raw: np.ndarray):
+    def __init__(self, shape: Sequence[int], dtype: str, raw: np.ndarray) -> None:
         self.shape = tuple(int(n) for n in shape)
         self.dtype = dtype
         self.raw = raw
@@ -182,7 +182,7 @@ class Operand:
 
     __slots__ = ("_uses", "dtype", "name", "producer", "shape")
 
-    def __init__(self, name: str, shape: Shape | None = None, dtype: str | None = None):
+    def __init__(self, name: str, shape: Shape | None = None, dtype: str | None = None) -> None:
         self.name = name
         self.shape = shape
         self.dtype = dtype
@@ -247,7 +247,7 @@ class Operator:
         "type",
     )
 
-    def __init__(self, type: str, name: str):
+    def __init__(self, type: str, name: str) -> None:
         self.type = type
         self.name = name
         self._inputs: list[Operand] = []
@@ -313,7 +313,7 @@ class Graph:
     def __init__(self) -> None:
         self._operators: dict[str, Operator] = {}
         self._operands: dict[str, Operand] = {}
-        self.derived: dict[tuple, Any] = {}
+        self.derived: dict[tuple[Any, ...], Any] = {}
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -385,7 +385,7 @@ class Graph:
             and (name is None or fnmatchcase(operator.name, name))
         ]
 
-    def type_counts(self) -> Counter:
+    def type_counts(self) -> Counter[Any]:
         """Return how many operators there are of each type."""
         return Counter(operator.type for operator in self._operators.values())
 
@@ -734,7 +734,7 @@ def _name(operand: Operand | str) -> str:
 
 
 def _checked_keys(
-    operator: Operator, inputs: Sequence, keys: Sequence[str | None] | None
+    operator: Operator, inputs: Sequence[Any], keys: Sequence[str | None] | None
 ) -> tuple[str | None, ...]:
     keys = (None,) * len(inputs) if keys is None else tuple(keys)
     if len(keys) != len(inputs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from kuiper._version import __version__
 from kuiper.errors import InputError, OperatorError, ShapeError, UnsupportedOperatorError
 from kuiper.ir import Graph, Operand
 from kuiper.ops import Record, find_record, record, registered_types
+from kuiper.ops._binder import Binder
 from kuiper.ops._schema import Any_, Host, Tensors, ValuesNeeded, attribute_spec, resolve
 from kuiper.passes import NEEDED, PassReport, free_batch, optimize, restore_outputs
 from kuiper.plan import Plan, check_sizes, infer_known, infer_specs, leaf_operands, make_plan
@@ -134,7 +136,7 @@ def supported_operators() -> list[str]:
     return sorted([*registered_types(), *GRAPH_TYPES])
 
 
-def operator(type: str, n_outputs: int = 1, *, data_dependent: bool = False) -> Callable:
+def operator(type: str, n_outputs: int = 1, *, data_dependent: bool = False) -> Callable[..., Any]:
     """Teach kuiper an operator of your own, written with numpy.
 
     Parameters
@@ -164,7 +166,7 @@ def operator(type: str, n_outputs: int = 1, *, data_dependent: bool = False) -> 
     ...     return x * factor
     """
 
-    def register(function: Callable) -> Callable:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
         class Custom(Record):
             __doc__ = function.__doc__ or f"An operator of the user's own: {type}."
             arguments = (Tensors("inputs"), _Keywords())
@@ -172,7 +174,7 @@ def operator(type: str, n_outputs: int = 1, *, data_dependent: bool = False) -> 
             is_pure = False
 
             @classmethod
-            def infer(cls, a):
+            def infer(cls, a: SimpleNamespace) -> tuple[TensorSpec, ...]:
                 call = _Call(function, a)
                 if cls.data_dependent and not call.is_known:
                     raise ValuesNeeded("the shapes of its results depend on values")
@@ -189,14 +191,16 @@ def operator(type: str, n_outputs: int = 1, *, data_dependent: bool = False) -> 
                 )
 
             @classmethod
-            def bind(cls, a, b):
+            def bind(cls, a: SimpleNamespace, b: Binder) -> None:
                 if cls.data_dependent:  # all that it depends on is known
                     for index in range(a.n_outputs):
-                        b.alias(b.constant(b.output_spec(index).constant), index)
+                        constant = b.output_spec(index).constant
+                        assert constant is not None  # that is how it was inferred
+                        b.alias(b.constant(constant), index)
                     return
                 outputs = [b.output(i) for i in range(a.n_outputs)]
                 call = _Call(function, a, b.operator.label)
-                b.python(call, call.tensors, outputs)
+                b.python(call, [t for t in call.tensors if isinstance(t, Value)], outputs)
 
         Custom.data_dependent = data_dependent
         find_record(type)  # so that a record of kuiper's own is there to be refused
@@ -223,16 +227,16 @@ class _Call:
         The tensors among the arguments, for which arrays come in when it is called.
     """
 
-    def __init__(self, function: Callable, a, label: str | None = None):
+    def __init__(self, function: Callable[..., Any], a: SimpleNamespace, label: str | None = None):
         self.label = label
         self.function, self.inputs, self.keywords = function, a.inputs, a.keywords
         arguments = (*a.inputs, *a.keywords.values())
         self.tensors = [v for v in arguments if isinstance(v, TensorSpec | Value)]
 
-    def __call__(self, *arrays: np.ndarray):
+    def __call__(self, *arrays: np.ndarray) -> Any:
         given = iter(arrays)
 
-        def argument(value):
+        def argument(value: Any) -> Any:
             if isinstance(value, TensorSpec | Value):
                 return next(given)
             return value.value if isinstance(value, Host) else value
@@ -267,7 +271,7 @@ class _Keywords(Any_):
 
     catches_all = True
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__("keywords", {})
 
 
@@ -340,8 +344,8 @@ class Model:
         self._output_operands = [
             leaf for operand in graph.outputs for leaf in leaf_operands(operand)
         ]
-        self._plans: OrderedDict[tuple, Plan | Staged] = OrderedDict()
-        self._packed: dict = {}
+        self._plans: OrderedDict[tuple[Any, ...], Plan | Staged] = OrderedDict()
+        self._packed: dict[Any, Any] = {}
         self._arenas = ArenaPool()
         self._latest: Plan | Staged | None = None
         self._lock = _threads.ForkLock()
@@ -389,7 +393,7 @@ class Model:
         return tuple(_info(operand) for operand in self._output_operands)
 
     def __repr__(self) -> str:
-        def describe(infos):
+        def describe(infos: Sequence[TensorInfo]) -> str:
             return ", ".join(f"{i.name}{_shape_text(i.shape)}" for i in infos)
 
         return (
@@ -399,7 +403,7 @@ class Model:
 
     # -- running ---------------------------------------------------------------------------
 
-    def __call__(self, *inputs, out=None):
+    def __call__(self, *inputs: Any, out: Any = None) -> Any:
         """Run the model.
 
         Parameters
@@ -429,7 +433,7 @@ class Model:
         results = plan.run(arrays) if out is None else self._run_into(plan, arrays, out)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def trace(self, inputs, names: Sequence[str]) -> dict[str, Any]:
+    def trace(self, inputs: Any, names: Sequence[str]) -> dict[str, Any]:
         """Return intermediate operands.
 
         Parameters
@@ -468,7 +472,7 @@ class Model:
             traced[name] = arrays[0] if len(arrays) == 1 else tuple(arrays)
         return traced
 
-    def profile(self, *inputs, runs: int = 20) -> Profile:
+    def profile(self, *inputs: Any, runs: int = 20) -> Profile:
         """Measure each step of a run.
 
         Parameters
@@ -534,7 +538,7 @@ class Model:
             plan = self._find_plan(key, arrays)
         return plan
 
-    def _find_plan(self, key: tuple, arrays: Sequence[np.ndarray]) -> Plan | Staged:
+    def _find_plan(self, key: tuple[Any, ...], arrays: Sequence[np.ndarray]) -> Plan | Staged:
         """Look a plan up, or make it, and note that it was the last to be used."""
         _, n_threads, _, keep = key
         with self._lock:
@@ -548,11 +552,15 @@ class Model:
             self._latest = plan
             return plan
 
-    def _compile(self, arrays, n_threads: int, keep: tuple[str, ...]) -> Plan | Staged:
+    def _compile(
+        self, arrays: Sequence[np.ndarray], n_threads: int, keep: tuple[str, ...]
+    ) -> Plan | Staged:
         graph, inputs = self._prepared([TensorSpec(a.shape, a.dtype) for a in arrays], keep)
         specs, waiting = infer_known(graph, inputs)
 
-        def compile(graph: Graph, inputs, specs) -> Plan:
+        def compile(
+            graph: Graph, inputs: dict[Operand, TensorSpec], specs: dict[Operand, Any]
+        ) -> Plan:
             check_sizes(specs, self.max_memory)
             self.passes = optimize(graph, specs, _evaluate, self._only)
             return make_plan(graph, inputs, n_threads, self._packed, self._arenas, self.max_memory)
@@ -574,7 +582,9 @@ class Model:
                 graph.add_operator("pnnx.Output", graph.unique_name(f"trace_{number}"), [name])
         return graph, dict(zip(graph.inputs, specs, strict=True))
 
-    def _run_into(self, plan: Plan | Staged, arrays: Sequence[np.ndarray], out) -> list[np.ndarray]:
+    def _run_into(
+        self, plan: Plan | Staged, arrays: Sequence[np.ndarray], out: Any
+    ) -> list[np.ndarray]:
         """Run with the results in the caller's arrays."""
         if isinstance(plan, Plan):
             return plan.run(arrays, self._check_out(out, plan.outputs, arrays))
@@ -584,7 +594,7 @@ class Model:
             array[...] = result
         return outs
 
-    def _arrays(self, inputs) -> list[np.ndarray]:
+    def _arrays(self, inputs: Sequence[Any]) -> list[np.ndarray]:
         """Check the caller's arrays against the inputs of the graph."""
         operands = self._input_operands
         if len(inputs) == 1 and isinstance(inputs[0], Mapping):
@@ -604,7 +614,7 @@ class Model:
             arrays.append(array)
         return arrays
 
-    def _by_name(self, mapping: Mapping) -> list:
+    def _by_name(self, mapping: Mapping[Any, Any]) -> list[Any]:
         names = [operand.name for operand in self._input_operands]
         aliases = {
             operand.producer.name: operand.name
@@ -630,7 +640,9 @@ class Model:
             )
         return [given[name] for name in names]
 
-    def _check_out(self, out, specs: Sequence, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def _check_out(
+        self, out: Any, specs: Sequence[Any], arrays: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
         """Check the caller's arrays for results against what they shall hold."""
         outs = [out] if isinstance(out, np.ndarray) else list(out)
         if len(outs) != len(specs):
@@ -664,7 +676,7 @@ class Model:
             others[f"result {number}"] = array
         return outs
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as the two files."""
         from io import BytesIO
 
@@ -673,7 +685,7 @@ class Model:
         return _reload, (param.getvalue(), bin.getvalue(), self._options)
 
 
-def _reload(param: bytes, bin: bytes, options: Mapping) -> Model:
+def _reload(param: bytes, bin: bytes, options: Mapping[Any, Any]) -> Model:
     return load(param, bin, **options)
 
 
@@ -689,7 +701,13 @@ class Profile:
         Seconds of all steps.
     """
 
-    def __init__(self, plan, steps: Sequence, seconds: np.ndarray, types: Mapping[str, str]):
+    def __init__(
+        self,
+        plan: Plan | Staged,
+        steps: Sequence[Any],
+        seconds: np.ndarray,
+        types: Mapping[str, str],
+    ):
         self.total = float(seconds.sum())
         self.n_threads = plan.n_threads
         self.arena_bytes = plan.arena_bytes
@@ -706,9 +724,9 @@ class Profile:
             for step, t in zip(steps, seconds, strict=True)
         ]
 
-    def by_kind(self) -> list[dict]:
+    def by_kind(self) -> list[dict[Any, Any]]:
         """Return the same summed per kernel, slowest first."""
-        groups: dict[str, dict] = {}
+        groups: dict[str, dict[Any, Any]] = {}
         for row in self.rows:
             group = groups.setdefault(
                 row["kind"], {"kind": row["kind"], "count": 0, "seconds": 0.0, "share": 0.0}
@@ -779,7 +797,7 @@ def _info(operand: Operand) -> TensorInfo:
     return TensorInfo(operand.name, operand.shape, dtype)
 
 
-def _shape_text(shape) -> str:
+def _shape_text(shape: tuple[int | None, ...] | None) -> str:
     if shape is None:
         return ""
     return " (" + ", ".join("?" if n is None else str(n) for n in shape) + ")"

@@ -38,8 +38,9 @@ from kuiper._value import (
     spaced,
 )
 from kuiper.errors import OperatorError, ShapeError
-from kuiper.ir import Graph, Operand, Operator
+from kuiper.ir import Graph, Operand, Operator, PostOp
 from kuiper.ops import find_record, known_record
+from kuiper.ops._binder import Layout
 from kuiper.ops._schema import Host, ValuesNeeded, attribute_spec, resolve
 
 __all__ = [
@@ -72,7 +73,11 @@ class PythonStep:
     kind = "python"
 
     def __init__(
-        self, function: Callable, inputs: Sequence[Value], outputs: Sequence[Value], name: str
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        name: str,
     ):
         self.function = function
         self.inputs = tuple(inputs)
@@ -121,7 +126,15 @@ class Plan:
     """
 
     def __init__(
-        self, steps, buffers, arena_bytes, inputs, outputs, output_counts, n_threads, arenas
+        self,
+        steps: Sequence[Any],
+        buffers: Sequence[Buffer],
+        arena_bytes: int,
+        inputs: Sequence[Value],
+        outputs: Sequence[Any],
+        output_counts: Sequence[int],
+        n_threads: int,
+        arenas: ArenaPool,
     ):
         self.steps = tuple(steps)
         self.arena_bytes = arena_bytes
@@ -140,7 +153,9 @@ class Plan:
         # Those that no run uses.  Taken and given back in one operation each, so without a lock.
         self._contexts: list[Context] = []
 
-    def run(self, inputs: Sequence[np.ndarray], outs: Sequence[np.ndarray | None] | None = None):
+    def run(
+        self, inputs: Sequence[np.ndarray], outs: Sequence[np.ndarray | None] | None = None
+    ) -> list[np.ndarray]:
         """Run on arrays that match `inputs` and return the outputs as a list."""
         context = self._acquire()
         outputs = self._attach(context, inputs, outs)
@@ -154,7 +169,7 @@ class Plan:
         results = iter(self.run(inputs))
         return [list(islice(results, count)) for count in self.output_counts]
 
-    def profile(self, inputs: Sequence[np.ndarray]) -> tuple[Sequence, np.ndarray]:
+    def profile(self, inputs: Sequence[np.ndarray]) -> tuple[Sequence[Any], np.ndarray]:
         """Run once and return the steps and the seconds of each."""
         return self.steps, self.run_timed(inputs)[1]
 
@@ -173,9 +188,14 @@ class Plan:
         self._release(context)
         return outputs, np.array(seconds)
 
-    def _attach(self, context, inputs, outs):
-        for slot, array in zip(self._input_slots, inputs, strict=True):
-            context.attach(slot, array)
+    def _attach(
+        self,
+        context: Context,
+        inputs: Sequence[np.ndarray],
+        outs: Sequence[np.ndarray | None] | None,
+    ) -> list[np.ndarray]:
+        for input_slot, given in zip(self._input_slots, inputs, strict=True):
+            context.attach(input_slot, given)
         outputs = []
         for number, (slot, spec) in enumerate(zip(self._output_slots, self.outputs, strict=True)):
             array = None if outs is None else outs[number]
@@ -198,9 +218,7 @@ class Plan:
 
     def _release(self, context: Context) -> None:
         # The caller owns its arrays again, and other plans may have the arena.
-        for slot in self._input_slots:
-            context.detach(slot)
-        for slot in self._output_slots:
+        for slot in (*self._input_slots, *self._output_slots):
             if slot is not None:
                 context.detach(slot)
         self._arenas.give(context.arena)
@@ -208,7 +226,7 @@ class Plan:
         self._contexts.append(context)
 
 
-def _home(buffer: Buffer):
+def _home(buffer: Buffer) -> Any:
     """Return what a context's slot table holds for a buffer before a run.
 
     Weights are packed copies of the file's bytes; the originals are only mapped, and a step that
@@ -224,10 +242,10 @@ def _home(buffer: Buffer):
     return None
 
 
-def _segments(steps) -> list:
+def _segments(steps: Sequence[Any]) -> list[Any]:
     """Group the compiled steps between Python steps into programs."""
-    segments: list = []
-    run: list = []
+    segments: list[Any] = []
+    run: list[Any] = []
     for step in steps:
         if isinstance(step, PythonStep):
             if run:
@@ -245,7 +263,7 @@ def make_plan(
     graph: Graph,
     inputs: Mapping[Operand, TensorSpec],
     n_threads: int,
-    cache: dict | None = None,
+    cache: dict[Any, Any] | None = None,
     arenas: ArenaPool | None = None,
     max_memory: int = sys.maxsize,
 ) -> Plan:
@@ -353,7 +371,12 @@ def infer_known(
     return specs, waiting
 
 
-def _infer(operator, specs, inputs, attributes=None) -> dict[Operand, Any]:
+def _infer(
+    operator: Operator,
+    specs: Mapping[Operand, Any],
+    inputs: Mapping[Operand, TensorSpec],
+    attributes: Mapping[str, TensorSpec] | None = None,
+) -> dict[Operand, Any]:
     """Return the specs of the outputs of any operator of a graph."""
     if operator.type == "pnnx.Output":
         return {}
@@ -407,7 +430,13 @@ def infer_operator(
 
 
 class _Planner:
-    def __init__(self, graph, inputs, n_threads, cache):
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Mapping[Operand, TensorSpec],
+        n_threads: int,
+        cache: dict[Any, Any],
+    ):
         self.graph = graph
         self.order = graph.topological_order()
         self.input_specs = inputs
@@ -418,10 +447,10 @@ class _Planner:
         self.values: dict[Operand, Any] = {}
         self.targets: dict[Operand, Value] = {}
         self.buffers: list[Buffer] = []
-        self.steps: list = []
+        self.steps: list[Any] = []
         self.pending = {operand: len(operand.consumers) for operand in graph.operands}
         self.tenants: dict[Buffer, set[Operand]] = {}
-        self.copies: dict[tuple, Value] = {}
+        self.copies: dict[tuple[Any, ...], Value] = {}
         self.constants: dict[int, Value] = {}
 
     def plan(self, arenas: ArenaPool, max_memory: int) -> Plan:
@@ -621,7 +650,7 @@ class _Planner:
         for part in tensors_in(value):
             self.tenants.setdefault(part.buffer, set()).add(operand)
 
-    def finish_outputs(self) -> list[list]:
+    def finish_outputs(self) -> list[list[Any]]:
         """Copy what did not end up in the caller's arrays; a list holds several tensors."""
         outputs = []
         for operand, target in self.output_values:
@@ -640,7 +669,7 @@ class _Planner:
     def allocate_output(self, spec: TensorSpec | Value) -> Value:
         return self.allocate(spec.shape, spec.dtype, "contiguous", kind="output")
 
-    def allocate(self, shape, dtype, layout, kind="arena") -> Value:
+    def allocate(self, shape: Sequence[int], dtype: Any, layout: str, kind: str = "arena") -> Value:
         n_elements = math.prod(shape)
         if layout == "channels_last":
             pitch = spaced(shape[1])
@@ -657,7 +686,7 @@ class _Planner:
         self.buffers.append(buffer)
         return Value(buffer, shape, strides, 0, dtype)
 
-    def constant_value(self, array: np.ndarray, dtype=None) -> Value:
+    def constant_value(self, array: np.ndarray, dtype: Any = None) -> Value:
         """Return the value of a constant array, one buffer for each array."""
         dtype = array.dtype if dtype is None else dtype
         key = id(array)
@@ -674,7 +703,7 @@ class _Planner:
         step = CopyStep(source, target)
         self.add_step(step, name)
 
-    def add_step(self, step, name: str) -> None:
+    def add_step(self, step: Any, name: str) -> None:
         step.name = name
         number = len(self.steps)
         self.steps.append(step)
@@ -700,7 +729,7 @@ class Binder:
         self.n_threads = planner.n_threads
 
     @property
-    def post_ops(self):
+    def post_ops(self) -> tuple[PostOp, ...]:
         """The fused elementwise steps that this operator has to apply to its output."""
         return self.operator.post_ops
 
@@ -737,7 +766,7 @@ class Binder:
         return planner.copies[key]
 
     def output(
-        self, index: int = 0, layout: str | Value = "contiguous", reuse: Value | None = None
+        self, index: int = 0, layout: Layout = "contiguous", reuse: Value | None = None
     ) -> Value:
         """Return the memory for an output.
 
@@ -745,8 +774,9 @@ class Binder:
         ----------
         index : int
             Number of the output.
-        layout : str or Value
-            ``"contiguous"``, ``"channels_last"``, or a value whose order of axes to follow;
+        layout : str, sequence of int or Value
+            ``"contiguous"``, ``"channels_last"``, the order of axes from the slowest, or a value
+            whose order of axes to follow;
             ``"spaced_rows"`` is C order, but for gaps between rows of inconvenient lengths.
         reuse : Value, optional
             An input that may be overwritten, if nothing reads it afterwards.
@@ -781,7 +811,7 @@ class Binder:
         planner.define(operand, value)
         return value
 
-    def _may_overwrite(self, value: Value, spec: TensorSpec, layout) -> bool:
+    def _may_overwrite(self, value: Value, spec: TensorSpec, layout: str | Sequence[int]) -> bool:
         planner = self._planner
         if (
             value.buffer.kind != "arena"
@@ -841,7 +871,9 @@ class Binder:
         planner.buffers.append(buffer)
         return Value(buffer, (share,), (1,), 0, np.uint8)
 
-    def temporary(self, shape, dtype=np.float32, layout: str = "contiguous") -> Value:
+    def temporary(
+        self, shape: Sequence[int], dtype: Any = np.float32, layout: str = "contiguous"
+    ) -> Value:
         """Return memory that lives from this operator's first use of it to its last."""
         return self._planner.allocate(shape, dtype, layout)
 
@@ -849,11 +881,13 @@ class Binder:
         """Add a step that copies between values of equal shape."""
         self._planner.add_copy(source, target, self.operator.name)
 
-    def step(self, step) -> None:
+    def step(self, step: Any) -> None:
         """Append a step."""
         self._planner.add_step(step, self.operator.name)
 
-    def python(self, function: Callable, inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
+    def python(
+        self, function: Callable[..., Any], inputs: Sequence[Value], outputs: Sequence[Value]
+    ) -> None:
         """Append a step that calls `function` on arrays."""
         self.step(PythonStep(function, inputs, outputs, self.operator.name))
 
@@ -863,15 +897,13 @@ def same_place(a: Value, b: Value) -> bool:
     return a.buffer is b.buffer and a.offset == b.offset and a.same_layout(b)
 
 
-def _lies_as(value: Value, layout) -> bool:
-    if layout == "contiguous":
-        return value.is_contiguous
-    if layout == "channels_last":
-        return value.is_channels_last
+def _lies_as(value: Value, layout: str | Sequence[int]) -> bool:
+    if isinstance(layout, str):
+        return value.is_channels_last if layout == "channels_last" else value.is_contiguous
     return value.permute(layout).is_contiguous
 
 
-def _layout_of(value: Value, spec: TensorSpec):
+def _layout_of(value: Value, spec: TensorSpec) -> str | tuple[int, ...]:
     """Return the layout word, or the order of axes, that makes an output lie like `value`."""
     if value.shape == spec.shape:
         if value.is_contiguous:

@@ -71,7 +71,7 @@ class Pass(NamedTuple):
     links: tuple[Link, ...]
 
 
-def find_passes(instructions: Sequence, varies: Sequence[int], longest: int) -> list[Pass]:
+def find_passes(instructions: Sequence[Any], varies: Sequence[int], longest: int) -> list[Pass]:
     """Join instructions into passes.
 
     Parameters
@@ -107,7 +107,7 @@ def find_passes(instructions: Sequence, varies: Sequence[int], longest: int) -> 
 
 
 def _chains(
-    instructions: Sequence, varies: Sequence[int], longest: int
+    instructions: Sequence[Any], varies: Sequence[int], longest: int
 ) -> tuple[dict[int, list[Link]], set[int]]:
     """Return the chains by their last instruction, and the instructions that are inside of one."""
     uses = Counter(a.value for i in instructions for a in i.arguments if a.kind == "register")
@@ -155,7 +155,7 @@ def _chains(
     return chains, inside
 
 
-def reads_of(one: Pass, instructions: Sequence) -> set[int]:
+def reads_of(one: Pass, instructions: Sequence[Any]) -> set[int]:
     """Return the instructions whose results a pass reads, or stores on its way."""
     operands = [o for link in one.links for o in (link.operand, link.factor)]
     operands = operands or instructions[one.number].arguments
@@ -163,8 +163,8 @@ def reads_of(one: Pass, instructions: Sequence) -> set[int]:
 
 
 def insert_copies(
-    instructions: Sequence, wanted: Sequence[bool], short: Sequence[Sequence[bool]]
-) -> tuple[list, set[int], list[int]]:
+    instructions: Sequence[Any], wanted: Sequence[bool], short: Sequence[Sequence[bool]]
+) -> tuple[list[Any], set[int], list[int]]:
     """Let instructions read copies of arguments that would have to be repeated again and again.
 
     Parameters
@@ -184,10 +184,10 @@ def insert_copies(
     number : list of int
         The new numbers of the old instructions.
     """
-    result: list = []
+    result: list[Any] = []
     copies: set[int] = set()
     number: list[int] = []
-    known: dict = {}  # argument -> its copy
+    known: dict[Any, Any] = {}  # argument -> its copy
     for old, instruction in enumerate(instructions):
         arguments = []
         for argument, is_short in zip(instruction.arguments, short[old], strict=True):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import shutil
 from argparse import BooleanOptionalAction
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 __all__ = [
+    "Commands",
     "HelpFormatter",
     "add_model",
     "add_output",
@@ -23,10 +25,13 @@ __all__ = [
 ]
 
 
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Keep line breaks, and use the width that there is: names in one column, help in another."""
 
-    def __init__(self, prog: str, **more: Any):
+    def __init__(self, prog: str, **more: Any) -> None:
         width = min(shutil.get_terminal_size().columns, 110) - 2
         super().__init__(prog, max_help_position=28 if width >= 70 else 20, width=width, **more)
 
@@ -91,7 +96,11 @@ def height_width(text: str) -> tuple[int, int]:
 
 
 def new_command(
-    commands, name: str, run, summary: str, details: str = ""
+    commands: Commands,
+    name: str,
+    run: Callable[..., int],
+    summary: str,
+    details: str = "",
 ) -> argparse.ArgumentParser:
     """Add a command whose function is `run(options, console)`."""
     parser = commands.add_parser(

@@ -46,7 +46,7 @@ class Console:
         Never use rich.
     """
 
-    def __init__(self, as_json: bool = False, plain: bool = False):
+    def __init__(self, as_json: bool = False, plain: bool = False) -> None:
         self.as_json = as_json
         self._rich_out = self._rich_err = None
         self._bar = 0  # letters of a bar that stands on the current line of standard error
@@ -131,7 +131,7 @@ class Console:
 
     # -- progress --------------------------------------------------------------------------
 
-    def progress(self, items: Iterable, total: int | None, label: str) -> Iterator:
+    def progress(self, items: Iterable[Any], total: int | None, label: str) -> Iterator[Any]:
         """Yield items, and show on a terminal how far it is; nothing below a second of work."""
         if total == 0:
             return

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import ast
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import kuiper
-from kuiper.cli._arguments import add_output, new_command, shape
+from kuiper.cli._arguments import Commands, add_output, new_command, shape
 from kuiper.cli._console import Console
 
 __all__ = ["add_commands"]
 
 
-def add_commands(commands) -> None:
+def add_commands(commands: Commands) -> None:
     """Add the commands of this module to the parser."""
     parser = new_command(
         commands,
@@ -155,7 +156,7 @@ def completion(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _bash(commands) -> str:
+def _bash(commands: Mapping[str, tuple[str, argparse.ArgumentParser]]) -> str:
     cases, choices = [], []
     for name, (_, parser) in commands.items():
         found = _options(parser)
@@ -189,11 +190,11 @@ _kuiper() {{
 complete -o filenames -F _kuiper kuiper"""
 
 
-def _zsh(commands) -> str:
+def _zsh(commands: Mapping[str, tuple[str, argparse.ArgumentParser]]) -> str:
     return "autoload -Uz bashcompinit && bashcompinit\n" + _bash(commands)
 
 
-def _fish(commands) -> str:
+def _fish(commands: Mapping[str, tuple[str, argparse.ArgumentParser]]) -> str:
     def quoted(text: str) -> str:
         return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 

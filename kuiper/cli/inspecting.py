@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 import kuiper
-from kuiper.cli._arguments import add_model, add_output, add_shape, fraction, new_command
+from kuiper.cli._arguments import Commands, add_model, add_output, add_shape, fraction, new_command
 from kuiper.cli._console import Console, bytes_text, count_text
 from kuiper.cli._inputs import input_shapes, load_graph, load_model, random_inputs
 
 __all__ = ["add_commands"]
 
 
-def add_commands(commands) -> None:
+def add_commands(commands: Commands) -> None:
     """Add the commands of this module to the parser."""
     parser = new_command(
         commands,
@@ -167,8 +167,10 @@ def info(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _print_info(facts: dict, graph: kuiper.ir.Graph, console: Console, listing: bool) -> None:
-    def tensors(items):
+def _print_info(
+    facts: dict[Any, Any], graph: kuiper.ir.Graph, console: Console, listing: bool
+) -> None:
+    def tensors(items: Any) -> Any:
         return ", ".join(
             f"{t['name']} {_shape_text(t['shape'])} {t['dtype'] or ''}".rstrip() for t in items
         )

@@ -11,6 +11,7 @@ import numpy as np
 
 import kuiper
 from kuiper.cli._arguments import (
+    Commands,
     add_model,
     add_output,
     add_preprocessing,
@@ -26,7 +27,7 @@ from kuiper.cli._inputs import input_shapes, load_model, random_inputs, read_inp
 __all__ = ["add_commands"]
 
 
-def add_commands(commands) -> None:
+def add_commands(commands: Commands) -> None:
     """Add the commands of this module to the parser."""
     parser = new_command(
         commands,

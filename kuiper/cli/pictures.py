@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kuiper.cli._arguments import (
+    Commands,
     add_output,
     add_preprocessing,
     fraction,
@@ -28,7 +29,7 @@ INPUT is a picture, a folder (with everything below it), a video, or the number 
 """
 
 
-def add_commands(commands) -> None:
+def add_commands(commands: Commands) -> None:
     """Add the commands of this module to the parser."""
     parser = new_command(
         commands,
@@ -143,7 +144,7 @@ def detect(options: argparse.Namespace, console: Console) -> int:
         options.model, options.labels, options.threshold, options.iou, options.decoder, options.size
     )
 
-    def record(found) -> dict[str, Any]:
+    def record(found: Any) -> dict[str, Any]:
         return {
             "detections": [
                 {
@@ -156,7 +157,7 @@ def detect(options: argparse.Namespace, console: Console) -> int:
             ]
         }
 
-    def lines(found) -> list[str]:
+    def lines(found: Any) -> list[str]:
         return [
             f"  {d.score:.4f}  {d.label}  {' '.join(f'{v:.0f}' for v in d.box)}" for d in found
         ] or ["  nothing"]
@@ -257,7 +258,9 @@ def _groups(
         yield group, errors
 
 
-def _one_batch(group, options, console: Console, job: _Job, taken: set[Path]) -> int:
+def _one_batch(
+    group: Any, options: argparse.Namespace, console: Console, job: _Job, taken: set[Path]
+) -> int:
     """Compute, tell and save one group; return how many pictures failed."""
     from kuiper.vision import save_image
 
@@ -288,7 +291,9 @@ def _free_name(folder: Path, stem: str, suffix: str, taken: set[Path]) -> Path:
     return path
 
 
-def _video(path: Path, options, console: Console, job: _Job, taken: set[Path]) -> None:
+def _video(
+    path: Path, options: argparse.Namespace, console: Console, job: _Job, taken: set[Path]
+) -> None:
     """Do the job on every frame; write a video, and a line of JSON for each frame."""
     import cv2
 

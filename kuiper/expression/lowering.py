@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -118,7 +118,7 @@ class Deferred(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype
 
-    def run(self, operands: Sequence) -> np.ndarray:
+    def run(self, operands: Sequence[Any]) -> np.ndarray:
         """Compute the value from the values of the operands."""
         values = [operands[s] if isinstance(s, int) else s for s in self.sources]
         return np.asarray(evaluation.evaluate(self.tree, values))
@@ -132,7 +132,7 @@ class _Symbol(NamedTuple):
     dtype: np.dtype
 
 
-def is_host(value) -> bool:
+def is_host(value: Any) -> bool:
     """Tell whether the value itself is known, not just its shape and dtype."""
     if isinstance(value, (np.ndarray, np.generic)):
         return True
@@ -160,7 +160,7 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(result)
 
 
-def fold(tree: Node, operands: Sequence):
+def fold(tree: Node, operands: Sequence[Any]) -> Any:
     """Evaluate what is known, and prepare the rest.
 
     Parameters
@@ -187,13 +187,13 @@ def fold(tree: Node, operands: Sequence):
 class _Folder:
     """One folding: the operands, and the constant arrays met on the way."""
 
-    def __init__(self, operands: Sequence):
+    def __init__(self, operands: Sequence[Any]) -> None:
         self.operands = operands
         self.constants: list[np.ndarray] = []
 
-    def walk(self, tree: Node):
+    def walk(self, tree: Node) -> Any:
         """Return the value of a tree: a host value, a symbol, or a list of values."""
-        stack: list = []
+        stack: list[Any] = []
         for node in tree.postorder():
             if isinstance(node, Literal):
                 stack.append(node.value)
@@ -209,7 +209,7 @@ class _Folder:
                 stack.append(self.call(node, values) if isinstance(node, Call) else values)
         return stack[0]
 
-    def call(self, node: Call, values: list):
+    def call(self, node: Call, values: list[Any]) -> Any:
         """Apply an operator to values of which some may be symbols."""
         if not any(isinstance(value, _Symbol) for value in values):
             return evaluation.call(node, values)
@@ -231,7 +231,7 @@ class _Folder:
             shape = ()
         return _Symbol(node.with_children([self.residual(v) for v in values]), shape, dtype)
 
-    def residual(self, value) -> Node:
+    def residual(self, value: Any) -> Node:
         """Return the tree that stands for a value in what is left."""
         if isinstance(value, _Symbol):
             return value.tree
@@ -240,7 +240,7 @@ class _Folder:
         self.constants.append(np.asarray(value))
         return Ref(len(self.operands) + len(self.constants) - 1)
 
-    def finish(self, value):
+    def finish(self, value: Any) -> Any:
         """Turn symbols, also those inside lists, into programs or deferred trees."""
         if isinstance(value, list):
             # Lists inside lists are as deep as the text, which the parser limits.
@@ -352,7 +352,7 @@ def _evaluation_order(tree: Node) -> list[Node]:
     return order
 
 
-def to_float32(value) -> float:
+def to_float32(value: Any) -> float:
     """Round a number to float32, overflowing to infinity."""
     with np.errstate(all="ignore"):
         return float(np.float32(value))
@@ -361,9 +361,9 @@ def to_float32(value) -> float:
 class _Builder:
     """Emits instructions, computing equal ones once."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.instructions: list[Instruction] = []
-        self.known: dict[tuple, Argument] = {}
+        self.known: dict[tuple[Any, ...], Argument] = {}
 
     def emit(self, name: str, *arguments: Argument, parameters: tuple[float, ...] = ()) -> Argument:
         """Add an instruction, or find the one that computes the same."""

@@ -7,6 +7,7 @@ and never Python's recursion limit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from kuiper.errors import ExpressionError
 
@@ -42,7 +43,7 @@ class Node:
         source: str | None = None,
         start: int | None = None,
         end: int | None = None,
-    ):
+    ) -> None:
         self.children = tuple(children)
         self.size = 1 + sum(child.size for child in self.children)
         self.depth = 1 + max((child.depth for child in self.children), default=0)
@@ -157,7 +158,7 @@ class Node:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
 
-    def _key(self) -> tuple:
+    def _key(self) -> tuple[Any, ...]:
         """What the node alone is, apart from its children."""
         raise NotImplementedError
 
@@ -181,7 +182,13 @@ class Ref(Node):
 
     __slots__ = ("index",)
 
-    def __init__(self, index: int, source=None, start=None, end=None):
+    def __init__(
+        self,
+        index: int,
+        source: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> None:
         super().__init__((), source, start, end)
         self.index = index
 
@@ -192,7 +199,7 @@ class Ref(Node):
     def with_children(self, children: Sequence[Node]) -> Node:
         return self
 
-    def _key(self) -> tuple:
+    def _key(self) -> tuple[Any, ...]:
         return (Ref, self.index)
 
 
@@ -208,7 +215,14 @@ class Literal(Node):
 
     __slots__ = ("_text", "value")
 
-    def __init__(self, value, text: str | None = None, source=None, start=None, end=None):
+    def __init__(
+        self,
+        value: Any,
+        text: str | None = None,
+        source: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> None:
         super().__init__((), source, start, end)
         self.value = value
         self._text = text
@@ -220,7 +234,7 @@ class Literal(Node):
     def with_children(self, children: Sequence[Node]) -> Node:
         return self
 
-    def _key(self) -> tuple:
+    def _key(self) -> tuple[Any, ...]:
         # repr tells 1 from 1.0 and True, 0.0 from -0.0, and finds NaN equal to NaN.
         return (Literal, repr(self.value))
 
@@ -230,7 +244,14 @@ class Call(Node):
 
     __slots__ = ("name",)
 
-    def __init__(self, name: str, arguments: Sequence[Node], source=None, start=None, end=None):
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[Node],
+        source: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> None:
         super().__init__(arguments, source, start, end)
         self.name = name
 
@@ -241,7 +262,7 @@ class Call(Node):
     def with_children(self, children: Sequence[Node]) -> Node:
         return Call(self.name, children, self.source, self.start, self.end)
 
-    def _key(self) -> tuple:
+    def _key(self) -> tuple[Any, ...]:
         return (Call, self.name, len(self.children))
 
 
@@ -250,7 +271,13 @@ class List(Node):
 
     __slots__ = ()
 
-    def __init__(self, items: Sequence[Node], source=None, start=None, end=None):
+    def __init__(
+        self,
+        items: Sequence[Node],
+        source: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> None:
         super().__init__(items, source, start, end)
 
     @property
@@ -260,7 +287,7 @@ class List(Node):
     def with_children(self, children: Sequence[Node]) -> Node:
         return List(children, self.source, self.start, self.end)
 
-    def _key(self) -> tuple:
+    def _key(self) -> tuple[Any, ...]:
         return (List, len(self.children))
 
 
@@ -271,7 +298,7 @@ def _rebuilt(node: Node, children: Sequence[Node]) -> Node:
     return node.with_children(children)
 
 
-def format_literal(value) -> str:
+def format_literal(value: Any) -> str:
     """Write a constant as PNNX does: a float always shows that it is one.
 
     Examples
@@ -287,7 +314,7 @@ def format_literal(value) -> str:
     return str(value)
 
 
-def compact(tree: Node, operands: Sequence) -> tuple[Node, list]:
+def compact(tree: Node, operands: Sequence[Any]) -> tuple[Node, list[Any]]:
     """Renumber references: each operand once, by first appearance, unused ones dropped.
 
     Parameters
@@ -302,7 +329,7 @@ def compact(tree: Node, operands: Sequence) -> tuple[Node, list]:
     operands : list
     """
     order = tree.references()
-    kept: list = []
+    kept: list[Any] = []
     number: dict[int, int] = {}  # id of an operand -> its new number
     for k in order:
         if id(operands[k]) not in number:
@@ -313,8 +340,8 @@ def compact(tree: Node, operands: Sequence) -> tuple[Node, list]:
 
 
 def inline(
-    tree: Node, operands: Sequence, target, inner: Node, inner_operands: Sequence
-) -> tuple[Node, list]:
+    tree: Node, operands: Sequence[Any], target: Any, inner: Node, inner_operands: Sequence[Any]
+) -> tuple[Node, list[Any]]:
     """Write the expression that computes `target` in the place of every reference to it.
 
     Parameters

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from kuiper._value import TensorSpec, Value
 from kuiper.ir import Operator, PostOp
 
-__all__ = ["Binder"]
+__all__ = ["Binder", "Layout"]
+
+
+# A word, the order of axes from the slowest, or a value whose order of axes to follow.
+Layout: TypeAlias = "str | Sequence[int] | Value"
 
 
 class Binder(Protocol):
@@ -36,7 +40,7 @@ class Binder(Protocol):
     def contiguous(self, value: Value) -> Value: ...
     def channels_last(self, value: Value) -> Value: ...
     def output(
-        self, index: int = 0, layout: str | Value = "contiguous", reuse: Value | None = None
+        self, index: int = 0, layout: Layout = "contiguous", reuse: Value | None = None
     ) -> Value: ...
     def alias(self, value: Value, index: int = 0) -> None: ...
     def host(self, value: Any, index: int = 0) -> None: ...

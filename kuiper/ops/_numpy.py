@@ -16,6 +16,7 @@ import numpy as np
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number
+from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record
 from kuiper.ops._schema import Argument, Host, Tensors, ValuesNeeded, convert_positional
 
@@ -48,12 +49,12 @@ class NumpyRecord(Record):
     compute: Callable[[Any], Any]
 
     @staticmethod
-    def is_known(a) -> bool:
+    def is_known(a: SimpleNamespace) -> bool:
         """Tell whether the result can be computed now."""
         return all(tensor.constant is not None for tensor in _tensors(a))
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         specs = cls.result(a)
         if not cls.is_known(a):
             return specs
@@ -68,21 +69,24 @@ class NumpyRecord(Record):
         )
 
     @classmethod
-    def bind(cls, a, b):
-        if b.output_spec().constant is not None:
-            for index in range(a.n_outputs):
-                b.alias(b.constant(b.output_spec(index).constant), index)
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        constants = [b.output_spec(index).constant for index in range(a.n_outputs)]
+        if constants and constants[0] is not None:
+            for index, constant in enumerate(constants):
+                assert constant is not None  # all of them are known, or none
+                b.alias(b.constant(constant), index)
             return
         label = b.operator.label
 
-        def run(*arrays):
+        def run(*arrays: Any) -> Any:
             waiting = iter(arrays)
             try:
                 return _run(cls, _replaced(a, lambda _: next(waiting)))[: a.n_outputs]
             except ShapeError as error:
                 raise ShapeError(f"{label}: {error}") from None
 
-        b.python(run, list(_tensors(a)), [b.output(index) for index in range(a.n_outputs)])
+        tensors = [tensor for tensor in _tensors(a) if isinstance(tensor, Value)]
+        b.python(run, tensors, [b.output(index) for index in range(a.n_outputs)])
 
 
 class DataDependent(NumpyRecord):
@@ -94,7 +98,7 @@ class DataDependent(NumpyRecord):
     data_dependent = True
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         if not cls.is_known(a):
             raise ValuesNeeded("the shape of its result depends on values of its input")
         arrays = _run(cls, _replaced(a, _known_array))
@@ -111,7 +115,7 @@ class Schemas:
     overloads: tuple[tuple[Argument, ...], ...] = ()
 
     @classmethod
-    def read(cls, a) -> SimpleNamespace:
+    def read(cls, a: SimpleNamespace) -> SimpleNamespace:
         """Return the arguments by name."""
         waiting = None
         for arguments in cls.overloads:
@@ -135,11 +139,11 @@ class Overloaded(Schemas, NumpyRecord):
     """Base of the records of such operators."""
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         return super().infer(cls.read(a))
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         super().bind(cls.read(a), b)
 
 
@@ -178,7 +182,7 @@ def convert(array: np.ndarray | complex, dtype: np.dtype) -> np.ndarray:
     return array.astype(dtype, copy=False)
 
 
-def _run(cls: type[NumpyRecord], a) -> tuple[np.ndarray, ...]:
+def _run(cls: type[NumpyRecord], a: SimpleNamespace) -> tuple[np.ndarray, ...]:
     try:
         with np.errstate(all="ignore"):
             results = cls.compute(a)
@@ -201,7 +205,7 @@ def _tensors(item: Any) -> Iterator[TensorSpec | Value]:
             yield from _tensors(part)
 
 
-def _replaced(item: Any, function: Callable) -> Any:
+def _replaced(item: Any, function: Callable[..., Any]) -> Any:
     """Return arguments with `function` applied to the tensors, in the order of `_tensors`."""
     if isinstance(item, SimpleNamespace):
         return SimpleNamespace(**{k: _replaced(v, function) for k, v in vars(item).items()})

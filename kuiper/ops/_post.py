@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 from kuiper._kernels import elementwise
 from kuiper._value import Value
+from kuiper.ops._binder import Binder
 from kuiper.ops._record import activation_of
 
 __all__ = ["Post", "make_post", "residual_value"]
@@ -65,7 +66,7 @@ def _function(name: str, parameters: tuple[float, ...]) -> tuple[int, float, flo
     return elementwise.unary_number(name), p0, p1
 
 
-def make_post(b, residual: Value | None) -> Post | None:
+def make_post(b: Binder, residual: Value | None) -> Post | None:
     """Return the post-ops of the operator being bound, None where it has none.
 
     Parameters
@@ -107,6 +108,7 @@ def _put_last(post: Post, activation: tuple[str, tuple[float, ...]]) -> None:
         post.after = _function(*activation)
 
 
-def residual_value(b) -> Value | None:
+def residual_value(b: Binder) -> Value | None:
     """Return the other summand of a fused sum, None without one."""
-    return next((b.operand_value(p.slot) for p in b.post_ops if p.type == "add"), None)
+    slots = (post.slot for post in b.post_ops if post.type == "add")
+    return next((b.operand_value(slot) for slot in slots if slot is not None), None)

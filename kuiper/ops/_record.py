@@ -65,7 +65,7 @@ class Record:
     """
 
     arguments: tuple[Argument, ...] = ()
-    activation: Callable | None = None
+    activation: Callable[..., Any] | None = None
     layout = "contiguous"
     post_ops = False
     identity = False

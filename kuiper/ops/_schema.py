@@ -58,7 +58,7 @@ class ValuesNeeded(ShapeError):
         operator has to be computed, from all its inputs, to know the shapes of its outputs.
     """
 
-    def __init__(self, message: str, specs: Sequence[TensorSpec] = ()):
+    def __init__(self, message: str, specs: Sequence[TensorSpec] = ()) -> None:
         super().__init__(message)
         self.specs = tuple(specs)
 
@@ -68,7 +68,7 @@ class Host:
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Any):
+    def __init__(self, value: Any) -> None:
         self.value = value
 
     def __repr__(self) -> str:
@@ -90,7 +90,7 @@ class Argument:
     aliases: tuple[str, ...] = ()
     is_numeric = False  # whether a tensor of one element may stand for a number of it
 
-    def __init__(self, name: str, default: Any = REQUIRED):
+    def __init__(self, name: str, default: Any = REQUIRED) -> None:
         self.name = name
         self.default = default
 
@@ -108,7 +108,7 @@ class Any_(Argument):
 
     catches_all = False
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         return value
 
 
@@ -130,13 +130,20 @@ class Tensor(Argument):
 
     expected = "a tensor"
 
-    def __init__(self, name: str, optional: bool = False, rank=None, number=False, aliases=()):
+    def __init__(
+        self,
+        name: str,
+        optional: bool = False,
+        rank: Any = None,
+        number: Any = False,
+        aliases: Any = (),
+    ) -> None:
         super().__init__(name, None if optional else REQUIRED)
         self.aliases = aliases
         self.rank = (rank,) if isinstance(rank, int) else rank
         self.number = number
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if isinstance(value, TensorSpec | Value):
             if self.rank is not None and value.rank not in self.rank:
                 ranks = " or ".join(map(str, self.rank))
@@ -160,7 +167,7 @@ class Weights(Argument):
 
     expected = "weights"
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         return value
 
 
@@ -169,11 +176,11 @@ class TensorList(Argument):
 
     expected = "a list of tensors"
 
-    def __init__(self, name: str, gaps: bool = False):
+    def __init__(self, name: str, gaps: bool = False) -> None:
         super().__init__(name)
         self.gaps = gaps
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if not isinstance(value, tuple | list):
             raise ValueError
         for item in value:
@@ -193,12 +200,12 @@ class Int(Argument):
         default: Any = REQUIRED,
         minimum: int | None = None,
         nullable: bool = False,
-    ):
+    ) -> None:
         super().__init__(name, default)
         self.minimum, self.nullable = minimum, nullable
         self.expected = "an integer" if minimum is None else f"an integer >= {minimum}"
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if value is None and self.nullable:
             return None
         number = _integer(value)
@@ -225,7 +232,15 @@ class Ints(Argument):
 
     is_numeric = True
 
-    def __init__(self, name, length=None, default=REQUIRED, minimum=None, words=(), nullable=False):
+    def __init__(
+        self,
+        name: Any,
+        length: Any = None,
+        default: Any = REQUIRED,
+        minimum: Any = None,
+        words: Any = (),
+        nullable: Any = False,
+    ) -> None:
         super().__init__(name, default)
         self.length, self.minimum, self.words, self.nullable = length, minimum, words, nullable
         count = "integers" if length is None else f"{length} integers"
@@ -233,7 +248,7 @@ class Ints(Argument):
         if words:
             self.expected += " or one of " + ", ".join(words)
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if isinstance(value, str) and value in self.words:
             return value
         if value is None:
@@ -262,11 +277,11 @@ class Float(Argument):
     is_numeric = True
     expected = "a number"
 
-    def __init__(self, name: str, default: Any = REQUIRED, nullable: bool = False):
+    def __init__(self, name: str, default: Any = REQUIRED, nullable: bool = False) -> None:
         super().__init__(name, default)
         self.nullable = nullable
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if value is None and self.nullable:
             return None
         return _real(value)
@@ -278,11 +293,11 @@ class Scalar(Argument):
     is_numeric = True
     expected = "a number"
 
-    def __init__(self, name: str, default: Any = REQUIRED, nullable: bool = False):
+    def __init__(self, name: str, default: Any = REQUIRED, nullable: bool = False) -> None:
         super().__init__(name, default)
         self.nullable = nullable
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if isinstance(value, numbers.Number) or (value is None and self.nullable):
             return value
         return _real(value)
@@ -293,10 +308,10 @@ class DType(Argument):
 
     expected = "a dtype such as torch.float"
 
-    def __init__(self, name: str, default: Any = REQUIRED):
+    def __init__(self, name: str, default: Any = REQUIRED) -> None:
         super().__init__(name, default)
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if value is None and self.default is None:
             return None
         try:
@@ -311,12 +326,14 @@ class Numbers(Argument):
 
     is_numeric = True
 
-    def __init__(self, name, length=None, default=REQUIRED, nullable=False):
+    def __init__(
+        self, name: Any, length: Any = None, default: Any = REQUIRED, nullable: Any = False
+    ) -> None:
         super().__init__(name, default)
         self.length, self.nullable = length, nullable
         self.expected = "numbers" if length is None else f"{length} numbers"
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if value is None and self.nullable:
             return None
         items = value if isinstance(value, tuple | list) else (value,)
@@ -334,7 +351,7 @@ class Bool(Argument):
     is_numeric = True
     expected = "True or False"
 
-    def convert(self, value):
+    def convert(self, value: Any) -> bool:
         if isinstance(value, bool | np.bool_) or value in (0, 1):
             return bool(value)
         raise ValueError
@@ -351,12 +368,12 @@ class Str(Argument):
     default : str or None, optional
     """
 
-    def __init__(self, name, choices=None, default=REQUIRED):
+    def __init__(self, name: Any, choices: Any = None, default: Any = REQUIRED) -> None:
         super().__init__(name, default)
         self.choices = choices
         self.expected = "a word" if choices is None else "one of " + ", ".join(choices)
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if value is None and self.default is None:
             return None
         if isinstance(value, str) and (self.choices is None or value in self.choices):
@@ -364,7 +381,7 @@ class Str(Argument):
         raise ValueError
 
 
-def _integer(value) -> int:
+def _integer(value: Any) -> int:
     if isinstance(value, bool | np.bool_):
         raise ValueError
     if isinstance(value, numbers.Integral):
@@ -376,7 +393,7 @@ def _integer(value) -> int:
     raise ValueError
 
 
-def _real(value) -> float:
+def _real(value: Any) -> float:
     if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_):
         return float(value)
     if isinstance(value, str):
@@ -514,7 +531,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, TensorSpec | Value) and value.constant is not None and value.size == 1
 
 
-def _place_positional(operator, arguments, positional, values, found, faults) -> None:
+def _place_positional(
+    operator: Any, arguments: Any, positional: Any, values: Any, found: Any, faults: Any
+) -> None:
     """Give the inputs without keyword to the arguments that are still open, in order."""
     variadic = next((a for a in arguments if isinstance(a, Tensors)), None)
     if variadic is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +22,7 @@ __all__ = ["BINARY", "TESTS", "UNARY", "AddCMul", "Lerp", "NanToNum"]
 FLOAT32 = np.dtype(np.float32)
 
 
-def _sgn(x):
+def _sgn(x: Any) -> Any:
     if x.dtype.kind != "c":
         return np.sign(x)
     size = np.abs(x)
@@ -51,7 +53,7 @@ TESTS = (
 )
 
 
-def _xlogy(x, y):
+def _xlogy(x: Any, y: Any) -> Any:
     product = x * np.log(y)
     return np.where(np.isnan(y), y, np.where(x == 0, 0, product))
 
@@ -74,16 +76,16 @@ BINARY = (
 
 class _Unary(NumpyRecord):
     arguments = (Tensor("input"),)
-    function: Callable
+    function: Callable[..., Any]
     to_float = True
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         dtype = a.input.dtype
         return TensorSpec(a.input.shape, FLOAT32 if cls.to_float and dtype.kind in "biu" else dtype)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         return cls.function(convert(a.input, cls.result(a).dtype))
 
 
@@ -93,21 +95,21 @@ class _Same(_Unary):
 
 class _Test(_Unary):
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, np.bool_)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         return cls.function(a.input)
 
 
 class _Binary(NumpyRecord):
     arguments = (Tensor("input"), Tensor("other", number=True))
-    function: Callable
+    function: Callable[..., Any]
     takes = "any"
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         dtype = result_type([a.input, a.other])
         if cls.takes == "float" and dtype.kind in "biu":
             dtype = FLOAT32
@@ -117,12 +119,14 @@ class _Binary(NumpyRecord):
         return TensorSpec(broadcast(a.input, a.other), dtype)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         dtype = cls.result(a).dtype
         return cls.function(convert(a.input, dtype), convert(a.other, dtype))
 
 
-def _register(base: type[NumpyRecord], name: str, formula: str, function: Callable, *takes) -> None:
+def _register(
+    base: type[NumpyRecord], name: str, formula: str, function: Callable[..., Any], *takes: Any
+) -> None:
     members = {
         "__doc__": f"``{formula}``, element by element.\n\nSource: torch.{name}.",
         "__module__": __name__,
@@ -154,13 +158,13 @@ class IsClose(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.input.dtype != a.other.dtype:
             raise ShapeError(f"its operands are {a.input.dtype} and {a.other.dtype}")
         return TensorSpec(broadcast(a.input, a.other), np.bool_)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.isclose(a.input, a.other, a.rtol, a.atol, a.equal_nan)
 
 
@@ -179,18 +183,18 @@ class NanToNum(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.nan_to_num(a.input, True, a.nan or 0.0, a.posinf, a.neginf)
 
 
 # -- of three tensors --------------------------------------------------------------------------
 
 
-def _scaled(tree, value):
+def _scaled(tree: Any, value: Any) -> Any:
     return tree if value == 1 else Call("mul", [tree, Literal(value)])
 
 
@@ -204,7 +208,7 @@ class AddCMul(Formula):
     arguments = (Tensor("input"), Tensor("tensor1"), Tensor("tensor2"), Scalar("value", 1))
 
     @staticmethod
-    def formula(a):
+    def formula(a: SimpleNamespace) -> Any:
         product = Call("mul", [_scaled(Ref(1), a.value), Ref(2)])
         return Call("add", [Ref(0), product]), [a.input, a.tensor1, a.tensor2]
 
@@ -219,7 +223,7 @@ class AddCDiv(Formula):
     arguments = AddCMul.arguments
 
     @staticmethod
-    def formula(a):
+    def formula(a: SimpleNamespace) -> Any:
         if a.tensor1.dtype.kind in "biu" and a.tensor2.dtype.kind in "biu":
             raise ShapeError("it would divide integers, which PyTorch refuses")
         quotient = Call("div", [_scaled(Ref(1), a.value), Ref(2)])
@@ -236,7 +240,7 @@ class Lerp(Formula):
     arguments = (Tensor("input"), Tensor("end"), Tensor("weight", number=True))
 
     @staticmethod
-    def formula(a):
+    def formula(a: SimpleNamespace) -> Any:
         gap = Call("sub", [Ref(1), Ref(0)])
         if is_number(a.weight):
             if abs(a.weight) < 0.5:
@@ -258,7 +262,7 @@ class Logit(Formula):
     arguments = (Tensor("input"), Float("eps", None, nullable=True))
 
     @staticmethod
-    def formula(a):
+    def formula(a: SimpleNamespace) -> Any:
         x: Node = Ref(0)
         if a.eps is not None:
             x = Call("min", [Call("max", [x, Literal(a.eps)]), Literal(1 - a.eps)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
+from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Bool, Float, Int, Tensor
 from kuiper.ops.elementwise import bind_tree
@@ -53,7 +55,7 @@ class BatchNorm(Record):
     layout = "like"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         if a.input.rank < 2:
             raise ShapeError(f"the input has shape {a.input.shape}, expected rank 2 or more")
         channels = a.input.shape[1]
@@ -69,7 +71,7 @@ class BatchNorm(Record):
         return TensorSpec(a.input.shape)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         statistics = [a.running_mean, a.running_var, a.weight, a.bias]
         along = (-1,) + (1,) * (a.input.rank - 2)
         if all(v is None or v.constant is not None for v in statistics):
@@ -86,12 +88,12 @@ class BatchNorm(Record):
         bind_tree(b, tree, operands)
 
 
-def _normalised(operands: list[Value], a, along, b) -> Node:
+def _normalised(operands: list[Value], a: SimpleNamespace, along: Any, b: Binder) -> Node:
     """Return the formula for statistics that are computed at run time."""
 
     def ref(value: Value) -> Node:
         channels = b.contiguous(value)
-        operands.append(channels.reshape((channels.size, *along[1:])))
+        operands.append(channels.viewed((channels.size, *along[1:])))
         return Ref(len(operands) - 1)
 
     centred = Call("sub", [Ref(0), ref(a.running_mean)])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 
 from kuiper._kernels import _dispatch, _pack, conv, winograd
 from kuiper._value import TensorSpec, Value, spaced
 from kuiper.errors import ShapeError
+from kuiper.ops._binder import Binder
 from kuiper.ops._post import make_post, residual_value
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Argument, Int, Ints, Str, Tensor
@@ -34,7 +38,7 @@ class _Geometry:
         Top, bottom, left, right.
     """
 
-    def __init__(self, a, spatial: int):
+    def __init__(self, a: SimpleNamespace, spatial: int) -> None:
         lead = (1,) * (2 - spatial)
         self.kernel = lead + tuple(a.weight.shape[2:])
         self.stride = lead + per_axis(a.stride, spatial)
@@ -73,11 +77,11 @@ class _Geometry:
         )
 
 
-def per_axis(items, spatial: int) -> tuple[int, ...]:
+def per_axis(items: Any, spatial: int) -> tuple[int, ...]:
     return tuple(items) * spatial if len(items) == 1 else tuple(items)
 
 
-def check_weight(a, spatial: int, in_axis: int) -> None:
+def check_weight(a: SimpleNamespace, spatial: int, in_axis: int) -> None:
     """Compare the weight's shape with what the module says of itself."""
     if a.weight.rank != spatial + 2:
         raise ShapeError(f"'weight' has shape {a.weight.shape}, expected rank {spatial + 2}")
@@ -132,7 +136,7 @@ class Filters:
         Whether they are known while planning.
     """
 
-    def __init__(self, a, shape):
+    def __init__(self, a: SimpleNamespace, shape: Any) -> None:
         self._weight, self._bias = a.weight, a.bias
         self.shape = shape
         self.is_constant = all(v is None or v.constant is not None for v in (a.weight, a.bias))
@@ -188,7 +192,7 @@ class Conv(Record):
     post_ops = True
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         spatial = a.weight.rank - 2
         check_weight(a, spatial, in_axis=1)
         geometry = _Geometry(a, spatial)
@@ -215,7 +219,7 @@ class Conv(Record):
         return TensorSpec((*batch, a.weight.shape[0], *out[2 - spatial :]))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         spatial = a.weight.rank - 2
         geometry = _Geometry(a, spatial)
         x = _as_image(a.input, spatial)
@@ -286,7 +290,7 @@ def _as_image(value: Value, spatial: int) -> Value:
     return value
 
 
-def _output(a, b, spatial: int):
+def _output(a: SimpleNamespace, b: Binder, spatial: int) -> Any:
     """Return the output, the same as a channels-last image, and the residual as an image."""
     residual = residual_value(b)
     if a.input.rank == 4 and spatial == 2:
@@ -304,7 +308,7 @@ def _output(a, b, spatial: int):
     return None, image, residual
 
 
-def _finish(b, y, image, spatial: int) -> None:
+def _finish(b: Binder, y: Any, image: Any, spatial: int) -> None:
     """Let an output that is no image be a view of the one that was computed."""
     if y is not None:
         return
@@ -314,7 +318,7 @@ def _finish(b, y, image, spatial: int) -> None:
     b.alias(image.with_layout([image.shape[d] for d in axes], [image.strides[d] for d in axes]))
 
 
-def pack_groups(weights, bias, groups: int, n_threads: int) -> np.ndarray:
+def pack_groups(weights: Any, bias: Any, groups: int, n_threads: int) -> np.ndarray:
     """Pack the filters of each phase and group, one after the other."""
     parts = []
     for weight in weights:  # (out, in / groups, kh, kw) of one phase
@@ -330,14 +334,16 @@ def pack_groups(weights, bias, groups: int, n_threads: int) -> np.ndarray:
     return np.concatenate(parts, out=packed)
 
 
-def panel_offsets(tap_lists, groups: int, in_channels: int, out_channels: int) -> list[int]:
+def panel_offsets(tap_lists: Any, groups: int, in_channels: int, out_channels: int) -> list[int]:
     """Return where the panels of each phase start, and where the last ones end, in elements."""
     panels = groups * _pack.n_panels(out_channels)
     sizes = [panels * _pack.panel_floats(len(taps) * in_channels) for taps in tap_lists]
     return np.cumsum([0, *sizes]).tolist()
 
 
-def pack_at_run_time(b, a, filters, groups: int, tap_lists, by_column: bool):
+def pack_at_run_time(
+    b: Binder, a: SimpleNamespace, filters: Any, groups: int, tap_lists: Any, by_column: bool
+) -> Any:
     """Add the steps that pack a computed weight; return the panels and where each phase starts.
 
     `by_column` tells whether the first axis of the weight counts filters (convolution) or input
@@ -367,14 +373,24 @@ def pack_at_run_time(b, a, filters, groups: int, tap_lists, by_column: bool):
 
 
 def _implicit(
-    b, x, image, packed, phases, in_step, out_step, groups, in_channels, out_channels, post
-):
+    b: Binder,
+    x: Any,
+    image: Any,
+    packed: Any,
+    phases: Any,
+    in_step: Any,
+    out_step: Any,
+    groups: Any,
+    in_channels: Any,
+    out_channels: Any,
+    post: Any,
+) -> Any:
     window = conv.Window(x, image, in_step, out_step, phases)
     scratch = b.scratch(8 * _dispatch.tile()[0] * window.max_taps)
     return conv.ConvStep(x, packed, image, window, groups, in_channels, out_channels, scratch, post)
 
 
-def _scaled(b, x, scale, image, filters, post):
+def _scaled(b: Binder, x: Any, scale: Any, image: Any, filters: Any, post: Any) -> Any:
     """Bind a 1x1 convolution of images whose channels are scaled: each with weights of its own.
 
     The last step is returned, those ahead of it are added.
@@ -410,7 +426,9 @@ def _scaled(b, x, scale, image, filters, post):
     return step
 
 
-def _depthwise(b, x, image, filters, taps, geometry, size, post):
+def _depthwise(
+    b: Binder, x: Any, image: Any, filters: Any, taps: Any, geometry: Any, size: Any, post: Any
+) -> Any:
     x = b.channels_last(x)
 
     def pack() -> np.ndarray:
@@ -423,7 +441,9 @@ def _depthwise(b, x, image, filters, taps, geometry, size, post):
     return conv.DepthwiseStep(x, packed, image, window, scratch, post)
 
 
-def _shallow(b, x, image, filters, origin, geometry, size, post):
+def _shallow(
+    b: Binder, x: Any, image: Any, filters: Any, origin: Any, geometry: Any, size: Any, post: Any
+) -> Any:
     """Bind a convolution of few channels; the order of a receptive field follows the layout."""
     out_channels, channels, kernel_h, kernel_w = filters.shape
     (top, left), (dilation_h, dilation_w) = origin, geometry.dilation
@@ -455,7 +475,7 @@ def _shallow(b, x, image, filters, origin, geometry, size, post):
     )
 
 
-def _winograd_tile(geometry, groups: int, shape, size) -> int:
+def _winograd_tile(geometry: Any, groups: int, shape: Any, size: Any) -> int:
     """Estimate how a convolution is fastest: by Winograd in tiles of side 4 or 2, or directly (0).
 
     Large tiles multiply less, but read more weights, which small planes of many channels do not
@@ -501,7 +521,9 @@ def _winograd_block(tiles: int, channels: int, n_threads: int) -> int:
     return -(-tiles // blocks)
 
 
-def _winograd(b, tile, x, image, filters, padding, post):
+def _winograd(
+    b: Binder, tile: Any, x: Any, image: Any, filters: Any, padding: Any, post: Any
+) -> Any:
     """Bind a Winograd convolution: the last step is returned, those ahead of it are added."""
     x = b.channels_last(x)
     n, out_channels, height, width = image.shape
@@ -545,7 +567,7 @@ class ConvTranspose(Record):
     post_ops = True
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         spatial = a.weight.rank - 2
         check_weight(a, spatial, in_axis=0)
         extents = a.input.shape[a.input.rank - spatial :]
@@ -578,7 +600,7 @@ class ConvTranspose(Record):
         return TensorSpec((*batch, a.weight.shape[1] * a.groups, *out))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         spatial = a.weight.rank - 2
         geometry = _Geometry(a, spatial)
         x = b.channels_last(_as_image(a.input, spatial))
@@ -619,7 +641,7 @@ class ConvTranspose(Record):
         _finish(b, y, image, spatial)
 
 
-def _phases(geometry: _Geometry, extents):
+def _phases(geometry: _Geometry, extents: Any) -> Any:
     """Split the output pixels by their place in the stride.
 
     All pixels of one phase see the same taps of the kernel, at the same distance: output pixel

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from kuiper._kernels.pool import PoolStep
 from kuiper._kernels.resize import ResizeStep
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
+from kuiper.ops._binder import Binder
 from kuiper.ops._image import image_input, image_output, spatial_extents
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Any_, Bool, Ints, Numbers, Str, Tensor
@@ -56,16 +58,16 @@ class Interpolate(Record):
     )
     layout = "like"
     # What the older names imply.
-    fixed: ClassVar[dict] = {}
+    fixed: ClassVar[dict[Any, Any]] = {}
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> TensorSpec:
         vars(a).update(cls.fixed)
         extents, _ = _target(a)
         return TensorSpec((*a.input.shape[:2], *extents), a.input.dtype)
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         vars(a).update(cls.fixed)
         extents, scales = _target(a)
         spatial = len(extents)
@@ -92,7 +94,7 @@ class UpsampleNearest(Interpolate):
     Source: torch.nn.UpsamplingNearest2d.
     """
 
-    fixed: ClassVar[dict] = {"mode": "nearest"}
+    fixed: ClassVar[dict[Any, Any]] = {"mode": "nearest"}
 
 
 @record("F.upsample_bilinear", "nn.UpsamplingBilinear2d")
@@ -102,7 +104,7 @@ class UpsampleBilinear(Interpolate):
     Source: torch.nn.UpsamplingBilinear2d.
     """
 
-    fixed: ClassVar[dict] = {"mode": "bilinear", "align_corners": True}
+    fixed: ClassVar[dict[Any, Any]] = {"mode": "bilinear", "align_corners": True}
 
 
 class _Antialiased(Record):
@@ -126,8 +128,8 @@ class _Antialiased(Record):
         raise NotImplementedError
 
     @classmethod
-    def _target(cls, a) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
-        scales: tuple = (None, None)
+    def _target(cls, a: SimpleNamespace) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+        scales: tuple[Any, ...] = (None, None)
         if a.scales is not None:
             scales = tuple(a.scales) if len(a.scales) == 2 else (*a.scales, *(a.scales_w or ()))
             if len(scales) != 2:
@@ -140,7 +142,7 @@ class _Antialiased(Record):
         return tuple(math.floor(extent * scale) for extent, scale in pairs), scales
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> TensorSpec:
         extents, scales = cls._target(a)
         if a.input.dtype != np.float32:
             raise ShapeError(f"the input is {a.input.dtype}, expected float32")
@@ -151,7 +153,7 @@ class _Antialiased(Record):
         return TensorSpec((*a.input.shape[:2], *extents))
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         y = b.output()
         if y.size == 0:
             return
@@ -162,15 +164,15 @@ class _Antialiased(Record):
             b.constant(cls._matrix(extent, out, scale, a.align_corners))
             for extent, out, scale in zip((height, width), (rows, columns), scales, strict=True)
         )
-        x = b.contiguous(a.input).reshape((count, height, width))
+        x = b.contiguous(a.input).viewed((count, height, width))
         wide = b.temporary((count, height, columns))
         product(b, x, by_column.permute((1, 0)).expand((count, width, columns)), wide)
         # Elements of a row of the output are adjacent, wherever the output lies.
-        y = y.reshape((count, rows, columns))
+        y = y.viewed((count, rows, columns))
         product(b, by_row.expand((count, rows, height)), wide, y)
 
     @classmethod
-    def _matrix(cls, extent: int, out: int, scale: float | None, align_corners: bool):
+    def _matrix(cls, extent: int, out: int, scale: float | None, align_corners: bool) -> Any:
         """Return the weights, one row for each place of the output."""
         if align_corners:
             ratio = (extent - 1) / (out - 1) if out > 1 else 0.0
@@ -196,7 +198,7 @@ class AntialiasedBilinear(_Antialiased):
     """
 
     @staticmethod
-    def weigh(gap):
+    def weigh(gap: Any) -> Any:
         return np.maximum(1 - gap, 0)
 
 
@@ -210,14 +212,14 @@ class AntialiasedBicubic(_Antialiased):
     reach: ClassVar[float] = 2.0
 
     @staticmethod
-    def weigh(gap):
+    def weigh(gap: Any) -> Any:
         a = -0.5  # PIL's, not the -0.75 of resizing without antialiasing
         near = ((a + 2) * gap - (a + 3)) * gap * gap + 1
         far = (((gap - 5) * gap + 8) * gap - 4) * a
         return np.where(gap < 1, near, np.where(gap < 2, far, 0))
 
 
-def _target(a) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+def _target(a: SimpleNamespace) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
     """Return the output's spatial extents, and the scales where these set the positions."""
     spatial = a.input.rank - 2
     if spatial not in MODES[a.mode]:
@@ -247,14 +249,14 @@ def _target(a) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
     return extents, (None,) * spatial if a.recompute_scale_factor else scales
 
 
-def _per_axis(name: str, items: Sequence, spatial: int) -> tuple:
+def _per_axis(name: str, items: Sequence[Any], spatial: int) -> tuple[Any, ...]:
     items = tuple(items) * spatial if len(items) == 1 else tuple(items)
     if len(items) != spatial:
         raise ShapeError(f"'{name}' is {items}, expected {spatial} numbers")
     return items
 
 
-def _taps(a, extent: int, out: int, scale: float | None) -> Taps:
+def _taps(a: SimpleNamespace, extent: int, out: int, scale: float | None) -> Taps:
     if a.mode == "nearest" and a.input.rank == 4 and out in (extent, 2 * extent):
         # PyTorch's own short cut: images, but not lines and volumes, of the same or twice the
         # extent forget what the scale was exactly.
@@ -266,7 +268,7 @@ def _taps(a, extent: int, out: int, scale: float | None) -> Taps:
     return _resampling.linear_taps(extent, out, scale, bool(a.align_corners))
 
 
-def _bind_taps(a, b, taps: Sequence[Taps]) -> None:
+def _bind_taps(a: SimpleNamespace, b: Binder, taps: Sequence[Taps]) -> None:
     """Add the step that resizes along d, h and w."""
     spatial = a.input.rank - 2
     depth, height, width = spatial_extents(a.input.shape, spatial)
@@ -279,13 +281,13 @@ def _bind_taps(a, b, taps: Sequence[Taps]) -> None:
     else:
         # Planes are images of one channel.
         planes = a.input.shape[0] * a.input.shape[1]
-        x = b.contiguous(a.input).reshape((planes, 1, depth * height, width))
-        y = b.output().reshape((planes, 1, len(rows), len(columns)))
+        x = b.contiguous(a.input).viewed((planes, 1, depth * height, width))
+        y = b.output().viewed((planes, 1, len(rows), len(columns)))
     scratch = b.scratch(_resampling.scratch_bytes(rows, columns, x.shape[1]))
     b.step(ResizeStep(x, y, rows, columns, scratch))
 
 
-def _bind_area(a, b, extents: Sequence[int]) -> None:
+def _bind_area(a: SimpleNamespace, b: Binder, extents: Sequence[int]) -> None:
     spatial = len(extents)
     sizes = (1,) * (3 - spatial) + tuple(extents)
     windows = [

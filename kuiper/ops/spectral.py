@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import promote
+from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import NumpyRecord, broadcast
 from kuiper.ops._record import record
 from kuiper.ops._schema import Any_, Bool, DType, Float, Int, Ints, Scalar, Str, Tensor
@@ -44,7 +46,7 @@ class Complex(NumpyRecord):
     arguments = (Tensor("real"), Tensor("imag"))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.real.dtype != a.imag.dtype or a.real.dtype.kind != "f":
             raise ShapeError(
                 f"the parts are {a.real.dtype} and {a.imag.dtype}, expected floats of one type"
@@ -52,7 +54,7 @@ class Complex(NumpyRecord):
         return TensorSpec(broadcast(a.real, a.imag), complex_dtype(a.real.dtype))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         y = np.empty(broadcast(a.real, a.imag), complex_dtype(a.real.dtype))
         y.real, y.imag = a.real, a.imag
         return y
@@ -68,12 +70,12 @@ class Polar(NumpyRecord):
     arguments = (Tensor("abs"), Tensor("angle"))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         dtype = promote(a.abs.dtype, a.angle.dtype)
         return TensorSpec(broadcast(a.abs, a.angle), complex_dtype(dtype))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         y = np.empty(broadcast(a.abs, a.angle), complex_dtype(a.abs.dtype))
         y.real, y.imag = a.abs * np.cos(a.angle), a.abs * np.sin(a.angle)
         return y
@@ -89,15 +91,15 @@ class Real(NumpyRecord):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, np.zeros(0, a.input.dtype).real.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return a.input.real
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         if a.input.dtype.kind == "c":
             super().bind(a, b)
         else:
@@ -114,13 +116,13 @@ class Imaginary(NumpyRecord):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.input.dtype.kind != "c":
             raise ShapeError(f"the input is {a.input.dtype}, expected complex numbers")
         return TensorSpec(a.input.shape, real_dtype(a.input.dtype))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return a.input.imag
 
 
@@ -134,11 +136,11 @@ class Angle(NumpyRecord):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, real_dtype(a.input.dtype))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         if a.input.dtype.kind == "c":
             return np.angle(a.input)
         return np.where(np.isnan(a.input), np.nan, np.where(a.input < 0, np.pi, 0))
@@ -154,11 +156,11 @@ class Conjugate(NumpyRecord):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.conj(a.input)
 
 
@@ -182,13 +184,13 @@ class ViewAsComplex(NumpyRecord):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.input.shape[-1:] != (2,) or a.input.dtype.kind != "f":
             raise ShapeError(f"the input is {a.input}, expected floats of shape (..., 2)")
         return TensorSpec(a.input.shape[:-1], complex_dtype(a.input.dtype))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.ascontiguousarray(a.input).view(complex_dtype(a.input.dtype))[..., 0]
 
 
@@ -202,13 +204,13 @@ class ViewAsReal(NumpyRecord):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.input.dtype.kind != "c":
             raise ShapeError(f"the input is {a.input.dtype}, expected complex numbers")
         return TensorSpec((*a.input.shape, 2), real_dtype(a.input.dtype))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return _pairs(a.input)
 
 
@@ -258,7 +260,7 @@ class Fourier(NumpyRecord):
     transform: _Transform
 
     @classmethod
-    def _plan(cls, a) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _plan(cls, a: SimpleNamespace) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the axes, and along each the length of what is not halved."""
         shape = a.input.shape
         sizes = getattr(a, "s", None)
@@ -281,7 +283,7 @@ class Fourier(NumpyRecord):
         return axes, tuple(lengths)
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         axes, lengths = cls._plan(a)
         shape = list(a.input.shape)
         for axis, length in zip(axes, lengths, strict=True):
@@ -295,7 +297,7 @@ class Fourier(NumpyRecord):
         return TensorSpec(shape, dtype)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         axes, lengths = cls._plan(a)
         half, backward = cls.transform.half, cls.transform.backward
         norm: Norm = "backward" if a.norm is None else a.norm
@@ -346,7 +348,7 @@ class _Shift(NumpyRecord):
     arguments = (Tensor("input"), Ints("dim", default=None, nullable=True))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.dim is not None:
             axes_of(a.dim, a.input.shape)
         return TensorSpec(a.input.shape, a.input.dtype)
@@ -360,7 +362,7 @@ class FftShift(_Shift):
     """
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.fft.fftshift(a.input, a.dim)
 
 
@@ -372,7 +374,7 @@ class InverseFftShift(_Shift):
     """
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.fft.ifftshift(a.input, a.dim)
 
 
@@ -397,11 +399,11 @@ class FftFrequencies(_Frequencies):
     """
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec((a.n,), a.dtype or np.float32)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.fft.fftfreq(a.n, a.d)
 
 
@@ -413,11 +415,11 @@ class RealFftFrequencies(_Frequencies):
     """
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec((a.n // 2 + 1,), a.dtype or np.float32)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.fft.rfftfreq(a.n, a.d)
 
 
@@ -433,15 +435,15 @@ _FRAMES = (
 )
 
 
-def _hop(a) -> int:
+def _hop(a: SimpleNamespace) -> int:
     return a.n_fft // 4 if a.hop_length is None else a.hop_length
 
 
-def _onesided(a) -> bool:
+def _onesided(a: SimpleNamespace) -> bool:
     return a.input.dtype.kind != "c" if a.onesided is None else a.onesided
 
 
-def _window(a) -> np.ndarray:
+def _window(a: SimpleNamespace) -> np.ndarray:
     """Return the window in the middle of a frame."""
     length = a.n_fft if a.win_length is None else a.win_length
     window = np.ones(length) if a.window is None else a.window.astype(np.float64)
@@ -449,7 +451,7 @@ def _window(a) -> np.ndarray:
     return np.pad(window, (left, a.n_fft - length - left))
 
 
-def _check_window(a) -> None:
+def _check_window(a: SimpleNamespace) -> None:
     length = a.n_fft if a.win_length is None else a.win_length
     if length > a.n_fft:
         raise ShapeError(f"'win_length' is {length}, expected at most {a.n_fft}")
@@ -468,7 +470,7 @@ def _transformed(a: Any, x: np.ndarray, onesided: bool, norm: Norm) -> np.ndarra
     return np.swapaxes(function(frames * _window(a), norm=norm), -1, -2)
 
 
-def _spectra_shape(a, length: int, onesided: bool) -> tuple[int, int]:
+def _spectra_shape(a: SimpleNamespace, length: int, onesided: bool) -> tuple[int, int]:
     """Return how many frequencies and frames a signal gives."""
     _check_window(a)
     if a.center:
@@ -498,7 +500,7 @@ class Stft(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         shape = (*a.input.shape[:-1], *_spectra_shape(a, a.input.shape[-1], _onesided(a)))
         dtype = complex_dtype(a.input.dtype)
         if not a.return_complex:
@@ -506,7 +508,7 @@ class Stft(NumpyRecord):
         return TensorSpec(shape, dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         norm: Norm = "ortho" if a.normalized else "backward"
         y = _transformed(a, a.input, _onesided(a), norm)
         return y if a.return_complex else _pairs(y)
@@ -536,14 +538,14 @@ def _joined(a: Any, spectra: np.ndarray, real: bool, norm: Norm, length: int | N
     return np.pad(y, [(0, 0)] * (y.ndim - 1) + [(0, end - end_of_frames)])
 
 
-def _kept(a, count: int, length: int | None) -> tuple[int, int]:
+def _kept(a: SimpleNamespace, count: int, length: int | None) -> tuple[int, int]:
     """Return where the signal lies among the frames laid side by side."""
     margin = a.n_fft // 2 if a.center else 0
     end = a.n_fft + _hop(a) * (count - 1) - margin
     return margin, end if length is None else margin + length
 
 
-def _check_spectra(a, spectra: TensorSpec, onesided: bool) -> None:
+def _check_spectra(a: SimpleNamespace, spectra: TensorSpec, onesided: bool) -> None:
     _check_window(a)
     expected = a.n_fft // 2 + 1 if onesided else a.n_fft
     if spectra.dtype.kind != "c" or spectra.shape[-2] != expected:
@@ -568,31 +570,31 @@ class InverseStft(NumpyRecord):
     )
 
     @staticmethod
-    def _onesided(a) -> bool:
+    def _onesided(a: SimpleNamespace) -> bool:
         return not a.return_complex if a.onesided is None else a.onesided
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         _check_spectra(a, a.input, cls._onesided(a))
         start, end = _kept(a, a.input.shape[-1], a.length)
         dtype = a.input.dtype if a.return_complex else real_dtype(a.input.dtype)
         return TensorSpec((*a.input.shape[:-2], max(0, end - start)), dtype)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         norm: Norm = "ortho" if a.normalized else "backward"
         return _joined(a, a.input, not a.return_complex, norm, a.length)
 
 
-def _divides_by_window(a) -> bool:
+def _divides_by_window(a: SimpleNamespace) -> bool:
     return a.normalized in (True, "window")
 
 
-def _frame_norm(a) -> Norm:
+def _frame_norm(a: SimpleNamespace) -> Norm:
     return "ortho" if a.normalized == "frame_length" else "backward"
 
 
-def _window_norm(a) -> float:
+def _window_norm(a: SimpleNamespace) -> float:
     return float(np.sqrt(np.sum(np.square(a.window.astype(np.float64)))))
 
 
@@ -615,14 +617,14 @@ class Spectrogram(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         length = a.waveform.shape[-1] + 2 * a.pad
         shape = (*a.waveform.shape[:-1], *_spectra_shape(a, length, a.onesided is not False))
         dtype = complex_dtype(a.waveform.dtype)
         return TensorSpec(shape, dtype if a.power is None else real_dtype(dtype))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         x = np.pad(a.waveform, [(0, 0)] * (a.waveform.ndim - 1) + [(a.pad, a.pad)])
         y = _transformed(a, x, a.onesided is not False, _frame_norm(a))
         if _divides_by_window(a):
@@ -649,12 +651,12 @@ class InverseSpectrogram(NumpyRecord):
     )
 
     @staticmethod
-    def _length(a) -> int | None:
+    def _length(a: SimpleNamespace) -> int | None:
         """Return how much of the padded signal is made."""
         return None if a.length is None else a.length + 2 * a.pad
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         _check_spectra(a, a.spectrogram, a.onesided is not False)
         start, end = _kept(a, a.spectrogram.shape[-1], a.length)
         return TensorSpec(
@@ -662,7 +664,7 @@ class InverseSpectrogram(NumpyRecord):
         )
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         spectra = a.spectrogram
         if _divides_by_window(a):
             spectra = spectra * _window_norm(a)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import result_type
+from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import NumpyRecord, Overloaded, Schemas, broadcast, convert
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import bind_reduction
@@ -22,7 +25,7 @@ __all__ = ["AMinMax", "All", "Any", "CountNonzero", "CumMax", "Deviation", "Diff
 INT64 = np.dtype(np.int64)
 
 
-def _axes(a) -> tuple[int, ...]:
+def _axes(a: SimpleNamespace) -> tuple[int, ...]:
     dim = getattr(a, "dim", None)
     if dim is None or dim == ():
         return tuple(range(len(a.input.shape)))
@@ -32,7 +35,7 @@ def _axes(a) -> tuple[int, ...]:
     return axes_of(dim if isinstance(dim, tuple) else (dim,), a.input.shape)
 
 
-def _reduced(a, dtype) -> TensorSpec:
+def _reduced(a: SimpleNamespace, dtype: typing.Any) -> TensorSpec:
     axes, keepdim = _axes(a), getattr(a, "keepdim", False)
     shape = [1 if d in axes else n for d, n in enumerate(a.input.shape) if keepdim or d not in axes]
     return TensorSpec(shape, dtype)
@@ -46,15 +49,15 @@ class _Truth(Overloaded):
         (Tensor("input"),),
         (Tensor("input"), Ints("dim", nullable=True), Bool("keepdim", False)),
     )
-    function: Callable
+    function: Callable[..., typing.Any]
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> typing.Any:
         # Bytes stay bytes, as they were PyTorch's truth values once.
         return _reduced(a, np.uint8 if a.input.dtype == np.uint8 else np.bool_)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> typing.Any:
         return cls.function(a.input, axis=_axes(a), keepdims=getattr(a, "keepdim", False))
 
 
@@ -65,7 +68,7 @@ class Any(_Truth):
     Source: torch.any.
     """
 
-    function = staticmethod(np.any)
+    function: Callable[..., typing.Any] = staticmethod(np.any)
 
 
 @record("aten::all")
@@ -75,7 +78,7 @@ class All(_Truth):
     Source: torch.all.
     """
 
-    function = staticmethod(np.all)
+    function: Callable[..., typing.Any] = staticmethod(np.all)
 
 
 @record("aten::count_nonzero")
@@ -88,11 +91,11 @@ class CountNonzero(NumpyRecord):
     arguments = (Tensor("input"), Ints("dim", default=None, nullable=True))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> typing.Any:
         return _reduced(a, INT64)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         return np.count_nonzero(a.input, axis=_axes(a))
 
 
@@ -109,12 +112,12 @@ class ProductOfAll(NumpyRecord):
     arguments = (Tensor("input"), DType("dtype", None))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         dtype = a.input.dtype
         return TensorSpec((), a.dtype or (INT64 if dtype.kind in "biu" else dtype))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         return np.prod(convert(a.input, ProductOfAll.result(a).dtype))
 
 
@@ -136,12 +139,12 @@ class NanSum(NumpyRecord):
     arguments = _WITHOUT_NAN
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> typing.Any:
         dtype = a.input.dtype
         return _reduced(a, a.dtype or (INT64 if dtype.kind in "biu" else dtype))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         return np.nansum(
             convert(a.input, NanSum.result(a).dtype), axis=_axes(a), keepdims=a.keepdim
         )
@@ -157,13 +160,13 @@ class NanMean(NumpyRecord):
     arguments = _WITHOUT_NAN
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> typing.Any:
         if a.input.dtype.kind != "f":
             raise ShapeError(f"the input is {a.input.dtype}, expected float32")
         return _reduced(a, a.dtype or a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         where = {"axis": _axes(a), "keepdims": a.keepdim}
         return np.nansum(a.input, **where) / np.sum(~np.isnan(a.input), **where)
 
@@ -178,12 +181,12 @@ class Distance(NumpyRecord):
     arguments = (Tensor("input"), Tensor("other"), Scalar("p", 2))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         broadcast(a.input, a.other)
         return TensorSpec((), result_type([a.input, a.other]))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         return norm_of(np.asarray(a.input - a.other), float(a.p), None, False)
 
 
@@ -203,17 +206,21 @@ class Deviation(Schemas, Record):
         ),
     )
     kinds: ClassVar[tuple[str, ...]] = ()
-    functions: ClassVar[dict] = {"var": np.var, "std": np.std, "mean": np.mean}
+    functions: ClassVar[dict[typing.Any, typing.Any]] = {
+        "var": np.var,
+        "std": np.std,
+        "mean": np.mean,
+    }
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> typing.Any:
         a = cls.read(a)
         if a.input.dtype.kind != "f":
             raise ShapeError(f"the input is {a.input.dtype}, expected float32")
         return tuple(_reduced(a, a.input.dtype) for _ in cls.kinds)
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         a = cls.read(a)
         axes, keepdim = _axes(a), getattr(a, "keepdim", False)
         less = 1.0 if a.correction is None else float(a.correction)
@@ -280,13 +287,13 @@ class AMinMax(Overloaded):
     overloads = ((Tensor("input"), Int("dim", None, nullable=True), Bool("keepdim", False)),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> typing.Any:
         if a.input.size == 0:
             raise ShapeError(f"the input has shape {a.input.shape}, nothing to reduce")
         return _reduced(a, a.input.dtype), _reduced(a, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         where = {"axis": _axes(a), "keepdims": a.keepdim}
         return np.min(a.input, **where), np.max(a.input, **where)
 
@@ -301,12 +308,12 @@ class _Running(NumpyRecord):
     ufunc: ClassVar[np.ufunc]
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> typing.Any:
         axis_of(a.dim, a.input.shape or (1,))
         return TensorSpec(a.input.shape, a.input.dtype), TensorSpec(a.input.shape, INT64)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> typing.Any:
         x = np.atleast_1d(a.input)
         values = cls.ufunc.accumulate(x, axis=a.dim)
         places = np.arange(x.shape[a.dim]).reshape(
@@ -347,12 +354,12 @@ class LogCumSumExp(NumpyRecord):
     arguments = (Tensor("input"), Int("dim"))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         axis_of(a.dim, a.input.shape or (1,))
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         x = np.atleast_1d(a.input).astype(np.float64)
         return np.logaddexp.accumulate(x, axis=a.dim).reshape(a.input.shape)
 
@@ -373,7 +380,7 @@ class Diff(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         axis = axis_of(a.dim, a.input.shape)
         shape, dtype = list(a.input.shape), a.input.dtype
         for more in (a.prepend, a.append):
@@ -386,7 +393,7 @@ class Diff(NumpyRecord):
         return TensorSpec(shape, dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         parts = [x for x in (a.prepend, a.input, a.append) if x is not None]
         return np.diff(np.concatenate(parts, a.dim), a.n, a.dim)
 
@@ -406,7 +413,7 @@ class Covariance(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.fweights is not None or a.aweights is not None:
             raise ShapeError("it has weights, which are not supported")
         if a.input.dtype.kind != "f":
@@ -415,7 +422,7 @@ class Covariance(NumpyRecord):
         return TensorSpec(() if rows is None else (rows, rows), a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         x = np.atleast_2d(a.input).astype(np.float64)
         y = np.cov(x, ddof=a.correction)
         return y.reshape(x.shape[:1] * 2 if a.input.ndim == 2 else ())

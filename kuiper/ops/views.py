@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
+from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Host, Int, Ints, Str, Tensor, TensorList
 from kuiper.ops.shape import (
@@ -35,7 +37,7 @@ class MoveDim(View):
     arguments = (Tensor("input"), Ints("source"), Ints("destination"))
 
     @staticmethod
-    def _dims(a) -> list[int]:
+    def _dims(a: SimpleNamespace) -> list[int]:
         shape = a.input.shape
         sources = axes_of(a.source, shape, "source")
         places = axes_of(a.destination, shape, "destination")
@@ -46,11 +48,11 @@ class MoveDim(View):
         return [moved[d] if d in moved else next(rest) for d in range(len(shape))]
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec([a.input.shape[d] for d in MoveDim._dims(a)], a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(a.input.permute(MoveDim._dims(a)))
 
 
@@ -64,11 +66,11 @@ class Reversed(View):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape[::-1], a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(a.input.permute(range(a.input.rank - 1, -1, -1)))
 
 
@@ -82,13 +84,13 @@ class MatrixTranspose(View):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         if a.input.rank < 2 or a.input.dtype.kind == "c":
             raise ShapeError(f"the input is {a.input!r}, expected matrices of real numbers")
         return TensorSpec((*a.input.shape[:-2], *a.input.shape[:-3:-1]), a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         rank = a.input.rank
         b.alias(a.input.permute(swapped(rank, rank - 2, rank - 1)))
 
@@ -103,11 +105,11 @@ class Ravel(View):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec((a.input.size,), a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         reshaped(b, a.input, (a.input.size,))
 
 
@@ -118,7 +120,7 @@ def _at_least(name: str, rank: int, places: Sequence[int]) -> None:
         arguments = (Tensor("input"),)
 
         @staticmethod
-        def infer(a):
+        def infer(a: SimpleNamespace) -> TensorSpec:
             shape = a.input.shape
             if len(shape) < rank:
                 before = places[len(shape)]
@@ -126,7 +128,7 @@ def _at_least(name: str, rank: int, places: Sequence[int]) -> None:
             return TensorSpec(shape, a.input.dtype)
 
         @staticmethod
-        def bind(a, b):
+        def bind(a: SimpleNamespace, b: Binder) -> None:
             reshaped(b, a.input, b.output_spec().shape)
 
     AtLeast.__name__ = AtLeast.__qualname__ = f"AtLeast{rank}D"
@@ -152,7 +154,7 @@ class SlidingWindow(View):
     arguments = (Tensor("input"), Int("dimension"), Int("size", minimum=0), Int("step", minimum=1))
 
     @staticmethod
-    def _axis(a) -> int:
+    def _axis(a: SimpleNamespace) -> int:
         axis = axis_of(a.dimension, a.input.shape or (1,), "dimension")
         extent = (a.input.shape or (1,))[axis]
         if a.size > extent:
@@ -160,7 +162,7 @@ class SlidingWindow(View):
         return axis
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         axis = SlidingWindow._axis(a)
         if a.input.rank == 0:
             return TensorSpec((a.size,), a.input.dtype)
@@ -169,7 +171,7 @@ class SlidingWindow(View):
         return TensorSpec((*shape, a.size), a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         spec = b.output_spec()
         if spec.size == 0:
             b.output()
@@ -198,7 +200,7 @@ class AsStrided(Record):
     )
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         if len(a.size) != len(a.stride):
             raise ShapeError(f"'size' is {a.size} and 'stride' {a.stride}, expected as many")
         pairs = zip(a.size, a.stride, strict=True)
@@ -210,7 +212,7 @@ class AsStrided(Record):
         return TensorSpec(a.size, a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         if 0 in a.size:
             b.output()
             return
@@ -228,7 +230,7 @@ class MeshGrid(View):
     arguments = (TensorList("tensors"), Str("indexing", ("ij", "xy"), "ij"))
 
     @staticmethod
-    def _axes(a) -> list[int]:
+    def _axes(a: SimpleNamespace) -> list[int]:
         """Return the axis of each vector."""
         axes = list(range(len(a.tensors)))
         if a.indexing == "xy" and len(axes) > 1:
@@ -236,19 +238,19 @@ class MeshGrid(View):
         return axes
 
     @staticmethod
-    def _shape(a) -> tuple[int, ...]:
+    def _shape(a: SimpleNamespace) -> tuple[int, ...]:
         if any(tensor.rank > 1 for tensor in a.tensors):
             raise ShapeError(f"its inputs are {a.tensors}, expected vectors")
         axes = MeshGrid._axes(a)
         return tuple(a.tensors[axes.index(d)].size for d in range(len(axes)))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Host:
         shape = MeshGrid._shape(a)
         return Host(tuple(TensorSpec(shape, tensor.dtype) for tensor in a.tensors))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         shape = MeshGrid._shape(a)
         grids = []
         for tensor, axis in zip(a.tensors, MeshGrid._axes(a), strict=True):
@@ -268,7 +270,7 @@ class BroadcastTensors(View):
     arguments = (TensorList("tensors"),)
 
     @staticmethod
-    def _shape(a) -> tuple[int, ...]:
+    def _shape(a: SimpleNamespace) -> tuple[int, ...]:
         shapes = [tensor.shape for tensor in a.tensors]
         try:
             return np.broadcast_shapes(*shapes)
@@ -277,12 +279,12 @@ class BroadcastTensors(View):
             raise ShapeError(f"the shapes {listed} do not broadcast") from None
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Host:
         shape = BroadcastTensors._shape(a)
         return Host(tuple(TensorSpec(shape, tensor.dtype) for tensor in a.tensors))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         shape = BroadcastTensors._shape(a)
         b.host(tuple(tensor.expand(shape) for tensor in a.tensors))
 
@@ -297,11 +299,11 @@ class Rot90(Record):
     arguments = (Tensor("input"), Int("k", 1), Ints("dims", length=2, default=(0, 1)))
 
     @staticmethod
-    def _axes(a) -> tuple[int, ...]:
+    def _axes(a: SimpleNamespace) -> tuple[int, ...]:
         return axes_of(a.dims, a.input.shape, "dims")
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         first, second = Rot90._axes(a)
         shape = list(a.input.shape)
         if a.k % 2:
@@ -309,7 +311,7 @@ class Rot90(Record):
         return TensorSpec(shape, a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         first, second = Rot90._axes(a)
         x, quarters = a.input, a.k % 4
         if quarters == 0:
@@ -331,13 +333,13 @@ def _flipped(name: str, axis: int, rank: int) -> None:
         layout = "like"
 
         @staticmethod
-        def infer(a):
+        def infer(a: SimpleNamespace) -> TensorSpec:
             if a.input.rank < rank:
                 raise ShapeError(f"the input has shape {a.input.shape}, expected {rank} axes")
             return TensorSpec(a.input.shape, a.input.dtype)
 
         @staticmethod
-        def bind(a, b):
+        def bind(a: SimpleNamespace, b: Binder) -> None:
             b.copy(backwards(a.input, (axis,)), b.output(layout=a.input))
 
     Flipped.__name__ = Flipped.__qualname__ = name.title()
@@ -360,7 +362,7 @@ def _joined(name: str, rank: int, before: Sequence[int], axes: tuple[int, int], 
         arguments = (TensorList("tensors"),)
 
         @staticmethod
-        def shapes(a) -> tuple[list[tuple[int, ...]], int]:
+        def shapes(a: SimpleNamespace) -> tuple[list[tuple[int, ...]], int]:
             check_tensors(a.tensors)
             shapes = []
             for tensor in a.tensors:
@@ -372,13 +374,13 @@ def _joined(name: str, rank: int, before: Sequence[int], axes: tuple[int, int], 
             return shapes, axes[a.tensors[0].rank > 1]
 
         @staticmethod
-        def infer(a):
+        def infer(a: SimpleNamespace) -> Any:
             shapes, axis = Joined.shapes(a)
             specs = [TensorSpec(s, t.dtype) for s, t in zip(shapes, a.tensors, strict=True)]
             return Cat.infer(SimpleNamespace(tensors=specs, dim=axis))
 
         @staticmethod
-        def bind(a, b):
+        def bind(a: SimpleNamespace, b: Binder) -> None:
             shapes, axis = Joined.shapes(a)
             y, start = b.output(), 0
             for tensor, shape in zip(a.tensors, shapes, strict=True):

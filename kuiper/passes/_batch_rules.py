@@ -67,7 +67,7 @@ class Call:
         outputs: Sequence[Any],
         places: dict[int, Place],
         traced: int,
-    ):
+    ) -> None:
         self.op, self.a, self.outputs, self.traced = op, a, outputs, traced
         self._inputs = {id(spec) for spec in inputs}
         self._places = places

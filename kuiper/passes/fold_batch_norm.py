@@ -81,7 +81,7 @@ def _folded(producer: Operator, norm: Operator) -> dict[str, Attribute]:
     return attributes
 
 
-def _as_arithmetic(graph, specs, norm: Operator) -> None:
+def _as_arithmetic(graph: Graph, specs: Any, norm: Operator) -> None:
     scale, shift = _affine(norm)
     x, result = norm.inputs[0], norm.outputs[0]
     name, location = norm.name, norm.location

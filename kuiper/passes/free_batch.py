@@ -117,7 +117,7 @@ class _Search:
         specs: dict[Operand, Any],
         starts: dict[Operand, Place],
         traced: int,
-    ):
+    ) -> None:
         self.graph, self.traced, self.starts = graph, traced, starts
         self.order = graph.topological_order()
         self.position = {op: number for number, op in enumerate(self.order)}

@@ -64,7 +64,9 @@ def _constant(operand: Operand) -> Attribute | None:
 class _Layer:
     """One layer while it is taken apart."""
 
-    def __init__(self, graph: Graph, specs: dict[Operand, Any], op: Operator, weights: dict):
+    def __init__(
+        self, graph: Graph, specs: dict[Operand, Any], op: Operator, weights: dict[Any, Any]
+    ) -> None:
         self.graph, self.specs, self.op, self.weights = graph, specs, op, weights
         self.a = arguments_of(op, specs)
         self.shape = self.a.src.shape
@@ -162,8 +164,8 @@ class _Layer:
         return self.add("pnnx.Expression", part, [x, y], self.shape, params=params, result=result)
 
     def add(
-        self, type, part, inputs, shape, params=None, attributes=None, keys=None, dtype="float32",
-        result=None,
+        self, type: Any, part: Any, inputs: Any, shape: Sequence[int], params: Any=None, attributes: Any=None, keys: Any=None, dtype: Any="float32",
+        result: Any=None,
     ) -> Operand:  # fmt: skip
         """Add an operator of the layer and return its output."""
         name = self.graph.unique_name(f"{self.op.name}_{part}")
