@@ -66,6 +66,15 @@ def models_folder(file: str = BUNDLED["mobilenet_v2"]) -> Path:
 def find_model(name: str) -> Path:
     """Return the ``.param`` file of a bundled model by its name, or a path as it is.
 
+    Parameters
+    ----------
+    name : str
+        One of :data:`BUNDLED`, or a path.
+
+    Returns
+    -------
+    Path
+
     Raises
     ------
     FileNotFoundError
@@ -80,7 +89,17 @@ def find_model(name: str) -> Path:
 
 
 def find_labels(file: str) -> Path | None:
-    """Return a list of class names that lies beside the models, None where there is none."""
+    """Return a list of class names that lies beside the models, None where there is none.
+
+    Parameters
+    ----------
+    file : str
+        Such as ``"coco80_classes.txt"``.
+
+    Returns
+    -------
+    Path or None
+    """
     try:
         return models_folder(file) / file
     except FileNotFoundError:

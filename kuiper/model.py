@@ -498,7 +498,21 @@ class Model:
     def plan(self, *shapes: Sequence[int]) -> Plan:
         """Return the plan for inputs of the given shapes, making it if need be.
 
-        For a model that is cut where shapes depend on data, the plan in front of the first cut.
+        Parameters
+        ----------
+        *shapes : tuple of int
+            One for each input.
+
+        Returns
+        -------
+        kuiper.plan.Plan
+            For a model that is cut where shapes depend on data, the plan in front of the first
+            cut.
+
+        Raises
+        ------
+        ShapeError
+            If the graph cannot take these shapes.
         """
         arrays = [
             np.broadcast_to(np.zeros((), _info(o).dtype), shape)
@@ -510,8 +524,22 @@ class Model:
     def planned_graph(self, *shapes: Sequence[int]) -> Graph:
         """Return the graph as it runs for inputs of the given shapes: after the passes.
 
-        Its operands are annotated with the shapes that they have then.  A model that is cut where
-        shapes depend on data is shown as it was loaded, with the shapes in front of the cut.
+        Parameters
+        ----------
+        *shapes : tuple of int
+            One for each input.
+
+        Returns
+        -------
+        kuiper.ir.Graph
+            Its operands are annotated with the shapes that they have then.  A model that is cut
+            where shapes depend on data is shown as it was loaded, with the shapes in front of the
+            cut.
+
+        Raises
+        ------
+        ShapeError
+            If the graph cannot take these shapes.
         """
         infos = zip(self._input_infos, shapes, strict=True)
         graph, inputs = self._prepared([TensorSpec(s, info.dtype) for info, s in infos])

@@ -52,6 +52,11 @@ def to_dot(tree: Node, names: Sequence[str] | None = None) -> str:
     names : sequence of str, optional
         What to call the operands; by default ``@0``, ``@1``, ...
 
+    Returns
+    -------
+    str
+        In the language of Graphviz.
+
     Examples
     --------
     >>> from kuiper.expression import parse

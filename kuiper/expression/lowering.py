@@ -119,7 +119,17 @@ class Deferred(NamedTuple):
     dtype: np.dtype
 
     def run(self, operands: Sequence[Any]) -> np.ndarray:
-        """Compute the value from the values of the operands."""
+        """Compute the value from the values of the operands.
+
+        Parameters
+        ----------
+        operands : sequence
+            Arrays and numbers, for ``@0``, ``@1``, ...
+
+        Returns
+        -------
+        numpy.ndarray
+        """
         values = [operands[s] if isinstance(s, int) else s for s in self.sources]
         return np.asarray(evaluation.evaluate(self.tree, values))
 

@@ -57,11 +57,31 @@ class Node:
         raise NotImplementedError
 
     def with_children(self, children: Sequence[Node]) -> Node:
-        """Return the same node over other children."""
+        """Return the same node over other children.
+
+        Parameters
+        ----------
+        children : sequence of Node
+            As many as the node has.
+
+        Returns
+        -------
+        Node
+        """
         raise NotImplementedError
 
     def error(self, message: str) -> ExpressionError:
-        """Make an error that points at this node."""
+        """Make an error that points at this node.
+
+        Parameters
+        ----------
+        message : str
+
+        Returns
+        -------
+        ExpressionError
+            To be raised.
+        """
         if self.source is None:
             return ExpressionError(message, str(self) if self.size <= 1000 else None)
         return ExpressionError(message, self.source, self.start)
@@ -105,6 +125,10 @@ class Node:
         visit : callable
             Takes a node of this tree and its already rebuilt children, and returns what stands in
             its place.
+
+        Returns
+        -------
+        Node
         """
         results: list[Node] = []
         for node in self.postorder():
@@ -178,7 +202,17 @@ class Node:
 
 
 class Ref(Node):
-    """``@k``, the k-th operand."""
+    """``@k``, the k-th operand.
+
+    Parameters
+    ----------
+    index : int
+        k.
+    source : str, optional
+        The text that it was parsed from.
+    start, end : int, optional
+        Its place in `source`.
+    """
 
     __slots__ = ("index",)
 
@@ -211,6 +245,10 @@ class Literal(Node):
     value : int, float, complex, bool, None or str
     text : str, optional
         How it was written; by default as PNNX would write it.
+    source : str, optional
+        The text that it was parsed from.
+    start, end : int, optional
+        Its place in `source`.
     """
 
     __slots__ = ("_text", "value")
@@ -240,7 +278,18 @@ class Literal(Node):
 
 
 class Call(Node):
-    """An operator and its arguments."""
+    """An operator and its arguments.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``"add"``.
+    arguments : sequence of Node
+    source : str, optional
+        The text that it was parsed from.
+    start, end : int, optional
+        Its place in `source`.
+    """
 
     __slots__ = ("name",)
 
@@ -267,7 +316,16 @@ class Call(Node):
 
 
 class List(Node):
-    """``[a,b,...]``."""
+    """``[a,b,...]``.
+
+    Parameters
+    ----------
+    items : sequence of Node
+    source : str, optional
+        The text that it was parsed from.
+    start, end : int, optional
+        Its place in `source`.
+    """
 
     __slots__ = ()
 

@@ -66,7 +66,17 @@ class Layout(NamedTuple):
 
 
 def arrange_graph(graph: Graph) -> Layout:
-    """Arrange a graph's operators."""
+    """Arrange a graph's operators.
+
+    Parameters
+    ----------
+    graph : kuiper.ir.Graph
+
+    Returns
+    -------
+    Layout
+        Producers above their readers, in pixels of the picture.
+    """
     order = [op.name for op in graph.topological_order()]
     edges = {
         (op.name, reader.name): None

@@ -39,7 +39,13 @@ class Peaks(NamedTuple):
     caches: tuple[tuple[int, float], ...] = ()
 
     def bandwidth(self, n_bytes: float) -> float:
-        """Return the billions of bytes per second that are possible for so many bytes."""
+        """Return the billions of bytes per second that are possible for so many bytes.
+
+        Parameters
+        ----------
+        n_bytes : float
+            What an operator reads and writes.
+        """
         if not self.caches or n_bytes <= 0:
             return self.gbytes
         points = (*self.caches, (4 * self.caches[-1][0], self.gbytes))
@@ -55,6 +61,10 @@ def measure_peaks(seconds: float = 0.5) -> Peaks:
     seconds : float
         About how long.  Everything is measured several times, the best counts, and turns change
         quickly: what disturbs the machine for a moment then spoils none of the figures.
+
+    Returns
+    -------
+    Peaks
     """
     rows, inner, columns = 448, 512, 512
     weight = Attribute.from_array(np.full((columns, inner), 0.5, np.float32))
@@ -149,6 +159,10 @@ def with_roofline(rows: Sequence[Mapping[str, Any]], peaks: Peaks | None) -> lis
     rows : sequence of dict
         Of :func:`by_operator`, or single steps.
     peaks : Peaks or None
+
+    Returns
+    -------
+    list of dict
     """
     result = []
     for row in rows:
