@@ -303,6 +303,22 @@ def test_steps_of_an_operator_are_taken_together():
     assert (relu["count"], relu["share"], relu["roofline"]) == (1, 0.25, 0.5)
 
 
+def test_no_operator_exceeds_the_peaks():
+    def row(kernels, seconds, gflops, gbytes):
+        return {"kernels": kernels, "seconds": seconds, "gflops": gflops, "gbytes": gbytes}
+
+    peaks = report.Peaks(100.0, 10.0, ((1 << 20, 40.0),))
+    rows = [
+        row(["conv"], 1.0, 120.0, 1.0),
+        row(["winograd_gemm", "winograd_output"], 1.0, 500.0, 1.0),
+        row(["copy"], 1.0, 0.0, 15.0),  # half as fast again as memory was measured
+    ]
+    assert peaks.raised(rows) == report.Peaks(120.0, 15.0, ((1 << 20, 60.0),))
+    shares = [r["roofline"] for r in report.with_roofline(rows, peaks.raised(rows))]
+    assert shares == [1.0, pytest.approx(500 / 120), 1.0]
+    assert peaks.raised([]) == peaks
+
+
 def test_peaks_of_this_machine():
     peaks = report.measure_peaks(0.1)
     assert 0.5 < peaks.gflops < 1e5

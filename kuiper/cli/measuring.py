@@ -246,7 +246,9 @@ def profile(options: argparse.Namespace, console: Console) -> int:
     inputs = random_inputs(model, input_shapes(model, options.shape))
     peaks = None if options.no_roofline else report.measure_peaks()
     result = model.profile(*inputs, runs=options.runs)
-    rows = report.with_roofline(report.by_operator(result.rows), peaks)
+    rows = report.by_operator(result.rows)
+    peaks = peaks and peaks.raised(rows)
+    rows = report.with_roofline(rows, peaks)
     if options.html:
         title = Path(options.model).name.removesuffix(".param").removesuffix(".pnnx")
         text = report.page(model, inputs, title=title, profile=result, peaks=peaks)

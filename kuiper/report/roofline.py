@@ -53,6 +53,31 @@ class Peaks(NamedTuple):
         return float(np.interp(np.log2(n_bytes), np.log2(sizes), speeds))
 
 
+    def raised(self, rows: Sequence[Mapping[str, Any]]) -> Peaks:
+        """Return peaks that no operator exceeds.
+
+        An operator that was faster than a peak shows that something disturbed the measurement of
+        the peak.  Winograd does fewer operations than are counted, so it shows nothing.
+
+        Parameters
+        ----------
+        rows : sequence of dict
+            Of :func:`by_operator`.
+
+        Returns
+        -------
+        Peaks
+        """
+        plain = [row for row in rows if not any("winograd" in kind for kind in row["kernels"])]
+        gflops = max([self.gflops, *(row["gflops"] for row in plain)])
+        times = [1.0]
+        for row in rows:
+            n_bytes = row["gbytes"] * row["seconds"] * 1e9
+            times.append(row["gbytes"] / self.bandwidth(n_bytes))
+        caches = tuple((size, speed * max(times)) for size, speed in self.caches)
+        return Peaks(gflops, self.gbytes * max(times), caches)
+
+
 def measure_peaks(seconds: float = 0.5) -> Peaks:
     """Measure the peaks with kuiper's own kernels: a matrix product, and additions.
 
