@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -37,6 +37,8 @@ __all__ = [
     "show_config",
     "supported_operators",
 ]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 GRAPH_TYPES = ("pnnx.Input", "pnnx.Output")
 
@@ -136,7 +138,9 @@ def supported_operators() -> list[str]:
     return sorted([*registered_types(), *GRAPH_TYPES])
 
 
-def operator(type: str, n_outputs: int = 1, *, data_dependent: bool = False) -> Callable[..., Any]:
+def operator(
+    type: str, n_outputs: int = 1, *, data_dependent: bool = False
+) -> Callable[[Function], Function]:
     """Teach kuiper an operator of your own, written with numpy.
 
     Parameters
@@ -166,7 +170,7 @@ def operator(type: str, n_outputs: int = 1, *, data_dependent: bool = False) -> 
     ...     return x * factor
     """
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: Function) -> Function:
         class Custom(Record):
             __doc__ = function.__doc__ or f"An operator of the user's own: {type}."
             arguments = (Tensors("inputs"), _Keywords())

@@ -52,7 +52,6 @@ class Peaks(NamedTuple):
         sizes, speeds = zip(*points, strict=True)
         return float(np.interp(np.log2(n_bytes), np.log2(sizes), speeds))
 
-
     def raised(self, rows: Sequence[Mapping[str, Any]]) -> Peaks:
         """Return peaks that no operator exceeds.
 
