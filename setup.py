@@ -3,7 +3,11 @@
 Environment
 -----------
 KUIPER_DEBUG_BUILD=1
-    Compile with Cython's bounds checks, assertions and debug symbols.
+    Compile with Cython's checks of indices, divisions and None, assertions and debug symbols.
+KUIPER_SANITIZE=address,undefined
+    Compile with these sanitizers of the compiler (any that -fsanitize= takes).
+KUIPER_NO_VECTORS=1
+    Compile the micro-kernels as plain C, one float at a time, as a compiler without vectors would.
 KUIPER_NO_OPENMP=1
     Compile without OpenMP (a compiler without it is detected by itself).
 """
@@ -11,7 +15,6 @@ KUIPER_NO_OPENMP=1
 from __future__ import annotations
 
 import os
-import platform
 import sys
 import tempfile
 from pathlib import Path
@@ -23,14 +26,15 @@ from setuptools._distutils.errors import CompileError, LinkError
 from setuptools._distutils.sysconfig import customize_compiler
 
 DEBUG = os.environ.get("KUIPER_DEBUG_BUILD") == "1"
-X86 = platform.machine().lower() in ("x86_64", "amd64")
 MSVC = sys.platform == "win32"
+SANITIZE = os.environ.get("KUIPER_SANITIZE", "")
+NO_VECTORS = os.environ.get("KUIPER_NO_VECTORS") == "1"
 
 DIRECTIVES = {
     "language_level": 3,
     "initializedcheck": DEBUG,
     "nonecheck": DEBUG,
-    "cdivision": True,
+    "cdivision": not DEBUG,
     "freethreading_compatible": True,
     "embedsignature": True,
     "embedsignature.format": "python",
@@ -40,16 +44,19 @@ DIRECTIVES = {
 # lists and tuples included.
 KERNEL_DIRECTIVES = {"boundscheck": DEBUG, "wraparound": False}
 
-# One source, compiled once per instruction set; kuiper._kernels._dispatch picks at run time.
+# One source, compiled once per instruction set; kuiper._kernels._dispatch picks at run time.  Each
+# has the machine that the compiler makes code for, which in a cross build is not this one.
 # The baseline variant keeps the compiler's default target, so it runs on every CPU.
-ISA_FLAGS = {
-    "baseline": [],
-    "avx2": ["-mavx2", "-mfma", "-mf16c"],
-    "avx512": [
+ISAS = {
+    "baseline": (None, []),
+    "avx2": ("__x86_64__", ["-mavx2", "-mfma", "-mf16c"]),
+    "avx512": ("__x86_64__", [
         "-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mavx2", "-mfma", "-mf16c",
         "-mprefer-vector-width=512",
-    ],
+    ]),
+    "neon": ("__aarch64__", ["-DKUIPER_NEON"]),
 }  # fmt: skip
+MACHINES = {"__x86_64__": "KUIPER_HAS_X86", "__aarch64__": "KUIPER_HAS_ARM64"}
 
 # A micro-kernel is one `cdef inline` body that many thin functions call with constants the compiler
 # must see, such as the height of a tile.
@@ -95,6 +102,23 @@ def openmp_flags() -> tuple[list[str], list[str]]:
     return [], []
 
 
+def machines() -> list[str]:
+    """Return which of the machines with variants of their own the compiler makes code for."""
+    if MSVC or NO_VECTORS:
+        return []
+    compiler = ccompiler.new_compiler()
+    customize_compiler(compiler)
+    with tempfile.TemporaryDirectory() as folder:
+        source, result = Path(folder, "probe.c"), Path(folder, "probe.i")
+        source.write_text("".join(f"#ifdef {m}\nfound {m[2:]}\n#endif\n" for m in MACHINES))
+        try:
+            compiler.preprocess(str(source), str(result))
+        except CompileError:  # for several machines at once, as on macOS
+            return []
+        text = result.read_text()
+    return [macro for macro in MACHINES if f"found {macro[2:]}" in text]
+
+
 def extensions() -> list[Extension]:
     """List the compiled modules: every .pyx of the package is one."""
     openmp_compile, openmp_link = openmp_flags()
@@ -109,19 +133,30 @@ def extensions() -> list[Extension]:
     unroll = ["--param=max-completely-peeled-insns=2000", "--param=max-completely-peel-times=64"]
     if MSVC or not compiles(unroll, "int main(void) { return 0; }\n"):
         unroll = []
-    strip = [] if DEBUG or MSVC or sys.platform == "darwin" else ["-s"]
+    link_all = [] if DEBUG or MSVC or sys.platform == "darwin" else ["-s"]
+    if SANITIZE:
+        link_all = [f"-fsanitize={SANITIZE}"]
+        # Python itself is often built with -fwrapv, which would make overflows of integers none.
+        optimise = [
+            "-O1", "-g", "-fno-wrapv", "-fno-omit-frame-pointer", "-Wno-unused-function", *link_all,
+        ]  # fmt: skip
     kernels = Path("kuiper/_kernels")
     headers = [str(p) for p in sorted(kernels.glob("*.h")) if p.name != "_vec.h"]
     micro_sources = [str(p) for p in (kernels / "_vec.h", *sorted(kernels.glob("*.pxi")))]
+    targets = machines()
+    for_all = [(MACHINES[machine], "1") for machine in targets]
+    if NO_VECTORS:
+        for_all.append(("KUIPER_NO_VECTORS", "1"))
     modules = []
     for path in sorted(Path("kuiper").rglob("*.pyx")):
         name = ".".join(path.with_suffix("").parts)
-        flags, link, macros = [*optimise], [], []
+        flags, link, macros = [*optimise], [], [*for_all]
         if path.stem.startswith("_micro_"):
             isa = path.stem.removeprefix("_micro_")
-            if isa != "baseline" and (not X86 or MSVC):
+            machine, isa_flags = ISAS[isa]
+            if machine and machine not in targets:
                 continue
-            flags += ISA_FLAGS[isa] + unroll
+            flags += isa_flags + unroll
             if not MSVC:
                 macros.append(ALWAYS_INLINE)
         else:
@@ -131,7 +166,7 @@ def extensions() -> list[Extension]:
             name,
             [str(path)],
             extra_compile_args=flags,
-            extra_link_args=link + strip,
+            extra_link_args=link + link_all,
             include_dirs=["kuiper/_kernels"],
             depends=micro_sources if path.stem.startswith("_micro_") else headers,
             define_macros=macros,
@@ -144,7 +179,7 @@ def extensions() -> list[Extension]:
             "kuiper._cyutility",
             ["kuiper/_cyutility.c"],
             extra_compile_args=optimise,
-            extra_link_args=strip,
+            extra_link_args=link_all,
         )
     )
     return modules

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import kuiper
 
@@ -153,8 +153,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         end_last_line(options.output)
         return work(options)
     except (OSError, kuiper.KuiperError) as error:
-        where = f"{error.filename}: " if getattr(error, "filename", None) else ""
-        print(f"folder.py: {where}{getattr(error, 'strerror', None) or error}", file=sys.stderr)
+        text = str(error)
+        if isinstance(error, OSError) and error.strerror and error.filename:
+            text = f"{error.filename}: {error.strerror}"
+        print(f"folder.py: {text}", file=sys.stderr)
     except BrokenProcessPool:
         print(
             "folder.py: a worker process died, maybe for want of memory; run it again with fewer "
@@ -210,7 +212,7 @@ def work(options: argparse.Namespace) -> int:
     return 130 if stopped else int(errors > 0)
 
 
-def write(records: Sequence[dict[str, Any]], output, bar: Bar) -> int:
+def write(records: Sequence[dict[str, Any]], output: TextIO, bar: Bar) -> int:
     """Write the records of a batch; return how many are errors."""
     for record in records:
         output.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -7,16 +7,23 @@ those it meets, comes within a few percent for neural networks.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from kuiper._value import Buffer
 
-__all__ = ["arrange"]
+__all__ = ["GUARD_BYTES", "arrange", "guard_bytes"]
 
 ALIGNMENT = 64
+GUARD_BYTES = 2 * ALIGNMENT
 
 
-def arrange(buffers: Sequence[Buffer]) -> int:
+def guard_bytes() -> int:
+    """Return how many bytes to leave around each buffer: none without ``KUIPER_GUARD=1``."""
+    return GUARD_BYTES if os.environ.get("KUIPER_GUARD") == "1" else 0
+
+
+def arrange(buffers: Sequence[Buffer], guard: int = 0) -> int:
     """Give every buffer an offset.
 
     Parameters
@@ -24,6 +31,8 @@ def arrange(buffers: Sequence[Buffer]) -> int:
     buffers : sequence of Buffer
         Each in use from step `first` to step `last`, both included; a buffer that no step uses
         has -1 there and gets no room.  Afterwards `offset` holds the place.
+    guard : int
+        How many bytes to leave free around each buffer; a multiple of a cache line.
 
     Returns
     -------
@@ -38,9 +47,9 @@ def arrange(buffers: Sequence[Buffer]) -> int:
             (b for b in placed if b.first <= buffer.last and buffer.first <= b.last),
             key=lambda b: b.offset,
         )
-        buffer.offset = _tightest_gap(meets, _aligned(buffer.n_bytes))
+        buffer.offset = guard + _tightest_gap(meets, guard, _aligned(buffer.n_bytes) + 2 * guard)
         placed.append(buffer)
-        total = max(total, buffer.offset + _aligned(buffer.n_bytes))
+        total = max(total, buffer.offset + _aligned(buffer.n_bytes) + guard)
     return total
 
 
@@ -48,13 +57,13 @@ def _aligned(n_bytes: int) -> int:
     return -(-max(n_bytes, 1) // ALIGNMENT) * ALIGNMENT
 
 
-def _tightest_gap(meets: Sequence[Buffer], size: int) -> int:
+def _tightest_gap(meets: Sequence[Buffer], guard: int, size: int) -> int:
     """Return the start of the smallest gap between `meets` that holds `size`, else their end."""
     best, best_size = None, None
     end = 0
     for other in meets:
-        gap = other.offset - end
+        gap = other.offset - guard - end
         if gap >= size and (best_size is None or gap < best_size):
             best, best_size = end, gap
-        end = max(end, other.offset + _aligned(other.n_bytes))
+        end = max(end, other.offset + _aligned(other.n_bytes) + guard)
     return end if best is None else best

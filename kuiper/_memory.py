@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import sys
 from functools import cache
+from typing import Any
+
+import numpy as np
 
 from kuiper._cgroup import MEMBERSHIP, ROOT, group_folders, read
 from kuiper.errors import InputError
 
-__all__ = ["check_max_memory", "default_max_memory", "memory_text"]
+__all__ = ["check_max_memory", "default_max_memory", "forget_pages", "memory_text"]
 
 
 def check_max_memory(max_memory: int | None) -> int:
@@ -42,6 +46,29 @@ def default_max_memory(cgroup_root: str = ROOT, membership: str = MEMBERSHIP) ->
 
 
 _default = cache(default_max_memory)
+
+
+def forget_pages(array: np.ndarray) -> None:
+    """Take an array that lies in a mapped file out of this process's resident memory.
+
+    Its pages stay in the system's cache and come back when the array is read again. What is no
+    part of a read-only map is left alone.
+    """
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    owner = owner.obj if isinstance(owner, memoryview) else owner
+    if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    whole = np.frombuffer(owner, np.uint8)
+    if whole.flags.writeable or not array.flags.c_contiguous:
+        return
+    start = array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    # Pages that it shares with its neighbours stay.
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    end = (start + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if first < end:
+        owner.madvise(mmap.MADV_DONTNEED, first, end - first)
 
 
 def memory_text(n_bytes: int) -> str:

@@ -481,7 +481,8 @@ class Graph:
         name : str
             Not yet in the graph.
         inputs, outputs : iterable of (Operand or str)
-            What it reads and produces; an operand may be new, and an output must not have a producer.
+            What it reads and produces; an operand may be new, and an output must not have a
+            producer.
         params : mapping of str, optional
             Literal arguments.
         attributes : mapping of str to Attribute, optional

@@ -360,7 +360,7 @@ class Model:
         unknown = {
             type: count
             for type, count in self.graph.type_counts().items()
-            if type not in GRAPH_TYPES and find_record(type) is None
+            if type not in GRAPH_TYPES and getattr(find_record(type), "internal", True)
         }
         if not unknown:
             return

@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._arena import arrange
+from kuiper._arena import arrange, guard_bytes
 from kuiper._kernels import _dispatch
 from kuiper._kernels._executor import ArenaPool, Context, Program
-from kuiper._memory import memory_text
+from kuiper._memory import forget_pages, memory_text
 from kuiper._value import (
     Buffer,
     TensorSpec,
@@ -149,6 +149,12 @@ class Plan:
         )
         self._slots = [_home(buffer) for buffer in self.buffers]
         self._segments = _segments(self.steps)
+        self._guard = None
+        if guard_bytes():
+            from kuiper._guard import Guard
+
+            self._guard = Guard(self.steps, self.buffers)
+            self._segments = self._guard.wrap(_segments([step])[0] for step in self.steps)
         self._arenas = arenas
         # Those that no run uses.  Taken and given back in one operation each, so without a lock.
         self._contexts: list[Context] = []
@@ -203,7 +209,10 @@ class Plan:
                 array = np.array(spec) if array is None else array
                 array[...] = spec
             else:
-                array = np.empty(spec.shape, spec.dtype) if array is None else array
+                if array is None:
+                    array = np.empty(spec.shape, spec.dtype)
+                    if self._guard is not None:
+                        self._guard.fill(array)
                 context.attach(slot, array)
             outputs.append(array)
         return outputs
@@ -466,7 +475,8 @@ class _Planner:
         finished = self.finish_outputs()
         outputs = [value for values in finished for value in values]
         counts = [sum(len(finished.pop(0)) for _ in group) for group in groups]
-        arena_bytes = arrange([b for b in self.buffers if b.kind in ("arena", "scratch")])
+        in_arena = [b for b in self.buffers if b.kind in ("arena", "scratch")]
+        arena_bytes = arrange(in_arena, guard_bytes())
         self.check_total(arena_bytes, max_memory)
         inputs = [
             value
@@ -855,6 +865,8 @@ class Binder:
         if full_key not in planner.cache:
             # The attributes are kept, so that their ids stay theirs.
             planner.cache[full_key] = (make(), attributes)
+            for attribute in attributes:  # seldom read again, if ever
+                forget_pages(attribute.raw)
         return planner.constant_value(planner.cache[full_key][0])
 
     def _may_vary(self, operand: Operand) -> bool:
@@ -865,11 +877,13 @@ class Binder:
     def scratch(self, n_bytes: int) -> Value:
         """Return memory that each thread has for itself during one step."""
         planner = self._planner
-        share = -(-n_bytes // 64) * 64  # two threads must not meet on a cache line
+        # Two threads must not meet on a cache line.
+        n_bytes = -(-n_bytes // 64) * 64
+        share = n_bytes + guard_bytes()
         buffer = Buffer(len(planner.buffers), share * self.n_threads, "scratch")
         buffer.bytes_per_thread = share
         planner.buffers.append(buffer)
-        return Value(buffer, (share,), (1,), 0, np.uint8)
+        return Value(buffer, (n_bytes,), (1,), 0, np.uint8)
 
     def temporary(
         self, shape: Sequence[int], dtype: Any = np.float32, layout: str = "contiguous"

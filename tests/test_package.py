@@ -36,6 +36,7 @@ FLOORS = {
     "plan": 5,
     "_stages": 5,
     "_arena": 5,
+    "_guard": 5,
     "passes": 4,
     "ops": 3,
     "pnnx": 2,

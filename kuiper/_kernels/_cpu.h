@@ -1,9 +1,10 @@
-/* What the CPU offers and the operating system saves on a context switch: the compiler's runtime asks
-   cpuid and xgetbv. */
+/* Which variants of the micro-kernels may run: those that this build has (setup.py says so), where the
+   CPU offers the instructions and the operating system saves the registers on a context switch, for
+   which the compiler's runtime asks cpuid and xgetbv.  Every 64-bit Arm has NEON. */
 #ifndef KUIPER_CPU_H
 #define KUIPER_CPU_H
 
-#if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__)
+#if defined(KUIPER_HAS_X86) && defined(__x86_64__)
 static inline int kp_cpu_has_avx2(void) {
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -15,6 +16,12 @@ static inline int kp_cpu_has_avx512(void) {
 #else
 static inline int kp_cpu_has_avx2(void) { return 0; }
 static inline int kp_cpu_has_avx512(void) { return 0; }
+#endif
+
+#if defined(KUIPER_HAS_ARM64) && defined(__aarch64__)
+static inline int kp_cpu_has_neon(void) { return 1; }
+#else
+static inline int kp_cpu_has_neon(void) { return 0; }
 #endif
 
 #endif

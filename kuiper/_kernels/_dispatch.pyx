@@ -16,6 +16,7 @@ from kuiper.errors import KuiperError
 cdef extern from "_cpu.h" nogil:
     int cpu_has_avx2 "kp_cpu_has_avx2"() noexcept
     int cpu_has_avx512 "kp_cpu_has_avx512"() noexcept
+    int cpu_has_neon "kp_cpu_has_neon"() noexcept
 
 cdef const kernels_t* _active = NULL
 _active_name = None
@@ -39,6 +40,8 @@ def available():
         names.append("avx2")
     if cpu_has_avx512():
         names.append("avx512")
+    if cpu_has_neon():
+        names.append("neon")
     return names
 
 
@@ -89,4 +92,4 @@ def lanes():
     return _active.lanes
 
 
-select(os.environ.get("KUIPER_ISA") or max(available(), key=("baseline", "avx2", "avx512").index))
+select(os.environ.get("KUIPER_ISA") or available()[-1])

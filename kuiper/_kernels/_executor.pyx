@@ -245,18 +245,26 @@ cdef class Arena:
     ----------
     n_bytes : int
         Its size.
+
+    Attributes
+    ----------
+    memory : numpy.ndarray of uint8
+    start : int
+        Where in it the first cache line starts.
     """
 
     cdef readonly Py_ssize_t n_bytes
     cdef readonly object memory
-    cdef char* base              # the first cache line in `memory`
+    cdef readonly Py_ssize_t start
+    cdef char* base
 
     def __cinit__(self, Py_ssize_t n_bytes):
-        cdef uintptr_t start
+        cdef uintptr_t address
         self.n_bytes = n_bytes
         self.memory = np.empty(n_bytes + ALIGNMENT, np.uint8)
-        start = self.memory.__array_interface__["data"][0]
-        self.base = <char*> (start + (-start) % <uintptr_t> ALIGNMENT)
+        address = self.memory.__array_interface__["data"][0]
+        self.start = (-address) % <uintptr_t> ALIGNMENT
+        self.base = <char*> address + self.start
 
 
 cdef class ArenaPool:

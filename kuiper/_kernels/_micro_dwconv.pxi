@@ -1,6 +1,6 @@
 # Depthwise convolution: every channel has taps of its own, so vectors run across channels.
 
-from kuiper._kernels._table cimport MAX_DW_M
+from kuiper._kernels._table cimport DW_ROW, MAX_DW_KW, MAX_DW_M
 
 # Vectors of channels at a time: enough sums in flight to hide the FMA's latency.
 cdef enum:
@@ -173,9 +173,129 @@ cdef void dwconv_8(
         dwconv_pixels(8, False, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
 
 
+# Windows of 3 or 5 columns that follow each other in a row: a pixel is loaded once for all windows
+# that see it, which are up to 3 or 5.
+
+cdef inline const float* dw_column(
+    int kw, int s, int j, bint whole, const float* pixel, Py_ssize_t step, long n,
+    const vf32* tap, vf32* acc,
+) noexcept nogil:
+    """Add column j of a row of pixels to all windows that see it; return the next one."""
+    cdef vf32 x
+    cdef int v
+    if j >= (DW_ROW - 1) * s + kw:
+        return pixel
+    x = load(pixel) if whole else load_n(pixel, n)
+    for v in range(kw):
+        # It is column v of the window of pixel (j - v) / s, if there is one.
+        if j >= v and (j - v) % s == 0 and j - v < DW_ROW * s:
+            acc[(j - v) // s] += x * tap[v]
+    return pixel + step
+
+
+cdef inline void dwrow_block(
+    int kw, int s, bint whole, Py_ssize_t kh, const float* const* rows, const Py_ssize_t* steps,
+    Py_ssize_t c, long n, const float* w, float* y, Py_ssize_t ldy, const float* residual,
+    Py_ssize_t ldr, vf32 low, vf32 high,
+) noexcept nogil:
+    """DW_ROW pixels of one vector of channels, of which n count unless it is `whole`."""
+    cdef vf32[DW_ROW] acc
+    cdef vf32[MAX_DW_KW] tap
+    cdef const float* pixel
+    cdef Py_ssize_t u
+    cdef int i, v
+    for i in range(DW_ROW):
+        acc[i] = load(w)
+    for u in range(kh):
+        for v in range(kw):
+            w += LANES
+            tap[v] = load(w)
+        pixel = rows[u] + c
+        # One call for each column, since compilers do not unroll a loop of so many.
+        pixel = dw_column(kw, s, 0, whole, pixel, steps[u], n, &tap[0], &acc[0])
+        pixel = dw_column(kw, s, 1, whole, pixel, steps[u], n, &tap[0], &acc[0])
+        pixel = dw_column(kw, s, 2, whole, pixel, steps[u], n, &tap[0], &acc[0])
+        pixel = dw_column(kw, s, 3, whole, pixel, steps[u], n, &tap[0], &acc[0])
+        pixel = dw_column(kw, s, 4, whole, pixel, steps[u], n, &tap[0], &acc[0])
+        pixel = dw_column(kw, s, 5, whole, pixel, steps[u], n, &tap[0], &acc[0])
+        pixel = dw_column(kw, s, 6, whole, pixel, steps[u], n, &tap[0], &acc[0])
+        pixel = dw_column(kw, s, 7, whole, pixel, steps[u], n, &tap[0], &acc[0])
+        pixel = dw_column(kw, s, 8, whole, pixel, steps[u], n, &tap[0], &acc[0])
+        pixel = dw_column(kw, s, 9, whole, pixel, steps[u], n, &tap[0], &acc[0])
+        pixel = dw_column(kw, s, 10, whole, pixel, steps[u], n, &tap[0], &acc[0])
+        pixel = dw_column(kw, s, 11, whole, pixel, steps[u], n, &tap[0], &acc[0])
+        pixel = dw_column(kw, s, 12, whole, pixel, steps[u], n, &tap[0], &acc[0])
+        pixel = dw_column(kw, s, 13, whole, pixel, steps[u], n, &tap[0], &acc[0])
+        pixel = dw_column(kw, s, 14, whole, pixel, steps[u], n, &tap[0], &acc[0])
+        pixel = dw_column(kw, s, 15, whole, pixel, steps[u], n, &tap[0], &acc[0])
+        pixel = dw_column(kw, s, 16, whole, pixel, steps[u], n, &tap[0], &acc[0])
+        pixel = dw_column(kw, s, 17, whole, pixel, steps[u], n, &tap[0], &acc[0])
+        pixel = dw_column(kw, s, 18, whole, pixel, steps[u], n, &tap[0], &acc[0])
+    for i in range(DW_ROW):
+        if whole:
+            if residual != NULL:
+                acc[i] += load(residual + i * ldr + c)
+            store(y + i * ldy + c, vmin(high, vmax(low, acc[i])))
+        else:
+            if residual != NULL:
+                acc[i] += load_n(residual + i * ldr + c, n)
+            store_n(y + i * ldy + c, vmin(high, vmax(low, acc[i])), n)
+
+
+cdef inline void dwrow(
+    int kw, int s, Py_ssize_t kh, Py_ssize_t channels, const float* const* rows,
+    const Py_ssize_t* steps, const float* w, float* y, Py_ssize_t ldy, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    cdef vf32 low = splat(lo), high = splat(hi)
+    cdef Py_ssize_t c = 0, block = (kh * kw + 1) * LANES
+    while c + LANES <= channels:
+        dwrow_block(
+            kw, s, True, kh, rows, steps, c, LANES, w, y, ldy, residual, ldr, low, high
+        )
+        w += block
+        c += LANES
+    if c < channels:
+        dwrow_block(
+            kw, s, False, kh, rows, steps, c, channels - c, w, y, ldy, residual, ldr, low, high
+        )
+
+
+cdef void dwrow_3_1(
+    Py_ssize_t kh, Py_ssize_t channels, const float* const* rows, const Py_ssize_t* steps,
+    const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr, float lo,
+    float hi,
+) noexcept nogil:
+    dwrow(3, 1, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
+
+
+cdef void dwrow_3_2(
+    Py_ssize_t kh, Py_ssize_t channels, const float* const* rows, const Py_ssize_t* steps,
+    const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr, float lo,
+    float hi,
+) noexcept nogil:
+    dwrow(3, 2, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
+
+
+cdef void dwrow_5_1(
+    Py_ssize_t kh, Py_ssize_t channels, const float* const* rows, const Py_ssize_t* steps,
+    const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr, float lo,
+    float hi,
+) noexcept nogil:
+    dwrow(5, 1, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
+
+
+cdef void dwrow_5_2(
+    Py_ssize_t kh, Py_ssize_t channels, const float* const* rows, const Py_ssize_t* steps,
+    const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr, float lo,
+    float hi,
+) noexcept nogil:
+    dwrow(5, 2, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
+
+
 cdef void fill_dwconv(kernels_t* k) noexcept:
     # DW_NV sums for each pixel have to fit the registers.
-    k.dw_m = 8 if LANES == 16 else 4
+    k.dw_m = 8 if REGISTERS == 32 else 4
     k.dwconv[1] = dwconv_1
     k.dwconv[2] = dwconv_2
     k.dwconv[3] = dwconv_3
@@ -184,3 +304,7 @@ cdef void fill_dwconv(kernels_t* k) noexcept:
     k.dwconv[6] = dwconv_6
     k.dwconv[7] = dwconv_7
     k.dwconv[8] = dwconv_8
+    k.dwrow[3][1] = dwrow_3_1
+    k.dwrow[3][2] = dwrow_3_2
+    k.dwrow[5][1] = dwrow_5_1
+    k.dwrow[5][2] = dwrow_5_2

@@ -12,8 +12,8 @@ cdef enum:
 
 cdef inline void gemm_tile(
     int m, int nv, Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    float* y, Py_ssize_t ldy, Py_ssize_t n,
-    const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     """The tile for a height `m` and width `nv` that the compiler knows, so that loops unroll."""
     cdef vf32[MAX_MR][NV] acc
@@ -33,6 +33,7 @@ cdef inline void gemm_tile(
             row[i] = rows[i]
         rows += m
         for k in range(kc):
+            prefetch(panel + ahead)
             for j in range(nv):
                 b[j] = load(panel + j * LANES)
             panel += NV * LANES
@@ -55,148 +56,162 @@ cdef inline void gemm_tile(
 
 
 cdef void gemm_1(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel, float* y,
-    Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
-        gemm_tile(1, 2, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(1, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
     else:
-        gemm_tile(1, 1, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(1, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_2(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel, float* y,
-    Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
-        gemm_tile(2, 2, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(2, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
     else:
-        gemm_tile(2, 1, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(2, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_3(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel, float* y,
-    Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
-        gemm_tile(3, 2, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(3, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
     else:
-        gemm_tile(3, 1, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(3, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_4(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel, float* y,
-    Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
-        gemm_tile(4, 2, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(4, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
     else:
-        gemm_tile(4, 1, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(4, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_5(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel, float* y,
-    Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
-        gemm_tile(5, 2, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(5, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
     else:
-        gemm_tile(5, 1, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(5, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_6(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel, float* y,
-    Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
-        gemm_tile(6, 2, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(6, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
     else:
-        gemm_tile(6, 1, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(6, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_7(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel, float* y,
-    Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
-        gemm_tile(7, 2, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(7, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
     else:
-        gemm_tile(7, 1, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(7, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_8(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel, float* y,
-    Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
-        gemm_tile(8, 2, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(8, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
     else:
-        gemm_tile(8, 1, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(8, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_9(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel, float* y,
-    Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
-        gemm_tile(9, 2, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(9, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
     else:
-        gemm_tile(9, 1, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(9, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_10(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel, float* y,
-    Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
-        gemm_tile(10, 2, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(10, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
     else:
-        gemm_tile(10, 1, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(10, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_11(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel, float* y,
-    Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
-        gemm_tile(11, 2, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(11, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
     else:
-        gemm_tile(11, 1, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(11, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_12(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel, float* y,
-    Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
-        gemm_tile(12, 2, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(12, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
     else:
-        gemm_tile(12, 1, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(12, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_13(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel, float* y,
-    Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
-        gemm_tile(13, 2, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(13, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
     else:
-        gemm_tile(13, 1, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(13, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_14(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel, float* y,
-    Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     if n > LANES:
-        gemm_tile(14, 2, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(14, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
     else:
-        gemm_tile(14, 1, taps, kc, rows, panel, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(14, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void fill_gemm(kernels_t* k) noexcept:
     # The tallest tile whose accumulators, NV panel vectors and one broadcast fit the registers.
-    k.mr = 14 if LANES == 16 else 6
+    k.mr = 14 if REGISTERS == 32 else 6
     k.nr = NV * LANES
     k.gemm[0] = NULL
     k.gemm[1] = gemm_1

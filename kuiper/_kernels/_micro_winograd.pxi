@@ -3,9 +3,14 @@
 # takes 9 t^2.  Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks"
 # (2015); interpolation points 0, 1, -1, infinity, and 2, -2 for t = 4.
 #
-#   input   V = B' d B      output   Y = A' M A
+#   filter  U = G g G'      input   V = B' d B      output   Y = A' M A
 #
-# Both are separable: first down the columns, then along the rows.
+# All are separable: first down the columns, then along the rows.
+
+from libc.string cimport memset
+
+cdef enum:
+    FILTER_CHANNELS = 16  # that are transposed at a time
 
 
 # Values go in one by one, not as an array: compilers keep them in registers then.  Those behind the
@@ -166,6 +171,64 @@ cdef inline void wino_output(
         )
 
 
+cdef inline void wino_g(
+    int t, const double* g0, const double* g1, const double* g2, double* o, Py_ssize_t stride
+) noexcept nogil:
+    """One column of G g for a vector of filters; in float64, since it is done once."""
+    cdef double even
+    cdef int i
+    for i in range(LANES):
+        even = g0[i] + g2[i]
+        if t == 2:
+            o[i] = g0[i]
+            o[stride + i] = (even + g1[i]) * 0.5
+            o[2 * stride + i] = (even - g1[i]) * 0.5
+            o[3 * stride + i] = g2[i]
+        else:
+            o[i] = g0[i] * 0.25
+            o[stride + i] = (even + g1[i]) * (-1.0 / 6.0)
+            o[2 * stride + i] = (even - g1[i]) * (-1.0 / 6.0)
+            o[3 * stride + i] = g0[i] * (1.0 / 24.0) + g1[i] * (1.0 / 12.0) + g2[i] * (1.0 / 6.0)
+            o[4 * stride + i] = g0[i] * (1.0 / 24.0) - g1[i] * (1.0 / 12.0) + g2[i] * (1.0 / 6.0)
+            o[5 * stride + i] = g2[i]
+
+
+cdef inline void wino_filter(
+    int t, Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel,
+    Py_ssize_t stride, Py_ssize_t nr,
+) noexcept nogil:
+    cdef float[FILTER_CHANNELS * 9 * MAX_LANES] taps  # of some channels, a vector for each tap
+    cdef double[9 * MAX_LANES] g
+    cdef double[18 * MAX_LANES] half
+    cdef double[6 * MAX_LANES] o
+    cdef Py_ssize_t first = 0, c, n
+    cdef int i, j, q, patch = t + 2
+    # Lanes from `count` on stay zero.
+    memset(&taps[0], 0, FILTER_CHANNELS * 9 * LANES * sizeof(float))
+    while first < channels:
+        n = least(FILTER_CHANNELS, channels - first)
+        transpose(weight + first * 9, channels * 9, &taps[0], LANES, count, n * 9)
+        for c in range(n):
+            for q in range(9 * LANES):
+                g[q] = taps[c * 9 * LANES + q]
+            for j in range(3):
+                wino_g(
+                    t, &g[j * LANES], &g[(3 + j) * LANES], &g[(6 + j) * LANES], &half[j * LANES],
+                    3 * LANES,
+                )
+            for i in range(patch):
+                wino_g(
+                    t, &half[3 * i * LANES], &half[(3 * i + 1) * LANES],
+                    &half[(3 * i + 2) * LANES], &o[0], LANES,
+                )
+                for j in range(patch):
+                    for q in range(LANES):
+                        panel[(patch * i + j) * stride + (first + c) * nr + q] = (
+                            <float> o[j * LANES + q]
+                        )
+        first += n
+
+
 cdef void wino_input_2(
     Py_ssize_t channels, const float* const* pixels, float* v, Py_ssize_t stride
 ) noexcept nogil:
@@ -200,7 +263,23 @@ cdef void wino_output_4(
     )
 
 
+cdef void wino_filter_2(
+    Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel, Py_ssize_t stride,
+    Py_ssize_t nr,
+) noexcept nogil:
+    wino_filter(2, count, channels, weight, panel, stride, nr)
+
+
+cdef void wino_filter_4(
+    Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel, Py_ssize_t stride,
+    Py_ssize_t nr,
+) noexcept nogil:
+    wino_filter(4, count, channels, weight, panel, stride, nr)
+
+
 cdef void fill_winograd(kernels_t* k) noexcept:
+    k.wino_filter[2] = wino_filter_2
+    k.wino_filter[4] = wino_filter_4
     k.wino_input[2] = wino_input_2
     k.wino_input[4] = wino_input_4
     k.wino_output[2] = wino_output_2

@@ -2,14 +2,16 @@
 
 from libc.string cimport memcpy, memset
 
+from kuiper._kernels._table cimport kernels_t
+
 
 cdef inline void pack_panel(
-    const float* w, Py_ssize_t column_stride, Py_ssize_t n_taps, const Py_ssize_t* tap_offsets,
-    Py_ssize_t channels, Py_ssize_t channel_stride, const float* bias, Py_ssize_t count,
-    Py_ssize_t nr, float* panel,
+    const kernels_t* kernels, const float* w, Py_ssize_t column_stride, Py_ssize_t n_taps,
+    const Py_ssize_t* tap_offsets, Py_ssize_t channels, Py_ssize_t channel_stride,
+    const float* bias, Py_ssize_t count, float* panel,
 ) noexcept nogil:
     """Pack `count` columns: biases (zeros where bias is NULL), then taps x channels rows of nr."""
-    cdef Py_ssize_t t, k, j
+    cdef Py_ssize_t nr = kernels.nr, t, k, j
     cdef const float* source
     memset(panel, 0, nr * sizeof(float))
     if bias != NULL:
@@ -22,6 +24,8 @@ cdef inline void pack_panel(
         if column_stride == 1:
             for k in range(channels):
                 memcpy(panel + k * nr, source + k * channel_stride, count * sizeof(float))
+        elif channel_stride == 1:
+            kernels.transpose(source, column_stride, panel, nr, count, channels)
         else:
             for k in range(channels):
                 for j in range(count):

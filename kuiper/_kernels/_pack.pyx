@@ -6,6 +6,7 @@ from cython.parallel cimport prange
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels._table cimport kernels_t
 
 
 def aligned_empty(shape):
@@ -47,7 +48,8 @@ def pack_panels(const float[:, :, :] weight, bias, int n_threads=1):
         Each panel starts with its biases; missing columns are zero.
     """
     cdef Py_ssize_t columns = weight.shape[0], taps = weight.shape[1], channels = weight.shape[2]
-    cdef Py_ssize_t nr = active().nr, panels = ceil_div(columns, nr), p
+    cdef const kernels_t* kernels = active()
+    cdef Py_ssize_t nr = kernels.nr, panels = ceil_div(columns, nr), p
     cdef Py_ssize_t column = weight.strides[0] // 4, channel = weight.strides[2] // 4
     cdef Py_ssize_t[::1] offsets = np.arange(max(taps, 1), dtype=np.intp) * (weight.strides[1] // 4)
     cdef const float[::1] b = np.zeros(columns, np.float32) if bias is None else bias
@@ -60,8 +62,8 @@ def pack_panels(const float[:, :, :] weight, bias, int n_threads=1):
     first = &weight[0, 0, 0] if taps * channels > 0 else NULL
     for p in prange(panels, nogil=True, num_threads=n_threads, schedule="static"):
         pack_panel(
-            first + p * nr * column, column, taps, &offsets[0], channels, channel, &b[p * nr],
-            min(nr, columns - p * nr), nr, &out[p, 0, 0],
+            kernels, first + p * nr * column, column, taps, &offsets[0], channels, channel,
+            &b[p * nr], min(nr, columns - p * nr), &out[p, 0, 0],
         )
     return packed
 
@@ -90,12 +92,12 @@ def pack_depthwise(const float[:, :] weight, bias):
 
 
 cdef struct pack_t:
+    const kernels_t* kernels
     ref_t weight
     ref_t bias
     ref_t packed
     ref_t offsets
     bint has_bias
-    Py_ssize_t nr
     Py_ssize_t groups
     Py_ssize_t columns           # of one group
     Py_ssize_t taps
@@ -130,14 +132,14 @@ cdef class PackStep(Step):
         self.p.has_bias = bias is not None
         if bias is not None:
             self.p.bias = self.ref(bias)
-        self.p.nr = active().nr
+        self.p.kernels = active()
         self.p.groups, self.p.columns = groups, columns
         self.p.taps, self.p.channels = taps, channels
         self.p.group_stride, self.p.column_stride, self.p.channel_stride = strides
         self.run = pack_run
         self.params = &self.p
         self.kind = "pack"
-        self.max_parts = max(self.p.groups * ceil_div(self.p.columns, self.p.nr), 1)
+        self.max_parts = max(self.p.groups * ceil_div(self.p.columns, self.p.kernels.nr), 1)
 
 
 cdef void pack_run(
@@ -154,15 +156,15 @@ cdef void pack_run(
     cdef const float* weight = <const float*> at(slots, p.weight)
     cdef const float* bias = NULL
     cdef float* packed = <float*> at(slots, p.packed)
-    cdef Py_ssize_t panels = ceil_div(p.columns, p.nr), q, group, panel
+    cdef Py_ssize_t nr = p.kernels.nr, panels = ceil_div(p.columns, nr), q, group, panel
     cdef Py_ssize_t items = p.groups * panels
     for q in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
         group, panel = q // panels, q % panels
         if p.has_bias:
-            bias = <const float*> at(slots, p.bias) + group * p.columns + panel * p.nr
+            bias = <const float*> at(slots, p.bias) + group * p.columns + panel * nr
         pack_panel(
-            weight + group * p.group_stride + panel * p.nr * p.column_stride, p.column_stride,
-            p.taps, <const Py_ssize_t*> at(slots, p.offsets), p.channels, p.channel_stride, bias,
-            min(p.nr, p.columns - panel * p.nr), p.nr,
-            packed + q * (p.taps * p.channels + 1) * p.nr,
+            p.kernels, weight + group * p.group_stride + panel * nr * p.column_stride,
+            p.column_stride, p.taps, <const Py_ssize_t*> at(slots, p.offsets), p.channels,
+            p.channel_stride, bias, min(nr, p.columns - panel * nr),
+            packed + q * (p.taps * p.channels + 1) * nr,
         )

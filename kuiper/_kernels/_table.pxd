@@ -9,6 +9,10 @@ from libc.stdint cimport int64_t
 cdef enum:
     MAX_MR = 14
     MAX_DW_M = 8
+    DW_ROW = 8
+    MAX_DW_KW = 5
+    MAX_DW_STEP = 2
+    MAX_AHEAD = 65536  # floats of a panel that may wait in the L2 cache while another one is used
 
 # y[b * ldy + a] = x[a * ldx + b] for a < n_a, b < n_b; elements of any 32-bit type
 ctypedef void (*transpose_fn)(
@@ -106,12 +110,28 @@ ctypedef void (*local_response_norm_fn)(
 # y[i, j] = clamp(bias[j] + sum_t sum_k rows[t * m + i][k] * panel[t * kc + k, j] + residual[i, j])
 #
 # m, the number of rows, is fixed per function; n <= nr columns are stored.  The panel starts with
-# nr biases.  residual may be NULL.
+# nr biases.  residual may be NULL.  With each row of the panel, the cache line that lies `ahead`
+# floats beyond it is asked for; see panel_ahead.
 ctypedef void (*gemm_fn)(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    float* y, Py_ssize_t ldy, Py_ssize_t n,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n,
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
+
+
+cdef inline Py_ssize_t panel_ahead(
+    Py_ssize_t tile, Py_ssize_t panel_floats, Py_ssize_t nr
+) noexcept nogil:
+    """How far ahead a tile prefetches weights, when all tiles take one panel before the next one.
+
+    The processor's own prefetching ends at each page, so panels from memory would come in fits and
+    starts.  The first two tiles ask for one half each of the lines of the next panel; a panel that
+    would drive the present one out of the L2 cache is only asked for a little ahead of its use.
+    """
+    if panel_floats > MAX_AHEAD:
+        return 16 * nr if tile == 0 else 0
+    return panel_floats + tile * nr // 2 if tile < 2 else 0
+
 
 # y[i] = f(x[i]; p0, p1) for i < n; y may be x.  Functions are numbered in elementwise.pxd.
 ctypedef void (*unary_fn)(Py_ssize_t n, const float* x, float* y, float p0, float p1) noexcept nogil
@@ -169,10 +189,25 @@ ctypedef void (*dwconv_fn)(
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
-# Winograd F(t x t, 3x3) for t = 2 and t = 4 (fixed per function), one tile, all channels.
+# The same for DW_ROW pixels of one row of the output whose windows, kw wide and s apart (fixed per
+# function), meet no border at their sides: rows[u] is row u of the first window, steps[u] the
+# distance between its pixels (0 where the row lies outside the image, and rows[u] holds zeros).
+ctypedef void (*dwrow_fn)(
+    Py_ssize_t kh, Py_ssize_t channels, const float* const* rows, const Py_ssize_t* steps,
+    const float* weights, float* y, Py_ssize_t ldy,
+    const float* residual, Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil
+
+# Winograd F(t x t, 3x3) for t = 2 and t = 4 (fixed per function).
+# Filters: weight[(i * channels + c) * 9], i < count <= lanes -> panel[f * stride + c * nr + i],
+# zeros from `count` to lanes.  The others take one tile, all channels.
 # Input: (t + 2)^2 pixels, row by row -> v[f * stride + c].
 # Output: m[f * stride + c] -> the first rows x columns of t x t pixels, plus bias and residual,
 # clamped.
+ctypedef void (*wino_filter_fn)(
+    Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel, Py_ssize_t stride,
+    Py_ssize_t nr,
+) noexcept nogil
 ctypedef void (*wino_input_fn)(
     Py_ssize_t channels, const float* const* pixels, float* v, Py_ssize_t stride
 ) noexcept nogil
@@ -214,7 +249,10 @@ ctypedef struct kernels_t:
     # depthwise convolution: dwconv[m] handles m pixels, 1 <= m <= dw_m
     int dw_m
     dwconv_fn[MAX_DW_M + 1] dwconv
+    # by width and step of the window; NULL where there is none
+    dwrow_fn[MAX_DW_KW + 1][MAX_DW_STEP + 1] dwrow
     # Winograd: by the side of a tile
+    wino_filter_fn[MAX_TILE + 1] wino_filter
     wino_input_fn[MAX_TILE + 1] wino_input
     wino_output_fn[MAX_TILE + 1] wino_output
     # elementwise functions of one tensor and of two, by number

@@ -2,7 +2,9 @@
 
    GCC and clang vector extensions carry the arithmetic (+ - * / and comparisons), so micro-kernels
    read like scalar code and need no intrinsics; the few operations that C has no operator for are
-   below.  A compiler without the extension gets one lane: slow, and correct. */
+   below.  A compiler without the extension, or a build that wants to do without (KUIPER_NO_VECTORS),
+   gets one lane: slow, and correct.  KUIPER_NEON chooses Arm's intrinsics; without it a build for Arm
+   makes do with the extensions, as one for any other machine does. */
 #ifndef KUIPER_VEC_H
 #define KUIPER_VEC_H
 
@@ -10,18 +12,35 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX__) || defined(__SSE2__)
-#include <immintrin.h>
-#endif
-
-#if defined(__AVX512F__)
+#if defined(KUIPER_NO_VECTORS) || !defined(__GNUC__)
+#define KP_LANES 1
+#elif defined(__AVX512F__)
+#define KP_AVX512 1
 #define KP_LANES 16
 #elif defined(__AVX__)
+#define KP_AVX 1
 #define KP_LANES 8
-#elif defined(__GNUC__)
+#elif defined(__SSE2__)
+#define KP_SSE 1
+#define KP_LANES 4
+#elif defined(KUIPER_NEON)
+#define KP_NEON 1
 #define KP_LANES 4
 #else
-#define KP_LANES 1
+#define KP_LANES 4
+#endif
+
+#if KP_AVX512 || KP_AVX || KP_SSE
+#include <immintrin.h>
+#elif KP_NEON
+#include <arm_neon.h>
+#endif
+
+/* How many vectors the registers hold; sizes of tiles depend on it. */
+#if KP_AVX512 || KP_NEON
+#define KP_REGISTERS 32
+#else
+#define KP_REGISTERS 16
 #endif
 
 #if KP_LANES > 1
@@ -47,6 +66,13 @@ static inline kp_vi32 kp_splat_int(int32_t x) { return x; }
 
 #endif
 
+/* Ask for a cache line in the L2 cache; any address will do. */
+#if defined(__GNUC__)
+static inline void kp_prefetch(const float *p) { __builtin_prefetch(p, 0, 2); }
+#else
+static inline void kp_prefetch(const float *p) { (void)p; }
+#endif
+
 static inline kp_vi32 kp_bits(kp_vf32 v) { kp_vi32 b; memcpy(&b, &v, sizeof b); return b; }
 static inline kp_vf32 kp_from_bits(kp_vi32 b) { kp_vf32 v; memcpy(&v, &b, sizeof v); return v; }
 
@@ -67,7 +93,7 @@ static inline kp_vf32 kp_select(kp_vi32 mask, kp_vf32 a, kp_vf32 b) {
 }
 
 /* max and min give the second operand where either is NaN: max(bound, x) keeps a NaN in x. */
-#if defined(__AVX512F__)
+#if KP_AVX512
 static inline kp_vf32 kp_max(kp_vf32 a, kp_vf32 b) { return (kp_vf32)_mm512_max_ps((__m512)a, (__m512)b); }
 static inline kp_vf32 kp_min(kp_vf32 a, kp_vf32 b) { return (kp_vf32)_mm512_min_ps((__m512)a, (__m512)b); }
 static inline kp_vf32 kp_sqrt(kp_vf32 v) { return (kp_vf32)_mm512_sqrt_ps((__m512)v); }
@@ -75,15 +101,13 @@ static inline kp_vf32 kp_floor(kp_vf32 v) { return (kp_vf32)_mm512_roundscale_ps
 static inline kp_vf32 kp_ceil(kp_vf32 v) { return (kp_vf32)_mm512_roundscale_ps((__m512)v, 10); }
 static inline kp_vf32 kp_trunc(kp_vf32 v) { return (kp_vf32)_mm512_roundscale_ps((__m512)v, 11); }
 static inline kp_vf32 kp_rint(kp_vf32 v) { return (kp_vf32)_mm512_roundscale_ps((__m512)v, 8); }
-static inline kp_vi32 kp_to_int(kp_vf32 v) { return (kp_vi32)_mm512_cvttps_epi32((__m512)v); }
-static inline kp_vf32 kp_to_float(kp_vi32 v) { return (kp_vf32)_mm512_cvtepi32_ps((__m512i)v); }
 static inline kp_vf32 kp_load_n(const float *p, long n) {
     return (kp_vf32)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
 }
 static inline void kp_store_n(float *p, kp_vf32 v, long n) {
     _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
 }
-#elif defined(__AVX__)
+#elif KP_AVX
 static inline kp_vf32 kp_max(kp_vf32 a, kp_vf32 b) { return (kp_vf32)_mm256_max_ps((__m256)a, (__m256)b); }
 static inline kp_vf32 kp_min(kp_vf32 a, kp_vf32 b) { return (kp_vf32)_mm256_min_ps((__m256)a, (__m256)b); }
 static inline kp_vf32 kp_sqrt(kp_vf32 v) { return (kp_vf32)_mm256_sqrt_ps((__m256)v); }
@@ -91,8 +115,6 @@ static inline kp_vf32 kp_floor(kp_vf32 v) { return (kp_vf32)_mm256_round_ps((__m
 static inline kp_vf32 kp_ceil(kp_vf32 v) { return (kp_vf32)_mm256_round_ps((__m256)v, 10); }
 static inline kp_vf32 kp_trunc(kp_vf32 v) { return (kp_vf32)_mm256_round_ps((__m256)v, 11); }
 static inline kp_vf32 kp_rint(kp_vf32 v) { return (kp_vf32)_mm256_round_ps((__m256)v, 8); }
-static inline kp_vi32 kp_to_int(kp_vf32 v) { return (kp_vi32)_mm256_cvttps_epi32((__m256)v); }
-static inline kp_vf32 kp_to_float(kp_vi32 v) { return (kp_vf32)_mm256_cvtepi32_ps((__m256i)v); }
 static inline __m256i kp_first_n(long n) {
     static const int32_t ones[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
     return _mm256_loadu_si256((const __m256i *)(ones + 8 - n));
@@ -103,7 +125,7 @@ static inline kp_vf32 kp_load_n(const float *p, long n) {
 static inline void kp_store_n(float *p, kp_vf32 v, long n) {
     _mm256_maskstore_ps(p, kp_first_n(n), (__m256)v);
 }
-#elif defined(__SSE2__)
+#elif KP_SSE
 static inline kp_vf32 kp_max(kp_vf32 a, kp_vf32 b) { return (kp_vf32)_mm_max_ps((__m128)a, (__m128)b); }
 static inline kp_vf32 kp_min(kp_vf32 a, kp_vf32 b) { return (kp_vf32)_mm_min_ps((__m128)a, (__m128)b); }
 static inline kp_vf32 kp_sqrt(kp_vf32 v) { return (kp_vf32)_mm_sqrt_ps((__m128)v); }
@@ -136,38 +158,50 @@ static inline void kp_store_n(float *p, kp_vf32 v, long n) {
     if (n == 1) _mm_store_ss(p, (__m128)v);
     if (n == 3) _mm_store_ss(p + 2, _mm_movehl_ps((__m128)v, (__m128)v));
 }
+#elif KP_NEON
+/* The machine's own maximum is NaN where either is, and that of 0.0 and -0.0 is 0.0. */
+static inline kp_vf32 kp_max(kp_vf32 a, kp_vf32 b) {
+    float32x4_t x = (float32x4_t)a, y = (float32x4_t)b;
+    return (kp_vf32)vbslq_f32(vcgtq_f32(x, y), x, y);
+}
+static inline kp_vf32 kp_min(kp_vf32 a, kp_vf32 b) {
+    float32x4_t x = (float32x4_t)a, y = (float32x4_t)b;
+    return (kp_vf32)vbslq_f32(vcltq_f32(x, y), x, y);
+}
+static inline kp_vf32 kp_sqrt(kp_vf32 v) { return (kp_vf32)vsqrtq_f32((float32x4_t)v); }
+static inline kp_vf32 kp_floor(kp_vf32 v) { return (kp_vf32)vrndmq_f32((float32x4_t)v); }
+static inline kp_vf32 kp_ceil(kp_vf32 v) { return (kp_vf32)vrndpq_f32((float32x4_t)v); }
+static inline kp_vf32 kp_trunc(kp_vf32 v) { return (kp_vf32)vrndq_f32((float32x4_t)v); }
+static inline kp_vf32 kp_rint(kp_vf32 v) { return (kp_vf32)vrndnq_f32((float32x4_t)v); }
+static inline kp_vf32 kp_load_n(const float *p, long n) {
+    float32x4_t v = vdupq_n_f32(0.0f);
+    if (n >= 2) v = vcombine_f32(vld1_f32(p), vdup_n_f32(0.0f));
+    if (n == 1) v = vld1q_lane_f32(p, v, 0);
+    if (n == 3) v = vld1q_lane_f32(p + 2, v, 2);
+    return (kp_vf32)v;
+}
+static inline void kp_store_n(float *p, kp_vf32 v, long n) {
+    float32x4_t x = (float32x4_t)v;
+    if (n >= 2) vst1_f32(p, vget_low_f32(x));
+    if (n == 1) vst1q_lane_f32(p, x, 0);
+    if (n == 3) vst1q_lane_f32(p + 2, x, 2);
+}
 #else
 static inline kp_vf32 kp_max(kp_vf32 a, kp_vf32 b) { return kp_select(kp_lt(b, a), a, b); }
 static inline kp_vf32 kp_min(kp_vf32 a, kp_vf32 b) { return kp_select(kp_lt(a, b), a, b); }
-#define KP_EACH_LANE(name, result, scalar)                                        \
-    static inline result name(kp_vf32 v) {                                        \
+#define KP_EACH_LANE(name, scalar)                                                \
+    static inline kp_vf32 name(kp_vf32 v) {                                       \
         float x[KP_LANES];                                                        \
-        __typeof__(scalar(0.0f)) y[KP_LANES];                                     \
-        result r;                                                                 \
         memcpy(x, &v, sizeof x);                                                  \
-        for (int i = 0; i < KP_LANES; i++) y[i] = scalar(x[i]);                   \
-        memcpy(&r, y, sizeof r);                                                  \
-        return r;                                                                 \
+        for (int i = 0; i < KP_LANES; i++) x[i] = scalar(x[i]);                   \
+        memcpy(&v, x, sizeof v);                                                  \
+        return v;                                                                 \
     }
-/* Where the conversion has no answer it gives INT_MIN, as x86 does, instead of being undefined. */
-static inline int32_t kp_to_int_scalar(float x) {
-    return x > -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT32_MIN;
-}
-KP_EACH_LANE(kp_sqrt, kp_vf32, sqrtf)
-KP_EACH_LANE(kp_floor, kp_vf32, floorf)
-KP_EACH_LANE(kp_ceil, kp_vf32, ceilf)
-KP_EACH_LANE(kp_trunc, kp_vf32, truncf)
-KP_EACH_LANE(kp_rint, kp_vf32, rintf)
-KP_EACH_LANE(kp_to_int, kp_vi32, kp_to_int_scalar)
-static inline kp_vf32 kp_to_float(kp_vi32 v) {
-    int32_t x[KP_LANES];
-    float y[KP_LANES];
-    kp_vf32 r;
-    memcpy(x, &v, sizeof x);
-    for (int i = 0; i < KP_LANES; i++) y[i] = (float)x[i];
-    memcpy(&r, y, sizeof r);
-    return r;
-}
+KP_EACH_LANE(kp_sqrt, sqrtf)
+KP_EACH_LANE(kp_floor, floorf)
+KP_EACH_LANE(kp_ceil, ceilf)
+KP_EACH_LANE(kp_trunc, truncf)
+KP_EACH_LANE(kp_rint, rintf)
 static inline kp_vf32 kp_load_n(const float *p, long n) {
     float x[KP_LANES] = {0};
     kp_vf32 v;
@@ -198,7 +232,7 @@ static inline float kp_reduce_max(kp_vf32 v) {
 /* A product that is to be rounded before it is added to something: compilers fuse the two otherwise,
  * in some variants only. */
 static inline kp_vf32 kp_rounded(kp_vf32 v) {
-#if defined(__AVX512F__)
+#if KP_AVX512
     __asm__("" : "+v"(v));
 #elif defined(__SSE2__) && defined(__GNUC__)
     __asm__("" : "+x"(v));

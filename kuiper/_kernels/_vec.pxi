@@ -6,10 +6,12 @@ cdef extern from "_vec.h" nogil:
     ctypedef int vi32 "kp_vi32"
     enum:
         LANES "KP_LANES"
+        REGISTERS "KP_REGISTERS"
     vf32 load "kp_load"(const float*) noexcept
     vf32 load_n "kp_load_n"(const float*, long) noexcept        # n < LANES values, zeros behind
     void store "kp_store"(float*, vf32) noexcept
     void store_n "kp_store_n"(float*, vf32, long) noexcept
+    void prefetch "kp_prefetch"(const float*) noexcept
     vf32 splat "kp_splat"(float) noexcept
     vi32 splat_int "kp_splat_int"(int) noexcept
     vi32 bits "kp_bits"(vf32) noexcept
@@ -27,7 +29,5 @@ cdef extern from "_vec.h" nogil:
     vf32 vceil "kp_ceil"(vf32) noexcept
     vf32 vtrunc "kp_trunc"(vf32) noexcept
     vf32 vrint "kp_rint"(vf32) noexcept
-    vi32 to_int "kp_to_int"(vf32) noexcept
-    vf32 to_float "kp_to_float"(vi32) noexcept
     float reduce_add "kp_reduce_add"(vf32) noexcept
     float reduce_max "kp_reduce_max"(vf32) noexcept

@@ -156,24 +156,18 @@ cdef void pack_head(
     cdef Py_ssize_t nr = p.kernels.nr, panel, n, i, no_offset = 0
     for panel in range(ceil_div(p.keys, nr)):
         n = min(nr, p.keys - panel * nr)
-        if p.k.column == 1:
-            memset(keys, 0, nr * sizeof(float))
-            if n < nr:
-                memset(keys + nr, 0, p.depth * nr * sizeof(float))
-            p.kernels.transpose(k + panel * nr * p.k.row, p.k.row, keys + nr, nr, n, p.depth)
-        else:
-            pack_panel(
-                k + panel * nr * p.k.row, p.k.row, 1, &no_offset, p.depth, p.k.column, NULL, n, nr,
-                keys,
-            )
+        pack_panel(
+            p.kernels, k + panel * nr * p.k.row, p.k.row, 1, &no_offset, p.depth, p.k.column, NULL,
+            n, keys,
+        )
         for i in range(nr, (p.depth + 1) * nr):
             keys[i] = keys[i] * p.scale
         keys += (p.depth + 1) * nr
     for panel in range(ceil_div(p.columns, nr)):
         n = min(nr, p.columns - panel * nr)
         pack_panel(
-            v + panel * nr * p.v.column, p.v.column, 1, &no_offset, p.keys, p.v.row, NULL, n, nr,
-            values,
+            p.kernels, v + panel * nr * p.v.column, p.v.column, 1, &no_offset, p.keys, p.v.row,
+            NULL, n, values,
         )
         values += (p.keys + 1) * nr
 
@@ -285,7 +279,7 @@ cdef void attention_run(
                 rows[i] = q + (start + i) * p.q.row
             for panel in range(ceil_div(n, nr)):
                 kernels.gemm[m](
-                    1, p.depth, <const float* const*> rows, keys + panel * (p.depth + 1) * nr,
+                    1, p.depth, <const float* const*> rows, keys + panel * (p.depth + 1) * nr, 0,
                     scores + panel * nr, ld, min(nr, n - panel * nr),
                     added + start * p.mask.row + panel * nr if added != NULL else NULL, p.mask.row,
                     -INFINITY, INFINITY,
@@ -305,7 +299,7 @@ cdef void attention_run(
                     )
             for panel in range(ceil_div(p.columns, nr)):
                 kernels.gemm[m](
-                    1, n, <const float* const*> rows, values + panel * (p.keys + 1) * nr,
+                    1, n, <const float* const*> rows, values + panel * (p.keys + 1) * nr, 0,
                     y + start * p.y.row + panel * nr, p.y.row, min(nr, p.columns - panel * nr),
                     NULL, 0, -INFINITY, INFINITY,
                 )

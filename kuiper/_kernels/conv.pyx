@@ -22,7 +22,9 @@ from libc.string cimport memcpy, memset
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
-from kuiper._kernels._table cimport kernels_t
+from kuiper._kernels._table cimport (
+    DW_ROW, MAX_DW_KW, MAX_DW_STEP, dwrow_fn, kernels_t, panel_ahead
+)
 
 from kuiper._kernels._pack import pack_panels
 from kuiper._kernels._step import run_alone
@@ -331,6 +333,7 @@ cdef void conv_run(
             kernels.gemm[m](
                 phase.n_taps, p.in_channels, <const float* const*> rows,
                 weight + phase.weight + (group * panels + panel) * depth,
+                panel_ahead(tile, depth, nr) if p.panel_major else 0,
                 y_tile, ldy, n,
                 r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
             )
@@ -502,7 +505,8 @@ cdef void shallow_run(
             if residual != NULL:
                 r_tile = residual + start * p.post.residual_pitch + panel * nr
             kernels.gemm[m](
-                phase.n_taps, length, <const float* const*> rows, weight + panel * (depth + 1) * nr,
+                phase.n_taps, length, <const float* const*> rows,
+                weight + panel * (depth + 1) * nr, 0,
                 y + start * w.y_pitch + panel * nr, w.y_pitch, n,
                 r_tile if p.post.residual_in_tile else NULL, p.post.residual_pitch,
                 p.post.lo, p.post.hi,
@@ -524,6 +528,9 @@ cdef struct depthwise_t:
     ref_t scratch
     const float* zeros
     Py_ssize_t channels
+    Py_ssize_t kernel_h
+    Py_ssize_t kernel_w
+    dwrow_fn dwrow               # NULL where there is none for such windows
     post_t post
 
 
@@ -537,6 +544,8 @@ cdef class DepthwiseStep(Step):
     weight : Value
         Blocks of :func:`~kuiper._kernels._pack.pack_depthwise`.
     window : Window
+        Its taps are rows of a kernel, one after the other.
+    kernel, dilation : (int, int)
     scratch : Value
         :func:`depthwise_scratch_bytes` for each thread.
     post : Post or None
@@ -545,7 +554,7 @@ cdef class DepthwiseStep(Step):
     cdef depthwise_t p
     cdef Window window
 
-    def __init__(self, x, weight, y, Window window, scratch, post=None):
+    def __init__(self, x, weight, y, Window window, kernel, dilation, scratch, post=None):
         channels = x.shape[1]
         zeros = np.zeros(channels, np.float32)
         cdef float[::1] zero_view = zeros
@@ -557,11 +566,20 @@ cdef class DepthwiseStep(Step):
         self.p.scratch = self.ref(scratch)
         self.p.zeros = &zero_view[0]
         self.p.channels = channels
+        self.p.kernel_h, self.p.kernel_w = kernel
+        self.p.dwrow = row_kernel(self.p.kernel_w, window.w.in_step_w, dilation[1])
         self.p.post = make_post(self, post)
         self.run = depthwise_run
         self.params = &self.p
         self.kind = "conv_depthwise"
         self.max_parts = max(ceil_div(window.max_pixels, active().dw_m), 1)
+
+
+cdef dwrow_fn row_kernel(Py_ssize_t kernel_w, Py_ssize_t stride_w, Py_ssize_t dilation_w):
+    """Return the micro-kernel for windows that follow each other in a row, NULL without one."""
+    if kernel_w > MAX_DW_KW or stride_w > MAX_DW_STEP or dilation_w != 1:
+        return NULL
+    return active().dwrow[kernel_w][stride_w]
 
 
 def depthwise_scratch_bytes(Py_ssize_t n_taps):
@@ -599,10 +617,57 @@ cdef void depthwise_run(
         while pixel < end:
             m = 1
             if left <= ow < right:
-                m = min(p.kernels.dw_m, min(end - pixel, right - ow))
-            row_pixels(p, slots, pixel, m)
+                m = min(end - pixel, right - ow)
+                if p.dwrow != NULL and m >= DW_ROW:
+                    whole_windows(p, slots, pixel, m)
+                else:
+                    m = min(p.kernels.dw_m, m)
+                    row_pixels(p, slots, pixel, m)
+            else:
+                row_pixels(p, slots, pixel, m)
             pixel += m
             ow += m
+
+
+cdef inline void whole_windows(
+    const depthwise_t* p, char* const* slots, Py_ssize_t pixel, Py_ssize_t count
+) noexcept nogil:
+    """Compute DW_ROW or more pixels of one output row, away from the side borders."""
+    cdef const window_t* w = p.window
+    cdef const phase_t* phase = &w.phases[0]
+    cdef Py_ssize_t r_pitch = p.post.residual_pitch
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float** rows = <const float**> at(slots, p.scratch)
+    cdef Py_ssize_t* steps = <Py_ssize_t*> (rows + p.kernel_h)
+    cdef const float* weight = <const float*> at(slots, p.weight)
+    cdef const float* residual = NULL
+    cdef float* y
+    cdef Py_ssize_t image = pixel // (w.out_w * w.out_h), ow = pixel % w.out_w
+    cdef Py_ssize_t ih = pixel // w.out_w % w.out_h * w.in_step_h
+    cdef Py_ssize_t done = 0, start, u, row
+    while done < count:
+        # The last windows may overlap those ahead of them: the same comes out again.
+        start = min(done, count - DW_ROW)
+        for u in range(p.kernel_h):
+            row = ih + phase.taps[u * p.kernel_w].dy
+            if 0 <= row < w.in_h:
+                rows[u] = x + (
+                    (image * w.in_h + row) * w.in_w + (ow + start) * w.in_step_w
+                    + phase.taps[0].dx
+                ) * w.x_pitch
+                steps[u] = w.x_pitch
+            else:
+                rows[u] = p.zeros
+                steps[u] = 0
+        y = <float*> at(slots, p.y) + (pixel + start) * w.y_pitch
+        if p.post.has_residual:
+            residual = <const float*> at(slots, p.post.residual) + (pixel + start) * r_pitch
+        p.dwrow(
+            p.kernel_h, p.channels, <const float* const*> rows, steps, weight, y, w.y_pitch,
+            residual if p.post.residual_in_tile else NULL, r_pitch, p.post.lo, p.post.hi,
+        )
+        post_tile(&p.post, DW_ROW, p.channels, y, w.y_pitch, residual, r_pitch)
+        done = start + DW_ROW
 
 
 cdef inline void scattered_pixels(

@@ -14,7 +14,7 @@ from libc.string cimport memset
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
-from kuiper._kernels._table cimport kernels_t
+from kuiper._kernels._table cimport kernels_t, panel_ahead
 
 from kuiper._kernels._pack import pack_panels
 from kuiper._kernels._step import run_alone
@@ -295,7 +295,8 @@ cdef void volume_run(
                 r_tile = residual + place * p.post.residual_pitch + column
             kernels.gemm[m](
                 phase.n_taps, p.in_channels, <const float* const*> rows,
-                weight + phase.weight + (group * panels + panel) * depth, y_tile, ldy, n,
+                weight + phase.weight + (group * panels + panel) * depth,
+                panel_ahead(tile, depth, nr) if p.panel_major else 0, y_tile, ldy, n,
                 r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
             )
             post_tile(&p.post, m, n, y_tile, ldy, r_tile, ldr)

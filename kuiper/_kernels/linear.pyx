@@ -8,7 +8,7 @@ from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._pack cimport pack_panel
 from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
-from kuiper._kernels._table cimport MAX_MR, kernels_t
+from kuiper._kernels._table cimport MAX_MR, kernels_t, panel_ahead
 
 from kuiper._kernels._pack import pack_panels
 from kuiper._kernels._step import run_alone
@@ -107,6 +107,7 @@ cdef void linear_run(
             r_tile = residual + start * p.post.residual_pitch + panel * nr
         kernels.gemm[m](
             1, p.depth, <const float* const*> rows, weight + panel * (p.depth + 1) * nr,
+            panel_ahead(tile, (p.depth + 1) * nr, nr) if p.panel_major else 0,
             y_tile, p.y_stride, n,
             r_tile if p.post.residual_in_tile else NULL, p.post.residual_pitch,
             p.post.lo, p.post.hi,
@@ -228,8 +229,8 @@ cdef void matmul_run(
         if q // p.row_blocks != packed:
             packed = q // p.row_blocks
             pack_panel(
-                b + index * nr * p.b_column, p.b_column, 1, &no_offset, p.depth, p.b_row, NULL, n,
-                nr, panel,
+                kernels, b + index * nr * p.b_column, p.b_column, 1, &no_offset, p.depth, p.b_row,
+                NULL, n, panel,
             )
         first = p.rows * block // p.row_blocks
         last = p.rows * (block + 1) // p.row_blocks
@@ -240,7 +241,7 @@ cdef void matmul_run(
             for i in range(m):
                 rows[i] = a + (start + i) * p.a_stride
             kernels.gemm[m](
-                1, p.depth, <const float* const*> rows, panel,
+                1, p.depth, <const float* const*> rows, panel, 0,
                 y + start * p.y_stride + index * nr, p.y_stride, n, NULL, 0,
                 -INFINITY, INFINITY,
             )

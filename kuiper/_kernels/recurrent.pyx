@@ -182,7 +182,7 @@ cdef inline void multiply(
     cdef Py_ssize_t nr = kernels.nr, panel
     for panel in range(ceil_div(columns, nr)):
         kernels.gemm[m](
-            1, depth, <const float* const*> rows, panels + panel * (depth + 1) * nr,
+            1, depth, <const float* const*> rows, panels + panel * (depth + 1) * nr, 0,
             y + panel * nr, ldy, min(nr, columns - panel * nr), NULL, 0, -INFINITY, INFINITY,
         )
 

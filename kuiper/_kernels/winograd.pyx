@@ -20,34 +20,17 @@ import numpy as np
 
 from cython.parallel cimport prange
 from libc.math cimport INFINITY
-from libc.string cimport memset
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
-from kuiper._kernels._table cimport MAX_MR, kernels_t
+from kuiper._kernels._table cimport MAX_MR, kernels_t, panel_ahead
 
 from kuiper._kernels._pack import aligned_empty, n_panels
 from kuiper._value import spaced
 
 cdef enum:
     MAX_FREQUENCIES = 36
-
-cdef inline void filter_transform(int t, double a, double b, double c, double* o) noexcept nogil:
-    """One column of G g, from the same source as the other two transforms; in float64, once."""
-    cdef double even = a + c
-    if t == 2:
-        o[0] = a
-        o[1] = (even + b) / 2
-        o[2] = (even - b) / 2
-        o[3] = c
-        return
-    o[0] = a / 4
-    o[1] = -(even + b) / 6
-    o[2] = -(even - b) / 6
-    o[3] = a / 24 + b / 12 + c / 6
-    o[4] = a / 24 - b / 12 + c / 6
-    o[5] = c
 
 
 def pack_winograd(const float[:, :, :, ::1] weight, int tile, int n_threads=1):
@@ -65,41 +48,20 @@ def pack_winograd(const float[:, :, :, ::1] weight, int tile, int n_threads=1):
     numpy.ndarray, shape ((tile + 2) ** 2, panels, 1 + in_channels, nr), float32
     """
     cdef Py_ssize_t out_channels = weight.shape[0], in_channels = weight.shape[1]
-    cdef Py_ssize_t nr = active().nr, panels = n_panels(out_channels), panel
+    cdef const kernels_t* kernels = active()
+    cdef Py_ssize_t nr = kernels.nr, lanes = kernels.lanes, panels = n_panels(out_channels)
+    cdef Py_ssize_t vectors = nr // lanes, q, first, stride = panels * (1 + in_channels) * nr
     packed = aligned_empty(((tile + 2) * (tile + 2), panels, 1 + in_channels, nr))
     cdef float[:, :, :, ::1] out = packed
-    for panel in prange(panels, nogil=True, num_threads=n_threads, schedule="static"):
-        pack_filters(
-            tile, &weight[panel * nr, 0, 0, 0], min(nr, out_channels - panel * nr), in_channels, nr,
-            &out[0, panel, 0, 0], panels * (1 + in_channels) * nr,
+    packed[:, :, 0] = 0  # the bias is added once, after the transform back
+    for q in prange(panels * vectors, nogil=True, num_threads=n_threads, schedule="static"):
+        first = q * lanes
+        kernels.wino_filter[tile](
+            max(min(lanes, out_channels - first), 0), in_channels,
+            &weight[0, 0, 0, 0] + min(first, out_channels - 1) * in_channels * 9,
+            &out[0, q // vectors, 1, q % vectors * lanes], stride, nr,
         )
     return packed
-
-
-cdef void pack_filters(
-    int tile, const float* weight, Py_ssize_t count, Py_ssize_t in_channels, Py_ssize_t nr,
-    float* panel, Py_ssize_t stride,
-) noexcept nogil:
-    """Fill one panel of every frequency; panels of two frequencies are `stride` apart."""
-    cdef double[6][3] half
-    cdef double[6] o
-    cdef Py_ssize_t c, j
-    cdef const float* g
-    cdef int i, k, patch = tile + 2
-    for i in range(patch * patch):
-        memset(panel + i * stride, 0, (1 + in_channels) * nr * sizeof(float))
-    for c in range(in_channels):
-        panel += nr
-        for j in range(count):
-            g = weight + (j * in_channels + c) * 9
-            for i in range(3):
-                filter_transform(tile, g[i], g[3 + i], g[6 + i], &o[0])
-                for k in range(patch):
-                    half[k][i] = o[k]
-            for i in range(patch):
-                filter_transform(tile, half[i][0], half[i][1], half[i][2], &o[0])
-                for k in range(patch):
-                    panel[(patch * i + k) * stride + j] = <float> o[k]
 
 
 cdef struct winograd_t:
@@ -245,7 +207,8 @@ cdef void multiply(
     cdef Py_ssize_t nr = kernels.nr, panels = (p.out_channels + nr - 1) // nr
     cdef Py_ssize_t groups = (tiles + kernels.mr - 1) // kernels.mr
     cdef Py_ssize_t g, start, count, i, n = min(nr, p.out_channels - panel * nr)
-    cdef const float* w = weight + (f * panels + panel) * (p.in_channels + 1) * nr
+    cdef Py_ssize_t depth = (p.in_channels + 1) * nr
+    cdef const float* w = weight + (f * panels + panel) * depth
     v += f * block * p.v_pitch
     m += f * block * p.out_channels + panel * nr
     for g in range(groups):
@@ -254,7 +217,7 @@ cdef void multiply(
         for i in range(count):
             rows[i] = v + (start + i) * p.v_pitch
         kernels.gemm[count](
-            1, p.in_channels, <const float* const*> rows, w,
+            1, p.in_channels, <const float* const*> rows, w, panel_ahead(g, depth, nr),
             m + start * p.out_channels, p.out_channels, n, NULL, 0, -INFINITY, INFINITY,
         )
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from kuiper.ops._record import (
     Record,
-    activation_of,
     find_record,
+    function_of,
     known_record,
     record,
     registered_types,
@@ -63,8 +63,8 @@ set_families(
 
 __all__ = [
     "Record",
-    "activation_of",
     "find_record",
+    "function_of",
     "known_record",
     "record",
     "registered_types",

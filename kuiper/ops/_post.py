@@ -11,10 +11,11 @@ from types import SimpleNamespace
 
 from kuiper._kernels import elementwise
 from kuiper._value import Value
+from kuiper.ir import PostOp
 from kuiper.ops._binder import Binder
-from kuiper.ops._record import activation_of
+from kuiper.ops._record import function_of
 
-__all__ = ["Post", "make_post", "residual_value"]
+__all__ = ["Post", "activation_of", "activation_post", "make_post", "residual_value"]
 
 INFINITY = float("inf")
 
@@ -81,8 +82,7 @@ def make_post(b: Binder, residual: Value | None) -> Post | None:
     kinds = [p.type for p in b.post_ops]
     at = kinds.index("add") if "add" in kinds else len(kinds)
     before, after = (
-        [activation_of(p.type, SimpleNamespace(**p.params)) for p in some]
-        for some in (b.post_ops[:at], b.post_ops[at + 1 :])
+        [activation_of(p) for p in some] for some in (b.post_ops[:at], b.post_ops[at + 1 :])
     )
     if at == len(kinds):
         _put_last(post, before[0])
@@ -106,6 +106,18 @@ def _put_last(post: Post, activation: tuple[str, tuple[float, ...]]) -> None:
     post.clamp = _clamp(*activation)
     if post.clamp is None:
         post.after = _function(*activation)
+
+
+def activation_of(post: PostOp) -> tuple[str, tuple[float, ...]]:
+    """Return the function that a post-op applies, and its parameters."""
+    return function_of(post.type, SimpleNamespace(**post.params))
+
+
+def activation_post(name: str, parameters: tuple[float, ...]) -> Post:
+    """Return what applies one function."""
+    post = Post()
+    _put_last(post, (name, parameters))
+    return post
 
 
 def residual_value(b: Binder) -> Value | None:

@@ -16,8 +16,8 @@ from kuiper.ops._schema import Argument
 
 __all__ = [
     "Record",
-    "activation_of",
     "find_record",
+    "function_of",
     "known_record",
     "record",
     "registered_types",
@@ -62,6 +62,8 @@ class Record:
     data_dependent : bool
         Whether the shapes of its outputs may depend on values that a model computes; where they
         do, `infer` raises :class:`~kuiper.ops._schema.ValuesNeeded` and the graph is cut there.
+    internal : bool
+        Whether passes alone make such operators; in a file the type is as good as unknown.
     """
 
     arguments: tuple[Argument, ...] = ()
@@ -73,6 +75,7 @@ class Record:
     replaceable = False
     runs_in_numpy = False
     data_dependent = False
+    internal = False
     types: tuple[str, ...] = ()
 
     infer: Callable[[Any], Any]
@@ -123,7 +126,7 @@ def known_record(type: str) -> type[Record]:
     return found
 
 
-def activation_of(type: str, a: Any) -> tuple[str, tuple[float, ...]]:
+def function_of(type: str, a: Any) -> tuple[str, tuple[float, ...]]:
     """Return name and parameters of the elementwise function that an operator is known to be."""
     activation = known_record(type).activation
     assert activation is not None, type
@@ -132,7 +135,7 @@ def activation_of(type: str, a: Any) -> tuple[str, tuple[float, ...]]:
 
 
 def registered_types() -> list[str]:
-    """Return every operator type that has a record, sorted."""
+    """Return every operator type that a file may hold and that has a record, sorted."""
     for family in _families:
         import_module(f"kuiper.ops.{family}")
-    return sorted(_registry)
+    return sorted(name for name, rule in _registry.items() if not rule.internal)

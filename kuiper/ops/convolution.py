@@ -11,11 +11,11 @@ from kuiper._kernels import _dispatch, _pack, conv, winograd
 from kuiper._value import TensorSpec, Value, spaced
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
-from kuiper.ops._post import make_post, residual_value
+from kuiper.ops._post import activation_post, make_post, residual_value
 from kuiper.ops._record import Record, record
-from kuiper.ops._schema import Argument, Int, Ints, Str, Tensor
+from kuiper.ops._schema import Argument, Float, Int, Ints, Str, Tensor
 
-__all__ = ["Conv", "Conv1d", "ConvTranspose", "ConvTranspose1d"]
+__all__ = ["Conv", "Conv1d", "ConvTranspose", "ConvTranspose1d", "ExpandDepthwise"]
 
 # Up to this many input channels a tap is too short a loop; it runs along filter rows instead.
 SHALLOW_CHANNELS = 8
@@ -26,6 +26,9 @@ BYTES_PER_CYCLE = 14  # from beyond it
 
 # Above this, Winograd's intermediate matrices leave the caches, and blocks of tiles do better.
 STAGED_BYTES = 6 << 20
+
+# What an inverted residual keeps of its wide image: it shares the L2 cache with weights and images.
+RING_BYTES = 400 << 10
 
 
 class _Geometry:
@@ -136,10 +139,10 @@ class Filters:
         Whether they are known while planning.
     """
 
-    def __init__(self, a: SimpleNamespace, shape: Any) -> None:
-        self._weight, self._bias = a.weight, a.bias
+    def __init__(self, weight: Any, bias: Any, shape: Any) -> None:
+        self._weight, self._bias = weight, bias
         self.shape = shape
-        self.is_constant = all(v is None or v.constant is not None for v in (a.weight, a.bias))
+        self.is_constant = all(v is None or v.constant is not None for v in (weight, bias))
 
     def weight(self) -> np.ndarray:
         return np.ascontiguousarray(self._weight.constant, np.float32).reshape(self.shape)
@@ -229,7 +232,7 @@ class Conv(Record):
 
             x = pad_spatial(b, x, (left, right, top, bottom), a.padding_mode, 0.0)
             top = bottom = left = right = 0
-        filters = Filters(a, (*a.weight.shape[:2], *geometry.kernel))
+        filters = Filters(a.weight, a.bias, (*a.weight.shape[:2], *geometry.kernel))
         y, image, residual = _output(a, b, spatial)
         post = make_post(b, residual)
         taps = [
@@ -426,19 +429,22 @@ def _scaled(b: Binder, x: Any, scale: Any, image: Any, filters: Any, post: Any) 
     return step
 
 
+def _depthwise_blocks(filters: Any) -> np.ndarray:
+    weight = filters.weight()
+    return _pack.pack_depthwise(weight.reshape(weight.shape[0], -1), filters.bias())
+
+
 def _depthwise(
     b: Binder, x: Any, image: Any, filters: Any, taps: Any, geometry: Any, size: Any, post: Any
 ) -> Any:
     x = b.channels_last(x)
 
-    def pack() -> np.ndarray:
-        weight = filters.weight()
-        return _pack.pack_depthwise(weight.reshape(weight.shape[0], -1), filters.bias())
-
-    packed = b.packed("depthwise", pack)
+    packed = b.packed("depthwise", lambda: _depthwise_blocks(filters))
     window = conv.Window(x, image, geometry.stride, (1, 1), [(0, 0, *size, taps, 0)])
     scratch = b.scratch(conv.depthwise_scratch_bytes(len(taps)))
-    return conv.DepthwiseStep(x, packed, image, window, scratch, post)
+    return conv.DepthwiseStep(
+        x, packed, image, window, geometry.kernel, geometry.dilation, scratch, post
+    )
 
 
 def _shallow(
@@ -549,6 +555,68 @@ def _winograd(
     return winograd.WinogradStageStep(2, *operands, post)
 
 
+@record("kuiper.ExpandDepthwise")
+class ExpandDepthwise(Record):
+    """A 1x1 convolution, an activation, and a depthwise convolution, in one sweep.
+
+    Made by the pass `fuse_expand` of two operators; `expand_weight` (c, in, 1, 1), `expand_bias`
+    and `activation` are the first one's, the rest is the second one's.
+    """
+
+    arguments = (
+        Tensor("input", rank=4),
+        Tensor("expand_weight", rank=4),
+        Tensor("expand_bias", optional=True),
+        Str("activation", default=None),
+        Float("activation_p0", 0.0),
+        Float("activation_p1", 0.0),
+        Tensor("weight", rank=4),
+        Tensor("bias", optional=True),
+        Ints("stride", default=(1,), minimum=1),
+        Ints("dilation", default=(1,), minimum=1),
+        Ints("padding", default=(0,), minimum=0, words=("same", "valid")),
+    )
+    internal = True
+    layout = "channels_last"
+    post_ops = True
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        height, width = _Geometry(a, 2).output_extents(*a.input.shape[2:])
+        return TensorSpec((a.input.shape[0], a.weight.shape[0], height, width))
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        from kuiper._kernels import expand_depthwise as kernel
+
+        geometry = _Geometry(a, 2)
+        x = b.channels_last(a.input)
+        image, _, residual = _output(a, b, 2)
+        expand = Filters(a.expand_weight, a.expand_bias, a.expand_weight.shape)
+        filters = Filters(a.weight, a.bias, a.weight.shape)
+        act = None
+        if a.activation is not None:
+            act = activation_post(a.activation, (a.activation_p0, a.activation_p1))
+        channels, in_channels = a.expand_weight.shape[:2]
+        first = b.packed(
+            "expand", lambda: pack_groups([expand.weight()], expand.bias(), 1, b.n_threads)
+        )
+        second = b.packed("depthwise", lambda: _depthwise_blocks(filters))
+        windows = (
+            geometry.kernel, geometry.stride, geometry.dilation,
+            (geometry.padding[0], geometry.padding[2]),
+        )  # fmt: skip
+        ring = kernel.Ring(x, image, *windows, RING_BYTES)
+        step = kernel.ExpandDepthwiseStep(
+            x, first, second, image, b.scratch(ring.n_bytes), ring, *windows, act,
+            make_post(b, residual),
+        )  # fmt: skip
+        taps = geometry.kernel[0] * geometry.kernel[1]
+        step.flops = 2.0 * (x.size * channels + image.size * taps)
+        step.bytes = 4.0 * (x.size + image.size + channels * (in_channels + taps))
+        b.step(step)
+
+
 @record("nn.ConvTranspose2d", "F.conv_transpose2d")
 class ConvTranspose(Record):
     """Transposed convolution: the adjoint of a convolution with the same arguments.
@@ -606,7 +674,7 @@ class ConvTranspose(Record):
         x = b.channels_last(_as_image(a.input, spatial))
         y, image, residual = _output(a, b, spatial)
         post = make_post(b, residual)
-        filters = Filters(a, (*a.weight.shape[:2], *geometry.kernel))
+        filters = Filters(a.weight, a.bias, (*a.weight.shape[:2], *geometry.kernel))
         phases, tap_lists = _phases(geometry, image.shape[2:])
         groups = a.groups
         in_channels, out_channels = filters.shape[0] // groups, filters.shape[1]

@@ -110,7 +110,7 @@ class Conv3d(Record):
         ]
         x = _channels_last(b, x)
         out_channels, in_channels = a.weight.shape[:2]
-        filters = Filters(a, _flat(a.weight.shape))
+        filters = Filters(a.weight, a.bias, _flat(a.weight.shape))
         is_depthwise = a.groups == out_channels == x.shape[4] > 1 and filters.is_constant
 
         def pack() -> np.ndarray:
@@ -160,7 +160,7 @@ class ConvTranspose3d(Record):
         y = _output(a, b)
         groups, kernel = a.groups, geometry.kernel
         in_channels, out_channels = a.weight.shape[0] // groups, a.weight.shape[1]
-        filters = Filters(a, _flat(a.weight.shape))
+        filters = Filters(a.weight, a.bias, _flat(a.weight.shape))
         phases, tap_lists = _phases(geometry, y.shape[1:4])
 
         def pack() -> np.ndarray:

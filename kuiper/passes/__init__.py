@@ -35,6 +35,7 @@ from kuiper.passes.fold_constants import fold_constants
 from kuiper.passes.free_batch import free_batch
 from kuiper.passes.fuse_activation import fuse_activation
 from kuiper.passes.fuse_elementwise import fuse_elementwise
+from kuiper.passes.fuse_expand import fuse_expand
 from kuiper.passes.fuse_gate import fuse_gate
 from kuiper.passes.fuse_pad import fuse_pad
 from kuiper.passes.fuse_residual import fuse_residual
@@ -63,6 +64,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_activation,
     fuse_residual,
     fuse_gate,
+    fuse_expand,
     fuse_elementwise,
     eliminate_dead,
 )

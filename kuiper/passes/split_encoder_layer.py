@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kuiper._value import TensorSpec
@@ -164,9 +164,17 @@ class _Layer:
         return self.add("pnnx.Expression", part, [x, y], self.shape, params=params, result=result)
 
     def add(
-        self, type: Any, part: Any, inputs: Any, shape: Sequence[int], params: Any=None, attributes: Any=None, keys: Any=None, dtype: Any="float32",
-        result: Any=None,
-    ) -> Operand:  # fmt: skip
+        self,
+        type: str,
+        part: str,
+        inputs: Sequence[Operand],
+        shape: Sequence[int],
+        params: Mapping[str, Any] | None = None,
+        attributes: Mapping[str, Attribute] | None = None,
+        keys: Sequence[str | None] | None = None,
+        dtype: str = "float32",
+        result: Operand | None = None,
+    ) -> Operand:
         """Add an operator of the layer and return its output."""
         name = self.graph.unique_name(f"{self.op.name}_{part}")
         if result is None:

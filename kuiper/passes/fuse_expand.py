@@ -1,0 +1,104 @@
+"""A 1x1 convolution that widens an image goes into the depthwise convolution that reads it.
+
+::
+
+    nn.Conv2d expand    1 1 x y              kuiper.ExpandDepthwise depthwise 1 1 x z
+    nn.Conv2d depthwise 1 1 y z groups=c
+
+The image between the two is the largest of an inverted residual (MobileNetV2 and V3, EfficientNet).
+Where it would leave the caches, the kernel keeps just the rows of it that the window sees.
+"""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+from kuiper.errors import KuiperError
+from kuiper.ir import Graph, Operand, Operator
+from kuiper.ops._post import activation_of
+from kuiper.passes._match import arguments_of, is_float32, only_reader
+
+__all__ = ["fuse_expand"]
+
+CONVOLUTIONS = ("nn.Conv2d", "F.conv2d")
+# Smaller images stay in the L2 cache anyway.
+LEAST_BYTES = 1 << 20
+# The weights of the 1x1 convolution are read again for each row.
+MOST_WEIGHT_BYTES = 128 << 10
+# In fewer channels the 1x1 convolution takes another form.
+LEAST_CHANNELS = 9
+
+
+def fuse_expand(graph: Graph, specs: dict[Operand, Any]) -> None:
+    """Let depthwise convolutions compute their input."""
+    for op in graph:
+        if op.type not in CONVOLUTIONS or len(op.outputs) != 1:
+            continue
+        wide = op.outputs[0]
+        reader = only_reader(wide)
+        if reader is None or reader.type not in CONVOLUTIONS or reader.inputs[0] is not wide:
+            continue
+        if not (is_float32(wide, specs) and is_float32(reader.outputs[0], specs)):
+            continue
+        expand, depthwise = _arguments(op, specs), _arguments(reader, specs)
+        if expand is None or depthwise is None:
+            continue
+        if _widens(op, expand, specs) and _is_depthwise(depthwise):
+            _fuse(graph, op, reader, depthwise)
+
+
+def _arguments(op: Operator, specs: dict[Operand, Any]) -> SimpleNamespace | None:
+    """Return the arguments of a convolution of plain images with stored weights."""
+    try:
+        a = arguments_of(op, specs)
+    except KuiperError:
+        return None
+    plain = (
+        a.input.rank == 4
+        and a.weight.rank == 4
+        and a.padding_mode == "zeros"
+        and a.input_scale is None
+        and op.input_keys[0] in (None, "input")
+        and "weight" in op.attributes
+        and (a.bias is None or "bias" in op.attributes)
+    )
+    return a if plain else None
+
+
+def _widens(op: Operator, a: SimpleNamespace, specs: dict[Operand, Any]) -> bool:
+    """Tell whether a 1x1 convolution makes a large image of a smaller one."""
+    shape = specs[op.outputs[0]].shape
+    return (
+        a.weight.shape[2:] == (1, 1)
+        and a.groups == 1
+        and set(a.stride) == {1}
+        and not isinstance(a.padding, str)
+        and not any(a.padding)
+        and len(op.inputs) == 1
+        and len(op.post_ops) <= 1
+        and LEAST_CHANNELS <= a.weight.shape[1] < a.weight.shape[0]
+        and 4 * math.prod(a.weight.shape) <= MOST_WEIGHT_BYTES
+        and 4 * math.prod(shape) > LEAST_BYTES
+    )
+
+
+def _is_depthwise(a: SimpleNamespace) -> bool:
+    return a.groups == a.weight.shape[0] == a.input.shape[1] and a.weight.shape[1] == 1
+
+
+def _fuse(graph: Graph, op: Operator, reader: Operator, a: SimpleNamespace) -> None:
+    params = {"stride": a.stride, "dilation": a.dilation, "padding": a.padding}
+    if op.post_ops:
+        name, parameters = activation_of(op.post_ops[0])
+        p0, p1 = (*parameters, 0.0, 0.0)[:2]
+        params.update(activation=name, activation_p0=p0, activation_p1=p1)
+    attributes = {"expand_weight": op.attributes["weight"], "weight": reader.attributes["weight"]}
+    for key, source in (("expand_bias", op), ("bias", reader)):
+        if "bias" in source.attributes:
+            attributes[key] = source.attributes["bias"]
+    graph.set_inputs(reader, [op.inputs[0], *reader.inputs[1:]], reader.input_keys)
+    graph.remove_operator(op)
+    reader.type = "kuiper.ExpandDepthwise"
+    reader.params, reader.attributes = params, attributes
