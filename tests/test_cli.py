@@ -439,6 +439,27 @@ def test_check_names_the_first_operator_that_diverges(run, small, tmp_path, spoi
     assert run("check", small, path, "--rtol", "0.5")[0] == 0
 
 
+def test_check_takes_numbers_for_modules(run, tmp_path):
+    """In a Sequential, modules are called 0, 1, ... as operands are."""
+    param = tmp_path / "sequential.pnnx.param"
+    param.write_text(
+        SMALL.replace("act ", "0   ").replace("pool", "1   ").replace("#0=(1,3,?,?)f32 #0", "#0")
+    )
+    x = np.random.default_rng(3).standard_normal((1, 3, 4, 4)).astype(np.float32)
+    act = np.maximum(x, 0)
+    pool = act.reshape(1, 3, 2, 2, 2, 2).max(axis=(3, 5))
+    for wrong in (False, True):
+        np.savez(tmp_path / "g.npz", **{"x": x, "0": act, "1": pool + wrong})
+        code, out, _ = run("check", param, tmp_path / "g.npz", "--json")
+        facts = json.loads(out)
+        assert code == wrong
+        assert [(r["kind"], r["name"]) for r in facts["results"]] == [
+            ("intermediate", "0"),
+            ("intermediate", "1"),
+        ]
+        assert facts["first_divergence"] == ("1" if wrong else None)
+
+
 def test_check_with_other_shapes_and_names(run, small, tmp_path):
     x = np.zeros((1, 3, 4, 4), np.float32)
     np.savez(tmp_path / "g.npz", x=x, y=np.zeros((1, 3, 4, 4)), stranger=x)
