@@ -6,6 +6,8 @@ KUIPER_DEBUG_BUILD=1
     Compile with Cython's checks of indices, divisions and None, assertions and debug symbols.
 KUIPER_SANITIZE=address,undefined
     Compile with these sanitizers of the compiler (any that -fsanitize= takes).
+KUIPER_ISAS=baseline,avx2
+    Compile these variants of the micro-kernels only; the baseline is always there.
 KUIPER_NO_VECTORS=1
     Compile the micro-kernels as plain C, one float at a time, as a compiler without vectors would.
 KUIPER_NO_OPENMP=1
@@ -29,6 +31,7 @@ DEBUG = os.environ.get("KUIPER_DEBUG_BUILD") == "1"
 MSVC = sys.platform == "win32"
 SANITIZE = os.environ.get("KUIPER_SANITIZE", "")
 NO_VECTORS = os.environ.get("KUIPER_NO_VECTORS") == "1"
+CHOSEN_ISAS = os.environ.get("KUIPER_ISAS", "")
 
 DIRECTIVES = {
     "language_level": 3,
@@ -54,9 +57,9 @@ ISAS = {
         "-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mavx2", "-mfma", "-mf16c",
         "-mprefer-vector-width=512",
     ]),
-    "neon": ("__aarch64__", ["-DKUIPER_NEON"]),
+    # gcc would move loads ahead until the 31 vectors of a tile no longer fit the registers.
+    "neon": ("__aarch64__", ["-DKUIPER_NEON", "-fno-schedule-insns"]),
 }  # fmt: skip
-MACHINES = {"__x86_64__": "KUIPER_HAS_X86", "__aarch64__": "KUIPER_HAS_ARM64"}
 
 # A micro-kernel is one `cdef inline` body that many thin functions call with constants the compiler
 # must see, such as the height of a tile.
@@ -102,21 +105,27 @@ def openmp_flags() -> tuple[list[str], list[str]]:
     return [], []
 
 
-def machines() -> list[str]:
-    """Return which of the machines with variants of their own the compiler makes code for."""
+def variants() -> list[str]:
+    """Return the instruction sets to compile for: those of the machine that code is made for."""
     if MSVC or NO_VECTORS:
-        return []
+        return ["baseline"]
+    machines = {machine for machine, _ in ISAS.values() if machine}
     compiler = ccompiler.new_compiler()
     customize_compiler(compiler)
     with tempfile.TemporaryDirectory() as folder:
         source, result = Path(folder, "probe.c"), Path(folder, "probe.i")
-        source.write_text("".join(f"#ifdef {m}\nfound {m[2:]}\n#endif\n" for m in MACHINES))
+        source.write_text("".join(f"#ifdef {m}\nfound {m[2:]}\n#endif\n" for m in machines))
         try:
             compiler.preprocess(str(source), str(result))
         except CompileError:  # for several machines at once, as on macOS
-            return []
+            return ["baseline"]
         text = result.read_text()
-    return [macro for macro in MACHINES if f"found {macro[2:]}" in text]
+    chosen = CHOSEN_ISAS.split(",") if CHOSEN_ISAS else list(ISAS)
+    return [
+        isa
+        for isa, (machine, _) in ISAS.items()
+        if not machine or (isa in chosen and f"found {machine[2:]}" in text)
+    ]
 
 
 def extensions() -> list[Extension]:
@@ -143,8 +152,8 @@ def extensions() -> list[Extension]:
     kernels = Path("kuiper/_kernels")
     headers = [str(p) for p in sorted(kernels.glob("*.h")) if p.name != "_vec.h"]
     micro_sources = [str(p) for p in (kernels / "_vec.h", *sorted(kernels.glob("*.pxi")))]
-    targets = machines()
-    for_all = [(MACHINES[machine], "1") for machine in targets]
+    isas = variants()
+    for_all = [(f"KUIPER_HAS_{isa.upper()}", "1") for isa in isas]
     if NO_VECTORS:
         for_all.append(("KUIPER_NO_VECTORS", "1"))
     modules = []
@@ -153,10 +162,9 @@ def extensions() -> list[Extension]:
         flags, link, macros = [*optimise], [], [*for_all]
         if path.stem.startswith("_micro_"):
             isa = path.stem.removeprefix("_micro_")
-            machine, isa_flags = ISAS[isa]
-            if machine and machine not in targets:
+            if isa not in isas:
                 continue
-            flags += isa_flags + unroll
+            flags += ISAS[isa][1] + unroll
             if not MSVC:
                 macros.append(ALWAYS_INLINE)
         else:

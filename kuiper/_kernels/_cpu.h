@@ -4,21 +4,26 @@
 #ifndef KUIPER_CPU_H
 #define KUIPER_CPU_H
 
-#if defined(KUIPER_HAS_X86) && defined(__x86_64__)
+#if defined(KUIPER_HAS_AVX2)
 static inline int kp_cpu_has_avx2(void) {
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
+#else
+static inline int kp_cpu_has_avx2(void) { return 0; }
+#endif
+
+#if defined(KUIPER_HAS_AVX512)
 static inline int kp_cpu_has_avx512(void) {
-    return kp_cpu_has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
 }
 #else
-static inline int kp_cpu_has_avx2(void) { return 0; }
 static inline int kp_cpu_has_avx512(void) { return 0; }
 #endif
 
-#if defined(KUIPER_HAS_ARM64) && defined(__aarch64__)
+#if defined(KUIPER_HAS_NEON)
 static inline int kp_cpu_has_neon(void) { return 1; }
 #else
 static inline int kp_cpu_has_neon(void) { return 0; }

@@ -211,7 +211,8 @@ cdef void gemm_14(
 
 cdef void fill_gemm(kernels_t* k) noexcept:
     # The tallest tile whose accumulators, NV panel vectors and one broadcast fit the registers.
-    k.mr = 14 if REGISTERS == 32 else 6
+    # (On Arm 14 would fit as well, but clang then keeps some of them in memory.)
+    k.mr = 14 if LANES == 16 else 12 if REGISTERS == 32 else 6
     k.nr = NV * LANES
     k.gemm[0] = NULL
     k.gemm[1] = gemm_1
