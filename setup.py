@@ -61,6 +61,9 @@ ISAS = {
     "neon": ("__aarch64__", ["-DKUIPER_NEON", "-fno-schedule-insns"]),
 }  # fmt: skip
 
+# What the micro-kernels include besides .pxi files, and the drivers do not.
+MICRO_HEADERS = ("_lanes.h", "_tile.h", "_transpose.h", "_vec.h")
+
 # A micro-kernel is one `cdef inline` body that many thin functions call with constants the compiler
 # must see, such as the height of a tile.
 ALWAYS_INLINE = ("CYTHON_INLINE", "__inline__ __attribute__((__always_inline__, __unused__))")
@@ -150,8 +153,9 @@ def extensions() -> list[Extension]:
             "-O1", "-g", "-fno-wrapv", "-fno-omit-frame-pointer", "-Wno-unused-function", *link_all,
         ]  # fmt: skip
     kernels = Path("kuiper/_kernels")
-    headers = [str(p) for p in sorted(kernels.glob("*.h")) if p.name != "_vec.h"]
-    micro_sources = [str(p) for p in (kernels / "_vec.h", *sorted(kernels.glob("*.pxi")))]
+    headers = [str(p) for p in sorted(kernels.glob("*.h")) if p.name not in MICRO_HEADERS]
+    micro_sources = [str(kernels / name) for name in MICRO_HEADERS]
+    micro_sources += [str(p) for p in sorted(kernels.glob("*.pxi"))]
     isas = variants()
     for_all = [(f"KUIPER_HAS_{isa.upper()}", "1") for isa in isas]
     if NO_VECTORS:

@@ -34,7 +34,7 @@ SDIST_NEEDS = (
 )  # fmt: skip
 # Compiled or generated files, and the 14 MB of example weights.
 SDIST_STRANGERS = re.compile(
-    r"\.(so|pyd|py[co]|c|o|whl)$|__pycache__|^build/|^\.venv/|^examples/models/.*\.bin$"
+    r"\.(so|pyd|py[co]|o|whl)$|^kuiper/.*\.c$|__pycache__|^build/|^\.venv/|^examples/models/.*\.bin$"
 )
 
 

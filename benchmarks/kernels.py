@@ -152,6 +152,9 @@ def max_pool(c: int, size: int):
 LAYERS = {
     "conv 7x7/2 3-64 @224": lambda: conv(3, 64, 224, 7, 2),
     "conv 3x3/2 3-32 @224": lambda: conv(3, 32, 224, 3, 2),
+    "conv 3x3 3-64 @224": lambda: conv(3, 64, 224, 3),
+    "conv 6x6/2 3-32 @640": lambda: conv(3, 32, 640, 6, 2),
+    "conv 4x4/4 3-96 @224": lambda: conv(3, 96, 224, 4, 4),
     "conv 3x3 64-64 @224": lambda: conv(64, 64, 224, 3),
     "conv 3x3 128-128 @112": lambda: conv(128, 128, 112, 3),
     "conv 3x3 64-64 @56": lambda: conv(64, 64, 56, 3),

@@ -218,6 +218,24 @@ def _forms() -> dict[str, Callable]:
         )
         for name in TRANSFORMERS
     }
+    for name, make in (
+        ("vit_b_16", _torchvision),
+        ("swin_t", _torchvision),
+        ("vit_tiny_patch16_224", _timm),
+        ("swin_tiny_patch4_window7_224", _timm),
+        ("tf_efficientnet_lite0", _timm),
+    ):
+        forms[f"{name} (batch 8)"] = lambda name=name, make=make: replace(
+            make(name),
+            others=(
+                ("batch 8", lambda batch, seed: pictures(3, 224, 224)(8, seed)),
+                ("batch 1", lambda batch, seed: pictures(3, 224, 224)(1, seed)),
+            ),
+        )
+    forms |= {
+        f"{name} (optlevel=1)": (lambda name=name: raw(_timm(name)))
+        for name in ("ghostnet_100", "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224")
+    }
     for name in ("unet_transposed", "unet_transposed_odd", "unet_bilinear_odd", "unet_attention"):
         forms[f"{name} (sizes open)"] = lambda n=UNETS[name]: open_sizes(
             n,
@@ -282,11 +300,6 @@ FINDINGS = {
             "pnnx drops the causal mask of `nn.MultiheadAttention`, and with it of the Transformer "
             "layers. `F.scaled_dot_product_attention(is_causal=True)` (as in llama) and attention "
             "that is written out (as in gpt2_with_gelu) keep theirs.",
-        ),
-        (
-            "bert_masked",
-            "`key_padding_mask` stands in the file as `attn_mask`, in the wrong shape. A mask that "
-            "is added to the scores (as in bert_by_hand) works.",
         ),
         (
             "gpt2_by_hand",
@@ -435,12 +448,8 @@ def counts(param: Path) -> dict:
 
 def run(folder: Path, inputs, timed: bool = False) -> tuple[list[np.ndarray], float]:
     """Run an exported model with kuiper; return its outputs and the time of a second run in ms."""
-    from zoo_nets import detect
-
     import kuiper
 
-    if "models.yolo.Detect" not in kuiper.supported_operators():
-        kuiper.operator("models.yolo.Detect")(detect)
     model = kuiper.load(folder / "graph.pnnx.param")
     arrays = [x.numpy() for x in inputs]
     result = model(*arrays)

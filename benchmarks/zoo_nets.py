@@ -182,8 +182,10 @@ class Detect(nn.Module):
         super().__init__()
         self.outputs = classes + 5
         self.m = nn.ModuleList(nn.Conv2d(width, self.outputs * 3, 1) for width in widths)
-        self.register_buffer("strides", torch.tensor([8.0, 16.0, 32.0]))
-        self.register_buffer("anchors", torch.tensor(ANCHORS, dtype=torch.float32))
+        # No buffers: seeded weights are for what was learnt.
+        self.strides = torch.tensor([8.0, 16.0, 32.0])
+        self.anchors = torch.tensor(ANCHORS, dtype=torch.float32)
+        self.constants: dict[tuple, tuple[Tensor, Tensor]] = {}
 
     def forward(self, maps: list[Tensor]) -> Tensor:
         found = []
@@ -191,14 +193,23 @@ class Detect(nn.Module):
             x = conv(x)
             n, _, rows, columns = x.shape
             x = x.view(n, 3, self.outputs, rows, columns).permute(0, 1, 3, 4, 2).contiguous()
-            y, x_ = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
-            grid = torch.stack((x_, y), 2).expand(1, 3, rows, columns, 2) - 0.5
-            anchors = self.anchors[level].view(1, 3, 1, 1, 2).expand(1, 3, rows, columns, 2)
+            grid, anchors = self.grid(level, int(rows), int(columns))
             xy, wh, scores = x.sigmoid().split((2, 2, self.outputs - 4), 4)
             xy = (xy * 2 + grid) * self.strides[level]
             wh = (wh * 2) ** 2 * anchors
             found.append(torch.cat((xy, wh, scores), 4).view(n, -1, self.outputs))
         return torch.cat(found, 1)
+
+    def grid(self, level: int, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+        """Return column and row of each cell, and its anchors; a trace has them as constants."""
+        key = level, rows, columns
+        if key not in self.constants:
+            shape = (1, 3, rows, columns, 2)
+            y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+            grid = torch.stack((x, y), 2).expand(shape) - 0.5
+            anchors = self.anchors[level].view(1, 3, 1, 1, 2).expand(shape)
+            self.constants[key] = grid, anchors
+        return self.constants[key]
 
 
 # pnnx keeps a class as one operator under the name that it has where YOLOv5 is at home.
@@ -223,24 +234,6 @@ class YOLOv5(YOLOv5s):
         z4 = self.out4(torch.cat((self.reduce3(y3), y4), 1))
         z5 = self.out5(torch.cat((self.reduce4(z4), x5), 1))
         return self.detect([y3, z4, z5])
-
-
-def detect(*maps: np.ndarray, **weights) -> np.ndarray:
-    """Compute YOLOv5's head with numpy: the operator ``models.yolo.Detect`` for kuiper."""
-    found = []
-    for level, x in enumerate(maps):
-        weight, bias = weights[f"m.{level}.weight"], weights[f"m.{level}.bias"]
-        n, channels, rows, columns = x.shape
-        y = weight.reshape(len(weight), channels) @ x.reshape(n, channels, rows * columns)
-        y = (y + bias[:, None]).reshape(n, 3, -1, rows, columns).transpose(0, 1, 3, 4, 2)
-        y = 1 / (1 + np.exp(-y))
-        grid = np.stack(np.meshgrid(np.arange(columns), np.arange(rows)), 2) - np.float32(0.5)
-        anchors = np.array(ANCHORS[level], np.float32).reshape(1, 3, 1, 1, 2)
-        xy = (y[..., :2] * 2 + grid) * np.float32(8 << level)
-        wh = (y[..., 2:4] * 2) ** 2 * anchors
-        y = np.concatenate((xy, wh, y[..., 4:]), 4, dtype=np.float32)
-        found.append(y.reshape(n, -1, y.shape[-1]))
-    return np.concatenate(found, 1)
 
 
 # -- text --------------------------------------------------------------------------------------
@@ -740,4 +733,4 @@ AUDIO = {
     "text_in_images": Network(ConvCaptcha, pictures(1, 32, 100)),
 }
 
-__all__ = ["AUDIO", "TEXT", "UNETS", "YOLOS", "Network", "detect", "pictures", "tokens"]
+__all__ = ["AUDIO", "TEXT", "UNETS", "YOLOS", "Network", "pictures", "tokens"]

@@ -22,7 +22,15 @@ from kuiper.ir import Graph, Operand
 from kuiper.ops import Record, find_record, record, registered_types
 from kuiper.ops._binder import Binder
 from kuiper.ops._schema import Any_, Host, Tensors, ValuesNeeded, attribute_spec, resolve
-from kuiper.passes import NEEDED, PassReport, free_batch, optimize, restore_outputs
+from kuiper.passes import (
+    NEEDED,
+    PassReport,
+    free_batch,
+    optimize,
+    restore_masks,
+    restore_outputs,
+    write_views,
+)
 from kuiper.plan import Plan, check_sizes, infer_known, infer_specs, leaf_operands, make_plan
 from kuiper.pnnx import Source, Target, load_graph, save_graph
 
@@ -231,7 +239,9 @@ class _Call:
         The tensors among the arguments, for which arrays come in when it is called.
     """
 
-    def __init__(self, function: Callable[..., Any], a: SimpleNamespace, label: str | None = None):
+    def __init__(
+        self, function: Callable[..., Any], a: SimpleNamespace, label: str | None = None
+    ) -> None:
         self.label = label
         self.function, self.inputs, self.keywords = function, a.inputs, a.keywords
         arguments = (*a.inputs, *a.keywords.values())
@@ -331,7 +341,7 @@ class Model:
         optimize: bool = True,
         threads: int | None = None,
         max_memory: int | None = None,
-    ):
+    ) -> None:
         self._options = {"optimize": optimize, "threads": threads, "max_memory": max_memory}
         self.threads = None if threads is None else _threads.check_num_threads(threads)
         self.max_memory = check_max_memory(max_memory)
@@ -343,6 +353,8 @@ class Model:
         self._only = None if optimize else NEEDED
         self._free = graph.copy()
         restore_outputs(self._free)
+        restore_masks(self._free)
+        write_views(self._free)
         self._input_operands = graph.inputs
         self._input_infos = tuple(_info(operand) for operand in self._input_operands)
         self._output_operands = [
@@ -739,7 +751,7 @@ class Profile:
         steps: Sequence[Any],
         seconds: np.ndarray,
         types: Mapping[str, str],
-    ):
+    ) -> None:
         self.total = float(seconds.sum())
         self.n_threads = plan.n_threads
         self.arena_bytes = plan.arena_bytes

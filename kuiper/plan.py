@@ -78,7 +78,7 @@ class PythonStep:
         inputs: Sequence[Value],
         outputs: Sequence[Value],
         name: str,
-    ):
+    ) -> None:
         self.function = function
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -135,7 +135,7 @@ class Plan:
         output_counts: Sequence[int],
         n_threads: int,
         arenas: ArenaPool,
-    ):
+    ) -> None:
         self.steps = tuple(steps)
         self.arena_bytes = arena_bytes
         self.n_threads = n_threads
@@ -445,7 +445,7 @@ class _Planner:
         inputs: Mapping[Operand, TensorSpec],
         n_threads: int,
         cache: dict[Any, Any],
-    ):
+    ) -> None:
         self.graph = graph
         self.order = graph.topological_order()
         self.input_specs = inputs
@@ -733,7 +733,7 @@ class Binder:
     n_threads : int
     """
 
-    def __init__(self, planner: _Planner, operator: Operator):
+    def __init__(self, planner: _Planner, operator: Operator) -> None:
         self._planner = planner
         self.operator = operator
         self.n_threads = planner.n_threads

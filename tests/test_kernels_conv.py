@@ -48,7 +48,7 @@ def choose(monkeypatch):
         tile = int(kind.removeprefix("winograd")) if "winograd" in kind else 0
         monkeypatch.setattr(convolution, "_winograd_tile", lambda *_: tile)
         monkeypatch.setattr(convolution, "SHALLOW_CHANNELS", 99 if kind == "shallow" else 0)
-        monkeypatch.setattr(convolution, "STAGED_BYTES", 0 if form == "blocked" else 1 << 40)
+        monkeypatch.setattr(convolution, "_winograd_is_blocked", lambda *_: form == "blocked")
         monkeypatch.setattr(convolution, "_winograd_block", lambda *_: 5)
 
     return chosen
@@ -327,6 +327,67 @@ def test_shallow_filters(name, choose):
         check(noise((1, 3, 9, 9)), *filters(out, 3, 3), x_layout="contiguous", stride=(2, 2))
 
 
+@EACH_ISA
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_shallow_rows(name, choose, layout):
+    """Rows that tiles divide, and rows whose last tile reaches back; runs outside the image."""
+    choose("shallow")
+    mr, _ = _dispatch.tile()
+    widths = (mr - 1, mr, mr + 1, 2 * mr - 1, 2 * mr, 2 * mr + 1, 6 * mr, 6 * mr + 3, 7 * mr - 1)
+    for width, (kernel, stride, padding, dilation) in itertools.product(
+        widths,
+        (
+            ((3, 3), (1, 1), (1, 1), (1, 1)),
+            ((2, 7), (1, 2), (0, 3), (1, 1)),
+            ((2, 3), (2, 3), (3, 5), (1, 1)),
+            ((3, 2), (1, 1), (1, 0, 0, 2), (1, 2)),
+            ((1, 2), (1, 5), (0, 0), (1, 1)),
+        ),
+    ):
+        _, _, left, right = sides_of(padding)
+        columns = (width - 1) * stride[1] + dilation[1] * (kernel[1] - 1) + 1 - left - right
+        if columns > 0:
+            check(
+                noise((2, 3, 3, columns)), *filters(5, 3, kernel), x_layout=layout, gaps=(0, 5),
+                parts=(1, 3, 7), kind="conv_shallow", stride=stride, padding=padding,
+                dilation=dilation,
+            )  # fmt: skip
+
+
+@EACH_ISA
+@pytest.mark.parametrize("words", [("nn.SiLU",), ("add", "nn.ReLU6"), ("nn.SiLU", "add")], ids=str)
+def test_shallow_rows_post_ops(name, choose, words):
+    """A pixel that two tiles compute gets its post-ops once."""
+    choose("shallow")
+    mr, nr = _dispatch.tile()
+    for out in (nr // 2 - 1, nr + 1):
+        weight, bias = filters(out, 3, 3)
+        x = noise((2, 3, 4, 12 * mr + 1), 3)
+        how = {"padding": (1, 1), "stride": (2, 2), "words": words, "rtol": 1e-5}
+        check(x, weight, bias, x_layout="contiguous", parts=(1, 2, 5), kind="conv_shallow", **how)
+
+
+@EACH_ISA
+def test_narrow_and_wide_images_give_the_same_bits(name, choose):
+    """Tiles that stay in a row and tiles that do not compute the same sums in the same order."""
+    choose("shallow")
+    mr, nr = _dispatch.tile()
+    weight, bias = filters(nr + 3, 3, 3)
+    x = noise((2, 3, 9, 2 * (8 * mr + 3) + 1))
+    wide = check(x, weight, bias, x_layout="contiguous", stride=(2, 2), parts=(1,))
+    for first, columns in ((0, 3), (2, mr - 1), (7 * mr, mr)):
+        crop = np.ascontiguousarray(x[..., 2 * first : 2 * (first + columns) + 1])
+        part = check(crop, weight, bias, x_layout="contiguous", stride=(2, 2), parts=(1,))
+        np.testing.assert_array_equal(part, wide[..., first : first + columns])
+
+
+@EACH_ISA
+def test_an_output_that_exceeds_the_caches(name, choose):
+    choose("shallow")
+    x, (weight, bias) = noise((1, 3, 130, 260)), filters(33, 3, 3)
+    check(x, weight, bias, x_layout="contiguous", padding=(1, 1), parts=(2,), kind="conv_shallow")
+
+
 # -- Winograd ----------------------------------------------------------------------------------
 
 
@@ -343,6 +404,21 @@ def test_winograd_planes(name, choose, way):
                 continue
             x = noise((2, 17, height, width))
             check(x, *filters(19, 17, 3), padding=padding, rtol=2e-5, kind=kind, parts=(1, 2, 7))
+
+
+@EACH_ISA
+@pytest.mark.parametrize("way", WAYS[3:])
+@pytest.mark.parametrize("words", [(), ("add", "nn.ReLU"), ("nn.SiLU", "add")], ids="-".join)
+def test_winograd_edges(name, choose, way, words):
+    """Every number of outputs that the last tile of a row or column may have, in a batch.
+
+    Edges of one and two outputs have transforms of their own, and each frequency its own tiles.
+    """
+    choose(way)
+    weight, bias = filters(35, 18, 3)
+    for height, width in itertools.product(range(5, 9), repeat=2):
+        x = noise((2, 18, height, width))
+        check(x, weight, bias, padding=(1, 1), words=words, rtol=2e-5, parts=(1, 3))
 
 
 @EACH_ISA
@@ -367,11 +443,12 @@ def test_both_forms_of_winograd_give_the_same_bits(name, choose, kind):
     assert results[0].tobytes() == results[1].tobytes()
 
 
+@pytest.mark.parametrize("size", [28, 15, 14, 13])
 @pytest.mark.parametrize("kind", ["winograd4", "winograd2"])
-def test_winograd_is_accurate(choose, kind):
-    """The bound that the documentation states, on normally distributed data."""
+def test_winograd_is_accurate(choose, kind, size):
+    """The bound that the documentation states, on normally distributed data, at edges too."""
     choose(f"{kind} staged")
-    x, (weight, bias) = noise((1, 128, 28, 28)), filters(64, 128, 3)
+    x, (weight, bias) = noise((1, 128, size, size)), filters(64, 128, 3)
     check(x, weight, bias, padding=(1, 1), rtol=1e-5, parts=(2,), gaps=(0, 0))
 
 

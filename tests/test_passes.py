@@ -7,7 +7,7 @@ import pytest
 
 from kuiper import passes
 from kuiper._value import TensorSpec
-from kuiper.errors import GraphError, ShapeError
+from kuiper.errors import GraphError, OperatorError, ShapeError
 from kuiper.ir import Graph
 from kuiper.model import Model
 from kuiper.ops._schema import Host
@@ -1305,3 +1305,101 @@ def test_an_encoder_layer_of_computed_weights_stays():
     PASS_BY_NAME["split_encoder_layer"](graph, specs)
     with pytest.raises(ShapeError, match="expected constants"):
         run(graph, inputs)
+
+
+# -- writing into views ------------------------------------------------------------------------
+
+WRITE = """pnnx.Expression e 1 1 x b expr=mul(@0,2) #x=(3,5)f32 #b=(3,5)f32
+    Tensor.slice s 1 1 b v dim=1 start=1 end=4 step=2 $input=b #b=(3,5)f32 #v=(3,2)f32
+    pnnx.Expression place 0 1 p expr=-1
+    Tensor.select t 2 1 v p w dim=0 $input=v $index=p #v=(3,2)f32 #w=(2)f32
+    Tensor.copy c 2 1 w z y $self=w $src=z #w=(2)f32 #z=(2)f32 #y=(3,5)f32"""
+
+
+def test_a_write_into_a_slice_becomes_a_copy():
+    graph = graph_of(text(WRITE, inputs=("x", "z")))
+    passes.write_views(graph)
+    graph.verify()
+    assert [line for line in lines_of(graph) if "->" in line and " c" in line] == [
+        "aten::select_scatter v z p -> c_1_out",
+        "Tensor.slice_copy b c_1_out -> y",
+    ]
+    x, z = values(3, 5), values(2)
+    expected = x * 2
+    expected[-1, 1:4:2] = z
+    (y,) = run(graph, [x, z])
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_a_write_into_the_whole_stays():
+    lines = "Tensor.copy c 2 1 x z y $self=x $src=z #x=(3,5)f32 #z=(5)f32 #y=(3,5)f32"
+    graph = graph_of(text(lines, inputs=("x", "z")))
+    passes.write_views(graph)
+    x, z = values(3, 5), values(5)
+    np.testing.assert_array_equal(run(graph, [x, z])[0], np.broadcast_to(z, (3, 5)))
+
+
+@pytest.mark.parametrize(
+    ("view", "shape"),
+    [
+        ("torch.transpose t 1 1 v w dim0=0 dim1=1 $input=v", "(2,3)"),
+        # A slice of something that is a view itself.
+        ("torch.t t 1 1 v u\nTensor.slice o 1 1 u w dim=1 start=0 end=2 step=1", "(2,2)"),
+    ],
+)
+def test_a_write_into_another_view_is_refused(view, shape):
+    lines = "\n".join(
+        [
+            *WRITE.splitlines()[:2],
+            view,
+            f"Tensor.copy c 2 1 w z y $self=w $src=z #w={shape}f32 #z=(2)f32 #y=(3,5)f32",
+        ]
+    )
+    graph = graph_of(text(lines, inputs=("x", "z")))
+    with pytest.raises(
+        OperatorError, match=r"'c' \(Tensor.copy\): it writes into a view of another"
+    ):
+        passes.write_views(graph)
+
+
+# -- masks of keys -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "query", "mask", "named"),
+    [
+        (True, "(2,7,16)", "(2,7)", True),
+        (False, "(7,2,16)", "(2,7)", True),
+        (True, "(1,7,16)", "(1,7)", True),
+        (True, "(2,7,16)", "(7,7)", False),
+        # As many sequences as queries: it may be either.
+        (True, "(7,7,16)", "(7,7)", False),
+        (True, "(2,7,16)", "(4,7,7)", False),
+        (True, "(?,7,16)", "(?,7)", False),
+        (True, "(7,16)", "(7,7)", False),
+    ],
+)
+def test_a_mask_of_keys_gets_its_name(first, query, mask, named):
+    graph = graph_of(
+        text(
+            "nn.MultiheadAttention a 2 1 x m y embed_dim=16 num_heads=2 "
+            f"batch_first={first} $attn_mask=m #x={query}f32 #m={mask}f32",
+            inputs=("x", "m"),
+        )
+    )
+    passes.restore_masks(graph)
+    assert graph.operator("a").input_keys[1] == ("key_padding_mask" if named else "attn_mask")
+
+
+def test_a_mask_of_keys_that_stands_first():
+    graph = graph_of(
+        text(
+            "nn.MultiheadAttention a 3 1 m x z y embed_dim=16 num_heads=2 batch_first=True "
+            "$attn_mask=z #x=(2,7,16)f32 #z=(2,5,16)f32 #m=(2,5)bool",
+            inputs=("x", "z", "m"),
+        )
+    )
+    passes.restore_masks(graph)
+    attention = graph.operator("a")
+    assert [operand.name for operand in attention.inputs] == ["x", "z", "m"]
+    assert list(attention.input_keys) == [None, None, "key_padding_mask"]

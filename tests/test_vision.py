@@ -37,7 +37,6 @@ from kuiper.vision import (  # noqa: E402
     non_maximum_suppression,
     overlay,
     probabilities,
-    register_yolo_detect,
     save_image,
 )
 
@@ -430,67 +429,6 @@ def test_detector_options(tmp_path):
         Detector(decoder="yolov4")
     with pytest.raises(ValueError, match="not those of a detector"):
         Detector("mobilenet_v2")
-
-
-def yolo_detect_model(height: int, width: int, halved: bool):
-    """Return a model of the course's head over two maps, and its weights."""
-    rng = np.random.default_rng(8)
-    graph = kuiper.ir.Graph()
-    attributes, maps = {}, []
-    for number, stride in enumerate((8, 16)):
-        rows, columns = height // stride, width // stride
-        maps.append(f"map{number}")
-        graph.add_operand(maps[-1], (1, 4, rows, columns), "f32")
-        graph.add_operator("pnnx.Input", f"in{number}", outputs=[maps[-1]])
-        weight = rng.standard_normal((3 * 7, 4, 1, 1)).astype(np.float32)
-        bias = rng.standard_normal(3 * 7).astype(np.float32)
-        grid = np.stack(np.meshgrid(np.arange(columns), np.arange(rows)), axis=-1)
-        grid = np.broadcast_to(grid - 0.5 * halved, (1, 3, rows, columns, 2))
-        anchors = rng.uniform(10, 90, (1, 3, 1, 1, 2)) * np.ones((1, 1, rows, columns, 1))
-        attributes |= {f"m.{number}.weight": weight, f"m.{number}.bias": bias}
-        # pnnx numbers constants as they come, grids and anchors in either order.
-        pair = [grid, anchors] if number else [anchors, grid]
-        attributes |= {f"pnnx_{2 * number + i + number}": a for i, a in enumerate(pair)}
-    attributes["pnnx_2"] = np.array([8, 16])
-    attributes = {k: np.asarray(a, np.float32) for k, a in attributes.items()}
-    graph.add_operator(
-        "models.yolo.Detect", "24", maps, ["y"],
-        attributes={k: kuiper.ir.Attribute.from_array(a) for k, a in attributes.items()},
-    )  # fmt: skip
-    graph.add_operator("pnnx.Output", "out", ["y"])
-    return kuiper.Model(graph), attributes
-
-
-@pytest.mark.parametrize("halved", [True, False])
-def test_the_head_of_the_course(halved):
-    register_yolo_detect()
-    register_yolo_detect()  # twice does no harm
-    model, attributes = yolo_detect_model(32, 48, halved)
-    rng = np.random.default_rng(9)
-    maps = [rng.standard_normal((1, 4, 32 // s, 48 // s)).astype(np.float32) for s in (8, 16)]
-    y = model(*maps)
-    assert y.shape == (1, 3 * (4 * 6 + 2 * 3), 7)
-    expected = []
-    for number, (x, stride) in enumerate(zip(maps, (8, 16), strict=True)):
-        anchors = attributes["pnnx_0" if number == 0 else "pnnx_4"]
-        for anchor in range(3):
-            for row in range(x.shape[2]):
-                for column in range(x.shape[3]):
-                    channels = slice(7 * anchor, 7 * anchor + 7)
-                    weight = attributes[f"m.{number}.weight"][channels, :, 0, 0]
-                    bias = attributes[f"m.{number}.bias"][channels]
-                    p = 1 / (1 + np.exp(-(weight @ x[0, :, row, column] + bias)))
-                    centre = (p[:2] * 2 - 0.5 + [column, row]) * stride
-                    extent = (p[2:4] * 2) ** 2 * anchors[0, anchor, row, column]
-                    expected.append([*centre, *extent, *p[4:]])
-    np.testing.assert_allclose(y[0], expected, rtol=2e-5, atol=1e-5)
-
-
-def test_the_head_of_the_course_at_another_size():
-    register_yolo_detect()
-    model, _ = yolo_detect_model(32, 48, True)
-    with pytest.raises(kuiper.OperatorError, match="8x12"):
-        model(np.zeros((1, 4, 8, 12), np.float32), np.zeros((1, 4, 2, 3), np.float32))
 
 
 # -- segmentation ------------------------------------------------------------------------------

@@ -4,36 +4,49 @@
 # by the FMA units and not by loads.  Rows of A are read where they lie, through one pointer per row
 # and tap (channels-last pixels; padding points to a row of zeros); B comes in packed panels.
 
-from kuiper._kernels._table cimport MAX_MR
+from kuiper._kernels._table cimport BOTH_LINES, LINE_FLOATS, MAX_MR
 
 cdef enum:
     NV = 2  # vectors per row of the tile; a panel of which half is used takes a tile of one
+    # Heights that can ask for all lines of the next panel: common for Winograd's small planes.  The
+    # others do without a second loop.
+    LEAST_ALONE = 8
+    MOST_ALONE = 12
+
+
+cdef extern from "_tile.h" nogil:
+    void tile_start "kp_tile_start"(int m, int nv, vf32 (*acc)[NV], const float* bias) noexcept
+    void tile_end "kp_tile_end"(
+        int m, int nv, vf32 (*acc)[NV], int first, float* y, Py_ssize_t ldy, Py_ssize_t n,
+        const float* residual, Py_ssize_t ldr, float lo, float hi,
+    ) noexcept
 
 
 cdef inline void gemm_tile(
-    int m, int nv, Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
-    Py_ssize_t ldr, float lo, float hi,
+    int m, int nv, bint alone, Py_ssize_t taps, Py_ssize_t kc, const float* const* rows,
+    const float* panel, Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n,
+    const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    """The tile for a height `m` and width `nv` that the compiler knows, so that loops unroll."""
+    """The tile for a height `m` and width `nv` that the compiler knows, so that loops unroll.
+
+    One that is `alone` asks for all lines of the panel ahead.
+    """
     cdef vf32[MAX_MR][NV] acc
     cdef vf32[NV] b
-    cdef vf32 a, low = splat(lo), high = splat(hi)
+    cdef vf32 a
     cdef (const float*)[MAX_MR] row
     cdef Py_ssize_t t, k
     cdef int i, j
-    for j in range(nv):
-        b[j] = load(panel + j * LANES)
+    tile_start(m, nv, acc, panel)
     panel += NV * LANES
-    for i in range(m):
-        for j in range(nv):
-            acc[i][j] = b[j]
     for t in range(taps):
         for i in range(m):
             row[i] = rows[i]
         rows += m
         for k in range(kc):
             prefetch(panel + ahead)
+            if alone:
+                prefetch(panel + ahead + LINE_FLOATS)
             for j in range(nv):
                 b[j] = load(panel + j * LANES)
             panel += NV * LANES
@@ -41,18 +54,82 @@ cdef inline void gemm_tile(
                 a = splat(row[i][k])
                 for j in range(nv):
                     acc[i][j] += a * b[j]
-    for i in range(m):
-        for j in range(nv):
-            if n == nv * LANES or j < nv - 1:
-                if residual != NULL:
-                    acc[i][j] += load(residual + i * ldr + j * LANES)
-                store(y + i * ldy + j * LANES, vmin(high, vmax(low, acc[i][j])))
-            else:
-                if residual != NULL:
-                    acc[i][j] += load_n(residual + i * ldr + j * LANES, n - j * LANES)
-                store_n(
-                    y + i * ldy + j * LANES, vmin(high, vmax(low, acc[i][j])), n - j * LANES
-                )
+    tile_end(m, nv, acc, 0, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef inline float element(
+    const float* x, const float* fifth, const float* tenth, int i, Py_ssize_t step, Py_ssize_t k
+) noexcept nogil:
+    """Element k of row i, `step` bytes behind row i - 1; three bases keep step * i in addresses."""
+    cdef const char* base = <const char*> (x if i < 5 else fifth if i < 10 else tenth)
+    return (<const float*> (base + i % 5 * step))[k]
+
+
+cdef inline void strided_tile(
+    int m, int nv, Py_ssize_t taps, Py_ssize_t kc, const float* const* runs, Py_ssize_t step,
+    int first, const float* panel, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    """The tile whose rows are a constant step apart: what gemm_tile computes, in the same order."""
+    cdef vf32[MAX_MR][NV] acc
+    cdef vf32[NV] b
+    cdef vf32 a
+    cdef const float* x
+    cdef const float* fifth
+    cdef const float* tenth
+    cdef Py_ssize_t t, k
+    cdef int i, j
+    tile_start(m, nv, acc, panel)
+    panel += NV * LANES
+    for t in range(taps):
+        x = runs[t]
+        fifth, tenth = x + 5 * step, x + 10 * step
+        for k in range(kc):
+            for j in range(nv):
+                b[j] = load(panel + j * LANES)
+            panel += NV * LANES
+            for i in range(m):
+                a = splat(element(x, fifth, tenth, i, 4 * step, k))
+                for j in range(nv):
+                    acc[i][j] += a * b[j]
+    tile_end(m, nv, acc, first, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef inline int tallest() noexcept nogil:
+    """The tallest tile whose accumulators, NV panel vectors and one broadcast fit the registers.
+
+    On Arm 14 would fit as well, but clang then keeps some of them in memory.
+    """
+    return 14 if LANES == 16 else 12 if REGISTERS == 32 else 6
+
+
+cdef void gemm_strided(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* runs, Py_ssize_t step, int first,
+    const float* panel, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    if n > LANES:
+        strided_tile(
+            tallest(), 2, taps, kc, runs, step, first, panel, y, ldy, n, residual, ldr, lo, hi
+        )
+    else:
+        strided_tile(
+            tallest(), 1, taps, kc, runs, step, first, panel, y, ldy, n, residual, ldr, lo, hi
+        )
+
+
+cdef inline void gemm_rows(
+    int m, Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    """The tile of a height `m` that the compiler knows, as wide as `n` takes."""
+    if n <= LANES:
+        gemm_tile(m, 1, False, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    elif NV * LANES > LINE_FLOATS and LEAST_ALONE <= m <= MOST_ALONE and ahead & BOTH_LINES:
+        gemm_tile(m, 2, True, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    else:
+        gemm_tile(m, 2, False, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_1(
@@ -60,10 +137,7 @@ cdef void gemm_1(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(1, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(1, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_2(
@@ -71,10 +145,7 @@ cdef void gemm_2(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(2, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(2, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_3(
@@ -82,10 +153,7 @@ cdef void gemm_3(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(3, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(3, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(3, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_4(
@@ -93,10 +161,7 @@ cdef void gemm_4(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(4, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(4, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(4, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_5(
@@ -104,10 +169,7 @@ cdef void gemm_5(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(5, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(5, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(5, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_6(
@@ -115,10 +177,7 @@ cdef void gemm_6(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(6, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(6, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(6, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_7(
@@ -126,10 +185,7 @@ cdef void gemm_7(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(7, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(7, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(7, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_8(
@@ -137,10 +193,7 @@ cdef void gemm_8(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(8, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(8, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(8, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_9(
@@ -148,10 +201,7 @@ cdef void gemm_9(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(9, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(9, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(9, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_10(
@@ -159,10 +209,7 @@ cdef void gemm_10(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(10, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(10, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(10, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_11(
@@ -170,10 +217,7 @@ cdef void gemm_11(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(11, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(11, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(11, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_12(
@@ -181,10 +225,7 @@ cdef void gemm_12(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(12, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(12, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(12, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_13(
@@ -192,10 +233,7 @@ cdef void gemm_13(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(13, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(13, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(13, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void gemm_14(
@@ -203,17 +241,13 @@ cdef void gemm_14(
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    if n > LANES:
-        gemm_tile(14, 2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    else:
-        gemm_tile(14, 1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(14, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void fill_gemm(kernels_t* k) noexcept:
-    # The tallest tile whose accumulators, NV panel vectors and one broadcast fit the registers.
-    # (On Arm 14 would fit as well, but clang then keeps some of them in memory.)
-    k.mr = 14 if LANES == 16 else 12 if REGISTERS == 32 else 6
+    k.mr = tallest()
     k.nr = NV * LANES
+    k.gemm_strided = gemm_strided
     k.gemm[0] = NULL
     k.gemm[1] = gemm_1
     k.gemm[2] = gemm_2

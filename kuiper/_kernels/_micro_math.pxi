@@ -46,12 +46,6 @@ cdef inline vf32 power_of_two(vi32 n) noexcept nogil:
     return from_bits((n + splat_int(127)) << 23)
 
 
-cdef inline vf32 scaled(vf32 x, vi32 n) noexcept nogil:
-    """Return x 2^n for -252 <= n <= 254; rounds once, also into the denormals."""
-    cdef vi32 half = n >> 1
-    return x * power_of_two(half) * power_of_two(n - half)
-
-
 cdef inline vf32 split_exponent(vf32 x, vf32* exponent) noexcept nogil:
     """Return m in [sqrt(1/2), sqrt(2)) and the exponent with x = m 2^exponent, for x > 0."""
     cdef vi32 is_denormal = vlt(x, splat(1.17549435e-38))

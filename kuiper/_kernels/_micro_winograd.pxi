@@ -6,21 +6,35 @@
 #   filter  U = G g G'      input   V = B' d B      output   Y = A' M A
 #
 # All are separable: first down the columns, then along the rows.
+#
+# A tile at the edge of the plane of which only r outputs are wanted needs r + 2 points, see
+# wino_needs.  Without infinity the formulas stay: it is in the last output only.  For r <= 2 of
+# t = 4 those of F(2) over 0, 1, -1 and infinity serve, "small" here.  They multiply by filters that
+# were scaled for F(4): by 1/4 at 0 and by -1/6 at 1 and -1, where F(2) has 1, 1/2 and 1/2.  So the
+# input takes the quotients 4 and -3.
 
 from libc.string cimport memset
+
+from kuiper._kernels._table cimport wino_needs
 
 cdef enum:
     FILTER_CHANNELS = 16  # that are transposed at a time
 
 
 # Values go in one by one, not as an array: compilers keep them in registers then.  Those behind the
-# patch of t = 2 are not looked at.
+# patch of t = 2, or of a small edge, are not looked at.
 
 cdef inline void wino_bt(
-    int t, vf32 d0, vf32 d1, vf32 d2, vf32 d3, vf32 d4, vf32 d5, vf32* o
+    int t, bint small, vf32 d0, vf32 d1, vf32 d2, vf32 d3, vf32 d4, vf32 d5, vf32* o
 ) noexcept nogil:
     """One column of B' d."""
     cdef vf32 p, q, r, s
+    if small:
+        o[0] = splat(4.0) * (d0 - d2)
+        o[1] = splat(-3.0) * (d1 + d2)
+        o[2] = splat(3.0) * (d1 - d2)
+        o[5] = d3 - d1
+        return
     if t == 2:
         o[0] = d0 - d2
         o[1] = d1 + d2
@@ -40,10 +54,14 @@ cdef inline void wino_bt(
 
 
 cdef inline void wino_at(
-    int t, vf32 m0, vf32 m1, vf32 m2, vf32 m3, vf32 m4, vf32 m5, vf32* o
+    int t, bint small, vf32 m0, vf32 m1, vf32 m2, vf32 m3, vf32 m4, vf32 m5, vf32* o
 ) noexcept nogil:
     """One column of A' m."""
     cdef vf32 a = m1 + m2, b = m1 - m2, c, d
+    if small:
+        o[0] = m0 + a
+        o[1] = b + m5
+        return
     if t == 2:
         o[0] = m0 + a
         o[1] = b - m3
@@ -56,11 +74,16 @@ cdef inline void wino_at(
     o[3] = b + splat(8.0) * d + m5
 
 
+cdef inline bint wino_has(int t, bint small, int point) noexcept nogil:
+    """Whether the transform of a full or a small edge has a point, as far as the compiler knows."""
+    return point < 3 or point == t + 1 if small else point < t + 2
+
+
 cdef inline vf32 wino_load(
-    int t, const float* const* pixels, int i, int j, Py_ssize_t c, long n
+    int t, bint small, const float* const* pixels, int i, int j, Py_ssize_t c, long n
 ) noexcept nogil:
     """Load from pixel (i, j) of a patch; nothing from beyond it."""
-    if i >= t + 2:
+    if i >= (4 if small else t + 2):
         return splat(0.0)
     if n == LANES:
         return load(pixels[i * (t + 2) + j] + c)
@@ -68,57 +91,72 @@ cdef inline vf32 wino_load(
 
 
 cdef inline vf32 wino_product(
-    int t, const float* m, Py_ssize_t stride, int i, int j, Py_ssize_t c, long n
+    int t, bint small, const float* m, Py_ssize_t stride, int i, int j, Py_ssize_t c, long n
 ) noexcept nogil:
-    """Load product (i, j) of a patch; nothing from beyond it."""
-    if i >= t + 2:
+    """Load product (i, j) of a patch; nothing where the transform has none."""
+    if not wino_has(t, small, i):
         return splat(0.0)
     m += (i * (t + 2) + j) * stride + c
     return load(m) if n == LANES else load_n(m, n)
 
 
 cdef inline void wino_input_vector(
-    int t, const float* const* pixels, Py_ssize_t c, long n, float* v, Py_ssize_t stride
+    int t, bint small_h, bint small_w, const float* const* pixels, bint ends_h, bint ends_w,
+    Py_ssize_t c, long n, float* v, Py_ssize_t stride,
 ) noexcept nogil:
-    """Transform one vector of channels, or its first n where n < LANES."""
+    """Transform one vector of channels, or its first n where n < LANES.
+
+    `ends_h` and `ends_w` tell whether infinity is needed.
+    """
     cdef vf32[6][6] half
     cdef vf32[6] o
     cdef int i, j
-    for j in range(t + 2):
+    for j in range(4 if small_w else t + 2):
         wino_bt(
-            t, wino_load(t, pixels, 0, j, c, n), wino_load(t, pixels, 1, j, c, n),
-            wino_load(t, pixels, 2, j, c, n), wino_load(t, pixels, 3, j, c, n),
-            wino_load(t, pixels, 4, j, c, n), wino_load(t, pixels, 5, j, c, n), &o[0],
+            t, small_h, wino_load(t, small_h, pixels, 0, j, c, n),
+            wino_load(t, small_h, pixels, 1, j, c, n), wino_load(t, small_h, pixels, 2, j, c, n),
+            wino_load(t, small_h, pixels, 3, j, c, n), wino_load(t, small_h, pixels, 4, j, c, n),
+            wino_load(t, small_h, pixels, 5, j, c, n), &o[0],
         )
         for i in range(t + 2):
-            half[i][j] = o[i]
+            if wino_has(t, small_h, i):
+                half[i][j] = o[i]
     for i in range(t + 2):
-        wino_bt(t, half[i][0], half[i][1], half[i][2], half[i][3], half[i][4], half[i][5], &o[0])
-        for j in range(t + 2):
-            if n == LANES:
-                store(v + ((t + 2) * i + j) * stride + c, o[j])
-            else:
-                store_n(v + ((t + 2) * i + j) * stride + c, o[j], n)
+        if wino_has(t, small_h, i) and (i < t + 1 or ends_h):
+            wino_bt(
+                t, small_w, half[i][0], half[i][1], half[i][2], half[i][3], half[i][4],
+                half[i][5], &o[0],
+            )
+            for j in range(t + 2):
+                if wino_has(t, small_w, j) and (j < t + 1 or ends_w):
+                    if n == LANES:
+                        store(v + ((t + 2) * i + j) * stride + c, o[j])
+                    else:
+                        store_n(v + ((t + 2) * i + j) * stride + c, o[j], n)
 
 
 cdef inline void wino_input(
-    int t, Py_ssize_t channels, const float* const* pixels, float* v, Py_ssize_t stride
+    int t, bint small_h, bint small_w, Py_ssize_t channels, const float* const* pixels,
+    Py_ssize_t rows, Py_ssize_t columns, float* v, Py_ssize_t stride,
 ) noexcept nogil:
     cdef Py_ssize_t c = 0
+    cdef bint ends_h = wino_needs(t, rows, t + 1), ends_w = wino_needs(t, columns, t + 1)
     while c + LANES <= channels:
-        wino_input_vector(t, pixels, c, LANES, v, stride)
+        wino_input_vector(t, small_h, small_w, pixels, ends_h, ends_w, c, LANES, v, stride)
         c += LANES
     if c < channels:
-        wino_input_vector(t, pixels, c, channels - c, v, stride)
+        wino_input_vector(t, small_h, small_w, pixels, ends_h, ends_w, c, channels - c, v, stride)
 
 
 cdef inline void wino_output_vector(
-    int t, const float* m, Py_ssize_t stride, Py_ssize_t c, long n, const float* bias,
-    float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
-    const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, vf32 low, vf32 high,
+    int t, bint small_h, bint small_w, const float* m, Py_ssize_t stride, Py_ssize_t c, long n,
+    const float* bias, float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
+    Py_ssize_t columns, const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, vf32 low,
+    vf32 high,
 ) noexcept nogil:
+    """Transform one vector of channels; the products at infinity may be anything if not needed."""
     cdef vf32[4][6] half
-    cdef vf32[4] o
+    cdef vf32[6] o
     cdef vf32 b, value
     cdef int i, j
     if n == LANES:
@@ -126,19 +164,24 @@ cdef inline void wino_output_vector(
     else:
         b = load_n(bias + c, n)
     for j in range(t + 2):
-        wino_at(
-            t, wino_product(t, m, stride, 0, j, c, n), wino_product(t, m, stride, 1, j, c, n),
-            wino_product(t, m, stride, 2, j, c, n), wino_product(t, m, stride, 3, j, c, n),
-            wino_product(t, m, stride, 4, j, c, n), wino_product(t, m, stride, 5, j, c, n), &o[0],
-        )
-        for i in range(t):
-            half[i][j] = o[i]
-    for i in range(t):
+        if wino_has(t, small_w, j):
+            wino_at(
+                t, small_h, wino_product(t, small_h, m, stride, 0, j, c, n),
+                wino_product(t, small_h, m, stride, 1, j, c, n),
+                wino_product(t, small_h, m, stride, 2, j, c, n),
+                wino_product(t, small_h, m, stride, 3, j, c, n),
+                wino_product(t, small_h, m, stride, 4, j, c, n),
+                wino_product(t, small_h, m, stride, 5, j, c, n), &o[0],
+            )
+            for i in range(2 if small_h else t):
+                half[i][j] = o[i]
+    for i in range(2 if small_h else t):
         if i < rows:
             wino_at(
-                t, half[i][0], half[i][1], half[i][2], half[i][3], half[i][4], half[i][5], &o[0]
+                t, small_w, half[i][0], half[i][1], half[i][2], half[i][3], half[i][4],
+                half[i][5], &o[0],
             )
-            for j in range(t):
+            for j in range(2 if small_w else t):
                 if j < columns:
                     value = o[j] + b
                     if n == LANES:
@@ -152,22 +195,23 @@ cdef inline void wino_output_vector(
 
 
 cdef inline void wino_output(
-    int t, Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
-    float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
-    const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
+    int t, bint small_h, bint small_w, Py_ssize_t channels, const float* m, Py_ssize_t stride,
+    const float* bias, float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
+    Py_ssize_t columns, const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo,
+    float hi,
 ) noexcept nogil:
     cdef Py_ssize_t c = 0
     cdef vf32 low = splat(lo), high = splat(hi)
     while c + LANES <= channels:
         wino_output_vector(
-            t, m, stride, c, LANES, bias, y, row, column, rows, columns, residual, r_row,
-            r_column, low, high,
+            t, small_h, small_w, m, stride, c, LANES, bias, y, row, column, rows, columns,
+            residual, r_row, r_column, low, high,
         )
         c += LANES
     if c < channels:
         wino_output_vector(
-            t, m, stride, c, channels - c, bias, y, row, column, rows, columns, residual, r_row,
-            r_column, low, high,
+            t, small_h, small_w, m, stride, c, channels - c, bias, y, row, column, rows, columns,
+            residual, r_row, r_column, low, high,
         )
 
 
@@ -230,15 +274,24 @@ cdef inline void wino_filter(
 
 
 cdef void wino_input_2(
-    Py_ssize_t channels, const float* const* pixels, float* v, Py_ssize_t stride
+    Py_ssize_t channels, const float* const* pixels, Py_ssize_t rows, Py_ssize_t columns, float* v,
+    Py_ssize_t stride,
 ) noexcept nogil:
-    wino_input(2, channels, pixels, v, stride)
+    wino_input(2, False, False, channels, pixels, rows, columns, v, stride)
 
 
 cdef void wino_input_4(
-    Py_ssize_t channels, const float* const* pixels, float* v, Py_ssize_t stride
+    Py_ssize_t channels, const float* const* pixels, Py_ssize_t rows, Py_ssize_t columns, float* v,
+    Py_ssize_t stride,
 ) noexcept nogil:
-    wino_input(4, channels, pixels, v, stride)
+    if rows > 2 and columns > 2:
+        wino_input(4, False, False, channels, pixels, rows, columns, v, stride)
+    elif rows > 2:
+        wino_input(4, False, True, channels, pixels, rows, columns, v, stride)
+    elif columns > 2:
+        wino_input(4, True, False, channels, pixels, rows, columns, v, stride)
+    else:
+        wino_input(4, True, True, channels, pixels, rows, columns, v, stride)
 
 
 cdef void wino_output_2(
@@ -247,8 +300,8 @@ cdef void wino_output_2(
     const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
 ) noexcept nogil:
     wino_output(
-        2, channels, m, stride, bias, y, row, column, rows, columns, residual, r_row, r_column, lo,
-        hi,
+        2, False, False, channels, m, stride, bias, y, row, column, rows, columns, residual, r_row,
+        r_column, lo, hi,
     )
 
 
@@ -257,10 +310,26 @@ cdef void wino_output_4(
     float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
     const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
 ) noexcept nogil:
-    wino_output(
-        4, channels, m, stride, bias, y, row, column, rows, columns, residual, r_row, r_column, lo,
-        hi,
-    )
+    if rows > 2 and columns > 2:
+        wino_output(
+            4, False, False, channels, m, stride, bias, y, row, column, rows, columns, residual,
+            r_row, r_column, lo, hi,
+        )
+    elif rows > 2:
+        wino_output(
+            4, False, True, channels, m, stride, bias, y, row, column, rows, columns, residual,
+            r_row, r_column, lo, hi,
+        )
+    elif columns > 2:
+        wino_output(
+            4, True, False, channels, m, stride, bias, y, row, column, rows, columns, residual,
+            r_row, r_column, lo, hi,
+        )
+    else:
+        wino_output(
+            4, True, True, channels, m, stride, bias, y, row, column, rows, columns, residual,
+            r_row, r_column, lo, hi,
+        )
 
 
 cdef void wino_filter_2(

@@ -9,6 +9,10 @@ from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport kernels_t
 
 
+cdef enum:
+    PAGE_FLOATS = 1024
+
+
 def aligned_empty(shape):
     """Return an uninitialised float32 array that starts on a cache line.
 
@@ -20,6 +24,20 @@ def aligned_empty(shape):
     raw = np.empty(size * 4 + 64, np.uint8)
     start = -raw.__array_interface__["data"][0] % 64
     return raw[start:start + size * 4].view(np.float32).reshape(shape)
+
+
+def touch_pages(array, int n_threads):
+    """Have the system provide the pages of a new array, one part of it for each thread.
+
+    Threads that write here and there would ask for the same pages at the same time, which makes
+    them wait for each other.
+    """
+    cdef float[::1] x = array.reshape(-1)
+    cdef Py_ssize_t page
+    for page in prange(
+        ceil_div(x.shape[0], PAGE_FLOATS), nogil=True, num_threads=n_threads, schedule="static"
+    ):
+        x[page * PAGE_FLOATS] = 0
 
 
 def panel_floats(Py_ssize_t depth):

@@ -13,6 +13,8 @@ cdef enum:
     MAX_DW_KW = 5
     MAX_DW_STEP = 2
     MAX_AHEAD = 65536  # floats of a panel that may wait in the L2 cache while another one is used
+    LINE_FLOATS = 16   # of a cache line
+    BOTH_LINES = 1     # added to a distance of prefetching: all lines are asked for
 
 # y[b * ldy + a] = x[a * ldx + b] for a < n_a, b < n_b; elements of any 32-bit type
 ctypedef void (*transpose_fn)(
@@ -111,10 +113,21 @@ ctypedef void (*local_response_norm_fn)(
 #
 # m, the number of rows, is fixed per function; n <= nr columns are stored.  The panel starts with
 # nr biases.  residual may be NULL.  With each row of the panel, the cache line that lies `ahead`
-# floats beyond it is asked for; see panel_ahead.
+# floats beyond it is asked for; see panel_ahead.  A tile that is the only one to take the panel may
+# add BOTH_LINES, for the line behind as well.
 ctypedef void (*gemm_fn)(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
     Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n,
+    const float* residual, Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil
+
+# The same, bit for bit, for mr rows that are a constant step apart in each tap:
+#     y[i, j] = clamp(bias[j] + sum_t sum_k runs[t][i * step + k] * panel[t * kc + k, j] + ...)
+#
+# Only rows from `first` on are stored, and only for those the residual is read.
+ctypedef void (*gemm_strided_fn)(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* runs, Py_ssize_t step, int first,
+    const float* panel, float* y, Py_ssize_t ldy, Py_ssize_t n,
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
@@ -200,22 +213,37 @@ ctypedef void (*dwrow_fn)(
 
 # Winograd F(t x t, 3x3) for t = 2 and t = 4 (fixed per function).
 # Filters: weight[(i * channels + c) * 9], i < count <= lanes -> panel[f * stride + c * nr + i],
-# zeros from `count` to lanes.  The others take one tile, all channels.
+# zeros from `count` to lanes.  The others take one tile, all channels; of its t x t outputs only
+# the first rows x columns are wanted.  Frequencies that wino_needs denies are not written, and what
+# is read in their place does not matter.
 # Input: (t + 2)^2 pixels, row by row -> v[f * stride + c].
-# Output: m[f * stride + c] -> the first rows x columns of t x t pixels, plus bias and residual,
-# clamped.
+# Output: m[f * stride + c] -> rows x columns pixels, plus bias and residual, clamped.
 ctypedef void (*wino_filter_fn)(
     Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel, Py_ssize_t stride,
     Py_ssize_t nr,
 ) noexcept nogil
 ctypedef void (*wino_input_fn)(
-    Py_ssize_t channels, const float* const* pixels, float* v, Py_ssize_t stride
+    Py_ssize_t channels, const float* const* pixels, Py_ssize_t rows, Py_ssize_t columns, float* v,
+    Py_ssize_t stride,
 ) noexcept nogil
 ctypedef void (*wino_output_fn)(
     Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
     float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
     const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
 ) noexcept nogil
+
+
+cdef inline bint wino_needs(int t, Py_ssize_t wanted, int point) noexcept nogil:
+    """Whether `wanted` outputs of a tile of t, along one axis, take the interpolation point.
+
+    The points are 0, 1, -1, then 2, -2 for t = 4, then infinity.  All t outputs take all of them;
+    t - 1 do without infinity by the same formulas; two and one of t = 4 are F(2) over 0, 1, -1 and
+    infinity, and that without infinity.
+    """
+    if point == t + 1:
+        return wanted == t or wanted == 2
+    return point < 3 or wanted > 2
+
 
 cdef enum:
     MAX_TILE = 4
@@ -246,6 +274,7 @@ ctypedef struct kernels_t:
     int mr
     int nr
     gemm_fn[MAX_MR + 1] gemm
+    gemm_strided_fn gemm_strided
     # depthwise convolution: dwconv[m] handles m pixels, 1 <= m <= dw_m
     int dw_m
     dwconv_fn[MAX_DW_M + 1] dwconv

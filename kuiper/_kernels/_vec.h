@@ -92,6 +92,19 @@ static inline kp_vf32 kp_select(kp_vi32 mask, kp_vf32 a, kp_vf32 b) {
     return kp_from_bits((kp_bits(a) & mask) | (kp_bits(b) & ~mask));
 }
 
+/* x 2^n for -252 <= n <= 254; rounds once, also into the denormals. */
+#if defined(__AVX512F__)
+static inline kp_vf32 kp_scaled(kp_vf32 x, kp_vi32 n) {
+    return (kp_vf32)_mm512_scalef_ps((__m512)x, _mm512_cvtepi32_ps((__m512i)n));
+}
+#else
+static inline kp_vf32 kp_scaled(kp_vf32 x, kp_vi32 n) {
+    kp_vi32 half = n >> 1;
+    return x * kp_from_bits((half + kp_splat_int(127)) << 23)
+             * kp_from_bits((n - half + kp_splat_int(127)) << 23);
+}
+#endif
+
 /* max and min give the second operand where either is NaN: max(bound, x) keeps a NaN in x. */
 #if KP_AVX512
 static inline kp_vf32 kp_max(kp_vf32 a, kp_vf32 b) { return (kp_vf32)_mm512_max_ps((__m512)a, (__m512)b); }

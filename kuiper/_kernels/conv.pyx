@@ -32,6 +32,18 @@ from kuiper._value import Buffer, Value, channels_last_strides
 from kuiper.errors import InputError
 
 
+cdef extern from *:
+    """
+    /* Ask for a cache line that is going to be written. */
+    #if defined(__GNUC__)
+    #define KP_FETCH(p) __builtin_prefetch(p, 1, 3)
+    #else
+    #define KP_FETCH(p) (void)(p)
+    #endif
+    """
+    void fetch "KP_FETCH"(const float*) noexcept nogil
+
+
 # -- geometry ----------------------------------------------------------------------------------
 
 cdef struct tap_t:
@@ -361,6 +373,9 @@ cdef struct shallow_t:
     Py_ssize_t row_stride
     Py_ssize_t unit              # adjacent elements that belong to one column
     Py_ssize_t run               # columns that a run holds
+    Py_ssize_t columns           # columns that a run of all the pixels of a tile holds
+    const float* zeros           # as many of them behind each column of an image
+    bint exceeds_caches          # the output does
     Py_ssize_t out_channels
     post_t post
 
@@ -369,7 +384,7 @@ cdef class ShallowConvStep(Step):
     """Convolution of an image of few channels.
 
     A run is a row of the filter: `run` columns of `unit` adjacent elements.  The micro-kernel reads
-    runs where they lie; only receptive fields that reach over the border are copied first.
+    runs where they lie; only those that reach over the border are copied first.
 
     Parameters
     ----------
@@ -396,6 +411,7 @@ cdef class ShallowConvStep(Step):
     def __init__(self, x, weight, y, Window window, offsets, unit, run, out_channels, scratch,
                  post=None):
         cdef Py_ssize_t i
+        cdef float[::1] zero_view
         self.window = window
         for i, offset in enumerate(offsets):
             window.w.phases[0].taps[i].offset = offset
@@ -409,15 +425,57 @@ cdef class ShallowConvStep(Step):
         self.p.unit, self.p.run = unit, run
         self.p.out_channels = out_channels
         self.p.post = make_post(self, post)
-        self.run = shallow_run
         self.params = &self.p
         self.kind = "conv_shallow"
-        self.max_parts = max(ceil_div(window.max_pixels, active().mr), 1)
+        mr = active().mr
+        if is_by_rows(x.shape[3], y.shape[3], window.w.in_step_w, run):
+            self.p.columns = tile_columns(window.w.in_step_w, run)
+            zeros = np.zeros((x.shape[3] + self.p.columns) * unit, np.float32)
+            zero_view = zeros
+            self.p.zeros = &zero_view[0]
+            self.keep = zeros
+            self.run = shallow_rows_run
+            self.p.exceeds_caches = 4 * y.size > 1 << 22
+            self.max_parts = y.shape[0] * y.shape[2] * ceil_div(y.shape[3], mr)
+        else:
+            self.run = shallow_run
+            self.max_parts = max(ceil_div(window.max_pixels, mr), 1)
 
 
-def shallow_scratch_bytes(Py_ssize_t n_runs, Py_ssize_t depth):
-    """Return the scratch of one thread: a tile's row pointers, and its receptive fields."""
-    return active().mr * (n_runs * 8 + depth * 4)
+cdef Py_ssize_t tile_columns(Py_ssize_t stride, Py_ssize_t run):
+    """How many columns of the input all pixels of a tile see through one run."""
+    return (active().mr - 1) * stride + run
+
+
+cdef bint is_by_rows(Py_ssize_t in_w, Py_ssize_t out_w, Py_ssize_t stride, Py_ssize_t run):
+    """Whether tiles stay inside output rows.
+
+    The last tile of a row begins early enough to be whole, and computes some pixels that the one
+    before it has computed: too many of them cost more than tiles that go on with the next row.
+    """
+    tiles = ceil_div(out_w, active().mr)
+    whole = out_w >= active().mr and 6 * out_w >= 5 * tiles * active().mr
+    # A stride far beyond the image is no reason for large copies.
+    return whole and tile_columns(stride, run) <= 2 * (in_w + run)
+
+
+def shallow_scratch_bytes(
+    x, y, Py_ssize_t stride, Py_ssize_t n_runs, Py_ssize_t run, Py_ssize_t unit
+):
+    """Return the scratch of one thread: pointers to the runs of a tile, and copies of them.
+
+    Parameters
+    ----------
+    x, y : Value
+        Images, as ShallowConvStep has them.
+    stride : int
+        Columns of the input from one column of the output to the next.
+    n_runs, run, unit : int
+        How many runs a receptive field has, their columns and the elements of a column.
+    """
+    if is_by_rows(x.shape[3], y.shape[3], stride, run):
+        return n_runs * (8 + 4 * tile_columns(stride, run) * unit)
+    return active().mr * n_runs * (8 + 4 * run * unit)
 
 
 cdef inline void copy_field(
@@ -443,6 +501,8 @@ cdef void shallow_run(
     const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
 ) noexcept nogil:
     """Cross-correlation of an image of few channels with packed filters, plus post-ops.
+
+    The form for narrow images: the tiles are of any pixels, with one pointer per pixel and run.
 
     Layout : x (n, c, h, w) by runs of adjacent columns -> y (n, oh, ow, oc), pitched
     Needs  : weights packed in the order of the runs
@@ -511,10 +571,125 @@ cdef void shallow_run(
                 r_tile if p.post.residual_in_tile else NULL, p.post.residual_pitch,
                 p.post.lo, p.post.hi,
             )
-            post_tile(
-                &p.post, m, n, y + start * w.y_pitch + panel * nr, w.y_pitch,
-                r_tile, p.post.residual_pitch,
+        # Post-ops take all panels at once, as long rows.
+        r_tile = NULL
+        if residual != NULL:
+            r_tile = residual + start * p.post.residual_pitch
+        post_tile(
+            &p.post, m, p.out_channels, y + start * w.y_pitch, w.y_pitch, r_tile,
+            p.post.residual_pitch,
+        )
+
+
+cdef inline void point_runs(
+    const shallow_t* p, const float* image, Py_ssize_t ih, Py_ssize_t iw, float* copies,
+    const float** runs,
+) noexcept nogil:
+    """Fill runs[t] with the address of run t of a tile whose first pixel has origin (ih, iw).
+
+    Where the run leaves the image, it is copied, with zeros for what lies outside.
+    """
+    cdef const phase_t* phase = &p.window.phases[0]
+    cdef const float* origin = image + ih * p.row_stride + iw * p.unit
+    cdef Py_ssize_t in_h = p.window.in_h, in_w = p.window.in_w, unit = p.unit, n = p.columns
+    cdef Py_ssize_t t, row, column, first, last
+    for t in range(phase.n_taps):
+        row, column = ih + phase.taps[t].dy, iw + phase.taps[t].dx
+        first, last = max(0, -column), min(n, in_w - column)
+        if row < 0 or row >= in_h or first >= last:
+            runs[t] = p.zeros
+        elif last - first == n:
+            runs[t] = origin + phase.taps[t].offset
+        else:
+            memset(copies, 0, first * unit * sizeof(float))
+            memcpy(
+                copies + first * unit, origin + phase.taps[t].offset + first * unit,
+                (last - first) * unit * sizeof(float),
             )
+            memset(copies + last * unit, 0, (n - last) * unit * sizeof(float))
+            runs[t] = copies
+            copies += n * unit
+
+
+cdef void shallow_rows_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Cross-correlation of an image of few channels with packed filters, plus post-ops.
+
+    The pixels of a tile lie in one row, so those of a run are a constant step apart.  The last tile
+    of a row reaches back into the one before it, and stores what that one does not.
+
+    Layout : x (n, c, h, w) by runs of adjacent columns -> y (n, oh, ow, oc), pitched
+    Needs  : weights packed in the order of the runs; rows of at least one tile
+    Threads: over tiles of pixels; no shared writes
+    Source : torch.nn.Conv2d
+    """
+    cdef const shallow_t* p = <const shallow_t*> params
+    cdef const window_t* w = p.window
+    cdef const kernels_t* kernels = p.kernels
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float* weight = <const float*> at(slots, p.weight)
+    cdef const float* residual = NULL
+    cdef const float* r_tile
+    cdef float* y = <float*> at(slots, p.y)
+    cdef float* y_tile
+    cdef const float* image
+    cdef const float** runs = <const float**> at(slots, p.scratch)
+    cdef Py_ssize_t n_runs = w.phases[0].n_taps, length = p.run * p.unit
+    cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr, step = w.in_step_w * p.unit
+    cdef Py_ssize_t panels = ceil_div(p.out_channels, nr), per_row = ceil_div(w.out_w, mr)
+    cdef Py_ssize_t q = share_start(w.n * w.out_h * per_row, part, n_parts)
+    cdef Py_ssize_t stop = share_start(w.n * w.out_h * per_row, part + 1, n_parts)
+    # Where, in the input, the first pixel of a tile has its origin if no run meets a side border.
+    cdef Py_ssize_t left = -w.phases[0].min_dx
+    cdef Py_ssize_t right = w.in_w - w.phases[0].max_dx - (mr - 1) * w.in_step_w
+    cdef Py_ssize_t i, t, row, tile, ow, iw, ih, first, pixel, panel, n
+    cdef Py_ssize_t ldy = w.y_pitch, ldr = p.post.residual_pitch
+    cdef bint was_inside, stays_inside
+    if p.post.has_residual:
+        residual = <const float*> at(slots, p.post.residual)
+    while q < stop:
+        row, tile = q // per_row, q % per_row
+        image = x + row // w.out_h * p.image_stride
+        ih = row % w.out_h * w.in_step_h
+        was_inside = False
+        while q < stop and tile < per_row:
+            ow = min(tile * mr, w.out_w - mr)
+            first = tile * mr - ow
+            iw = ow * w.in_step_w
+            stays_inside = left <= iw < right
+            if was_inside and stays_inside and first == 0:
+                for t in range(n_runs):
+                    runs[t] += mr * step
+            else:
+                point_runs(p, image, ih, iw, <float*> (runs + n_runs), runs)
+            was_inside = stays_inside
+            pixel = row * w.out_w + ow
+            for panel in range(panels):
+                n = min(nr, p.out_channels - panel * nr)
+                y_tile = y + pixel * ldy + panel * nr
+                r_tile = NULL
+                if residual != NULL:
+                    r_tile = residual + pixel * ldr + panel * nr
+                if p.exceeds_caches:
+                    # Or the stores would wait for memory; until then there is a tile to compute.
+                    for i in range(first, mr):
+                        fetch(y_tile + i * ldy)
+                        fetch(y_tile + i * ldy + n - 1)
+                kernels.gemm_strided(
+                    n_runs, length, <const float* const*> runs, step, first,
+                    weight + panel * (n_runs * length + 1) * nr, y_tile, ldy, n,
+                    r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
+                )
+            # Post-ops take all panels at once, as long rows.
+            r_tile = NULL
+            if residual != NULL:
+                r_tile = residual + (pixel + first) * ldr
+            post_tile(
+                &p.post, mr - first, p.out_channels, y + (pixel + first) * ldy, ldy, r_tile, ldr
+            )
+            tile += 1
+            q += 1
 
 
 # -- depthwise ---------------------------------------------------------------------------------

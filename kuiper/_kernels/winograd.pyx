@@ -6,6 +6,11 @@ t = 2 takes 4/9 of them, and less than twice the weights.
 Three stages: transform patches of the input, t + 2 a side, to as many frequencies; multiply a
 matrix for each frequency (tiles x channels by channels x filters); transform the products back.
 
+Where tiles do not divide the plane, those at its right and bottom edges need fewer frequencies.
+Tiles are numbered so that each frequency has one range of them: first the right edge, then the
+inner tiles, the bottom edge, the corner.  Frequencies that only inner rows of tiles need end before
+the bottom; those that only inner columns need start behind the right edge.
+
 ``WinogradStep``
     Blocked: each thread takes a few tiles through all stages inside its own workspace, which stays
     in the L2 cache.  Best for large planes, where tiles are many.
@@ -24,13 +29,25 @@ from libc.math cimport INFINITY
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
-from kuiper._kernels._table cimport MAX_MR, kernels_t, panel_ahead
+from kuiper._kernels._table cimport (
+    BOTH_LINES, LINE_FLOATS, MAX_MR, kernels_t, panel_ahead, wino_needs,
+)
 
-from kuiper._kernels._pack import aligned_empty, n_panels
+from kuiper._kernels._pack import aligned_empty, n_panels, touch_pages
 from kuiper._value import spaced
 
 cdef enum:
     MAX_FREQUENCIES = 36
+    REGIONS = 4                  # right edge, inner tiles, bottom edge, corner
+
+
+def frequency_stride(Py_ssize_t tiles, Py_ssize_t channels):
+    """Return how far apart the frequencies of some tiles lie, in floats.
+
+    It is an odd number of cache lines: the transforms go through all frequencies at a time, and
+    lines that are a large power of two apart would share a few sets of the L1 cache.
+    """
+    return (ceil_div(tiles * spaced(channels), LINE_FLOATS) | 1) * LINE_FLOATS
 
 
 def pack_winograd(const float[:, :, :, ::1] weight, int tile, int n_threads=1):
@@ -53,6 +70,7 @@ def pack_winograd(const float[:, :, :, ::1] weight, int tile, int n_threads=1):
     cdef Py_ssize_t vectors = nr // lanes, q, first, stride = panels * (1 + in_channels) * nr
     packed = aligned_empty(((tile + 2) * (tile + 2), panels, 1 + in_channels, nr))
     cdef float[:, :, :, ::1] out = packed
+    touch_pages(packed, n_threads)
     packed[:, :, 0] = 0  # the bias is added once, after the transform back
     for q in prange(panels * vectors, nogil=True, num_threads=n_threads, schedule="static"):
         first = q * lanes
@@ -85,11 +103,18 @@ cdef struct winograd_t:
     Py_ssize_t in_channels
     Py_ssize_t out_channels
     Py_ssize_t v_pitch           # from tile to tile
+    Py_ssize_t m_pitch
+    Py_ssize_t v_stride          # from frequency to frequency
+    Py_ssize_t m_stride
     Py_ssize_t pad_top
     Py_ssize_t pad_left
     Py_ssize_t tiles_h
     Py_ssize_t tiles_w
     Py_ssize_t block             # tiles that a part takes at a time, when blocked
+    Py_ssize_t inner_h           # tiles along an axis that are whole
+    Py_ssize_t inner_w
+    Py_ssize_t[MAX_FREQUENCIES] first  # tile that needs a frequency
+    Py_ssize_t[MAX_FREQUENCIES] last   # tile that needs a frequency, plus one
     int stage
     post_t post
 
@@ -99,7 +124,9 @@ cdef class _Winograd(Step):
 
     cdef winograd_t p
 
-    cdef _fill(self, int tile, x, weight, bias, y, v, m, padding, post):
+    cdef _fill(self, int tile, x, weight, bias, y, v, m, block, padding, post):
+        cdef Py_ssize_t last_h, last_w, right, inner, bottom, corner, i, j
+        cdef bint at_bottom, at_right
         zeros = np.zeros(x.shape[1], np.float32)
         cdef float[::1] zero_view = zeros
         self.keep = zeros
@@ -112,9 +139,30 @@ cdef class _Winograd(Step):
         _, self.p.out_channels, self.p.out_h, self.p.out_w = y.shape
         self.p.x_pitch, self.p.y_pitch = x.pitch, y.pitch
         self.p.v_pitch = spaced(self.p.in_channels)
+        self.p.m_pitch = spaced(self.p.out_channels)
         self.p.pad_top, self.p.pad_left = padding
         self.p.tiles_h = ceil_div(self.p.out_h, tile)
         self.p.tiles_w = ceil_div(self.p.out_w, tile)
+        self.p.block = self.p.n * self.p.tiles_h * self.p.tiles_w if block is None else block
+        self.p.v_stride = frequency_stride(self.p.block, self.p.in_channels)
+        self.p.m_stride = frequency_stride(self.p.block, self.p.out_channels)
+        self.p.inner_h, self.p.inner_w = self.p.out_h // tile, self.p.out_w // tile
+        # Outputs of the last tiles; all the same where there is no edge.
+        last_h = self.p.out_h - (self.p.tiles_h - 1) * tile
+        last_w = self.p.out_w - (self.p.tiles_w - 1) * tile
+        right = self.p.n * self.p.inner_h * (self.p.tiles_w - self.p.inner_w)
+        inner = self.p.n * self.p.inner_h * self.p.inner_w
+        bottom = self.p.n * (self.p.tiles_h - self.p.inner_h) * self.p.inner_w
+        corner = self.p.n * self.p.tiles_h * self.p.tiles_w - right - inner - bottom
+        for i in range(tile + 2):
+            at_bottom = wino_needs(tile, last_h, i)
+            for j in range(tile + 2):
+                at_right = wino_needs(tile, last_w, j)
+                self.p.first[(tile + 2) * i + j] = 0 if at_right else right
+                self.p.last[(tile + 2) * i + j] = (
+                    right + inner + (bottom if at_bottom else 0)
+                    + (corner if at_bottom and at_right else 0)
+                )
         self.p.post = make_post(self, post)
         self.params = &self.p
 
@@ -132,8 +180,8 @@ cdef class WinogradStep(_Winograd):
         As :func:`pack_winograd` makes it.
     bias : Value, shape (out_channels,)
     v, m : Value
-        Scratch of ``(tile + 2) ** 2 * block`` times ``4 * spaced(in_channels)`` and times
-        ``4 * out_channels`` bytes for each thread.
+        Scratch of ``4 * (tile + 2) ** 2`` times the :func:`frequency_stride` of `block` tiles and
+        of ``in_channels`` or ``out_channels``, in bytes, for each thread.
     block : int
         Tiles that a part takes at a time.
     padding : (int, int)
@@ -142,8 +190,7 @@ cdef class WinogradStep(_Winograd):
     """
 
     def __init__(self, tile, x, weight, bias, y, v, m, block, padding, post=None):
-        self._fill(tile, x, weight, bias, y, v, m, padding, post)
-        self.p.block = block
+        self._fill(tile, x, weight, bias, y, v, m, block, padding, post)
         self.run = winograd_run
         self.kind = "conv_winograd"
         tiles = self.p.n * self.p.tiles_h * self.p.tiles_w
@@ -158,16 +205,14 @@ cdef class WinogradStageStep(_Winograd):
     stage : int
         0 transforms the input, 1 multiplies, 2 transforms back.
     v, m : Value
-        ``(tile + 2) ** 2 * tiles`` times ``spaced(in_channels)`` and times ``out_channels`` floats,
-        shared by all parts.
+        As for :class:`WinogradStep` with all tiles in one block, but shared by all parts.
     tile, x, weight, bias, y, padding, post
         As for :class:`WinogradStep`.
     """
 
     def __init__(self, stage, tile, x, weight, bias, y, v, m, padding, post=None):
-        self._fill(tile, x, weight, bias, y, v, m, padding, post)
+        self._fill(tile, x, weight, bias, y, v, m, None, padding, post)
         self.p.stage = stage
-        self.p.block = self.p.n * self.p.tiles_h * self.p.tiles_w
         self.run = winograd_stage_run
         self.kind = ("winograd_input", "winograd_gemm", "winograd_output")[stage]
         panels = n_panels(self.p.out_channels)
@@ -175,75 +220,111 @@ cdef class WinogradStageStep(_Winograd):
         self.max_parts = max(frequencies * panels if stage == 1 else self.p.block, 1)
 
 
+cdef struct place_t:             # of a tile
+    Py_ssize_t image
+    Py_ssize_t h                 # its first output
+    Py_ssize_t w
+    Py_ssize_t rows              # outputs that the plane has of it
+    Py_ssize_t columns
+
+
+cdef place_t place_of(const winograd_t* p, Py_ssize_t tile) noexcept nogil:
+    """Where a tile lies; see the top of this file for the order."""
+    cdef place_t place
+    cdef Py_ssize_t region, row = 0, column = 0, rows = 1, columns = 1
+    cdef bint at_bottom, at_right
+    for region in range(REGIONS):
+        at_bottom = region >= 2
+        at_right = region == 0 or region == 3
+        row = p.inner_h if at_bottom else 0
+        rows = p.tiles_h - row if at_bottom else p.inner_h
+        column = p.inner_w if at_right else 0
+        columns = p.tiles_w - column if at_right else p.inner_w
+        if tile < p.n * rows * columns:
+            break
+        tile -= p.n * rows * columns
+    place.image = tile // (rows * columns)
+    place.h = (row + tile // columns % rows) * p.tile
+    place.w = (column + tile % columns) * p.tile
+    place.rows = min(p.tile, p.out_h - place.h)
+    place.columns = min(p.tile, p.out_w - place.w)
+    return place
+
+
 cdef void transform_input(
-    const winograd_t* p, const float* x, Py_ssize_t tile, float* v, Py_ssize_t stride
+    const winograd_t* p, const float* x, Py_ssize_t tile, float* v
 ) noexcept nogil:
-    """Write the frequencies of one tile, all channels, at v[f * stride]."""
+    """Write the frequencies of one tile, all channels, at v[f * v_stride]."""
     cdef (const float*)[MAX_FREQUENCIES] pixels
-    cdef Py_ssize_t image = tile // (p.tiles_h * p.tiles_w)
-    cdef Py_ssize_t top = tile // p.tiles_w % p.tiles_h * p.tile - p.pad_top
-    cdef Py_ssize_t left = tile % p.tiles_w * p.tile - p.pad_left
+    cdef place_t place = place_of(p, tile)
+    cdef Py_ssize_t top = place.h - p.pad_top, left = place.w - p.pad_left
     cdef Py_ssize_t i, j, h, w
     cdef const float* row
     for i in range(p.patch):
         h = top + i
-        row = x + ((image * p.in_h + h) * p.in_w + left) * p.x_pitch
+        row = x + ((place.image * p.in_h + h) * p.in_w + left) * p.x_pitch
         for j in range(p.patch):
             w = left + j
             if 0 <= h < p.in_h and 0 <= w < p.in_w:
                 pixels[p.patch * i + j] = row + j * p.x_pitch
             else:
                 pixels[p.patch * i + j] = p.zeros
-    p.kernels.wino_input[p.tile](p.in_channels, <const float* const*> pixels, v, stride)
+    p.kernels.wino_input[p.tile](
+        p.in_channels, <const float* const*> pixels, place.rows, place.columns, v, p.v_stride
+    )
 
 
 cdef void multiply(
-    const winograd_t* p, const float* weight, Py_ssize_t f, Py_ssize_t panel, Py_ssize_t tiles,
-    const float* v, float* m, Py_ssize_t block,
+    const winograd_t* p, const float* weight, Py_ssize_t f, Py_ssize_t panel, Py_ssize_t first,
+    Py_ssize_t count, const float* v, float* m,
 ) noexcept nogil:
-    """One panel of the product of one frequency, for `tiles` tiles of a block."""
+    """One panel of the product of one frequency, for a block of `count` tiles from `first` on."""
     cdef const kernels_t* kernels = p.kernels
     cdef (const float*)[MAX_MR] rows
     cdef Py_ssize_t nr = kernels.nr, panels = (p.out_channels + nr - 1) // nr
+    cdef Py_ssize_t n = min(nr, p.out_channels - panel * nr), depth = (p.in_channels + 1) * nr
+    cdef Py_ssize_t skipped = max(p.first[f] - first, 0)
+    cdef Py_ssize_t tiles = min(p.last[f] - first, count) - skipped
     cdef Py_ssize_t groups = (tiles + kernels.mr - 1) // kernels.mr
-    cdef Py_ssize_t g, start, count, i, n = min(nr, p.out_channels - panel * nr)
-    cdef Py_ssize_t depth = (p.in_channels + 1) * nr
+    cdef Py_ssize_t g, start, height, i, ahead
     cdef const float* w = weight + (f * panels + panel) * depth
-    v += f * block * p.v_pitch
-    m += f * block * p.out_channels + panel * nr
+    if tiles <= 0:
+        return
+    v += f * p.v_stride + skipped * p.v_pitch
+    m += f * p.m_stride + skipped * p.m_pitch + panel * nr
     for g in range(groups):
         start = g * tiles // groups
-        count = (g + 1) * tiles // groups - start
-        for i in range(count):
+        height = (g + 1) * tiles // groups - start
+        for i in range(height):
             rows[i] = v + (start + i) * p.v_pitch
-        kernels.gemm[count](
-            1, p.in_channels, <const float* const*> rows, w, panel_ahead(g, depth, nr),
-            m + start * p.out_channels, p.out_channels, n, NULL, 0, -INFINITY, INFINITY,
+        ahead = panel_ahead(g, depth, nr)
+        kernels.gemm[height](
+            1, p.in_channels, <const float* const*> rows, w,
+            ahead + BOTH_LINES if groups == 1 else ahead,
+            m + start * p.m_pitch, p.m_pitch, n, NULL, 0, -INFINITY, INFINITY,
         )
 
 
 cdef void transform_output(
-    const winograd_t* p, char* const* slots, Py_ssize_t tile, const float* m, Py_ssize_t stride
+    const winograd_t* p, char* const* slots, Py_ssize_t tile, const float* m
 ) noexcept nogil:
-    """Write the outputs of one tile from its products at m[f * stride]."""
-    cdef Py_ssize_t image = tile // (p.tiles_h * p.tiles_w)
-    cdef Py_ssize_t h = tile // p.tiles_w % p.tiles_h * p.tile, w = tile % p.tiles_w * p.tile
-    cdef Py_ssize_t rows = min(p.tile, p.out_h - h), columns = min(p.tile, p.out_w - w), i
-    cdef Py_ssize_t pixel = (image * p.out_h + h) * p.out_w + w
+    """Write the outputs of one tile from its products at m[f * m_stride]."""
+    cdef place_t place = place_of(p, tile)
+    cdef Py_ssize_t pixel = (place.image * p.out_h + place.h) * p.out_w + place.w, i
     cdef Py_ssize_t r_pitch = p.post.residual_pitch
     cdef float* y = <float*> at(slots, p.y) + pixel * p.y_pitch
     cdef const float* residual = NULL
     if p.post.has_residual:
         residual = <const float*> at(slots, p.post.residual) + pixel * r_pitch
     p.kernels.wino_output[p.tile](
-        p.out_channels, m, stride, <const float*> at(slots, p.bias),
-        y, p.out_w * p.y_pitch, p.y_pitch, rows, columns,
+        p.out_channels, m, p.m_stride, <const float*> at(slots, p.bias),
+        y, p.out_w * p.y_pitch, p.y_pitch, place.rows, place.columns,
         residual if p.post.residual_in_tile else NULL, p.out_w * r_pitch, r_pitch,
         p.post.lo, p.post.hi,
     )
-    for i in range(rows):
+    for i in range(place.rows):
         post_tile(
-            &p.post, columns, p.out_channels, y + i * p.out_w * p.y_pitch, p.y_pitch,
+            &p.post, place.columns, p.out_channels, y + i * p.out_w * p.y_pitch, p.y_pitch,
             residual + i * p.out_w * r_pitch if residual != NULL else NULL, r_pitch,
         )
 
@@ -270,14 +351,28 @@ cdef void winograd_run(
         first = b * tiles // blocks
         count = (b + 1) * tiles // blocks - first
         for t in range(count):
-            transform_input(p, x, first + t, v + t * p.v_pitch, p.block * p.v_pitch)
+            transform_input(p, x, first + t, v + t * p.v_pitch)
         for f in range(p.patch * p.patch):
             for panel in range(panels):
-                multiply(p, weight, f, panel, count, v, m, p.block)
+                multiply(p, weight, f, panel, first, count, v, m)
         for t in range(count):
-            transform_output(
-                p, slots, first + t, m + t * p.out_channels, p.block * p.out_channels
-            )
+            transform_output(p, slots, first + t, m + t * p.m_pitch)
+
+
+cdef Py_ssize_t product_start(
+    const winograd_t* p, Py_ssize_t panels, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Where share `part` of the products starts; frequencies count by their tiles."""
+    cdef Py_ssize_t f, total = 0, tiles, wanted
+    for f in range(p.patch * p.patch):
+        total += p.last[f] - p.first[f]
+    wanted = share_start(total * panels, part, n_parts)
+    for f in range(p.patch * p.patch):
+        tiles = p.last[f] - p.first[f]
+        if wanted < tiles * panels:
+            return f * panels + wanted // tiles
+        wanted -= tiles * panels
+    return p.patch * p.patch * panels
 
 
 cdef void winograd_stage_run(
@@ -289,17 +384,15 @@ cdef void winograd_stage_run(
     cdef const float* weight = <const float*> at(slots, p.weight)
     cdef float* v = <float*> at(slots, p.v)
     cdef float* m = <float*> at(slots, p.m)
-    cdef Py_ssize_t tiles = p.block, nr = p.kernels.nr
-    cdef Py_ssize_t panels = (p.out_channels + nr - 1) // nr, t, q
-    cdef Py_ssize_t products = p.patch * p.patch * panels
+    cdef Py_ssize_t nr = p.kernels.nr, panels = (p.out_channels + nr - 1) // nr, t, q
     if p.stage == 1:
         for q in range(
-            share_start(products, part, n_parts), share_start(products, part + 1, n_parts)
+            product_start(p, panels, part, n_parts), product_start(p, panels, part + 1, n_parts)
         ):
-            multiply(p, weight, q // panels, q % panels, tiles, v, m, tiles)
+            multiply(p, weight, q // panels, q % panels, 0, p.block, v, m)
         return
-    for t in range(share_start(tiles, part, n_parts), share_start(tiles, part + 1, n_parts)):
+    for t in range(share_start(p.block, part, n_parts), share_start(p.block, part + 1, n_parts)):
         if p.stage == 0:
-            transform_input(p, x, t, v + t * p.v_pitch, tiles * p.v_pitch)
+            transform_input(p, x, t, v + t * p.v_pitch)
         else:
-            transform_output(p, slots, t, m + t * p.out_channels, tiles * p.out_channels)
+            transform_output(p, slots, t, m + t * p.m_pitch)

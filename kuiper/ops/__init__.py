@@ -59,6 +59,7 @@ set_families(
     "arithmetic",
     "sampling",
     "quantized",
+    "detection",
 )
 
 __all__ = [

@@ -29,14 +29,20 @@ STAYS_OUT: tuple[tuple[str, str, str], ...] = (
         "aten::linalg_cholesky_ex aten::linalg_qr aten::linalg_svd aten::linalg_svdvals "
         "aten::linalg_eig aten::linalg_eigh aten::linalg_eigvals aten::linalg_eigvalsh "
         "aten::linalg_lu aten::linalg_lu_factor aten::linalg_lu_factor_ex aten::linalg_matrix_exp "
-        "aten::linalg_matrix_rank",
+        "aten::linalg_matrix_rank aten::linalg_cond aten::linalg_ldl_factor "
+        "aten::linalg_ldl_factor_ex aten::linalg_ldl_solve aten::linalg_lu_solve "
+        "aten::linalg_householder_product aten::linalg_tensorinv aten::linalg_tensorsolve "
+        "aten::lu_unpack aten::lu_solve aten::triangular_solve aten::cholesky "
+        "aten::cholesky_inverse aten::cholesky_solve aten::svd aten::pinverse aten::logdet "
+        "aten::qr aten::geqrf aten::ormqr aten::orgqr",
         "solving and decomposing matrices: a matter for LAPACK, not for an inference engine",
         "compute it before or after the model, or supply it with @kuiper.operator",
     ),
     (
         "aten::bernoulli aten::multinomial aten::dropout aten::poisson aten::exponential "
         "aten::geometric aten::cauchy aten::log_normal aten::random aten::uniform "
-        "aten::fractional_max_pool2d aten::fractional_max_pool3d aten::rrelu_with_noise",
+        "aten::fractional_max_pool2d aten::fractional_max_pool3d aten::rrelu_with_noise "
+        "aten::rrelu aten::randint aten::randint_like aten::randperm",
         "random choices, which no two runtimes would make alike",
         "export in eval mode, or give the random numbers to the model as an input",
     ),
@@ -52,14 +58,23 @@ STAYS_OUT: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "aten::digamma aten::polygamma aten::igamma aten::igammac aten::i0 aten::special_* "
-        "aten::erfinv aten::mvlgamma",
-        "special functions without a kernel",
+        "aten::erfinv aten::mvlgamma aten::histogram aten::histogramdd aten::nonzero_static",
+        "rare functions without a record",
         "supply it with @kuiper.operator",
     ),
     (
-        "Tensor.copy",
-        "it writes into a view, and what that changes stands in the file at optlevel=2 alone",
-        "export with the default optlevel=2",
+        "aten::_softmax_backward_data aten::max_pool2d_with_indices_backward",
+        "gradients, which belong to training",
+        "export the forward pass",
+    ),
+    (
+        "aten::native_layer_norm aten::native_group_norm aten::native_batch_norm "
+        "aten::_native_batch_norm_legit aten::_batch_norm_with_update aten::_safe_softmax "
+        "aten::_unsafe_masked_index aten::_unsafe_masked_index_put_accumulate aten::_chunk_cat "
+        "aten::native_dropout_backward aten::segment_reduce aten::hash_tensor "
+        "aten::new_empty_strided aten::empty_strided aten::empty_permuted aten::resize_as",
+        "what PyTorch's own functions call inside; no traced module calls it by this name",
+        "call the public function, such as F.layer_norm",
     ),
     (
         "prim::Constant prim::NumToTensor aten::Int aten::ScalarImplicit aten::size Tensor.size "
@@ -67,17 +82,6 @@ STAYS_OUT: tuple[tuple[str, str, str], ...] = (
         "aten::pow aten::neg aten::abs aten::sqrt aten::exp aten::log",
         "raw TorchScript, which pnnx makes expressions and literal arguments of",
         "export with the default optlevel=2",
-    ),
-    (
-        "aten::erfc",
-        "a difference that others can make",
-        "write it as 1 - torch.erf(x)",
-    ),
-    (
-        "models.yolo.Detect",
-        "a class that was kept as one operator; what it computes is not in the file, but "
-        "kuiper.vision knows it",
-        "call kuiper.vision.register_yolo_detect(), or export without moduleop=",
     ),
 )
 

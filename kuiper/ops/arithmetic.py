@@ -50,6 +50,7 @@ TESTS = (
     ("isposinf", "input is infinity", np.isposinf),
     ("isneginf", "input is -infinity", np.isneginf),
     ("signbit", "input has the sign bit", np.signbit),
+    ("isreal", "the imaginary part of input is 0", np.isreal),
 )
 
 
@@ -168,6 +169,69 @@ class IsClose(NumpyRecord):
         return np.isclose(a.input, a.other, a.rtol, a.atol, a.equal_nan)
 
 
+@record("aten::isin")
+class IsIn(NumpyRecord):
+    """Whether each element is one of `test_elements`, or is none if `invert`.
+
+    Source: torch.isin.
+    """
+
+    arguments = (
+        Tensor("elements", number=True),
+        Tensor("test_elements", number=True),
+        Bool("assume_unique", False),
+        Bool("invert", False),
+    )
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        return TensorSpec(() if is_number(a.elements) else a.elements.shape, np.bool_)
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> Any:
+        return np.isin(a.elements, a.test_elements, a.assume_unique, a.invert)
+
+
+@record("aten::float_power")
+class FloatPower(NumpyRecord):
+    """``input ** exponent`` in double precision, whatever the types.
+
+    Source: torch.float_power.
+    """
+
+    arguments = (Tensor("input", number=True), Tensor("exponent", number=True))
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        wide = np.complex128 if result_type([a.input, a.exponent]).kind == "c" else np.float64
+        return TensorSpec(broadcast(a.input, a.exponent), wide)
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> Any:
+        dtype = FloatPower.result(a).dtype
+        return np.power(np.asarray(a.input, dtype), np.asarray(a.exponent, dtype))
+
+
+@record("aten::frexp")
+class Frexp(NumpyRecord):
+    """A mantissa of 0.5 to 1 and an exponent of 2 for each element.
+
+    Source: torch.frexp.
+    """
+
+    arguments = (Tensor("input"),)
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> Any:
+        if a.input.dtype.kind != "f":
+            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
+        return TensorSpec(a.input.shape, a.input.dtype), TensorSpec(a.input.shape, np.int32)
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> Any:
+        return np.frexp(a.input)
+
+
 @record("aten::nan_to_num")
 class NanToNum(NumpyRecord):
     """NaN and the infinities replaced by numbers: 0 and the largest ones by default.
@@ -250,6 +314,20 @@ class Lerp(Formula):
             return tree, [a.input, a.end]
         tree = Call("add", [Ref(0), Call("mul", [Ref(2), gap])])
         return tree, [a.input, a.end, a.weight]
+
+
+@record("aten::erfc")
+class Erfc(Formula):
+    """``1 - erf(input)``; what is less than float32 tells apart from 1 is 0.
+
+    Source: torch.erfc.
+    """
+
+    arguments = (Tensor("input"),)
+
+    @staticmethod
+    def formula(a: SimpleNamespace) -> Any:
+        return Call("sub", [Literal(1), Call("erf", [Ref(0)])]), [a.input]
 
 
 @record("aten::logit")

@@ -211,8 +211,9 @@ class MultiheadAttention(Record):
 
     query (l, n, e), key and value (s, n, ...), with batch_first n before l; 2-d without a batch.
     A missing value is the key, a missing key the query.  A bool mask holds True where a key is
-    hidden; one for fewer sequences than the batch has is repeated.  The second output is the
-    softmax, averaged over heads.
+    hidden; one for fewer sequences than the batch has is repeated.  `key_padding_mask` (n, s)
+    hides keys from all queries of a sequence.  The second output is the softmax, averaged over
+    heads.
     Source: torch.nn.MultiheadAttention.
     """
 
@@ -221,6 +222,7 @@ class MultiheadAttention(Record):
         Tensor("key", optional=True, rank=(2, 3)),
         Tensor("value", optional=True, rank=(2, 3)),
         Tensor("attn_mask", optional=True, rank=(2, 3)),
+        Tensor("key_padding_mask", optional=True, rank=2),
         Tensor("in_proj_weight", optional=True, rank=2),
         Tensor("q_proj_weight", optional=True, rank=2),
         Tensor("k_proj_weight", optional=True, rank=2),
@@ -273,6 +275,14 @@ class MultiheadAttention(Record):
                     f"'attn_mask' has shape {mask.shape}, expected {(queries, keys)} or "
                     f"{(n * a.num_heads, queries, keys)}"
                 )
+        if a.key_padding_mask is not None:
+            got = a.key_padding_mask
+            if mask is not None:
+                raise ShapeError("it has 'attn_mask' and 'key_padding_mask', expected one of them")
+            if got.shape != (n, keys) or got.dtype not in FLOAT_OR_BOOL:
+                raise ShapeError(
+                    f"'key_padding_mask' is {got!r}, expected float32 or bool {(n, keys)}"
+                )
         weights = (queries, keys + a.add_bias_kv + a.add_zero_attn)
         return TensorSpec(query.shape), TensorSpec(weights if query.rank == 2 else (n, *weights))
 
@@ -286,17 +296,23 @@ class MultiheadAttention(Record):
         context = b.temporary((math.prod(query.shape[:-1]), e))
         weights = b.temporary((n, heads, queries, keys)) if a.n_outputs > 1 else None
         out = _heads(context, n, queries, heads, a.batch_first)
-        if mask is not None:
+        given = 0  # members of the batch that share a mask
+        if a.key_padding_mask is not None:
+            mask = _wider(b, a.key_padding_mask, keys)
+            step, along = mask.strides
+            mask = mask.with_layout((1, n, heads, queries, keys), (0, step, 0, 0, along))
+            given = n
+        elif mask is not None:
             mask = _wider(b, mask, keys)
             # Masks of a part of the batch, say of the windows of one image, are repeated.
             given = max(n, 1) if mask.rank == 2 else mask.shape[0] // heads
             if mask.rank == 3:
                 mask = mask.reshape((given, heads, queries, keys))
             mask = mask.expand((n // given, given, heads, queries, keys))
-            q, k, v, out = (_split_batch(value, given) for value in (q, k, v, out))
         split_weights = weights
-        if mask is not None and weights is not None:
-            split_weights = _split_batch(weights, given)
+        if mask is not None:
+            q, k, v, out = (_split_batch(value, given) for value in (q, k, v, out))
+            split_weights = None if weights is None else _split_batch(weights, given)
         bind_attention(
             b, q, k, v, out, (e // heads) ** -0.5, mask, split_weights, mask_hides=True
         )  # fmt: skip

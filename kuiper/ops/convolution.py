@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kuiper._kernels import _dispatch, _pack, conv, winograd
-from kuiper._value import TensorSpec, Value, spaced
+from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
 from kuiper.ops._post import activation_post, make_post, residual_value
@@ -26,6 +26,10 @@ BYTES_PER_CYCLE = 14  # from beyond it
 
 # Above this, Winograd's intermediate matrices leave the caches, and blocks of tiles do better.
 STAGED_BYTES = 6 << 20
+# So they do where a share of the tiles is worth the weights: in weights for each number that goes
+# from stage to stage, and in tiles for each thread.
+BLOCKED_WEIGHTS = 1.5
+BLOCKED_TILES = 24
 
 # What an inverted residual keeps of its wide image: it shares the L2 cache with weights and images.
 RING_BYTES = 400 << 10
@@ -475,7 +479,9 @@ def _shallow(
 
     packed = b.packed(("shallow", channels_last), pack)
     window = conv.Window(x, image, geometry.stride, (1, 1), [(0, 0, *size, taps, 0)])
-    scratch = b.scratch(conv.shallow_scratch_bytes(len(taps), channels * kernel_h * kernel_w))
+    scratch = b.scratch(
+        conv.shallow_scratch_bytes(x, image, geometry.stride[1], len(taps), run, unit)
+    )
     return conv.ShallowConvStep(
         x, packed, image, window, offsets, unit, run, out_channels, scratch, post
     )
@@ -504,13 +510,28 @@ def _winograd_tile(geometry: Any, groups: int, shape: Any, size: Any) -> int:
     best, least = 0, 0.9 * (9 * size[0] * size[1] / (2 * lanes) + reading(9))
     for tile, transform in ((4, 250), (2, 80)):
         frequencies = (tile + 2) ** 2
-        tiles = -(-size[0] // tile) * -(-size[1] // tile)
-        products = frequencies * tiles / (2 * lanes)
+        tiles_h, tiles_w = -(-size[0] // tile), -(-size[1] // tile)
+        tiles = tiles_h * tiles_w
+        # Each tile takes two points more than it has outputs, along either axis.
+        products = (size[0] + 2 * tiles_h) * (size[1] + 2 * tiles_w) / (2 * lanes)
         transforms = transform * tiles / lanes * (1 / in_channels + 1 / out_channels)
         cycles = products + transforms + reading(frequencies)
         if cycles < least:
             best, least = tile, cycles
     return best
+
+
+def _winograd_is_blocked(
+    frequencies: int, tiles: int, in_channels: int, out_channels: int, n_threads: int
+) -> bool:
+    """Decide whether each thread takes tiles through all stages; both forms give the same bits."""
+    between = tiles * (in_channels + out_channels)
+    if 4 * frequencies * between > STAGED_BYTES:
+        return True
+    # Each core then reads all weights, but none waits for frequencies that another one has written.
+    return in_channels * out_channels <= BLOCKED_WEIGHTS * between and (
+        tiles >= BLOCKED_TILES * n_threads
+    )
 
 
 def _winograd_block(tiles: int, channels: int, n_threads: int) -> int:
@@ -541,14 +562,13 @@ def _winograd(
     bias = b.constant(np.zeros(out_channels, np.float32) if bias is None else bias)
     tiles = -(-height // tile) * -(-width // tile) * n
     frequencies = (tile + 2) ** 2
-    floats = frequencies * tiles * (in_channels + out_channels)
-    if 4 * floats > STAGED_BYTES:
+    if _winograd_is_blocked(frequencies, tiles, in_channels, out_channels, b.n_threads):
         block = _winograd_block(tiles, in_channels + out_channels, b.n_threads)
-        v = b.scratch(4 * frequencies * block * spaced(in_channels))
-        m = b.scratch(4 * frequencies * block * out_channels)
+        v = b.scratch(4 * frequencies * winograd.frequency_stride(block, in_channels))
+        m = b.scratch(4 * frequencies * winograd.frequency_stride(block, out_channels))
         return winograd.WinogradStep(tile, x, weight, bias, image, v, m, block, padding, post)
-    v = b.temporary((frequencies, tiles, spaced(in_channels)))
-    m = b.temporary((frequencies, tiles, out_channels))
+    v = b.temporary((frequencies, winograd.frequency_stride(tiles, in_channels)))
+    m = b.temporary((frequencies, winograd.frequency_stride(tiles, out_channels)))
     operands = (tile, x, weight, bias, image, v, m, padding)
     b.step(winograd.WinogradStageStep(0, *operands))
     b.step(winograd.WinogradStageStep(1, *operands))

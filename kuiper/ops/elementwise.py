@@ -16,7 +16,7 @@ from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Argument, Host, Tensors
 
-__all__ = ["Expression", "Formula", "bind_tree"]
+__all__ = ["Expression", "Formula", "bind_tree", "write_tree"]
 
 
 class _ExpressionText(Argument):
@@ -117,6 +117,13 @@ class Formula(Record):
 def bind_tree(b: Binder, tree: Node, operands: Sequence[Value]) -> None:
     """Bind the output of the current operator to an elementwise expression of float32 values."""
     _bind_program(b, fold(tree, list(operands)), operands)
+
+
+def write_tree(b: Binder, tree: Node, operands: Sequence[Value], y: Value) -> None:
+    """Add the step that writes an elementwise expression of float32 values to `y`, its shape."""
+    program = fold(tree, list(operands))
+    inputs = _sources(b, program.sources, operands)
+    b.step(elementwise.ElementwiseStep(program, [v.expand(y.shape) for v in inputs], y))
 
 
 def _sources(b: Binder, sources: Any, operands: Any) -> list[Value]:

@@ -16,7 +16,7 @@ from kuiper.ops._binder import Binder
 from kuiper.ops._image import check_image
 from kuiper.ops._numpy import NumpyRecord, checked_index
 from kuiper.ops._record import Record, record
-from kuiper.ops._schema import Ints, Tensor
+from kuiper.ops._schema import Int, Ints, Tensor
 
 __all__ = ["Fold", "MaxUnpool", "Unfold"]
 
@@ -229,3 +229,40 @@ def _register(spatial: int) -> None:
 
 for _spatial in (1, 2, 3):
     _register(_spatial)
+
+
+@record("aten::conv_tbc")
+class ConvTimeFirst(NumpyRecord):
+    """Convolution along the first axis: (time, batch, channels), weight (kernel, in, out).
+
+    Source: torch.conv_tbc.
+    """
+
+    arguments = (
+        Tensor("input", rank=3),
+        Tensor("weight", rank=3),
+        Tensor("bias", rank=1),
+        Int("pad", 0, minimum=0),
+    )
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        time, batch, channels = a.input.shape
+        kernel, expected, filters = a.weight.shape
+        if channels != expected or a.bias.shape != (filters,):
+            raise ShapeError(
+                f"the input has shape {a.input.shape}, 'weight' {a.weight.shape} and 'bias' "
+                f"{a.bias.shape}, expected (time, batch, in), (kernel, in, out) and (out,)"
+            )
+        if time + 2 * a.pad < kernel:
+            raise ShapeError(f"an input of shape {a.input.shape} is shorter than {kernel} taps")
+        return TensorSpec((time + 2 * a.pad - kernel + 1, batch, filters), a.input.dtype)
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> Any:
+        x = np.pad(a.input, ((a.pad, a.pad), (0, 0), (0, 0)))
+        steps = len(x) - len(a.weight) + 1
+        y = a.bias
+        for tap, weight in enumerate(a.weight):
+            y = y + x[tap : tap + steps] @ weight
+        return y

@@ -331,6 +331,43 @@ class ScatterReduce(_AlongAxis):
         return y
 
 
+@record("aten::index_reduce")
+class IndexReduce(ScatterReduce):
+    """Slices of `source` joined at the places of an axis that `index` lists, as scatter_reduce.
+
+    Source: torch.index_reduce.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Int("dim"),
+        Tensor("index", rank=(0, 1)),
+        Tensor("src"),
+        Str("reduce", tuple(join for join in _JOINS if join != "sum")),
+        Bool("include_self", True),
+    )
+
+    @classmethod
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
+        axis = axis_of(a.dim, a.input.shape or (1,))
+        expected = along(a.input.shape, axis, a.index.size) if a.input.rank else ()
+        if a.src.shape != expected or a.src.dtype != a.input.dtype:
+            raise ShapeError(
+                f"'source' is {a.src!r}, expected {TensorSpec(expected, a.input.dtype)!r}"
+            )
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @classmethod
+    def compute(cls, a: SimpleNamespace) -> Any:
+        if a.src.ndim:
+            axis = axis_of(a.dim, a.src.shape)
+            shape = [-1 if d == axis else 1 for d in range(a.src.ndim)]
+            a.index = np.broadcast_to(a.index.reshape(shape), a.src.shape)
+        else:
+            a.index = a.index.reshape(())
+        return super().compute(a)
+
+
 # -- whole slices along an axis ----------------------------------------------------------------
 
 
@@ -592,6 +629,31 @@ class Where(NumpyRecord):
     def compute(a: SimpleNamespace) -> Any:
         dtype = result_type([a.input, a.other])
         return np.where(a.condition, convert(a.input, dtype), convert(a.other, dtype))
+
+
+@record("Tensor.copy")
+class Copy(Record):
+    """The elements of `src`, repeated to the shape of `self` and turned into its type.
+
+    What is written into slices of another tensor is no more of these when planning begins: see
+    the pass write_views.  Source: torch.Tensor.copy_.
+    """
+
+    arguments = (Tensor("self"), Tensor("src"))
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        target = vars(a)["self"]
+        _check_source(target.shape, a.src, [])
+        return TensorSpec(target.shape, target.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        y = b.output()
+        if a.src.dtype == y.dtype:
+            b.copy(a.src.expand(y.shape), y)
+        else:
+            b.python(lambda x: np.broadcast_to(convert(x, y.dtype), y.shape), [a.src], [y])
 
 
 @record("Tensor.fill")

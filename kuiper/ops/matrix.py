@@ -81,7 +81,7 @@ def _diagonal_length(shape: Any, offset: int, first: int, second: int) -> int:
     return max(0, min(shape[first] + min(offset, 0), shape[second] - max(offset, 0)))
 
 
-@record("aten::diagonal")
+@record("aten::diagonal", "aten::diagonal_copy", "aten::linalg_diagonal")
 class Diagonal(Record):
     """A diagonal of two axes, as the last axis of the result.
 
@@ -112,6 +112,38 @@ class Diagonal(Record):
             b.output()
         else:
             b.alias(_diagonal(a.input, a.offset, *Diagonal.axes(a)))
+
+
+@record("aten::diagonal_scatter")
+class DiagonalScatter(Record):
+    """A copy of the input with another tensor on a diagonal of two axes.
+
+    Source: torch.diagonal_scatter.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Tensor("src"),
+        Int("offset", 0),
+        Int("dim1", 0),
+        Int("dim2", 1),
+    )
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        expected = Diagonal.infer(a).shape
+        if a.src.shape != expected or a.src.dtype != a.input.dtype:
+            raise ShapeError(
+                f"'src' is {a.src!r}, expected {TensorSpec(expected, a.input.dtype)!r}"
+            )
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        y = b.output()
+        b.copy(a.input, y)
+        if a.src.size:
+            b.copy(a.src, _diagonal(y, a.offset, *Diagonal.axes(a)))
 
 
 @record("aten::diag_embed")
@@ -574,6 +606,48 @@ class LinalgVectorNorm(_LinalgNorm):
             input=a.input, p=a.ord, dim=a.dim, keepdim=a.keepdim, dtype=None, n_outputs=1,
             of_matrices=None,
         )  # fmt: skip
+
+
+@record("aten::linalg_vecdot")
+class VecDot(NumpyRecord):
+    """Dot products of the vectors along an axis.
+
+    Source: torch.linalg.vecdot.
+    """
+
+    arguments = (Tensor("input"), Tensor("other"), Int("dim", -1))
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        shape = broadcast(a.input, a.other)
+        axis = axis_of(a.dim, shape)
+        if a.input.dtype != a.other.dtype:
+            raise ShapeError(f"its operands are {a.input.dtype} and {a.other.dtype}")
+        return TensorSpec((*shape[:axis], *shape[axis + 1 :]), a.input.dtype)
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> Any:
+        return (np.conj(a.input) * a.other).sum(a.dim)
+
+
+@record("aten::linalg_vander")
+class LinalgVander(NumpyRecord):
+    """The powers of each element, from 0 on, along a new last axis.
+
+    Source: torch.linalg.vander.
+    """
+
+    arguments = (Tensor("input"), Int("N", None, minimum=1, nullable=True))
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        count = a.N or (a.input.shape[-1] if a.input.rank else 1)
+        return TensorSpec((*a.input.shape, count), a.input.dtype)
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> Any:
+        count = a.N or (a.input.shape[-1] if a.input.ndim else 1)
+        return a.input[..., np.newaxis] ** np.arange(count)
 
 
 @record("aten::renorm")

@@ -18,7 +18,7 @@ from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
 from kuiper.ops._image import image_input, image_output, spatial_extents
 from kuiper.ops._record import Record, record
-from kuiper.ops._schema import Any_, Bool, Ints, Numbers, Str, Tensor
+from kuiper.ops._schema import Any_, Argument, Bool, Float, Ints, Numbers, Str, Tensor
 from kuiper.ops.linear import product
 
 __all__ = ["Interpolate", "UpsampleBilinear", "UpsampleNearest"]
@@ -47,7 +47,7 @@ class Interpolate(Record):
     Input (n, c, l), (n, c, h, w) or (n, c, d, h, w).  Source: torch.nn.functional.interpolate.
     """
 
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         Tensor("input"),
         Ints("size", default=None, minimum=1, nullable=True),
         Numbers("scale_factor", default=None, nullable=True),
@@ -60,16 +60,21 @@ class Interpolate(Record):
     # What the older names imply.
     fixed: ClassVar[dict[Any, Any]] = {}
 
+    @staticmethod
+    def targets(a: SimpleNamespace) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+        """Return the output's spatial extents, and the scales where these set the positions."""
+        return _target(a)
+
     @classmethod
     def infer(cls, a: SimpleNamespace) -> TensorSpec:
         vars(a).update(cls.fixed)
-        extents, _ = _target(a)
+        extents, _ = cls.targets(a)
         return TensorSpec((*a.input.shape[:2], *extents), a.input.dtype)
 
     @classmethod
     def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         vars(a).update(cls.fixed)
-        extents, scales = _target(a)
+        extents, scales = cls.targets(a)
         spatial = len(extents)
         if a.input.size == 0:
             b.output()
@@ -105,6 +110,33 @@ class UpsampleBilinear(Interpolate):
     """
 
     fixed: ClassVar[dict[Any, Any]] = {"mode": "bilinear", "align_corners": True}
+
+
+@record("aten::_upsample_nearest_exact3d")
+class NearestExact(Interpolate):
+    """A volume resized by taking the nearest pixel, ``x[floor((i + 0.5) * r)]``.
+
+    Source: torch.nn.functional.interpolate with mode="nearest-exact".
+    """
+
+    arguments = (
+        Tensor("input", rank=5),
+        Ints("size", minimum=1),
+        *(Float(name, None, nullable=True) for name in ("scales_d", "scales_h", "scales_w")),
+    )
+    fixed: ClassVar[dict[str, Any]] = {
+        "mode": "nearest-exact",
+        "align_corners": None,
+        "antialias": None,
+    }
+
+    @staticmethod
+    def targets(a: SimpleNamespace) -> Any:
+        extents = _per_axis("size", a.size, 3)
+        scales = a.scales_d, a.scales_h, a.scales_w
+        if any(scale is not None and not 0 < scale < math.inf for scale in scales):
+            raise ShapeError(f"its scales are {scales}, expected numbers above 0")
+        return extents, scales
 
 
 class _Antialiased(Record):

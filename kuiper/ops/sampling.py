@@ -33,7 +33,20 @@ def _check_floats(*tensors: Any) -> None:
             raise ShapeError(f"an input is {tensor.dtype}, expected float32")
 
 
-@record("F.grid_sample")
+class _Word(Str):
+    """A word, or its number among them: functions that others are made of have it so."""
+
+    def convert(self, value: Any) -> Any:
+        if (
+            isinstance(value, int)
+            and not isinstance(value, bool)
+            and 0 <= value < len(self.choices)
+        ):
+            return self.choices[value]
+        return super().convert(value)
+
+
+@record("F.grid_sample", "aten::grid_sampler_2d", "aten::grid_sampler_3d")
 class GridSample(Record):
     """An image, or a volume, read at the places of a grid, from -1 to 1 along each axis.
 
@@ -45,8 +58,8 @@ class GridSample(Record):
     arguments = (
         Tensor("input", rank=(4, 5)),
         Tensor("grid", rank=(4, 5)),
-        Str("mode", ("bilinear", "nearest", "bicubic"), "bilinear"),
-        Str("padding_mode", ("zeros", "border", "reflection"), "zeros"),
+        _Word("mode", ("bilinear", "nearest", "bicubic"), "bilinear"),
+        _Word("padding_mode", ("zeros", "border", "reflection"), "zeros"),
         Bool("align_corners", False),
     )
     layout = "channels_last"

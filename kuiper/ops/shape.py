@@ -113,7 +113,7 @@ class View(Record):
     layout = "view"
 
 
-@record("Tensor.reshape", "Tensor.view", "torch.reshape")
+@record("Tensor.reshape", "Tensor.view", "torch.reshape", "aten::view_copy")
 class Reshape(View):
     """The same elements, in their order, in another shape.
 
@@ -158,7 +158,7 @@ def _resolve_shape(wanted: Sequence[int], input: TensorSpec | Value) -> tuple[in
     return tuple(shape)
 
 
-@record("Tensor.reshape_as", "Tensor.view_as")
+@record("Tensor.reshape_as", "Tensor.view_as", "aten::view_as")
 class ReshapeAs(View):
     """The elements of one tensor in the shape of another.
 
@@ -242,7 +242,7 @@ class Unflatten(View):
         b.alias(split_axis(a.input, axis, shape[axis : len(shape) - a.input.rank + axis + 1]))
 
 
-@record("Tensor.permute", "torch.permute")
+@record("Tensor.permute", "torch.permute", "aten::permute_copy")
 class Permute(View):
     """The axes in another order: axis i of the output is axis ``dims[i]`` of the input.
 
@@ -271,7 +271,7 @@ def swapped(rank: int, first: int, second: int) -> list[int]:
     return dims
 
 
-@record("torch.transpose", "Tensor.transpose")
+@record("torch.transpose", "Tensor.transpose", "aten::transpose_copy")
 class Transpose(View):
     """Two axes swapped.
 
@@ -295,7 +295,7 @@ class Transpose(View):
         b.alias(a.input.permute(Transpose._dims(a)))
 
 
-@record("torch.t", "Tensor.t")
+@record("torch.t", "Tensor.t", "aten::t_copy")
 class T(View):
     """A matrix transposed; tensors of fewer axes stay as they are.
 
@@ -313,7 +313,7 @@ class T(View):
         b.alias(a.input.permute(range(a.input.rank - 1, -1, -1)))
 
 
-@record("torch.squeeze", "Tensor.squeeze")
+@record("torch.squeeze", "Tensor.squeeze", "aten::squeeze_copy")
 class Squeeze(View):
     """Without the axes `dim` (all, where absent) that have extent 1; others stay.
 
@@ -335,7 +335,7 @@ class Squeeze(View):
         reshaped(b, a.input, Squeeze.infer(a).shape)
 
 
-@record("torch.unsqueeze", "Tensor.unsqueeze")
+@record("torch.unsqueeze", "Tensor.unsqueeze", "aten::unsqueeze_copy")
 class Unsqueeze(View):
     """With axes of extent 1 put in, where `dim` counts the axes of the output.
 
@@ -370,7 +370,7 @@ def _expanded_shape(shape: Sequence[int], sizes: Sequence[int]) -> tuple[int, ..
     return tuple(shape[d - lead] if size == -1 else size for d, size in enumerate(sizes))
 
 
-@record("Tensor.expand", "aten::broadcast_to")
+@record("Tensor.expand", "aten::broadcast_to", "aten::expand_copy")
 class Expand(View):
     """Axes of extent 1 repeated without a copy; -1 keeps an axis, axes may be added in front.
 
@@ -378,7 +378,12 @@ class Expand(View):
     """
 
     # pnnx called the argument `shape` until 2022.
-    arguments = (Tensor("input"), Ints("sizes", default=None), Ints("shape", default=None))
+    arguments = (
+        Tensor("input"),
+        Ints("sizes", default=None),
+        Bool("implicit", False),
+        Ints("shape", default=None),
+    )
 
     @staticmethod
     def infer(a: SimpleNamespace) -> TensorSpec:
@@ -679,7 +684,14 @@ class Chunk(View):
         _bind_pieces(a, b, a.input, lengths, axis)
 
 
-@record("torch.split", "Tensor.split", "aten::unsafe_split", "aten::unsafe_split_with_sizes")
+@record(
+    "torch.split",
+    "Tensor.split",
+    "aten::unsafe_split",
+    "aten::unsafe_split_with_sizes",
+    "aten::split_copy",
+    "aten::split_with_sizes_copy",
+)
 class Split(View):
     """Pieces of one length, of which the last may be shorter, or pieces of the lengths given.
 
@@ -756,7 +768,7 @@ class TensorSplit(View):
         )
 
 
-@record("torch.unbind", "Tensor.unbind")
+@record("torch.unbind", "Tensor.unbind", "aten::unbind_copy")
 class Unbind(View):
     """One output for each place of an axis, which is dropped.
 
@@ -901,7 +913,7 @@ class SliceIndexes(View):
         b.host(SliceIndexes._list(a))
 
 
-@record("Tensor.select", "torch.select")
+@record("Tensor.select", "torch.select", "aten::select_copy")
 class Select(View):
     """One place of an axis, which is dropped.
 
@@ -922,7 +934,7 @@ class Select(View):
         b.alias(a.input.select(axis, _place(a.index, a.input.shape[axis], axis)))
 
 
-@record("torch.narrow", "Tensor.narrow")
+@record("torch.narrow", "Tensor.narrow", "aten::narrow_copy")
 class Narrow(View):
     """`length` places of an axis from `start` on.
 
@@ -962,6 +974,7 @@ class Narrow(View):
     "F.channel_shuffle",
     "torch.channel_shuffle",
     "aten::native_channel_shuffle",
+    "aten::channel_shuffle",
 )
 class ChannelShuffle(Record):
     """Channels dealt out: (groups, c / groups) becomes (c / groups, groups).

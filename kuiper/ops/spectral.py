@@ -146,7 +146,7 @@ class Angle(NumpyRecord):
         return np.where(np.isnan(a.input), np.nan, np.where(a.input < 0, np.pi, 0))
 
 
-@record("aten::_conj")
+@record("aten::_conj", "aten::conj_physical")
 class Conjugate(NumpyRecord):
     """Complex numbers with the other sign of the imaginary part.
 
@@ -164,11 +164,11 @@ class Conjugate(NumpyRecord):
         return np.conj(a.input)
 
 
-@record("aten::resolve_conj", "aten::resolve_neg")
+@record("aten::resolve_conj", "aten::resolve_neg", "aten::alias_copy")
 class Resolve(Identity):
-    """The input itself: PyTorch puts off signs, kuiper does not.
+    """The input itself: PyTorch puts off signs and shares memory, kuiper does not.
 
-    Source: torch.resolve_conj.
+    Source: torch.resolve_conj, torch.alias_copy.
     """
 
     arguments = (Tensor("input"),)

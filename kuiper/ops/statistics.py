@@ -16,7 +16,7 @@ from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import NumpyRecord, Overloaded, Schemas, broadcast, convert
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import bind_reduction
-from kuiper.ops._schema import Any_, Bool, DType, Int, Ints, Scalar, Tensor
+from kuiper.ops._schema import Bool, DType, Int, Ints, Scalar, Tensor
 from kuiper.ops.reduce import norm_of
 from kuiper.ops.shape import axes_of, axis_of
 
@@ -119,6 +119,30 @@ class ProductOfAll(NumpyRecord):
     @staticmethod
     def compute(a: SimpleNamespace) -> typing.Any:
         return np.prod(convert(a.input, ProductOfAll.result(a).dtype))
+
+
+@record("aten::sum_to_size")
+class SumToSize(NumpyRecord):
+    """The sum over the axes that `size` has with an extent of 1, or not at all.
+
+    Source: torch.Tensor.sum_to_size.
+    """
+
+    arguments = (Tensor("input"), Ints("size", minimum=0))
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        if broadcast(a.input, TensorSpec(a.size)) != a.input.shape:
+            raise ShapeError(f"'size' is {a.size}, to which {a.input.shape} cannot be reduced")
+        dtype = a.input.dtype
+        return TensorSpec(a.size, INT64 if dtype.kind in "biu" else dtype)
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> typing.Any:
+        lead = a.input.ndim - len(a.size)
+        ones = tuple(lead + d for d, n in enumerate(a.size) if n == 1)
+        y = a.input.sum((*range(lead), *ones), SumToSize.result(a).dtype)
+        return y.reshape(a.size)
 
 
 _WITHOUT_NAN = (
@@ -400,7 +424,7 @@ class Diff(NumpyRecord):
 
 @record("aten::cov")
 class Covariance(NumpyRecord):
-    """The covariances of rows of observations.
+    """The covariances of rows of observations, each of which may have weights.
 
     Source: torch.cov.
     """
@@ -408,21 +432,133 @@ class Covariance(NumpyRecord):
     arguments = (
         Tensor("input", rank=(0, 1, 2)),
         Int("correction", 1),
-        Any_("fweights", None),
-        Any_("aweights", None),
+        Tensor("fweights", optional=True, rank=(0, 1)),
+        Tensor("aweights", optional=True, rank=(0, 1)),
     )
 
     @staticmethod
     def result(a: SimpleNamespace) -> TensorSpec:
-        if a.fweights is not None or a.aweights is not None:
-            raise ShapeError("it has weights, which are not supported")
         if a.input.dtype.kind != "f":
             raise ShapeError(f"the input is {a.input.dtype}, expected float32")
+        count = a.input.shape[-1] if a.input.rank else 1
+        for name in ("fweights", "aweights"):
+            weights = getattr(a, name)
+            if weights is not None and weights.size != count:
+                raise ShapeError(f"'{name}' has shape {weights.shape}, expected ({count},)")
         rows = a.input.shape[0] if a.input.rank == 2 else None
         return TensorSpec(() if rows is None else (rows, rows), a.input.dtype)
 
     @staticmethod
     def compute(a: SimpleNamespace) -> typing.Any:
         x = np.atleast_2d(a.input).astype(np.float64)
-        y = np.cov(x, ddof=a.correction)
+        weights: typing.Any = {
+            name: np.atleast_1d(value)
+            for name, value in (("fweights", a.fweights), ("aweights", a.aweights))
+            if value is not None
+        }
+        y = np.cov(x, ddof=a.correction, **weights)
         return y.reshape(x.shape[:1] * 2 if a.input.ndim == 2 else ())
+
+
+@record("aten::corrcoef")
+class Correlation(NumpyRecord):
+    """The correlations of rows of observations.
+
+    Source: torch.corrcoef.
+    """
+
+    arguments = (Tensor("input", rank=(0, 1, 2)),)
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> typing.Any:
+        return Covariance.result(SimpleNamespace(input=a.input, fweights=None, aweights=None))
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> typing.Any:
+        x = np.atleast_2d(a.input).astype(np.float64)
+        y = np.corrcoef(x)
+        return y.reshape(x.shape[:1] * 2 if a.input.ndim == 2 else ())
+
+
+# -- integrals and slopes ----------------------------------------------------------------------
+
+
+class _Trapezoids(Overloaded):
+    """Base of the sums of trapezoids; their widths are the differences of `x`, or `dx`."""
+
+    overloads = (
+        (Tensor("y"), Tensor("x"), Int("dim", -1)),
+        (Tensor("y"), Scalar("dx", 1), Int("dim", -1)),
+    )
+
+    @staticmethod
+    def _axis(a: SimpleNamespace) -> int:
+        axis = axis_of(a.dim, a.y.shape)
+        x = getattr(a, "x", None)
+        if x is not None:
+            fits = x.rank > 0 and (
+                x.shape == (a.y.shape[axis],)
+                if x.rank == 1
+                else x.rank == a.y.rank and x.shape[axis] == a.y.shape[axis]
+            )
+            if not fits:
+                raise ShapeError(f"'x' has shape {x.shape}, which does not go with {a.y.shape}")
+            if x.rank > 1:
+                broadcast(x, a.y)
+        return axis
+
+    @staticmethod
+    def _dtype(a: SimpleNamespace) -> np.dtype:
+        dtype = result_type([a.y] if getattr(a, "x", None) is None else [a.y, a.x])
+        return np.dtype(np.float32) if dtype.kind in "biu" else dtype
+
+    @staticmethod
+    def _shape(a: SimpleNamespace) -> list[int]:
+        x = getattr(a, "x", None)
+        return list(broadcast(a.y, x) if x is not None and x.rank > 1 else a.y.shape)
+
+    @staticmethod
+    def areas(a: SimpleNamespace) -> np.ndarray:
+        """Return the area between each pair of neighbours."""
+        y = np.moveaxis(a.y, a.dim, -1)
+        widths = getattr(a, "dx", None)
+        if widths is None:
+            x = a.x if a.x.ndim == 1 else np.moveaxis(a.x, a.dim, -1)
+            widths = np.diff(x, axis=-1)
+        return (y[..., 1:] + y[..., :-1]) * widths / 2
+
+
+@record("aten::trapezoid", "aten::trapz")
+class Trapezoid(_Trapezoids):
+    """The integral along an axis, by trapezoids.
+
+    Source: torch.trapezoid.
+    """
+
+    @classmethod
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
+        axis, shape = cls._axis(a), cls._shape(a)
+        del shape[axis]
+        return TensorSpec(shape, cls._dtype(a))
+
+    @classmethod
+    def compute(cls, a: SimpleNamespace) -> typing.Any:
+        return cls.areas(a).sum(-1)
+
+
+@record("aten::cumulative_trapezoid")
+class CumulativeTrapezoid(_Trapezoids):
+    """The integral along an axis up to each place but the first, by trapezoids.
+
+    Source: torch.cumulative_trapezoid.
+    """
+
+    @classmethod
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
+        axis, shape = cls._axis(a), cls._shape(a)
+        shape[axis] = max(shape[axis] - 1, 0)
+        return TensorSpec(shape, cls._dtype(a))
+
+    @classmethod
+    def compute(cls, a: SimpleNamespace) -> typing.Any:
+        return np.moveaxis(np.cumsum(cls.areas(a), axis=-1), -1, a.dim)

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import operator
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from kuiper._value import TensorSpec
+from kuiper._kernels.move import FillStep
+from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
+from kuiper.expression.promotion import result_type
 from kuiper.ops._binder import Binder
+from kuiper.ops._numpy import NumpyRecord
 from kuiper.ops._record import Record, record
-from kuiper.ops._schema import Host, Int, Ints, Str, Tensor, TensorList
+from kuiper.ops._schema import (
+    Argument,
+    Bool,
+    Host,
+    Int,
+    Ints,
+    Str,
+    Tensor,
+    TensorList,
+    ValuesNeeded,
+)
 from kuiper.ops.shape import (
     Cat,
+    TensorSplit,
     View,
     axes_of,
     axis_of,
     backwards,
     check_tensors,
     reshaped,
+    split_axis,
     swapped,
 )
 
@@ -144,7 +162,7 @@ _at_least("atleast_2d", 2, (0, 1))
 _at_least("atleast_3d", 3, (0, 1, 0))
 
 
-@record("aten::unfold")
+@record("aten::unfold", "aten::unfold_copy")
 class SlidingWindow(View):
     """Pieces of an axis, `step` apart and possibly overlapping; their places are a new last axis.
 
@@ -185,7 +203,7 @@ class SlidingWindow(View):
         b.alias(a.input.with_layout(spec.shape, (*strides, a.input.strides[axis])))
 
 
-@record("torch.as_strided", "Tensor.as_strided")
+@record("torch.as_strided", "Tensor.as_strided", "aten::as_strided_copy")
 class AsStrided(Record):
     """Elements of the input, as it lies in C order, at distances that are multiples of `stride`.
 
@@ -403,3 +421,226 @@ _joined(
 _joined("vstack", 2, (0, 1), (0, 0), "Tensors one above the other, vectors as rows.")
 _joined("dstack", 3, (0, 1, 0), (2, 2), "Tensors behind each other: joined along axis 2.")
 _joined("column_stack", 2, (0, 0), (1, 1), "Tensors side by side, vectors as columns.")
+
+
+# -- cuts --------------------------------------------------------------------------------------
+
+
+class _Sections(Argument):
+    """A number of equal pieces, or a tuple of the places to cut at, possibly as a tensor."""
+
+    expected = "an integer or integers"
+    is_numeric = True
+
+    def convert(self, value: Any) -> Any:
+        if isinstance(value, TensorSpec | Value):
+            if value.dtype.kind not in "iu" or value.rank > 1:
+                raise ValueError
+            if value.constant is None:
+                return value
+            value = np.asarray(value.constant).tolist()
+        if isinstance(value, bool):
+            raise ValueError
+        if isinstance(value, tuple | list):
+            return tuple(operator.index(item) for item in value)
+        return operator.index(value)
+
+
+class _Cut(View):
+    """Base of what TensorSplit does where the pieces or places are one argument."""
+
+    arguments: tuple[Argument, ...] = (
+        Tensor("input"),
+        _Sections("indices_or_sections"),
+        Int("dim", 0),
+    )
+
+    @classmethod
+    def axis(cls, a: SimpleNamespace) -> int:
+        return axis_of(a.dim, a.input.shape)
+
+    @classmethod
+    def _cut(cls, a: SimpleNamespace) -> SimpleNamespace:
+        axis, wanted = cls.axis(a), a.indices_or_sections
+        if isinstance(wanted, TensorSpec):
+            raise ValuesNeeded("the places to cut at are computed while the model runs", [wanted])
+        whole = isinstance(wanted, int)
+        if whole and wanted < 1:
+            raise ShapeError(f"'indices_or_sections' is {wanted}, expected 1 or more pieces")
+        return SimpleNamespace(
+            input=a.input,
+            sections=wanted if whole else None,
+            indices=None if whole else wanted,
+            dim=axis,
+            n_outputs=a.n_outputs,
+        )
+
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> Any:
+        return TensorSplit.infer(cls._cut(a))
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        TensorSplit.bind(cls._cut(a), b)
+
+
+@record("aten::tensor_split")
+class CutAt(_Cut):
+    """An axis cut at places that are computed, or into a number of pieces that is.
+
+    Source: torch.tensor_split.
+    """
+
+
+def _cut_along(name: str, axis: int, rank: int, text: str) -> None:
+    """Register a cut whose axis the name says."""
+
+    class Cut(_Cut):
+        arguments = _Cut.arguments[:2]
+
+        @classmethod
+        def axis(cls, a: SimpleNamespace) -> int:
+            if a.input.rank < rank:
+                raise ShapeError(f"the input has shape {a.input.shape}, expected {rank} axes")
+            return min(axis, a.input.rank - 1)
+
+    Cut.__name__ = Cut.__qualname__ = name.title()
+    Cut.__doc__ = f"{text}\n\nSource: torch.{name}."
+    record(f"aten::{name}")(Cut)
+
+
+_cut_along("hsplit", 1, 1, "Equal pieces of axis 1, or of a vector, or cuts at places.")
+_cut_along("vsplit", 0, 2, "Equal pieces of axis 0, or cuts at places.")
+_cut_along("dsplit", 2, 3, "Equal pieces of axis 2, or cuts at places.")
+
+
+# -- tensors that others are built of ----------------------------------------------------------
+
+
+@record("aten::block_diag")
+class BlockDiagonal(Record):
+    """Matrices along the diagonal of one of zeros; a vector is a row.
+
+    Source: torch.block_diag.
+    """
+
+    arguments = (TensorList("tensors"),)
+
+    @staticmethod
+    def _blocks(a: SimpleNamespace) -> list[tuple[int, int]]:
+        if any(tensor.rank > 2 for tensor in a.tensors):
+            raise ShapeError(f"its inputs are {a.tensors}, expected two axes or less")
+        return [(1, 1, *tensor.shape)[-2:] for tensor in a.tensors]
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        blocks = BlockDiagonal._blocks(a)
+        shape = tuple(map(sum, zip(*blocks, strict=True))) if blocks else (1, 0)
+        return TensorSpec(shape, result_type(list(a.tensors)))
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        y = b.output()
+        if y.size == 0:
+            return
+        b.step(FillStep(y, 0))
+        row = column = 0
+        for tensor, (height, width) in zip(a.tensors, BlockDiagonal._blocks(a), strict=True):
+            place = y.narrow(0, row, height).narrow(1, column, width)
+            row, column = row + height, column + width
+            if place.size == 0:
+                continue
+            if tensor.dtype != y.dtype:
+                b.python(lambda x, s=(height, width): x.reshape(s), [tensor], [place])
+            else:
+                # A shape with axes of extent 1 put in is always a view.
+                b.copy(tensor.reshape((height, width)), place)
+
+
+@record("aten::cartesian_prod")
+class CartesianProduct(Record):
+    """All ways to take one element of each vector, as rows; the last vector's changes fastest.
+
+    Source: torch.cartesian_prod.
+    """
+
+    arguments = (TensorList("tensors"),)
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        if not a.tensors or any(tensor.rank > 1 for tensor in a.tensors):
+            raise ShapeError(f"its inputs are {a.tensors}, expected vectors")
+        check_tensors(a.tensors)
+        if any(tensor.dtype != a.tensors[0].dtype for tensor in a.tensors):
+            raise ShapeError(f"its inputs are {a.tensors}, expected one type")
+        count = math.prod(tensor.size for tensor in a.tensors)
+        alone = len(a.tensors) == 1
+        return TensorSpec((count,) if alone else (count, len(a.tensors)), a.tensors[0].dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        if len(a.tensors) == 1:
+            b.alias(a.tensors[0].reshape((a.tensors[0].size,)))
+            return
+        y = b.output()
+        if y.size == 0:
+            return
+        sizes = [tensor.size for tensor in a.tensors]
+        grid = split_axis(y, 0, sizes)
+        for number, tensor in enumerate(a.tensors):
+            strides = [0] * len(sizes)
+            strides[number] = tensor.strides[0] if tensor.rank else 0
+            b.copy(tensor.with_layout(sizes, strides), grid.select(len(sizes), number))
+
+
+@record("aten::combinations")
+class Combinations(NumpyRecord):
+    """All ways to take `r` elements of a vector in order, as rows.
+
+    Source: torch.combinations.
+    """
+
+    arguments = (Tensor("input", rank=1), Int("r", 2, minimum=0), Bool("with_replacement", False))
+
+    @staticmethod
+    def _places(a: SimpleNamespace) -> np.ndarray:
+        choose: Any = itertools.combinations
+        if a.with_replacement:
+            choose = itertools.combinations_with_replacement
+        rows = list(choose(range(a.input.shape[0]), a.r))
+        return np.array(rows, np.intp).reshape(len(rows), a.r)
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        if a.r == 0:
+            return TensorSpec((0,), a.input.dtype)
+        n = a.input.shape[0]
+        choices = max(n + a.r - 1, 0) if a.with_replacement else n
+        return TensorSpec((math.comb(choices, a.r), a.r), a.input.dtype)
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> Any:
+        return a.input[Combinations._places(a)] if a.r else a.input[:0]
+
+
+@record("aten::vander")
+class Vander(NumpyRecord):
+    """The powers of a vector's elements as rows, from `N` - 1 down to 0, or up if `increasing`.
+
+    Source: torch.vander.
+    """
+
+    arguments = (
+        Tensor("input", rank=1),
+        Int("N", None, minimum=0, nullable=True),
+        Bool("increasing", False),
+    )
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        dtype = np.dtype(np.int64) if a.input.dtype.kind in "biu" else a.input.dtype
+        return TensorSpec((a.input.size, a.input.size if a.N is None else a.N), dtype)
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> Any:
+        return np.vander(a.input, a.N, a.increasing)

@@ -9,6 +9,7 @@
     fuse_*         a step over memory disappears into its neighbour
     free_*         what the export froze becomes what the inputs have; runs first, without `specs`
     restore_*      what the export left out comes back; runs once, when a model is loaded
+    write_*        writing in place becomes copying; runs once, too
     thaw           as free_*, for what a model computes on its way; runs where a model is cut
 
 A pass is a function ``f(graph, specs)``: it changes the graph in place and keeps `specs`, the
@@ -39,12 +40,23 @@ from kuiper.passes.fuse_expand import fuse_expand
 from kuiper.passes.fuse_gate import fuse_gate
 from kuiper.passes.fuse_pad import fuse_pad
 from kuiper.passes.fuse_residual import fuse_residual
+from kuiper.passes.restore_masks import restore_masks
 from kuiper.passes.restore_outputs import restore_outputs
 from kuiper.passes.simplify_expression import simplify_expression
 from kuiper.passes.split_encoder_layer import split_encoder_layer
 from kuiper.passes.split_list import split_list
+from kuiper.passes.write_views import write_views
 
-__all__ = ["NEEDED", "PASSES", "PassReport", "free_batch", "optimize", "restore_outputs"]
+__all__ = [
+    "NEEDED",
+    "PASSES",
+    "PassReport",
+    "free_batch",
+    "optimize",
+    "restore_masks",
+    "restore_outputs",
+    "write_views",
+]
 
 Pass = Callable[[Graph, dict[Operand, Any]], None]
 Evaluate = Callable[[Graph], list[np.ndarray]]

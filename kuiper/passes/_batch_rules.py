@@ -507,6 +507,8 @@ def _multihead(c: Call) -> list[Place]:
             c.spread(a.attn_mask, Place(0, place.outer, place.inner * a.num_heads))
         else:
             c.constant(a.attn_mask)
+    if isinstance(a.key_padding_mask, TensorSpec):
+        c.spread(a.key_padding_mask, place._replace(axis=0))
     return [place, place._replace(axis=0)][: len(c.op.outputs)]
 
 
@@ -689,7 +691,10 @@ def _table() -> dict[str, Rule]:
     add(_index, "Tensor.index")
     add(_gather, "torch.gather")
     add(_index_select, "torch.index_select")
-    add(_grid_sample, "F.grid_sample")
+    add(
+        _grid_sample,
+        "F.grid_sample aten::grid_sampler_2d aten::grid_sampler_3d",
+    )
     add(_items, "prim::TupleConstruct prim::ListConstruct")
     return rules
 

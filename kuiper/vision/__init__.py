@@ -31,7 +31,6 @@ from kuiper.vision.detection import (
     Letterbox,
     letterbox,
     non_maximum_suppression,
-    register_yolo_detect,
 )
 from kuiper.vision.drawing import class_colour, draw_detections
 from kuiper.vision.images import (
@@ -74,7 +73,6 @@ __all__ = [
     "overlay",
     "preprocess",
     "probabilities",
-    "register_yolo_detect",
     "resize_antialiased",
     "save_image",
 ]

@@ -136,7 +136,7 @@ class Classifier:
         model: str | Path | kuiper.Model = "mobilenet_v2",
         how: Preprocessing | None = None,
         labels: str | Path | None = None,
-    ):
+    ) -> None:
         name = str(model)
         if not isinstance(model, kuiper.Model):
             model = kuiper.load(find_model(name))

@@ -13,8 +13,7 @@ decoder        output                             columns
 =============  =================================  ============================================
 
 where places are counted over the strides 8, 16 and 32 (or up to 64).  NanoDet may also come as six
-outputs, scores and distances of each stride.  Exports of the KuiperInfer course keep the head of
-YOLOv5 as one operator ``models.yolo.Detect``; :func:`register_yolo_detect` teaches kuiper that one.
+outputs, scores and distances of each stride.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ __all__ = [
     "Letterbox",
     "letterbox",
     "non_maximum_suppression",
-    "register_yolo_detect",
 ]
 
 STRIDES = ((8, 16, 32), (8, 16, 32, 64))
@@ -306,65 +304,6 @@ def guess_decoder(outputs: Sequence[np.ndarray], size: tuple[int, int]) -> str:
     )
 
 
-# -- the head of YOLOv5 as one operator --------------------------------------------------------
-
-
-def register_yolo_detect() -> None:
-    """Teach kuiper the operator ``models.yolo.Detect``, where it does not know it already.
-
-    pnnx keeps a class that is named in ``moduleop=`` as one operator; the course of KuiperInfer
-    exports YOLOv5 like this.  Its attributes are the weights of three 1x1 convolutions, a grid and
-    an anchor grid for each stride, and the strides; the constants have no names, so they are told
-    apart by shape and content.
-    """
-    if "models.yolo.Detect" in kuiper.supported_operators():
-        return
-
-    def yolo_detect(*maps: np.ndarray, **attributes: np.ndarray) -> np.ndarray:
-        """Return the predictions (n, boxes, 5 + classes) of YOLOv5's head for its feature maps."""
-        strides = next(
-            (np.asarray(a) for a in attributes.values() if np.shape(a) == (len(maps),)), None
-        )
-        rows = []
-        for number, x in enumerate(maps):
-            weight = attributes[f"m.{number}.weight"]
-            weight = weight.reshape(weight.shape[0], -1)
-            n, _, height, width = x.shape
-            y = np.matmul(weight, x.reshape(n, weight.shape[1], -1))
-            y += attributes[f"m.{number}.bias"][:, None]
-            grid, anchors = _grids(attributes, height, width)
-            n_anchors = anchors.shape[1]
-            y = y.reshape(n, n_anchors, -1, height, width).transpose(0, 1, 3, 4, 2)
-            y = 1 / (1 + np.exp(-y))
-            stride = 8.0 * 2**number if strides is None else float(strides[number])
-            xy = (y[..., :2] * 2 + grid) * np.float32(stride)
-            wh = (y[..., 2:4] * 2) ** 2 * anchors
-            joined = np.concatenate([xy, wh, y[..., 4:]], axis=-1)
-            rows.append(joined.reshape(n, -1, joined.shape[-1]))
-        return np.concatenate(rows, axis=1).astype(np.float32)
-
-    kuiper.operator("models.yolo.Detect")(yolo_detect)
-
-
-def _grids(
-    attributes: dict[str, np.ndarray], height: int, width: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the grid, half a cell taken off, and the anchors of one stride."""
-    found = [a for a in attributes.values() if a.ndim == 5 and a.shape[2:4] == (height, width)]
-    if len(found) != 2:
-        raise kuiper.ShapeError(
-            f"models.yolo.Detect was exported for other sizes than a map of {height}x{width}: its "
-            "grids are constants; run it at the size it was traced with"
-        )
-    # The anchors are the same in every cell, the grid is not.
-    first_is_grid = np.ptp(found[0], axis=(2, 3)).max() > 0
-    if height * width == 1:
-        first_is_grid = found[0].max() < found[1].max()
-    grid, anchors = found if first_is_grid else found[::-1]
-    # Since YOLOv5 6.2 the half is in the grid already.
-    return (grid if grid.min() < 0 else grid - np.float32(0.5)), anchors
-
-
 # -- all of it ---------------------------------------------------------------------------------
 
 
@@ -402,9 +341,8 @@ class Detector:
         iou: float = 0.5,
         decoder: str | None = None,
         size: tuple[int, int] | None = None,
-    ):
+    ) -> None:
         name = str(model)
-        register_yolo_detect()
         if not isinstance(model, kuiper.Model):
             model = kuiper.load(find_model(name))
         if len(model.inputs) != 1 or len(input_shape(model)) != 4:

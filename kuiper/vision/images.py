@@ -141,7 +141,7 @@ class VideoReader:
         None where it is not known, as for a camera.
     """
 
-    def __init__(self, source: str | Path):
+    def __init__(self, source: str | Path) -> None:
         text = str(source)
         if not text.isdecimal() and not Path(text).exists():
             raise FileNotFoundError(2, "No such file or directory", text)

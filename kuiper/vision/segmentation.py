@@ -81,7 +81,7 @@ class Segmenter:
         model: str | Path | kuiper.Model = "u2netp",
         kind: str | None = None,
         size: tuple[int, int] | None = None,
-    ):
+    ) -> None:
         name = str(model)
         kind = _KIND_OF.get(name, "unet") if kind is None else kind
         if kind not in SEGMENTERS:

@@ -22,6 +22,10 @@ _FUNCTIONS = {
     "isposinf": lambda x: x == np.inf,
     "isneginf": lambda x: x == -np.inf,
     "signbit": lambda x: np.copysign(1, x) < 0,
+    "isreal": lambda x: np.imag(x) == 0,
+    "erfc": lambda x: 1 - np.vectorize(math.erf)(x),
+    "isin": lambda x, y, assume_unique, invert: (x[..., None] == y).any(-1) ^ invert,
+    "frexp": lambda x: (np.frexp(x)[0], np.frexp(x)[1].astype(np.int32)),
     "hypot": lambda x, y: np.sqrt(x * x + y * y),
     "copysign": lambda x, y: np.where(np.signbit(y), -np.abs(x), np.abs(x)) * 1.0,
     "logaddexp2": lambda x, y: np.log2(2.0**x + 2.0**y),
@@ -41,6 +45,13 @@ _FUNCTIONS = {
 
 for _name, _function in _FUNCTIONS.items():
     reference(f"aten::{_name}")(_function)
+
+
+@reference("aten::float_power")
+def float_power(input, exponent):
+    """A power in double precision."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(input, np.float64) ** exponent
 
 
 @reference("aten::nan_to_num")

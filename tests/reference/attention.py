@@ -86,6 +86,9 @@ def multihead_attention(
     if attn_mask is not None:
         if attn_mask.dtype == bool:
             attn_mask = np.where(attn_mask, -np.inf, 0.0)
+        n, _, queries, keys = scores.shape
+        if attn_mask.ndim == 2 and attn_mask.shape == (n, keys) and n != queries:
+            attn_mask = attn_mask[:, None, None]  # of keys, under the other mask's name
         if attn_mask.ndim == 3:
             attn_mask = attn_mask.reshape(-1, num_heads, *attn_mask.shape[1:])
         scores[..., : attn_mask.shape[-1]] += attn_mask

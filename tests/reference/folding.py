@@ -92,3 +92,11 @@ def _register(spatial):
 
 for _spatial in (1, 2, 3):
     _register(_spatial)
+
+
+@reference("aten::conv_tbc")
+def conv_tbc(input, weight, bias, pad=0):
+    """Convolution along the first axis."""
+    x = np.pad(input, ((pad, pad), (0, 0), (0, 0)))
+    windows = [x[t : t + len(weight)] for t in range(len(x) - len(weight) + 1)]
+    return np.einsum("tkbi,kio->tbo", np.array(windows), weight) + bias

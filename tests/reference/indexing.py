@@ -235,3 +235,39 @@ def embedding_bag(
 def numel(input):
     """Number of elements."""
     return input.size
+
+
+@reference("aten::index_reduce")
+def index_reduce(input, dim, index, source, reduce, include_self=True):
+    """Join all slices that are written to a place of an axis."""
+    join = {"prod": np.prod, "mean": np.mean, "amax": np.max, "amin": np.min}[reduce]
+    y = input.copy()
+    for place in set(index.tolist()):
+        found = [np.take(source, i, dim) for i in np.flatnonzero(index == place)]
+        found += [np.take(input, place, dim)] if include_self else []
+        np.moveaxis(y, dim, 0)[place] = join(found, axis=0)
+    return y
+
+
+@reference("aten::diagonal_scatter")
+def diagonal_scatter(input, src, offset=0, dim1=0, dim2=1):
+    """Another diagonal."""
+    y = input.copy()
+    for place in np.ndindex(src.shape):
+        i = place[-1]
+        np.moveaxis(y, (dim1, dim2), (0, 1))[
+            (i - min(offset, 0), i + max(offset, 0), *place[:-1])
+        ] = src[place]
+    return y
+
+
+@reference("Tensor.copy")
+def copy(**operands):
+    """All of what `self` is a view of, after `src` is written into the view."""
+    view, src = operands["self"], operands["src"]
+    whole = view if view.base is None else view.base
+    before = whole.copy()
+    view[...] = src
+    after = whole.copy()
+    whole[...] = before
+    return after

@@ -21,7 +21,7 @@ def tril(input, diagonal):
     return np.where(columns - rows <= diagonal, input, input.dtype.type(0))
 
 
-@reference("aten::diagonal")
+@reference("aten::diagonal", "aten::diagonal_copy", "aten::linalg_diagonal")
 def diagonal(input, offset, dim1, dim2):
     """A diagonal of two axes, as the last axis."""
     return np.diagonal(input, offset, dim1, dim2)
@@ -199,3 +199,16 @@ def linalg_matrix_power(input, n):
     for _ in range(n):
         y = y @ input
     return y
+
+
+@reference("aten::linalg_vecdot")
+def vecdot(input, other, dim=-1):
+    """Sums of products along an axis."""
+    return np.asarray(np.sum(input * other, axis=dim))
+
+
+@reference("aten::linalg_vander")
+def linalg_vander(input, count=None):
+    """Powers from 0 on."""
+    powers = [input**power for power in range(count or input.shape[-1])]
+    return np.stack(powers, -1)

@@ -157,3 +157,11 @@ def upsample_bicubic_aa(input, size, align_corners, scales=None, *_):
 def _arguments(input, size, align_corners, scales):
     size, scales = _of_size(input, size, scales)
     return size, align_corners, scales
+
+
+@reference("aten::_upsample_nearest_exact3d")
+def nearest_exact(input, size, *scales):
+    """Resize a volume by the nearest pixel."""
+    if any(scale is not None for scale in scales):
+        raise NotImplementedError(f"scales {scales}")
+    return interpolate(input, size=size, mode="nearest-exact")

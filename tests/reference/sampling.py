@@ -189,3 +189,15 @@ def deform_conv2d_function(**numbered):
     input, weight, offset, mask, bias, *rest = (numbered[f"arg_{i}"] for i in range(14))
     mask = mask if rest[8] else None
     return _deform_conv(input, offset, mask, weight, bias, rest[:2], rest[2:4], rest[4:6], rest[6])
+
+
+@reference("aten::grid_sampler_2d", "aten::grid_sampler_3d")
+def grid_sampler(input, grid, mode, padding_mode, align_corners):
+    """Read images at the places of a grid; modes are numbers."""
+    return grid_sample(
+        input,
+        grid,
+        mode=("bilinear", "nearest", "bicubic")[mode],
+        padding_mode=("zeros", "border", "reflection")[padding_mode],
+        align_corners=align_corners,
+    )

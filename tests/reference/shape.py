@@ -17,35 +17,35 @@ def flatten(input, *, start_dim=1, end_dim=-1, **_):
     return input.reshape(*input.shape[:start], -1, *input.shape[end + 1 :])
 
 
-@reference("Tensor.reshape", "Tensor.view", "torch.reshape")
-def reshape(input, *, shape, **_):
+@reference("Tensor.reshape", "Tensor.view", "torch.reshape", "aten::view_copy")
+def reshape(input, shape, **_):
     """Give the elements, in their order, another shape."""
     extents = [int(n) for n in shape]
     return input.reshape([input.shape[i] if n == 0 else n for i, n in enumerate(extents)])
 
 
-@reference("Tensor.permute", "torch.permute")
-def permute(input, *, dims, **_):
+@reference("Tensor.permute", "torch.permute", "aten::permute_copy")
+def permute(input, dims, **_):
     """Reorder the axes."""
     return input.transpose(dims)
 
 
-@reference("torch.transpose", "Tensor.transpose")
-def transpose(input, *, dim0, dim1, **_):
+@reference("torch.transpose", "Tensor.transpose", "aten::transpose_copy")
+def transpose(input, dim0, dim1, **_):
     """Swap two axes."""
     return np.swapaxes(input, dim0, dim1)
 
 
-@reference("torch.squeeze", "Tensor.squeeze")
-def squeeze(input, *, dim=None, **_):
+@reference("torch.squeeze", "Tensor.squeeze", "aten::squeeze_copy")
+def squeeze(input, dim=None, **_):
     """Drop axes of extent 1; an axis of another extent stays."""
     dims = range(input.ndim) if dim is None else dim if isinstance(dim, tuple) else (dim,)
     gone = {d % input.ndim for d in dims}
     return input.reshape([n for i, n in enumerate(input.shape) if not (i in gone and n == 1)])
 
 
-@reference("torch.unsqueeze", "Tensor.unsqueeze")
-def unsqueeze(input, *, dim, **_):
+@reference("torch.unsqueeze", "Tensor.unsqueeze", "aten::unsqueeze_copy")
+def unsqueeze(input, dim, **_):
     """Insert an axis of extent 1."""
     return np.expand_dims(input, dim)
 
@@ -101,10 +101,10 @@ def slice_(input, **arguments):
     return input[tuple(index)]
 
 
-@reference("Tensor.select", "torch.select")
-def select(input, *, dim, index, **_):
+@reference("Tensor.select", "torch.select", "aten::select_copy")
+def select(input, dim, index, **_):
     """Take one place of an axis and drop the axis."""
-    return np.take(input, int(index), axis=dim)
+    return np.moveaxis(input, dim, 0)[int(index)]
 
 
 @reference(
@@ -112,6 +112,7 @@ def select(input, *, dim, index, **_):
     "F.channel_shuffle",
     "torch.channel_shuffle",
     "aten::native_channel_shuffle",
+    "aten::channel_shuffle",
 )
 def channel_shuffle(input, groups, **_):
     """Deal the channels: (g, c/g) -> (c/g, g)."""
@@ -140,7 +141,7 @@ def pixel_unshuffle(input, *, downscale_factor, **_):
     return y.reshape(n, channels * r * r, height // r, width // r)
 
 
-@reference("Tensor.reshape_as", "Tensor.view_as")
+@reference("Tensor.reshape_as", "Tensor.view_as", "aten::view_as")
 def reshape_as(input, other, **_):
     """Take the shape of another tensor."""
     return input.reshape(other.shape)
@@ -154,14 +155,14 @@ def unflatten(input, *, dim, sizes=None, unflattened_size=None, **_):
     return input.reshape(*input.shape[:dim], *sizes, *input.shape[dim + 1 :])
 
 
-@reference("torch.t", "Tensor.t")
+@reference("torch.t", "Tensor.t", "aten::t_copy")
 def t(input, **_):
     """Transpose a matrix; a vector stays."""
     return input.T
 
 
-@reference("Tensor.expand")
-def expand(input, *, sizes, **_):
+@reference("Tensor.expand", "aten::expand_copy")
+def expand(input, sizes, implicit=False, **_):
     """Repeat axes of extent 1 up to `sizes`; -1 keeps an axis."""
     extents = (1,) * (len(sizes) - input.ndim) + input.shape
     target = [old if new == -1 else int(new) for old, new in zip(extents, sizes, strict=True)]
@@ -198,7 +199,12 @@ def unsafe_chunk(input, chunks, dim):
     return chunk(input, chunks=chunks, dim=dim)
 
 
-@reference("aten::unsafe_split", "aten::unsafe_split_with_sizes")
+@reference(
+    "aten::unsafe_split",
+    "aten::unsafe_split_with_sizes",
+    "aten::split_copy",
+    "aten::split_with_sizes_copy",
+)
 def unsafe_split(input, sizes, dim):
     """Cut as torch.split does."""
     return split(input, split_size_or_sections=sizes, dim=dim)
@@ -211,8 +217,8 @@ def tensor_split(input, *, dim, sections=None, indices=None, **_):
     return tuple(np.array_split(input, cuts, axis=dim))
 
 
-@reference("torch.unbind", "Tensor.unbind")
-def unbind(input, *, dim, **_):
+@reference("torch.unbind", "Tensor.unbind", "aten::unbind_copy")
+def unbind(input, dim, **_):
     """Take an axis apart."""
     return tuple(np.moveaxis(input, dim, 0))
 
@@ -229,7 +235,7 @@ def roll(input, *, shifts, dims=None, **_):
     return np.roll(input, shifts if dims is not None else shifts[0], axis=dims)
 
 
-@reference("torch.narrow", "Tensor.narrow")
-def narrow(input, *, dim, start, length, **_):
+@reference("torch.narrow", "Tensor.narrow", "aten::narrow_copy")
+def narrow(input, dim, start, length, **_):
     """Take `length` places of an axis."""
     return np.take(input, np.arange(int(start), int(start) + int(length)), axis=dim)

@@ -37,7 +37,7 @@ def angle(input):
     return np.angle(input)
 
 
-@reference("aten::_conj")
+@reference("aten::_conj", "aten::conj_physical")
 def conj(input):
     """Negate the imaginary part."""
     return input.real - 1j * input.imag

@@ -136,7 +136,49 @@ def diff(input, n, dim, prepend=None, append=None):
 
 
 @reference("aten::cov")
-def cov(input, correction, *_):
-    """Covariances of rows."""
+def cov(input, correction, fweights=None, aweights=None):
+    """Covariances of rows, whose columns count as often, or as much, as the weights say."""
+    times = np.ones(input.shape[-1]) if fweights is None else fweights
+    weights = times * (1 if aweights is None else aweights)
+    centred = input - (input * weights).sum(-1, keepdims=True) / weights.sum()
+    lost = correction * (weights * (1 if aweights is None else aweights)).sum() / weights.sum()
+    return (centred * weights) @ centred.T / (weights.sum() - lost)
+
+
+@reference("aten::corrcoef")
+def corrcoef(input):
+    """Correlations of rows."""
     centred = input - input.mean(-1, keepdims=True)
-    return centred @ centred.T / (input.shape[-1] - correction)
+    centred /= np.sqrt((centred**2).sum(-1, keepdims=True))
+    return centred @ centred.T
+
+
+def _areas(y, width, dim):
+    y = np.moveaxis(y, dim, -1)
+    if isinstance(width, np.ndarray):
+        x = width if width.ndim == 1 else np.moveaxis(width, dim, -1)
+        width = x[..., 1:] - x[..., :-1]
+    return (y[..., :-1] + y[..., 1:]) / 2 * width
+
+
+@reference("aten::trapezoid", "aten::trapz")
+def trapezoid(y, width=1, dim=-1):
+    """The integral along an axis."""
+    return np.asarray(_areas(y, width, dim).sum(-1))
+
+
+@reference("aten::cumulative_trapezoid")
+def cumulative_trapezoid(y, width=1, dim=-1):
+    """The integral up to each place."""
+    return np.moveaxis(np.cumsum(_areas(y, width, dim), -1), -1, dim)
+
+
+@reference("aten::sum_to_size")
+def sum_to_size(input, size):
+    """The sum over what another shape has not."""
+    while input.ndim > len(size):
+        input = input.sum(0)
+    for axis, extent in enumerate(size):
+        if extent == 1:
+            input = input.sum(axis, keepdims=True)
+    return input

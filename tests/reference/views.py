@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from .registry import reference
@@ -49,7 +51,7 @@ def atleast_3d(input):
     return np.atleast_3d(input)
 
 
-@reference("aten::unfold")
+@reference("aten::unfold", "aten::unfold_copy")
 def unfold(input, dimension, size, step):
     """Windows over an axis; their places are the last axis."""
     extent = input.shape[dimension] if input.ndim else 1
@@ -64,8 +66,8 @@ def unfold(input, dimension, size, step):
     return np.stack([np.moveaxis(window, axis, -1) for window in windows], axis)
 
 
-@reference("torch.as_strided", "Tensor.as_strided")
-def as_strided(input, *, size, stride, storage_offset=0):
+@reference("torch.as_strided", "Tensor.as_strided", "aten::as_strided_copy")
+def as_strided(input, size, stride, storage_offset=0):
     """Elements at multiples of the strides."""
     flat, y = np.ravel(input), np.empty(size, input.dtype)
     for index in np.ndindex(*size):
@@ -133,3 +135,70 @@ def dstack(tensors):
 def column_stack(tensors):
     """Side by side, vectors as columns."""
     return np.column_stack(tensors)
+
+
+@reference("aten::alias_copy")
+def alias_copy(input):
+    """The input."""
+    return input
+
+
+def _cut(input, wanted, axis):
+    return tuple(np.array_split(input, wanted, axis))
+
+
+@reference("aten::tensor_split")
+def tensor_split(input, wanted, dim=0):
+    """Pieces between computed places."""
+    return _cut(input, wanted, dim)
+
+
+@reference("aten::hsplit")
+def hsplit(input, wanted):
+    """Pieces of axis 1, or of a vector."""
+    return _cut(input, wanted, min(1, input.ndim - 1))
+
+
+@reference("aten::vsplit")
+def vsplit(input, wanted):
+    """Pieces of axis 0."""
+    return _cut(input, wanted, 0)
+
+
+@reference("aten::dsplit")
+def dsplit(input, wanted):
+    """Pieces of axis 2."""
+    return _cut(input, wanted, 2)
+
+
+@reference("aten::block_diag")
+def block_diag(tensors):
+    """Blocks along the diagonal of zeros."""
+    y = np.zeros((0, 0))
+    for block in map(np.atleast_2d, tensors):
+        y = np.pad(y, ((0, block.shape[0]), (0, block.shape[1])))
+        y[-block.shape[0] :, -block.shape[1] :] = block
+    return y
+
+
+@reference("aten::cartesian_prod")
+def cartesian_prod(tensors):
+    """All ways to take one of each."""
+    rows = [list(row) for row in itertools.product(*tensors)]
+    return np.array(rows) if len(tensors) > 1 else tensors[0]
+
+
+@reference("aten::combinations")
+def combinations(input, r=2, with_replacement=False):
+    """All ways to take some in order."""
+    rows = itertools.product(range(len(input)), repeat=r)
+    rising = np.less_equal if with_replacement else np.less
+    kept = [row for row in rows if all(rising(a, b) for a, b in itertools.pairwise(row))]
+    return input[np.array(kept)]
+
+
+@reference("aten::vander")
+def vander(x, n=None, increasing=False):
+    """Powers as rows."""
+    powers = np.arange(len(x) if n is None else n)
+    return x[:, None] ** (powers if increasing else powers[::-1])
