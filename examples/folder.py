@@ -3,10 +3,9 @@
     python examples/folder.py holiday/ --output classes.jsonl
     python examples/folder.py holiday/ --workers 4 --batch 8 --threads 1
 
-Every worker is a process with a model of its own (the weights are mapped from the file, so the
-system keeps them once).  A worker reads, decodes and classifies; decoding JPEG takes as long as a
-small network, and this way it has all cores, too.  Workers are spawned, not forked, so that they
-start alike on every system.
+Every worker is a process with a model of its own.  A worker reads, decodes and classifies; decoding
+JPEG takes as long as a small network, and this way it has all cores, too.  Workers are spawned, not
+forked, so that they start alike on every system.
 
 One JSON object a line is written as soon as a batch is ready, in any order.  Stop it with Ctrl-C,
 run it again with the same --output, and it goes on where it was stopped.  A file that could not be

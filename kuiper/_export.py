@@ -68,7 +68,7 @@ def from_torch(
             example_inputs2=example_inputs2,
             moduleop=moduleop,
         )
-        # From bytes: the folder is about to go, and with it what a path would have mapped.
+        # From bytes, since the folder is about to go.
         return load(param.read_bytes(), param.with_suffix(".bin").read_bytes())
 
 

@@ -73,8 +73,10 @@ def forget_pages(array: np.ndarray) -> None:
 
 def memory_text(n_bytes: int) -> str:
     """Return a number of bytes as people read it."""
-    size, unit = float(n_bytes), 0
     units = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+    if n_bytes >> 1000:  # no float holds it
+        return f"2**{n_bytes.bit_length() - 1} bytes"
+    size, unit = float(n_bytes), 0
     while size >= 1024 and unit < len(units) - 1:
         size, unit = size / 1024, unit + 1
     return f"{n_bytes} bytes" if unit == 0 else f"{size:,.1f} {units[unit]}"

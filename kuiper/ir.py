@@ -35,7 +35,7 @@ class Attribute:
     dtype : str
         PNNX name of the element type, such as ``"f32"`` or ``"bf16"``.
     raw : numpy.ndarray
-        The little-endian C-order bytes, uint8, 1-d.  Usually a view of a mapped file, so it
+        The little-endian C-order bytes, uint8, 1-d.  Usually a view of a file's bytes, so it
         may be unaligned and read-only.
     """
 

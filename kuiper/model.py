@@ -17,7 +17,13 @@ from kuiper._memory import check_max_memory
 from kuiper._stages import Staged
 from kuiper._value import TensorSpec, Value
 from kuiper._version import __version__
-from kuiper.errors import InputError, OperatorError, ShapeError, UnsupportedOperatorError
+from kuiper.errors import (
+    GraphError,
+    InputError,
+    OperatorError,
+    ShapeError,
+    UnsupportedOperatorError,
+)
 from kuiper.ir import Graph, Operand
 from kuiper.ops import Record, find_record, record, registered_types
 from kuiper.ops._binder import Binder
@@ -47,6 +53,9 @@ __all__ = [
 ]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Lists inside lists are walked by functions that call themselves.
+MAX_NESTING = 100
 
 GRAPH_TYPES = ("pnnx.Input", "pnnx.Output")
 
@@ -106,6 +115,8 @@ def load(
     ------
     ModelFormatError
         If a file is damaged or of another format.
+    GraphError
+        If an operator has no outputs, or an input or output of the graph is none.
     UnsupportedOperatorError
         If the graph holds operators that kuiper does not know; all are listed.
     OperatorError
@@ -212,7 +223,8 @@ def operator(
                     return
                 outputs = [b.output(i) for i in range(a.n_outputs)]
                 call = _Call(function, a, b.operator.label)
-                b.python(call, [t for t in call.tensors if isinstance(t, Value)], outputs)
+                tensors = [t for t in call.tensors if isinstance(t, Value)]
+                b.python(call, tensors, outputs, quiet=False)
 
         Custom.data_dependent = data_dependent
         find_record(type)  # so that a record of kuiper's own is there to be refused
@@ -347,6 +359,7 @@ class Model:
         self.max_memory = check_max_memory(max_memory)
         graph.verify()
         self.graph = graph
+        self._check_ends()
         self._check_supported()
         self._check_arguments()
         self.passes: tuple[PassReport, ...] = ()
@@ -367,6 +380,30 @@ class Model:
         self._lock = _threads.ForkLock()
 
     # -- checks ----------------------------------------------------------------------------
+
+    def _check_ends(self) -> None:
+        """Compare the numbers of operands of all operators with what they must be."""
+        depths: dict[Operand, int] = {}  # of lists inside lists
+        for op in self.graph.topological_order():
+            if op.type in ("prim::TupleConstruct", "prim::ListConstruct"):
+                depth = 1 + max((depths.get(operand, 0) for operand in op.inputs), default=0)
+                depths.update(dict.fromkeys(op.outputs, depth))
+                if depth > MAX_NESTING:
+                    raise GraphError(
+                        f"{op.label}: makes a list of lists that is {depth} deep, "
+                        f"expected up to {MAX_NESTING}"
+                    )
+            if op.type == "pnnx.Input":
+                expected, fits = "no input and one output", not op.inputs and len(op.outputs) == 1
+            elif op.type == "pnnx.Output":
+                expected, fits = "no output", not op.outputs
+            else:
+                expected, fits = "an output", bool(op.outputs)
+            if not fits:
+                raise GraphError(
+                    f"{op.label}: has {len(op.inputs)} inputs and {len(op.outputs)} outputs, "
+                    f"expected {expected}"
+                )
 
     def _check_supported(self) -> None:
         unknown = {
@@ -395,6 +432,11 @@ class Model:
                 rule = find_record(op.type)
                 assert rule is not None  # _check_supported has seen to it
                 resolve(op, rule.arguments, {}, attributes)
+                for key, spec in attributes.items():
+                    if op.type.startswith("nn.") and spec.dtype.kind == "c":
+                        raise OperatorError(
+                            f"{op.label}: its weight '{key}' is {spec.dtype}, expected real numbers"
+                        )
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -596,6 +638,7 @@ class Model:
             self._latest = plan
             return plan
 
+    @np.errstate(all="ignore")  # arithmetic of weights gives no more warnings than that of a run
     def _compile(
         self, arrays: Sequence[np.ndarray], n_threads: int, keep: tuple[str, ...]
     ) -> Plan | Staged:

@@ -16,6 +16,7 @@ an arena, which all plans of a model share.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ from kuiper._value import (
     contiguous_strides,
     spaced,
 )
-from kuiper.errors import OperatorError, ShapeError
+from kuiper.errors import KuiperError, OperatorError, ShapeError
 from kuiper.ir import Graph, Operand, Operator, PostOp
 from kuiper.ops import find_record, known_record
 from kuiper.ops._binder import Layout
@@ -68,6 +69,8 @@ class PythonStep:
     inputs, outputs : sequence of Value
     name : str
         The operator's name.
+    quiet : bool, default=True
+        Whether numpy's warnings about overflow and NaN are kept back; a kernel gives none.
     """
 
     kind = "python"
@@ -78,8 +81,10 @@ class PythonStep:
         inputs: Sequence[Value],
         outputs: Sequence[Value],
         name: str,
+        quiet: bool = True,
     ) -> None:
         self.function = function
+        self.quiet = quiet
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.name = name
@@ -92,7 +97,16 @@ class PythonStep:
         views = [context.view(value) for value in self.inputs]
         for view in views:
             view.flags.writeable = False  # others may read this memory, the caller's perhaps
-        results = self.function(*views)
+        with np.errstate(all="ignore") if self.quiet else contextlib.nullcontext():
+            self._store(context, views)
+
+    def _store(self, context: Context, views: Sequence[np.ndarray]) -> None:
+        try:
+            results = self.function(*views)
+        except (KuiperError, MemoryError):
+            raise
+        except Exception as error:
+            raise _unforeseen(f"operator '{self.name}'", error) from error
         if not isinstance(results, tuple):
             results = (results,)
         if len(results) != len(self.outputs):
@@ -108,6 +122,16 @@ class PythonStep:
                     f"expected {value.shape}"
                 )
             context.view(value)[...] = result
+
+
+def _unforeseen(where: str, error: Exception) -> OperatorError:
+    """Return the error for arguments that a record does not refuse but cannot take either.
+
+    A file may say anything; who loads it is promised errors of this package, whatever it says.
+    """
+    return OperatorError(
+        f"{where}: cannot be computed with its arguments ({type(error).__name__}: {error})"
+    )
 
 
 class Plan:
@@ -238,7 +262,7 @@ class Plan:
 def _home(buffer: Buffer) -> Any:
     """Return what a context's slot table holds for a buffer before a run.
 
-    Weights are packed copies of the file's bytes; the originals are only mapped, and a step that
+    Weights are packed copies of the file's bytes; the originals lie as in the file, and a step that
     reads one as it is gets it aligned.
     """
     if buffer.kind == "arena":
@@ -426,6 +450,10 @@ def infer_operator(
         raise type(error)(f"{operator.label}: {error}") from error.__cause__
     except MemoryError:
         raise ShapeError(f"{operator.label}: there is too little memory to compute it") from None
+    except KuiperError:
+        raise
+    except Exception as error:
+        raise _unforeseen(operator.label, error) from error
     if not isinstance(results, tuple | list):
         results = (results,)
     if len(results) < len(operator.outputs):
@@ -629,8 +657,15 @@ class _Planner:
             binder = Binder(self, operator)
             try:
                 rule.bind(arguments, binder)
-            except ShapeError as error:
-                raise ShapeError(f"{operator.label}: {error}") from None
+            except OperatorError as error:
+                raise type(error)(f"{operator.label}: {error}") from None
+            except KuiperError:
+                raise
+            except MemoryError:
+                message = f"{operator.label}: there is too little memory to prepare it"
+                raise ShapeError(message) from None
+            except Exception as error:
+                raise _unforeseen(operator.label, error) from error
             for operand in operator.outputs:
                 spec, value = self.specs[operand], self.values.get(operand)
                 if isinstance(spec, TensorSpec) and not (
@@ -900,10 +935,14 @@ class Binder:
         self._planner.add_step(step, self.operator.name)
 
     def python(
-        self, function: Callable[..., Any], inputs: Sequence[Value], outputs: Sequence[Value]
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        quiet: bool = True,
     ) -> None:
-        """Append a step that calls `function` on arrays."""
-        self.step(PythonStep(function, inputs, outputs, self.operator.name))
+        """Append a step that calls `function` on arrays, without numpy's warnings if `quiet`."""
+        self.step(PythonStep(function, inputs, outputs, self.operator.name, quiet))
 
 
 def same_place(a: Value, b: Value) -> bool:

@@ -7,7 +7,9 @@ import gc
 import io
 import os
 import struct
+import sys
 import threading
+import time
 import zipfile
 import zlib
 
@@ -149,7 +151,7 @@ def test_archive_without_entries(form):
     assert len(Archive(form({}))) == 0
 
 
-def test_views_share_the_mapping_and_keep_it_alive(tmp_path):
+def test_views_share_what_was_read_and_keep_it_alive(tmp_path):
     path = tmp_path / "m.bin"
     path.write_bytes(zip64())
     archive = Archive(path)
@@ -161,6 +163,60 @@ def test_views_share_the_mapping_and_keep_it_alive(tmp_path):
     assert first.tobytes() == MEMBERS["fc.weight"]
 
 
+@pytest.mark.parametrize("change", ["truncate", "overwrite", "replace", "remove"])
+def test_a_file_that_changes_afterwards(change, tmp_path):
+    """Not even a bus error: the bytes are those of the time when the file was read."""
+    path = tmp_path / "m.bin"
+    weight = np.arange(1 << 18, dtype=np.uint8)  # many pages
+    data = io.BytesIO()
+    write_archive(data, [("w", weight)])
+    path.write_bytes(data.getvalue())
+    archive = Archive(path)
+    if change == "truncate":
+        os.truncate(path, 0)
+    elif change == "overwrite":
+        with open(path, "r+b") as file:
+            file.write(b"\xff" * len(data.getvalue()))
+    elif change == "replace":
+        other = tmp_path / "other"
+        other.write_bytes(b"\xff" * len(data.getvalue()))
+        os.replace(other, path)
+    else:
+        os.unlink(path)
+    archive.check_crc()
+    assert np.array_equal(archive["w"], weight)
+
+
+def test_a_file_that_shrinks_while_it_is_read(monkeypatch, tmp_path):
+    path = tmp_path / "m.bin"
+    path.write_bytes(zip64())
+    real = os.fstat
+
+    def larger(descriptor):
+        return os.stat_result((*real(descriptor)[:6], len(zip64()) + 5, *real(descriptor)[7:10]))
+
+    monkeypatch.setattr(os, "fstat", larger)
+    with pytest.raises(ModelFormatError, match=f"ends after {len(zip64())} of {len(zip64()) + 5}"):
+        Archive(path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="wants a file system with holes")
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [(b"", "not a ZIP archive: expected to start with b'PK'"), (classic(), "memory")],
+)
+def test_a_file_of_terabytes(tail, message, tmp_path):
+    path = tmp_path / "m.bin"
+    with open(path, "wb") as file:
+        file.truncate(1 << 42)
+        file.seek(1 << 42)
+        file.write(tail)
+    start = time.process_time()
+    with pytest.raises(ModelFormatError, match=message):
+        Archive(path)
+    assert time.process_time() - start < 1
+
+
 def test_views_share_the_bytes():
     data = bytearray(classic())
     view = Archive(data)["fc.weight"]
@@ -170,7 +226,7 @@ def test_views_share_the_bytes():
         view[0] = 1
 
 
-def test_a_file_that_cannot_be_mapped_is_read(tmp_path):
+def test_a_pipe_is_read(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
     writer = threading.Thread(target=lambda: path.write_bytes(zip64()))

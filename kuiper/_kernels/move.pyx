@@ -229,7 +229,9 @@ cdef class FillStep(CopyStep):
     """
 
     def __init__(self, target, number):
-        cdef bytes item = np.array(number).astype(target.dtype).tobytes()
+        cdef bytes item
+        with np.errstate(all="ignore"):  # a float64 that float32 has not becomes an infinity
+            item = np.array(number).astype(target.dtype).tobytes()
         self.p.y = self.ref(target)
         self.p.is_fill = True
         memcpy(&self.p.pattern, <const char*> item, len(item))

@@ -53,5 +53,9 @@ class Binder(Protocol):
     def copy(self, source: Value, target: Value) -> None: ...
     def step(self, step: Any) -> None: ...
     def python(
-        self, function: Callable[..., Any], inputs: Sequence[Value], outputs: Sequence[Value]
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        quiet: bool = True,
     ) -> None: ...

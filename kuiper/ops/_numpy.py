@@ -7,6 +7,7 @@ of its tensors are known while planning, so are those of the result, and no step
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,9 @@ __all__ = [
     "broadcast",
     "checked_index",
     "convert",
+    "deviation",
+    "mean",
+    "variance",
 ]
 
 
@@ -226,3 +230,36 @@ def _stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     if array.shape != spec.shape:
         raise ShapeError(f"its values have shape {array.shape}, expected {spec.shape}")
     return np.require(convert(array, spec.dtype), requirements="C")
+
+
+def mean(x: np.ndarray, axis: Any = None, keepdims: bool = False) -> np.ndarray:
+    """Return the mean over axes, NaN over no elements, without numpy's warning about those."""
+    if _n_reduced(x, axis) == 0:
+        return np.full(np.sum(x, axis=axis, keepdims=keepdims).shape, np.nan, x.dtype)
+    return np.mean(x, axis=axis, keepdims=keepdims)
+
+
+def variance(
+    x: np.ndarray, axis: Any = None, keepdims: bool = False, ddof: float = 0.0
+) -> np.ndarray:
+    """Return the variance over axes; over no more than `ddof` elements it is NaN or infinite."""
+    count = _n_reduced(x, axis)
+    if count == 0:
+        return mean(x, axis, keepdims)
+    if count > ddof:
+        return np.var(x, axis=axis, keepdims=keepdims, ddof=ddof)
+    with np.errstate(all="ignore"):
+        return np.var(x, axis=axis, keepdims=keepdims) / x.dtype.type(0)
+
+
+def deviation(
+    x: np.ndarray, axis: Any = None, keepdims: bool = False, ddof: float = 0.0
+) -> np.ndarray:
+    """Return the root of the variance."""
+    return np.sqrt(variance(x, axis, keepdims, ddof))
+
+
+def _n_reduced(x: np.ndarray, axis: Any) -> int:
+    """Return how many elements are reduced to one."""
+    axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    return math.prod(x.shape[n] for n in axes)

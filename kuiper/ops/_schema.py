@@ -8,7 +8,6 @@ reports every fault of the operator at once.
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -41,6 +40,10 @@ __all__ = [
     "convert_positional",
     "resolve",
 ]
+
+# Counts, extents, strides and the like stay below it, so that kernels may multiply such a number by
+# the bytes of a row without leaving 64 bits.  No tensor that a machine can hold needs more.
+MAX_COUNT = 2**40
 
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
 
@@ -208,10 +211,7 @@ class Int(Argument):
     def convert(self, value: Any) -> Any:
         if value is None and self.nullable:
             return None
-        number = _integer(value)
-        if self.minimum is not None and number < self.minimum:
-            raise ValueError
-        return number
+        return _integer(value, self.minimum)
 
 
 class Ints(Argument):
@@ -259,14 +259,12 @@ class Ints(Argument):
         if isinstance(value, np.ndarray):
             value = value.tolist()
         if isinstance(value, tuple | list):
-            items = tuple(_integer(item) for item in value)
+            items = tuple(_integer(item, self.minimum) for item in value)
             if self.length is not None and len(items) == 1:
                 items *= self.length
         else:
-            items = (_integer(value),) * (1 if self.length is None else self.length)
+            items = (_integer(value, self.minimum),) * (1 if self.length is None else self.length)
         if self.length is not None and len(items) != self.length:
-            raise ValueError
-        if self.minimum is not None and any(item < self.minimum for item in items):
             raise ValueError
         return items
 
@@ -381,16 +379,20 @@ class Str(Argument):
         raise ValueError
 
 
-def _integer(value: Any) -> int:
-    if isinstance(value, bool | np.bool_):
+def _integer(value: Any, minimum: int | None = None) -> int:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise ValueError
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real):
-        number = float(value)
-        if math.isfinite(number) and number == int(number):
-            return int(number)
-    raise ValueError
+    real: Any = value
+    number = int(real)
+    if not isinstance(value, numbers.Integral) and real != number:
+        raise ValueError
+    if minimum is None:
+        minimum, maximum = -(2**63), 2**63 - 1
+    else:
+        maximum = MAX_COUNT
+    if not minimum <= number <= maximum:
+        raise ValueError
+    return number
 
 
 def _real(value: Any) -> float:

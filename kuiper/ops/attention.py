@@ -550,6 +550,9 @@ class EncoderLayer(Record):
     def infer(a: SimpleNamespace) -> TensorSpec:
         if a.src.shape[2] != a.embed_dim or a.src.dtype != np.float32:
             raise ShapeError(f"the input is {a.src!r}, expected float32 (n, length, {a.embed_dim})")
+        for name, tensor in vars(a).items():
+            if name != "mask" and getattr(tensor, "dtype", a.src.dtype) != np.float32:
+                raise ShapeError(f"'{name}' is {tensor.dtype}, expected float32")
         if a.mask is not None:
             n, length, _ = a.src.shape
             fitting = {2: (n, length) if a.mask_type == 1 else (length, length)}

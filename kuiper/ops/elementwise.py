@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,8 +33,17 @@ class _ExpressionText(Argument):
         raise ValueError
 
 
+# Lists inside lists are walked by functions that call themselves.
+MAX_NESTING = 100
+
+
 def _tree(a: SimpleNamespace) -> Node:
-    return a.expr if isinstance(a.expr, Node) else parse(a.expr, len(a.operands))
+    if isinstance(a.expr, Node):
+        return a.expr
+    depths = accumulate((c == "[") - (c == "]") for c in a.expr)
+    if a.expr.count("[") > MAX_NESTING and max(depths) > MAX_NESTING:
+        raise ExpressionError(f"lists are nested more than {MAX_NESTING} deep")
+    return parse(a.expr, len(a.operands))
 
 
 def _host_or_spec(value: Any) -> Any:

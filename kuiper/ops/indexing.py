@@ -249,12 +249,19 @@ class ScatterAdd(_AlongAxis):
     @classmethod
     def result(cls, a: SimpleNamespace) -> TensorSpec:
         _check_index(a.index, a.input.shape, cls._axis(a))
-        _check_index(a.index, a.src.shape, -1, "src")
+        _check_src(a)
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @classmethod
     def compute(cls, a: SimpleNamespace) -> Any:
         return _scattered(a, cls._axis(a), np.add, a.src)
+
+
+def _check_src(a: SimpleNamespace) -> None:
+    """Refuse values that are not one for each index, or of another dtype than what they go into."""
+    _check_index(a.index, a.src.shape, -1, "src")
+    if a.src.dtype != a.input.dtype:
+        raise ShapeError(f"'src' is {a.src.dtype}, expected {a.input.dtype} like the input")
 
 
 _SCATTER = (Tensor("input"), Int("dim"), Tensor("index"))
@@ -288,7 +295,7 @@ class Scatter(Overloaded):
         axis = axis_of(a.dim, a.input.shape or (1,))
         _check_index(a.index, a.input.shape, axis)
         if not is_number(a.src):
-            _check_index(a.index, a.src.shape, -1, "src")
+            _check_src(a)
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
@@ -536,7 +543,7 @@ class TakeAlongDim(Overloaded):
 
     overloads = (
         (Tensor("input"), Tensor("index"), Int("dim")),
-        (Tensor("input"), Tensor("index"), Any_("dim", None)),
+        (Tensor("input"), Tensor("index"), Int("dim", None, nullable=True)),
     )
 
     @staticmethod

@@ -534,7 +534,7 @@ def _matrix_norm(a: SimpleNamespace, order: Any, dims: Any) -> SimpleNamespace:
     )  # fmt: skip
     if order in ("fro", None):
         same.p = "fro"
-    elif not isinstance(order, str) and abs(float(order)) in (1.0, math.inf):
+    elif isinstance(order, int | float) and abs(order) in (1, math.inf):
         same.p = same.of_matrices = float(order)
     else:
         raise ShapeError(

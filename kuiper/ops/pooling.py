@@ -11,7 +11,7 @@ import numpy as np
 from kuiper._kernels import _windows
 from kuiper._kernels.pool import PoolStep
 from kuiper._value import TensorSpec, Value
-from kuiper.errors import ShapeError
+from kuiper.errors import OperatorError, ShapeError
 from kuiper.ops._binder import Binder
 from kuiper.ops._image import check_image, image_input, image_output, spatial_extents
 from kuiper.ops._record import Record, record
@@ -45,14 +45,17 @@ class _Pool(Record):
         _check_float(a.input)
         lead = a.input.shape[: a.input.rank - cls.spatial]
         extents = [len(axis) for axis in cls._windows(a)]
-        return TensorSpec((*lead, *extents[3 - cls.spatial :]), a.input.dtype)
+        spec = TensorSpec((*lead, *extents[3 - cls.spatial :]), a.input.dtype)
+        if spec.size and not a.input.size:
+            raise ShapeError(f"the input has shape {a.input.shape}, nothing to pool")
+        return spec
 
     @classmethod
     def _bind(
         cls, a: SimpleNamespace, b: Binder, kind: str, divisor: int = 0, with_indices: bool = False
     ) -> None:
         windows = cls._windows(a)
-        if a.input.size == 0 or b.output_spec().size == 0:
+        if b.output_spec().size == 0:
             for index in range(1 + with_indices):
                 b.output(index)
             return
@@ -258,6 +261,8 @@ class LPPool(_FixedPool):
 
     @classmethod
     def infer(cls, a: SimpleNamespace) -> Any:
+        if a.norm_type == 0:
+            raise OperatorError("argument 'norm_type' is 0, expected another number")
         return cls._spec(a)
 
     @classmethod
@@ -338,7 +343,7 @@ class AdaptiveMaxPool(_AdaptivePool):
         windows = cls._windows(a)
         specs = _with_indices(a, cls._spec(a))
         values = [b.temporary(spec.shape, spec.dtype) for spec in specs]
-        if specs[0].size and a.input.size:
+        if specs[0].size:
             b.python(
                 lambda x: _pool_array(x, windows, cls.spatial, "max", 0, True), [a.input], values
             )

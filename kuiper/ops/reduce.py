@@ -13,9 +13,10 @@ import numpy as np
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
+from kuiper.ops._numpy import deviation, mean, variance
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import bind_reduction
-from kuiper.ops._schema import Any_, Argument, Bool, Int, Ints, Tensor
+from kuiper.ops._schema import Any_, Argument, Bool, Int, Ints, Scalar, Tensor
 from kuiper.ops.shape import axes_of, axis_of
 from kuiper.ops.sorting import sorted_places
 
@@ -126,7 +127,7 @@ class Mean(_Reduction):
     """
 
     kind: ClassVar[str] = "mean"
-    function: ClassVar[Callable[..., Any]] = np.mean
+    function: ClassVar[Callable[..., Any]] = staticmethod(mean)
     only_floats: ClassVar[bool] = True
 
 
@@ -191,11 +192,11 @@ class Var(_Reduction):
 
     arguments = (
         *_Reduction.arguments[:3],
-        Any_("unbiased", None),
-        Any_("correction", None),
+        Scalar("unbiased", None, nullable=True),
+        Scalar("correction", None, nullable=True),
     )
     kind: ClassVar[str] = "var"
-    function: ClassVar[Callable[..., Any]] = np.var
+    function: ClassVar[Callable[..., Any]] = staticmethod(variance)
     only_floats: ClassVar[bool] = True
 
     @staticmethod
@@ -222,7 +223,7 @@ class Std(Var):
     """
 
     kind: ClassVar[str] = "std"
-    function: ClassVar[Callable[..., Any]] = np.std
+    function: ClassVar[Callable[..., Any]] = staticmethod(deviation)
 
 
 @record("torch.norm")

@@ -69,6 +69,8 @@ class Interpolate(Record):
     def infer(cls, a: SimpleNamespace) -> TensorSpec:
         vars(a).update(cls.fixed)
         extents, _ = cls.targets(a)
+        if 0 in a.input.shape[2:]:
+            raise ShapeError(f"cannot resize an input of shape {a.input.shape} to {extents}")
         return TensorSpec((*a.input.shape[:2], *extents), a.input.dtype)
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -446,6 +447,8 @@ def _onesided(a: SimpleNamespace) -> bool:
 def _window(a: SimpleNamespace) -> np.ndarray:
     """Return the window in the middle of a frame."""
     length = a.n_fft if a.win_length is None else a.win_length
+    if a.window is not None and a.window.dtype.kind == "c":
+        raise ShapeError(f"'window' is {a.window.dtype}, expected real numbers")
     window = np.ones(length) if a.window is None else a.window.astype(np.float64)
     left = (a.n_fft - length) // 2
     return np.pad(window, (left, a.n_fft - length - left))
@@ -587,6 +590,10 @@ class InverseStft(NumpyRecord):
 
 
 def _divides_by_window(a: SimpleNamespace) -> bool:
+    if a.normalized not in (True, False, "window", "frame_length"):
+        raise ShapeError(
+            f"'normalized' is {a.normalized!r}, expected True, False, window or frame_length"
+        )
     return a.normalized in (True, "window")
 
 
@@ -595,6 +602,8 @@ def _frame_norm(a: SimpleNamespace) -> Norm:
 
 
 def _window_norm(a: SimpleNamespace) -> float:
+    if a.window is None:  # ones
+        return math.sqrt(a.n_fft if a.win_length is None else a.win_length)
     return float(np.sqrt(np.sum(np.square(a.window.astype(np.float64)))))
 
 
@@ -618,6 +627,7 @@ class Spectrogram(NumpyRecord):
 
     @staticmethod
     def result(a: SimpleNamespace) -> TensorSpec:
+        _divides_by_window(a)
         length = a.waveform.shape[-1] + 2 * a.pad
         shape = (*a.waveform.shape[:-1], *_spectra_shape(a, length, a.onesided is not False))
         dtype = complex_dtype(a.waveform.dtype)
@@ -657,6 +667,7 @@ class InverseSpectrogram(NumpyRecord):
 
     @classmethod
     def result(cls, a: SimpleNamespace) -> TensorSpec:
+        _divides_by_window(a)
         _check_spectra(a, a.spectrogram, a.onesided is not False)
         start, end = _kept(a, a.spectrogram.shape[-1], a.length)
         return TensorSpec(

@@ -13,7 +13,16 @@ from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import result_type
 from kuiper.ops._binder import Binder
-from kuiper.ops._numpy import NumpyRecord, Overloaded, Schemas, broadcast, convert
+from kuiper.ops._numpy import (
+    NumpyRecord,
+    Overloaded,
+    Schemas,
+    broadcast,
+    convert,
+    deviation,
+    mean,
+    variance,
+)
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import bind_reduction
 from kuiper.ops._schema import Bool, DType, Int, Ints, Scalar, Tensor
@@ -231,9 +240,9 @@ class Deviation(Schemas, Record):
     )
     kinds: ClassVar[tuple[str, ...]] = ()
     functions: ClassVar[dict[typing.Any, typing.Any]] = {
-        "var": np.var,
-        "std": np.std,
-        "mean": np.mean,
+        "var": variance,
+        "std": deviation,
+        "mean": mean,
     }
 
     @classmethod
@@ -451,12 +460,16 @@ class Covariance(NumpyRecord):
     @staticmethod
     def compute(a: SimpleNamespace) -> typing.Any:
         x = np.atleast_2d(a.input).astype(np.float64)
-        weights: typing.Any = {
-            name: np.atleast_1d(value)
-            for name, value in (("fweights", a.fweights), ("aweights", a.aweights))
-            if value is not None
-        }
-        y = np.cov(x, ddof=a.correction, **weights)
+        # As np.cov, which would warn where there are no more observations than the correction.
+        ones = np.ones(x.shape[1])
+        important = ones if a.aweights is None else np.atleast_1d(a.aweights)
+        weights = important * (ones if a.fweights is None else np.atleast_1d(a.fweights))
+        if (important < 0).any() or (weights < 0).any():
+            raise ShapeError("a weight is negative")
+        total = weights.sum()
+        off = x - (x * weights).sum(1, keepdims=True) / total
+        less = a.correction * (weights * important).sum() / total
+        y = (off * weights) @ off.T / np.maximum(total - less, 0.0)
         return y.reshape(x.shape[:1] * 2 if a.input.ndim == 2 else ())
 
 

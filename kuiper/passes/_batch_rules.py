@@ -529,6 +529,7 @@ def _einsum(c: Call) -> Place:
     specs = list(_tensors_of(c.a))
     c.need("." not in c.a.equation and bool(result) and len(terms.split(",")) == len(specs))
     for term, spec in zip(terms.split(","), specs, strict=True):
+        c.need(len(term) == spec.rank)
         place = c.place(spec)
         if place is not None:
             letters.add(term[place.axis])

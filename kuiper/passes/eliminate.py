@@ -14,7 +14,8 @@ def eliminate_identity(graph: Graph, specs: dict[Operand, Any]) -> None:
     """Let the readers of an identity read its input; outputs of the model keep their names."""
     for op in graph:
         rule = find_record(op.type)
-        if rule is not None and rule.identity:
+        # A second input can only be one that does not count; which one that is, the record knows.
+        if rule is not None and rule.identity and len(op.inputs) == 1:
             graph.replace_uses(op.outputs[0], op.inputs[0])
             graph.remove_operator(op)
 

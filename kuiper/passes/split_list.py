@@ -29,7 +29,7 @@ def split_list(graph: Graph, specs: dict[Operand, Any]) -> None:
             continue
         tree = parse(text, len(op.inputs))
         result, location = op.outputs[0], op.location
-        if not isinstance(tree, List) or not _has_tensors(specs.get(result)) or not result.uses:
+        if not isinstance(tree, List) or not _has_tensors(specs.get(result)):
             continue
         inputs, name = op.inputs, op.name
         graph.set_outputs(op, [])

@@ -4,7 +4,7 @@
 
     values.py      one parameter value    <->  Python
     param.py       the .param text        <->  records, Graph
-    archive.pyx    the .bin ZIP archive   <->  views of bytes
+    archive.pyx    the .bin ZIP archive   <->  views of its bytes
     here           both files             <->  Graph with its attributes
 
 What a file says is checked here, once and completely: a :class:`~kuiper.ir.Graph` that comes out
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["load_graph", "save_graph"]
 
+HEAD_BYTES = 4096
+
 Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, BinaryIO]
 Target = Union[str, "os.PathLike[str]", BinaryIO]
 Writer = tuple[Target, Callable[[BinaryIO], object]]
@@ -44,8 +46,8 @@ def load_graph(param: Source, bin: Source | None = None, *, check_crc: bool = Fa
         The ``.param`` text.
     bin : str, os.PathLike, bytes-like or binary file object, optional
         The archive of the attributes.  By default the path of `param` with ``.param`` replaced
-        by ``.bin``; it may be missing where the model has no attributes.  A path is
-        memory-mapped, bytes are used in place, a file object is read to its end.
+        by ``.bin``; it may be missing where the model has no attributes.  Files are read to
+        their end, bytes are used in place.
     check_crc : bool, default=False
         Also compare the checksum of every attribute; that reads the whole archive.
 
@@ -86,8 +88,10 @@ def _read(source: Source, name: str) -> tuple[bytes, str]:
     """Return the bytes of a source and what messages call it."""
     if _is_path(source):
         with open(source, "rb") as file:
-            return file.read(), os.fsdecode(source)
-    data: Any = source
+            head = file.read(HEAD_BYTES)
+            # A text says at once that it is one; of anything else no more is read.
+            rest = file.read() if _param.MAGIC in head else b""
+            return head + rest, os.fsdecode(source)
     if hasattr(source, "read"):
         found = getattr(source, "name", None)
         name = found if isinstance(found, str) else name
@@ -170,8 +174,7 @@ def save_graph(graph: Graph, param: Target, bin: Target | None = None) -> None:
     Notes
     -----
     A path is written under another name beside it and then renamed, archive first: nobody sees
-    half a file, a file that is being replaced stays whole where it is mapped (also by the very
-    graph that is saved), and nothing changes where writing fails.
+    half a file, and nothing changes where writing fails.
 
     The files are those of current pnnx, so a model that current pnnx wrote comes out byte for
     byte, except where a text has several spellings: an empty list ``()`` is written as ``None``.

@@ -2,7 +2,7 @@
 
 Each entry is the raw bytes of one attribute; pnnx wrote plain 32-bit ZIP until 2023 and writes
 ZIP64 headers for everything since.  :class:`Archive` reads both through the central directory
-and hands out views into the mapped file; :func:`write_archive` writes the present form.
+and hands out views into the bytes of the file; :func:`write_archive` writes the present form.
 
 The reader is strict.  A ZIP file says most things twice (in the directory and in the local
 header), and readers that believe different copies see different weights; so both copies must
@@ -77,8 +77,7 @@ cdef class Archive:
     Parameters
     ----------
     source : str, os.PathLike or bytes-like
-        A path is memory-mapped: nothing is read until an entry is used.  An object with the
-        buffer protocol is used in place.
+        A file is read to its end.  An object with the buffer protocol is used in place.
     filename : str, optional
         What messages call the file; by default the path, or ``"<bytes>"``.
 
@@ -86,16 +85,14 @@ cdef class Archive:
     ------
     ModelFormatError
         If the file is not a ZIP archive of stored entries, is truncated, or contradicts itself;
-        the message names the entry and the bytes.
+        the message names the entry and the bytes.  Also if it is larger than the memory.
     OSError
-        If the file cannot be opened or mapped.
+        If the file cannot be read.
 
     Notes
     -----
-    A view keeps the mapping alive, also when the archive itself is gone.  As with every mapped
-    file, another program that *truncates* the file in place makes later reads fail with a bus
-    error; replacing the file (a rename, as :func:`kuiper.save` does) is safe.  Where that
-    matters, pass the bytes of the file instead of its path.
+    A view keeps the bytes alive, also when the archive itself is gone.  What happens to the file
+    after it was read has no effect.
     """
 
     cdef const unsigned char[::1] _bytes
@@ -110,7 +107,12 @@ cdef class Archive:
 
             path = os.fspath(source)
             self.filename = os.fsdecode(path) if filename is None else filename
-            source = _map(path)
+            try:
+                source = _read(path)
+            except _Foreign as foreign:
+                self._size = foreign.size
+                self._array = np.frombuffer(foreign.head, np.uint8)
+                raise self._error(self._not_an_archive()) from None
         else:
             self.filename = "<bytes>" if filename is None else filename
             source = memoryview(source).cast("B")
@@ -450,19 +452,63 @@ cdef class Archive:
         return at
 
 
-def _map(path):
-    """Map a file for reading; what cannot be mapped (a pipe, an empty file) is read."""
-    import mmap
+cdef enum:
+    # Where the end record begins at the earliest: it has up to 65535 bytes of comment behind it.
+    TAIL_BYTES = END_BYTES + 0xFFFF
+    HEAD_BYTES = 256
+
+
+def _read(path):
+    """Return the bytes of a file, or its first ones where they show that it is no archive.
+
+    Nothing is mapped: the pages of a mapped file that someone truncates end the process at the next
+    look at them, and what is written over it changes the weights of a model in use.
+    """
     import os
     import stat
 
-    with open(path, "rb") as file:
+    from kuiper._memory import default_max_memory, memory_text
+
+    with open(path, "rb", buffering=0) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            return file.read()
-        if status.st_size == 0:
-            return b""
-        return mmap.mmap(file.fileno(), status.st_size, access=mmap.ACCESS_READ)
+            with open(file.fileno(), "rb", closefd=False) as whole:
+                return whole.read()
+        size = status.st_size
+        if size > TAIL_BYTES:  # do not read terabytes to learn that they are none of ours
+            file.seek(size - TAIL_BYTES)
+            if END_SIGNATURE.to_bytes(4, "little") not in file.read(TAIL_BYTES):
+                file.seek(0)
+                raise _Foreign(file.read(HEAD_BYTES), size)
+            file.seek(0)
+        if size > default_max_memory():
+            raise ModelFormatError(
+                f"{os.fsdecode(path)}: the file has {memory_text(size)}, more than this machine's "
+                f"{memory_text(default_max_memory())} of memory"
+            )
+        try:
+            data = np.empty(size, np.uint8)
+        except MemoryError:
+            raise ModelFormatError(
+                f"{os.fsdecode(path)}: there is too little memory for its {memory_text(size)}"
+            ) from None
+        found = 0
+        while found < size:
+            count = file.readinto(memoryview(data)[found:])
+            if not count:
+                raise ModelFormatError(
+                    f"{os.fsdecode(path)}: the file ends after {found} of {size} bytes; something "
+                    "shortened it while it was read"
+                )
+            found += count
+        return data
+
+
+class _Foreign(Exception):
+    """A file of `size` bytes that begins with `head` and is no archive."""
+
+    def __init__(self, head, size):
+        self.head, self.size = head, size
 
 
 def write_archive(file, members) -> None:

@@ -159,7 +159,7 @@ class _Parser:
     Unicode.
     """
 
-    def __init__(self, data: bytes, filename: str):
+    def __init__(self, data: bytes, filename: str) -> None:
         self.data = data
         self.filename = filename
         self.line = 0  # number of the current line, from 1

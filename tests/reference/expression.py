@@ -13,7 +13,7 @@ import numpy as np
 from .activation import erf
 from .registry import reference
 
-_BINARY = {
+BINARY = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -36,7 +36,7 @@ _BINARY = {
     "size": lambda x, axis: np.shape(x)[axis],
 }
 
-_UNARY = {
+UNARY = {
     "abs": np.abs,
     "neg": np.negative,
     "sign": np.sign,
@@ -86,11 +86,11 @@ def evaluate(*operands, expr):
             stack[-1] = tuple(items)
         elif token.startswith("@"):
             stack.append(operands[int(token[1:])])
-        elif token in _BINARY:
+        elif token in BINARY:
             first, second = stack.pop(), stack.pop()
-            stack.append(_BINARY[token](first, second))
-        elif token in _UNARY:
-            stack.append(_UNARY[token](stack.pop()))
+            stack.append(BINARY[token](first, second))
+        elif token in UNARY:
+            stack.append(UNARY[token](stack.pop()))
         elif token in _WORDS:
             stack.append(_WORDS[token])
         else:
