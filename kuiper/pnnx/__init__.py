@@ -92,6 +92,7 @@ def _read(source: Source, name: str) -> tuple[bytes, str]:
             # A text says at once that it is one; of anything else no more is read.
             rest = file.read() if _param.MAGIC in head else b""
             return head + rest, os.fsdecode(source)
+    data: Any = source
     if hasattr(source, "read"):
         found = getattr(source, "name", None)
         name = found if isinstance(found, str) else name
