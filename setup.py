@@ -3,7 +3,7 @@
 Environment
 -----------
 KUIPER_DEBUG_BUILD=1
-    Compile with Cython's checks of indices, divisions and None, assertions and debug symbols.
+    Compile with Cython's checks of indices and None, assertions and debug symbols.
 KUIPER_SANITIZE=address,undefined
     Compile with these sanitizers of the compiler (any that -fsanitize= takes).
 KUIPER_ISAS=baseline,avx2
@@ -37,7 +37,7 @@ DIRECTIVES = {
     "language_level": 3,
     "initializedcheck": DEBUG,
     "nonecheck": DEBUG,
-    "cdivision": not DEBUG,
+    "cdivision": True,
     "freethreading_compatible": True,
     "embedsignature": True,
     "embedsignature.format": "python",
