@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import warnings
 from pathlib import Path
 
@@ -741,3 +742,17 @@ def test_steps_describe_themselves():
     assert step.bytes == 160
     assert sorted(step.slots) == sorted([x.slot, z.slot])
     assert step.max_parts == 1
+
+
+def test_the_documented_errors():
+    """The table of docs/numerics.md has the bounds that are tested."""
+    page = Path(__file__).resolve().parents[1] / "docs" / "numerics.md"
+    documented = dict(re.findall(r"^\| `(\w+)` \| .* \| ([\d.]+) \|$", page.read_text(), re.M))
+    bounds = {name: bound for name, (*_, bound) in (UNARY | BINARY).items()}
+    bounds |= {name: bound for (name, _), (*_, bound) in PARAMETRIC.items()}
+    # The page tells of these in words.
+    for name in ("rsqrt", "hardsigmoid", "hardswish", "gelu"):
+        del bounds[name]
+    assert {name: float(bound) for name, bound in documented.items()} == {
+        name: bound for name, bound in bounds.items() if bound >= 1
+    }

@@ -23,8 +23,8 @@ from kuiper._threads import MAX_THREADS, default_num_threads
 from kuiper.errors import InputError
 from kuiper.ir import Attribute, Graph
 
-from .support import assert_same_bits
-from .support.engine import n_threads
+from .support import assert_same_bits, load_cases
+from .support.engine import n_threads, run
 from .textgraph import files_of, model_of, values
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -252,6 +252,24 @@ def test_any_number_of_threads_gives_the_same_bits(network, count):
                 assert_same_bits(network(x), expected, f"{count} threads, {shape}")
 
 
+FUSED = [
+    case
+    for case in (*load_cases("operators"), *load_cases("models"))
+    if case.family in ("pattern", "attention", "transformer", "networks", "recurrent")
+]
+
+
+@pytest.mark.parametrize("case", FUSED, ids=lambda case: case.id)
+def test_fused_graphs_give_the_same_bits_on_any_number_of_threads(case):
+    """Run to run as well; also with more threads than there are processors."""
+    models = [kuiper.load(case.param, case.bin, threads=count) for count in (1, 2, 3, 8)]
+    expected = run(models[0], case.inputs)
+    for model in models:
+        for turn in range(2):
+            what = f"{case.id}, {model.threads} threads, turn {turn}"
+            assert_same_bits(run(model, case.inputs), expected, what)
+
+
 def test_a_batch_gives_the_bits_of_its_images(network):
     x = values(5, 3, 14, 15)
     with n_threads(2):
@@ -344,6 +362,28 @@ def test_packing_weights_releases_the_gil():
     model = kuiper.Model(graph)
     with n_threads(1):
         assert ticks_during(lambda: model.plan((1, 8192))) > 50
+
+
+def test_loading_lets_other_threads_go_on(tmp_path):
+    """Of a large model, with its first run."""
+    graph = Graph()
+    graph.add_operator("pnnx.Input", "in", [], ["x0"], params={})
+    for i in range(8):
+        graph.add_operator(
+            "nn.Linear", f"fc{i}", [f"x{i}"], [f"x{i + 1}"],
+            params={"in_features": 2048, "out_features": 2048, "bias": False},
+            attributes={"weight": Attribute.from_array(np.ones((2048, 2048), np.float32))},
+        )  # fmt: skip
+    graph.add_operator("pnnx.Output", "out", ["x8"], [])
+    kuiper.save(graph, tmp_path / "large.pnnx.param")
+    x = np.ones((1, 2048), np.float32)
+
+    def load_and_run():
+        kuiper.load(tmp_path / "large.pnnx.param")(x)
+
+    load_and_run()
+    with n_threads(1):
+        assert ticks_during(load_and_run) > 50
 
 
 # -- forked processes --------------------------------------------------------------------------
@@ -543,6 +583,37 @@ def test_threads_sleep_between_runs():
     """
     )
     assert float(run_python(code, timeout=120)) < 0.05
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_interpreter_may_end_during_a_run(threads):
+    """A daemon thread is in the middle of it; several times, at several moments."""
+    code = (
+        LONG.format(threads=threads)
+        + """
+    import sys
+    x = np.zeros((1, 64, 192, 192), np.float32)
+    model.plan(x.shape)
+    threading.Thread(target=lambda: [model(x) for _ in range(1000)], daemon=True).start()
+    time.sleep(float(os.environ["MOMENT"]))
+    print("over")
+    """
+    )
+    for moment in ("0", "0.02", "0.1", "0.3"):
+        assert run_python(code, timeout=120, MOMENT=moment) == "over\n"
+
+
+def test_the_callers_floating_point_environment_stays(network):
+    """Denormals are computed with, and rounding is to the nearest, before a run and after it."""
+    tiny, one = np.full(64, 1e-40, np.float32), np.ones(64, np.float32)
+    expected = (tiny * np.float32(0.5)).tobytes(), (one + np.float32(3e-8)).tobytes()
+    assert (tiny * np.float32(0.5)).all()
+    for count in (1, 3):
+        with n_threads(count):
+            network(values(1, 3, 16, 16))
+            network(np.full((1, 3, 16, 16), 1e-40, np.float32))
+        assert (tiny * np.float32(0.5)).tobytes() == expected[0]
+        assert (one + np.float32(3e-8)).tobytes() == expected[1]
 
 
 # -- memory ------------------------------------------------------------------------------------

@@ -141,7 +141,8 @@ cdef inline vf32 vsoftsign(vf32 x) noexcept nogil:
 cdef inline vf32 vtanhshrink(vf32 x) noexcept nogil:
     """30 ulp, where x - tanh(x) would have no bits left."""
     cdef vf32 a = vabs(x)
-    return select(vlt(a, splat(0.625)), with_sign(-tanh_tail(a), x), x - vtanh(x))
+    # The zero makes 0 of -0, as the difference of two equal numbers is.
+    return select(vlt(a, splat(0.625)), with_sign(-tanh_tail(a), x) + splat(0.0), x - vtanh(x))
 
 
 cdef inline vf32 vhardshrink(vf32 x, vf32 p, vf32 q) noexcept nogil:

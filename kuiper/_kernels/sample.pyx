@@ -617,6 +617,10 @@ cdef void deform_run(
                 )
                 n_rows = neighbours(down, p.rows, row, row_weight)
                 n_columns = neighbours(right, p.columns, column, column_weight)
+                if down != down or right != right:
+                    # A place that is no number has no neighbours, but its value is none either.
+                    row[0], column[0], n_rows, n_columns = 0, 0, 1, 1
+                    row_weight[0], column_weight[0] = NAN, NAN
                 n = 0
                 for a in range(n_rows):
                     for b in range(n_columns):

@@ -173,8 +173,9 @@ def checked_index(index: np.ndarray, extent: int, negative: bool = False) -> np.
 def convert(array: np.ndarray | complex, dtype: np.dtype) -> np.ndarray:
     """Return an array or number in another dtype as PyTorch converts it.
 
-    Floats are cut off towards zero, and small integers take the low bits of large ones; of complex
-    numbers the imaginary part is dropped.
+    Floats are cut off towards zero, and small integers take the low bits of large ones; what no
+    integer of 32 or 64 bits can hold becomes the least one.  Of complex numbers the imaginary part
+    is dropped.
     """
     if is_number(array) and dtype.kind in "iu" and isinstance(array, int):
         array = np.asarray(array, np.int64)
@@ -182,8 +183,18 @@ def convert(array: np.ndarray | complex, dtype: np.dtype) -> np.ndarray:
     if array.dtype.kind == "c" and dtype.kind != "c":
         array = (array != 0) if dtype.kind == "b" else array.real
     if array.dtype.kind == "f" and dtype.kind in "iu" and dtype.itemsize < 8:
-        array = array.astype(np.int64)
+        array = _whole(array, np.int64 if dtype.itemsize < 4 or dtype.kind == "u" else np.int32)
+    elif array.dtype.kind == "f" and dtype == np.int64:
+        array = _whole(array, np.int64)
     return array.astype(dtype, copy=False)
+
+
+def _whole(array: np.ndarray, dtype: type[np.signedinteger]) -> np.ndarray:
+    """Return floats as integers, NaN and what is too large as the least one."""
+    least = np.iinfo(dtype).min
+    # The least integer is a power of two, which floats hold exactly.
+    fits = (array >= least) & (array < -float(least))
+    return np.where(fits, array, 0).astype(dtype) + np.where(fits, 0, least).astype(dtype)
 
 
 def _run(cls: type[NumpyRecord], a: SimpleNamespace) -> tuple[np.ndarray, ...]:

@@ -24,7 +24,7 @@ FLOAT32 = np.dtype(np.float32)
 
 def _sgn(x: Any) -> Any:
     if x.dtype.kind != "c":
-        return np.sign(x)
+        return np.where(np.isnan(x), x.dtype.type(0), np.sign(x))
     size = np.abs(x)
     return np.where(size == 0, 0, x / np.where(size == 0, 1, size))
 
@@ -54,6 +54,10 @@ TESTS = (
 )
 
 
+def _heaviside(x: Any, y: Any) -> Any:
+    return np.where(x == 0, y, (x > 0).astype(y.dtype))
+
+
 def _xlogy(x: Any, y: Any) -> Any:
     product = x * np.log(y)
     return np.where(np.isnan(y), y, np.where(x == 0, 0, product))
@@ -67,7 +71,7 @@ BINARY = (
     ("xlogy", "input * log(other), 0 where input is 0", _xlogy, "float"),
     ("nextafter", "the float after input on the way to other", np.nextafter, "f"),
     ("ldexp", "input * 2 ** other", lambda x, y: x * np.exp2(y), "float"),
-    ("heaviside", "0 below 0, other at 0, 1 above", np.heaviside, "same"),
+    ("heaviside", "0 below 0, other at 0, 1 above", _heaviside, "same"),
     ("fmax", "the greater one; a NaN only where both are", np.fmax, "any"),
     ("fmin", "the lesser one; a NaN only where both are", np.fmin, "any"),
     ("gcd", "the greatest common divisor", np.gcd, "iu"),

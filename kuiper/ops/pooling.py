@@ -109,7 +109,11 @@ def _pool_array(
         else:
             y[..., d, h, w] = window.max(-1, initial=-np.inf)
             if window.shape[-1]:
-                indices[..., d, h, w] = places[cut].reshape(-1)[window.argmax(-1)]
+                # The last NaN, where there are any.
+                is_nan = np.isnan(window)
+                last = window.shape[-1] - 1 - is_nan[..., ::-1].argmax(-1)
+                found = np.where(is_nan.any(-1), last, window.argmax(-1))
+                indices[..., d, h, w] = places[cut].reshape(-1)[found]
     shape = (*lead, *map(len, windows[3 - spatial :]))
     y, indices = y.reshape(shape), indices.reshape(shape)
     return (y, indices) if with_indices else y

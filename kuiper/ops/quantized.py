@@ -53,7 +53,8 @@ def _quantized(a: SimpleNamespace, low: int, high: int) -> Any:
     inverse = float(np.float32(1) / np.float32(a.scale))
     # The zero point moves the range; it adds up to nothing otherwise.
     bounds = [Literal(float(low - a.zero_point)), Literal(float(high - a.zero_point))]
-    steps = Call("round", [Call("mul", [Ref(0), Literal(inverse)])])
+    # The zero makes 0 of the -0 that small negative numbers round to; integers have no other.
+    steps = Call("add", [Call("round", [Call("mul", [Ref(0), Literal(inverse)])]), Literal(0.0)])
     return Call("mul", [Call("clamp", [steps, *bounds]), Literal(a.scale)]), [a.input]
 
 
