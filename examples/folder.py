@@ -7,9 +7,10 @@ Every worker is a process with a model of its own.  A worker reads, decodes and 
 JPEG takes as long as a small network, and this way it has all cores, too.  Workers are spawned, not
 forked, so that they start alike on every system.
 
-One JSON object a line is written as soon as a batch is ready, in any order.  Run it again with the
-same --output and it goes on where it was stopped.  The exit code is 1 where a file could not be
-read.
+One JSON object a line is written as soon as a batch is ready, in any order.  Stop it with Ctrl-C,
+run it again with the same --output, and it goes on where it was stopped.  A file that could not be
+read has an "error" in its line, and is not tried again.  The exit code is 1 where there were such
+files, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import kuiper
 
 try:
-    from kuiper.vision import Classifier, find_pictures, is_video, load_image
+    from kuiper.vision import Classifier, find_model, find_pictures, is_video, load_image
 except kuiper.MissingPackageError as error:
     sys.exit(f"folder.py: {error}")
 
@@ -37,6 +40,8 @@ _classifier: Classifier | None = None  # of a worker process
 def start_worker(model: str, threads: int) -> None:
     """Load the model, once for each process."""
     global _classifier
+    # Ctrl-C reaches every process of the terminal; the one that hands out the work decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     kuiper.set_num_threads(threads)
     _classifier = Classifier(model)
 
@@ -58,6 +63,15 @@ def classify_batch(paths: Sequence[str], topk: int) -> list[dict[str, Any]]:
     return records
 
 
+def end_last_line(output: Path) -> None:
+    """Take away a line that a crash cut off, so that the next does not go on in its middle."""
+    if not output.exists():
+        return
+    with output.open("r+b") as file:
+        text = file.read()
+        file.truncate(text.rfind(b"\n") + 1)
+
+
 def batches(paths: Iterable[str], count: int) -> Iterator[list[str]]:
     """Group paths by `count`."""
     group: list[str] = []
@@ -71,7 +85,7 @@ def batches(paths: Iterable[str], count: int) -> Iterator[list[str]]:
 
 
 def finished(output: Path) -> set[str]:
-    """Return the files that an earlier run wrote; a line cut off in the middle does not count."""
+    """Return the files that an earlier run wrote; what is no whole line does not count."""
     if not output.exists():
         return set()
     done = set()
@@ -100,10 +114,15 @@ class Bar:
         print(
             f"\r[{'#' * full}{'.' * (30 - full)}] {self.count}/{self.total}  {rate:.0f}/s  "
             f"{left:.0f} s left ",
-            end="\n" if self.count == self.total else "",
+            end="",
             file=sys.stderr,
             flush=True,
         )
+
+    def end(self) -> None:
+        """Leave the line of the bar."""
+        if self.count and sys.stderr.isatty():
+            print(file=sys.stderr)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -126,41 +145,73 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     options = parse_arguments(argv)
-    if not options.folder.is_dir():
-        print(f"folder.py: {options.folder}: not a folder", file=sys.stderr)
-        return 1
+    try:
+        if not options.folder.is_dir():
+            raise NotADirectoryError(20, "not a folder", str(options.folder))
+        kuiper.load_graph(find_model(options.model))  # better here once than in every worker
+        end_last_line(options.output)
+        return work(options)
+    except (OSError, kuiper.KuiperError) as error:
+        text = str(error)
+        if isinstance(error, OSError) and error.strerror and error.filename:
+            text = f"{error.filename}: {error.strerror}"
+        print(f"folder.py: {text}", file=sys.stderr)
+    except BrokenProcessPool:
+        print(
+            "folder.py: a worker process died, maybe for want of memory; run it again with fewer "
+            "--workers or a smaller --batch, and it goes on where it was",
+            file=sys.stderr,
+        )
+    return 1
+
+
+def work(options: argparse.Namespace) -> int:
+    """Hand out the photos that are left and write what comes back; return the exit code."""
     done = finished(options.output)
     paths = [str(p) for p in find_pictures([options.folder]) if not is_video(p)]
     todo = [path for path in paths if path not in done]
     bar, errors, start = Bar(len(todo)), 0, time.perf_counter()
     context = multiprocessing.get_context("spawn")
+    # Whoever ends this process by a signal wants the workers to end, too.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    stopped = False
     with (
         ProcessPoolExecutor(
             options.workers, context, start_worker, (options.model, options.threads)
         ) as pool,
         options.output.open("a", encoding="utf-8") as output,
     ):
-        waiting: set = set()
+        waiting: set[Future[list[dict[str, Any]]]] = set()
         groups = batches(todo, options.batch)
-        # Only as many batches are handed out as keep the workers busy: 10,000 futures help nobody.
-        for group in groups:
-            waiting.add(pool.submit(classify_batch, group, options.topk))
-            if len(waiting) >= 3 * options.workers:
-                future = next(as_completed(waiting))
-                waiting.remove(future)
-                errors += write(future.result(), output, bar)
-        for future in as_completed(waiting):
-            errors += write(future.result(), output, bar)
+        try:
+            # Only as many batches are handed out as keep the workers busy: 10,000 futures help
+            # nobody.
+            while True:
+                while len(waiting) < 3 * options.workers and (group := next(groups, None)):
+                    waiting.add(pool.submit(classify_batch, group, options.topk))
+                if not waiting:
+                    break
+                ready, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in ready:
+                    errors += write(future.result(), output, bar)
+        except KeyboardInterrupt:
+            stopped = True
+            pool.shutdown(wait=True, cancel_futures=True)
+            for future in waiting:  # what was under way is not thrown away
+                if not future.cancelled():
+                    errors += write(future.result(), output, bar)
     seconds = time.perf_counter() - start
+    bar.end()
     print(
-        f"{len(todo)} photos in {seconds:.1f} s, {len(todo) / seconds:.1f} per second"
+        f"{bar.count} photos in {seconds:.1f} s, {bar.count / seconds:.1f} per second"
         + (f"; {len(done)} were there already" if done else "")
         + (f"; {errors} could not be read" if errors else "")
+        + (f"; stopped, {len(todo) - bar.count} are left: run it again" if stopped else "")
     )
-    return int(errors > 0)
+    return 130 if stopped else int(errors > 0)
 
 
-def write(records: Sequence[dict[str, Any]], output, bar: Bar) -> int:
+def write(records: Sequence[dict[str, Any]], output: TextIO, bar: Bar) -> int:
     """Write the records of a batch; return how many are errors."""
     for record in records:
         output.write(json.dumps(record, ensure_ascii=False) + "\n")

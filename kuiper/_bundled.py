@@ -55,15 +55,25 @@ def models_folder(file: str = BUNDLED["mobilenet_v2"]) -> Path:
             return place
     raise FileNotFoundError(
         2,
-        "no bundled models here; install them with `pip install kuiper-models`, or from a clone "
-        "with `pip install ./examples/models`, or let KUIPER_MODELS name their folder, or give a "
-        "model file by --model",
+        "the bundled models are not installed (no wheel of kuiper holds weights). They are in the "
+        "folder examples/models of kuiper's repository: `pip install CLONE/examples/models`, where "
+        "CLONE is the repository's folder, or set KUIPER_MODELS=CLONE/examples/models. Or give the "
+        "path of a .pnnx.param file instead of the name",
         file,
     )
 
 
 def find_model(name: str) -> Path:
     """Return the ``.param`` file of a bundled model by its name, or a path as it is.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`BUNDLED`, or a path.
+
+    Returns
+    -------
+    Path
 
     Raises
     ------
@@ -79,7 +89,17 @@ def find_model(name: str) -> Path:
 
 
 def find_labels(file: str) -> Path | None:
-    """Return a list of class names that lies beside the models, None where there is none."""
+    """Return a list of class names that lies beside the models, None where there is none.
+
+    Parameters
+    ----------
+    file : str
+        Such as ``"coco80_classes.txt"``.
+
+    Returns
+    -------
+    Path or None
+    """
     try:
         return models_folder(file) / file
     except FileNotFoundError:

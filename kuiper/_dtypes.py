@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class DType(NamedTuple):
     torch: str
 
 
-def _dtype(name: str, storage, torch: str, value=None, parts: int = 1) -> DType:
+def _dtype(name: str, storage: Any, torch: str, value: Any = None, parts: int = 1) -> DType:
     storage = np.dtype(storage).newbyteorder("<")
     value = storage if value is None else np.dtype(value)
     return DType(name, parts * storage.itemsize, storage, value, torch)
@@ -85,7 +85,7 @@ _BY_NUMBER = {number: DTYPES[name] for number, name in enumerate(_SCALAR_TYPES.s
 _BY_NUMBER[15] = DTYPES["bf16"]
 
 
-def from_numpy(dtype) -> DType:
+def from_numpy(dtype: Any) -> DType:
     """Return the element type of a numpy dtype; `KeyError` where PNNX has none."""
     return _BY_NUMPY[np.dtype(dtype).newbyteorder("=")]
 

@@ -199,7 +199,7 @@ def call_by_name(name: str, arguments: Mapping[str, Any]) -> Any:
     torch = _torch()
     path, _, function_name = name.rpartition(":")
     try:
-        function: Callable = getattr(import_module(path), function_name)
+        function: Callable[..., Any] = getattr(import_module(path), function_name)
     except ModuleNotFoundError as error:
         if path == error.name or path.startswith(f"{error.name}."):
             raise MissingPackageError(f"{name}: no module named '{error.name}'") from error

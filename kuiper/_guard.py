@@ -40,7 +40,7 @@ class Guard:
         All of the plan's, arranged with guard bytes.
     """
 
-    def __init__(self, steps: Sequence[Any], buffers: Sequence[Buffer]):
+    def __init__(self, steps: Sequence[Any], buffers: Sequence[Buffer]) -> None:
         self.steps = steps
         self.named = [
             [b for b in dict.fromkeys(buffers[slot] for slot in step.slots) if _in_arena(b)]
@@ -109,7 +109,7 @@ class GuardedStep:
         Of the step.
     """
 
-    def __init__(self, segment: Any, guard: Guard, number: int):
+    def __init__(self, segment: Any, guard: Guard, number: int) -> None:
         self.segment, self.guard, self.number = segment, guard, number
 
     def run(self, context: Any, n_threads: int) -> None:

@@ -41,7 +41,7 @@ from kuiper.plan import (
 __all__ = ["Staged"]
 
 # Makes the plan of a graph without cuts, given the specs of its inputs and of all its operands.
-Compile = Callable[[Graph, Mapping[Operand, Any], Mapping[Operand, Any]], Plan]
+Compile = Callable[[Graph, dict[Operand, Any], dict[Operand, Any]], Plan]
 
 
 class Staged:
@@ -68,13 +68,13 @@ class Staged:
         graph: Graph,
         inputs: Mapping[Operand, TensorSpec],
         compile: Compile,
-        lock: AbstractContextManager,
-    ):
+        lock: AbstractContextManager[Any],
+    ) -> None:
         self._groups = [[leaf.name for leaf in leaf_operands(operand)] for operand in graph.outputs]
         self._input_names = [operand.name for operand in inputs]
         self._compile = compile
         self._lock = lock
-        self._later: OrderedDict[tuple, _Stage] = OrderedDict()
+        self._later: OrderedDict[tuple[Any, ...], _Stage] = OrderedDict()
         # Without what nobody reads, and without the tuples that only bundle results.
         wanted = dict.fromkeys(name for group in self._groups for name in group)
         needed = graph.subgraph([operand.name for operand in inputs], list(wanted))
@@ -105,10 +105,10 @@ class Staged:
             stage.run(values)
         return self._results(values, inputs)
 
-    def profile(self, inputs: Sequence[np.ndarray]) -> tuple[list, np.ndarray]:
+    def profile(self, inputs: Sequence[np.ndarray]) -> tuple[list[Any], np.ndarray]:
         """Run once and return the steps of all stages, operators at cuts included, and seconds."""
         values: dict[str, Any] = dict(zip(self._input_names, inputs, strict=True))
-        steps: list = []
+        steps: list[Any] = []
         seconds: list[float] = []
         for stage in self._stages(values):
             steps += [*stage.plan.steps, *stage.selections]
@@ -136,7 +136,7 @@ class Staged:
                 self._later.move_to_end(key)
             return later
 
-    def _results(self, values: Mapping[str, Any], inputs) -> list[list[np.ndarray]]:
+    def _results(self, values: Mapping[str, Any], inputs: Any) -> list[list[np.ndarray]]:
         """Return the outputs as arrays that the caller owns."""
         others = {id(array) for array in inputs}
         results: list[list[np.ndarray]] = []
@@ -170,7 +170,9 @@ class _Stage:
         Those of them that `rest` is planned for one value of.
     """
 
-    def __init__(self, graph: Graph, inputs: Mapping[Operand, Any], compile: Compile, prepare=None):
+    def __init__(
+        self, graph: Graph, inputs: Mapping[Operand, Any], compile: Compile, prepare: Any = None
+    ) -> None:
         specs, waiting = infer_known(graph, inputs, prepare)
         computed = [op for op, operands in waiting.items() if not operands]
         selected = {operand for op in computed for operand in op.outputs}
@@ -190,7 +192,7 @@ class _Stage:
         read = [*passed_on, *(o for op in computed for o in op.inputs), *graph.outputs]
         read = [operand for operand in dict.fromkeys(read) if operand in specs]
         self._known = {o.name: specs[o] for o in read if _is_known(specs[o])}
-        made = [o for o in read if not _is_known(specs[o]) and o.producer.type != "pnnx.Input"]
+        made = [o for o in read if not _is_known(specs[o]) and o.maker.type != "pnnx.Input"]
         self._made = [(operand.name, specs[operand]) for operand in made]
         self._taken = [operand.name for operand in graph.inputs if not _is_known(inputs[operand])]
         first = graph.subgraph(graph.inputs, made)
@@ -227,6 +229,7 @@ class _Stage:
 
     def behind(self, values: Mapping[str, Any], compile: Compile) -> _Stage:
         """Return the next stage, for the shapes and numbers in the table."""
+        assert self.rest is not None  # whoever asks has seen that something is left
         rest = self.rest.copy()  # what is thawed in it holds for these shapes
         specs = {
             operand: _spec(values[operand.name], operand.name in self.pinned)
@@ -245,7 +248,7 @@ class _Selection:
     kind = "python"
     flops = 0.0
 
-    def __init__(self, operator: Operator):
+    def __init__(self, operator: Operator) -> None:
         self.name = operator.name
         self.bytes = 0.0
         self._operator = operator

@@ -7,6 +7,7 @@ import os
 import threading
 import warnings
 import weakref
+from typing import Any
 
 from kuiper._cgroup import MEMBERSHIP, ROOT, group_folders, read
 from kuiper.errors import InputError
@@ -85,7 +86,9 @@ def check_num_threads(n: int) -> int:
     return int(n)
 
 
-def default_num_threads(environ=None, cgroup_root: str = ROOT, membership: str = MEMBERSHIP) -> int:
+def default_num_threads(
+    environ: Any = None, cgroup_root: str = ROOT, membership: str = MEMBERSHIP
+) -> int:
     """Return the number of threads for a process that sets none.
 
     Parameters
@@ -160,19 +163,19 @@ _fork_locks: weakref.WeakSet[ForkLock] = weakref.WeakSet()
 class ForkLock:
     """A re-entrant lock that a forked child finds open, whoever held it in the parent."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._lock = threading.RLock()
         _fork_locks.add(self)
 
     def __enter__(self) -> None:
         self._lock.acquire()
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         self._lock.release()
 
     def reset(self) -> None:
         """Open the lock unless the calling thread itself holds it."""
-        if not self._lock._is_owned():
+        if not self._lock._is_owned():  # type: ignore[attr-defined]  # private, but there since 2
             self._lock = threading.RLock()
 
 

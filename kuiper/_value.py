@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,9 @@ class TensorSpec:
 
     __slots__ = ("constant", "dtype", "shape")
 
-    def __init__(self, shape: Sequence[int], dtype=np.float32, constant: np.ndarray | None = None):
+    def __init__(
+        self, shape: Sequence[int], dtype: Any = np.float32, constant: np.ndarray | None = None
+    ) -> None:
         self.shape = tuple(int(n) for n in shape)
         self.dtype = np.dtype(dtype)
         self.constant = constant
@@ -94,7 +97,7 @@ class Buffer:
         "slot",
     )
 
-    def __init__(self, slot: int, n_bytes: int, kind: str, array: np.ndarray | None = None):
+    def __init__(self, slot: int, n_bytes: int, kind: str, array: np.ndarray | None = None) -> None:
         self.slot = slot
         self.n_bytes = n_bytes
         self.kind = kind
@@ -123,7 +126,15 @@ class Value:
 
     __slots__ = ("buffer", "constant", "dtype", "offset", "shape", "strides")
 
-    def __init__(self, buffer, shape, strides, offset=0, dtype=np.float32, constant=None):
+    def __init__(
+        self,
+        buffer: Buffer,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        offset: int = 0,
+        dtype: Any = np.float32,
+        constant: np.ndarray | None = None,
+    ) -> None:
         self.buffer = buffer
         self.shape = tuple(shape)
         self.strides = tuple(strides)
@@ -191,7 +202,7 @@ class Value:
         """Whether both have equal extents and equal strides wherever these matter."""
         return self.shape == other.shape and self._lies_like(other.strides)
 
-    def with_layout(self, shape, strides, offset: int = 0) -> Value:
+    def with_layout(self, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> Value:
         """Return a view with other extents and strides, `offset` elements further on."""
         return Value(self.buffer, shape, strides, self.offset + offset, self.dtype)
 
@@ -219,6 +230,12 @@ class Value:
             for mine, extent, stride in zip(self.shape, shape[lead:], self.strides, strict=True)
         ]
         return self.with_layout(shape, strides)
+
+    def viewed(self, shape: Sequence[int]) -> Value:
+        """Return what :meth:`reshape` does, where the layout is known to allow a view."""
+        view = self.reshape(shape)
+        assert view is not None, (self.shape, self.strides, shape)
+        return view
 
     def reshape(self, shape: Sequence[int]) -> Value | None:
         """Return the view with the same elements in C order as `shape`, None if it needs a copy."""

@@ -65,7 +65,7 @@ class ExpressionError(KuiperError, ValueError):
         Zero-based offset into `text`.
     """
 
-    def __init__(self, message: str, text: str | None = None, position: int | None = None):
+    def __init__(self, message: str, text: str | None = None, position: int | None = None) -> None:
         self.message = message
         self.text = text
         self.position = position

@@ -41,7 +41,7 @@ class Attribute:
 
     __slots__ = ("dtype", "raw", "shape")
 
-    def __init__(self, shape: Sequence[int], dtype: str, raw: np.ndarray):
+    def __init__(self, shape: Sequence[int], dtype: str, raw: np.ndarray) -> None:
         self.shape = tuple(int(n) for n in shape)
         self.dtype = dtype
         self.raw = raw
@@ -61,6 +61,10 @@ class Attribute:
             Shared, not copied, where it is contiguous and already has the type.
         dtype : str, optional
             PNNX name of the element type; by default the array's own.
+
+        Returns
+        -------
+        Attribute
 
         Raises
         ------
@@ -182,7 +186,7 @@ class Operand:
 
     __slots__ = ("_uses", "dtype", "name", "producer", "shape")
 
-    def __init__(self, name: str, shape: Shape | None = None, dtype: str | None = None):
+    def __init__(self, name: str, shape: Shape | None = None, dtype: str | None = None) -> None:
         self.name = name
         self.shape = shape
         self.dtype = dtype
@@ -191,7 +195,19 @@ class Operand:
         self._uses: dict[Use, None] = {}
 
     @property
+    def maker(self) -> Operator:
+        """The operator that computes it, in a graph that was verified: there every one has one."""
+        assert self.producer is not None, self.name
+        return self.producer
+
+    @property
+    def known_shape(self) -> tuple[int, ...]:
+        """The annotated shape, where it was seen to be there and to have no dynamic extent."""
+        return tuple(n for n in self.shape or () if n is not None)
+
+    @property
     def uses(self) -> tuple[Use, ...]:
+        """Where it is read, in the order in which the uses were made."""
         return tuple(self._uses)
 
     @property
@@ -236,7 +252,7 @@ class Operator:
         "type",
     )
 
-    def __init__(self, type: str, name: str):
+    def __init__(self, type: str, name: str) -> None:
         self.type = type
         self.name = name
         self._inputs: list[Operand] = []
@@ -249,10 +265,12 @@ class Operator:
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
+        """The operands that it reads, slot by slot."""
         return tuple(self._inputs)
 
     @property
     def outputs(self) -> tuple[Operand, ...]:
+        """The operands that it produces."""
         return tuple(self._outputs)
 
     @property
@@ -302,16 +320,18 @@ class Graph:
     def __init__(self) -> None:
         self._operators: dict[str, Operator] = {}
         self._operands: dict[str, Operand] = {}
-        self.derived: dict[tuple, Any] = {}
+        self.derived: dict[tuple[Any, ...], Any] = {}
 
     # -- reading ---------------------------------------------------------------------------
 
     @property
     def operators(self) -> tuple[Operator, ...]:
+        """All operators, in the order in which they were added."""
         return tuple(self._operators.values())
 
     @property
     def operands(self) -> tuple[Operand, ...]:
+        """All operands, in the order in which they were added."""
         return tuple(self._operands.values())
 
     @property
@@ -341,21 +361,53 @@ class Graph:
         return len(self._operators)
 
     def operator(self, name: str) -> Operator:
-        """Return the operator called `name`; `KeyError` lists near names."""
+        """Return the operator called `name`; `KeyError` lists near names.
+
+        Parameters
+        ----------
+        name : str
+
+        Raises
+        ------
+        KeyError
+            If there is none; the message lists near names.
+        """
         return _lookup(self._operators, name, "operator")
 
     def operand(self, name: str) -> Operand:
-        """Return the operand called `name`; `KeyError` lists near names."""
+        """Return the operand called `name`; `KeyError` lists near names.
+
+        Parameters
+        ----------
+        name : str
+
+        Raises
+        ------
+        KeyError
+            If there is none; the message lists near names.
+        """
         return _lookup(self._operands, name, "operand")
 
     def has_operand(self, name: str) -> bool:
+        """Tell whether there is an operand called `name`."""
         return name in self._operands
 
     def has_operator(self, name: str) -> bool:
+        """Tell whether there is an operator called `name`."""
         return name in self._operators
 
     def find(self, type: str | None = None, name: str | None = None) -> list[Operator]:
         """Return the operators whose type and name match shell patterns.
+
+        Parameters
+        ----------
+        type, name : str, optional
+            Patterns with ``*``, ``?`` and ``[abc]``, as of file names; None matches all.
+
+        Returns
+        -------
+        list of Operator
+            In the order of the graph.
 
         Examples
         --------
@@ -374,7 +426,7 @@ class Graph:
             and (name is None or fnmatchcase(operator.name, name))
         ]
 
-    def type_counts(self) -> Counter:
+    def type_counts(self) -> Counter[Any]:
         """Return how many operators there are of each type."""
         return Counter(operator.type for operator in self._operators.values())
 
@@ -383,7 +435,26 @@ class Graph:
     def add_operand(
         self, name: str, shape: Shape | None = None, dtype: str | None = None
     ) -> Operand:
-        """Add an operand that nothing produces yet."""
+        """Add an operand that nothing produces yet.
+
+        Parameters
+        ----------
+        name : str
+            Not yet in the graph.
+        shape : tuple of (int or None), optional
+            The annotation; None inside marks an open extent.
+        dtype : str, optional
+            PNNX's name of the element type, such as ``"f32"``.
+
+        Returns
+        -------
+        Operand
+
+        Raises
+        ------
+        GraphError
+            If there is one of this name.
+        """
         if name in self._operands:
             raise GraphError(f"operand '{name}' exists already")
         operand = self._operands[name] = Operand(name, shape, dtype)
@@ -401,7 +472,36 @@ class Graph:
         input_keys: Sequence[str | None] | None = None,
         location: str | None = None,
     ) -> Operator:
-        """Add an operator; operands named by `str` are looked up, or made where missing."""
+        """Add an operator; operands named by `str` are looked up, or made where missing.
+
+        Parameters
+        ----------
+        type : str
+            Such as ``"nn.Conv2d"``.
+        name : str
+            Not yet in the graph.
+        inputs, outputs : iterable of (Operand or str)
+            What it reads and produces; an operand may be new, and an output must not have a
+            producer.
+        params : mapping of str, optional
+            Literal arguments.
+        attributes : mapping of str to Attribute, optional
+            Weights.
+        input_keys : sequence of (str or None), optional
+            The keyword of each input; by default all are positional.
+        location : str, optional
+            ``file:line``, for messages.
+
+        Returns
+        -------
+        Operator
+
+        Raises
+        ------
+        GraphError
+            If the name is taken, an output is produced already, or an operand is another graph's;
+            the graph is then as it was.
+        """
         if name in self._operators:
             raise GraphError(f"operator '{name}' exists already")
         operator = Operator(type, name)
@@ -433,6 +533,18 @@ class Graph:
     def remove_operator(self, operator: Operator) -> None:
         """Remove an operator; its outputs stay, without producer, while something reads them.
 
+        Parameters
+        ----------
+        operator : Operator
+            Of this graph.
+
+        Raises
+        ------
+        GraphError
+            If it is not.
+
+        Notes
+        -----
         The operator still knows its inputs and outputs, but they no longer know it.
         """
         self._check_owned(operator)
@@ -448,7 +560,23 @@ class Graph:
         inputs: Sequence[Operand],
         input_keys: Sequence[str | None] | None = None,
     ) -> None:
-        """Give `operator` another list of inputs."""
+        """Give `operator` another list of inputs.
+
+        Operands that nothing produces or reads any more leave the graph.
+
+        Parameters
+        ----------
+        operator : Operator
+            Of this graph.
+        inputs : sequence of Operand
+        input_keys : sequence of (str or None), optional
+            The keyword of each; by default all are positional.
+
+        Raises
+        ------
+        GraphError
+            If the operator or an operand is not of this graph, or the numbers differ.
+        """
         self._check_owned(operator)
         keys = _checked_keys(operator, inputs, input_keys)
         sources = [self._resolve(operand) for operand in inputs]
@@ -458,7 +586,20 @@ class Graph:
         self._drop_unused(before)
 
     def set_outputs(self, operator: Operator, outputs: Sequence[Operand]) -> None:
-        """Let `operator` produce `outputs` instead; taken over from their producers."""
+        """Let `operator` produce `outputs` instead; taken over from their producers.
+
+        Parameters
+        ----------
+        operator : Operator
+            Of this graph.
+        outputs : sequence of Operand
+            Each once.
+
+        Raises
+        ------
+        GraphError
+            If the operator or an operand is not of this graph, or an operand stands twice.
+        """
         self._check_owned(operator)
         targets = [self._resolve(operand) for operand in outputs]
         if len(set(targets)) != len(targets):
@@ -474,7 +615,18 @@ class Graph:
         self._drop_unused(before)
 
     def replace_uses(self, old: Operand, new: Operand) -> None:
-        """Let everything that reads `old` read `new`."""
+        """Let everything that reads `old` read `new`.
+
+        Parameters
+        ----------
+        old, new : Operand
+            Both of this graph.
+
+        Raises
+        ------
+        GraphError
+            If one is not.
+        """
         self._check_operand(old)
         self._check_operand(new)
         if old is new:
@@ -505,7 +657,17 @@ class Graph:
                 self._operands.pop(operand.name, None)
 
     def unique_name(self, prefix: str) -> str:
-        """Return a name that neither an operator nor an operand has."""
+        """Return a name that neither an operator nor an operand has.
+
+        Parameters
+        ----------
+        prefix : str
+            The name itself, where it is free; else a number is put behind it.
+
+        Returns
+        -------
+        str
+        """
         if prefix not in self._operators and prefix not in self._operands:
             return prefix
         number = 1
@@ -641,6 +803,16 @@ class Graph:
     def subgraph(self, inputs: Sequence[Operand | str], outputs: Sequence[Operand | str]) -> Graph:
         """Return the part that computes `outputs` from `inputs`, as a graph of its own.
 
+        Parameters
+        ----------
+        inputs, outputs : sequence of (Operand or str)
+            Operands of this graph.
+
+        Returns
+        -------
+        Graph
+            It shares the attributes' bytes.
+
         Raises
         ------
         GraphError
@@ -723,7 +895,7 @@ def _name(operand: Operand | str) -> str:
 
 
 def _checked_keys(
-    operator: Operator, inputs: Sequence, keys: Sequence[str | None] | None
+    operator: Operator, inputs: Sequence[Any], keys: Sequence[str | None] | None
 ) -> tuple[str | None, ...]:
     keys = (None,) * len(inputs) if keys is None else tuple(keys)
     if len(keys) != len(inputs):

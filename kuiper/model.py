@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from kuiper.errors import (
 )
 from kuiper.ir import Graph, Operand
 from kuiper.ops import Record, find_record, record, registered_types
+from kuiper.ops._binder import Binder
 from kuiper.ops._schema import Any_, Host, Tensors, ValuesNeeded, attribute_spec, resolve
 from kuiper.passes import (
     NEEDED,
@@ -49,6 +51,8 @@ __all__ = [
     "show_config",
     "supported_operators",
 ]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Lists inside lists are walked by functions that call themselves.
 MAX_NESTING = 100
@@ -153,7 +157,9 @@ def supported_operators() -> list[str]:
     return sorted([*registered_types(), *GRAPH_TYPES])
 
 
-def operator(type: str, n_outputs: int = 1, *, data_dependent: bool = False) -> Callable:
+def operator(
+    type: str, n_outputs: int = 1, *, data_dependent: bool = False
+) -> Callable[[Function], Function]:
     """Teach kuiper an operator of your own, written with numpy.
 
     Parameters
@@ -183,7 +189,7 @@ def operator(type: str, n_outputs: int = 1, *, data_dependent: bool = False) -> 
     ...     return x * factor
     """
 
-    def register(function: Callable) -> Callable:
+    def register(function: Function) -> Function:
         class Custom(Record):
             __doc__ = function.__doc__ or f"An operator of the user's own: {type}."
             arguments = (Tensors("inputs"), _Keywords())
@@ -191,7 +197,7 @@ def operator(type: str, n_outputs: int = 1, *, data_dependent: bool = False) -> 
             is_pure = False
 
             @classmethod
-            def infer(cls, a):
+            def infer(cls, a: SimpleNamespace) -> tuple[TensorSpec, ...]:
                 call = _Call(function, a)
                 if cls.data_dependent and not call.is_known:
                     raise ValuesNeeded("the shapes of its results depend on values")
@@ -208,14 +214,17 @@ def operator(type: str, n_outputs: int = 1, *, data_dependent: bool = False) -> 
                 )
 
             @classmethod
-            def bind(cls, a, b):
+            def bind(cls, a: SimpleNamespace, b: Binder) -> None:
                 if cls.data_dependent:  # all that it depends on is known
                     for index in range(a.n_outputs):
-                        b.alias(b.constant(b.output_spec(index).constant), index)
+                        constant = b.output_spec(index).constant
+                        assert constant is not None  # that is how it was inferred
+                        b.alias(b.constant(constant), index)
                     return
                 outputs = [b.output(i) for i in range(a.n_outputs)]
                 call = _Call(function, a, b.operator.label)
-                b.python(call, call.tensors, outputs, quiet=False)
+                tensors = [t for t in call.tensors if isinstance(t, Value)]
+                b.python(call, tensors, outputs, quiet=False)
 
         Custom.data_dependent = data_dependent
         find_record(type)  # so that a record of kuiper's own is there to be refused
@@ -242,16 +251,18 @@ class _Call:
         The tensors among the arguments, for which arrays come in when it is called.
     """
 
-    def __init__(self, function: Callable, a, label: str | None = None):
+    def __init__(
+        self, function: Callable[..., Any], a: SimpleNamespace, label: str | None = None
+    ) -> None:
         self.label = label
         self.function, self.inputs, self.keywords = function, a.inputs, a.keywords
         arguments = (*a.inputs, *a.keywords.values())
         self.tensors = [v for v in arguments if isinstance(v, TensorSpec | Value)]
 
-    def __call__(self, *arrays: np.ndarray):
+    def __call__(self, *arrays: np.ndarray) -> Any:
         given = iter(arrays)
 
-        def argument(value):
+        def argument(value: Any) -> Any:
             if isinstance(value, TensorSpec | Value):
                 return next(given)
             return value.value if isinstance(value, Host) else value
@@ -286,7 +297,7 @@ class _Keywords(Any_):
 
     catches_all = True
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__("keywords", {})
 
 
@@ -342,7 +353,7 @@ class Model:
         optimize: bool = True,
         threads: int | None = None,
         max_memory: int | None = None,
-    ):
+    ) -> None:
         self._options = {"optimize": optimize, "threads": threads, "max_memory": max_memory}
         self.threads = None if threads is None else _threads.check_num_threads(threads)
         self.max_memory = check_max_memory(max_memory)
@@ -362,8 +373,8 @@ class Model:
         self._output_operands = [
             leaf for operand in graph.outputs for leaf in leaf_operands(operand)
         ]
-        self._plans: OrderedDict[tuple, Plan | Staged] = OrderedDict()
-        self._packed: dict = {}
+        self._plans: OrderedDict[tuple[Any, ...], Plan | Staged] = OrderedDict()
+        self._packed: dict[Any, Any] = {}
         self._arenas = ArenaPool()
         self._latest: Plan | Staged | None = None
         self._lock = _threads.ForkLock()
@@ -440,7 +451,7 @@ class Model:
         return tuple(_info(operand) for operand in self._output_operands)
 
     def __repr__(self) -> str:
-        def describe(infos):
+        def describe(infos: Sequence[TensorInfo]) -> str:
             return ", ".join(f"{i.name}{_shape_text(i.shape)}" for i in infos)
 
         return (
@@ -450,7 +461,7 @@ class Model:
 
     # -- running ---------------------------------------------------------------------------
 
-    def __call__(self, *inputs, out=None):
+    def __call__(self, *inputs: Any, out: Any = None) -> Any:
         """Run the model.
 
         Parameters
@@ -480,7 +491,7 @@ class Model:
         results = plan.run(arrays) if out is None else self._run_into(plan, arrays, out)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def trace(self, inputs, names: Sequence[str]) -> dict[str, Any]:
+    def trace(self, inputs: Any, names: Sequence[str]) -> dict[str, Any]:
         """Return intermediate operands.
 
         Parameters
@@ -519,7 +530,7 @@ class Model:
             traced[name] = arrays[0] if len(arrays) == 1 else tuple(arrays)
         return traced
 
-    def profile(self, *inputs, runs: int = 20) -> Profile:
+    def profile(self, *inputs: Any, runs: int = 20) -> Profile:
         """Measure each step of a run.
 
         Parameters
@@ -545,7 +556,21 @@ class Model:
     def plan(self, *shapes: Sequence[int]) -> Plan:
         """Return the plan for inputs of the given shapes, making it if need be.
 
-        For a model that is cut where shapes depend on data, the plan in front of the first cut.
+        Parameters
+        ----------
+        *shapes : tuple of int
+            One for each input.
+
+        Returns
+        -------
+        kuiper.plan.Plan
+            For a model that is cut where shapes depend on data, the plan in front of the first
+            cut.
+
+        Raises
+        ------
+        ShapeError
+            If the graph cannot take these shapes.
         """
         arrays = [
             np.broadcast_to(np.zeros((), _info(o).dtype), shape)
@@ -557,8 +582,22 @@ class Model:
     def planned_graph(self, *shapes: Sequence[int]) -> Graph:
         """Return the graph as it runs for inputs of the given shapes: after the passes.
 
-        Its operands are annotated with the shapes that they have then.  A model that is cut where
-        shapes depend on data is shown as it was loaded, with the shapes in front of the cut.
+        Parameters
+        ----------
+        *shapes : tuple of int
+            One for each input.
+
+        Returns
+        -------
+        kuiper.ir.Graph
+            Its operands are annotated with the shapes that they have then.  A model that is cut
+            where shapes depend on data is shown as it was loaded, with the shapes in front of the
+            cut.
+
+        Raises
+        ------
+        ShapeError
+            If the graph cannot take these shapes.
         """
         infos = zip(self._input_infos, shapes, strict=True)
         graph, inputs = self._prepared([TensorSpec(s, info.dtype) for info, s in infos])
@@ -585,7 +624,7 @@ class Model:
             plan = self._find_plan(key, arrays)
         return plan
 
-    def _find_plan(self, key: tuple, arrays: Sequence[np.ndarray]) -> Plan | Staged:
+    def _find_plan(self, key: tuple[Any, ...], arrays: Sequence[np.ndarray]) -> Plan | Staged:
         """Look a plan up, or make it, and note that it was the last to be used."""
         _, n_threads, _, keep = key
         with self._lock:
@@ -600,11 +639,15 @@ class Model:
             return plan
 
     @np.errstate(all="ignore")  # arithmetic of weights gives no more warnings than that of a run
-    def _compile(self, arrays, n_threads: int, keep: tuple[str, ...]) -> Plan | Staged:
+    def _compile(
+        self, arrays: Sequence[np.ndarray], n_threads: int, keep: tuple[str, ...]
+    ) -> Plan | Staged:
         graph, inputs = self._prepared([TensorSpec(a.shape, a.dtype) for a in arrays], keep)
         specs, waiting = infer_known(graph, inputs)
 
-        def compile(graph: Graph, inputs, specs) -> Plan:
+        def compile(
+            graph: Graph, inputs: dict[Operand, TensorSpec], specs: dict[Operand, Any]
+        ) -> Plan:
             check_sizes(specs, self.max_memory)
             self.passes = optimize(graph, specs, _evaluate, self._only)
             return make_plan(graph, inputs, n_threads, self._packed, self._arenas, self.max_memory)
@@ -626,7 +669,9 @@ class Model:
                 graph.add_operator("pnnx.Output", graph.unique_name(f"trace_{number}"), [name])
         return graph, dict(zip(graph.inputs, specs, strict=True))
 
-    def _run_into(self, plan: Plan | Staged, arrays: Sequence[np.ndarray], out) -> list[np.ndarray]:
+    def _run_into(
+        self, plan: Plan | Staged, arrays: Sequence[np.ndarray], out: Any
+    ) -> list[np.ndarray]:
         """Run with the results in the caller's arrays."""
         if isinstance(plan, Plan):
             return plan.run(arrays, self._check_out(out, plan.outputs, arrays))
@@ -636,7 +681,7 @@ class Model:
             array[...] = result
         return outs
 
-    def _arrays(self, inputs) -> list[np.ndarray]:
+    def _arrays(self, inputs: Sequence[Any]) -> list[np.ndarray]:
         """Check the caller's arrays against the inputs of the graph."""
         operands = self._input_operands
         if len(inputs) == 1 and isinstance(inputs[0], Mapping):
@@ -656,7 +701,7 @@ class Model:
             arrays.append(array)
         return arrays
 
-    def _by_name(self, mapping: Mapping) -> list:
+    def _by_name(self, mapping: Mapping[Any, Any]) -> list[Any]:
         names = [operand.name for operand in self._input_operands]
         aliases = {
             operand.producer.name: operand.name
@@ -682,7 +727,9 @@ class Model:
             )
         return [given[name] for name in names]
 
-    def _check_out(self, out, specs: Sequence, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def _check_out(
+        self, out: Any, specs: Sequence[Any], arrays: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
         """Check the caller's arrays for results against what they shall hold."""
         outs = [out] if isinstance(out, np.ndarray) else list(out)
         if len(outs) != len(specs):
@@ -716,7 +763,7 @@ class Model:
             others[f"result {number}"] = array
         return outs
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as the two files."""
         from io import BytesIO
 
@@ -725,7 +772,7 @@ class Model:
         return _reload, (param.getvalue(), bin.getvalue(), self._options)
 
 
-def _reload(param: bytes, bin: bytes, options: Mapping) -> Model:
+def _reload(param: bytes, bin: bytes, options: Mapping[Any, Any]) -> Model:
     return load(param, bin, **options)
 
 
@@ -741,7 +788,13 @@ class Profile:
         Seconds of all steps.
     """
 
-    def __init__(self, plan, steps: Sequence, seconds: np.ndarray, types: Mapping[str, str]):
+    def __init__(
+        self,
+        plan: Plan | Staged,
+        steps: Sequence[Any],
+        seconds: np.ndarray,
+        types: Mapping[str, str],
+    ) -> None:
         self.total = float(seconds.sum())
         self.n_threads = plan.n_threads
         self.arena_bytes = plan.arena_bytes
@@ -758,9 +811,9 @@ class Profile:
             for step, t in zip(steps, seconds, strict=True)
         ]
 
-    def by_kind(self) -> list[dict]:
+    def by_kind(self) -> list[dict[Any, Any]]:
         """Return the same summed per kernel, slowest first."""
-        groups: dict[str, dict] = {}
+        groups: dict[str, dict[Any, Any]] = {}
         for row in self.rows:
             group = groups.setdefault(
                 row["kind"], {"kind": row["kind"], "count": 0, "seconds": 0.0, "share": 0.0}
@@ -831,7 +884,7 @@ def _info(operand: Operand) -> TensorInfo:
     return TensorInfo(operand.name, operand.shape, dtype)
 
 
-def _shape_text(shape) -> str:
+def _shape_text(shape: tuple[int | None, ...] | None) -> str:
     if shape is None:
         return ""
     return " (" + ", ".join("?" if n is None else str(n) for n in shape) + ")"

@@ -39,8 +39,9 @@ from kuiper._value import (
     spaced,
 )
 from kuiper.errors import KuiperError, OperatorError, ShapeError
-from kuiper.ir import Graph, Operand, Operator
-from kuiper.ops import find_record
+from kuiper.ir import Graph, Operand, Operator, PostOp
+from kuiper.ops import find_record, known_record
+from kuiper.ops._binder import Layout
 from kuiper.ops._schema import Host, ValuesNeeded, attribute_spec, resolve
 
 __all__ = [
@@ -76,12 +77,12 @@ class PythonStep:
 
     def __init__(
         self,
-        function: Callable,
+        function: Callable[..., Any],
         inputs: Sequence[Value],
         outputs: Sequence[Value],
         name: str,
         quiet: bool = True,
-    ):
+    ) -> None:
         self.function = function
         self.quiet = quiet
         self.inputs = tuple(inputs)
@@ -149,8 +150,16 @@ class Plan:
     """
 
     def __init__(
-        self, steps, buffers, arena_bytes, inputs, outputs, output_counts, n_threads, arenas
-    ):
+        self,
+        steps: Sequence[Any],
+        buffers: Sequence[Buffer],
+        arena_bytes: int,
+        inputs: Sequence[Value],
+        outputs: Sequence[Any],
+        output_counts: Sequence[int],
+        n_threads: int,
+        arenas: ArenaPool,
+    ) -> None:
         self.steps = tuple(steps)
         self.arena_bytes = arena_bytes
         self.n_threads = n_threads
@@ -174,7 +183,9 @@ class Plan:
         # Those that no run uses.  Taken and given back in one operation each, so without a lock.
         self._contexts: list[Context] = []
 
-    def run(self, inputs: Sequence[np.ndarray], outs: Sequence[np.ndarray | None] | None = None):
+    def run(
+        self, inputs: Sequence[np.ndarray], outs: Sequence[np.ndarray | None] | None = None
+    ) -> list[np.ndarray]:
         """Run on arrays that match `inputs` and return the outputs as a list."""
         context = self._acquire()
         outputs = self._attach(context, inputs, outs)
@@ -188,7 +199,7 @@ class Plan:
         results = iter(self.run(inputs))
         return [list(islice(results, count)) for count in self.output_counts]
 
-    def profile(self, inputs: Sequence[np.ndarray]) -> tuple[Sequence, np.ndarray]:
+    def profile(self, inputs: Sequence[np.ndarray]) -> tuple[Sequence[Any], np.ndarray]:
         """Run once and return the steps and the seconds of each."""
         return self.steps, self.run_timed(inputs)[1]
 
@@ -207,9 +218,14 @@ class Plan:
         self._release(context)
         return outputs, np.array(seconds)
 
-    def _attach(self, context, inputs, outs):
-        for slot, array in zip(self._input_slots, inputs, strict=True):
-            context.attach(slot, array)
+    def _attach(
+        self,
+        context: Context,
+        inputs: Sequence[np.ndarray],
+        outs: Sequence[np.ndarray | None] | None,
+    ) -> list[np.ndarray]:
+        for input_slot, given in zip(self._input_slots, inputs, strict=True):
+            context.attach(input_slot, given)
         outputs = []
         for number, (slot, spec) in enumerate(zip(self._output_slots, self.outputs, strict=True)):
             array = None if outs is None else outs[number]
@@ -235,9 +251,7 @@ class Plan:
 
     def _release(self, context: Context) -> None:
         # The caller owns its arrays again, and other plans may have the arena.
-        for slot in self._input_slots:
-            context.detach(slot)
-        for slot in self._output_slots:
+        for slot in (*self._input_slots, *self._output_slots):
             if slot is not None:
                 context.detach(slot)
         self._arenas.give(context.arena)
@@ -245,7 +259,7 @@ class Plan:
         self._contexts.append(context)
 
 
-def _home(buffer: Buffer):
+def _home(buffer: Buffer) -> Any:
     """Return what a context's slot table holds for a buffer before a run.
 
     Weights are packed copies of the file's bytes; the originals lie as in the file, and a step that
@@ -255,16 +269,16 @@ def _home(buffer: Buffer):
         return buffer.offset
     if buffer.kind == "scratch":
         return buffer.offset, buffer.bytes_per_thread
-    if buffer.kind == "constant" and buffer.first >= 0:
+    if buffer.kind == "constant" and buffer.first >= 0 and buffer.array is not None:
         dtype = np.float32 if buffer.array.dtype == np.float16 else None
         return np.require(buffer.array, dtype, ["C", "A"])
     return None
 
 
-def _segments(steps) -> list:
+def _segments(steps: Sequence[Any]) -> list[Any]:
     """Group the compiled steps between Python steps into programs."""
-    segments: list = []
-    run: list = []
+    segments: list[Any] = []
+    run: list[Any] = []
     for step in steps:
         if isinstance(step, PythonStep):
             if run:
@@ -282,7 +296,7 @@ def make_plan(
     graph: Graph,
     inputs: Mapping[Operand, TensorSpec],
     n_threads: int,
-    cache: dict | None = None,
+    cache: dict[Any, Any] | None = None,
     arenas: ArenaPool | None = None,
     max_memory: int = sys.maxsize,
 ) -> Plan:
@@ -322,7 +336,7 @@ def check_sizes(specs: Mapping[Operand, Any], max_memory: int) -> None:
         for tensor in tensors_in(spec):
             if _n_bytes(tensor) > max_memory:
                 raise ShapeError(
-                    f"{operand.producer.label}: its output '{operand.name}', {tensor}, takes "
+                    f"{operand.maker.label}: its output '{operand.name}', {tensor}, takes "
                     f"{memory_text(_n_bytes(tensor))}, more than the {memory_text(max_memory)} of "
                     "max_memory"
                 )
@@ -390,7 +404,12 @@ def infer_known(
     return specs, waiting
 
 
-def _infer(operator, specs, inputs, attributes=None) -> dict[Operand, Any]:
+def _infer(
+    operator: Operator,
+    specs: Mapping[Operand, Any],
+    inputs: Mapping[Operand, TensorSpec],
+    attributes: Mapping[str, TensorSpec] | None = None,
+) -> dict[Operand, Any]:
     """Return the specs of the outputs of any operator of a graph."""
     if operator.type == "pnnx.Output":
         return {}
@@ -419,7 +438,7 @@ def infer_operator(
     attributes : mapping of str to TensorSpec, optional
         Those of its attributes, where they are made already.
     """
-    rule = find_record(operator.type)
+    rule = known_record(operator.type)
     attributes = attribute_specs(operator) if attributes is None else attributes
     arguments = resolve(operator, rule.arguments, specs, attributes)
     arguments.n_outputs = len(operator.outputs)
@@ -448,7 +467,13 @@ def infer_operator(
 
 
 class _Planner:
-    def __init__(self, graph, inputs, n_threads, cache):
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Mapping[Operand, TensorSpec],
+        n_threads: int,
+        cache: dict[Any, Any],
+    ) -> None:
         self.graph = graph
         self.order = graph.topological_order()
         self.input_specs = inputs
@@ -459,10 +484,10 @@ class _Planner:
         self.values: dict[Operand, Any] = {}
         self.targets: dict[Operand, Value] = {}
         self.buffers: list[Buffer] = []
-        self.steps: list = []
+        self.steps: list[Any] = []
         self.pending = {operand: len(operand.consumers) for operand in graph.operands}
         self.tenants: dict[Buffer, set[Operand]] = {}
-        self.copies: dict[tuple, Value] = {}
+        self.copies: dict[tuple[Any, ...], Value] = {}
         self.constants: dict[int, Value] = {}
 
     def plan(self, arenas: ArenaPool, max_memory: int) -> Plan:
@@ -506,7 +531,7 @@ class _Planner:
         raise ShapeError(
             f"a run would take {memory_text(total)} for its operands, more than the "
             f"{memory_text(max_memory)} of max_memory; the largest is '{operand.name}', {tensor}, "
-            f"{memory_text(size)}, of {operand.producer.label}"
+            f"{memory_text(size)}, of {operand.maker.label}"
         )
 
     # -- place -----------------------------------------------------------------------------
@@ -521,7 +546,7 @@ class _Planner:
                 continue
             target = self.allocate_output(spec)
             self.output_values.append((operand, target))
-            if operand.producer.type not in ("pnnx.Input", "pnnx.Attribute"):
+            if operand.maker.type not in ("pnnx.Input", "pnnx.Attribute"):
                 self.targets.setdefault(operand, target)
 
     def place_concatenations(self) -> None:
@@ -536,7 +561,7 @@ class _Planner:
                 continue
             output = operator.outputs[0]
             spec = self.specs[output]
-            a = resolve(operator, find_record("torch.cat").arguments, self.specs, {})
+            a = resolve(operator, known_record("torch.cat").arguments, self.specs, {})
             dim = a.dim % max(spec.rank, 1)
             if spec.rank == 4 and dim == 1 and layouts[output] == "channels_last":
                 layout = "channels_last"
@@ -572,13 +597,13 @@ class _Planner:
                     )
                     self.tenants.setdefault(target.buffer, set()).add(operand)
 
-    def may_be_placed(self, operand, layouts, layout) -> bool:
-        producer = operand.producer
+    def may_be_placed(self, operand: Operand, layouts: Mapping[Operand, str], layout: str) -> bool:
+        producer = operand.maker
         return (
             operand not in self.targets
             and layouts[operand] == layout
             and producer.type not in ("pnnx.Input", "pnnx.Attribute")
-            and (find_record(producer.type).layout != "view" or producer.type == "torch.cat")
+            and (known_record(producer.type).layout != "view" or producer.type == "torch.cat")
         )
 
     def predict_layouts(self) -> dict[Operand, str]:
@@ -610,10 +635,11 @@ class _Planner:
             operand = operator.outputs[0]
             self.define(operand, self.input_value(self.specs[operand]))
             return
-        rule = find_record(operator.type)
+        rule = known_record(operator.type)
         attributes = {
             key: self.constant_value(spec.constant, spec.dtype)
             for key, spec in self.attribute_specs[operator].items()
+            if spec.constant is not None
         }
         if all(isinstance(self.specs[o], Host) for o in operator.outputs) and not any(
             _holds_tensors(self.specs[o].value) for o in operator.outputs
@@ -669,7 +695,7 @@ class _Planner:
         for part in tensors_in(value):
             self.tenants.setdefault(part.buffer, set()).add(operand)
 
-    def finish_outputs(self) -> list[list]:
+    def finish_outputs(self) -> list[list[Any]]:
         """Copy what did not end up in the caller's arrays; a list holds several tensors."""
         outputs = []
         for operand, target in self.output_values:
@@ -688,7 +714,7 @@ class _Planner:
     def allocate_output(self, spec: TensorSpec | Value) -> Value:
         return self.allocate(spec.shape, spec.dtype, "contiguous", kind="output")
 
-    def allocate(self, shape, dtype, layout, kind="arena") -> Value:
+    def allocate(self, shape: Sequence[int], dtype: Any, layout: str, kind: str = "arena") -> Value:
         n_elements = math.prod(shape)
         if layout == "channels_last":
             pitch = spaced(shape[1])
@@ -705,7 +731,7 @@ class _Planner:
         self.buffers.append(buffer)
         return Value(buffer, shape, strides, 0, dtype)
 
-    def constant_value(self, array: np.ndarray, dtype=None) -> Value:
+    def constant_value(self, array: np.ndarray, dtype: Any = None) -> Value:
         """Return the value of a constant array, one buffer for each array."""
         dtype = array.dtype if dtype is None else dtype
         key = id(array)
@@ -722,7 +748,7 @@ class _Planner:
         step = CopyStep(source, target)
         self.add_step(step, name)
 
-    def add_step(self, step, name: str) -> None:
+    def add_step(self, step: Any, name: str) -> None:
         step.name = name
         number = len(self.steps)
         self.steps.append(step)
@@ -742,13 +768,13 @@ class Binder:
     n_threads : int
     """
 
-    def __init__(self, planner: _Planner, operator: Operator):
+    def __init__(self, planner: _Planner, operator: Operator) -> None:
         self._planner = planner
         self.operator = operator
         self.n_threads = planner.n_threads
 
     @property
-    def post_ops(self):
+    def post_ops(self) -> tuple[PostOp, ...]:
         """The fused elementwise steps that this operator has to apply to its output."""
         return self.operator.post_ops
 
@@ -785,7 +811,7 @@ class Binder:
         return planner.copies[key]
 
     def output(
-        self, index: int = 0, layout: str | Value = "contiguous", reuse: Value | None = None
+        self, index: int = 0, layout: Layout = "contiguous", reuse: Value | None = None
     ) -> Value:
         """Return the memory for an output.
 
@@ -793,8 +819,9 @@ class Binder:
         ----------
         index : int
             Number of the output.
-        layout : str or Value
-            ``"contiguous"``, ``"channels_last"``, or a value whose order of axes to follow;
+        layout : str, sequence of int or Value
+            ``"contiguous"``, ``"channels_last"``, the order of axes from the slowest, or a value
+            whose order of axes to follow;
             ``"spaced_rows"`` is C order, but for gaps between rows of inconvenient lengths.
         reuse : Value, optional
             An input that may be overwritten, if nothing reads it afterwards.
@@ -808,28 +835,28 @@ class Binder:
         operand = self.operator.outputs[index]
         spec = planner.specs[operand]
         target = planner.targets.get(operand)
-        if isinstance(layout, Value):
-            layout = _layout_of(layout, spec)
-        if layout == "spaced_rows" and target is not None:
-            layout = "contiguous"
-        if target is not None and (_lies_as(target, layout) or self.operator.type == "torch.cat"):
+        order: str | Sequence[int]
+        order = _layout_of(layout, spec) if isinstance(layout, Value) else layout
+        if order == "spaced_rows" and target is not None:
+            order = "contiguous"
+        if target is not None and (_lies_as(target, order) or self.operator.type == "torch.cat"):
             planner.define(operand, target)
             return target
-        if reuse is not None and target is None and self._may_overwrite(reuse, spec, layout):
+        if reuse is not None and target is None and self._may_overwrite(reuse, spec, order):
             value = reuse.with_layout(reuse.shape, reuse.strides)
             # Copies of what lay here before, and what lay here as a copy, are something else now.
             planner.copies = {
                 k: v for k, v in planner.copies.items() if reuse.slot not in (k[0], v.slot)
             }
-        elif layout in ("contiguous", "channels_last", "spaced_rows"):
-            value = planner.allocate(spec.shape, spec.dtype, layout)
+        elif isinstance(order, str):
+            value = planner.allocate(spec.shape, spec.dtype, order)
         else:  # a permutation of the axes
-            value = planner.allocate([spec.shape[d] for d in layout], spec.dtype, "contiguous")
-            value = value.permute(np.argsort(layout).tolist())
+            value = planner.allocate([spec.shape[d] for d in order], spec.dtype, "contiguous")
+            value = value.permute(np.argsort(order).tolist())
         planner.define(operand, value)
         return value
 
-    def _may_overwrite(self, value: Value, spec: TensorSpec, layout) -> bool:
+    def _may_overwrite(self, value: Value, spec: TensorSpec, layout: str | Sequence[int]) -> bool:
         planner = self._planner
         if (
             value.buffer.kind != "arena"
@@ -878,7 +905,7 @@ class Binder:
     def _may_vary(self, operand: Operand) -> bool:
         """Tell whether an input is a constant in this plan that may be another one in the next."""
         constant = getattr(self._planner.specs[operand], "constant", None)
-        return constant is not None and operand.producer.type != "pnnx.Attribute"
+        return constant is not None and operand.maker.type != "pnnx.Attribute"
 
     def scratch(self, n_bytes: int) -> Value:
         """Return memory that each thread has for itself during one step."""
@@ -891,7 +918,9 @@ class Binder:
         planner.buffers.append(buffer)
         return Value(buffer, (n_bytes,), (1,), 0, np.uint8)
 
-    def temporary(self, shape, dtype=np.float32, layout: str = "contiguous") -> Value:
+    def temporary(
+        self, shape: Sequence[int], dtype: Any = np.float32, layout: str = "contiguous"
+    ) -> Value:
         """Return memory that lives from this operator's first use of it to its last."""
         return self._planner.allocate(shape, dtype, layout)
 
@@ -899,13 +928,13 @@ class Binder:
         """Add a step that copies between values of equal shape."""
         self._planner.add_copy(source, target, self.operator.name)
 
-    def step(self, step) -> None:
+    def step(self, step: Any) -> None:
         """Append a step."""
         self._planner.add_step(step, self.operator.name)
 
     def python(
         self,
-        function: Callable,
+        function: Callable[..., Any],
         inputs: Sequence[Value],
         outputs: Sequence[Value],
         quiet: bool = True,
@@ -919,15 +948,13 @@ def same_place(a: Value, b: Value) -> bool:
     return a.buffer is b.buffer and a.offset == b.offset and a.same_layout(b)
 
 
-def _lies_as(value: Value, layout) -> bool:
-    if layout == "contiguous":
-        return value.is_contiguous
-    if layout == "channels_last":
-        return value.is_channels_last
+def _lies_as(value: Value, layout: str | Sequence[int]) -> bool:
+    if isinstance(layout, str):
+        return value.is_channels_last if layout == "channels_last" else value.is_contiguous
     return value.permute(layout).is_contiguous
 
 
-def _layout_of(value: Value, spec: TensorSpec):
+def _layout_of(value: Value, spec: TensorSpec) -> str | tuple[int, ...]:
     """Return the layout word, or the order of axes, that makes an output lie like `value`."""
     if value.shape == spec.shape:
         if value.is_contiguous:

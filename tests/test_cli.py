@@ -134,13 +134,28 @@ def test_importing_kuiper_does_not_import_the_command_line():
 # -- exit codes --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["nonsense"], ["bench"], ["info", "m", "--threads", "0"]]
-)
+@pytest.mark.parametrize("arguments", [["nonsense"], ["bench"], ["info", "m", "--threads", "0"]])
 def test_a_wrong_command_line(arguments):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == EXIT_CODES["usage"] == 2
+
+
+def test_the_name_alone_shows_the_commands(run):
+    code, out, err = run()
+    assert (code, out) == (2, "")
+    # In two columns, also where the name is a long one.
+    assert "    classify    name what is on pictures\n" in err
+    assert "    completion  print the script that completes commands in a shell\n" in err
+    assert "exit codes:" in err
+
+
+def test_an_error_of_a_command_shows_the_usage_of_this_command(capsys, small):
+    with pytest.raises(SystemExit):
+        main(["graph", str(small), "-o", "graph.png"])
+    err = capsys.readouterr().err
+    assert err.startswith("usage: kuiper graph ")
+    assert "kuiper graph: error: -o: 'graph.png' is neither .html nor .svg nor .txt" in err
 
 
 def test_a_file_that_is_missing(run, tmp_path):
@@ -330,6 +345,9 @@ def test_profile(run_json, small):
     assert facts["peaks"]["gflops"] > 1
     assert facts["peaks"]["gbytes"] > 0.1
     assert all(row["roofline"] is None or row["roofline"] > 0 for row in facts["operators"])
+    assert len({row["name"] for row in facts["operators"]}) == len(facts["operators"])
+    kernels = [kind for row in facts["operators"] for kind in row["kernels"]]
+    assert sorted(kernels) == sorted(step["kind"] for step in facts["steps"])
     assert sum(g["seconds"] for g in facts["types"]) * 1e3 == pytest.approx(facts["total_ms"])
 
 
@@ -419,6 +437,27 @@ def test_check_names_the_first_operator_that_diverges(run, small, tmp_path, spoi
     assert code == EXIT_CODES["partly"] == 1
     assert f"operator '{spoil}'" in out.splitlines()[-1]
     assert run("check", small, path, "--rtol", "0.5")[0] == 0
+
+
+def test_check_takes_numbers_for_modules(run, tmp_path):
+    """In a Sequential, modules are called 0, 1, ... as operands are."""
+    param = tmp_path / "sequential.pnnx.param"
+    param.write_text(
+        SMALL.replace("act ", "0   ").replace("pool", "1   ").replace("#0=(1,3,?,?)f32 #0", "#0")
+    )
+    x = np.random.default_rng(3).standard_normal((1, 3, 4, 4)).astype(np.float32)
+    act = np.maximum(x, 0)
+    pool = act.reshape(1, 3, 2, 2, 2, 2).max(axis=(3, 5))
+    for wrong in (False, True):
+        np.savez(tmp_path / "g.npz", **{"x": x, "0": act, "1": pool + wrong})
+        code, out, _ = run("check", param, tmp_path / "g.npz", "--json")
+        facts = json.loads(out)
+        assert code == wrong
+        assert [(r["kind"], r["name"]) for r in facts["results"]] == [
+            ("intermediate", "0"),
+            ("intermediate", "1"),
+        ]
+        assert facts["first_divergence"] == ("1" if wrong else None)
 
 
 def test_check_with_other_shapes_and_names(run, small, tmp_path):
@@ -518,7 +557,11 @@ def test_a_bad_picture_does_not_stop_the_others(run, tmp_path):
         PHOTOS / "coffee.png", "--json", "--batch", "2",
     )  # fmt: skip
     assert code == 1
-    assert json.loads(out)["top"][0]["label"] == "espresso"
+    empty, nowhere, words, coffee = map(json.loads, out.splitlines())
+    assert coffee["top"][0]["label"] == "espresso"
+    assert empty == {"file": str(tmp_path / "empty"), "error": "no pictures in this folder"}
+    assert nowhere == {"file": "nowhere.jpg", "error": "No such file or directory"}
+    assert words["error"] == "not an image in a format that OpenCV can read"
     assert sorted(line.rpartition(": ")[2] for line in err.splitlines()) == [
         "No such file or directory", "no pictures in this folder",
         "not an image in a format that OpenCV can read",
@@ -639,3 +682,36 @@ def test_tables_with_rich(capsys, monkeypatch):
 def test_progress_says_nothing_where_nobody_looks(capsys):
     assert list(Console().progress(range(3), 3, "work")) == [0, 1, 2]
     assert capsys.readouterr().err == ""
+
+
+def test_progress_and_lines_on_one_terminal_do_not_mix(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    console = Console(plain=True)
+    clock = iter(np.arange(0, 100, 0.7))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    terminal: list[str] = []
+    for i in console.progress(range(4), 4, "pictures"):
+        console.text(f"picture {i}")
+        terminal.append(capsys.readouterr().err)
+    terminal.append(capsys.readouterr().err)
+    # What a terminal shows when all of it is written: a line is written over from its start.
+    assert "pictures: 2/4, 1.4/s" in terminal[2]
+    assert "\n" not in "".join(terminal)
+    # Behind the bar comes what takes it away, before anything else is written.
+    for text in terminal:
+        bar, back, rest = text.rpartition("\r")
+        assert rest == ""
+        assert not back or bar.endswith("\r" + " " * 20)
+
+
+def test_progress_is_taken_away_when_it_is_interrupted(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    clock = iter(np.arange(0, 100, 2.0))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    console = Console(plain=True)
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        for i in console.progress(range(9), None, "work"):
+            if i == 2:
+                raise KeyboardInterrupt
+    del i
+    assert capsys.readouterr().err.endswith("\r")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -202,17 +204,56 @@ def test_folder_with_worker_processes(tmp_path):
         assert record["top"][0]["label"] == expected
     # Stopped in the middle of a line, it goes on where it was.
     lines = output.read_text().splitlines(keepends=True)
-    output.write_text("".join(lines[:6]) + lines[6][:20] + "\n")
+    output.write_text("".join(lines[:6]) + lines[6][:20])
     done = run_program("folder", *arguments, cwd=tmp_path)
     assert "5 photos in" in done.stdout
     assert "6 were there already" in done.stdout
-    assert len({json.loads(line)["file"] for line in output.read_text().splitlines()
-                if line.endswith("}")}) == 11  # fmt: skip
+    records = [json.loads(line) for line in output.read_text().splitlines()]
+    assert len(records) == len({record["file"] for record in records}) == 11
+
+
+@needs_weights
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal as a terminal does")
+def test_folder_goes_on_after_ctrl_c(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    picture = (PHOTOS / "chelsea.png").read_bytes()
+    for number in range(300):
+        (folder / f"{number}.png").write_bytes(picture)
+    output = tmp_path / "classes.jsonl"
+    path = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, EXAMPLES / "folder.py", folder, "--output", output, "--batch", "2"]
+    with subprocess.Popen(
+        [*command, "--workers", "2"],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        end = time.monotonic() + 100
+        while not output.exists() or not output.stat().st_size:
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)  # as the terminal: to the workers, too
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, err) == (130, "")
+    records = [json.loads(line) for line in output.read_text().splitlines()]
+    assert 0 < len(records) < 300
+    assert out.startswith(f"{len(records)} photos in ")
+    assert out.endswith(f"stopped, {300 - len(records)} are left: run it again\n")
+    assert all(record["top"][0]["label"] == "Egyptian cat" for record in records)
 
 
 def test_folder_that_is_none(capsys, tmp_path):
     assert program("folder").main([str(tmp_path / "none")]) == 1
-    assert "not a folder" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"folder.py: {tmp_path / 'none'}: not a folder\n"
+
+
+def test_folder_with_a_model_that_is_none(capsys, tmp_path):
+    assert program("folder").main([str(tmp_path), "--model", "nosuch"]) == 1
+    assert "folder.py: nosuch: no such model file" in capsys.readouterr().err
 
 
 # -- operators and modules -----------------------------------------------------------------------

@@ -1,11 +1,10 @@
-"""kuiper.report: layout, pictures and the page, the last also in a real browser."""
+"""kuiper.report: layout, pictures and the page."""
 
 from __future__ import annotations
 
 import json
 import random
 import re
-import shutil
 import time
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
@@ -21,29 +20,13 @@ from kuiper.report.layout import GAP, arrange, arrange_graph
 from kuiper.report.page import fused_into, weight_statistics
 
 from .support import load_cases
+from .support.pages import chain_graph, make_small_page
 from .support.shipped import MODELS
 
 needs_weights = pytest.mark.skipif(
     not (MODELS / "nanodet_m.f16.pnnx.bin").exists(),
     reason="the weights of the example models are in the repository, not in the sdist",
 )
-
-
-def chain_graph(n: int, skip: int = 0) -> Graph:
-    """Return a graph of `n` operators in a row, each `skip`-th with a branch around it."""
-    graph = Graph()
-    graph.add_operand("x0", (1, 4, 8, 8), "f32")
-    graph.add_operator("pnnx.Input", "in", outputs=["x0"])
-    for i in range(n):
-        if skip and i >= skip and i % skip == 0:
-            graph.add_operator(
-                "pnnx.Expression", f"op{i}", [f"x{i}", f"x{i - skip}"], [f"x{i + 1}"],
-                params={"expr": "add(@0,mul(@1,0.5))"},
-            )  # fmt: skip
-        else:
-            graph.add_operator("nn.Tanh", f"op{i}", [f"x{i}"], [f"x{i + 1}"])
-    graph.add_operator("pnnx.Output", "out", [f"x{n}"])
-    return graph
 
 
 # -- layout -------------------------------------------------------------------------------------
@@ -191,27 +174,7 @@ def data_of(page: str) -> dict:
 
 @pytest.fixture(scope="module")
 def small_page() -> str:
-    rng = np.random.default_rng(0)
-    graph = Graph()
-    graph.add_operand("x", (1, 3, 16, 16), "f32")
-    graph.add_operator("pnnx.Input", "in", outputs=["x"])
-    weight = rng.standard_normal((8, 3, 3, 3)).astype(np.float32)
-    params = {
-        "in_channels": 3, "out_channels": 8, "kernel_size": (3, 3), "stride": (1, 1),
-        "padding": (1, 1), "dilation": (1, 1), "groups": 1, "bias": False, "padding_mode": "zeros",
-    }  # fmt: skip
-    graph.add_operator(
-        "nn.Conv2d", "stem.conv", ["x"], ["c"], params=params,
-        attributes={"weight": Attribute.from_array(weight)},
-    )  # fmt: skip
-    graph.add_operator("nn.ReLU", "stem.act", ["c"], ["r"])
-    graph.add_operator(
-        "pnnx.Expression", "gate", ["r", "c"], ["y"], params={"expr": "mul(@0,tanh(@1))"}
-    )
-    graph.add_operator("pnnx.Output", "out", ["y"])
-    x = rng.standard_normal((1, 3, 16, 16)).astype(np.float32)
-    peaks = report.Peaks(100.0, 20.0)
-    return report.page(kuiper.Model(graph), [x], title="small", runs=2, peaks=peaks)
+    return make_small_page()
 
 
 class _References(HTMLParser):
@@ -305,180 +268,62 @@ def test_roofline_takes_what_limits():
     assert {row["roofline"] for row in report.with_roofline(rows, None)} == {None}
 
 
+def test_roofline_asks_the_memory_that_holds_the_bytes():
+    peaks = report.Peaks(100.0, 10.0, ((1 << 20, 40.0), (1 << 22, 20.0)))
+    assert [peaks.bandwidth(n) for n in (0, 1, 1 << 20, 1 << 21, 1 << 22, 1 << 24, 1 << 30)] == [
+        10.0, 40.0, 40.0, 30.0, 20.0, 10.0, 10.0
+    ]  # fmt: skip
+    small = {"seconds": 1e-4, "gflops": 0.0, "gbytes": 10.0}  # 1 MB
+    large = {"seconds": 1.0, "gflops": 0.0, "gbytes": 10.0}
+    result = report.with_roofline([small, large], peaks)
+    assert [row["roofline"] for row in result] == [0.25, 1.0]
+
+
+def test_steps_of_an_operator_are_taken_together():
+    def row(name, type, kind, seconds, gflops, gbytes):
+        return {"name": name, "type": type, "kind": kind, "seconds": seconds,
+                "share": seconds / 8, "gflops": gflops, "gbytes": gbytes}  # fmt: skip
+
+    rows = [
+        row("a", "nn.Conv2d", "winograd_input", 1.0, 0.0, 8.0),
+        row("a", "nn.Conv2d", "winograd_gemm", 3.0, 40.0, 0.0),
+        row("b", "nn.ReLU", "elementwise", 2.0, 0.0, 5.0),
+        row("c", "nn.Conv2d", "conv", 2.0, 60.0, 1.0),
+    ]
+    operators = report.with_roofline(report.by_operator(rows), report.Peaks(100.0, 10.0))
+    assert [o["name"] for o in operators] == ["a", "b", "c"]
+    assert operators[0]["kernels"] == ["winograd_input", "winograd_gemm"]
+    assert (operators[0]["seconds"], operators[0]["share"]) == (4.0, 0.5)
+    assert (operators[0]["gflops"], operators[0]["gbytes"]) == (30.0, 2.0)
+    assert [o["roofline"] for o in operators] == [0.3, 0.5, 0.6]
+    conv, relu = report.by_type(operators)
+    assert (conv["type"], conv["count"], conv["seconds"]) == ("nn.Conv2d", 2, 6.0)
+    assert conv["gflops"] == pytest.approx(40.0)
+    assert conv["roofline"] == pytest.approx((0.3 * 4 + 0.6 * 2) / 6)
+    assert (relu["count"], relu["share"], relu["roofline"]) == (1, 0.25, 0.5)
+
+
+def test_no_operator_exceeds_the_peaks():
+    def row(kernels, seconds, gflops, gbytes):
+        return {"kernels": kernels, "seconds": seconds, "gflops": gflops, "gbytes": gbytes}
+
+    peaks = report.Peaks(100.0, 10.0, ((1 << 20, 40.0),))
+    rows = [
+        row(["conv"], 1.0, 120.0, 1.0),
+        row(["winograd_gemm", "winograd_output"], 1.0, 500.0, 1.0),
+        row(["copy"], 1.0, 0.0, 15.0),  # half as fast again as memory was measured
+    ]
+    assert peaks.raised(rows) == report.Peaks(120.0, 15.0, ((1 << 20, 60.0),))
+    shares = [r["roofline"] for r in report.with_roofline(rows, peaks.raised(rows))]
+    assert shares == [1.0, pytest.approx(500 / 120), 1.0]
+    assert peaks.raised([]) == peaks
+
+
 def test_peaks_of_this_machine():
     peaks = report.measure_peaks(0.1)
     assert 0.5 < peaks.gflops < 1e5
     assert 0.1 < peaks.gbytes < 1e4
-
-
-# -- in a browser -------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Return a headless Chromium, driven by selenium."""
-    selenium = pytest.importorskip("selenium", reason="the browser is driven by selenium")
-    assert selenium
-    chromium = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
-    driver_path = shutil.which("chromedriver")
-    if chromium is None or driver_path is None:
-        pytest.skip("no chromium and chromedriver here (Debian: chromium chromium-driver)")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,900",
-                     "--disable-dev-shm-usage"):  # fmt: skip
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(driver_path))
-    yield driver
-    driver.quit()
-
-
-def open_page(browser, text: str, folder) -> None:
-    """Show a page without a network, and fail on what its program complains about."""
-    path = folder / "page.html"
-    path.write_text(text, encoding="utf-8")
-    browser.execute_cdp_cmd("Network.enable", {})
-    browser.execute_cdp_cmd(
-        "Network.emulateNetworkConditions",
-        {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0},
-    )
-    browser.get(path.as_uri())
-    complaints = [e for e in browser.get_log("browser") if "favicon" not in e["message"]]
-    assert complaints == []
-
-
-def one(browser, selector: str):
-    return browser.find_element("css selector", selector)
-
-
-def click_operator(browser, name: str, graph: str = "file") -> None:
-    from selenium.webdriver.common.action_chains import ActionChains
-
-    box = one(browser, f'.pane[data-graph="{graph}"] .op[data-op="{name}"] rect')
-    ActionChains(browser).move_to_element(box).click().perform()
-
-
-def test_click_on_an_operator(browser, small_page, tmp_path):
-    open_page(browser, small_page, tmp_path)
-    click_operator(browser, "stem.conv")
-    details = one(browser, "#details").text
-    for text in ("stem.conv", "nn.Conv2d", "kernel_size", "(3, 3)", "(8,3,3,3)f32", "GFLOP/s",
-                 "deviation", "stem.act"):  # fmt: skip
-        assert text in details
-    assert "op=stem.conv" in browser.current_url
-    click_operator(browser, "gate")
-    assert "%r * tanh(%c)" in one(browser, "#details").text
-    assert one(browser, "#details .tree svg").is_displayed()
-    one(browser, "#details a[data-go]").click()  # a link leads to the neighbour
-    assert "gate" not in one(browser, "#details h2").text
-
-
-def test_search(browser, small_page, tmp_path):
-    from selenium.webdriver.common.keys import Keys
-
-    open_page(browser, small_page, tmp_path)
-    field = one(browser, "#search")
-    field.send_keys("stem")
-    assert one(browser, "#hits").text == "2 found"
-    hits = browser.find_elements("css selector", '.pane[data-graph="file"] .op.hit')
-    assert {hit.get_attribute("data-op") for hit in hits} == {"stem.conv", "stem.act"}
-    field.send_keys(Keys.ENTER)
-    assert one(browser, "#hits").text == "1 of 2"
-    first = one(browser, "#details h2").text
-    field.send_keys(Keys.ENTER)
-    assert {first, one(browser, "#details h2").text} == {"stem.conv", "stem.act"}
-    field.send_keys(Keys.ESCAPE)
-    assert one(browser, "#hits").text == ""
-    one(browser, "body").send_keys("/")
-    assert browser.switch_to.active_element == field
-
-
-def view_box(browser) -> list[float]:
-    svg = one(browser, '.pane[data-graph="file"] > svg')
-    return [float(value) for value in svg.get_dom_attribute("viewBox").split()]
-
-
-def test_zoom_and_move(browser, small_page, tmp_path):
-    from selenium.webdriver.common.action_chains import ActionChains
-
-    open_page(browser, small_page, tmp_path)
-    before = view_box(browser)
-    one(browser, "#plus").click()
-    closer = view_box(browser)
-    assert closer[2] == pytest.approx(before[2] / 1.4)
-    one(browser, "#minus").click()
-    assert view_box(browser) == pytest.approx(before)
-    svg = one(browser, '.pane[data-graph="file"] > svg')
-    ActionChains(browser).move_to_element_with_offset(
-        svg, -300, 200
-    ).click_and_hold().move_by_offset(60, -40).release().perform()
-    moved = view_box(browser)
-    assert moved[0] < before[0]
-    assert moved[1] > before[1]
-    browser.execute_script(
-        "arguments[0].dispatchEvent(new WheelEvent('wheel', "
-        "{deltaY: -200, clientX: 400, clientY: 400, cancelable: true}))", svg,
-    )  # fmt: skip
-    assert view_box(browser)[2] < moved[2]
-    one(browser, "#fit").click()
-    size = [float(svg.get_dom_attribute(f"data-{side}")) for side in ("width", "height")]
-    assert view_box(browser) == pytest.approx([0, 0, *size])
-
-
-def test_views_and_colours(browser, small_page, tmp_path):
-    open_page(browser, small_page, tmp_path)
-    for view in ("timeline", "memory", "operators", "graph"):
-        one(browser, f'nav button[data-view="{view}"]').click()
-        panes = browser.find_elements("css selector", ".pane")
-        shown = [pane.get_attribute("data-pane") for pane in panes if pane.is_displayed()]
-        assert shown == [view]
-    rect = one(browser, '.pane[data-graph="file"] .op[data-op="stem.conv"] rect')
-    by_time = rect.get_attribute("fill")
-    one(browser, '#colour option[value="type"]').click()
-    assert rect.get_attribute("fill") != by_time
-    one(browser, '#which option[value="run"]').click()
-    assert one(browser, '.pane[data-graph="run"]').is_displayed()
-    one(browser, 'nav button[data-view="operators"]').click()
-    one(browser, "tr[data-op]").click()
-    assert one(browser, "#details h2").text != ""
-
-
-def test_a_link_to_an_operator(browser, small_page, tmp_path):
-    open_page(browser, small_page, tmp_path)
-    browser.get((tmp_path / "page.html").as_uri() + "#op=gate")
-    browser.refresh()
-    assert one(browser, "#details h2").text == "gate"
-
-
-def test_six_hundred_operators_in_a_browser(browser, tmp_path):
-    model = kuiper.Model(chain_graph(600, skip=7), optimize=False)
-    page = report.page(model, [np.ones((1, 4, 8, 8), np.float32)], title="long", runs=1)
-    assert len(page) < 5_000_000
-    open_page(browser, page, tmp_path)
-    field = one(browser, "#search")
-    field.send_keys("op577")
-    from selenium.webdriver.common.keys import Keys
-
-    field.send_keys(Keys.ENTER)
-    assert one(browser, "#details h2").text == "op577"
-    box = one(browser, '.pane[data-graph="file"] .op[data-op="op577"] rect').rect
-    assert 0 < box["y"] < 900  # it was moved into view
-    assert box["width"] > 20
-
-
-@needs_weights
-def test_a_screenshot_of_a_real_model_is_no_blank(browser, tmp_path):
-    cv2 = pytest.importorskip("cv2")
-    model = kuiper.load(MODELS / "nanodet_m.f16.pnnx.param")
-    page = report.page(model, [np.zeros((1, 3, 320, 320), np.float32)], title="nanodet_m", runs=1)
-    open_page(browser, page, tmp_path)
-    target = tmp_path / "page.png"
-    browser.save_screenshot(str(target))
-    picture = cv2.imread(str(target))
-    assert picture.shape[0] > 500
-    colours = np.unique(picture.reshape(-1, 3), axis=0)
-    assert len(colours) > 100
+    sizes, speeds = zip(*peaks.caches, strict=True)
+    assert list(sizes) == sorted(sizes)
+    assert list(speeds) == sorted(speeds, reverse=True)
+    assert min(speeds) >= peaks.gbytes

@@ -253,7 +253,7 @@ def test_models_that_are_nowhere(monkeypatch, tmp_path):
         _bundled.kuiper, "__file__", str(tmp_path / "lib" / "kuiper" / "__init__.py")
     )
     monkeypatch.setattr(_bundled.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(FileNotFoundError, match="pip install kuiper-models"):
+    with pytest.raises(FileNotFoundError, match="pip install CLONE/examples/models"):
         find_model("u2netp")
     with pytest.raises(FileNotFoundError, match="not one of mobilenet_v2"):
         find_model("lenet.param")

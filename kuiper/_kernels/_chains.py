@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = ["LINKS", "Link", "Pass", "find_passes", "insert_copies", "reads_of"]
 
@@ -51,9 +51,9 @@ class Link(NamedTuple):
     """
 
     name: str
-    operand: object
+    operand: Any
     parameters: tuple[float, ...] = ()
-    factor: object = None
+    factor: Any = None
 
 
 class Pass(NamedTuple):
@@ -71,7 +71,7 @@ class Pass(NamedTuple):
     links: tuple[Link, ...]
 
 
-def find_passes(instructions: Sequence, varies: Sequence[int], longest: int) -> list[Pass]:
+def find_passes(instructions: Sequence[Any], varies: Sequence[int], longest: int) -> list[Pass]:
     """Join instructions into passes.
 
     Parameters
@@ -107,7 +107,7 @@ def find_passes(instructions: Sequence, varies: Sequence[int], longest: int) -> 
 
 
 def _chains(
-    instructions: Sequence, varies: Sequence[int], longest: int
+    instructions: Sequence[Any], varies: Sequence[int], longest: int
 ) -> tuple[dict[int, list[Link]], set[int]]:
     """Return the chains by their last instruction, and the instructions that are inside of one."""
     uses = Counter(a.value for i in instructions for a in i.arguments if a.kind == "register")
@@ -117,7 +117,8 @@ def _chains(
         if name not in LINKS:
             continue
         # The running value may be either argument; take the one with the longer past.
-        place, chain = None, []
+        place: int | None = None
+        chain: list[Link] = []
         for candidate, argument in enumerate(arguments):
             if (
                 argument.kind == "register"
@@ -134,10 +135,12 @@ def _chains(
             inside.add(arguments[place].value)
             del chains[arguments[place].value]
         other = arguments[1 - place] if len(arguments) == 2 else None
-        side = chains.get(other.value, ()) if other is not None and other.kind == "register" else ()
+        side = []
+        if other is not None and other.kind == "register":
+            side = chains.get(other.value, [])
         if (
             name == "add"
-            and place is not None
+            and other is not None
             and [link.name for link in side] == ["load", "mul"]
             and uses[other.value] == 1
             and varies[other.value] == varies[number]
@@ -147,12 +150,12 @@ def _chains(
             inside.add(other.value)
             del chains[other.value]
         else:
-            chain.append(Link(name if place == 0 else LINKS[name], other, parameters))
+            chain.append(Link(name if place == 0 else LINKS[name] or name, other, parameters))
         chains[number] = chain
     return chains, inside
 
 
-def reads_of(one: Pass, instructions: Sequence) -> set[int]:
+def reads_of(one: Pass, instructions: Sequence[Any]) -> set[int]:
     """Return the instructions whose results a pass reads, or stores on its way."""
     operands = [o for link in one.links for o in (link.operand, link.factor)]
     operands = operands or instructions[one.number].arguments
@@ -160,8 +163,8 @@ def reads_of(one: Pass, instructions: Sequence) -> set[int]:
 
 
 def insert_copies(
-    instructions: Sequence, wanted: Sequence[bool], short: Sequence[Sequence[bool]]
-) -> tuple[list, set[int], list[int]]:
+    instructions: Sequence[Any], wanted: Sequence[bool], short: Sequence[Sequence[bool]]
+) -> tuple[list[Any], set[int], list[int]]:
     """Let instructions read copies of arguments that would have to be repeated again and again.
 
     Parameters
@@ -181,10 +184,10 @@ def insert_copies(
     number : list of int
         The new numbers of the old instructions.
     """
-    result: list = []
+    result: list[Any] = []
     copies: set[int] = set()
     number: list[int] = []
-    known: dict = {}  # argument -> its copy
+    known: dict[Any, Any] = {}  # argument -> its copy
     for old, instruction in enumerate(instructions):
         arguments = []
         for argument, is_short in zip(instruction.arguments, short[old], strict=True):

@@ -6,6 +6,8 @@ other side of an integer.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 __all__ = [
@@ -34,7 +36,7 @@ class Taps:
         have different numbers; where they stay equal from output to output a buffer can be kept.
     """
 
-    def __init__(self, places, weights, slots=None):
+    def __init__(self, places: Any, weights: Any, slots: Any = None) -> None:
         self.places = np.ascontiguousarray(places, np.int32)
         self.weights = np.ascontiguousarray(weights, np.float32)
         # The places of one output are neighbours.
@@ -103,10 +105,10 @@ def cubic_taps(extent: int, out: int, scale: float | None, align_corners: bool) 
     left = np.floor(position)
     t = position - left
 
-    def near(x):
+    def near(x: Any) -> Any:
         return ((a + 2) * x - (a + 3)) * x * x + 1
 
-    def far(x):
+    def far(x: Any) -> Any:
         return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
 
     places = left.astype(np.int64)[:, np.newaxis] + np.arange(-1, 3)
@@ -117,7 +119,7 @@ def cubic_taps(extent: int, out: int, scale: float | None, align_corners: bool) 
 def product_taps(outer: Taps, inner: Taps, inner_extent: int) -> Taps:
     """Return the taps of two axes seen as one, place ``outer * inner_extent + inner``."""
 
-    def combined(a, b, combine):
+    def combined(a: Any, b: Any, combine: Any) -> Any:
         every = combine(a[:, np.newaxis, :, np.newaxis], b[np.newaxis, :, np.newaxis, :])
         return every.reshape(len(outer) * len(inner), outer.count * inner.count)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,9 @@ class Windows:
         move by one step.
     """
 
-    def __init__(self, extent: int, starts, counts, divisors, dilation: int = 1):
+    def __init__(
+        self, extent: int, starts: Any, counts: Any, divisors: Any, dilation: int = 1
+    ) -> None:
         self.extent = extent
         self.dilation = dilation
         self.starts = np.ascontiguousarray(starts, np.int64)
@@ -119,10 +122,10 @@ def scratch_bytes(windows: Sequence[Windows]) -> int:
 
 def image_windows(
     size: Sequence[int],
-    kernel_size,
-    stride,
-    padding,
-    dilation,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
     ceil_mode: bool,
     count_include_pad: bool,
 ) -> list[Windows]:

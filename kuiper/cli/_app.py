@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import kuiper
 from kuiper.cli import exporting, inspecting, measuring, pictures
+from kuiper.cli._arguments import HelpFormatter
 from kuiper.cli._console import Console
 
 __all__ = ["EXIT_CODES", "build_parser", "main"]
@@ -29,11 +30,11 @@ def build_parser() -> argparse.ArgumentParser:
         prog="kuiper",
         description="Run, look into and measure PyTorch models that pnnx exported.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     version = f"kuiper {kuiper.__version__}"
     parser.add_argument("--version", action="version", version=version)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for module in (inspecting, measuring, pictures, exporting):
         module.add_commands(commands)
     return parser
@@ -54,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = build_parser()
     options = parser.parse_args(argv)
-    options.parser = parser
+    if options.command is None:  # whoever types the name alone wants to know what there is
+        parser.print_help(sys.stderr)
+        return EXIT_CODES["usage"]
     console = Console(
         as_json=getattr(options, "json", False), plain=getattr(options, "plain", False)
     )

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from argparse import BooleanOptionalAction
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 __all__ = [
+    "Commands",
+    "HelpFormatter",
     "add_model",
     "add_output",
     "add_preprocessing",
@@ -18,6 +23,23 @@ __all__ = [
     "shape",
     "whole_numbers",
 ]
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keep line breaks, and use the width that there is: names in one column, help in another."""
+
+    def __init__(self, prog: str, **more: Any) -> None:
+        width = min(shutil.get_terminal_size().columns, 110) - 2
+        super().__init__(prog, max_help_position=28 if width >= 70 else 20, width=width, **more)
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Add an argument; leave room for the names of commands, which are set further in."""
+        super().add_argument(action)
+        if isinstance(action, argparse._SubParsersAction):
+            self._action_max_length += self._indent_increment
 
 
 def fraction(text: str) -> float:
@@ -74,7 +96,11 @@ def height_width(text: str) -> tuple[int, int]:
 
 
 def new_command(
-    commands, name: str, run, summary: str, details: str = ""
+    commands: Commands,
+    name: str,
+    run: Callable[..., int],
+    summary: str,
+    details: str = "",
 ) -> argparse.ArgumentParser:
     """Add a command whose function is `run(options, console)`."""
     parser = commands.add_parser(
@@ -82,9 +108,9 @@ def new_command(
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}.",
         epilog=details,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     return parser
 
 

@@ -1,6 +1,7 @@
 """What the command line writes: JSON, plain text, or tables and bars of rich.
 
-rich is used where it is installed (``pip install kuiper[cli]``) and the output goes to a terminal.
+rich is used where it is installed (``pip install rich``, or the extra ``cli``) and the output
+goes to a terminal.
 Results go to standard output; progress and complaints to standard error.
 """
 
@@ -45,9 +46,10 @@ class Console:
         Never use rich.
     """
 
-    def __init__(self, as_json: bool = False, plain: bool = False):
+    def __init__(self, as_json: bool = False, plain: bool = False) -> None:
         self.as_json = as_json
         self._rich_out = self._rich_err = None
+        self._bar = 0  # letters of a bar that stands on the current line of standard error
         if not plain and not as_json:
             try:
                 from rich.console import Console as Rich
@@ -64,11 +66,13 @@ class Console:
         """Write a value as one line of JSON, if that is wanted; NaN and infinities as null."""
         if self.as_json:
             text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=_plain)
+            self._clear()
             print(text, flush=True)
 
     def text(self, text: str = "") -> None:
         """Write a line for people."""
         if not self.as_json:
+            self._clear()
             print(text, flush=True)
 
     def heading(self, text: str) -> None:
@@ -127,8 +131,10 @@ class Console:
 
     # -- progress --------------------------------------------------------------------------
 
-    def progress(self, items: Iterable, total: int | None, label: str) -> Iterator:
+    def progress(self, items: Iterable[Any], total: int | None, label: str) -> Iterator[Any]:
         """Yield items, and show on a terminal how far it is; nothing below a second of work."""
+        if total == 0:
+            return
         if self._rich_err is not None:
             from rich.progress import (
                 BarColumn,
@@ -138,7 +144,9 @@ class Console:
                 TimeRemainingColumn,
             )
 
-            parts = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            # The label may be a path, with braces and brackets that mean something to rich.
+            words = TextColumn("{task.description}", markup=False)
+            parts = (words, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             with Progress(*parts, console=self._rich_err, transient=True) as bar:
                 task = bar.add_task(label, total=total)
                 for item in items:
@@ -149,23 +157,32 @@ class Console:
             yield from items
             return
         start = shown = time.monotonic()
-        count = 0
-        for count, item in enumerate(items, start=1):
-            yield item
-            now = time.monotonic()
-            if now - shown > 0.2 and now - start > 1:
-                shown = now
-                of = f"/{total}" if total else ""
-                rate = count / (now - start)
-                print(f"\r{label}: {count}{of}, {rate:.1f}/s ", end="", file=sys.stderr, flush=True)
-        if shown != start:
-            print(f"\r{label}: {count} in {time.monotonic() - start:.1f} s   ", file=sys.stderr)
+        of = f"/{total}" if total else ""
+        try:
+            for count, item in enumerate(items, start=1):
+                yield item
+                now = time.monotonic()
+                if now - start > 1 and (not self._bar or now - shown > 0.2):
+                    shown = now
+                    self._clear()
+                    line = f"{label}: {count}{of}, {count / (now - start):.1f}/s"
+                    print(line, end="", file=sys.stderr, flush=True)
+                    self._bar = len(line)
+        finally:
+            self._clear()
+
+    def _clear(self) -> None:
+        """Take the bar away, before another line is written."""
+        if self._bar:
+            print(f"\r{' ' * self._bar}\r", end="", file=sys.stderr, flush=True)
+            self._bar = 0
 
     def complain(self, text: str) -> None:
         """Write a line to standard error."""
         if self._rich_err is not None:
             self._rich_err.print(f"[red]{_escaped(text)}[/red]")
         else:
+            self._clear()
             print(text, file=sys.stderr, flush=True)
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import ast
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import kuiper
-from kuiper.cli._arguments import add_output, new_command, shape
+from kuiper.cli._arguments import Commands, add_output, new_command, shape
 from kuiper.cli._console import Console
 
 __all__ = ["add_commands"]
 
 
-def add_commands(commands) -> None:
+def add_commands(commands: Commands) -> None:
     """Add the commands of this module to the parser."""
     parser = new_command(
         commands,
@@ -88,7 +89,7 @@ def export(options: argparse.Namespace, console: Console) -> int:
         output = options.output or f"{source.rpartition(':')[2]}.pnnx.param"
         module = _export.call_by_name(source, dict(map(_keyword, options.arg)))
         if not options.shape:
-            options.parser.error("export: a module needs --shape, once for each of its inputs")
+            options.parser.error("a module needs --shape, once for each of its inputs")
         param = _export.export_module(
             module,
             _export.example_tensors(options.shape),
@@ -98,9 +99,7 @@ def export(options: argparse.Namespace, console: Console) -> int:
         )
     else:
         if Path(source).suffix not in (".pt", ".pth", ".torchscript", ".onnx"):
-            options.parser.error(
-                f"export: '{source}' is no .pt or .onnx file, nor package:function"
-            )
+            options.parser.error(f"'{source}' is no .pt or .onnx file, nor package:function")
         if not Path(source).exists():
             raise FileNotFoundError(2, "No such file or directory", source)
         output = options.output or str(Path(source).with_suffix(".pnnx.param"))
@@ -150,12 +149,14 @@ def _options(parser: argparse.ArgumentParser) -> dict[str, tuple[str, list[str]]
 
 def completion(options: argparse.Namespace, console: Console) -> int:
     """Print the script for a shell."""
-    commands = _commands(options.parser)
+    from kuiper.cli._app import build_parser
+
+    commands = _commands(build_parser())
     print({"bash": _bash, "zsh": _zsh, "fish": _fish}[options.shell](commands))
     return 0
 
 
-def _bash(commands) -> str:
+def _bash(commands: Mapping[str, tuple[str, argparse.ArgumentParser]]) -> str:
     cases, choices = [], []
     for name, (_, parser) in commands.items():
         found = _options(parser)
@@ -189,11 +190,11 @@ _kuiper() {{
 complete -o filenames -F _kuiper kuiper"""
 
 
-def _zsh(commands) -> str:
+def _zsh(commands: Mapping[str, tuple[str, argparse.ArgumentParser]]) -> str:
     return "autoload -Uz bashcompinit && bashcompinit\n" + _bash(commands)
 
 
-def _fish(commands) -> str:
+def _fish(commands: Mapping[str, tuple[str, argparse.ArgumentParser]]) -> str:
     def quoted(text: str) -> str:
         return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 

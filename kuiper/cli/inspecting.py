@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 import kuiper
-from kuiper.cli._arguments import add_model, add_output, add_shape, fraction, new_command
+from kuiper.cli._arguments import Commands, add_model, add_output, add_shape, fraction, new_command
 from kuiper.cli._console import Console, bytes_text, count_text
 from kuiper.cli._inputs import input_shapes, load_graph, load_model, random_inputs
 
 __all__ = ["add_commands"]
 
 
-def add_commands(commands) -> None:
+def add_commands(commands: Commands) -> None:
     """Add the commands of this module to the parser."""
     parser = new_command(
         commands,
@@ -43,7 +43,8 @@ GOLDEN is a .npz file.  Its arrays are told apart by name:
   an output's name, y, output, y_CASE, output_K, out_K  what should come out
   the name of any other operand or operator             an intermediate result
 With x_CASE and y_CASE each CASE is a run of its own.  Of the intermediate results the first
-in the order of the graph that differs is named.
+in the order of the graph that differs is named.  A number that is the name of an operator and of an
+operand, as in a torch.nn.Sequential, means the operator: call its input x then, not 0.
 example: kuiper check model.pnnx.param golden.npz --rtol 1e-4""",
     )
     add_model(parser)
@@ -167,8 +168,10 @@ def info(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _print_info(facts: dict, graph: kuiper.ir.Graph, console: Console, listing: bool) -> None:
-    def tensors(items):
+def _print_info(
+    facts: dict[Any, Any], graph: kuiper.ir.Graph, console: Console, listing: bool
+) -> None:
+    def tensors(items: Any) -> Any:
         return ", ".join(
             f"{t['name']} {_shape_text(t['shape'])} {t['dtype'] or ''}".rstrip() for t in items
         )
@@ -240,7 +243,17 @@ def _cases(
     groups: dict[str, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = {}
     named: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
     others = {}
+
+    def is_generic(name: str, pattern: re.Pattern[str]) -> bool:
+        known = model.graph.has_operand(name) or model.graph.has_operator(name)
+        return pattern.fullmatch(name) is not None and not known
+
+    # Modules of a Sequential are called 0, 1, 2 like operands: with x for the input, 0 is a module.
+    numbers_are_modules = any(is_generic(name, _INPUT) for name in arrays)
     for name, array in arrays.items():
+        if numbers_are_modules and model.graph.has_operator(name):
+            others[name] = array
+            continue
         if name in inputs:
             named[0][str(inputs.index(name))] = array
             continue
@@ -249,7 +262,7 @@ def _cases(
             continue
         for side, pattern in enumerate((_INPUT, _OUTPUT)):
             match = pattern.fullmatch(name)
-            if match and not model.graph.has_operand(name) and not model.graph.has_operator(name):
+            if match and is_generic(name, pattern):
                 key = match[1] or "0"
                 if key.isdecimal():  # a number says which input; a word, which case
                     named[side][key] = array
@@ -318,7 +331,10 @@ def check(options: argparse.Namespace, console: Console) -> int:
     wanted, ignored = {}, []
     for name, array in others.items():
         if model.graph.has_operand(name) or model.graph.has_operator(name):
-            wanted[name] = (position[_owner(model.graph, name).name], array)
+            op = _owner(model.graph, name)
+            by_operator = model.graph.has_operator(name)
+            operand = (op.outputs or op.inputs)[0].name if by_operator else name
+            wanted[name] = (position[op.name], operand, array)
         else:
             ignored.append(name)
     results: list[dict[str, Any]] = []
@@ -331,15 +347,16 @@ def check(options: argparse.Namespace, console: Console) -> int:
             )
     if wanted:
         names = sorted(wanted, key=lambda name: wanted[name][0])
-        traced = model.trace(cases[-1][1], names)
+        traced = model.trace(cases[-1][1], [wanted[name][1] for name in names])
         for name in names:
-            value = traced[name][0] if isinstance(traced[name], tuple) else traced[name]
+            value = traced[wanted[name][1]]
+            value = value[0] if isinstance(value, tuple) else value
             results.append(
                 {
                     "case": cases[-1][0],
                     "kind": "intermediate",
                     "name": name,
-                    **difference(value, wanted[name][1]),
+                    **difference(value, wanted[name][2]),
                 }
             )
     for result in results:
@@ -389,7 +406,7 @@ def check(options: argparse.Namespace, console: Console) -> int:
 
 def _owner(graph: kuiper.ir.Graph, name: str) -> kuiper.ir.Operator:
     """Return the operator of that name, or the one that computes the operand of that name."""
-    if not graph.has_operand(name):
+    if graph.has_operator(name):
         return graph.operator(name)
     producer = graph.operand(name).producer
     assert producer is not None  # a loaded graph is verified

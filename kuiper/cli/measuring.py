@@ -11,6 +11,7 @@ import numpy as np
 
 import kuiper
 from kuiper.cli._arguments import (
+    Commands,
     add_model,
     add_output,
     add_preprocessing,
@@ -26,7 +27,7 @@ from kuiper.cli._inputs import input_shapes, load_model, random_inputs, read_inp
 __all__ = ["add_commands"]
 
 
-def add_commands(commands) -> None:
+def add_commands(commands: Commands) -> None:
     """Add the commands of this module to the parser."""
     parser = new_command(
         commands,
@@ -79,8 +80,9 @@ example: kuiper run model.pnnx.param photo.jpg -o out.npz""",
         profile,
         "measure every operator of a model",
         """\
-The roofline is what this machine could do: its measured peak of arithmetic or of memory, whichever
-limits an operator.  Winograd counts the operations of the plain sum, so it may exceed 100 %.
+The roofline is what this machine could do: its measured peak of arithmetic, or of the cache or
+memory that holds what an operator reads and writes, whichever limits it.  Winograd counts the
+operations of the plain sum, so it may exceed 100 %.
 example: kuiper profile resnet18.pnnx.param --html resnet18.html""",
     )
     add_model(parser)
@@ -244,12 +246,14 @@ def profile(options: argparse.Namespace, console: Console) -> int:
     inputs = random_inputs(model, input_shapes(model, options.shape))
     peaks = None if options.no_roofline else report.measure_peaks()
     result = model.profile(*inputs, runs=options.runs)
-    rows = report.with_roofline(result.rows, peaks)
+    rows = report.by_operator(result.rows)
+    peaks = peaks and peaks.raised(rows)
+    rows = report.with_roofline(rows, peaks)
     if options.html:
         title = Path(options.model).name.removesuffix(".param").removesuffix(".pnnx")
         text = report.page(model, inputs, title=title, profile=result, peaks=peaks)
         Path(options.html).write_text(text, encoding="utf-8")
-    by_type = report.by_type(result.rows)
+    by_type = report.by_type(rows)
     console.data(
         {
             "model": options.model,
@@ -260,44 +264,54 @@ def profile(options: argparse.Namespace, console: Console) -> int:
             "html": options.html,
             "operators": rows,
             "types": by_type,
+            "steps": result.rows,
             "kernels": result.by_kind(),
         }
     )
     shown = rows
     if options.top:
         shown = sorted(rows, key=lambda row: -row["seconds"])[: options.top]
+    figures = [">us", ">share", ">GFLOP/s", ">GB/s", ">MB", ">roofline"]
     console.table(
-        ["operator", "type", "kernel", ">us", ">share", ">GFLOP/s", ">GB/s", ">MB", ">roofline"],
-        [
-            (
-                r["name"],
-                r["type"],
-                r["kind"],
-                f"{r['seconds'] * 1e6:.1f}",
-                f"{r['share']:.1%}",
-                f"{r['gflops']:.1f}",
-                f"{r['gbytes']:.1f}",
-                f"{r['gbytes'] * r['seconds'] * 1e3:.2f}",
-                "" if r["roofline"] is None else f"{r['roofline']:.0%}",
-            )
-            for r in shown
-        ],
+        ["operator", "type", "kernel", *figures],
+        [(r["name"], r["type"], _kernel_text(r["kernels"]), *_figures(r)) for r in shown],
     )
     console.heading("by type")
     console.table(
-        ["type", ">count", ">us", ">share"],
-        [
-            (g["type"], g["count"], f"{g['seconds'] * 1e6:.1f}", f"{g['share']:.1%}")
-            for g in by_type
-        ],
+        ["type", ">count", *figures],
+        [(g["type"], g["count"], *_figures(g)) for g in by_type],
     )
     line = (
         f"total {result.total * 1e3:.3f} ms, {result.n_threads} threads, "
         f"{bytes_text(result.arena_bytes)} of memory"
     )
     if peaks:
-        line += f"; this machine: {peaks.gflops:.0f} GFLOP/s, {peaks.gbytes:.0f} GB/s"
+        line += f"; this machine: {peaks.gflops:.0f} GFLOP/s, memory {peaks.gbytes:.0f} GB/s"
+        if peaks.caches:
+            line += f", caches up to {peaks.caches[0][1]:.0f} GB/s"
     console.text(f"\n{line}")
     if options.html:
         console.text(f"page: {options.html}")
     return 0
+
+
+def _figures(row: dict[str, Any]) -> tuple[str, ...]:
+    """Return the cells of an operator or a type that are figures."""
+    return (
+        f"{row['seconds'] * 1e6:.1f}",
+        f"{row['share']:.1%}",
+        f"{row['gflops']:.1f}",
+        f"{row['gbytes']:.1f}",
+        f"{row['gbytes'] * row['seconds'] * 1e3:.2f}",
+        "" if row["roofline"] is None else f"{row['roofline']:.0%}",
+    )
+
+
+def _kernel_text(kernels: list[str]) -> str:
+    """Return the kernels of an operator in a few letters: winograd_*, or conv +1."""
+    if len(kernels) == 1:
+        return kernels[0]
+    families = {kernel.partition("_")[0] for kernel in kernels}
+    if len(families) == 1:
+        return f"{families.pop()}_* ({len(kernels)} steps)"
+    return f"{kernels[0]} +{len(kernels) - 1}"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kuiper.cli._arguments import (
+    Commands,
     add_output,
     add_preprocessing,
     fraction,
@@ -28,7 +29,7 @@ INPUT is a picture, a folder (with everything below it), a video, or the number 
 """
 
 
-def add_commands(commands) -> None:
+def add_commands(commands: Commands) -> None:
     """Add the commands of this module to the parser."""
     parser = new_command(
         commands,
@@ -143,7 +144,7 @@ def detect(options: argparse.Namespace, console: Console) -> int:
         options.model, options.labels, options.threshold, options.iou, options.decoder, options.size
     )
 
-    def record(found) -> dict[str, Any]:
+    def record(found: Any) -> dict[str, Any]:
         return {
             "detections": [
                 {
@@ -156,7 +157,7 @@ def detect(options: argparse.Namespace, console: Console) -> int:
             ]
         }
 
-    def lines(found) -> list[str]:
+    def lines(found: Any) -> list[str]:
         return [
             f"  {d.score:.4f}  {d.label}  {' '.join(f'{v:.0f}' for v in d.box)}" for d in found
         ] or ["  nothing"]
@@ -205,46 +206,51 @@ def _work(options: argparse.Namespace, console: Console, job: _Job) -> int:
     for name in options.inputs:
         found = list(find_pictures([name])) if not name.isdecimal() else [Path(name)]
         if not found:
-            console.complain(f"kuiper {options.command}: {name}: no pictures in this folder")
-            failed += 1
+            failed += _refuse(options, console, Path(name), "no pictures in this folder")
         paths += found
     pictures = [path for path in paths if not is_video(path)]
     for group, errors in _groups(
         console.progress(pictures, len(pictures), "pictures"), options.batch
     ):
-        for error in errors:
-            console.complain(f"kuiper {options.command}: {error}")
-            failed += 1
+        for path, error in errors:
+            failed += _refuse(options, console, path, error)
         failed += _one_batch(group, options, console, job, taken) if group else 0
     for path in paths:
         if is_video(path):
             try:
                 _video(path, options, console, job, taken)
             except (OSError, ValueError) as error:
-                console.complain(f"kuiper {options.command}: {_explained(error)}")
-                failed += 1
+                failed += _refuse(options, console, path, _explained(path, error))
     return 1 if failed else 0
 
 
-def _explained(error: Exception) -> str:
+def _refuse(options: argparse.Namespace, console: Console, path: Path, error: str) -> int:
+    """Say that an input failed, to people and to scripts; return how many it was."""
+    console.data({"file": str(path), "error": error})
+    console.complain(f"kuiper {options.command}: {path}: {error}")
+    return 1
+
+
+def _explained(path: Path, error: Exception) -> str:
+    """Return what is wrong with a file, without its name."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
+        return error.strerror
+    return str(error).removeprefix(f"{path}: ")
 
 
 def _groups(
     paths: Iterator[Path], count: int
-) -> Iterator[tuple[list[tuple[Path, np.ndarray]], list[str]]]:
+) -> Iterator[tuple[list[tuple[Path, np.ndarray]], list[tuple[Path, str]]]]:
     """Read pictures in groups of `count`; yield also what could not be read."""
     from kuiper.vision import load_image
 
     group: list[tuple[Path, np.ndarray]] = []
-    errors: list[str] = []
+    errors: list[tuple[Path, str]] = []
     for path in paths:
         try:
             group.append((path, load_image(path)))
         except (OSError, ValueError) as error:
-            errors.append(_explained(error))
+            errors.append((path, _explained(path, error)))
         if len(group) == count:
             yield group, errors
             group, errors = [], []
@@ -252,7 +258,9 @@ def _groups(
         yield group, errors
 
 
-def _one_batch(group, options, console: Console, job: _Job, taken: set[Path]) -> int:
+def _one_batch(
+    group: Any, options: argparse.Namespace, console: Console, job: _Job, taken: set[Path]
+) -> int:
     """Compute, tell and save one group; return how many pictures failed."""
     from kuiper.vision import save_image
 
@@ -283,7 +291,9 @@ def _free_name(folder: Path, stem: str, suffix: str, taken: set[Path]) -> Path:
     return path
 
 
-def _video(path: Path, options, console: Console, job: _Job, taken: set[Path]) -> None:
+def _video(
+    path: Path, options: argparse.Namespace, console: Console, job: _Job, taken: set[Path]
+) -> None:
     """Do the job on every frame; write a video, and a line of JSON for each frame."""
     import cv2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class _Spec:
 
     dtype = np.dtype(np.float32)
 
-    def __init__(self, shape: tuple[int, ...]):
+    def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
 
 
@@ -39,13 +40,13 @@ class CompiledExpression:
         How many arguments a call takes.
     """
 
-    def __init__(self, tree: Node):
+    def __init__(self, tree: Node) -> None:
         self.tree = tree
         self.n_operands = max(tree.references(), default=-1) + 1
-        self._programs: dict[tuple, object] = {}
-        self._prepared: dict[tuple, elementwise.PreparedProgram] = {}
+        self._programs: dict[tuple[Any, ...], object] = {}
+        self._prepared: dict[tuple[Any, ...], elementwise.PreparedProgram] = {}
 
-    def __call__(self, *operands, out: np.ndarray | None = None):
+    def __call__(self, *operands: Any, out: np.ndarray | None = None) -> Any:
         """Compute the expression.
 
         Parameters
@@ -69,7 +70,7 @@ class CompiledExpression:
         if not arrays or not all(x.dtype == np.float32 and x.flags.aligned for x in arrays):
             return _stored(evaluate(self.tree, operands), out)
         key = _key(operands)
-        folded = self._programs.get(key)
+        folded = None if key is None else self._programs.get(key)
         if folded is None:
             folded = fold(self.tree, [_spec(x) for x in operands])
             self._keep(self._programs, key, folded)
@@ -81,7 +82,9 @@ class CompiledExpression:
             )
         return self._compute(key, folded, operands, out)
 
-    def _compute(self, key, program: ElementwiseProgram, operands: Sequence, out: np.ndarray):
+    def _compute(
+        self, key: Any, program: ElementwiseProgram, operands: Sequence[Any], out: np.ndarray
+    ) -> Any:
         key = key and (
             key,
             *(x.strides for x in operands if isinstance(x, np.ndarray)),
@@ -95,7 +98,7 @@ class CompiledExpression:
         return prepared.run(operands, out, n_threads, n_threads)
 
     @staticmethod
-    def _keep(cache: dict, key, value) -> None:
+    def _keep(cache: dict[Any, Any], key: Any, value: Any) -> None:
         if key is not None and len(cache) < MAX_PROGRAMS:
             cache[key] = value
 
@@ -103,21 +106,22 @@ class CompiledExpression:
         return f"compile({str(self.tree)!r})"
 
 
-def _key(operands: Sequence) -> tuple | None:
+def _key(operands: Sequence[Any]) -> tuple[Any, ...] | None:
     """Return what a program depends on; None where that cannot be looked up."""
     if not all(isinstance(x, np.ndarray) or is_number(x) for x in operands):
         return None
     return tuple(x.shape if isinstance(x, np.ndarray) else (type(x), repr(x)) for x in operands)
 
 
-def _spec(operand):
+def _spec(operand: Any) -> Any:
     return _Spec(operand.shape) if isinstance(operand, np.ndarray) else operand
 
 
 def _can_take(out: np.ndarray, program: ElementwiseProgram, arrays: Sequence[np.ndarray]) -> bool:
     """Tell whether a program may write its result to `out` right away."""
     return (
-        (out.shape, out.dtype) == (program.shape, np.float32)
+        out.shape == program.shape
+        and out.dtype == np.float32
         and out.flags.aligned
         and all(stride > 0 for stride in out.strides)
         and not any(_overlaps(out, x) for x in arrays)
@@ -132,7 +136,7 @@ def _overlaps(out: np.ndarray, array: np.ndarray) -> bool:
     return not (same_place and out.shape == array.shape)
 
 
-def _stored(result, out: np.ndarray | None):
+def _stored(result: Any, out: np.ndarray | None) -> Any:
     if out is None:
         return result
     if not isinstance(result, np.ndarray) or result.shape != out.shape:
@@ -142,7 +146,7 @@ def _stored(result, out: np.ndarray | None):
     return out
 
 
-def _run(folded, operands: Sequence):
+def _run(folded: Any, operands: Sequence[Any]) -> Any:
     """Compute what folding left; lists may hold programs."""
     if isinstance(folded, ElementwiseProgram):
         return elementwise.compute(folded, operands)

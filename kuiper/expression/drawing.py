@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from kuiper.expression.tree import Call, List, Literal, Node, Ref
 
@@ -50,6 +51,11 @@ def to_dot(tree: Node, names: Sequence[str] | None = None) -> str:
     tree : Node
     names : sequence of str, optional
         What to call the operands; by default ``@0``, ``@1``, ...
+
+    Returns
+    -------
+    str
+        In the language of Graphviz.
 
     Examples
     --------
@@ -137,7 +143,7 @@ def to_svg(tree: Node, names: Sequence[str] | None = None) -> str:
     return "\n".join([*parts, "</svg>"])
 
 
-def _place(nodes, children, widths, levels) -> list[float]:
+def _place(nodes: Any, children: Any, widths: Any, levels: Any) -> list[float]:
     """Return the horizontal centre of every node; no two on a level overlap."""
     centres = [0.0] * len(nodes)
     edges = [float(_MARGIN)] * (max(levels) + 1)  # where the next node of a level may start
@@ -162,7 +168,9 @@ def _place(nodes, children, widths, levels) -> list[float]:
     return centres
 
 
-def _move(number, distance, children, widths, levels, centres, edges) -> None:
+def _move(
+    number: Any, distance: Any, children: Any, widths: Any, levels: Any, centres: Any, edges: Any
+) -> None:
     """Move everything below a node to the right."""
     stack = list(children[number])
     while stack:

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from kuiper.errors import ExpressionError
 from kuiper.expression.promotion import is_number, result_dtype
 from kuiper.expression.scalars import apply_to_numbers
-from kuiper.expression.tree import Call, List, Literal, Node, Ref
+from kuiper.expression.tree import Call, Literal, Node, Ref
 from kuiper.expression.vocabulary import CASTS, PARAMETRIC
 
 __all__ = ["apply", "evaluate", "size"]
 
 
-def evaluate(tree: Node, operands: Sequence):
+def evaluate(tree: Node, operands: Sequence[Any]) -> Any:
     """Compute an expression.
 
     Parameters
@@ -42,7 +43,7 @@ def evaluate(tree: Node, operands: Sequence):
         With the place in the text, where an operand is missing, an operator does not take its
         arguments, shapes do not broadcast, or there is no value.
     """
-    stack: list = []
+    stack: list[Any] = []
     for node in tree.postorder():
         if isinstance(node, Literal):
             stack.append(node.value)
@@ -52,18 +53,18 @@ def evaluate(tree: Node, operands: Sequence):
             count = len(node.children)
             values = stack[len(stack) - count :]
             del stack[len(stack) - count :]
-            stack.append(values if isinstance(node, List) else call(node, values))
+            stack.append(call(node, values) if isinstance(node, Call) else values)
     return stack[0]
 
 
-def operand(node: Ref, operands: Sequence):
+def operand(node: Ref, operands: Sequence[Any]) -> Any:
     """Look up a reference."""
     if node.index >= len(operands):
         raise node.error(f"@{node.index} refers to none of the {len(operands)} operands")
     return operands[node.index]
 
 
-def call(node: Call, values: list):
+def call(node: Call, values: list[Any]) -> Any:
     """Apply an operator, adding the place to its errors."""
     try:
         return apply(node.name, values)
@@ -71,7 +72,7 @@ def call(node: Call, values: list):
         raise node.error(error.message) from None
 
 
-def apply(name: str, values: list):
+def apply(name: str, values: list[Any]) -> Any:
     """Apply an operator to values; see :func:`evaluate`."""
     if name == "size":
         return size(*values)
@@ -107,14 +108,14 @@ def apply(name: str, values: list):
         raise ExpressionError(f"{name}: shapes {shapes} do not broadcast") from None
 
 
-def convert(value, dtype: np.dtype) -> np.ndarray:
+def convert(value: Any, dtype: np.dtype) -> np.ndarray:
     """Bring an argument to the dtype that is computed in; integers wrap, as in PyTorch."""
     if isinstance(value, int) and dtype.kind in "iu":
         return np.asarray(value, np.int64).astype(dtype)
     return np.asarray(value).astype(dtype, copy=False)
 
 
-def size(value, axis=None):
+def size(value: Any, axis: Any = None) -> Any:
     """Return one extent of an array, or all.
 
     Parameters
@@ -138,7 +139,7 @@ def size(value, axis=None):
     return shape[axis]
 
 
-def describe(value) -> str:
+def describe(value: Any) -> str:
     """Name a value's kind for a message."""
     if value is None:
         return "None"
@@ -158,12 +159,12 @@ def _refuse_zero(divisor: np.ndarray) -> None:
         raise ExpressionError("integer division by zero")
 
 
-def _floor_divide(a, b):
+def _floor_divide(a: Any, b: Any) -> Any:
     _refuse_zero(b)
     return np.floor_divide(a, b)
 
 
-def _remainder(a, b):
+def _remainder(a: Any, b: Any) -> Any:
     _refuse_zero(b)
     if a.dtype.kind in "iu":
         return np.remainder(a, b)
@@ -172,12 +173,12 @@ def _remainder(a, b):
     return np.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest)
 
 
-def _fmod(a, b):
+def _fmod(a: Any, b: Any) -> Any:
     _refuse_zero(b)
     return np.fmod(a, b)
 
 
-def _pow(a, b):
+def _pow(a: Any, b: Any) -> Any:
     if a.dtype.kind not in "iu" or b.dtype.kind == "u" or (b >= 0).all():
         return np.power(a, b)
     # 1 / a ** n truncated: only 1 and -1 leave anything.
@@ -186,12 +187,12 @@ def _pow(a, b):
     return np.where(b < 0, reciprocal, np.power(a, np.maximum(b, 0)))
 
 
-def _sign(x):
+def _sign(x: Any) -> Any:
     # PyTorch gives 0 for NaN, and +0 for -0.
     return x if x.dtype.kind == "b" else (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
 
 
-def _rounding(function: Callable) -> Callable:
+def _rounding(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make a rounding function that leaves integers alone."""
     return lambda x: x if x.dtype.kind in "iu" else function(x)
 
@@ -199,35 +200,35 @@ def _rounding(function: Callable) -> Callable:
 _erf_object = np.frompyfunc(math.erf, 1, 1)
 
 
-def _erf(x):
+def _erf(x: Any) -> Any:
     return np.asarray(_erf_object(x.astype(np.float64)), dtype=np.float64)
 
 
-def _sigmoid(x):
+def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
-def _relu(x):
+def _relu(x: Any) -> Any:
     return np.where(x < 0, x.dtype.type(0), x)  # keeps NaN and -0
 
 
-def _clamp(x, low, high):
+def _clamp(x: Any, low: Any, high: Any) -> Any:
     return np.minimum(np.maximum(x, low), high)
 
 
-def _gelu(x):
+def _gelu(x: Any) -> Any:
     return x * 0.5 * (1 + _erf(x * math.sqrt(0.5)))
 
 
-def _gelu_tanh(x):
+def _gelu_tanh(x: Any) -> Any:
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-def _elu(x, alpha=1.0):
+def _elu(x: Any, alpha: Any = 1.0) -> Any:
     return np.where(x <= 0, alpha * np.expm1(np.minimum(x, 0)), x)
 
 
-def _celu(x, alpha=1.0):
+def _celu(x: Any, alpha: Any = 1.0) -> Any:
     return np.where(x <= 0, alpha * np.expm1(np.minimum(x, 0) / alpha), x)
 
 
@@ -236,23 +237,23 @@ _SELU_ALPHA = 1.6732632423543772
 _SELU_SCALE = 1.0507009873554805
 
 
-def _softplus(x, beta=1.0, threshold=20.0):
+def _softplus(x: Any, beta: Any = 1.0, threshold: Any = 20.0) -> Any:
     return np.where(x * beta > threshold, x, np.logaddexp(0, x * beta) / beta)
 
 
-def _softshrink(x, bound=0.5):
+def _softshrink(x: Any, bound: Any = 0.5) -> Any:
     return np.where(x > bound, x - bound, np.where(x < -bound, x + bound, x * 0))
 
 
-def _hardshrink(x, bound=0.5):
+def _hardshrink(x: Any, bound: Any = 0.5) -> Any:
     return np.where((x >= -bound) & (x <= bound), x.dtype.type(0), x)
 
 
-def _threshold(x, threshold, value):
+def _threshold(x: Any, threshold: Any, value: Any) -> Any:
     return np.where(x <= threshold, np.asarray(value).astype(x.dtype), x)
 
 
-_FUNCTIONS: dict[str, Callable] = {
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kuiper.errors import ExpressionError
 from kuiper.expression import evaluation
 from kuiper.expression.promotion import FLOAT32, is_number, result_dtype
-from kuiper.expression.tree import Call, List, Literal, Node, Ref
+from kuiper.expression.tree import Call, Literal, Node, Ref
 from kuiper.expression.vocabulary import words
 
 __all__ = [
@@ -81,7 +81,10 @@ class ElementwiseProgram(NamedTuple):
     instructions: tuple[Instruction, ...]
     shape: tuple[int, ...]
 
-    dtype = FLOAT32
+    @property
+    def dtype(self) -> np.dtype:
+        """The only one that programs compute in."""
+        return FLOAT32
 
     def __str__(self) -> str:
         """List the instructions in a readable form."""
@@ -115,8 +118,18 @@ class Deferred(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype
 
-    def run(self, operands: Sequence) -> np.ndarray:
-        """Compute the value from the values of the operands."""
+    def run(self, operands: Sequence[Any]) -> np.ndarray:
+        """Compute the value from the values of the operands.
+
+        Parameters
+        ----------
+        operands : sequence
+            Arrays and numbers, for ``@0``, ``@1``, ...
+
+        Returns
+        -------
+        numpy.ndarray
+        """
         values = [operands[s] if isinstance(s, int) else s for s in self.sources]
         return np.asarray(evaluation.evaluate(self.tree, values))
 
@@ -129,7 +142,7 @@ class _Symbol(NamedTuple):
     dtype: np.dtype
 
 
-def is_host(value) -> bool:
+def is_host(value: Any) -> bool:
     """Tell whether the value itself is known, not just its shape and dtype."""
     if isinstance(value, (np.ndarray, np.generic)):
         return True
@@ -157,7 +170,7 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(result)
 
 
-def fold(tree: Node, operands: Sequence):
+def fold(tree: Node, operands: Sequence[Any]) -> Any:
     """Evaluate what is known, and prepare the rest.
 
     Parameters
@@ -184,13 +197,13 @@ def fold(tree: Node, operands: Sequence):
 class _Folder:
     """One folding: the operands, and the constant arrays met on the way."""
 
-    def __init__(self, operands: Sequence):
+    def __init__(self, operands: Sequence[Any]) -> None:
         self.operands = operands
         self.constants: list[np.ndarray] = []
 
-    def walk(self, tree: Node):
+    def walk(self, tree: Node) -> Any:
         """Return the value of a tree: a host value, a symbol, or a list of values."""
-        stack: list = []
+        stack: list[Any] = []
         for node in tree.postorder():
             if isinstance(node, Literal):
                 stack.append(node.value)
@@ -203,10 +216,10 @@ class _Folder:
                 count = len(node.children)
                 values = stack[len(stack) - count :]
                 del stack[len(stack) - count :]
-                stack.append(values if isinstance(node, List) else self.call(node, values))
+                stack.append(self.call(node, values) if isinstance(node, Call) else values)
         return stack[0]
 
-    def call(self, node: Call, values: list):
+    def call(self, node: Call, values: list[Any]) -> Any:
         """Apply an operator to values of which some may be symbols."""
         if not any(isinstance(value, _Symbol) for value in values):
             return evaluation.call(node, values)
@@ -228,7 +241,7 @@ class _Folder:
             shape = ()
         return _Symbol(node.with_children([self.residual(v) for v in values]), shape, dtype)
 
-    def residual(self, value) -> Node:
+    def residual(self, value: Any) -> Node:
         """Return the tree that stands for a value in what is left."""
         if isinstance(value, _Symbol):
             return value.tree
@@ -237,7 +250,7 @@ class _Folder:
         self.constants.append(np.asarray(value))
         return Ref(len(self.operands) + len(self.constants) - 1)
 
-    def finish(self, value):
+    def finish(self, value: Any) -> Any:
         """Turn symbols, also those inside lists, into programs or deferred trees."""
         if isinstance(value, list):
             # Lists inside lists are as deep as the text, which the parser limits.
@@ -349,7 +362,7 @@ def _evaluation_order(tree: Node) -> list[Node]:
     return order
 
 
-def to_float32(value) -> float:
+def to_float32(value: Any) -> float:
     """Round a number to float32, overflowing to infinity."""
     with np.errstate(all="ignore"):
         return float(np.float32(value))
@@ -358,9 +371,9 @@ def to_float32(value) -> float:
 class _Builder:
     """Emits instructions, computing equal ones once."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.instructions: list[Instruction] = []
-        self.known: dict[tuple, Argument] = {}
+        self.known: dict[tuple[Any, ...], Argument] = {}
 
     def emit(self, name: str, *arguments: Argument, parameters: tuple[float, ...] = ()) -> Argument:
         """Add an instruction, or find the one that computes the same."""
@@ -381,7 +394,7 @@ class _Builder:
         if name == "clamp":
             return self.clamp(*arguments)
         if name == "relu6":
-            return self.clamp(*arguments, Argument("constant", 0.0), Argument("constant", 6.0))
+            return self.clamp(arguments[0], Argument("constant", 0.0), Argument("constant", 6.0))
         last = arguments[-1]
         if _is_identity(name, last):
             return arguments[0]
@@ -413,7 +426,7 @@ class _Builder:
         if result.kind != "register":
             result = self.emit("copy", result)
         needed = {result.value}
-        for index in range(result.value, -1, -1):
+        for index in range(int(result.value), -1, -1):
             if index in needed:
                 needed.update(
                     a.value for a in self.instructions[index].arguments if a.kind == "register"

@@ -37,7 +37,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -113,7 +113,14 @@ class BlobExtent(Node):
 
     __slots__ = ("axis", "blob")
 
-    def __init__(self, blob: int, axis: str, source=None, start=None, end=None):
+    def __init__(
+        self,
+        blob: int,
+        axis: str,
+        source: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> None:
         super().__init__((), source, start, end)
         self.blob = blob
         self.axis = axis
@@ -125,7 +132,7 @@ class BlobExtent(Node):
     def with_children(self, children: Sequence[Node]) -> Node:
         return self
 
-    def _key(self) -> tuple:
+    def _key(self) -> tuple[Any, ...]:
         return (BlobExtent, self.blob, self.axis)
 
 
@@ -278,7 +285,7 @@ def eval_list(expression: str | Node, shapes: Sequence[Sequence[int] | Extents])
 
 
 def _evaluate(tree: Node, blobs: Sequence[Extents]) -> int | np.float32:
-    stack: list = []
+    stack: list[Any] = []
     for node in tree.postorder():
         if isinstance(node, BlobExtent):
             if node.blob >= len(blobs):
@@ -297,7 +304,7 @@ def _evaluate(tree: Node, blobs: Sequence[Extents]) -> int | np.float32:
     return stack[0]
 
 
-def _apply(node: Call, values: list) -> int | np.float32:
+def _apply(node: Call, values: list[Any]) -> int | np.float32:
     name = node.text
     are_integers = all(isinstance(value, int) for value in values)
     if name in _ROUNDINGS:
@@ -313,14 +320,16 @@ def _apply(node: Call, values: list) -> int | np.float32:
             raise node.error("division by zero")
         return _to_integer(_INTEGERS[name](*values), node)
     floats = [np.float32(value) for value in values]
-    result = _remainder(*floats, node) if name == "remainder" else _FLOATS[name](*floats)
+    result = (
+        _remainder(floats[0], floats[1], node) if name == "remainder" else _FLOATS[name](*floats)
+    )
     if result != result:
         arguments = ",".join(f"{value:g}" for value in floats)
         raise node.error(f"{name}({arguments}) has no value")
     return np.float32(result)
 
 
-def _to_integer(value, node: Node) -> int:
+def _to_integer(value: Any, node: Node) -> int:
     if not _INT_MIN <= value <= _INT_MAX:  # NaN is on neither side
         raise node.error(f"{node.text} gives {value}, which is no 32-bit integer")
     return int(value)
@@ -349,14 +358,14 @@ def _divide_towards_zero(a: int, b: int) -> int:
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
-_ROUNDINGS: dict[str, Callable] = {
+_ROUNDINGS: dict[str, Callable[..., Any]] = {
     "trunc": np.trunc,
     "ceil": np.ceil,
     "floor": np.floor,
     "round": _round_away,
 }
 
-_BITS: dict[str, Callable] = {
+_BITS: dict[str, Callable[..., Any]] = {
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
     "xor": lambda a, b: a ^ b,
@@ -364,7 +373,7 @@ _BITS: dict[str, Callable] = {
     "rshift": lambda a, b: a >> b,
 }
 
-_INTEGERS: dict[str, Callable] = {
+_INTEGERS: dict[str, Callable[..., Any]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
@@ -377,7 +386,7 @@ _INTEGERS: dict[str, Callable] = {
     "square": lambda a: a * a,
 }
 
-_FLOATS: dict[str, Callable] = {
+_FLOATS: dict[str, Callable[..., Any]] = {
     "+": np.add,
     "-": np.subtract,
     "*": np.multiply,

@@ -13,7 +13,7 @@ Source: pnnx, pass_ncnn/convert_reshape_interp_expression.cpp.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kuiper.errors import ExpressionError
 from kuiper.expression import ncnn
@@ -76,7 +76,7 @@ class Translation(NamedTuple):
     """
 
     text: str
-    inputs: tuple
+    inputs: tuple[Any, ...]
     keeps_batch: bool
 
 
@@ -114,7 +114,7 @@ def to_ncnn(
     ExpressionError
         With the place, where ncnn has no word for a part of the expression.
     """
-    inputs: list = [data]
+    inputs: list[Any] = [data]
     for k in tree.references():
         if k >= len(sources):
             raise tree.error(f"@{k} refers to none of the {len(sources)} operands")
@@ -139,7 +139,7 @@ def to_ncnn(
 
 
 def _to_ncnn(
-    node: Node, children: Sequence[Node], sources: Sequence[Source], inputs: Sequence
+    node: Node, children: Sequence[Node], sources: Sequence[Source], inputs: Sequence[Any]
 ) -> Node:
     if isinstance(node, Literal):
         if isinstance(node.value, bool) or not isinstance(node.value, int | float):
@@ -169,7 +169,7 @@ def _refuse_tensor(node: Node) -> None:
 
 
 def _extent(
-    node: Node, children: Sequence[Node], sources: Sequence[Source], inputs: Sequence
+    node: Node, children: Sequence[Node], sources: Sequence[Source], inputs: Sequence[Any]
 ) -> Node:
     """Translate ``size(@k,d)``."""
     tensor = children[0]

@@ -11,6 +11,7 @@ Source: torch.result_type and c10/core/ScalarType.h.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +51,7 @@ _COMPLEX = frozenset(
 )
 
 
-def is_number(value) -> bool:
+def is_number(value: Any) -> bool:
     """Tell whether `value` is a Python number; numpy's scalars count as 0-d arrays."""
     return isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic)
 
@@ -70,7 +71,7 @@ def promote(a: np.dtype, b: np.dtype) -> np.dtype:
     return np.promote_types(a, b)
 
 
-def _number_dtype(value) -> np.dtype:
+def _number_dtype(value: Any) -> np.dtype:
     if isinstance(value, bool):
         return BOOL
     if isinstance(value, int):
@@ -90,7 +91,7 @@ def _combine(higher: np.dtype | None, lower: np.dtype | None) -> np.dtype | None
     return higher
 
 
-def result_type(values: Sequence) -> np.dtype:
+def result_type(values: Sequence[Any]) -> np.dtype:
     """Return the dtype that PyTorch computes in when `values` meet.
 
     Parameters
@@ -104,11 +105,14 @@ def result_type(values: Sequence) -> np.dtype:
             kind, dtype = 2, _number_dtype(value)
         else:
             kind, dtype = (0 if len(value.shape) else 1), np.dtype(value.dtype)
-        by_kind[kind] = dtype if by_kind[kind] is None else promote(by_kind[kind], dtype)
-    return _combine(by_kind[0], _combine(by_kind[1], by_kind[2]))
+        known = by_kind[kind]
+        by_kind[kind] = dtype if known is None else promote(known, dtype)
+    result = _combine(by_kind[0], _combine(by_kind[1], by_kind[2]))
+    assert result is not None  # there is a value
+    return result
 
 
-def result_dtype(name: str, values: Sequence) -> tuple[np.dtype, np.dtype]:
+def result_dtype(name: str, values: Sequence[Any]) -> tuple[np.dtype, np.dtype]:
     """Return the dtypes that an operator computes in and answers in.
 
     Parameters

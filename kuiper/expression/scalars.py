@@ -10,6 +10,7 @@ import cmath
 import math
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ __all__ = ["apply_to_numbers"]
 _INT64_BITS = 63
 
 
-def apply_to_numbers(name: str, values: list):
+def apply_to_numbers(name: str, values: list[Any]) -> Any:
     """Apply an operator to Python numbers.
 
     Raises
@@ -44,21 +45,21 @@ def apply_to_numbers(name: str, values: list):
     return result
 
 
-def _written(name: str, values: list) -> str:
+def _written(name: str, values: list[Any]) -> str:
     return f"{name}({','.join(map(repr, values))})"
 
 
-def _function(name: str) -> Callable:
+def _function(name: str) -> Callable[..., Any]:
     """Take a function from `math`, or for complex numbers from `cmath`."""
     real, cplx = getattr(math, name), getattr(cmath, name, None)
 
-    def call(x):
+    def call(x: Any) -> Any:
         return cplx(x) if isinstance(x, complex) and cplx is not None else real(x)
 
     return call
 
 
-def _fmod(a, b):
+def _fmod(a: Any, b: Any) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         rest = abs(a) % abs(b)
         return -rest if a < 0 else rest
@@ -67,7 +68,7 @@ def _fmod(a, b):
     return math.fmod(a, b)
 
 
-def _pow(a, b):
+def _pow(a: Any, b: Any) -> Any:
     # Python would spend hours on 9 ** 9 ** 9 before the range is checked.
     if isinstance(a, int) and isinstance(b, int) and abs(a) > 1:
         if b > _INT64_BITS:
@@ -77,40 +78,40 @@ def _pow(a, b):
     return a**b
 
 
-def _lshift(a, b):
+def _lshift(a: Any, b: Any) -> Any:
     if a and b > _INT64_BITS:
         raise OverflowError("the integer does not fit 64 bits")
     return a << b
 
 
-def _maximum(a, b):
+def _maximum(a: Any, b: Any) -> Any:
     if a != a or b != b:
         return math.nan
     return a if a >= b else b
 
 
-def _minimum(a, b):
+def _minimum(a: Any, b: Any) -> Any:
     if a != a or b != b:
         return math.nan
     return a if a <= b else b
 
 
-def _logaddexp(a, b):
+def _logaddexp(a: Any, b: Any) -> Any:
     return float(np.logaddexp(float(a), float(b)))
 
 
-def _sign(x):
+def _sign(x: Any) -> Any:
     return type(x)((x > 0) - (x < 0)) if not isinstance(x, bool) else x
 
 
-def _cast(kind: str) -> Callable:
+def _cast(kind: str) -> Callable[..., Any]:
     return {"b": bool, "i": int, "u": int, "f": float, "c": complex}[kind]
 
 
-def _activation(name: str) -> Callable:
+def _activation(name: str) -> Callable[..., Any]:
     """Use the array form: activations of plain numbers are too rare for a second table."""
 
-    def call(*values):
+    def call(*values: Any) -> Any:
         from kuiper.expression.evaluation import apply
 
         return apply(name, [np.asarray(float(values[0])), *values[1:]]).item()
@@ -118,7 +119,7 @@ def _activation(name: str) -> Callable:
     return call
 
 
-_FUNCTIONS: dict[str, Callable] = {
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,

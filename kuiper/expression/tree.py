@@ -7,6 +7,7 @@ and never Python's recursion limit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from kuiper.errors import ExpressionError
 
@@ -32,13 +33,17 @@ class Node:
 
     __slots__ = ("children", "depth", "end", "size", "source", "start")
 
+    children: tuple[Node, ...]
+    size: int
+    depth: int
+
     def __init__(
         self,
         children: Sequence[Node] = (),
         source: str | None = None,
         start: int | None = None,
         end: int | None = None,
-    ):
+    ) -> None:
         self.children = tuple(children)
         self.size = 1 + sum(child.size for child in self.children)
         self.depth = 1 + max((child.depth for child in self.children), default=0)
@@ -52,11 +57,31 @@ class Node:
         raise NotImplementedError
 
     def with_children(self, children: Sequence[Node]) -> Node:
-        """Return the same node over other children."""
+        """Return the same node over other children.
+
+        Parameters
+        ----------
+        children : sequence of Node
+            As many as the node has.
+
+        Returns
+        -------
+        Node
+        """
         raise NotImplementedError
 
     def error(self, message: str) -> ExpressionError:
-        """Make an error that points at this node."""
+        """Make an error that points at this node.
+
+        Parameters
+        ----------
+        message : str
+
+        Returns
+        -------
+        ExpressionError
+            To be raised.
+        """
         if self.source is None:
             return ExpressionError(message, str(self) if self.size <= 1000 else None)
         return ExpressionError(message, self.source, self.start)
@@ -100,6 +125,10 @@ class Node:
         visit : callable
             Takes a node of this tree and its already rebuilt children, and returns what stands in
             its place.
+
+        Returns
+        -------
+        Node
         """
         results: list[Node] = []
         for node in self.postorder():
@@ -153,7 +182,7 @@ class Node:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
 
-    def _key(self) -> tuple:
+    def _key(self) -> tuple[Any, ...]:
         """What the node alone is, apart from its children."""
         raise NotImplementedError
 
@@ -173,11 +202,27 @@ class Node:
 
 
 class Ref(Node):
-    """``@k``, the k-th operand."""
+    """``@k``, the k-th operand.
+
+    Parameters
+    ----------
+    index : int
+        k.
+    source : str, optional
+        The text that it was parsed from.
+    start, end : int, optional
+        Its place in `source`.
+    """
 
     __slots__ = ("index",)
 
-    def __init__(self, index: int, source=None, start=None, end=None):
+    def __init__(
+        self,
+        index: int,
+        source: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> None:
         super().__init__((), source, start, end)
         self.index = index
 
@@ -188,7 +233,7 @@ class Ref(Node):
     def with_children(self, children: Sequence[Node]) -> Node:
         return self
 
-    def _key(self) -> tuple:
+    def _key(self) -> tuple[Any, ...]:
         return (Ref, self.index)
 
 
@@ -200,11 +245,22 @@ class Literal(Node):
     value : int, float, complex, bool, None or str
     text : str, optional
         How it was written; by default as PNNX would write it.
+    source : str, optional
+        The text that it was parsed from.
+    start, end : int, optional
+        Its place in `source`.
     """
 
     __slots__ = ("_text", "value")
 
-    def __init__(self, value, text: str | None = None, source=None, start=None, end=None):
+    def __init__(
+        self,
+        value: Any,
+        text: str | None = None,
+        source: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> None:
         super().__init__((), source, start, end)
         self.value = value
         self._text = text
@@ -216,17 +272,35 @@ class Literal(Node):
     def with_children(self, children: Sequence[Node]) -> Node:
         return self
 
-    def _key(self) -> tuple:
+    def _key(self) -> tuple[Any, ...]:
         # repr tells 1 from 1.0 and True, 0.0 from -0.0, and finds NaN equal to NaN.
         return (Literal, repr(self.value))
 
 
 class Call(Node):
-    """An operator and its arguments."""
+    """An operator and its arguments.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``"add"``.
+    arguments : sequence of Node
+    source : str, optional
+        The text that it was parsed from.
+    start, end : int, optional
+        Its place in `source`.
+    """
 
     __slots__ = ("name",)
 
-    def __init__(self, name: str, arguments: Sequence[Node], source=None, start=None, end=None):
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[Node],
+        source: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> None:
         super().__init__(arguments, source, start, end)
         self.name = name
 
@@ -237,16 +311,31 @@ class Call(Node):
     def with_children(self, children: Sequence[Node]) -> Node:
         return Call(self.name, children, self.source, self.start, self.end)
 
-    def _key(self) -> tuple:
+    def _key(self) -> tuple[Any, ...]:
         return (Call, self.name, len(self.children))
 
 
 class List(Node):
-    """``[a,b,...]``."""
+    """``[a,b,...]``.
+
+    Parameters
+    ----------
+    items : sequence of Node
+    source : str, optional
+        The text that it was parsed from.
+    start, end : int, optional
+        Its place in `source`.
+    """
 
     __slots__ = ()
 
-    def __init__(self, items: Sequence[Node], source=None, start=None, end=None):
+    def __init__(
+        self,
+        items: Sequence[Node],
+        source: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> None:
         super().__init__(items, source, start, end)
 
     @property
@@ -256,7 +345,7 @@ class List(Node):
     def with_children(self, children: Sequence[Node]) -> Node:
         return List(children, self.source, self.start, self.end)
 
-    def _key(self) -> tuple:
+    def _key(self) -> tuple[Any, ...]:
         return (List, len(self.children))
 
 
@@ -267,7 +356,7 @@ def _rebuilt(node: Node, children: Sequence[Node]) -> Node:
     return node.with_children(children)
 
 
-def format_literal(value) -> str:
+def format_literal(value: Any) -> str:
     """Write a constant as PNNX does: a float always shows that it is one.
 
     Examples
@@ -283,7 +372,7 @@ def format_literal(value) -> str:
     return str(value)
 
 
-def compact(tree: Node, operands: Sequence) -> tuple[Node, list]:
+def compact(tree: Node, operands: Sequence[Any]) -> tuple[Node, list[Any]]:
     """Renumber references: each operand once, by first appearance, unused ones dropped.
 
     Parameters
@@ -298,7 +387,7 @@ def compact(tree: Node, operands: Sequence) -> tuple[Node, list]:
     operands : list
     """
     order = tree.references()
-    kept: list = []
+    kept: list[Any] = []
     number: dict[int, int] = {}  # id of an operand -> its new number
     for k in order:
         if id(operands[k]) not in number:
@@ -309,8 +398,8 @@ def compact(tree: Node, operands: Sequence) -> tuple[Node, list]:
 
 
 def inline(
-    tree: Node, operands: Sequence, target, inner: Node, inner_operands: Sequence
-) -> tuple[Node, list]:
+    tree: Node, operands: Sequence[Any], target: Any, inner: Node, inner_operands: Sequence[Any]
+) -> tuple[Node, list[Any]]:
     """Write the expression that computes `target` in the place of every reference to it.
 
     Parameters

@@ -25,6 +25,10 @@ def infix(tree: Node, names: Sequence[str] | None = None) -> str:
     names : sequence of str, optional
         What to call the operands; by default ``@0``, ``@1``, ...
 
+    Returns
+    -------
+    str
+
     Examples
     --------
     >>> from kuiper.expression import parse
@@ -70,6 +74,15 @@ def _wrapped(part: tuple[str, int], least: int) -> str:
 
 def outline(tree: Node) -> str:
     """Draw the tree with one node per line.
+
+    Parameters
+    ----------
+    tree : Node
+
+    Returns
+    -------
+    str
+        Of several lines, without one at the end.
 
     Examples
     --------

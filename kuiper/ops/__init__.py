@@ -14,7 +14,15 @@ values, never the planner: what they need of it comes in as the `Binder`.
 
 from __future__ import annotations
 
-from kuiper.ops._record import Record, find_record, record, registered_types, set_families
+from kuiper.ops._record import (
+    Record,
+    find_record,
+    function_of,
+    known_record,
+    record,
+    registered_types,
+    set_families,
+)
 
 # The files of records, those that most models use first: a family is imported when a type is looked
 # up that none before it has.
@@ -54,4 +62,11 @@ set_families(
     "detection",
 )
 
-__all__ = ["Record", "find_record", "record", "registered_types"]
+__all__ = [
+    "Record",
+    "find_record",
+    "function_of",
+    "known_record",
+    "record",
+    "registered_types",
+]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from kuiper._value import Buffer, TensorSpec, Value, channels_last_strides
 from kuiper.errors import ShapeError
+from kuiper.ops._binder import Binder
 
 __all__ = ["check_image", "image_input", "image_output", "spatial_extents"]
 
@@ -25,7 +26,8 @@ def check_image(input: TensorSpec, spatial: int) -> None:
 
 def spatial_extents(shape: Sequence[int], spatial: int) -> tuple[int, int, int]:
     """Return the extents of the axes d, h and w, 1 for those that are missing."""
-    return (1,) * (3 - spatial) + tuple(shape[len(shape) - spatial :])
+    depth, height, width = (1,) * (3 - spatial) + tuple(shape[len(shape) - spatial :])
+    return depth, height, width
 
 
 def _image_shape(shape: Sequence[int], spatial: int) -> tuple[int, int, int, int]:
@@ -34,16 +36,16 @@ def _image_shape(shape: Sequence[int], spatial: int) -> tuple[int, int, int, int
     return batch, shape[len(shape) - spatial - 1], depth * height, width
 
 
-def image_input(b, value: Value, spatial: int) -> Value:
+def image_input(b: Binder, value: Value, spatial: int) -> Value:
     """Return an input as a channels-last image, through a copy where its layout needs one."""
     shape = _image_shape(value.shape, spatial)
     image = value.reshape(shape)
     if image is None:
-        image = b.contiguous(value).reshape(shape)
+        image = b.contiguous(value).viewed(shape)
     return b.channels_last(image)
 
 
-def image_output(b, spatial: int, index: int = 0) -> Value:
+def image_output(b: Binder, spatial: int, index: int = 0) -> Value:
     """Return the memory of an output as a channels-last image."""
     spec = b.output_spec(index)
     if spec.rank == 4 and spatial == 2:
@@ -51,4 +53,4 @@ def image_output(b, spatial: int, index: int = 0) -> Value:
     missing = spatial + 2 - spec.rank
     strides = channels_last_strides((1,) * missing + spec.shape)[missing:]
     like = Value(Buffer(-1, 0, "arena"), spec.shape, strides, 0, spec.dtype)
-    return b.output(index, layout=like).reshape(_image_shape(spec.shape, spatial))
+    return b.output(index, layout=like).viewed(_image_shape(spec.shape, spatial))

@@ -17,6 +17,7 @@ import numpy as np
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number
+from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record
 from kuiper.ops._schema import Argument, Host, Tensors, ValuesNeeded, convert_positional
 
@@ -52,12 +53,12 @@ class NumpyRecord(Record):
     compute: Callable[[Any], Any]
 
     @staticmethod
-    def is_known(a) -> bool:
+    def is_known(a: SimpleNamespace) -> bool:
         """Tell whether the result can be computed now."""
         return all(tensor.constant is not None for tensor in _tensors(a))
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         specs = cls.result(a)
         if not cls.is_known(a):
             return specs
@@ -72,21 +73,24 @@ class NumpyRecord(Record):
         )
 
     @classmethod
-    def bind(cls, a, b):
-        if b.output_spec().constant is not None:
-            for index in range(a.n_outputs):
-                b.alias(b.constant(b.output_spec(index).constant), index)
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        constants = [b.output_spec(index).constant for index in range(a.n_outputs)]
+        if constants and constants[0] is not None:
+            for index, constant in enumerate(constants):
+                assert constant is not None  # all of them are known, or none
+                b.alias(b.constant(constant), index)
             return
         label = b.operator.label
 
-        def run(*arrays):
+        def run(*arrays: Any) -> Any:
             waiting = iter(arrays)
             try:
                 return _run(cls, _replaced(a, lambda _: next(waiting)))[: a.n_outputs]
             except ShapeError as error:
                 raise ShapeError(f"{label}: {error}") from None
 
-        b.python(run, list(_tensors(a)), [b.output(index) for index in range(a.n_outputs)])
+        tensors = [tensor for tensor in _tensors(a) if isinstance(tensor, Value)]
+        b.python(run, tensors, [b.output(index) for index in range(a.n_outputs)])
 
 
 class DataDependent(NumpyRecord):
@@ -98,24 +102,24 @@ class DataDependent(NumpyRecord):
     data_dependent = True
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         if not cls.is_known(a):
             raise ValuesNeeded("the shape of its result depends on values of its input")
         arrays = _run(cls, _replaced(a, _known_array))
         return tuple(TensorSpec(array.shape, array.dtype, array) for array in arrays)
 
 
-class Overloaded(NumpyRecord):
-    """Base of the records of operators that have several schemas and only positional arguments.
+class Schemas:
+    """What reads the arguments of an operator that has several schemas and only positional ones.
 
     `overloads` lists the arguments of each; the first that the inputs fit is meant.
     """
 
-    arguments = (Tensors("inputs"),)
+    arguments: tuple[Argument, ...] = (Tensors("inputs"),)
     overloads: tuple[tuple[Argument, ...], ...] = ()
 
     @classmethod
-    def read(cls, a) -> SimpleNamespace:
+    def read(cls, a: SimpleNamespace) -> SimpleNamespace:
         """Return the arguments by name."""
         waiting = None
         for arguments in cls.overloads:
@@ -134,12 +138,16 @@ class Overloaded(NumpyRecord):
         got = ", ".join(repr(i.value if isinstance(i, Host) else i) for i in a.inputs)
         raise ShapeError(f"its inputs are ({got}), expected {forms}")
 
+
+class Overloaded(Schemas, NumpyRecord):
+    """Base of the records of such operators."""
+
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         return super().infer(cls.read(a))
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         super().bind(cls.read(a), b)
 
 
@@ -189,7 +197,7 @@ def _whole(array: np.ndarray, dtype: type[np.signedinteger]) -> np.ndarray:
     return np.where(fits, array, 0).astype(dtype) + np.where(fits, 0, least).astype(dtype)
 
 
-def _run(cls: type[NumpyRecord], a) -> tuple[np.ndarray, ...]:
+def _run(cls: type[NumpyRecord], a: SimpleNamespace) -> tuple[np.ndarray, ...]:
     try:
         with np.errstate(all="ignore"):
             results = cls.compute(a)
@@ -212,7 +220,7 @@ def _tensors(item: Any) -> Iterator[TensorSpec | Value]:
             yield from _tensors(part)
 
 
-def _replaced(item: Any, function: Callable) -> Any:
+def _replaced(item: Any, function: Callable[..., Any]) -> Any:
     """Return arguments with `function` applied to the tensors, in the order of `_tensors`."""
     if isinstance(item, SimpleNamespace):
         return SimpleNamespace(**{k: _replaced(v, function) for k, v in vars(item).items()})
@@ -235,14 +243,16 @@ def _stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     return np.require(convert(array, spec.dtype), requirements="C")
 
 
-def mean(x: np.ndarray, axis=None, keepdims: bool = False) -> np.ndarray:
+def mean(x: np.ndarray, axis: Any = None, keepdims: bool = False) -> np.ndarray:
     """Return the mean over axes, NaN over no elements, without numpy's warning about those."""
     if _n_reduced(x, axis) == 0:
         return np.full(np.sum(x, axis=axis, keepdims=keepdims).shape, np.nan, x.dtype)
     return np.mean(x, axis=axis, keepdims=keepdims)
 
 
-def variance(x: np.ndarray, axis=None, keepdims: bool = False, ddof: float = 0.0) -> np.ndarray:
+def variance(
+    x: np.ndarray, axis: Any = None, keepdims: bool = False, ddof: float = 0.0
+) -> np.ndarray:
     """Return the variance over axes; over no more than `ddof` elements it is NaN or infinite."""
     count = _n_reduced(x, axis)
     if count == 0:
@@ -253,12 +263,14 @@ def variance(x: np.ndarray, axis=None, keepdims: bool = False, ddof: float = 0.0
         return np.var(x, axis=axis, keepdims=keepdims) / x.dtype.type(0)
 
 
-def deviation(x: np.ndarray, axis=None, keepdims: bool = False, ddof: float = 0.0) -> np.ndarray:
+def deviation(
+    x: np.ndarray, axis: Any = None, keepdims: bool = False, ddof: float = 0.0
+) -> np.ndarray:
     """Return the root of the variance."""
     return np.sqrt(variance(x, axis, keepdims, ddof))
 
 
-def _n_reduced(x: np.ndarray, axis) -> int:
+def _n_reduced(x: np.ndarray, axis: Any) -> int:
     """Return how many elements are reduced to one."""
     axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     return math.prod(x.shape[n] for n in axes)

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 from kuiper._kernels import elementwise
 from kuiper._value import Value
 from kuiper.ir import PostOp
-from kuiper.ops._record import find_record
+from kuiper.ops._binder import Binder
+from kuiper.ops._record import function_of
 
 __all__ = ["Post", "activation_of", "activation_post", "make_post", "residual_value"]
 
@@ -21,8 +22,10 @@ INFINITY = float("inf")
 
 def _clamp(name: str, parameters: tuple[float, ...]) -> tuple[float, float] | None:
     """Return the bounds of an activation that is a clamp: it costs nothing in registers."""
-    bounds = {"relu": (0.0, INFINITY), "relu6": (0.0, 6.0)}
-    return parameters if name == "clamp" else bounds.get(name)
+    if name == "clamp":
+        low, high = parameters
+        return low, high
+    return {"relu": (0.0, INFINITY), "relu6": (0.0, 6.0)}.get(name)
 
 
 class Post:
@@ -41,13 +44,13 @@ class Post:
 
     __slots__ = ("after", "before", "clamp", "residual", "residual_in_tile", "residual_pitch")
 
-    def __init__(self):
-        self.clamp = None
+    def __init__(self) -> None:
+        self.clamp: tuple[float, float] | None = None
         self.residual: Value | None = None
         self.residual_pitch = 0
         self.residual_in_tile = False
-        self.before = None
-        self.after = None
+        self.before: tuple[int, float, float] | None = None
+        self.after: tuple[int, float, float] | None = None
 
     def narrow(self, image: int) -> Post:
         """Return the same for one image of the batch."""
@@ -64,7 +67,7 @@ def _function(name: str, parameters: tuple[float, ...]) -> tuple[int, float, flo
     return elementwise.unary_number(name), p0, p1
 
 
-def make_post(b, residual: Value | None) -> Post | None:
+def make_post(b: Binder, residual: Value | None) -> Post | None:
     """Return the post-ops of the operator being bound, None where it has none.
 
     Parameters
@@ -77,13 +80,16 @@ def make_post(b, residual: Value | None) -> Post | None:
         return None
     post = Post()
     kinds = [p.type for p in b.post_ops]
-    activations = [None if p.type == "add" else activation_of(p) for p in b.post_ops]
-    if "add" not in kinds:
-        _put_last(post, activations[0])
+    at = kinds.index("add") if "add" in kinds else len(kinds)
+    before, after = (
+        [activation_of(p) for p in some] for some in (b.post_ops[:at], b.post_ops[at + 1 :])
+    )
+    if at == len(kinds):
+        _put_last(post, before[0])
         return post
+    assert residual is not None  # whoever has a sum among the post-ops has its other summand
     post.residual = residual
     post.residual_pitch = residual.pitch if residual.rank == 4 else residual.strides[0]
-    before, after = activations[: kinds.index("add")], activations[kinds.index("add") + 1 :]
     post.residual_in_tile = not before
     if before:
         post.clamp = _clamp(*before[0])
@@ -96,7 +102,7 @@ def make_post(b, residual: Value | None) -> Post | None:
     return post
 
 
-def _put_last(post: Post, activation) -> None:
+def _put_last(post: Post, activation: tuple[str, tuple[float, ...]]) -> None:
     post.clamp = _clamp(*activation)
     if post.clamp is None:
         post.after = _function(*activation)
@@ -104,7 +110,7 @@ def _put_last(post: Post, activation) -> None:
 
 def activation_of(post: PostOp) -> tuple[str, tuple[float, ...]]:
     """Return the function that a post-op applies, and its parameters."""
-    return find_record(post.type).activation(SimpleNamespace(**post.params))
+    return function_of(post.type, SimpleNamespace(**post.params))
 
 
 def activation_post(name: str, parameters: tuple[float, ...]) -> Post:
@@ -114,6 +120,7 @@ def activation_post(name: str, parameters: tuple[float, ...]) -> Post:
     return post
 
 
-def residual_value(b) -> Value | None:
+def residual_value(b: Binder) -> Value | None:
     """Return the other summand of a fused sum, None without one."""
-    return next((b.operand_value(p.slot) for p in b.post_ops if p.type == "add"), None)
+    slots = (post.slot for post in b.post_ops if post.type == "add")
+    return next((b.operand_value(slot) for slot in slots if slot is not None), None)

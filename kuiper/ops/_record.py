@@ -14,7 +14,15 @@ from typing import Any
 from kuiper.errors import KuiperError
 from kuiper.ops._schema import Argument
 
-__all__ = ["Record", "find_record", "record", "registered_types", "set_families"]
+__all__ = [
+    "Record",
+    "find_record",
+    "function_of",
+    "known_record",
+    "record",
+    "registered_types",
+    "set_families",
+]
 
 
 class Record:
@@ -59,7 +67,7 @@ class Record:
     """
 
     arguments: tuple[Argument, ...] = ()
-    activation: Callable | None = None
+    activation: Callable[..., Any] | None = None
     layout = "contiguous"
     post_ops = False
     identity = False
@@ -109,6 +117,21 @@ def find_record(type: str) -> type[Record] | None:
             break
         import_module(f"kuiper.ops.{family}")
     return _registry.get(type)
+
+
+def known_record(type: str) -> type[Record]:
+    """Return the record for the type of an operator whose graph was checked when it was loaded."""
+    found = find_record(type)
+    assert found is not None, type
+    return found
+
+
+def function_of(type: str, a: Any) -> tuple[str, tuple[float, ...]]:
+    """Return name and parameters of the elementwise function that an operator is known to be."""
+    activation = known_record(type).activation
+    assert activation is not None, type
+    name, parameters = activation(a)
+    return name, parameters
 
 
 def registered_types() -> list[str]:

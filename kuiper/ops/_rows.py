@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from kuiper._kernels.reduce import ReduceStep
 from kuiper._value import Buffer, Value, contiguous_strides
+from kuiper.ops._binder import Binder
 
 __all__ = ["as_rows", "bind_reduction", "memory_order"]
 
@@ -56,7 +57,7 @@ def _short(value: Value) -> list[int]:
 
 
 def bind_reduction(
-    b,
+    b: Binder,
     x: Value,
     axes: Sequence[int],
     keepdim: bool,
@@ -95,6 +96,7 @@ def bind_reduction(
         copy = b.temporary([x.shape[d] for d in order], x.dtype)
         b.copy(x.permute(order), copy)
         rows = as_rows(copy, range(x.rank), range(x.rank - len(axes), x.rank))
+    assert rows is not None  # of a copy whose axes lie in this order
     kept = [d for d in order if d not in axes]
     shape = [1 if d in axes else n for d, n in enumerate(x.shape)]
     if keepdim:
@@ -107,7 +109,7 @@ def bind_reduction(
     return y
 
 
-def _in_order(b, shape: Sequence[int], order: Sequence[int], is_output: bool) -> Value:
+def _in_order(b: Binder, shape: Sequence[int], order: Sequence[int], is_output: bool) -> Value:
     """Return float32 memory whose axes lie in `order`."""
     if not is_output:
         inverse = sorted(range(len(order)), key=order.__getitem__)

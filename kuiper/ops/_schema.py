@@ -61,7 +61,7 @@ class ValuesNeeded(ShapeError):
         operator has to be computed, from all its inputs, to know the shapes of its outputs.
     """
 
-    def __init__(self, message: str, specs: Sequence[TensorSpec] = ()):
+    def __init__(self, message: str, specs: Sequence[TensorSpec] = ()) -> None:
         super().__init__(message)
         self.specs = tuple(specs)
 
@@ -71,7 +71,7 @@ class Host:
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Any):
+    def __init__(self, value: Any) -> None:
         self.value = value
 
     def __repr__(self) -> str:
@@ -93,7 +93,7 @@ class Argument:
     aliases: tuple[str, ...] = ()
     is_numeric = False  # whether a tensor of one element may stand for a number of it
 
-    def __init__(self, name: str, default: Any = REQUIRED):
+    def __init__(self, name: str, default: Any = REQUIRED) -> None:
         self.name = name
         self.default = default
 
@@ -111,7 +111,7 @@ class Any_(Argument):
 
     catches_all = False
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         return value
 
 
@@ -133,13 +133,20 @@ class Tensor(Argument):
 
     expected = "a tensor"
 
-    def __init__(self, name: str, optional: bool = False, rank=None, number=False, aliases=()):
+    def __init__(
+        self,
+        name: str,
+        optional: bool = False,
+        rank: Any = None,
+        number: Any = False,
+        aliases: Any = (),
+    ) -> None:
         super().__init__(name, None if optional else REQUIRED)
         self.aliases = aliases
         self.rank = (rank,) if isinstance(rank, int) else rank
         self.number = number
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if isinstance(value, TensorSpec | Value):
             if self.rank is not None and value.rank not in self.rank:
                 ranks = " or ".join(map(str, self.rank))
@@ -163,7 +170,7 @@ class Weights(Argument):
 
     expected = "weights"
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         return value
 
 
@@ -172,11 +179,11 @@ class TensorList(Argument):
 
     expected = "a list of tensors"
 
-    def __init__(self, name: str, gaps: bool = False):
+    def __init__(self, name: str, gaps: bool = False) -> None:
         super().__init__(name)
         self.gaps = gaps
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if not isinstance(value, tuple | list):
             raise ValueError
         for item in value:
@@ -196,12 +203,12 @@ class Int(Argument):
         default: Any = REQUIRED,
         minimum: int | None = None,
         nullable: bool = False,
-    ):
+    ) -> None:
         super().__init__(name, default)
         self.minimum, self.nullable = minimum, nullable
         self.expected = "an integer" if minimum is None else f"an integer >= {minimum}"
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if value is None and self.nullable:
             return None
         return _integer(value, self.minimum)
@@ -225,7 +232,15 @@ class Ints(Argument):
 
     is_numeric = True
 
-    def __init__(self, name, length=None, default=REQUIRED, minimum=None, words=(), nullable=False):
+    def __init__(
+        self,
+        name: Any,
+        length: Any = None,
+        default: Any = REQUIRED,
+        minimum: Any = None,
+        words: Any = (),
+        nullable: Any = False,
+    ) -> None:
         super().__init__(name, default)
         self.length, self.minimum, self.words, self.nullable = length, minimum, words, nullable
         count = "integers" if length is None else f"{length} integers"
@@ -233,7 +248,7 @@ class Ints(Argument):
         if words:
             self.expected += " or one of " + ", ".join(words)
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if isinstance(value, str) and value in self.words:
             return value
         if value is None:
@@ -260,11 +275,11 @@ class Float(Argument):
     is_numeric = True
     expected = "a number"
 
-    def __init__(self, name: str, default: Any = REQUIRED, nullable: bool = False):
+    def __init__(self, name: str, default: Any = REQUIRED, nullable: bool = False) -> None:
         super().__init__(name, default)
         self.nullable = nullable
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if value is None and self.nullable:
             return None
         return _real(value)
@@ -276,11 +291,11 @@ class Scalar(Argument):
     is_numeric = True
     expected = "a number"
 
-    def __init__(self, name: str, default: Any = REQUIRED, nullable: bool = False):
+    def __init__(self, name: str, default: Any = REQUIRED, nullable: bool = False) -> None:
         super().__init__(name, default)
         self.nullable = nullable
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if isinstance(value, numbers.Number) or (value is None and self.nullable):
             return value
         return _real(value)
@@ -291,10 +306,10 @@ class DType(Argument):
 
     expected = "a dtype such as torch.float"
 
-    def __init__(self, name: str, default: Any = REQUIRED):
+    def __init__(self, name: str, default: Any = REQUIRED) -> None:
         super().__init__(name, default)
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if value is None and self.default is None:
             return None
         try:
@@ -309,12 +324,14 @@ class Numbers(Argument):
 
     is_numeric = True
 
-    def __init__(self, name, length=None, default=REQUIRED, nullable=False):
+    def __init__(
+        self, name: Any, length: Any = None, default: Any = REQUIRED, nullable: Any = False
+    ) -> None:
         super().__init__(name, default)
         self.length, self.nullable = length, nullable
         self.expected = "numbers" if length is None else f"{length} numbers"
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if value is None and self.nullable:
             return None
         items = value if isinstance(value, tuple | list) else (value,)
@@ -332,7 +349,7 @@ class Bool(Argument):
     is_numeric = True
     expected = "True or False"
 
-    def convert(self, value):
+    def convert(self, value: Any) -> bool:
         if isinstance(value, bool | np.bool_) or value in (0, 1):
             return bool(value)
         raise ValueError
@@ -349,12 +366,12 @@ class Str(Argument):
     default : str or None, optional
     """
 
-    def __init__(self, name, choices=None, default=REQUIRED):
+    def __init__(self, name: Any, choices: Any = None, default: Any = REQUIRED) -> None:
         super().__init__(name, default)
         self.choices = choices
         self.expected = "a word" if choices is None else "one of " + ", ".join(choices)
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if value is None and self.default is None:
             return None
         if isinstance(value, str) and (self.choices is None or value in self.choices):
@@ -362,12 +379,13 @@ class Str(Argument):
         raise ValueError
 
 
-def _integer(value, minimum: int | None = None) -> int:
+def _integer(value: Any, minimum: int | None = None) -> int:
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise ValueError
-    if not isinstance(value, numbers.Integral) and value != int(value):
+    real: Any = value
+    number = int(real)
+    if not isinstance(value, numbers.Integral) and real != number:
         raise ValueError
-    number = int(value)
     if minimum is None:
         minimum, maximum = -(2**63), 2**63 - 1
     else:
@@ -377,7 +395,7 @@ def _integer(value, minimum: int | None = None) -> int:
     return number
 
 
-def _real(value) -> float:
+def _real(value: Any) -> float:
     if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_):
         return float(value)
     if isinstance(value, str):
@@ -515,7 +533,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, TensorSpec | Value) and value.constant is not None and value.size == 1
 
 
-def _place_positional(operator, arguments, positional, values, found, faults) -> None:
+def _place_positional(
+    operator: Any, arguments: Any, positional: Any, values: Any, found: Any, faults: Any
+) -> None:
     """Give the inputs without keyword to the arguments that are still open, in order."""
     variadic = next((a for a in arguments if isinstance(a, Tensors)), None)
     if variadic is not None:

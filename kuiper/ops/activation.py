@@ -7,7 +7,7 @@ inside a larger expression, or in the epilogue of the dense product that feeds i
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.expression.promotion import is_number
+from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Argument, Float, Int, Str, Tensor
 from kuiper.ops.elementwise import Formula, bind_tree
@@ -99,16 +100,16 @@ class Activation(Record):
     parameters: tuple[Argument, ...] = ()
 
     @classmethod
-    def activation(cls, a) -> tuple[str, tuple[float, ...]]:
+    def activation(cls, a: SimpleNamespace) -> tuple[str, tuple[float, ...]]:
         """Return the elementwise function and its parameters."""
         return cls.function, tuple(getattr(a, p.name) for p in cls.parameters)
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         return _same_float(a.input)
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         bind_tree(b, activation_tree(*cls.activation(a)), [a.input])
 
 
@@ -153,7 +154,7 @@ class GELU(Activation):
     arguments = (Tensor("input"), Str("approximate", ("none", "tanh"), "none"))
 
     @classmethod
-    def activation(cls, a):
+    def activation(cls, a: SimpleNamespace) -> Any:
         return ("gelu_tanh" if a.approximate == "tanh" else "gelu"), ()
 
 
@@ -167,7 +168,7 @@ class RReLU(Activation):
     arguments = (Tensor("input"), Float("lower", 1 / 8), Float("upper", 1 / 3))
 
     @classmethod
-    def activation(cls, a):
+    def activation(cls, a: SimpleNamespace) -> Any:
         return "leaky_relu", ((a.lower + a.upper) / 2,)
 
 
@@ -182,14 +183,14 @@ class PReLU(Record):
     layout = "like"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         channels = a.input.shape[1] if a.input.rank > 1 else 1
         if a.weight.size not in (1, channels):
             raise ShapeError(f"'weight' has shape {a.weight.shape}, expected (1,) or ({channels},)")
         return _same_float(a.input)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         weight = a.weight
         if weight.size > 1 and a.input.rank > 2:
             spatial = (1,) * (a.input.rank - 2)
@@ -204,24 +205,25 @@ class Clamp(Formula):
     Source: torch.clamp.
     """
 
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         Tensor("input"),
         Tensor("min", optional=True, number=True),
         Tensor("max", optional=True, number=True),
     )
 
     @classmethod
-    def activation(cls, a):
+    def activation(cls, a: SimpleNamespace) -> Any:
         low = float("-inf") if a.min is None else float(a.min)
         high = float("inf") if a.max is None else float(a.max)
         return "clamp", (low, high)
 
     @classmethod
-    def formula(cls, a):
+    def formula(cls, a: SimpleNamespace) -> Any:
         bounds = [bound for bound in (a.min, a.max) if bound is not None]
         if a.input.dtype == np.float32 and all(map(is_number, bounds)):
             return activation_tree(*Clamp.activation(a)), [a.input]
-        tree, operands = Ref(0), [a.input]
+        tree: Node = Ref(0)
+        operands = [a.input]
         for word, bound in (("max", a.min), ("min", a.max)):
             if is_number(bound):
                 tree = Call(word, [tree, Literal(bound)])
@@ -235,11 +237,11 @@ class _Bound(Clamp):
     """One bound of a clamp, as an operand."""
 
     # Its bound is an operand, which an activation fused onto another operator cannot have.
-    activation = None
+    activation = None  # type: ignore[assignment]  # Clamp has one, other records need none
     name = ""
 
     @classmethod
-    def formula(cls, a):
+    def formula(cls, a: SimpleNamespace) -> Any:
         bounds = {"min": None, "max": None, cls.name: getattr(a, cls.name)}
         return Clamp.formula(SimpleNamespace(input=a.input, **bounds))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
-from kuiper.expression import Call, Literal, Ref
+from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.expression.promotion import is_number, result_type
 from kuiper.ops._numpy import NumpyRecord, broadcast, convert
 from kuiper.ops._record import record
@@ -20,7 +22,7 @@ __all__ = ["BINARY", "TESTS", "UNARY", "AddCMul", "Lerp", "NanToNum"]
 FLOAT32 = np.dtype(np.float32)
 
 
-def _sgn(x):
+def _sgn(x: Any) -> Any:
     if x.dtype.kind != "c":
         return np.where(np.isnan(x), x.dtype.type(0), np.sign(x))
     size = np.abs(x)
@@ -52,11 +54,11 @@ TESTS = (
 )
 
 
-def _heaviside(x, y):
+def _heaviside(x: Any, y: Any) -> Any:
     return np.where(x == 0, y, (x > 0).astype(y.dtype))
 
 
-def _xlogy(x, y):
+def _xlogy(x: Any, y: Any) -> Any:
     product = x * np.log(y)
     return np.where(np.isnan(y), y, np.where(x == 0, 0, product))
 
@@ -79,16 +81,16 @@ BINARY = (
 
 class _Unary(NumpyRecord):
     arguments = (Tensor("input"),)
-    function: Callable
+    function: Callable[..., Any]
     to_float = True
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         dtype = a.input.dtype
         return TensorSpec(a.input.shape, FLOAT32 if cls.to_float and dtype.kind in "biu" else dtype)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         return cls.function(convert(a.input, cls.result(a).dtype))
 
 
@@ -98,21 +100,21 @@ class _Same(_Unary):
 
 class _Test(_Unary):
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, np.bool_)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         return cls.function(a.input)
 
 
 class _Binary(NumpyRecord):
     arguments = (Tensor("input"), Tensor("other", number=True))
-    function: Callable
+    function: Callable[..., Any]
     takes = "any"
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         dtype = result_type([a.input, a.other])
         if cls.takes == "float" and dtype.kind in "biu":
             dtype = FLOAT32
@@ -122,12 +124,14 @@ class _Binary(NumpyRecord):
         return TensorSpec(broadcast(a.input, a.other), dtype)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         dtype = cls.result(a).dtype
         return cls.function(convert(a.input, dtype), convert(a.other, dtype))
 
 
-def _register(base: type[NumpyRecord], name: str, formula: str, function: Callable, *takes) -> None:
+def _register(
+    base: type[NumpyRecord], name: str, formula: str, function: Callable[..., Any], *takes: Any
+) -> None:
     members = {
         "__doc__": f"``{formula}``, element by element.\n\nSource: torch.{name}.",
         "__module__": __name__,
@@ -159,13 +163,13 @@ class IsClose(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.input.dtype != a.other.dtype:
             raise ShapeError(f"its operands are {a.input.dtype} and {a.other.dtype}")
         return TensorSpec(broadcast(a.input, a.other), np.bool_)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.isclose(a.input, a.other, a.rtol, a.atol, a.equal_nan)
 
 
@@ -184,11 +188,11 @@ class IsIn(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(() if is_number(a.elements) else a.elements.shape, np.bool_)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.isin(a.elements, a.test_elements, a.assume_unique, a.invert)
 
 
@@ -202,12 +206,12 @@ class FloatPower(NumpyRecord):
     arguments = (Tensor("input", number=True), Tensor("exponent", number=True))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         wide = np.complex128 if result_type([a.input, a.exponent]).kind == "c" else np.float64
         return TensorSpec(broadcast(a.input, a.exponent), wide)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         dtype = FloatPower.result(a).dtype
         return np.power(np.asarray(a.input, dtype), np.asarray(a.exponent, dtype))
 
@@ -222,13 +226,13 @@ class Frexp(NumpyRecord):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> Any:
         if a.input.dtype.kind != "f":
             raise ShapeError(f"the input is {a.input.dtype}, expected float32")
         return TensorSpec(a.input.shape, a.input.dtype), TensorSpec(a.input.shape, np.int32)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.frexp(a.input)
 
 
@@ -247,18 +251,18 @@ class NanToNum(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.nan_to_num(a.input, True, a.nan or 0.0, a.posinf, a.neginf)
 
 
 # -- of three tensors --------------------------------------------------------------------------
 
 
-def _scaled(tree, value):
+def _scaled(tree: Any, value: Any) -> Any:
     return tree if value == 1 else Call("mul", [tree, Literal(value)])
 
 
@@ -272,7 +276,7 @@ class AddCMul(Formula):
     arguments = (Tensor("input"), Tensor("tensor1"), Tensor("tensor2"), Scalar("value", 1))
 
     @staticmethod
-    def formula(a):
+    def formula(a: SimpleNamespace) -> Any:
         product = Call("mul", [_scaled(Ref(1), a.value), Ref(2)])
         return Call("add", [Ref(0), product]), [a.input, a.tensor1, a.tensor2]
 
@@ -287,7 +291,7 @@ class AddCDiv(Formula):
     arguments = AddCMul.arguments
 
     @staticmethod
-    def formula(a):
+    def formula(a: SimpleNamespace) -> Any:
         if a.tensor1.dtype.kind in "biu" and a.tensor2.dtype.kind in "biu":
             raise ShapeError("it would divide integers, which PyTorch refuses")
         quotient = Call("div", [_scaled(Ref(1), a.value), Ref(2)])
@@ -304,7 +308,7 @@ class Lerp(Formula):
     arguments = (Tensor("input"), Tensor("end"), Tensor("weight", number=True))
 
     @staticmethod
-    def formula(a):
+    def formula(a: SimpleNamespace) -> Any:
         gap = Call("sub", [Ref(1), Ref(0)])
         if is_number(a.weight):
             if abs(a.weight) < 0.5:
@@ -326,7 +330,7 @@ class Erfc(Formula):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def formula(a):
+    def formula(a: SimpleNamespace) -> Any:
         return Call("sub", [Literal(1), Call("erf", [Ref(0)])]), [a.input]
 
 
@@ -340,8 +344,8 @@ class Logit(Formula):
     arguments = (Tensor("input"), Float("eps", None, nullable=True))
 
     @staticmethod
-    def formula(a):
-        x = Ref(0)
+    def formula(a: SimpleNamespace) -> Any:
+        x: Node = Ref(0)
         if a.eps is not None:
             x = Call("min", [Call("max", [x, Literal(a.eps)]), Literal(1 - a.eps)])
         return Call("log", [Call("div", [x, Call("sub", [Literal(1.0), x])])]), [a.input]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from kuiper._kernels import _pack, attention, linear
 from kuiper._kernels.move import FillStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
+from kuiper.ops._binder import Binder
 from kuiper.ops._post import make_post, residual_value
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Bool, Float, Int, Tensor
@@ -21,7 +24,17 @@ __all__ = ["MultiheadAttention", "ScaledDotProductAttention"]
 FLOAT_OR_BOOL = (np.dtype(np.float32), np.dtype(np.bool_))
 
 
-def bind_attention(b, q, k, v, y, scale, mask=None, weights=None, **options) -> None:
+def bind_attention(
+    b: Binder,
+    q: Any,
+    k: Any,
+    v: Any,
+    y: Any,
+    scale: Any,
+    mask: Any = None,
+    weights: Any = None,
+    **options: Any,
+) -> None:
     """Add the step for ``y = softmax(scale * q @ k.T + mask) @ v``.
 
     Parameters
@@ -76,7 +89,7 @@ def _merge_leading(values: Sequence[Value]) -> list[Value]:
     return values
 
 
-def _check_float32(a, *names: str) -> None:
+def _check_float32(a: SimpleNamespace, *names: str) -> None:
     for name in names:
         value = getattr(a, name)
         if value is not None and value.dtype != np.float32:
@@ -107,7 +120,7 @@ class ScaledDotProductAttention(Record):
     )
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         _check_float32(a, "query", "key", "value")
         shapes = a.query.shape, a.key.shape, a.value.shape
         if min(map(len, shapes)) < 2:
@@ -133,7 +146,7 @@ class ScaledDotProductAttention(Record):
         return TensorSpec((*lead, a.query.shape[-2], a.value.shape[-1]))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         lead = _lead(a)
         y = b.output(layout=a.query)
         mask = a.attn_mask
@@ -158,11 +171,11 @@ class ScaledDotProductAttention(Record):
         bind_attention(b, q, k, v, out, scale, mask, is_causal=a.is_causal)
 
 
-def _is_grouped(a) -> bool:
+def _is_grouped(a: SimpleNamespace) -> bool:
     return a.enable_gqa and a.query.rank > 2 and a.key.shape[-3] != a.query.shape[-3]
 
 
-def _lead(a) -> tuple[int, ...]:
+def _lead(a: SimpleNamespace) -> tuple[int, ...]:
     """Return the leading axes of the result."""
     leads = [value.shape[:-2] for value in (a.query, a.key, a.value)]
     if _is_grouped(a):
@@ -231,7 +244,7 @@ class MultiheadAttention(Record):
     post_ops = True
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         query, key, value, mask = _inputs(a)
         e = a.embed_dim
         if e % a.num_heads:
@@ -274,7 +287,7 @@ class MultiheadAttention(Record):
         return TensorSpec(query.shape), TensorSpec(weights if query.rank == 2 else (n, *weights))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         query, key, value, mask = _inputs(a)
         e, heads = a.embed_dim, a.num_heads
         q, k, v = _project(a, b, query, key, value)
@@ -282,12 +295,13 @@ class MultiheadAttention(Record):
         keys = k.shape[-2]
         context = b.temporary((math.prod(query.shape[:-1]), e))
         weights = b.temporary((n, heads, queries, keys)) if a.n_outputs > 1 else None
-        operands = [q, k, v, _heads(context, n, queries, heads, a.batch_first), weights]
+        out = _heads(context, n, queries, heads, a.batch_first)
+        given = 0  # members of the batch that share a mask
         if a.key_padding_mask is not None:
             mask = _wider(b, a.key_padding_mask, keys)
             step, along = mask.strides
             mask = mask.with_layout((1, n, heads, queries, keys), (0, step, 0, 0, along))
-            operands = [_split_batch(value, n) for value in operands]
+            given = n
         elif mask is not None:
             mask = _wider(b, mask, keys)
             # Masks of a part of the batch, say of the windows of one image, are repeated.
@@ -295,8 +309,10 @@ class MultiheadAttention(Record):
             if mask.rank == 3:
                 mask = mask.reshape((given, heads, queries, keys))
             mask = mask.expand((n // given, given, heads, queries, keys))
-            operands = [_split_batch(value, given) for value in operands]
-        q, k, v, out, split_weights = operands
+        split_weights = weights
+        if mask is not None:
+            q, k, v, out = (_split_batch(value, given) for value in (q, k, v, out))
+            split_weights = None if weights is None else _split_batch(weights, given)
         bind_attention(
             b, q, k, v, out, (e // heads) ** -0.5, mask, split_weights, mask_hides=True
         )  # fmt: skip
@@ -311,7 +327,7 @@ class MultiheadAttention(Record):
             _average(b, weights, b.output(1))
 
 
-def _inputs(a):
+def _inputs(a: SimpleNamespace) -> Any:
     """Return query, key, value and mask; a file leaves out those that are the one before.
 
     Where the mask is a constant, pnnx puts it first but calls the last input the mask.
@@ -327,7 +343,7 @@ def _inputs(a):
     return *given, mask
 
 
-def _takes_mask(a, given, mask) -> bool:
+def _takes_mask(a: SimpleNamespace, given: Any, mask: Any) -> bool:
     """Tell whether a mask fits the first inputs: for all heads at once, or for each."""
     query, key = given[0], given[min(len(given) - 1, 1)]
     if query.dtype != np.float32 or query.shape[-1] != a.embed_dim:
@@ -341,17 +357,15 @@ def _takes_mask(a, given, mask) -> bool:
     )
 
 
-def _split_batch(value: Value | None, inner: int) -> Value | None:
+def _split_batch(value: Value, inner: int) -> Value:
     """View (n, ...) as (n / inner, inner, ...)."""
-    if value is None:
-        return None
     outer = value.shape[0] // inner if inner else 0
     return value.with_layout(
         (outer, inner, *value.shape[1:]), (inner * value.strides[0], *value.strides)
     )
 
 
-def _lengths(a, tensor) -> tuple[int, int]:
+def _lengths(a: SimpleNamespace, tensor: Any) -> tuple[int, int]:
     """Return the batch and the length of a sequence."""
     if tensor.rank == 2:
         return 1, tensor.shape[0]
@@ -359,7 +373,7 @@ def _lengths(a, tensor) -> tuple[int, int]:
     return (first, second) if a.batch_first else (second, first)
 
 
-def _check_weights(a, kdim: int, vdim: int) -> None:
+def _check_weights(a: SimpleNamespace, kdim: int, vdim: int) -> None:
     e = a.embed_dim
     expected = {
         "in_proj_weight": (3 * e, e),
@@ -387,7 +401,7 @@ def _check_weights(a, kdim: int, vdim: int) -> None:
         raise ShapeError("'add_bias_kv' is True, but 'bias_k' or 'bias_v' is missing")
 
 
-def _project(a, b, query, key, value) -> list[Value]:
+def _project(a: SimpleNamespace, b: Binder, query: Any, key: Any, value: Any) -> list[Value]:
     """Add the linear layers; return q, k and v as (n, heads, length, features of a head)."""
     e, heads, sources = a.embed_dim, a.num_heads, [query, key, value]
     extra = a.add_bias_kv + a.add_zero_attn
@@ -426,7 +440,9 @@ def _project(a, b, query, key, value) -> list[Value]:
     return results
 
 
-def _packed(b, key, weight: Value, bias: Value | None, rows: slice, bias_rows=None) -> Value:
+def _packed(
+    b: Binder, key: Any, weight: Value, bias: Value | None, rows: slice, bias_rows: Any = None
+) -> Value:
     """Return the panels of some rows of a weight."""
 
     def pack() -> np.ndarray:
@@ -449,7 +465,9 @@ def _heads(rows: Value, n: int, length: int, heads: int, batch_first: bool) -> V
     return rows.with_layout((n, heads, length, width), strides)
 
 
-def _extended(a, b, source: Value, packed: Value, width: int, first: int) -> Value:
+def _extended(
+    a: SimpleNamespace, b: Binder, source: Value, packed: Value, width: int, first: int
+) -> Value:
     """Project keys or values and append the rows that the module adds, sequence by sequence."""
     n, length = _lengths(a, source)
     e = a.embed_dim
@@ -470,7 +488,7 @@ def _extended(a, b, source: Value, packed: Value, width: int, first: int) -> Val
     return rows
 
 
-def _wider(b, mask: Value, keys: int) -> Value:
+def _wider(b: Binder, mask: Value, keys: int) -> Value:
     """Append keys that a mask does not hide."""
     extra = keys - mask.shape[-1]
     if extra == 0:
@@ -484,7 +502,7 @@ def _wider(b, mask: Value, keys: int) -> Value:
     return wide
 
 
-def _average(b, weights: Value, y: Value) -> None:
+def _average(b: Binder, weights: Value, y: Value) -> None:
     """Average over heads: a row of 1 / heads times (heads, queries * keys)."""
     n, heads, queries, keys = weights.shape
     x = b.constant(np.full((1, heads), 1 / heads, np.float32)).expand((n, 1, heads))
@@ -529,7 +547,7 @@ class EncoderLayer(Record):
     )
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         if a.src.shape[2] != a.embed_dim or a.src.dtype != np.float32:
             raise ShapeError(f"the input is {a.src!r}, expected float32 (n, length, {a.embed_dim})")
         for name, tensor in vars(a).items():
@@ -544,5 +562,5 @@ class EncoderLayer(Record):
         return TensorSpec(a.src.shape)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         raise ShapeError("its weights are computed at run time, expected constants")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
+from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Bool, Float, Int, Tensor
 from kuiper.ops.elementwise import bind_tree
@@ -14,7 +18,9 @@ from kuiper.ops.elementwise import bind_tree
 __all__ = ["BatchNorm", "scale_and_shift"]
 
 
-def scale_and_shift(running_mean, running_var, weight, bias, eps: float):
+def scale_and_shift(
+    running_mean: Any, running_var: Any, weight: Any, bias: Any, eps: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Return (scale, shift), so that ``y = x * scale + shift``, in float64.
 
     ``y = (x - mean) / sqrt(var + eps) * weight + bias``; `weight` and `bias` may be None.
@@ -49,7 +55,7 @@ class BatchNorm(Record):
     layout = "like"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         if a.input.rank < 2:
             raise ShapeError(f"the input has shape {a.input.shape}, expected rank 2 or more")
         channels = a.input.shape[1]
@@ -65,16 +71,16 @@ class BatchNorm(Record):
         return TensorSpec(a.input.shape)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         statistics = [a.running_mean, a.running_var, a.weight, a.bias]
         along = (-1,) + (1,) * (a.input.rank - 2)
         if all(v is None or v.constant is not None for v in statistics):
-            values = [None if v is None else v.constant for v in statistics]
+            mean, variance, weight, bias = (None if v is None else v.constant for v in statistics)
             operands = [
                 b.constant(values.astype(np.float32).reshape(along))
-                for values in scale_and_shift(*values, a.eps)
+                for values in scale_and_shift(mean, variance, weight, bias, a.eps)
             ]
-            tree = Call("add", [Call("mul", [Ref(0), Ref(1)]), Ref(2)])
+            tree: Node = Call("add", [Call("mul", [Ref(0), Ref(1)]), Ref(2)])
             bind_tree(b, tree, [a.input, *operands])
             return
         operands = [a.input]
@@ -82,12 +88,12 @@ class BatchNorm(Record):
         bind_tree(b, tree, operands)
 
 
-def _normalised(operands: list[Value], a, along, b) -> Node:
+def _normalised(operands: list[Value], a: SimpleNamespace, along: Any, b: Binder) -> Node:
     """Return the formula for statistics that are computed at run time."""
 
     def ref(value: Value) -> Node:
         channels = b.contiguous(value)
-        operands.append(channels.reshape((channels.size, *along[1:])))
+        operands.append(channels.viewed((channels.size, *along[1:])))
         return Ref(len(operands) - 1)
 
     centred = Call("sub", [Ref(0), ref(a.running_mean)])

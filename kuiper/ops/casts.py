@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
+from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import NumpyRecord, convert
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Any_, Bool, DType, Tensor
@@ -19,17 +23,18 @@ class _Cast(NumpyRecord):
     """Base of the casts: a view where the type is right already."""
 
     layout = "view"
+    dtype: Callable[[Any], np.dtype]
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, cls.dtype(a))
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         return convert(a.input, cls.dtype(a))
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         if cls.dtype(a) == a.input.dtype:
             b.alias(a.input)
         else:
@@ -53,7 +58,7 @@ class To(_Cast):
     )
 
     @staticmethod
-    def dtype(a):
+    def dtype(a: SimpleNamespace) -> Any:
         return a.input.dtype if a.dtype is None else a.dtype
 
 
@@ -67,11 +72,11 @@ class TypeAs(_Cast):
     arguments = (Tensor("input"), Tensor("other"))
 
     @staticmethod
-    def is_known(a):
+    def is_known(a: SimpleNamespace) -> Any:
         return a.input.constant is not None
 
     @staticmethod
-    def dtype(a):
+    def dtype(a: SimpleNamespace) -> Any:
         return a.other.dtype
 
 
@@ -87,13 +92,13 @@ class Positive(Record):
     identity = True
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         if a.input.dtype == np.bool_:
             raise ShapeError("the input is bool, expected numbers")
         return TensorSpec(a.input.shape, a.input.dtype, a.input.constant)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(a.input)
 
 
@@ -107,12 +112,12 @@ class LogGamma(NumpyRecord):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         dtype = a.input.dtype
         return TensorSpec(a.input.shape, np.float32 if dtype.kind in "biu" else dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return _log_gamma(a.input.astype(np.float64))
 
 

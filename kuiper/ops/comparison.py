@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -46,14 +48,14 @@ class Comparison(NumpyRecord):
     """Base of the records made from :data:`COMPARISONS`."""
 
     arguments = (Tensor("input"), Tensor("other", number=True))
-    function: Callable
+    function: Callable[..., Any]
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(broadcast(a.input, a.other), np.bool_)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         dtype = result_type([a.input, a.other])
         return cls.function(convert(a.input, dtype), convert(a.other, dtype))
 
@@ -61,24 +63,24 @@ class Comparison(NumpyRecord):
 class Logic(NumpyRecord):
     """Base of the records made from :data:`LOGIC`; what is not zero is true."""
 
-    function: Callable
+    function: Callable[..., Any]
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(broadcast(*_operands(cls, a)), np.bool_)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         return cls.function(*_operands(cls, a))
 
 
 class Bits(NumpyRecord):
     """Base of the records made from :data:`BITS`; of bools they are logic."""
 
-    function: Callable
+    function: Callable[..., Any]
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         operands = _operands(cls, a)
         dtype = result_type(operands)
         if dtype.kind not in "biu" or (dtype.kind == "b" and "shift" in cls.__name__):
@@ -86,13 +88,13 @@ class Bits(NumpyRecord):
         return TensorSpec(broadcast(*operands), dtype)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         operands = _operands(cls, a)
         dtype = result_type(operands)
         return cls.function(*(convert(operand, dtype) for operand in operands))
 
 
-def _operands(cls: type[NumpyRecord], a) -> list:
+def _operands(cls: type[NumpyRecord], a: SimpleNamespace) -> list[Any]:
     return [getattr(a, argument.name) for argument in cls.arguments]
 
 

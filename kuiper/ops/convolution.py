@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 
 from kuiper._kernels import _dispatch, _pack, conv, winograd
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
+from kuiper.ops._binder import Binder
 from kuiper.ops._post import activation_post, make_post, residual_value
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Argument, Float, Int, Ints, Str, Tensor
@@ -41,7 +45,7 @@ class _Geometry:
         Top, bottom, left, right.
     """
 
-    def __init__(self, a, spatial: int):
+    def __init__(self, a: SimpleNamespace, spatial: int) -> None:
         lead = (1,) * (2 - spatial)
         self.kernel = lead + tuple(a.weight.shape[2:])
         self.stride = lead + per_axis(a.stride, spatial)
@@ -80,11 +84,11 @@ class _Geometry:
         )
 
 
-def per_axis(items, spatial: int) -> tuple[int, ...]:
+def per_axis(items: Any, spatial: int) -> tuple[int, ...]:
     return tuple(items) * spatial if len(items) == 1 else tuple(items)
 
 
-def check_weight(a, spatial: int, in_axis: int) -> None:
+def check_weight(a: SimpleNamespace, spatial: int, in_axis: int) -> None:
     """Compare the weight's shape with what the module says of itself."""
     if a.weight.rank != spatial + 2:
         raise ShapeError(f"'weight' has shape {a.weight.shape}, expected rank {spatial + 2}")
@@ -139,7 +143,7 @@ class Filters:
         Whether they are known while planning.
     """
 
-    def __init__(self, weight, bias, shape):
+    def __init__(self, weight: Any, bias: Any, shape: Any) -> None:
         self._weight, self._bias = weight, bias
         self.shape = shape
         self.is_constant = all(v is None or v.constant is not None for v in (weight, bias))
@@ -185,7 +189,7 @@ class Conv(Record):
     Source: torch.nn.Conv2d.
     """
 
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         *_COMMON,
         Ints("padding", default=(0,), minimum=0, words=("same", "valid")),
         Str("padding_mode", ("zeros", "reflect", "replicate", "circular"), "zeros"),
@@ -195,7 +199,7 @@ class Conv(Record):
     post_ops = True
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         spatial = a.weight.rank - 2
         check_weight(a, spatial, in_axis=1)
         geometry = _Geometry(a, spatial)
@@ -222,7 +226,7 @@ class Conv(Record):
         return TensorSpec((*batch, a.weight.shape[0], *out[2 - spatial :]))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         spatial = a.weight.rank - 2
         geometry = _Geometry(a, spatial)
         x = _as_image(a.input, spatial)
@@ -293,7 +297,7 @@ def _as_image(value: Value, spatial: int) -> Value:
     return value
 
 
-def _output(a, b, spatial: int):
+def _output(a: SimpleNamespace, b: Binder, spatial: int) -> Any:
     """Return the output, the same as a channels-last image, and the residual as an image."""
     residual = residual_value(b)
     if a.input.rank == 4 and spatial == 2:
@@ -311,7 +315,7 @@ def _output(a, b, spatial: int):
     return None, image, residual
 
 
-def _finish(b, y, image, spatial: int) -> None:
+def _finish(b: Binder, y: Any, image: Any, spatial: int) -> None:
     """Let an output that is no image be a view of the one that was computed."""
     if y is not None:
         return
@@ -321,7 +325,7 @@ def _finish(b, y, image, spatial: int) -> None:
     b.alias(image.with_layout([image.shape[d] for d in axes], [image.strides[d] for d in axes]))
 
 
-def pack_groups(weights, bias, groups: int, n_threads: int) -> np.ndarray:
+def pack_groups(weights: Any, bias: Any, groups: int, n_threads: int) -> np.ndarray:
     """Pack the filters of each phase and group, one after the other."""
     parts = []
     for weight in weights:  # (out, in / groups, kh, kw) of one phase
@@ -337,14 +341,16 @@ def pack_groups(weights, bias, groups: int, n_threads: int) -> np.ndarray:
     return np.concatenate(parts, out=packed)
 
 
-def panel_offsets(tap_lists, groups: int, in_channels: int, out_channels: int) -> list[int]:
+def panel_offsets(tap_lists: Any, groups: int, in_channels: int, out_channels: int) -> list[int]:
     """Return where the panels of each phase start, and where the last ones end, in elements."""
     panels = groups * _pack.n_panels(out_channels)
     sizes = [panels * _pack.panel_floats(len(taps) * in_channels) for taps in tap_lists]
     return np.cumsum([0, *sizes]).tolist()
 
 
-def pack_at_run_time(b, a, filters, groups: int, tap_lists, by_column: bool):
+def pack_at_run_time(
+    b: Binder, a: SimpleNamespace, filters: Any, groups: int, tap_lists: Any, by_column: bool
+) -> Any:
     """Add the steps that pack a computed weight; return the panels and where each phase starts.
 
     `by_column` tells whether the first axis of the weight counts filters (convolution) or input
@@ -374,14 +380,24 @@ def pack_at_run_time(b, a, filters, groups: int, tap_lists, by_column: bool):
 
 
 def _implicit(
-    b, x, image, packed, phases, in_step, out_step, groups, in_channels, out_channels, post
-):
+    b: Binder,
+    x: Any,
+    image: Any,
+    packed: Any,
+    phases: Any,
+    in_step: Any,
+    out_step: Any,
+    groups: Any,
+    in_channels: Any,
+    out_channels: Any,
+    post: Any,
+) -> Any:
     window = conv.Window(x, image, in_step, out_step, phases)
     scratch = b.scratch(8 * _dispatch.tile()[0] * window.max_taps)
     return conv.ConvStep(x, packed, image, window, groups, in_channels, out_channels, scratch, post)
 
 
-def _scaled(b, x, scale, image, filters, post):
+def _scaled(b: Binder, x: Any, scale: Any, image: Any, filters: Any, post: Any) -> Any:
     """Bind a 1x1 convolution of images whose channels are scaled: each with weights of its own.
 
     The last step is returned, those ahead of it are added.
@@ -417,12 +433,14 @@ def _scaled(b, x, scale, image, filters, post):
     return step
 
 
-def _depthwise_blocks(filters) -> np.ndarray:
+def _depthwise_blocks(filters: Any) -> np.ndarray:
     weight = filters.weight()
     return _pack.pack_depthwise(weight.reshape(weight.shape[0], -1), filters.bias())
 
 
-def _depthwise(b, x, image, filters, taps, geometry, size, post):
+def _depthwise(
+    b: Binder, x: Any, image: Any, filters: Any, taps: Any, geometry: Any, size: Any, post: Any
+) -> Any:
     x = b.channels_last(x)
 
     packed = b.packed("depthwise", lambda: _depthwise_blocks(filters))
@@ -433,7 +451,9 @@ def _depthwise(b, x, image, filters, taps, geometry, size, post):
     )
 
 
-def _shallow(b, x, image, filters, origin, geometry, size, post):
+def _shallow(
+    b: Binder, x: Any, image: Any, filters: Any, origin: Any, geometry: Any, size: Any, post: Any
+) -> Any:
     """Bind a convolution of few channels; the order of a receptive field follows the layout."""
     out_channels, channels, kernel_h, kernel_w = filters.shape
     (top, left), (dilation_h, dilation_w) = origin, geometry.dilation
@@ -467,7 +487,7 @@ def _shallow(b, x, image, filters, origin, geometry, size, post):
     )
 
 
-def _winograd_tile(geometry, groups: int, shape, size) -> int:
+def _winograd_tile(geometry: Any, groups: int, shape: Any, size: Any) -> int:
     """Estimate how a convolution is fastest: by Winograd in tiles of side 4 or 2, or directly (0).
 
     Large tiles multiply less, but read more weights, which small planes of many channels do not
@@ -528,7 +548,9 @@ def _winograd_block(tiles: int, channels: int, n_threads: int) -> int:
     return -(-tiles // blocks)
 
 
-def _winograd(b, tile, x, image, filters, padding, post):
+def _winograd(
+    b: Binder, tile: Any, x: Any, image: Any, filters: Any, padding: Any, post: Any
+) -> Any:
     """Bind a Winograd convolution: the last step is returned, those ahead of it are added."""
     x = b.channels_last(x)
     n, out_channels, height, width = image.shape
@@ -579,12 +601,12 @@ class ExpandDepthwise(Record):
     post_ops = True
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         height, width = _Geometry(a, 2).output_extents(*a.input.shape[2:])
         return TensorSpec((a.input.shape[0], a.weight.shape[0], height, width))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         from kuiper._kernels import expand_depthwise as kernel
 
         geometry = _Geometry(a, 2)
@@ -624,7 +646,7 @@ class ConvTranspose(Record):
     Source: torch.nn.ConvTranspose2d.
     """
 
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         *_COMMON,
         Ints("padding", default=(0,), minimum=0),
         Ints("output_padding", default=(0,), minimum=0),
@@ -633,7 +655,7 @@ class ConvTranspose(Record):
     post_ops = True
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         spatial = a.weight.rank - 2
         check_weight(a, spatial, in_axis=0)
         extents = a.input.shape[a.input.rank - spatial :]
@@ -666,7 +688,7 @@ class ConvTranspose(Record):
         return TensorSpec((*batch, a.weight.shape[1] * a.groups, *out))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         spatial = a.weight.rank - 2
         geometry = _Geometry(a, spatial)
         x = b.channels_last(_as_image(a.input, spatial))
@@ -707,7 +729,7 @@ class ConvTranspose(Record):
         _finish(b, y, image, spatial)
 
 
-def _phases(geometry: _Geometry, extents):
+def _phases(geometry: _Geometry, extents: Any) -> Any:
     """Split the output pixels by their place in the stride.
 
     All pixels of one phase see the same taps of the kernel, at the same distance: output pixel

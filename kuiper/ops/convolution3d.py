@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from kuiper._kernels import _pack, conv3d
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
+from kuiper.ops._binder import Binder
 from kuiper.ops._post import make_post, residual_value
 from kuiper.ops._record import Record, record
 from kuiper.ops.convolution import (
@@ -42,7 +45,7 @@ class _Geometry:
         In front of and behind each axis.
     """
 
-    def __init__(self, a):
+    def __init__(self, a: SimpleNamespace) -> None:
         self.kernel = a.weight.shape[2:]
         self.stride = per_axis(a.stride, 3)
         self.dilation = per_axis(a.dilation, 3)
@@ -58,7 +61,7 @@ class _Geometry:
         else:
             self.padding = [(p, p) for p in per_axis(a.padding, 3)]
 
-    def output_extents(self, extents) -> tuple[int, ...]:
+    def output_extents(self, extents: Any) -> tuple[int, ...]:
         return tuple(
             (extent + sum(pad) - d * (k - 1) - 1) // s + 1
             for extent, pad, k, s, d in zip(
@@ -79,7 +82,7 @@ class Conv3d(Record):
     post_ops = True
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         check_weight(a, 3, in_axis=1)
         out = _Geometry(a).output_extents(a.input.shape[-3:])
         if min(out) < 1:
@@ -90,7 +93,7 @@ class Conv3d(Record):
         return TensorSpec((*a.input.shape[:-4], a.weight.shape[0], *out))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         geometry = _Geometry(a)
         x = a.input
         padding = geometry.padding
@@ -147,11 +150,11 @@ class ConvTranspose3d(Record):
     post_ops = True
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         return ConvTranspose.infer(a)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         geometry = _Geometry(a)
         x = _channels_last(b, a.input)
         y = _output(a, b)
@@ -190,19 +193,19 @@ class ConvTranspose3d(Record):
         b.step(step)
 
 
-def _flat(shape) -> tuple[int, ...]:
+def _flat(shape: Any) -> tuple[int, ...]:
     """Return a weight's shape with depth and height of the kernel as one axis."""
     return (*shape[:2], shape[2] * shape[3], shape[4])
 
 
-def _channels_last(b, value: Value) -> Value:
+def _channels_last(b: Binder, value: Value) -> Value:
     """View (n, c, d, h, w) or (c, d, h, w) as (n, d, h, w, c) without gaps; copy where needed."""
     if value.rank == 4:
         value = value.with_layout((1, *value.shape), (value.size, *value.strides))
     return b.contiguous(value.permute(CHANNELS_LAST))
 
 
-def _output(a, b) -> Value:
+def _output(a: SimpleNamespace, b: Binder) -> Value:
     """Return the output as (n, d, h, w, c) without gaps."""
     if a.input.rank == 5:
         return b.output(layout=CHANNELS_LAST).permute(CHANNELS_LAST)
@@ -212,7 +215,7 @@ def _output(a, b) -> Value:
     return y
 
 
-def _residual(b) -> Value | None:
+def _residual(b: Binder) -> Value | None:
     """Return the other summand of a fused sum as rows of channels."""
     residual = residual_value(b)
     if residual is None:
@@ -221,7 +224,7 @@ def _residual(b) -> Value | None:
     return residual.reshape((math.prod(residual.shape[:4]), residual.shape[4]))
 
 
-def _phases(geometry: _Geometry, extents):
+def _phases(geometry: _Geometry, extents: Any) -> Any:
     """Split the output voxels by their place in the stride.
 
     All voxels of one phase see the same taps of the kernel, at the same distance: output voxel

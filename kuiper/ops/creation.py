@@ -9,15 +9,18 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import result_type
+from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import NumpyRecord, Overloaded, convert
 from kuiper.ops._record import Record, record
-from kuiper.ops._schema import Any_, DType, Int, Ints, Scalar, Str, Tensor
+from kuiper.ops._schema import Any_, Argument, DType, Int, Ints, Scalar, Str, Tensor
 
 __all__ = ["Arange", "Eye", "Full", "Linspace", "Random"]
 
@@ -31,20 +34,26 @@ class Created(NumpyRecord):
     """Base of the records whose result needs the shapes of their tensors at most."""
 
     @staticmethod
-    def is_known(a):
+    def is_known(a: SimpleNamespace) -> bool:
         return True
 
 
-def _size(a) -> tuple[int, ...]:
+def _size(a: SimpleNamespace) -> tuple[int, ...]:
     if min(a.size, default=0) < 0:
         raise ShapeError(f"'size' is {a.size}, expected extents >= 0")
     return a.size
 
 
-def _filled(name: str, types: tuple[str, ...], value: int, summary: str) -> type[Record]:
+def _filled(name: str, types: tuple[str, ...], value: int, summary: str) -> None:
     """Register the three records of tensors with one value: of a size, like, and new."""
 
-    def define(suffix: str, type: str, arguments: tuple, shape: Callable, dtype: Callable):
+    def define(
+        suffix: str,
+        type: str,
+        arguments: tuple[Argument, ...],
+        shape: Callable[[Any], tuple[int, ...]],
+        dtype: Callable[[Any], np.dtype],
+    ) -> None:
         class Filled(Created):
             pass
 
@@ -87,11 +96,11 @@ class Full(Created):
     arguments = (Ints("size"), Scalar("fill_value"), DType("dtype", None))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(_size(a), a.dtype or result_type([a.fill_value]))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.full(a.size, convert(a.fill_value, Full.result(a).dtype))
 
 
@@ -110,11 +119,11 @@ class FullLike(Created):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, a.dtype or a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.full(a.input.shape, convert(a.fill_value, a.dtype or a.input.dtype))
 
 
@@ -128,11 +137,11 @@ class Zero(Created):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.zeros(a.input.shape, a.input.dtype)
 
 
@@ -146,11 +155,11 @@ class NewFull(Created):
     arguments = (Tensor("input"), Ints("size"), Scalar("fill_value"), *_PLACE)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(_size(a), a.dtype or a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.full(a.size, convert(a.fill_value, a.dtype or a.input.dtype))
 
 
@@ -164,11 +173,11 @@ class ScalarTensor(Created):
     arguments = (Scalar("s"), *_PLACE)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec((), a.dtype or FLOAT32)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return convert(a.s, a.dtype or FLOAT32)
 
 
@@ -182,7 +191,7 @@ class Arange(Created):
     arguments = (Scalar("start", 0), Scalar("end"), Scalar("step", 1), DType("dtype", None))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.step == 0 or not all(map(math.isfinite, (a.start, a.end, a.step))):
             raise ShapeError(f"cannot count from {a.start} to {a.end} in steps of {a.step}")
         length = math.ceil((a.end - a.start) / a.step)
@@ -191,7 +200,7 @@ class Arange(Created):
         return TensorSpec((length,), a.dtype or result_type([a.start, a.end, a.step]))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         (length,) = Arange.result(a).shape
         return a.start + np.arange(length) * a.step
 
@@ -206,11 +215,11 @@ class Linspace(Created):
     arguments = (Scalar("start"), Scalar("end"), Int("steps", minimum=0), *_PLACE)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec((a.steps,), a.dtype or FLOAT32)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.linspace(a.start, a.end, a.steps)
 
 
@@ -231,7 +240,7 @@ class Logspace(Created):
     result = Linspace.result
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.logspace(a.start, a.end, a.steps, base=a.base)
 
 
@@ -248,11 +257,11 @@ class Eye(Overloaded, Created):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec((a.n, getattr(a, "m", a.n)), a.dtype or FLOAT32)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.eye(a.n, getattr(a, "m", a.n))
 
 
@@ -265,11 +274,11 @@ class Random(Record):
     is_pure = False
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         return cls.spec(a)
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         spec = cls.spec(a)
         # Two operators of a model must not draw the same numbers.
         generator = np.random.Generator(np.random.PCG64(zlib.crc32(b.operator.name.encode())))
@@ -277,10 +286,10 @@ class Random(Record):
         b.alias(b.constant(np.require(convert(drawn, spec.dtype), requirements="C")))
 
     @staticmethod
-    def draw(generator, shape, a) -> np.ndarray:
+    def draw(generator: Any, shape: Any, a: SimpleNamespace) -> np.ndarray:
         return generator.standard_normal(shape)
 
-    spec: Callable
+    spec: Callable[..., Any]
 
 
 @record("torch.randn")
@@ -293,7 +302,7 @@ class Randn(Random):
     arguments = (Ints("size"), DType("dtype", None))
 
     @staticmethod
-    def spec(a):
+    def spec(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(_size(a), a.dtype or FLOAT32)
 
 
@@ -307,7 +316,7 @@ class RandnLike(Random):
     arguments = (Tensor("input"), DType("dtype", None), Str("memory_format", default=None))
 
     @staticmethod
-    def spec(a):
+    def spec(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, a.dtype or a.input.dtype)
 
 
@@ -326,11 +335,11 @@ class NormalLike(Random):
     )
 
     @staticmethod
-    def spec(a):
+    def spec(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def draw(generator, shape, a):
+    def draw(generator: Any, shape: Any, a: SimpleNamespace) -> Any:
         return a.mean + a.std * generator.standard_normal(shape)
 
 
@@ -345,7 +354,7 @@ class Rand(Random):
     spec = Randn.spec
 
     @staticmethod
-    def draw(generator, shape, a):
+    def draw(generator: Any, shape: Any, a: SimpleNamespace) -> Any:
         return generator.random(shape)
 
 

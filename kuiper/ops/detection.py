@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +12,7 @@ from kuiper._kernels import _pack, linear
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression import parse
+from kuiper.ops._binder import Binder
 from kuiper.ops._post import activation_post
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Tensors, Weights
@@ -53,7 +56,7 @@ class YoloDetect(Record):
     replaceable = True
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         if a.n_outputs != 1:
             raise ShapeError(f"it has {a.n_outputs} outputs, expected 1")
         levels = _levels(a)
@@ -72,7 +75,7 @@ class YoloDetect(Record):
         return TensorSpec((a.maps[0].shape[0], n_boxes, levels[0].n_outputs))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         y = b.output()
         start = 0
         for number, (x, level) in enumerate(zip(a.maps, _levels(a), strict=True)):
@@ -85,12 +88,12 @@ class YoloDetect(Record):
                 continue
             pixels = as_rows(b, b.channels_last(x).permute((0, 2, 3, 1)))
             scores = b.temporary((n * height * width, level.weight.shape[0]))
-            panels = b.packed(("head", number), lambda level=level: _panels(level, b.n_threads))
+            panels = b.packed(("head", number), partial(_panels, level, b.n_threads))
             b.step(linear.LinearStep(pixels, panels, scores, activation_post("sigmoid", ())))
-            scores = scores.reshape((n, height, width, n_anchors, level.n_outputs))
+            scores = scores.viewed((n, height, width, n_anchors, level.n_outputs))
             scores = scores.permute((0, 3, 1, 2, 4))
             terms = [b.constant(term) for term in _terms(level, height, width)]
-            write_tree(b, parse(_BOXES), [scores, *terms], boxes.reshape(scores.shape))
+            write_tree(b, parse(_BOXES), [scores, *terms], boxes.viewed(scores.shape))
 
 
 def _panels(level: _Level, n_threads: int) -> np.ndarray:
@@ -118,7 +121,7 @@ def _cells(height: int, width: int) -> np.ndarray:
 # -- which constant is which -------------------------------------------------------------------
 
 
-def _levels(a) -> list[_Level]:
+def _levels(a: SimpleNamespace) -> list[_Level]:
     """Return the constants of each map, or raise ShapeError."""
     weights = a.weights or {}
     constants = [
@@ -162,7 +165,7 @@ def _strides(constants: list[np.ndarray], n_maps: int) -> np.ndarray:
 
 def _pairs(constants: list[np.ndarray], n_maps: int) -> list[list[np.ndarray]]:
     """Return the grid and the anchors of each map, in either order, of the largest map first."""
-    by_size: dict[tuple, list[np.ndarray]] = {}
+    by_size: dict[tuple[int, ...], list[np.ndarray]] = {}
     for array in constants:
         if array.ndim == 5 and array.shape[0] == 1 and array.shape[4] == 2:
             by_size.setdefault(array.shape[2:4], []).append(array)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref, fold
 from kuiper.expression.promotion import result_type
+from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import NumpyRecord, broadcast, convert
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import bind_reduction
@@ -25,14 +28,14 @@ __all__ = ["CosineSimilarity", "Distances", "PairwiseDistance"]
 _BLOCK = 1 << 18
 
 
-def _check_floats(*tensors) -> np.dtype:
+def _check_floats(*tensors: Any) -> np.dtype:
     dtype = result_type(tensors)
     if dtype.kind != "f":
         raise ShapeError(f"its inputs are {dtype}, expected float32")
     return dtype
 
 
-def _computed(b, tree: Node, operands: list[Value]) -> Value:
+def _computed(b: Binder, tree: Node, operands: list[Value]) -> Value:
     """Add the step that computes an expression into temporary memory."""
     shape = broadcast(*operands)
     y = b.temporary(shape)
@@ -57,14 +60,14 @@ class PairwiseDistance(Record):
     )
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         shape = broadcast(a.x1, a.x2)
         if not shape:
             raise ShapeError("its inputs are 0-d tensors, expected vectors")
         return TensorSpec((*shape[:-1], 1) if a.keepdim else shape[:-1], _check_floats(a.x1, a.x2))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         kind = Norm.kinds.get(a.p)
         shape = broadcast(a.x1, a.x2)
         if not a.x1.dtype == a.x2.dtype == np.float32 or kind is None or 0 in shape:
@@ -89,16 +92,16 @@ class CosineSimilarity(Record):
     arguments = (Tensor("x1"), Tensor("x2"), Int("dim", 1), Float("eps", 1e-8))
 
     @staticmethod
-    def _axis(a) -> int:
+    def _axis(a: SimpleNamespace) -> int:
         return axis_of(a.dim, broadcast(a.x1, a.x2))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         axis, shape = CosineSimilarity._axis(a), broadcast(a.x1, a.x2)
         return TensorSpec((*shape[:axis], *shape[axis + 1 :]), _check_floats(a.x1, a.x2))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         axis, shape = CosineSimilarity._axis(a), broadcast(a.x1, a.x2)
         if not a.x1.dtype == a.x2.dtype == np.float32 or 0 in shape:
             b.python(lambda x, y: _cosines(x, y, axis, a.eps), [a.x1, a.x2], [b.output()])
@@ -148,7 +151,7 @@ class CDist(Distances):
     arguments = (Tensor("x1"), Tensor("x2"), Float("p", 2.0), Any_("compute_mode", None))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         x, y = a.x1.shape, a.x2.shape
         if len(x) < 2 or len(y) < 2 or x[-1] != y[-1]:
             raise ShapeError(
@@ -158,7 +161,7 @@ class CDist(Distances):
         return TensorSpec((*batch, x[-2], y[-2]), _check_floats(a.x1, a.x2))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         dtype = result_type([a.x1, a.x2])
         batch = np.broadcast_shapes(a.x1.shape[:-2], a.x2.shape[:-2])
         x, y = (np.broadcast_to(convert(z, dtype), (*batch, *z.shape[-2:])) for z in (a.x1, a.x2))
@@ -175,11 +178,11 @@ class PDist(Distances):
     arguments = (Tensor("input", rank=2), Float("p", 2.0))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         rows = a.input.shape[0]
         return TensorSpec((math.comb(rows, 2),), _check_floats(a.input))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         upper = np.triu_indices(a.input.shape[0], 1)
         return Distances.between(a.input, a.input, a.p)[upper]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from kuiper._kernels import elementwise
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Ref, fold
+from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import bind_reduction
 from kuiper.ops._schema import Ints, Str, Tensor, TensorList, Tensors
@@ -28,7 +30,7 @@ _TERM = re.compile(r"([A-Za-z]*)(?:(\.\.\.)([A-Za-z]*))?")
 Label = str | int
 
 
-def _terms(equation: str) -> tuple[list[tuple], tuple | None]:
+def _terms(equation: str) -> tuple[list[tuple[Any, ...]], tuple[Any, ...] | None]:
     """Return the parts of an equation: (letters, whether an ellipsis follows, letters) each."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     parts = []
@@ -43,7 +45,7 @@ def _terms(equation: str) -> tuple[list[tuple], tuple | None]:
     return (parts[:-1], parts[-1]) if arrow else (parts, None)
 
 
-def _labelled(a) -> tuple[list[list[Label]], list[Label], dict[Label, int]]:
+def _labelled(a: SimpleNamespace) -> tuple[list[list[Label]], list[Label], dict[Label, int]]:
     """Return a label for each axis of the operands and of the result, and the extents of labels."""
     terms, result = _terms(a.equation)
     if len(terms) != len(a.operands):
@@ -89,7 +91,7 @@ def _labelled(a) -> tuple[list[list[Label]], list[Label], dict[Label, int]]:
     return operands, [*before, *(ellipsis if dots else ()), *after], extents
 
 
-def _note_extents(labels, shape, extents: dict[Label, int], number: int) -> None:
+def _note_extents(labels: Any, shape: Any, extents: dict[Label, int], number: int) -> None:
     """Check the extents of one operand against each other and those before, and note them."""
     own: dict[Label, int] = {}
     for label, extent in zip(labels, shape, strict=True):
@@ -117,7 +119,7 @@ class Einsum(Record):
     arguments = (Tensors("operands"), Str("equation"))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         dtypes = {operand.dtype for operand in a.operands}
         if len(dtypes) != 1:
             listed = ", ".join(map(str, sorted(dtypes, key=str))) or "none"
@@ -126,7 +128,7 @@ class Einsum(Record):
         return TensorSpec([extents[label] for label in result], dtypes.pop())
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         if len(a.operands) == 1 and _is_compiled(a):
             labels, result, _ = _labelled(a)
             x, names = _sum_alone(b, _diagonal(a.operands[0], labels[0]), set(result))
@@ -135,11 +137,11 @@ class Einsum(Record):
             _compute(a, b, b.output())
 
 
-def _is_compiled(a) -> bool:
+def _is_compiled(a: SimpleNamespace) -> bool:
     return a.operands[0].dtype == np.float32 and 0 not in _labelled(a)[2].values()
 
 
-def _compute(a, b, y: Value) -> None:
+def _compute(a: SimpleNamespace, b: Binder, y: Value) -> None:
     """Add the steps that write the result into `y`."""
     labels, result, _ = _labelled(a)
     if not _is_compiled(a):
@@ -152,13 +154,13 @@ def _compute(a, b, y: Value) -> None:
         first = _joined(b, first, second, wanted, None if rest else (y, result))
 
 
-def _bind_numpy(a, b, labels, result, y: Value) -> None:
+def _bind_numpy(a: SimpleNamespace, b: Binder, labels: Any, result: Any, y: Value) -> None:
     """Bind other dtypes than float32, and sums of nothing."""
     numbers: dict[Label, int] = {}
     subscripts = [[numbers.setdefault(n, len(numbers)) for n in names] for names in labels]
     kept = [numbers[n] for n in result]
 
-    def run(*arrays):
+    def run(*arrays: Any) -> Any:
         arguments = [x for pair in zip(arrays, subscripts, strict=True) for x in pair]
         return np.einsum(*arguments, kept, optimize=True)
 
@@ -183,7 +185,7 @@ def _placed(x: Value, names: Sequence[Label], order: Sequence[Label]) -> Value:
     )
 
 
-def _sum_alone(b, part, wanted: set) -> tuple[Value, list[Label]]:
+def _sum_alone(b: Binder, part: Any, wanted: set[Any]) -> tuple[Value, list[Label]]:
     """Sum an operand over the letters that nothing else has."""
     x, names = part
     axes = [axis for axis, name in enumerate(names) if name not in wanted]
@@ -193,7 +195,9 @@ def _sum_alone(b, part, wanted: set) -> tuple[Value, list[Label]]:
     return x, names
 
 
-def _joined(b, left, right, wanted: set, end: tuple[Value, list[Label]] | None):
+def _joined(
+    b: Binder, left: Any, right: Any, wanted: set[Any], end: tuple[Value, list[Label]] | None
+) -> Any:
     """Add the steps that multiply two operands, and return the product with its letters.
 
     Parameters
@@ -224,7 +228,10 @@ def _joined(b, left, right, wanted: set, end: tuple[Value, list[Label]] | None):
     if terms and (rows or columns):
         order = [*batch, *rows, *columns]
     shape = [extents[n] for n in order]
-    out = b.temporary(shape) if end is None else _placed(place, result, order)
+    if place is None or result is None:
+        out = b.temporary(shape)
+    else:
+        out = _placed(place, result, order)
     if not terms:
         _multiply(b, _placed(x, x_names, order), _placed(y, y_names, order), out)
         return out, order
@@ -249,18 +256,18 @@ def _joined(b, left, right, wanted: set, end: tuple[Value, list[Label]] | None):
     return out, order
 
 
-def _multiply(b, x: Value, y: Value, out: Value) -> None:
+def _multiply(b: Binder, x: Value, y: Value, out: Value) -> None:
     """Add the step that multiplies element by element."""
     program = fold(Call("mul", [Ref(0), Ref(1)]), [x, y])
     b.step(elementwise.ElementwiseStep(program, [v.expand(out.shape) for v in (x, y)], out))
 
 
-def _reshaped(b, x: Value, shape: Sequence[int]) -> Value:
+def _reshaped(b: Binder, x: Value, shape: Sequence[int]) -> Value:
     view = x.reshape(shape)
-    return b.contiguous(x).reshape(shape) if view is None else view
+    return b.contiguous(x).viewed(shape) if view is None else view
 
 
-def _multiply_matrices(b, x: Value, y: Value, z: Value, n_batch: int, n_rows: int) -> None:
+def _multiply_matrices(b: Binder, x: Value, y: Value, z: Value, n_batch: int, n_rows: int) -> None:
     """Add the step for (batch, rows, depth) times (batch, depth, columns).
 
     Batch, rows and columns may be several axes each.  Rows, or columns, that do not lie as one axis
@@ -303,20 +310,22 @@ def _repeated(x: Value, axis: int, extents: Sequence[int]) -> Value:
 class _AsEinsum(Record):
     """Base of the operators that are an equation: `operands(a)` and `equation(a)`."""
 
+    equation: Callable[[Any], str]
+
     @classmethod
-    def _read(cls, a) -> SimpleNamespace:
+    def _read(cls, a: SimpleNamespace) -> SimpleNamespace:
         return SimpleNamespace(operands=cls.operands(a), equation=cls.equation(a))
 
     @staticmethod
-    def operands(a) -> list:
+    def operands(a: SimpleNamespace) -> list[Any]:
         return [a.input, a.other]
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         return Einsum.infer(cls._read(a))
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         Einsum.bind(cls._read(a), b)
 
 
@@ -333,7 +342,7 @@ class Dot(_AsEinsum):
     arguments = (Tensor("input", rank=1), Tensor("other", rank=1))
 
     @staticmethod
-    def equation(a) -> str:
+    def equation(a: SimpleNamespace) -> str:
         if a.input.dtype.kind == "c":
             raise ShapeError(f"the input is {a.input.dtype}, expected real numbers")
         return "i,i->"
@@ -349,7 +358,7 @@ class Outer(_AsEinsum):
     arguments = (Tensor("input", rank=1), Tensor("other", rank=1))
 
     @staticmethod
-    def equation(a) -> str:
+    def equation(a: SimpleNamespace) -> str:
         return "i,j->ij"
 
 
@@ -363,7 +372,7 @@ class Inner(_AsEinsum):
     arguments = _TWO
 
     @staticmethod
-    def equation(a) -> str:
+    def equation(a: SimpleNamespace) -> str:
         if a.input.rank == 0 or a.other.rank == 0:
             return "...,...->..."
         left = string.ascii_lowercase[: a.input.rank - 1]
@@ -381,7 +390,7 @@ class TensorDot(_AsEinsum):
     arguments = (*_TWO, Ints("dims_self"), Ints("dims_other"))
 
     @staticmethod
-    def equation(a) -> str:
+    def equation(a: SimpleNamespace) -> str:
         if len(a.dims_self) != len(a.dims_other):
             raise ShapeError(f"'dims' are {a.dims_self} and {a.dims_other}, expected as many")
         if max(a.input.rank, a.other.rank) > len(string.ascii_lowercase):
@@ -405,11 +414,11 @@ class MultiDot(_AsEinsum):
     arguments = (TensorList("tensors"),)
 
     @staticmethod
-    def operands(a) -> list:
+    def operands(a: SimpleNamespace) -> list[Any]:
         return list(a.tensors)
 
     @staticmethod
-    def equation(a) -> str:
+    def equation(a: SimpleNamespace) -> str:
         letters = string.ascii_letters
         if not 2 <= len(a.tensors) < len(letters):
             raise ShapeError(f"it has {len(a.tensors)} operands, expected two or more")
@@ -441,15 +450,15 @@ class Bilinear(_AsEinsum):
     )
 
     @staticmethod
-    def operands(a) -> list:
+    def operands(a: SimpleNamespace) -> list[Any]:
         return [a.input1, a.weight, a.input2]
 
     @staticmethod
-    def equation(a) -> str:
+    def equation(a: SimpleNamespace) -> str:
         return "...i,oij,...j->...o"
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         spec = super().infer(a)
         if a.input1.shape[:-1] != a.input2.shape[:-1] or spec.dtype != np.float32:
             raise ShapeError(
@@ -461,7 +470,7 @@ class Bilinear(_AsEinsum):
         return spec
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         y = b.output()
         _compute(cls._read(a), b, y)
         if a.bias is not None and y.size:

@@ -13,6 +13,7 @@ from kuiper._kernels import elementwise
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ExpressionError, ShapeError
 from kuiper.expression import Deferred, ElementwiseProgram, Node, fold, parse
+from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Argument, Host, Tensors
 
@@ -24,7 +25,7 @@ class _ExpressionText(Argument):
 
     expected = "an expression"
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if isinstance(value, str | Node):
             return value
         if value is None or isinstance(value, bool | int | float):
@@ -36,7 +37,7 @@ class _ExpressionText(Argument):
 MAX_NESTING = 100
 
 
-def _tree(a) -> Node:
+def _tree(a: SimpleNamespace) -> Node:
     if isinstance(a.expr, Node):
         return a.expr
     depths = accumulate((c == "[") - (c == "]") for c in a.expr)
@@ -45,7 +46,7 @@ def _tree(a) -> Node:
     return parse(a.expr, len(a.operands))
 
 
-def _host_or_spec(value):
+def _host_or_spec(value: Any) -> Any:
     """Show an operand to the expression layer: host values bare, tensors as they are."""
     if isinstance(value, Host):
         return value.value
@@ -54,7 +55,7 @@ def _host_or_spec(value):
     return value
 
 
-def _fold(a):
+def _fold(a: SimpleNamespace) -> Any:
     try:
         return fold(_tree(a), [_host_or_spec(v) for v in a.operands])
     except ExpressionError as error:
@@ -73,12 +74,12 @@ class Expression(Record):
     layout = "like"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         result = _spec(_fold(a))
         return result if isinstance(result, TensorSpec) else Host(result)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         result = _fold(a)
         if isinstance(result, ElementwiseProgram):
             _bind_program(b, result, a.operands)
@@ -92,7 +93,7 @@ class Expression(Record):
             b.host(_spec(result))
 
 
-def _spec(result):
+def _spec(result: Any) -> Any:
     """Return what planning knows of a folded expression."""
     if isinstance(result, ElementwiseProgram | Deferred):
         return TensorSpec(result.shape, result.dtype)
@@ -110,36 +111,36 @@ class Formula(Record):
     """
 
     layout = "like"
-    formula: Callable[[Any], tuple[Node, list]]
+    formula: Callable[[Any], tuple[Node, list[Any]]]
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         tree, operands = cls.formula(a)
         return Expression.infer(SimpleNamespace(expr=tree, operands=operands))
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         tree, operands = cls.formula(a)
         Expression.bind(SimpleNamespace(expr=tree, operands=operands), b)
 
 
-def bind_tree(b, tree: Node, operands: Sequence[Value]) -> None:
+def bind_tree(b: Binder, tree: Node, operands: Sequence[Value]) -> None:
     """Bind the output of the current operator to an elementwise expression of float32 values."""
     _bind_program(b, fold(tree, list(operands)), operands)
 
 
-def write_tree(b, tree: Node, operands: Sequence[Value], y: Value) -> None:
+def write_tree(b: Binder, tree: Node, operands: Sequence[Value], y: Value) -> None:
     """Add the step that writes an elementwise expression of float32 values to `y`, its shape."""
     program = fold(tree, list(operands))
     inputs = _sources(b, program.sources, operands)
     b.step(elementwise.ElementwiseStep(program, [v.expand(y.shape) for v in inputs], y))
 
 
-def _sources(b, sources, operands) -> list[Value]:
+def _sources(b: Binder, sources: Any, operands: Any) -> list[Value]:
     return [operands[s] if isinstance(s, int) else b.constant(s) for s in sources]
 
 
-def _bind_program(b, program: ElementwiseProgram, operands) -> None:
+def _bind_program(b: Binder, program: ElementwiseProgram, operands: Any) -> None:
     inputs = _sources(b, program.sources, operands)
     whole = [v for v in inputs if v.shape == program.shape]
     # The result lies like the first operand of its shape: channels-last stays channels-last.
@@ -158,10 +159,10 @@ def _first_dying(values: Sequence[Value]) -> Value | None:
     return next((v for v in values if v.buffer.kind == "arena"), None)
 
 
-def _bind_deferred(b, result: Deferred, operands) -> None:
+def _bind_deferred(b: Binder, result: Deferred, operands: Any) -> None:
     inputs = _sources(b, result.sources, operands)
 
-    def run(*arrays):
+    def run(*arrays: Any) -> Any:
         from kuiper.expression import evaluate
 
         return np.asarray(evaluate(result.tree, arrays), result.dtype)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from kuiper._kernels.fold import FoldStep
 from kuiper._kernels.move import FillStep
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
+from kuiper.ops._binder import Binder
 from kuiper.ops._image import check_image
 from kuiper.ops._numpy import NumpyRecord, checked_index
 from kuiper.ops._record import Record, record
@@ -25,7 +28,7 @@ _WINDOW = (
 )
 
 
-def _blocks(a, extents) -> tuple[int, int]:
+def _blocks(a: SimpleNamespace, extents: Any) -> tuple[int, int]:
     """Return how many blocks there are along rows and columns of a plane."""
     counts = tuple(
         (n + 2 * pad - dilation * (taps - 1) - 1) // stride + 1
@@ -51,14 +54,14 @@ class Unfold(Record):
     arguments = (Tensor("input"), *_WINDOW)
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         check_image(a.input, 2)
         *batch, channels, rows, columns = a.input.shape
         count = math.prod(_blocks(a, (rows, columns)))
         return TensorSpec((*batch, channels * math.prod(a.kernel_size), count), a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         x, y = a.input, b.output()
         if y.size == 0:
             return
@@ -76,10 +79,10 @@ class Unfold(Record):
             x = padded
         # Each tap starts one dilation, each block one stride further on; the blocks overlap.
         _, _, row, column = x.strides
-        shape = (n, channels, *a.kernel_size, *_blocks(a, extents))
+        blocks = (n, channels, *a.kernel_size, *_blocks(a, extents))
         steps = (row * a.dilation[0], column * a.dilation[1], row * a.stride[0])
-        view = x.with_layout(shape, (*x.strides[:2], *steps, column * a.stride[1]))
-        b.copy(view, y.reshape(shape))
+        view = x.with_layout(blocks, (*x.strides[:2], *steps, column * a.stride[1]))
+        b.copy(view, y.viewed(blocks))
 
 
 @record("nn.Fold", "F.fold", "aten::col2im")
@@ -92,7 +95,7 @@ class Fold(Record):
     arguments = (Tensor("input"), Ints("output_size", length=2, minimum=1), *_WINDOW)
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         taps = math.prod(a.kernel_size)
         counts = _blocks(a, a.output_size)
         blocks = math.prod(counts)
@@ -107,7 +110,7 @@ class Fold(Record):
         return TensorSpec((*shape[:-2], shape[-2] // taps, *a.output_size), a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         y = b.output()
         if y.size == 0:
             return
@@ -115,11 +118,11 @@ class Fold(Record):
         if y.dtype != np.float32:
             b.python(lambda x: _folded(x, a, counts, y.shape), [a.input], [y])
             return
-        x = b.contiguous(a.input).reshape((math.prod(y.shape[:-2]), *_flat(a)))
+        x = b.contiguous(a.input).viewed((math.prod(y.shape[:-2]), *_flat(a)))
         planes = y if y.is_contiguous else b.temporary(y.shape)
         b.step(
             FoldStep(
-                x, planes.reshape((x.shape[0], *a.output_size)), counts, a.kernel_size, a.dilation,
+                x, planes.viewed((x.shape[0], *a.output_size)), counts, a.kernel_size, a.dilation,
                 a.stride, a.padding,
             )
         )  # fmt: skip
@@ -127,11 +130,11 @@ class Fold(Record):
             b.copy(planes, y)
 
 
-def _flat(a) -> tuple[int, int]:
+def _flat(a: SimpleNamespace) -> tuple[int, int]:
     return math.prod(a.kernel_size), a.input.shape[-1]
 
 
-def _folded(x: np.ndarray, a, counts, shape) -> np.ndarray:
+def _folded(x: np.ndarray, a: SimpleNamespace, counts: Any, shape: Any) -> np.ndarray:
     rows, columns = (n + 2 * pad for n, pad in zip(a.output_size, a.padding, strict=True))
     y = np.zeros((*shape[:-2], rows, columns), x.dtype)
     x = x.reshape(*shape[:-2], *a.kernel_size, *counts)
@@ -141,7 +144,7 @@ def _folded(x: np.ndarray, a, counts, shape) -> np.ndarray:
                 slice(k * d, k * d + (n - 1) * s + 1, s)
                 for k, d, n, s in zip((i, j), a.dilation, counts, a.stride, strict=True)
             )
-            y[(..., *places)] += x[..., i, j, :, :]
+            y[..., places[0], places[1]] += x[..., i, j, :, :]
     top, left = a.padding
     return y[..., top : rows - top, left : columns - left]
 
@@ -155,7 +158,7 @@ class MaxUnpool(NumpyRecord):
     spatial = 2
 
     @classmethod
-    def _extents(cls, a) -> tuple[int, ...]:
+    def _extents(cls, a: SimpleNamespace) -> tuple[int, ...]:
         if a.output_size is not None:
             if len(a.output_size) < cls.spatial:
                 raise ShapeError(
@@ -171,7 +174,7 @@ class MaxUnpool(NumpyRecord):
         )
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         check_image(a.input, cls.spatial)
         if a.indices.shape != a.input.shape or a.indices.dtype.kind not in "iu":
             raise ShapeError(
@@ -180,7 +183,7 @@ class MaxUnpool(NumpyRecord):
         return TensorSpec((*a.input.shape[: -cls.spatial], *cls._extents(a)), a.input.dtype)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         extents = cls._extents(a)
         shape = (*a.input.shape[: -cls.spatial], *extents)
         planes, size = math.prod(shape[: -cls.spatial]), math.prod(extents)
@@ -243,7 +246,7 @@ class ConvTimeFirst(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         time, batch, channels = a.input.shape
         kernel, expected, filters = a.weight.shape
         if channels != expected or a.bias.shape != (filters,):
@@ -256,7 +259,7 @@ class ConvTimeFirst(NumpyRecord):
         return TensorSpec((time + 2 * a.pad - kernel + 1, batch, filters), a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         x = np.pad(a.input, ((a.pad, a.pad), (0, 0), (0, 0)))
         steps = len(x) - len(a.weight) + 1
         y = a.bias

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
+from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Any_, Host, Tensor, Tensors
 
@@ -22,15 +25,15 @@ class Constant(Record):
     arguments = (Tensor("data"),)
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         return a.data
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(a.data)
 
 
-def _items(values) -> tuple:
+def _items(values: Any) -> tuple[Any, ...]:
     return tuple(v.value if isinstance(v, Host) else v for v in values)
 
 
@@ -42,11 +45,11 @@ class TupleConstruct(Record):
     layout = "view"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Host:
         return Host(_items(a.items))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         b.host(_items(a.items))
 
 
@@ -61,18 +64,18 @@ class TupleUnpack(Record):
     layout = "view"
 
     @staticmethod
-    def _items(a) -> Sequence:
+    def _items(a: SimpleNamespace) -> Sequence[Any]:
         return [a.input] if isinstance(a.input, TensorSpec | Value) else a.input
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         items = TupleUnpack._items(a)
         if not isinstance(items, tuple | list) or len(items) != a.n_outputs:
             raise ShapeError(f"the input is {a.input!r}, expected a tuple of {a.n_outputs}")
         return tuple(i if isinstance(i, TensorSpec) else Host(i) for i in items)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         for index, item in enumerate(TupleUnpack._items(a)):
             if isinstance(item, Value):
                 b.alias(item, index)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number, result_type
+from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import NumpyRecord, Overloaded, broadcast, checked_index, convert
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Any_, Argument, Bool, Host, Int, Scalar, Str, Tensor, ValuesNeeded
@@ -34,7 +37,7 @@ class _Indices(Argument):
 
     expected = "a list of indices, masks and None"
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if isinstance(value, str):
             try:
                 value = ast.literal_eval(value)
@@ -45,7 +48,7 @@ class _Indices(Argument):
         return tuple(map(self._item, value))
 
     @staticmethod
-    def _item(item):
+    def _item(item: Any) -> Any:
         if item is None or isinstance(item, TensorSpec | Value):
             return item
         array = np.array(item if item else np.zeros(0, np.int64))
@@ -54,12 +57,12 @@ class _Indices(Argument):
         return array
 
 
-def _is_mask(item) -> bool:
+def _is_mask(item: Any) -> bool:
     # PyTorch still takes bytes for bools here.
     return item.dtype in (np.bool_, np.uint8)
 
 
-def _mask_length(item) -> int:
+def _mask_length(item: Any) -> int:
     """Return how many places a mask selects."""
     values = item if isinstance(item, np.ndarray) else item.constant
     if values is None:
@@ -67,7 +70,7 @@ def _mask_length(item) -> int:
     return int(np.count_nonzero(values))
 
 
-def _indexed_shape(shape: tuple[int, ...], indices: Sequence) -> tuple[int, ...]:
+def _indexed_shape(shape: tuple[int, ...], indices: Sequence[Any]) -> tuple[int, ...]:
     """Return the shape of ``x[indices]``.
 
     The index arrays broadcast together; their axes stand where the first of them stood, or in
@@ -106,7 +109,7 @@ def _indexed_shape(shape: tuple[int, ...], indices: Sequence) -> tuple[int, ...]
     return (*rest[:start], *together, *rest[start:])
 
 
-def _subscript(indices: Sequence) -> tuple:
+def _subscript(indices: Sequence[Any]) -> tuple[Any, ...]:
     """Return indices as numpy takes them."""
     return tuple(
         slice(None) if item is None else item.astype(np.bool_) if item.dtype == np.uint8 else item
@@ -125,11 +128,11 @@ class Index(NumpyRecord):
     arguments = (Tensor("input"), _Indices("expr"))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(_indexed_shape(a.input.shape, a.expr), a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         try:
             return a.input[_subscript(a.expr)]
         except IndexError as error:
@@ -151,11 +154,11 @@ class IndexPut(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         y, subscript = a.input.copy(), _subscript(a.indices)
         values = convert(a.values, y.dtype)
         try:
@@ -184,7 +187,7 @@ def _check_index(index: TensorSpec, shape: Sequence[int], axis: int, name: str =
         )
 
 
-def _places(index: np.ndarray, axis: int, extent: int) -> tuple:
+def _places(index: np.ndarray, axis: int, extent: int) -> tuple[Any, ...]:
     """Return the subscript of the places that `index` names along one axis."""
     grid = list(np.ogrid[tuple(slice(n) for n in index.shape)])
     grid[axis] = checked_index(index, extent)
@@ -195,7 +198,7 @@ class _AlongAxis(NumpyRecord):
     """Base of the operators with one index per element, counted along an axis."""
 
     @staticmethod
-    def _axis(a) -> int:
+    def _axis(a: SimpleNamespace) -> int:
         return axis_of(a.dim, a.input.shape or (1,))
 
 
@@ -209,18 +212,18 @@ class Gather(_AlongAxis):
     arguments = (Tensor("input"), Int("dim"), Tensor("index"), Bool("sparse_grad", False))
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         _check_index(a.index, a.input.shape, cls._axis(a))
         return TensorSpec(a.index.shape, a.input.dtype)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         x, index = np.atleast_1d(a.input), np.atleast_1d(a.index)
         axis = cls._axis(a)
         return x[_places(index, axis, x.shape[axis])].reshape(a.index.shape)
 
 
-def _scattered(a, axis: int, function: np.ufunc | None, value) -> np.ndarray:
+def _scattered(a: SimpleNamespace, axis: int, function: np.ufunc | None, value: Any) -> np.ndarray:
     """Return a copy of the input, `value` put in or joined on at the indices."""
     y, index = np.atleast_1d(a.input.copy()), np.atleast_1d(a.index)
     places = _places(index, axis, y.shape[axis])
@@ -244,17 +247,17 @@ class ScatterAdd(_AlongAxis):
     arguments = (Tensor("input"), Int("dim"), Tensor("index"), Tensor("src"))
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         _check_index(a.index, a.input.shape, cls._axis(a))
         _check_src(a)
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         return _scattered(a, cls._axis(a), np.add, a.src)
 
 
-def _check_src(a) -> None:
+def _check_src(a: SimpleNamespace) -> None:
     """Refuse values that are not one for each index, or of another dtype than what they go into."""
     _check_index(a.index, a.src.shape, -1, "src")
     if a.src.dtype != a.input.dtype:
@@ -288,7 +291,7 @@ class Scatter(Overloaded):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         axis = axis_of(a.dim, a.input.shape or (1,))
         _check_index(a.index, a.input.shape, axis)
         if not is_number(a.src):
@@ -296,7 +299,7 @@ class Scatter(Overloaded):
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         function = _REDUCTIONS[a.reduce] if hasattr(a, "reduce") else None
         return _scattered(a, axis_of(a.dim, a.input.shape or (1,)), function, a.src)
 
@@ -318,7 +321,7 @@ class ScatterReduce(_AlongAxis):
     result = ScatterAdd.result
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         axis = cls._axis(a)
         function, neutral = _JOINS[a.reduce]
         x = a.input
@@ -352,7 +355,7 @@ class IndexReduce(ScatterReduce):
     )
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         axis = axis_of(a.dim, a.input.shape or (1,))
         expected = along(a.input.shape, axis, a.index.size) if a.input.rank else ()
         if a.src.shape != expected or a.src.dtype != a.input.dtype:
@@ -362,7 +365,7 @@ class IndexReduce(ScatterReduce):
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         if a.src.ndim:
             axis = axis_of(a.dim, a.src.shape)
             shape = [-1 if d == axis else 1 for d in range(a.src.ndim)]
@@ -385,12 +388,12 @@ class IndexSelect(_AlongAxis):
     arguments = (Tensor("input"), Int("dim"), Tensor("index", rank=(0, 1)))
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         shape = along(a.input.shape, cls._axis(a), a.index.size) if a.input.rank else ()
         return TensorSpec(shape, a.input.dtype)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         if a.input.ndim == 0:
             return a.input
         axis = cls._axis(a)
@@ -414,12 +417,12 @@ class IndexAdd(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         _check_slices(a)
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         y = a.input.copy()
         rows = np.moveaxis(y, axis_of(a.dim, y.shape), 0)
         source = np.moveaxis(a.source, axis_of(a.dim, y.shape), 0)
@@ -438,7 +441,7 @@ class IndexCopy(NumpyRecord):
     result = IndexAdd.result
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         y = a.input.copy()
         axis = axis_of(a.dim, y.shape)
         rows = np.moveaxis(y, axis, 0)
@@ -461,12 +464,12 @@ class IndexFill(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         axis_of(a.dim, a.input.shape)
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         y = a.input.copy()
         rows = np.moveaxis(y, axis_of(a.dim, y.shape), 0)
         index = np.atleast_1d(a.index)
@@ -474,7 +477,7 @@ class IndexFill(NumpyRecord):
         return y
 
 
-def _check_slices(a) -> None:
+def _check_slices(a: SimpleNamespace) -> None:
     axis = axis_of(a.dim, a.input.shape)
     expected = along(a.input.shape, axis, a.index.size)
     if a.source.shape != expected:
@@ -494,11 +497,11 @@ class Take(NumpyRecord):
     arguments = (Tensor("input"), Tensor("index"))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.index.shape, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         flat = a.input.reshape(-1)
         return flat[checked_index(a.index, flat.size, negative=True)]
 
@@ -513,7 +516,7 @@ class Put(NumpyRecord):
     arguments = (Tensor("input"), Tensor("index"), Tensor("source"), Bool("accumulate", False))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.index.size != a.source.size:
             raise ShapeError(
                 f"'source' has shape {a.source.shape}, expected {a.index.size} elements"
@@ -521,7 +524,7 @@ class Put(NumpyRecord):
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         y = a.input.flatten()
         index = checked_index(a.index.reshape(-1), y.size, negative=True)
         if a.accumulate:
@@ -544,7 +547,7 @@ class TakeAlongDim(Overloaded):
     )
 
     @staticmethod
-    def _shape(a) -> tuple[int, ...]:
+    def _shape(a: SimpleNamespace) -> tuple[int, ...]:
         if a.dim is None:
             return (a.index.size,)
         axis = axis_of(a.dim, a.input.shape)
@@ -554,11 +557,11 @@ class TakeAlongDim(Overloaded):
         return along(broadcast(one, other), axis, a.index.shape[axis])
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(cls._shape(a), a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         x, index, axis = a.input, a.index, a.dim
         if axis is None:
             x, index, axis = x.reshape(-1), index.reshape(-1), 0
@@ -579,11 +582,11 @@ class MaskedFill(NumpyRecord):
     arguments = (Tensor("input"), Tensor("mask"), Tensor("value", number=True, rank=0))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(broadcast(a.input, a.mask), a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.where(a.mask, convert(a.value, a.input.dtype), a.input)
 
 
@@ -597,11 +600,11 @@ class MaskedScatter(NumpyRecord):
     arguments = (Tensor("input"), Tensor("mask"), Tensor("source"))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(broadcast(a.input, a.mask), a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         y = np.array(np.broadcast_to(a.input, np.broadcast_shapes(a.input.shape, a.mask.shape)))
         mask = np.broadcast_to(a.mask, y.shape)
         count = np.count_nonzero(mask)
@@ -625,12 +628,12 @@ class Where(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         shape = broadcast(a.condition, a.input, a.other)
         return TensorSpec(shape, result_type([a.input, a.other]))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         dtype = result_type([a.input, a.other])
         return np.where(a.condition, convert(a.input, dtype), convert(a.other, dtype))
 
@@ -646,13 +649,13 @@ class Copy(Record):
     arguments = (Tensor("self"), Tensor("src"))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         target = vars(a)["self"]
         _check_source(target.shape, a.src, [])
         return TensorSpec(target.shape, target.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         y = b.output()
         if a.src.dtype == y.dtype:
             b.copy(a.src.expand(y.shape), y)
@@ -670,22 +673,22 @@ class Fill(NumpyRecord):
     arguments = (Tensor("input"), Tensor("value", number=True, rank=0))
 
     @staticmethod
-    def is_known(a):
+    def is_known(a: SimpleNamespace) -> Any:
         return is_number(a.value) or a.value.constant is not None
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.full(a.input.shape, convert(a.value, a.input.dtype))
 
 
 # -- writing into slices -----------------------------------------------------------------------
 
 
-def _overwrite(b, x: Value, source: Value, cuts: Sequence[tuple]) -> None:
+def _overwrite(b: Binder, x: Value, source: Value, cuts: Sequence[tuple[Any, ...]]) -> None:
     """Bind output 0 to a copy of `x` with `source` in some ranges and places.
 
     Nothing is copied but `source` where nobody else reads `x`.
@@ -701,11 +704,13 @@ def _overwrite(b, x: Value, source: Value, cuts: Sequence[tuple]) -> None:
     b.copy(source.expand(place.shape), place)
 
 
-def _check_source(shape: Sequence[int], source: TensorSpec, cuts: Sequence[tuple]) -> None:
-    place = list(shape)
+def _check_source(
+    shape: Sequence[int], source: TensorSpec, cuts: Sequence[tuple[Any, ...]]
+) -> None:
+    extents: list[int | None] = list(shape)
     for axis, cut in cuts:
-        place[axis] = len(cut) if isinstance(cut, range) else None
-    place = tuple(n for n in place if n is not None)
+        extents[axis] = len(cut) if isinstance(cut, range) else None
+    place = tuple(n for n in extents if n is not None)
     try:
         fits = np.broadcast_shapes(source.shape, place) == place
     except ValueError:
@@ -725,12 +730,12 @@ class SliceCopy(Record):
     layout = "like"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         _check_source(a.input.shape, a.src, Slice._cuts(a))
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         _overwrite(b, a.input, a.src, Slice._cuts(a))
 
 
@@ -752,18 +757,18 @@ class SliceScatter(Record):
     layout = "like"
 
     @staticmethod
-    def _cuts(a):
+    def _cuts(a: SimpleNamespace) -> Any:
         axis = axis_of(a.dim, a.input.shape)
         bounds = slice(a.start, a.end, a.step).indices(a.input.shape[axis])
         return [(axis, range(*bounds))]
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         _check_source(a.input.shape, a.src, SliceScatter._cuts(a))
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         _overwrite(b, a.input, a.src, SliceScatter._cuts(a))
 
 
@@ -778,7 +783,7 @@ class SelectScatter(Record):
     layout = "like"
 
     @staticmethod
-    def _cuts(a):
+    def _cuts(a: SimpleNamespace) -> Any:
         axis = axis_of(a.dim, a.input.shape)
         extent = a.input.shape[axis]
         if not -extent <= a.index < extent:
@@ -786,12 +791,12 @@ class SelectScatter(Record):
         return [(axis, a.index % extent)]
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         _check_source(a.input.shape, a.src, SelectScatter._cuts(a))
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         _overwrite(b, a.input, a.src, SelectScatter._cuts(a))
 
 
@@ -818,7 +823,7 @@ class Embedding(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.input.dtype.kind not in "iu":
             raise ShapeError(f"the input is {a.input.dtype}, expected integers")
         if a.max_norm is not None:
@@ -826,11 +831,11 @@ class Embedding(NumpyRecord):
         return TensorSpec((*a.input.shape, a.weight.shape[1]), a.weight.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return a.weight[checked_index(a.input, len(a.weight))]
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         if a.weight.constant is not None and b.output_spec().constant is None:
             # One aligned copy for all plans: tables are large.
             table, dtype = a.weight.constant, a.weight.dtype
@@ -850,7 +855,7 @@ class OneHot(NumpyRecord):
     arguments = (Tensor("input"), Int("num_classes", -1))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         count = a.num_classes
         if count < 0:
             if a.input.constant is None:
@@ -861,7 +866,7 @@ class OneHot(NumpyRecord):
         return TensorSpec((*a.input.shape, count), np.int64)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         count = int(a.input.max()) + 1 if a.num_classes < 0 else a.num_classes
         checked_index(a.input, count)
         return a.input[..., np.newaxis] == np.arange(count)
@@ -889,7 +894,7 @@ class EmbeddingBag(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> Any:
         bags, width = a.offsets.size - a.include_last_offset, a.weight.shape[1]
         return (
             TensorSpec((bags, width), a.weight.dtype),
@@ -899,7 +904,7 @@ class EmbeddingBag(NumpyRecord):
         )
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         bags, width = a.offsets.size - a.include_last_offset, a.weight.shape[1]
         places = np.arange(a.indices.size)
         bag = np.searchsorted(a.offsets[:bags], places, side="right") - 1
@@ -930,9 +935,9 @@ class Numel(Record):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Host:
         return Host(a.input.size)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         b.host(a.input.size)

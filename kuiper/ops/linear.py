@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from kuiper._kernels import _pack, linear
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
+from kuiper.ops._binder import Binder
 from kuiper.ops._post import make_post, residual_value
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Int, Tensor
@@ -16,13 +19,13 @@ from kuiper.ops._schema import Int, Tensor
 __all__ = ["Linear", "Matmul", "product"]
 
 
-def as_rows(b, value: Value) -> Value:
+def as_rows(b: Binder, value: Value) -> Value:
     """View (..., k) as rows of adjacent elements, equally far apart; copies where it must."""
     if value.shape[-1] == 1 or value.strides[-1] == 1:
         rows = value.reshape((math.prod(value.shape[:-1]), value.shape[-1]))
         if rows is not None and (rows.shape[1] == 1 or rows.strides[1] == 1):
             return rows
-    return b.contiguous(value).reshape((math.prod(value.shape[:-1]), value.shape[-1]))
+    return b.contiguous(value).viewed((math.prod(value.shape[:-1]), value.shape[-1]))
 
 
 @record("nn.Linear", "F.linear")
@@ -42,7 +45,7 @@ class Linear(Record):
     post_ops = True
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         out_features, in_features = a.weight.shape
         for name, got in (("in_features", in_features), ("out_features", out_features)):
             said = getattr(a, name)
@@ -59,7 +62,7 @@ class Linear(Record):
         return TensorSpec((*a.input.shape[:-1], out_features))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         x = as_rows(b, a.input)
         y = b.output(
             layout="spaced_rows" if b.feeds_only("nn.Linear", "F.linear") else "contiguous"
@@ -71,7 +74,7 @@ class Linear(Record):
         b.step(linear.LinearStep(x, _panels(a, b), rows, make_post(b, residual)))
 
 
-def _panels(a, b) -> Value:
+def _panels(a: SimpleNamespace, b: Binder) -> Value:
     """Return the packed weight; one that is computed at run time is packed then."""
     if all(v is None or v.constant is not None for v in (a.weight, a.bias)):
 
@@ -103,7 +106,7 @@ class Matmul(Record):
     arguments = (Tensor("input"), Tensor("other", aliases=("mat2", "vec")))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         x, y = _matrix_shapes(a.input.shape, a.other.shape)
         if a.input.rank == 0 or a.other.rank == 0 or x[-1] != y[-2]:
             raise ShapeError(f"cannot multiply {a.input.shape} by {a.other.shape}")
@@ -121,7 +124,7 @@ class Matmul(Record):
         return TensorSpec(shape, a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         if a.input.dtype != np.float32:
             b.python(np.matmul, [a.input, a.other], [b.output()])
             return
@@ -133,15 +136,15 @@ class Matmul(Record):
             y = y.with_layout(y_shape, (y.strides[0], 0))
         out = b.output()
         batch = np.broadcast_shapes(x_shape[:-2], y_shape[:-2])
-        out = out.reshape((*batch, x_shape[-2], y_shape[-1]))
+        out = out.viewed((*batch, x_shape[-2], y_shape[-1]))
         product(b, x, y, out)
 
 
-def _matrix_shapes(x, y):
+def _matrix_shapes(x: Any, y: Any) -> Any:
     return ((1, *x) if len(x) == 1 else x), ((*y, 1) if len(y) == 1 else y)
 
 
-def product(b, x: Value, y: Value, out: Value) -> None:
+def product(b: Binder, x: Value, y: Value, out: Value) -> None:
     """Add the step for ``out = x @ y``; elements of a row of `out` are adjacent."""
     if x.shape[-1] != 1 and x.strides[-1] != 1:
         x = b.contiguous(x)
@@ -167,7 +170,7 @@ def product(b, x: Value, y: Value, out: Value) -> None:
     b.step(linear.MatmulStep(x, y, out, b.scratch(4 * _pack.panel_floats(x.shape[-1]))))
 
 
-def _merge_batch(x: Value, y: Value, out: Value):
+def _merge_batch(x: Value, y: Value, out: Value) -> Any:
     """Merge leading axes that lie back to back in all three, so that few are left."""
     values = [x, y, out]
     axis = out.rank - 4

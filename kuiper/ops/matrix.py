@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref, fold
 from kuiper.expression.promotion import result_type
+from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import NumpyRecord, broadcast, convert
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Any_, Bool, Int, Ints, Scalar, Tensor
@@ -31,16 +33,16 @@ class Triangle(NumpyRecord):
     """Base of the two triangles."""
 
     arguments = (Tensor("input"), Int("diagonal", 0))
-    function: Callable
+    function: Callable[..., Any]
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.input.rank < 2:
             raise ShapeError(f"the input has shape {a.input.shape}, expected two axes or more")
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         return cls.function(a.input, a.diagonal)
 
 
@@ -75,7 +77,7 @@ def _diagonal(x: Value, offset: int, first: int, second: int) -> Value:
     )
 
 
-def _diagonal_length(shape, offset: int, first: int, second: int) -> int:
+def _diagonal_length(shape: Any, offset: int, first: int, second: int) -> int:
     return max(0, min(shape[first] + min(offset, 0), shape[second] - max(offset, 0)))
 
 
@@ -90,7 +92,7 @@ class Diagonal(Record):
     layout = "view"
 
     @staticmethod
-    def axes(a) -> tuple[int, int]:
+    def axes(a: SimpleNamespace) -> tuple[int, int]:
         shape = a.input.shape
         axes = axis_of(a.dim1, shape, "dim1"), axis_of(a.dim2, shape, "dim2")
         if axes[0] == axes[1]:
@@ -98,14 +100,14 @@ class Diagonal(Record):
         return axes
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         axes = Diagonal.axes(a)
         rest = [n for d, n in enumerate(a.input.shape) if d not in axes]
         length = _diagonal_length(a.input.shape, a.offset, *axes)
         return TensorSpec((*rest, length), a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         if b.output_spec().size == 0:
             b.output()
         else:
@@ -128,7 +130,7 @@ class DiagonalScatter(Record):
     )
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         expected = Diagonal.infer(a).shape
         if a.src.shape != expected or a.src.dtype != a.input.dtype:
             raise ShapeError(
@@ -137,7 +139,7 @@ class DiagonalScatter(Record):
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         y = b.output()
         b.copy(a.input, y)
         if a.src.size:
@@ -154,7 +156,7 @@ class DiagEmbed(Record):
     arguments = (Tensor("input"), Int("offset", 0), Int("dim1", -2), Int("dim2", -1))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         if a.input.rank == 0:
             raise ShapeError("the input is a 0-d tensor, expected one axis or more")
         rank, extent = a.input.rank + 1, a.input.shape[-1] + abs(a.offset)
@@ -167,7 +169,7 @@ class DiagEmbed(Record):
         )
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         y = b.output()
         if y.size == 0:
             return
@@ -186,18 +188,18 @@ class Diag(Record):
     arguments = (Tensor("input", rank=(1, 2)), Int("diagonal", 0))
 
     @staticmethod
-    def _as(a) -> tuple[type[Record], SimpleNamespace]:
+    def _as(a: SimpleNamespace) -> tuple[type[Record], SimpleNamespace]:
         first, second = (0, 1) if a.input.rank == 2 else (-2, -1)
         same = SimpleNamespace(input=a.input, offset=a.diagonal, dim1=first, dim2=second)
         return Diagonal if a.input.rank == 2 else DiagEmbed, same
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         rule, same = Diag._as(a)
         return rule.infer(same)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         rule, same = Diag._as(a)
         rule.bind(same, b)
 
@@ -212,11 +214,11 @@ class DiagFlat(NumpyRecord):
     arguments = (Tensor("input"), Int("offset", 0))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec((a.input.size + abs(a.offset),) * 2, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.diagflat(a.input, a.offset)
 
 
@@ -230,12 +232,12 @@ class Trace(NumpyRecord):
     arguments = (Tensor("input", rank=2),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         dtype = a.input.dtype
         return TensorSpec((), np.int64 if dtype.kind in "biu" else dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.trace(a.input, dtype=Trace.result(a).dtype)
 
 
@@ -248,11 +250,11 @@ class _SumWithProduct(Record):
     names = ("mat1", "mat2")
 
     @classmethod
-    def _factors(cls, a):
+    def _factors(cls, a: SimpleNamespace) -> Any:
         return (getattr(a, name) for name in cls.names)
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> TensorSpec:
         x, y = cls._factors(a)
         if x.shape[:-2] != y.shape[:-2] or x.shape[-1] != y.shape[-2]:
             raise ShapeError(f"cannot multiply {x.shape} by {y.shape}")
@@ -266,7 +268,7 @@ class _SumWithProduct(Record):
         return TensorSpec(shape, x.dtype)
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         x, y = cls._factors(a)
         out = b.output()
         if out.size == 0:
@@ -286,7 +288,9 @@ class _SumWithProduct(Record):
         b.step(elementwise.ElementwiseStep(program, [v.expand(out.shape) for v in operands], out))
 
 
-def _sum_with_product(a, input: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _sum_with_product(
+    a: SimpleNamespace, input: np.ndarray, x: np.ndarray, y: np.ndarray
+) -> np.ndarray:
     if x.dtype.kind in "biu":
         alpha, beta = int(a.alpha), int(a.beta)
     else:
@@ -322,8 +326,11 @@ class BAddBMM(_SumWithProduct):
 class _RareSum(NumpyRecord):
     """A sum with a product of other ranks."""
 
+    shape: Callable[..., tuple[int, ...] | None]
+    multiply: Callable[..., np.ndarray]
+
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         x, y = (getattr(a, argument.name) for argument in cls.arguments[1:3])
         shape = cls.shape(x.shape, y.shape)
         if shape is None:
@@ -333,7 +340,7 @@ class _RareSum(NumpyRecord):
         return TensorSpec(shape, result_type([a.input, x, y]))
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         x, y = (getattr(a, argument.name) for argument in cls.arguments[1:3])
         products = cls.multiply(x, y) * a.alpha
         return products if a.beta == 0 else products + a.input * a.beta
@@ -350,7 +357,7 @@ class AddMV(_RareSum):
     multiply = staticmethod(np.matmul)
 
     @staticmethod
-    def shape(x, y):
+    def shape(x: Any, y: Any) -> Any:
         return x[:1] if x[1:] == y else None
 
 
@@ -365,7 +372,7 @@ class AddR(_RareSum):
     multiply = staticmethod(np.outer)
 
     @staticmethod
-    def shape(x, y):
+    def shape(x: Any, y: Any) -> Any:
         return x + y
 
 
@@ -379,11 +386,11 @@ class AddBMM(_RareSum):
     arguments = (Tensor("input"), Tensor("batch1", rank=3), Tensor("batch2", rank=3), *_SCALES)
 
     @staticmethod
-    def shape(x, y):
+    def shape(x: Any, y: Any) -> Any:
         return (x[1], y[2]) if (x[0], x[2]) == y[:2] else None
 
     @staticmethod
-    def multiply(x, y):
+    def multiply(x: Any, y: Any) -> Any:
         return np.tensordot(x, y, ([0, 2], [0, 1]))
 
 
@@ -394,7 +401,7 @@ class _CrossProduct(Record):
     """Cross products of the vectors along an axis of extent 3."""
 
     @staticmethod
-    def _axis(a, shape) -> int:
+    def _axis(a: SimpleNamespace, shape: Any) -> int:
         if a.dim is not None:
             return axis_of(a.dim, shape)
         if 3 not in shape:
@@ -402,7 +409,7 @@ class _CrossProduct(Record):
         return shape.index(3)
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> TensorSpec:
         shape = broadcast(a.input, a.other)
         axis = cls._axis(a, shape)
         if a.input.rank != a.other.rank or {a.input.shape[axis], a.other.shape[axis]} != {3}:
@@ -413,7 +420,7 @@ class _CrossProduct(Record):
         return TensorSpec(shape, result_type([a.input, a.other]))
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         y = b.output()
         axis = cls._axis(a, y.shape)
         if y.size == 0:
@@ -470,14 +477,14 @@ class Kron(NumpyRecord):
     arguments = (Tensor("input"), Tensor("other"))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         rank = max(a.input.rank, a.other.rank)
         x, y = ((1,) * (rank - len(s)) + s for s in (a.input.shape, a.other.shape))
         shape = [n * m for n, m in zip(x, y, strict=True)]
         return TensorSpec(shape, result_type([a.input, a.other]))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.kron(a.input, a.other)
 
 
@@ -488,16 +495,16 @@ class _LinalgNorm(Norm):
     """Base of the norms that may be of matrices; those of singular values are refused."""
 
     @staticmethod
-    def as_vector(a) -> SimpleNamespace:
+    def as_vector(a: SimpleNamespace) -> SimpleNamespace:
         """Return the arguments of torch.norm for it."""
         raise NotImplementedError
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         return super().infer(cls.as_vector(a))
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         same = cls.as_vector(a)
         if isinstance(same.p, str) or same.of_matrices is None:
             super().bind(same, b)
@@ -508,7 +515,7 @@ class _LinalgNorm(Norm):
         # The sums of columns for 1, of rows for infinity.
         inner, outer = (rows, columns) if abs(p) == 1 else (columns, rows)
 
-        def norm(array):
+        def norm(array: Any) -> Any:
             sums = np.abs(array).sum(axis=inner, keepdims=True)
             y = function(sums, axis=outer, keepdims=True)
             return y if a.keepdim else np.squeeze(y, (inner, outer))
@@ -516,7 +523,7 @@ class _LinalgNorm(Norm):
         b.python(norm, [x], [b.output()])
 
 
-def _matrix_norm(a, order, dims) -> SimpleNamespace:
+def _matrix_norm(a: SimpleNamespace, order: Any, dims: Any) -> SimpleNamespace:
     rank = a.input.rank
     if rank < 2 or len(dims) != 2:
         raise ShapeError(f"the input has shape {a.input.shape}, expected matrices")
@@ -555,7 +562,7 @@ class LinalgNorm(_LinalgNorm):
     )
 
     @staticmethod
-    def as_vector(a):
+    def as_vector(a: SimpleNamespace) -> Any:
         dim = a.dim
         if a.ord is not None and ((dim is None and a.input.rank == 2) or (dim and len(dim) == 2)):
             return _matrix_norm(a, a.ord, (0, 1) if dim is None else dim)
@@ -575,7 +582,7 @@ class LinalgMatrixNorm(_LinalgNorm):
     arguments = (Tensor("input"), Any_("ord", "fro"), Ints("dim", default=(-2, -1)), *_NORM_ENDS)
 
     @staticmethod
-    def as_vector(a):
+    def as_vector(a: SimpleNamespace) -> Any:
         return _matrix_norm(a, a.ord, a.dim)
 
 
@@ -594,7 +601,7 @@ class LinalgVectorNorm(_LinalgNorm):
     )
 
     @staticmethod
-    def as_vector(a):
+    def as_vector(a: SimpleNamespace) -> Any:
         return SimpleNamespace(
             input=a.input, p=a.ord, dim=a.dim, keepdim=a.keepdim, dtype=None, n_outputs=1,
             of_matrices=None,
@@ -611,7 +618,7 @@ class VecDot(NumpyRecord):
     arguments = (Tensor("input"), Tensor("other"), Int("dim", -1))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         shape = broadcast(a.input, a.other)
         axis = axis_of(a.dim, shape)
         if a.input.dtype != a.other.dtype:
@@ -619,7 +626,7 @@ class VecDot(NumpyRecord):
         return TensorSpec((*shape[:axis], *shape[axis + 1 :]), a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return (np.conj(a.input) * a.other).sum(a.dim)
 
 
@@ -633,12 +640,12 @@ class LinalgVander(NumpyRecord):
     arguments = (Tensor("input"), Int("N", None, minimum=1, nullable=True))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         count = a.N or (a.input.shape[-1] if a.input.rank else 1)
         return TensorSpec((*a.input.shape, count), a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         count = a.N or (a.input.shape[-1] if a.input.ndim else 1)
         return a.input[..., np.newaxis] ** np.arange(count)
 
@@ -653,12 +660,12 @@ class ReNorm(NumpyRecord):
     arguments = (Tensor("input"), Scalar("p"), Int("dim"), Scalar("maxnorm"))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         axis_of(a.dim, a.input.shape)
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         axis = a.dim % a.input.ndim
         others = tuple(d for d in range(a.input.ndim) if d != axis)
         norms = norm_of(a.input, float(a.p), others, True)
@@ -675,11 +682,11 @@ class MatrixPower(NumpyRecord):
     arguments = (Tensor("input"), Int("n", minimum=0))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.input.rank < 2 or a.input.shape[-1] != a.input.shape[-2]:
             raise ShapeError(f"the input has shape {a.input.shape}, expected square matrices")
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.linalg.matrix_power(a.input, a.n)

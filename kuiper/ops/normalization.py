@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,10 +18,11 @@ from kuiper._kernels.normalize import (
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
+from kuiper.ops._binder import Binder
 from kuiper.ops._image import image_input, image_output
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import as_rows, bind_reduction, memory_order
-from kuiper.ops._schema import Any_, Bool, Float, Int, Ints, Tensor
+from kuiper.ops._schema import Any_, Argument, Bool, Float, Int, Ints, Tensor
 from kuiper.ops.batch_norm import BatchNorm
 from kuiper.ops.elementwise import bind_tree
 from kuiper.ops.reduce import Norm, norm_of
@@ -43,7 +45,7 @@ def _check_float(input: TensorSpec) -> None:
         raise ShapeError(f"the input is {input.dtype}, expected float32")
 
 
-def _check_factors(a, shape: Sequence[int]) -> None:
+def _check_factors(a: SimpleNamespace, shape: Sequence[int]) -> None:
     """Refuse a weight or bias of another shape."""
     for name in ("weight", "bias"):
         value = getattr(a, name, None)
@@ -51,7 +53,7 @@ def _check_factors(a, shape: Sequence[int]) -> None:
             raise ShapeError(f"'{name}' has shape {value.shape}, expected {tuple(shape)}")
 
 
-def _factor(b, value: Value | None) -> Value | None:
+def _factor(b: Binder, value: Value | None) -> Value | None:
     return None if value is None else b.contiguous(value)
 
 
@@ -66,7 +68,7 @@ class LayerNorm(Record):
     Source: torch.nn.LayerNorm.
     """
 
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         Tensor("input"),
         Tensor("weight", optional=True),
         Tensor("bias", optional=True),
@@ -78,7 +80,7 @@ class LayerNorm(Record):
     centred: ClassVar[bool] = True
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> TensorSpec:
         _check_float(a.input)
         count = len(a.normalized_shape)
         if count == 0 or a.input.shape[-count:] != a.normalized_shape:
@@ -90,7 +92,7 @@ class LayerNorm(Record):
         return TensorSpec(a.input.shape)
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         x = a.input
         if x.size == 0:
             b.output()
@@ -104,6 +106,8 @@ class LayerNorm(Record):
             order = list(range(x.rank))
             rows = as_rows(x, order, axes)
         y = as_rows(b.output(layout=x, reuse=x), order, axes)
+        assert rows is not None  # of C order, if of nothing better
+        assert y is not None
         n = math.prod(a.normalized_shape)
         rows, y = (v.reshape((v.shape[0], n)) for v in (rows, y))
         weight, bias = _factor(b, a.weight), _factor(b, getattr(a, "bias", None))
@@ -136,7 +140,7 @@ class RMSNorm(LayerNorm):
 # -- groups of channels ------------------------------------------------------------------------
 
 
-def _bind_groups(a, b, groups: int, eps: float) -> None:
+def _bind_groups(a: SimpleNamespace, b: Binder, groups: int, eps: float) -> None:
     x = a.input
     if x.size == 0:
         b.output()
@@ -149,8 +153,8 @@ def _bind_groups(a, b, groups: int, eps: float) -> None:
         y = b.output(layout=x, reuse=x)
     else:
         x = b.contiguous(x)
-        y = b.output(reuse=x).reshape((batch, channels, 1, pixels))
-        x = x.reshape(y.shape)
+        y = b.output(reuse=x).viewed((batch, channels, 1, pixels))
+        x = x.viewed(y.shape)
     b.step(GroupNormStep(x, y, weight, bias, groups, eps, scratch))
 
 
@@ -174,7 +178,7 @@ class GroupNorm(Record):
     layout = "like"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         _check_float(a.input)
         if a.input.rank < 2 or a.input.shape[1] % a.num_groups:
             raise ShapeError(
@@ -189,7 +193,7 @@ class GroupNorm(Record):
         return TensorSpec(a.input.shape)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         _bind_groups(a, b, a.num_groups, a.eps)
 
 
@@ -219,7 +223,7 @@ class InstanceNorm(Record):
     layout = "like"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         if a.track_running_stats:
             return BatchNorm.infer(a)
         _check_float(a.input)
@@ -234,7 +238,7 @@ class InstanceNorm(Record):
         return TensorSpec(a.input.shape)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         if a.track_running_stats:
             BatchNorm.bind(a, b)
             return
@@ -258,20 +262,20 @@ class LocalResponseNorm(Record):
     layout = "channels_last"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         _check_float(a.input)
         if a.input.rank < 3:
             raise ShapeError(f"the input has shape {a.input.shape}, expected (n, c, ...)")
         return TensorSpec(a.input.shape)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         if a.input.size == 0:
             b.output()
             return
         x, spatial = a.input, a.input.rank - 2
         if spatial > 3:
-            x = b.contiguous(x).reshape((*x.shape[:2], math.prod(x.shape[2:-1]), x.shape[-1]))
+            x = b.contiguous(x).viewed((*x.shape[:2], math.prod(x.shape[2:-1]), x.shape[-1]))
             x = b.channels_last(x)
             y = b.temporary(x.shape, np.float32, "channels_last")
         else:
@@ -279,7 +283,7 @@ class LocalResponseNorm(Record):
         scratch = b.scratch(local_response_scratch(x.shape[1], a.size))
         b.step(LocalResponseNormStep(x, y, a.size, a.alpha, a.beta, a.k, scratch))
         if spatial > 3:
-            b.copy(y, b.output().reshape(y.shape))
+            b.copy(y, b.output().viewed(y.shape))
 
 
 @record("F.normalize")
@@ -293,14 +297,14 @@ class Normalize(Record):
     layout = "like"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         _check_float(a.input)
         Norm.power(a)
         axes_of(a.dim, a.input.shape)
         return TensorSpec(a.input.shape)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         x, p, axes = a.input, Norm.power(a), axes_of(a.dim, a.input.shape)
         if x.size == 0:
             b.output()

@@ -8,15 +8,17 @@ carries the margins of the axes before it along and corners come out by themselv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from kuiper._kernels.move import FillStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
+from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
-from kuiper.ops._schema import Float, Ints, Str, Tensor
+from kuiper.ops._schema import Argument, Float, Ints, Str, Tensor
 
 __all__ = ["ModulePad", "Pad", "pad_spatial"]
 
@@ -37,7 +39,7 @@ class _Margin:
 
     __slots__ = ("after", "axis", "before", "extent", "start")
 
-    def __init__(self, axis: int, extent: int, before: int, after: int):
+    def __init__(self, axis: int, extent: int, before: int, after: int) -> None:
         self.axis = axis
         self.start = max(-before, 0)
         self.extent = extent - self.start - max(-after, 0)
@@ -91,7 +93,9 @@ def _crop(value: Value, margins: Sequence[_Margin]) -> Value:
     return value
 
 
-def _bind_margins(b, y: Value, kept: Value, margins: Sequence[_Margin], mode: str, fill) -> None:
+def _bind_margins(
+    b: Binder, y: Value, kept: Value, margins: Sequence[_Margin], mode: str, fill: Any
+) -> None:
     """Add the steps that copy `kept` into `y` and make its margins."""
     if y.size == 0:
         return
@@ -109,6 +113,7 @@ def _bind_margins(b, y: Value, kept: Value, margins: Sequence[_Margin], mode: st
             (*done.shape[:axis], margin.total, *done.shape[axis + 1 :]), done.strides
         )
         end = before + extent
+        strips: list[tuple[int, int, tuple[int, int] | None]]
         if mode == "constant":
             strips = [(0, before, None), (end, after, None)]
         elif mode == "reflect":
@@ -128,7 +133,7 @@ def _bind_margins(b, y: Value, kept: Value, margins: Sequence[_Margin], mode: st
         done = whole
 
 
-def pad_spatial(b, value: Value, pad: Sequence[int], mode: str, fill: float = 0.0) -> Value:
+def pad_spatial(b: Binder, value: Value, pad: Sequence[int], mode: str, fill: float = 0.0) -> Value:
     """Return a padded image for the operator that is being bound.
 
     Parameters
@@ -162,7 +167,7 @@ def pad_spatial(b, value: Value, pad: Sequence[int], mode: str, fill: float = 0.
     return y
 
 
-def _infer_pad(a) -> TensorSpec:
+def _infer_pad(a: SimpleNamespace) -> TensorSpec:
     margins = _margins(a.input.shape, a.pad, a.mode)
     if a.mode != "constant" and len(margins) >= a.input.rank:
         raise ShapeError(
@@ -172,7 +177,7 @@ def _infer_pad(a) -> TensorSpec:
     return TensorSpec(_padded_shape(a.input.shape, margins), a.input.dtype)
 
 
-def _bind_pad(a, b) -> None:
+def _bind_pad(a: SimpleNamespace, b: Binder) -> None:
     margins = _margins(a.input.shape, a.pad, a.mode)
     kept = _crop(a.input, margins)
     if not any(margin.before or margin.after for margin in margins):
@@ -205,11 +210,11 @@ class Pad(Record):
     layout = "like"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         return _infer_pad(a)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         _bind_pad(a, b)
 
 
@@ -224,15 +229,15 @@ class ModulePad(Record):
     mode: ClassVar[str] = "constant"
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         return _infer_pad(cls._as_function(a))
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         _bind_pad(cls._as_function(a), b)
 
     @classmethod
-    def _as_function(cls, a):
+    def _as_function(cls, a: SimpleNamespace) -> Any:
         a.pad, a.mode, a.value = a.padding, cls.mode, getattr(a, "value", None)
         return a
 
@@ -240,7 +245,10 @@ class ModulePad(Record):
 def _register(mode: str, *names: str) -> None:
     """Register modules whose names end in their number of spatial axes, as in ``2d``."""
     for name in names:
-        arguments = (Tensor("input"), Ints("padding", length=2 * int(name[-2])))
+        arguments: tuple[Argument, ...] = (
+            Tensor("input"),
+            Ints("padding", length=2 * int(name[-2])),
+        )
         if name.startswith("nn.Constant"):
             arguments += (Float("value"),)
         members = {

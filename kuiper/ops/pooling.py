@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from kuiper._kernels import _windows
 from kuiper._kernels.pool import PoolStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import OperatorError, ShapeError
+from kuiper.ops._binder import Binder
 from kuiper.ops._image import check_image, image_input, image_output, spatial_extents
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Bool, Float, Host, Ints, Tensor
@@ -33,12 +35,12 @@ class _Pool(Record):
     spatial: ClassVar[int] = 2
 
     @classmethod
-    def _windows(cls, a) -> list[_windows.Windows]:
+    def _windows(cls, a: SimpleNamespace) -> list[_windows.Windows]:
         """Return the windows of d, h and w."""
         raise NotImplementedError
 
     @classmethod
-    def _spec(cls, a) -> TensorSpec:
+    def _spec(cls, a: SimpleNamespace) -> TensorSpec:
         check_image(a.input, cls.spatial)
         _check_float(a.input)
         lead = a.input.shape[: a.input.rank - cls.spatial]
@@ -49,7 +51,9 @@ class _Pool(Record):
         return spec
 
     @classmethod
-    def _bind(cls, a, b, kind: str, divisor: int = 0, with_indices: bool = False) -> None:
+    def _bind(
+        cls, a: SimpleNamespace, b: Binder, kind: str, divisor: int = 0, with_indices: bool = False
+    ) -> None:
         windows = cls._windows(a)
         if b.output_spec().size == 0:
             for index in range(1 + with_indices):
@@ -69,12 +73,22 @@ class _Pool(Record):
         cls._step(b, x, y, windows, kind, indices, divisor)
 
     @staticmethod
-    def _step(b, x: Value, y: Value, windows, kind: str, indices=None, divisor: int = 0) -> None:
+    def _step(
+        b: Binder,
+        x: Value,
+        y: Value,
+        windows: Any,
+        kind: str,
+        indices: Any = None,
+        divisor: int = 0,
+    ) -> None:
         scratch = b.scratch(_windows.scratch_bytes(windows))
         b.step(PoolStep(x, y, windows, kind, scratch, indices, divisor))
 
 
-def _pool_array(x, windows, spatial, kind, divisor, with_indices):
+def _pool_array(
+    x: Any, windows: Any, spatial: Any, kind: Any, divisor: Any, with_indices: Any
+) -> Any:
     """Pool an array of another dtype than float32, window by window."""
     depth, height, width = windows
     lead = x.shape[: x.ndim - spatial]
@@ -108,7 +122,7 @@ def _pool_array(x, windows, spatial, kind, divisor, with_indices):
 # -- fixed windows -----------------------------------------------------------------------------
 
 
-def _per_axis(name: str, items, spatial: int) -> tuple[int, ...]:
+def _per_axis(name: str, items: Any, spatial: int) -> tuple[int, ...]:
     items = tuple(items) * spatial if len(items) == 1 else tuple(items)
     if len(items) != spatial:
         raise ShapeError(f"'{name}' is {items}, expected {spatial} integers")
@@ -119,7 +133,7 @@ class _FixedPool(_Pool):
     """A pooling with a kernel."""
 
     @classmethod
-    def _geometry(cls, a):
+    def _geometry(cls, a: SimpleNamespace) -> Any:
         """Yield (extent, kernel, stride, padding, dilation) of d, h and w."""
         spatial = cls.spatial
         kernel = _per_axis("kernel_size", a.kernel_size, spatial)
@@ -143,7 +157,7 @@ class _FixedPool(_Pool):
         )
 
     @classmethod
-    def _windows(cls, a):
+    def _windows(cls, a: SimpleNamespace) -> Any:
         windows = []
         for extent, kernel, stride, padding, dilation in cls._geometry(a):
             if _windows.output_extent(extent, kernel, stride, padding, dilation, a.ceil_mode) < 1:
@@ -191,16 +205,16 @@ class MaxPool(_FixedPool):
     )
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         spec = cls._spec(a)
         return _with_indices(a, spec) if a.n_outputs > 1 else spec
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         cls._bind(a, b, "max", with_indices=a.n_outputs > 1)
 
 
-def _with_indices(a, spec: TensorSpec):
+def _with_indices(a: SimpleNamespace, spec: TensorSpec) -> Any:
     if np.prod(a.input.shape[2:], dtype=np.int64) >= MAX_PLACES:
         raise ShapeError(f"the input has shape {a.input.shape}, too large for indices")
     return spec, TensorSpec(spec.shape, np.int64)
@@ -223,13 +237,13 @@ class AvgPool(_FixedPool):
     )
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         if a.divisor_override == (0,):
             raise ShapeError("'divisor_override' is 0, expected another integer or None")
         return cls._spec(a)
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         cls._bind(a, b, "mean", divisor=a.divisor_override[0] if a.divisor_override else 0)
 
 
@@ -250,18 +264,18 @@ class LPPool(_FixedPool):
     layout = "contiguous"
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         if a.norm_type == 0:
             raise OperatorError("argument 'norm_type' is 0, expected another number")
         return cls._spec(a)
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         windows = cls._windows(a)
         size = int(np.prod(_per_axis("kernel_size", a.kernel_size, cls.spatial)))
         p, spatial = a.norm_type, cls.spatial
 
-        def norm(x):
+        def norm(x: Any) -> Any:
             powers = np.power(x.astype(np.float64), p)
             mean = _pool_array(powers, windows, spatial, "mean", 0, False)
             # The sign is PyTorch's way to keep negative sums of odd powers at zero.
@@ -277,7 +291,7 @@ class _AdaptivePool(_Pool):
     """A pooling to a wanted size; window i of an axis is [floor(i L / O), ceil((i + 1) L / O))."""
 
     @classmethod
-    def _windows(cls, a):
+    def _windows(cls, a: SimpleNamespace) -> Any:
         extents = spatial_extents(a.input.shape, cls.spatial)
         # A size that is None in PyTorch keeps its axis; files say 0.
         sizes = (1,) * (3 - cls.spatial) + _per_axis("output_size", a.output_size, cls.spatial)
@@ -297,11 +311,11 @@ class AdaptiveAvgPool(_AdaptivePool):
     arguments = (Tensor("input"), Ints("output_size", minimum=0))
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         return cls._spec(a)
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         cls._bind(a, b, "mean")
 
 
@@ -319,14 +333,14 @@ class AdaptiveMaxPool(_AdaptivePool):
     )
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         spec = cls._spec(a)
         if a.n_outputs > 1:
             return _with_indices(a, spec)
         return Host(_with_indices(a, spec)) if a.return_indices else spec
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         if a.n_outputs > 1 or not a.return_indices:
             cls._bind(a, b, "max", with_indices=a.n_outputs > 1)
             return

@@ -6,6 +6,9 @@ tensor is kept as the numbers that it stands for, rounded as its integers would 
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 
 from kuiper._value import TensorSpec
@@ -33,14 +36,14 @@ class _Range(Argument):
 
     expected = "one of " + ", ".join(_RANGES)
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         word = value if isinstance(value, str) else _NUMBERS.get(value)
         if word not in _RANGES:
             raise ValueError
         return _RANGES[word]
 
 
-def _quantized(a, low: int, high: int):
+def _quantized(a: SimpleNamespace, low: int, high: int) -> Any:
     """Return the expression of rounding to multiples of a scale within a range."""
     if not a.scale > 0 or not low <= high:
         raise ShapeError(f"'scale' is {a.scale} and the range {low} to {high}")
@@ -66,7 +69,7 @@ class Quantize(Formula):
     arguments = (Tensor("input"), Float("scale"), Int("zero_point"), _Range("dtype"))
 
     @staticmethod
-    def formula(a):
+    def formula(a: SimpleNamespace) -> Any:
         return _quantized(a, *a.dtype)
 
 
@@ -96,7 +99,7 @@ class FakeQuantize(Formula):
     )
 
     @staticmethod
-    def formula(a):
+    def formula(a: SimpleNamespace) -> Any:
         return _quantized(a, a.quant_min, a.quant_max)
 
 
@@ -117,7 +120,7 @@ class FakeQuantizeChannels(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         extent = a.input.shape[axis_of(a.axis, a.input.shape, "axis")]
         if {a.scale.shape, a.zero_point.shape} != {(extent,)} or a.input.dtype != np.float32:
             raise ShapeError(
@@ -127,7 +130,7 @@ class FakeQuantizeChannels(NumpyRecord):
         return TensorSpec(a.input.shape)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         shape = [1] * a.input.ndim
         shape[a.axis] = -1
         scale, zero = (x.astype(np.float32).reshape(shape) for x in (a.scale, a.zero_point))

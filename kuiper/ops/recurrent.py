@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 
 from kuiper._kernels import _pack, linear, recurrent
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
+from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Bool, Int, Str, Tensor, Weights
 from kuiper.ops.linear import as_rows
@@ -40,7 +45,7 @@ class _Network:
     batch, length : int
     """
 
-    def __init__(self, a, cell: str, gates: int):
+    def __init__(self, a: SimpleNamespace, cell: str, gates: int) -> None:
         self.cell, self.gates = cell, gates
         self.hidden = a.hidden_size
         self.projects = getattr(a, "proj_size", 0) > 0
@@ -54,9 +59,9 @@ class _Network:
         else:
             self.length, self.batch = a.input.shape[:2]
 
-    def expected_weights(self, a) -> dict[str, tuple[int, ...]]:
+    def expected_weights(self, a: SimpleNamespace) -> dict[str, tuple[int, ...]]:
         """Return the shapes of all weights by their names."""
-        shapes = {}
+        shapes: dict[str, tuple[int, ...]] = {}
         sums, width = self.gates * self.hidden, a.input_size
         for layer in range(a.num_layers):
             for suffix in self.suffixes:
@@ -70,7 +75,7 @@ class _Network:
             width = self.state * len(self.suffixes)
         return shapes
 
-    def state_shape(self, a, features: int) -> tuple[int, ...]:
+    def state_shape(self, a: SimpleNamespace, features: int) -> tuple[int, ...]:
         """Return the shape of a state: of all layers and directions."""
         count = a.num_layers * len(self.suffixes)
         return (count, features) if a.input.rank == 2 else (count, self.batch, features)
@@ -84,7 +89,7 @@ class _Network:
         )
 
 
-def _infer(a, cell: str, gates: int) -> list[TensorSpec]:
+def _infer(a: SimpleNamespace, cell: str, gates: int) -> list[TensorSpec]:
     """Check the arguments and return the output and the states."""
     if a.input.dtype != np.float32:
         raise ShapeError(f"the input is {a.input.dtype}, expected float32")
@@ -117,7 +122,7 @@ def _infer(a, cell: str, gates: int) -> list[TensorSpec]:
     ]
 
 
-def _bind(a, b, cell: str, gates: int) -> None:
+def _bind(a: SimpleNamespace, b: Binder, cell: str, gates: int) -> None:
     network = _Network(a, cell, gates)
     directions, batch = len(network.suffixes), network.batch
     sums, state, hidden = gates * network.hidden, network.state, network.hidden
@@ -127,7 +132,7 @@ def _bind(a, b, cell: str, gates: int) -> None:
         if value is None:
             return [None] * a.num_layers
         shape = (a.num_layers, directions, batch, features)
-        whole = value.reshape(shape) or b.contiguous(value).reshape(shape)
+        whole = value.reshape(shape) or b.contiguous(value).viewed(shape)
         return [whole.select(0, layer) for layer in range(a.num_layers)]
 
     initial = None if a.hx is None else b.contiguous(a.hx)
@@ -143,17 +148,17 @@ def _bind(a, b, cell: str, gates: int) -> None:
     for layer in range(a.num_layers):
         names = [f"_l{layer}{suffix}" for suffix in network.suffixes]
         products = b.temporary((x.shape[0], directions * sums))
-        inputs = b.packed(("inputs", layer), lambda names=names: _pack_inputs(a, names))
+        inputs = b.packed(("inputs", layer), partial(_pack_inputs, a, names))
         b.step(linear.LinearStep(x, inputs, products))
         if layer == a.num_layers - 1:
             y = b.output()
         else:
             y = b.temporary((x.shape[0], directions * state))
-        rows = y.reshape((x.shape[0], directions * state))
+        rows = y.viewed((x.shape[0], directions * state))
         projection = None
         if network.projects:
             projection = b.packed(
-                ("projection", layer), lambda names=names: _pack_each(a, "weight_hr", None, names)
+                ("projection", layer), partial(_pack_each, a, "weight_hr", None, names)
             )
         b.step(
             recurrent.RecurrentStep(
@@ -161,7 +166,7 @@ def _bind(a, b, cell: str, gates: int) -> None:
                 network.by_time(products, sums),
                 b.packed(
                     ("hidden", layer),
-                    lambda names=names: _pack_each(a, "weight_hh", "bias_hh", names),
+                    partial(_pack_each, a, "weight_hh", "bias_hh", names),
                 ),
                 network.by_time(rows, state),
                 b.scratch(recurrent.recurrent_scratch_bytes(sums, hidden)),
@@ -175,14 +180,14 @@ def _bind(a, b, cell: str, gates: int) -> None:
         x = rows
 
 
-def _pack_inputs(a, names: list[str]) -> np.ndarray:
+def _pack_inputs(a: SimpleNamespace, names: list[str]) -> np.ndarray:
     """Pack the input weights of all directions side by side."""
     weight = np.concatenate([_array(a, "weight_ih" + name) for name in names])
     bias = np.concatenate([_array(a, "bias_ih" + name) for name in names]) if a.bias else None
     return _pack.pack_panels(weight[:, np.newaxis, :], bias)
 
 
-def _pack_each(a, weight: str, bias: str | None, names: list[str]) -> np.ndarray:
+def _pack_each(a: SimpleNamespace, weight: str, bias: str | None, names: list[str]) -> np.ndarray:
     """Pack a weight of each direction, one after the other."""
     parts = []
     for name in names:
@@ -192,7 +197,7 @@ def _pack_each(a, weight: str, bias: str | None, names: list[str]) -> np.ndarray
     return np.stack(parts, out=packed)
 
 
-def _array(a, name: str) -> np.ndarray:
+def _array(a: SimpleNamespace, name: str) -> np.ndarray:
     return np.asarray(a.weights[name].constant, np.float32)
 
 
@@ -215,11 +220,11 @@ class LSTM(Record):
     )
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         return _infer(a, "lstm", 4)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         _bind(a, b, "lstm", 4)
 
 
@@ -234,11 +239,11 @@ class GRU(Record):
     arguments = (Tensor("input", rank=(2, 3)), Tensor("hx", optional=True), *_COMMON)
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         return _infer(a, "gru", 3)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         _bind(a, b, "gru", 3)
 
 
@@ -257,9 +262,9 @@ class RNN(Record):
     )
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         return _infer(a, f"rnn_{a.nonlinearity}", 1)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         _bind(a, b, f"rnn_{a.nonlinearity}", 1)

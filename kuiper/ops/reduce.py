@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
+from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import deviation, mean, variance
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import bind_reduction
-from kuiper.ops._schema import Any_, Bool, Int, Ints, Scalar, Tensor
+from kuiper.ops._schema import Any_, Argument, Bool, Int, Ints, Scalar, Tensor
 from kuiper.ops.shape import axes_of, axis_of
 from kuiper.ops.sorting import sorted_places
 
@@ -41,7 +43,7 @@ __all__ = [
 class _Reduction(Record):
     """A reduction over the axes `dim`, all of them where it is absent."""
 
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         Tensor("input"),
         Ints("dim", default=None, nullable=True),
         Bool("keepdim", False),
@@ -49,20 +51,24 @@ class _Reduction(Record):
     )
     kind: ClassVar[str] = "sum"
     # What numpy makes of the other dtypes.
-    function: ClassVar[Callable] = np.sum
+    function: ClassVar[Callable[..., Any]] = np.sum
     only_floats: ClassVar[bool] = False
     widens_integers: ClassVar[bool] = False  # to int64
     of_nothing: ClassVar[bool] = True  # whether a reduction of no elements has a value
 
     @classmethod
-    def _axes(cls, a) -> tuple[int, ...]:
+    def _axes(cls, a: SimpleNamespace) -> tuple[int, ...]:
         if a.dim is None or a.dim == ():
             return tuple(range(a.input.rank))
         # A 0-d tensor has no axis, but PyTorch lets it be reduced over axis 0 or -1.
         return axes_of(a.dim, a.input.shape or (1,)) if a.input.rank else ()
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
+        return cls._spec(a)
+
+    @classmethod
+    def _spec(cls, a: SimpleNamespace) -> TensorSpec:
         axes, shape, dtype = cls._axes(a), a.input.shape, a.input.dtype
         if cls.only_floats and dtype.kind not in "fc":
             raise ShapeError(f"the input is {dtype}, expected float32")
@@ -73,11 +79,18 @@ class _Reduction(Record):
         return TensorSpec(_reduced_shape(shape, axes, a.keepdim), dtype)
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         cls._bind(a, b, cls.kind, cls.function)
 
     @classmethod
-    def _bind(cls, a, b, kind: str | None, function: Callable, correction: float = 0.0) -> None:
+    def _bind(
+        cls,
+        a: SimpleNamespace,
+        b: Binder,
+        kind: str | None,
+        function: Callable[..., Any],
+        correction: float = 0.0,
+    ) -> None:
         axes, x = cls._axes(a), a.input
         if b.output_spec().size == 0:
             b.output()
@@ -114,7 +127,7 @@ class Mean(_Reduction):
     """
 
     kind: ClassVar[str] = "mean"
-    function: ClassVar[Callable] = staticmethod(mean)
+    function: ClassVar[Callable[..., Any]] = staticmethod(mean)
     only_floats: ClassVar[bool] = True
 
 
@@ -126,7 +139,7 @@ class Prod(_Reduction):
     """
 
     kind: ClassVar[str] = "prod"
-    function: ClassVar[Callable] = np.prod
+    function: ClassVar[Callable[..., Any]] = np.prod
     widens_integers: ClassVar[bool] = True
 
 
@@ -138,7 +151,7 @@ class AMax(_Reduction):
     """
 
     kind: ClassVar[str] = "max"
-    function: ClassVar[Callable] = np.max
+    function: ClassVar[Callable[..., Any]] = np.max
     of_nothing: ClassVar[bool] = False
 
 
@@ -150,7 +163,7 @@ class AMin(_Reduction):
     """
 
     kind: ClassVar[str] = "min"
-    function: ClassVar[Callable] = np.min
+    function: ClassVar[Callable[..., Any]] = np.min
     of_nothing: ClassVar[bool] = False
 
 
@@ -165,7 +178,7 @@ class LogSumExp(_Reduction):
     only_floats: ClassVar[bool] = True
 
     @staticmethod
-    def function(array, axis, keepdims):
+    def function(array: Any, axis: Any, keepdims: Any) -> Any:
         """Compute it for float64."""
         return np.logaddexp.reduce(array, axis=axis, keepdims=keepdims)
 
@@ -183,20 +196,20 @@ class Var(_Reduction):
         Scalar("correction", None, nullable=True),
     )
     kind: ClassVar[str] = "var"
-    function: ClassVar[Callable] = staticmethod(variance)
+    function: ClassVar[Callable[..., Any]] = staticmethod(variance)
     only_floats: ClassVar[bool] = True
 
     @staticmethod
-    def correction(a) -> float:
+    def correction(a: SimpleNamespace) -> float:
         # pnnx writes a correction of 2 as unbiased=2.
         given = a.unbiased if a.correction is None else a.correction
         return 1.0 if given is None else float(given)
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         less = cls.correction(a)
 
-        def with_correction(array, **where):
+        def with_correction(array: Any, **where: Any) -> Any:
             return cls.function(array, ddof=less, **where)
 
         cls._bind(a, b, cls.kind, with_correction, less)
@@ -210,7 +223,7 @@ class Std(Var):
     """
 
     kind: ClassVar[str] = "std"
-    function: ClassVar[Callable] = staticmethod(deviation)
+    function: ClassVar[Callable[..., Any]] = staticmethod(deviation)
 
 
 @record("torch.norm")
@@ -220,9 +233,9 @@ class Norm(_Reduction):
     Source: torch.norm.
     """
 
-    arguments = (Tensor("input"), Any_("p", 2.0), *_Reduction.arguments[1:])
+    arguments: tuple[Argument, ...] = (Tensor("input"), Any_("p", 2.0), *_Reduction.arguments[1:])
     only_floats: ClassVar[bool] = True
-    kinds: ClassVar[dict] = {
+    kinds: ClassVar[dict[Any, Any]] = {
         1.0: "norm1",
         2.0: "norm2",
         math.inf: "norm_inf",
@@ -230,24 +243,24 @@ class Norm(_Reduction):
     }
 
     @staticmethod
-    def power(a) -> float:
+    def power(a: SimpleNamespace) -> float:
         try:
             return 2.0 if a.p in (None, "fro") else float(a.p)
         except (TypeError, ValueError):
             raise ShapeError(f"'p' is {a.p!r}, expected a number, fro or inf") from None
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         cls.power(a)
         return super().infer(a)
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         p = cls.power(a)
         cls._bind(a, b, cls.kinds.get(p), partial(norm_of, p=p))
 
 
-def norm_of(array: np.ndarray, p: float, axis, keepdims: bool) -> np.ndarray:
+def norm_of(array: np.ndarray, p: float, axis: Any, keepdims: bool) -> np.ndarray:
     """Return the p-norm over some axes, for any p and dtype."""
     size = np.abs(array)
     if math.isinf(p):
@@ -270,22 +283,22 @@ class _Extreme(_Reduction):
         Bool("keepdim", False),
     )
     of_nothing: ClassVar[bool] = False
-    place: ClassVar[Callable] = np.argmax
+    place: ClassVar[Callable[..., Any]] = np.argmax
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         spec = super().infer(a)
         return (spec, TensorSpec(spec.shape, np.int64)) if a.n_outputs > 1 else spec
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         if a.n_outputs == 1:
             super().bind(a, b)
             return
         axes = cls._axes(a)
         axis = axes[0] if axes else None
 
-        def both(array):
+        def both(array: Any) -> Any:
             places = cls.place(array, axis=axis, keepdims=a.keepdim)
             return cls.function(array, axis=axis, keepdims=a.keepdim), places
 
@@ -300,7 +313,7 @@ class Max(_Extreme):
     """
 
     kind: ClassVar[str] = "max"
-    function: ClassVar[Callable] = np.max
+    function: ClassVar[Callable[..., Any]] = np.max
 
 
 @record("torch.min")
@@ -311,8 +324,8 @@ class Min(_Extreme):
     """
 
     kind: ClassVar[str] = "min"
-    function: ClassVar[Callable] = np.min
-    place: ClassVar[Callable] = np.argmin
+    function: ClassVar[Callable[..., Any]] = np.min
+    place: ClassVar[Callable[..., Any]] = np.argmin
 
 
 @record("torch.argmax")
@@ -323,11 +336,11 @@ class ArgMax(_Extreme):
     """
 
     @classmethod
-    def infer(cls, a):
-        return TensorSpec(_Reduction.infer.__func__(cls, a).shape, np.int64)
+    def infer(cls, a: SimpleNamespace) -> TensorSpec:
+        return TensorSpec(cls._spec(a).shape, np.int64)
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         axis = cls._axes(a)[0] if a.dim is not None and a.input.rank else None
         b.python(
             lambda array: cls.place(array, axis=axis, keepdims=a.keepdim), [a.input], [b.output()]
@@ -341,7 +354,7 @@ class ArgMin(ArgMax):
     Source: torch.argmin.
     """
 
-    place: ClassVar[Callable] = np.argmin
+    place: ClassVar[Callable[..., Any]] = np.argmin
 
 
 @record("torch.topk")
@@ -360,7 +373,7 @@ class TopK(Record):
     )
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         axis = axis_of(a.dim, a.input.shape)
         if a.k > a.input.shape[axis]:
             raise ShapeError(
@@ -371,10 +384,10 @@ class TopK(Record):
         return TensorSpec(shape, a.input.dtype), TensorSpec(shape, np.int64)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         axis = axis_of(a.dim, a.input.shape)
 
-        def topk(array):
+        def topk(array: Any) -> Any:
             order = sorted_places(array, axis, a.largest)
             places = np.take(order, np.arange(a.k), axis=axis)
             return np.take_along_axis(array, places, axis=axis), places
@@ -387,19 +400,19 @@ class _Scan(Record):
     """A running sum or product along an axis."""
 
     arguments = (Tensor("input"), Int("dim"), Any_("dtype", None))
-    function: ClassVar[Callable] = np.cumsum
+    function: ClassVar[Callable[..., Any]] = np.cumsum
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> TensorSpec:
         axis_of(a.dim, a.input.shape or (1,))
         dtype = np.int64 if a.input.dtype.kind in "biu" else a.input.dtype
         return TensorSpec(a.input.shape, dtype)
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         dtype = b.output_spec().dtype
 
-        def scan(array):
+        def scan(array: Any) -> Any:
             if array.ndim == 0:
                 return array
             # float32 sums that run over thousands of terms keep their digits in float64.
@@ -424,4 +437,4 @@ class CumProd(_Scan):
     Source: torch.cumprod.
     """
 
-    function: ClassVar[Callable] = np.cumprod
+    function: ClassVar[Callable[..., Any]] = np.cumprod

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,9 +15,10 @@ from kuiper._kernels.pool import PoolStep
 from kuiper._kernels.resize import ResizeStep
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
+from kuiper.ops._binder import Binder
 from kuiper.ops._image import image_input, image_output, spatial_extents
 from kuiper.ops._record import Record, record
-from kuiper.ops._schema import Any_, Bool, Float, Ints, Numbers, Str, Tensor
+from kuiper.ops._schema import Any_, Argument, Bool, Float, Ints, Numbers, Str, Tensor
 from kuiper.ops.linear import product
 
 __all__ = ["Interpolate", "UpsampleBilinear", "UpsampleNearest"]
@@ -45,7 +47,7 @@ class Interpolate(Record):
     Input (n, c, l), (n, c, h, w) or (n, c, d, h, w).  Source: torch.nn.functional.interpolate.
     """
 
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         Tensor("input"),
         Ints("size", default=None, minimum=1, nullable=True),
         Numbers("scale_factor", default=None, nullable=True),
@@ -56,15 +58,15 @@ class Interpolate(Record):
     )
     layout = "like"
     # What the older names imply.
-    fixed: ClassVar[dict] = {}
+    fixed: ClassVar[dict[Any, Any]] = {}
 
     @staticmethod
-    def targets(a) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+    def targets(a: SimpleNamespace) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
         """Return the output's spatial extents, and the scales where these set the positions."""
         return _target(a)
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> TensorSpec:
         vars(a).update(cls.fixed)
         extents, _ = cls.targets(a)
         if 0 in a.input.shape[2:]:
@@ -72,7 +74,7 @@ class Interpolate(Record):
         return TensorSpec((*a.input.shape[:2], *extents), a.input.dtype)
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         vars(a).update(cls.fixed)
         extents, scales = cls.targets(a)
         spatial = len(extents)
@@ -99,7 +101,7 @@ class UpsampleNearest(Interpolate):
     Source: torch.nn.UpsamplingNearest2d.
     """
 
-    fixed: ClassVar[dict] = {"mode": "nearest"}
+    fixed: ClassVar[dict[Any, Any]] = {"mode": "nearest"}
 
 
 @record("F.upsample_bilinear", "nn.UpsamplingBilinear2d")
@@ -109,7 +111,7 @@ class UpsampleBilinear(Interpolate):
     Source: torch.nn.UpsamplingBilinear2d.
     """
 
-    fixed: ClassVar[dict] = {"mode": "bilinear", "align_corners": True}
+    fixed: ClassVar[dict[Any, Any]] = {"mode": "bilinear", "align_corners": True}
 
 
 @record("aten::_upsample_nearest_exact3d")
@@ -124,10 +126,14 @@ class NearestExact(Interpolate):
         Ints("size", minimum=1),
         *(Float(name, None, nullable=True) for name in ("scales_d", "scales_h", "scales_w")),
     )
-    fixed: ClassVar[dict] = {"mode": "nearest-exact", "align_corners": None, "antialias": None}
+    fixed: ClassVar[dict[str, Any]] = {
+        "mode": "nearest-exact",
+        "align_corners": None,
+        "antialias": None,
+    }
 
     @staticmethod
-    def targets(a):
+    def targets(a: SimpleNamespace) -> Any:
         extents = _per_axis("size", a.size, 3)
         scales = a.scales_d, a.scales_h, a.scales_w
         if any(scale is not None and not 0 < scale < math.inf for scale in scales):
@@ -156,8 +162,8 @@ class _Antialiased(Record):
         raise NotImplementedError
 
     @classmethod
-    def _target(cls, a) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
-        scales: tuple = (None, None)
+    def _target(cls, a: SimpleNamespace) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+        scales: tuple[Any, ...] = (None, None)
         if a.scales is not None:
             scales = tuple(a.scales) if len(a.scales) == 2 else (*a.scales, *(a.scales_w or ()))
             if len(scales) != 2:
@@ -170,7 +176,7 @@ class _Antialiased(Record):
         return tuple(math.floor(extent * scale) for extent, scale in pairs), scales
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> TensorSpec:
         extents, scales = cls._target(a)
         if a.input.dtype != np.float32:
             raise ShapeError(f"the input is {a.input.dtype}, expected float32")
@@ -181,7 +187,7 @@ class _Antialiased(Record):
         return TensorSpec((*a.input.shape[:2], *extents))
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         y = b.output()
         if y.size == 0:
             return
@@ -192,15 +198,15 @@ class _Antialiased(Record):
             b.constant(cls._matrix(extent, out, scale, a.align_corners))
             for extent, out, scale in zip((height, width), (rows, columns), scales, strict=True)
         )
-        x = b.contiguous(a.input).reshape((count, height, width))
+        x = b.contiguous(a.input).viewed((count, height, width))
         wide = b.temporary((count, height, columns))
         product(b, x, by_column.permute((1, 0)).expand((count, width, columns)), wide)
         # Elements of a row of the output are adjacent, wherever the output lies.
-        y = y.reshape((count, rows, columns))
+        y = y.viewed((count, rows, columns))
         product(b, by_row.expand((count, rows, height)), wide, y)
 
     @classmethod
-    def _matrix(cls, extent: int, out: int, scale: float | None, align_corners: bool):
+    def _matrix(cls, extent: int, out: int, scale: float | None, align_corners: bool) -> Any:
         """Return the weights, one row for each place of the output."""
         if align_corners:
             ratio = (extent - 1) / (out - 1) if out > 1 else 0.0
@@ -226,7 +232,7 @@ class AntialiasedBilinear(_Antialiased):
     """
 
     @staticmethod
-    def weigh(gap):
+    def weigh(gap: Any) -> Any:
         return np.maximum(1 - gap, 0)
 
 
@@ -240,14 +246,14 @@ class AntialiasedBicubic(_Antialiased):
     reach: ClassVar[float] = 2.0
 
     @staticmethod
-    def weigh(gap):
+    def weigh(gap: Any) -> Any:
         a = -0.5  # PIL's, not the -0.75 of resizing without antialiasing
         near = ((a + 2) * gap - (a + 3)) * gap * gap + 1
         far = (((gap - 5) * gap + 8) * gap - 4) * a
         return np.where(gap < 1, near, np.where(gap < 2, far, 0))
 
 
-def _target(a) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+def _target(a: SimpleNamespace) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
     """Return the output's spatial extents, and the scales where these set the positions."""
     spatial = a.input.rank - 2
     if spatial not in MODES[a.mode]:
@@ -277,14 +283,14 @@ def _target(a) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
     return extents, (None,) * spatial if a.recompute_scale_factor else scales
 
 
-def _per_axis(name: str, items: Sequence, spatial: int) -> tuple:
+def _per_axis(name: str, items: Sequence[Any], spatial: int) -> tuple[Any, ...]:
     items = tuple(items) * spatial if len(items) == 1 else tuple(items)
     if len(items) != spatial:
         raise ShapeError(f"'{name}' is {items}, expected {spatial} numbers")
     return items
 
 
-def _taps(a, extent: int, out: int, scale: float | None) -> Taps:
+def _taps(a: SimpleNamespace, extent: int, out: int, scale: float | None) -> Taps:
     if a.mode == "nearest" and a.input.rank == 4 and out in (extent, 2 * extent):
         # PyTorch's own short cut: images, but not lines and volumes, of the same or twice the
         # extent forget what the scale was exactly.
@@ -296,25 +302,26 @@ def _taps(a, extent: int, out: int, scale: float | None) -> Taps:
     return _resampling.linear_taps(extent, out, scale, bool(a.align_corners))
 
 
-def _bind_taps(a, b, taps: Sequence[Taps]) -> None:
+def _bind_taps(a: SimpleNamespace, b: Binder, taps: Sequence[Taps]) -> None:
     """Add the step that resizes along d, h and w."""
     spatial = a.input.rank - 2
     depth, height, width = spatial_extents(a.input.shape, spatial)
-    rows = taps[1] if depth == len(taps[0]) == 1 else _resampling.product_taps(*taps[:2], height)
-    columns = taps[2]
+    planes, rows, columns = taps
+    if not depth == len(planes) == 1:
+        rows = _resampling.product_taps(planes, rows, height)
     image = a.input.reshape((*a.input.shape[:2], depth * height, width))
     if image is not None and image.is_channels_last:
         x, y = image, image_output(b, spatial)
     else:
         # Planes are images of one channel.
         planes = a.input.shape[0] * a.input.shape[1]
-        x = b.contiguous(a.input).reshape((planes, 1, depth * height, width))
-        y = b.output().reshape((planes, 1, len(rows), len(columns)))
+        x = b.contiguous(a.input).viewed((planes, 1, depth * height, width))
+        y = b.output().viewed((planes, 1, len(rows), len(columns)))
     scratch = b.scratch(_resampling.scratch_bytes(rows, columns, x.shape[1]))
     b.step(ResizeStep(x, y, rows, columns, scratch))
 
 
-def _bind_area(a, b, extents: Sequence[int]) -> None:
+def _bind_area(a: SimpleNamespace, b: Binder, extents: Sequence[int]) -> None:
     spatial = len(extents)
     sizes = (1,) * (3 - spatial) + tuple(extents)
     windows = [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from kuiper._kernels import _pack, linear
 from kuiper._kernels.sample import DeformStep, GridSampleStep, RoiAlignStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
+from kuiper.ops._binder import Binder
 from kuiper.ops._image import image_input, image_output
 from kuiper.ops._numpy import NumpyRecord
 from kuiper.ops._record import Record, record
@@ -24,7 +27,7 @@ FLOAT32 = np.dtype(np.float32)
 MAX_RATIO = 4096
 
 
-def _check_floats(*tensors) -> None:
+def _check_floats(*tensors: Any) -> None:
     for tensor in tensors:
         if tensor is not None and tensor.dtype != FLOAT32:
             raise ShapeError(f"an input is {tensor.dtype}, expected float32")
@@ -33,7 +36,7 @@ def _check_floats(*tensors) -> None:
 class _Word(Str):
     """A word, or its number among them: functions that others are made of have it so."""
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if (
             isinstance(value, int)
             and not isinstance(value, bool)
@@ -62,7 +65,7 @@ class GridSample(Record):
     layout = "channels_last"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         spatial = a.input.rank - 2
         _check_floats(a.input, a.grid)
         if a.grid.rank != a.input.rank or (a.grid.shape[0], a.grid.shape[-1]) != (
@@ -80,14 +83,14 @@ class GridSample(Record):
         return TensorSpec((*a.input.shape[:2], *a.grid.shape[1:-1]))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         spatial = a.input.rank - 2
         y = image_output(b, spatial)
         if y.size == 0:
             return
         x, grid = image_input(b, a.input, spatial), b.contiguous(a.grid)
         points = math.prod(a.grid.shape[1:-1])
-        grid = grid.reshape((a.grid.shape[0], points, spatial))
+        grid = grid.viewed((a.grid.shape[0], points, spatial))
         b.step(
             GridSampleStep(
                 x, grid, y, a.input.shape[2:], a.mode, a.padding_mode, a.align_corners,
@@ -110,7 +113,7 @@ class AffineGrid(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         spatial = len(a.size) - 2
         if spatial not in (2, 3) or a.theta.shape != (a.size[0], spatial, spatial + 1):
             raise ShapeError(
@@ -122,7 +125,7 @@ class AffineGrid(NumpyRecord):
         return TensorSpec((a.size[0], *a.size[2:], spatial), a.theta.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         dtype = a.theta.dtype
         places = []
         for extent in a.size[2:]:
@@ -156,7 +159,7 @@ class RoiAlign(Record):
     layout = "channels_last"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         _check_floats(a.input, a.boxes)
         if a.boxes.shape[1] != 5:
             raise ShapeError(f"'boxes' has shape {a.boxes.shape}, expected (k, 5)")
@@ -169,7 +172,7 @@ class RoiAlign(Record):
         return TensorSpec((a.boxes.shape[0], a.input.shape[1], *a.output_size))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         y = b.output(layout="channels_last")
         if y.size == 0:
             return
@@ -205,12 +208,12 @@ class DeformConv2d(Record):
     layout = "channels_last"
 
     @staticmethod
-    def _deformed(a) -> int:
+    def _deformed(a: SimpleNamespace) -> int:
         """Return how many groups of channels have offsets of their own."""
         return a.offset.shape[1] // (2 * math.prod(a.weight.shape[2:]))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         _check_floats(a.input, a.offset, a.mask)
         n, channels, *extents = a.input.shape
         out_channels, own, *taps = a.weight.shape
@@ -256,7 +259,7 @@ class DeformConv2d(Record):
         return TensorSpec((n, out_channels, *out))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         y = b.output(layout="channels_last")
         if y.size == 0:
             return
@@ -278,7 +281,7 @@ class DeformConv2d(Record):
             b.step(linear.LinearStep(x, panels, rows.narrow(1, group * each, each)))
 
 
-def _panels(a, b, start: int, length: int) -> Value:
+def _panels(a: SimpleNamespace, b: Binder, start: int, length: int) -> Value:
     """Return the packed weights of some output channels."""
 
     def pack() -> np.ndarray:
@@ -299,13 +302,14 @@ class _Numbered(Record):
     """Base of the functions, whose arguments pnnx numbers; they are modules in other words."""
 
     module: type[Record]
+    translated: Callable[[Any], Any]
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         return cls.module.infer(cls.translated(a))
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         cls.module.bind(cls.translated(a), b)
 
 
@@ -329,7 +333,7 @@ class RoiAlignFunction(_Numbered):
     module = RoiAlign
 
     @staticmethod
-    def translated(a) -> SimpleNamespace:
+    def translated(a: SimpleNamespace) -> SimpleNamespace:
         return SimpleNamespace(
             input=a.arg_0, boxes=a.arg_1, spatial_scale=a.arg_2, output_size=(a.arg_3, a.arg_4),
             sampling_ratio=a.arg_5, aligned=a.arg_6,
@@ -352,7 +356,7 @@ class DeformConv2dFunction(_Numbered):
     module = DeformConv2d
 
     @staticmethod
-    def translated(a) -> SimpleNamespace:
+    def translated(a: SimpleNamespace) -> SimpleNamespace:
         for name, tensor in (("arg_0", a.arg_0), ("arg_1", a.arg_1), ("arg_2", a.arg_2)):
             if tensor.rank != 4:
                 raise ShapeError(f"'{name}' has shape {tensor.shape}, expected rank 4")

@@ -5,11 +5,15 @@ A model is cut in front of such an operator wherever the values are computed whi
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 
 from kuiper._kernels import boxes
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
+from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import DataDependent, NumpyRecord, broadcast
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import (
@@ -40,7 +44,7 @@ class NonZero(DataDependent):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.argwhere(a.input)
 
 
@@ -54,15 +58,16 @@ class NonZeroTuple(DataDependent):
     arguments = (Tensor("condition"),)
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Host:
         return Host(super().infer(a))
 
     @staticmethod
-    def bind(a, b):
-        b.host(tuple(b.constant(spec.constant) for spec in b.output_spec().value))
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        host: Any = b.output_spec()  # the list of arrays that infer returned
+        b.host(tuple(b.constant(spec.constant) for spec in host.value))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.nonzero(np.atleast_1d(a.condition))
 
 
@@ -76,7 +81,7 @@ class MaskedSelect(DataDependent):
     arguments = (Tensor("input"), Tensor("mask"))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         shape = broadcast(a.input, a.mask)
         return np.broadcast_to(a.input, shape)[np.broadcast_to(a.mask, shape).astype(bool)]
 
@@ -89,10 +94,10 @@ class _Repeats(Tensor):
 
     expected = "an integer >= 0 or a tensor of them"
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__("repeats", rank=(0, 1))
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if isinstance(value, TensorSpec | Value):
             return super().convert(value)
         return Int("repeats", minimum=0).convert(value)
@@ -115,11 +120,11 @@ class RepeatInterleave(NumpyRecord):
     )
 
     @staticmethod
-    def _axis(a) -> int | None:
+    def _axis(a: SimpleNamespace) -> int | None:
         return None if a.dim is None else axis_of(a.dim[0], a.input.shape)
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         axis = cls._axis(a)
         shape = list(a.input.shape) if axis is not None else [a.input.size]
         axis = axis or 0
@@ -130,21 +135,21 @@ class RepeatInterleave(NumpyRecord):
         return TensorSpec(shape, a.input.dtype)
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         return cls.result(a) if isinstance(a.repeats, int) else super().infer(a)
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         if not isinstance(a.repeats, int):
             super().bind(a, b)
             return
         x, y, axis = a.input, b.output(), cls._axis(a)
         axis = x.rank if axis is None else axis + 1
         shape = (*x.shape[:axis], a.repeats, *x.shape[axis:])
-        b.copy(x.with_layout(shape, (*x.strides[:axis], 0, *x.strides[axis:])), y.reshape(shape))
+        b.copy(x.with_layout(shape, (*x.strides[:axis], 0, *x.strides[axis:])), y.viewed(shape))
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         return np.repeat(a.input, a.repeats, cls._axis(a))
 
 
@@ -159,11 +164,11 @@ class RepeatedNumbers(NumpyRecord):
     arguments = (Tensor("repeats", rank=1), Any_("output_size", None))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec((int(_repeats_of(a.repeats, a.repeats.size).sum()),), a.repeats.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.repeat(np.arange(a.repeats.size), a.repeats)
 
 
@@ -199,7 +204,7 @@ class Unique(DataDependent):
     arguments = (Tensor("input"), Bool("sorted", True), *_flags("return_inverse", "return_counts"))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         x = a.input
         values, inverse, counts = np.unique(
             x.reshape(-1), return_inverse=True, return_counts=True, equal_nan=False
@@ -226,7 +231,7 @@ class UniqueDim(DataDependent):
     )
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         axis = axis_of(a.dim, a.input.shape)
         values, inverse, counts = np.unique(
             a.input, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
@@ -249,7 +254,7 @@ class UniqueConsecutive(DataDependent):
     )
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         x = a.input.reshape(-1) if a.dim is None else a.input
         axis = 0 if a.dim is None else axis_of(a.dim, x.shape)
         rows = np.moveaxis(x, axis, 0)
@@ -280,7 +285,7 @@ class BinCount(DataDependent):
     )
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         if a.input.size and a.input.min() < 0:
             raise ShapeError(f"the input holds {a.input.min()}, expected integers >= 0")
         counts = np.bincount(a.input, a.weights, a.minlength)
@@ -311,7 +316,7 @@ class Nms(DataDependent):
     )
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         if a.boxes.shape != (a.scores.size, 4):
             raise ShapeError(
                 f"'boxes' has shape {a.boxes.shape}, expected {(a.scores.size, 4)} for "
@@ -320,7 +325,7 @@ class Nms(DataDependent):
         return super().infer(a)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         order = np.argsort(-a.scores, kind="stable")
         dtype = np.float64 if a.boxes.dtype == np.float64 else np.float32
         sorted_boxes = np.ascontiguousarray(a.boxes[order], dtype)
@@ -341,14 +346,14 @@ class Item(Record):
     layout = "view"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         _check_single(a.input)
         if a.input.constant is not None:
             return Host(a.input.constant.item())
         return TensorSpec((), a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(a.input.reshape(()))
 
 
@@ -362,12 +367,12 @@ class ToFloat(NumpyRecord):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         _check_single(a.input)
         return TensorSpec((), np.float64)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return a.input.reshape(())
 
 

@@ -9,15 +9,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import promote
+from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import (
     Any_,
+    Argument,
     Bool,
     Float,
     Host,
@@ -94,13 +98,13 @@ def split_axis(value: Value, axis: int, extents: Sequence[int]) -> Value:
     )
 
 
-def reshaped(b, value: Value, shape: Sequence[int]) -> None:
+def reshaped(b: Binder, value: Value, shape: Sequence[int]) -> None:
     """Bind output 0 to `value` in another shape: a view where the strides allow it, else a copy."""
     view = value.reshape(shape)
     if view is not None:
         b.alias(view)
         return
-    b.copy(value, b.output().reshape(value.shape))
+    b.copy(value, b.output().viewed(value.shape))
 
 
 class View(Record):
@@ -121,11 +125,11 @@ class Reshape(View):
     arguments = (Tensor("input"), Ints("shape"))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(_resolve_shape(a.shape, a.input), a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         reshaped(b, a.input, _resolve_shape(a.shape, a.input))
 
 
@@ -164,7 +168,7 @@ class ReshapeAs(View):
     arguments = (Tensor("input"), Tensor("other"))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         if a.input.size != a.other.size:
             raise ShapeError(
                 f"cannot give an input of shape {a.input.shape} the shape {a.other.shape}"
@@ -172,7 +176,7 @@ class ReshapeAs(View):
         return TensorSpec(a.other.shape, a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         reshaped(b, a.input, a.other.shape)
 
 
@@ -187,7 +191,7 @@ class Flatten(View):
     arguments = (Tensor("input"), Int("start_dim", 1), Int("end_dim", -1))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         shape = a.input.shape or (1,)
         start = axis_of(a.start_dim, shape, "start_dim")
         end = axis_of(a.end_dim, shape, "end_dim")
@@ -200,7 +204,7 @@ class Flatten(View):
         )
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         reshaped(b, a.input, Flatten.infer(a).shape)
 
 
@@ -219,7 +223,7 @@ class Unflatten(View):
     )
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         axis = axis_of(a.dim, a.input.shape)
         extent = a.input.shape[axis]
         sizes = list((a.sizes if a.sizes is not None else a.unflattened_size) or ())
@@ -232,7 +236,7 @@ class Unflatten(View):
         return TensorSpec(shape, a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         axis = axis_of(a.dim, a.input.shape)
         shape = Unflatten.infer(a).shape
         b.alias(split_axis(a.input, axis, shape[axis : len(shape) - a.input.rank + axis + 1]))
@@ -248,7 +252,7 @@ class Permute(View):
     arguments = (Tensor("input"), Ints("dims"))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         axes = axes_of(a.dims, a.input.shape, "dims")
         if len(axes) != a.input.rank:
             raise ShapeError(
@@ -257,7 +261,7 @@ class Permute(View):
         return TensorSpec([a.input.shape[axis] for axis in axes], a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(a.input.permute(axes_of(a.dims, a.input.shape, "dims")))
 
 
@@ -277,17 +281,17 @@ class Transpose(View):
     arguments = (Tensor("input"), Int("dim0"), Int("dim1"))
 
     @staticmethod
-    def _dims(a) -> list[int]:
+    def _dims(a: SimpleNamespace) -> list[int]:
         first = axis_of(a.dim0, a.input.shape, "dim0")
         second = axis_of(a.dim1, a.input.shape, "dim1")
         return swapped(a.input.rank, first, second)
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec([a.input.shape[d] for d in Transpose._dims(a)], a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(a.input.permute(Transpose._dims(a)))
 
 
@@ -301,11 +305,11 @@ class T(View):
     arguments = (Tensor("input", rank=(0, 1, 2)),)
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape[::-1], a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(a.input.permute(range(a.input.rank - 1, -1, -1)))
 
 
@@ -319,7 +323,7 @@ class Squeeze(View):
     arguments = (Tensor("input"), Ints("dim", default=None, nullable=True))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         shape = a.input.shape
         gone = set(range(len(shape))) if a.dim is None else set(axes_of(a.dim, shape))
         return TensorSpec(
@@ -327,7 +331,7 @@ class Squeeze(View):
         )
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         reshaped(b, a.input, Squeeze.infer(a).shape)
 
 
@@ -341,14 +345,14 @@ class Unsqueeze(View):
     arguments = (Tensor("input"), Ints("dim"))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         rank = a.input.rank + len(a.dim)
         axes = axes_of(a.dim, (1,) * rank)
         extents = iter(a.input.shape)
         return TensorSpec([1 if d in axes else next(extents) for d in range(rank)], a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         reshaped(b, a.input, Unsqueeze.infer(a).shape)
 
 
@@ -382,14 +386,14 @@ class Expand(View):
     )
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         sizes = a.shape if a.sizes is None else a.sizes
         if sizes is None:
             raise ShapeError("argument 'sizes' is missing, expected integers")
         return TensorSpec(_expanded_shape(a.input.shape, sizes), a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(a.input.expand(Expand.infer(a).shape))
 
 
@@ -403,11 +407,11 @@ class ExpandAs(View):
     arguments = (Tensor("input"), Tensor("other"))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(_expanded_shape(a.input.shape, a.other.shape), a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(a.input.expand(a.other.shape))
 
 
@@ -418,9 +422,9 @@ def _infer_repeat(input: TensorSpec, repeats: Sequence[int]) -> TensorSpec:
     return TensorSpec([n * r for n, r in zip(shape, repeats, strict=True)], input.dtype)
 
 
-def _bind_repeat(input: Value, repeats: Sequence[int], b) -> None:
+def _bind_repeat(input: Value, repeats: Sequence[int], b: Binder) -> None:
     """Copy with a loop over the repeats beside each axis; the input's stride along it is 0."""
-    x = input.reshape((1,) * (len(repeats) - input.rank) + input.shape)
+    x = input.viewed((1,) * (len(repeats) - input.rank) + input.shape)
     y = b.output()
     shape, x_strides, y_strides = [], [], []
     for axis, repeat in enumerate(repeats):
@@ -441,7 +445,7 @@ class Repeat(Record):
     arguments = (Tensor("input"), Ints("sizes"))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         if len(a.sizes) < a.input.rank:
             raise ShapeError(
                 f"'sizes' is {a.sizes}, expected at least {a.input.rank} integers for an input of "
@@ -450,7 +454,7 @@ class Repeat(Record):
         return _infer_repeat(a.input, a.sizes)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         _bind_repeat(a.input, a.sizes, b)
 
 
@@ -464,22 +468,22 @@ class Tile(Record):
     arguments = (Tensor("input"), Ints("dims"))
 
     @staticmethod
-    def _repeats(a) -> tuple[int, ...]:
+    def _repeats(a: SimpleNamespace) -> tuple[int, ...]:
         return (1,) * (a.input.rank - len(a.dims)) + a.dims
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         return _infer_repeat(a.input, Tile._repeats(a))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         _bind_repeat(a.input, Tile._repeats(a), b)
 
 
 # -- joins -------------------------------------------------------------------------------------
 
 
-def check_tensors(tensors) -> list:
+def check_tensors(tensors: Any) -> list[Any]:
     """Refuse an empty list and whatever is no tensor."""
     for number, tensor in enumerate(tensors):
         if not isinstance(tensor, TensorSpec | Value):
@@ -489,7 +493,7 @@ def check_tensors(tensors) -> list:
     return tensors
 
 
-def _common_dtype(tensors) -> np.dtype:
+def _common_dtype(tensors: Any) -> np.dtype:
     dtype = tensors[0].dtype
     for tensor in tensors[1:]:
         dtype = promote(dtype, tensor.dtype)
@@ -514,7 +518,7 @@ class Cat(Record):
     layout = "like"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         tensors = check_tensors(a.tensors)
         # PyTorch lets 1-d tensors without elements stand for "nothing" whatever the others are.
         full = [t for t in tensors if t.shape != (0,)] or tensors[:1]
@@ -532,7 +536,7 @@ class Cat(Record):
         return TensorSpec((*shape[:axis], extent, *shape[axis + 1 :]), _common_dtype(tensors))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         dtype = _common_dtype(a.tensors)
         full = [t for t in a.tensors if t.shape != (0,)] or a.tensors[:1]
         axis = axis_of(a.dim, full[0].shape)
@@ -591,7 +595,7 @@ class Stack(Record):
     arguments = (Tensors("tensors"), Int("dim", 0))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         tensors = check_tensors(a.tensors)
         shape = tensors[0].shape
         for number, tensor in enumerate(tensors):
@@ -601,7 +605,7 @@ class Stack(Record):
         return TensorSpec((*shape[:axis], len(tensors), *shape[axis:]), _common_dtype(tensors))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         dtype = _common_dtype(a.tensors)
         axis = axis_of(a.dim, (*a.tensors[0].shape, 1))
         y = b.output()
@@ -615,7 +619,7 @@ class Stack(Record):
 # -- cuts --------------------------------------------------------------------------------------
 
 
-def _pieces(a, input, lengths: Sequence[int], axis: int):
+def _pieces(a: SimpleNamespace, input: Any, lengths: Sequence[int], axis: int) -> Any:
     """Return the specs of consecutive pieces of an axis, as one list where there is one output."""
     shape = input.shape
     specs = [TensorSpec((*shape[:axis], n, *shape[axis + 1 :]), input.dtype) for n in lengths]
@@ -629,13 +633,15 @@ def _pieces(a, input, lengths: Sequence[int], axis: int):
     )
 
 
-def _bind_pieces(a, b, input: Value, lengths: Sequence[int], axis: int) -> None:
+def _bind_pieces(
+    a: SimpleNamespace, b: Binder, input: Value, lengths: Sequence[int], axis: int
+) -> None:
     starts = itertools.accumulate(lengths, initial=0)
     views = [input.narrow(axis, start, n) for start, n in zip(starts, lengths, strict=False)]
     _bind_views(a, b, views)
 
 
-def _bind_views(a, b, views: Sequence[Value]) -> None:
+def _bind_views(a: SimpleNamespace, b: Binder, views: Sequence[Value]) -> None:
     if a.n_outputs != len(views):
         b.host(tuple(views))
         return
@@ -660,7 +666,7 @@ class Chunk(View):
     arguments = (Tensor("input"), Int("chunks", minimum=1), Int("dim", 0))
 
     @staticmethod
-    def _lengths(a):
+    def _lengths(a: SimpleNamespace) -> Any:
         axis = axis_of(a.dim, a.input.shape)
         extent = a.input.shape[axis]
         if extent == 0:
@@ -668,12 +674,12 @@ class Chunk(View):
         return axis, _equal_pieces(extent, -(-extent // a.chunks))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         axis, lengths = Chunk._lengths(a)
         return _pieces(a, a.input, lengths, axis)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         axis, lengths = Chunk._lengths(a)
         _bind_pieces(a, b, a.input, lengths, axis)
 
@@ -695,7 +701,7 @@ class Split(View):
     arguments = (Tensor("tensor"), Ints("split_size_or_sections", minimum=0), Int("dim", 0))
 
     @staticmethod
-    def _lengths(a):
+    def _lengths(a: SimpleNamespace) -> Any:
         axis = axis_of(a.dim, a.tensor.shape)
         extent, sizes = a.tensor.shape[axis], a.split_size_or_sections
         if len(sizes) == 1 and sizes[0] > 0:
@@ -708,12 +714,12 @@ class Split(View):
         return axis, list(sizes)
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         axis, lengths = Split._lengths(a)
         return _pieces(a, a.tensor, lengths, axis)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         axis, lengths = Split._lengths(a)
         _bind_pieces(a, b, a.tensor, lengths, axis)
 
@@ -733,7 +739,7 @@ class TensorSplit(View):
     )
 
     @staticmethod
-    def _lengths(a):
+    def _lengths(a: SimpleNamespace) -> Any:
         axis = axis_of(a.dim, a.input.shape)
         extent = a.input.shape[axis]
         if a.sections is not None:
@@ -747,12 +753,12 @@ class TensorSplit(View):
         return axis, [max(0, stop - start) for start, stop in ranges], [r[0] for r in ranges]
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         axis, lengths, _ = TensorSplit._lengths(a)
         return _pieces(a, a.input, lengths, axis)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         axis, lengths, starts = TensorSplit._lengths(a)
         if starts is None:
             _bind_pieces(a, b, a.input, lengths, axis)
@@ -772,7 +778,7 @@ class Unbind(View):
     arguments = (Tensor("input"), Int("dim", 0))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Any:
         axis = axis_of(a.dim, a.input.shape)
         shape = (*a.input.shape[:axis], *a.input.shape[axis + 1 :])
         specs = tuple(TensorSpec(shape, a.input.dtype) for _ in range(a.input.shape[axis]))
@@ -783,7 +789,7 @@ class Unbind(View):
         return specs
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         axis = axis_of(a.dim, a.input.shape)
         _bind_views(a, b, [a.input.select(axis, i) for i in range(a.input.shape[axis])])
 
@@ -813,7 +819,7 @@ class Slice(View):
     )
 
     @staticmethod
-    def _cuts(a) -> list[tuple]:
+    def _cuts(a: SimpleNamespace) -> list[tuple[Any, ...]]:
         """Return (axis, range or place) for each axis that is cut."""
         plural = "" if a.dims is None else "s"
         dims = a.dim if a.dims is None else a.dims
@@ -825,7 +831,7 @@ class Slice(View):
             if len(items) != len(axes):
                 raise ShapeError(f"'{name}{plural}' is {items}, expected {len(axes)} integers")
             lists.append(items)
-        cuts = []
+        cuts: list[tuple[int, int | range]] = []
         for axis, start, end, step, select in zip(axes, *lists, strict=True):
             extent = a.input.shape[axis]
             if select is not None and select != OPEN:
@@ -839,18 +845,18 @@ class Slice(View):
         return cuts
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         shape = list(a.input.shape)
         for axis, cut in Slice._cuts(a):
             shape[axis] = len(cut) if isinstance(cut, range) else None
         return TensorSpec([n for n in shape if n is not None], a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(cut_out(a.input, Slice._cuts(a)))
 
 
-def cut_out(value: Value, cuts: Sequence[tuple]) -> Value:
+def cut_out(value: Value, cuts: Sequence[tuple[Any, ...]]) -> Value:
     """Return the view of some ranges and places; `cuts` are (axis, range or place)."""
     # From the last axis on, so that a dropped one does not shift those that follow.
     for axis, cut in sorted(cuts, key=lambda cut: -cut[0]):
@@ -877,12 +883,12 @@ class SliceIndexes(View):
     arguments = (Tensors("inputs"), Any_("indexes"))
 
     @staticmethod
-    def _list(a) -> tuple[int, ...]:
+    def _list(a: SimpleNamespace) -> tuple[int, ...]:
         indexes = a.indexes if isinstance(a.indexes, tuple | list) else (a.indexes,)
         return tuple(SliceIndexes._number(a, item) for item in indexes)
 
     @staticmethod
-    def _number(a, item) -> int:
+    def _number(a: SimpleNamespace, item: Any) -> int:
         if isinstance(item, int):
             return item
         if isinstance(item, str) and item[:1] == "@" and item[1:].isdigit():
@@ -899,11 +905,11 @@ class SliceIndexes(View):
         raise ShapeError(f"'indexes' holds {item!r}, expected an integer or @k")
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Host:
         return Host(SliceIndexes._list(a))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         b.host(SliceIndexes._list(a))
 
 
@@ -917,13 +923,13 @@ class Select(View):
     arguments = (Tensor("input"), Int("dim"), Int("index"))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         axis = axis_of(a.dim, a.input.shape)
         _place(a.index, a.input.shape[axis], axis)
         return TensorSpec((*a.input.shape[:axis], *a.input.shape[axis + 1 :]), a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         axis = axis_of(a.dim, a.input.shape)
         b.alias(a.input.select(axis, _place(a.index, a.input.shape[axis], axis)))
 
@@ -938,7 +944,7 @@ class Narrow(View):
     arguments = (Tensor("input"), Int("dim"), Int("start"), Int("length", minimum=0))
 
     @staticmethod
-    def _start(a) -> tuple[int, int]:
+    def _start(a: SimpleNamespace) -> tuple[int, int]:
         axis = axis_of(a.dim, a.input.shape)
         extent = a.input.shape[axis]
         start = a.start + extent if a.start < 0 else a.start
@@ -949,13 +955,13 @@ class Narrow(View):
         return axis, start
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         axis, _ = Narrow._start(a)
         shape = (*a.input.shape[:axis], a.length, *a.input.shape[axis + 1 :])
         return TensorSpec(shape, a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         axis, start = Narrow._start(a)
         b.alias(a.input.narrow(axis, start, a.length))
 
@@ -980,7 +986,7 @@ class ChannelShuffle(Record):
     layout = "like"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         if a.input.rank < 3 or a.input.shape[1] % a.groups:
             raise ShapeError(
                 f"the input has shape {a.input.shape}, expected (n, c, ...) with channels "
@@ -989,7 +995,7 @@ class ChannelShuffle(Record):
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         channels = a.input.shape[1]
         x = split_axis(a.input, 1, (a.groups, channels // a.groups))
         y = split_axis(b.output(layout=a.input), 1, (channels // a.groups, a.groups))
@@ -1007,7 +1013,7 @@ class PixelShuffle(Record):
     layout = "like"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         r = a.upscale_factor
         if a.input.rank < 3 or a.input.shape[-3] % (r * r):
             raise ShapeError(
@@ -1018,7 +1024,7 @@ class PixelShuffle(Record):
         return TensorSpec((*batch, channels // (r * r), height * r, width * r), a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         r, lead = a.upscale_factor, a.input.rank - 3
         y = b.output(layout=a.input)
         x = split_axis(a.input, lead, (y.shape[lead], r, r))
@@ -1038,7 +1044,7 @@ class PixelUnshuffle(Record):
     layout = "like"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         r = a.downscale_factor
         if a.input.rank < 3 or a.input.shape[-1] % r or a.input.shape[-2] % r:
             raise ShapeError(
@@ -1049,7 +1055,7 @@ class PixelUnshuffle(Record):
         return TensorSpec((*batch, channels * r * r, height // r, width // r), a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         r, lead = a.downscale_factor, a.input.rank - 3
         y = b.output(layout=a.input)
         x = _split_pixels(a.input, r, y.shape[-2:])
@@ -1075,12 +1081,12 @@ class Flip(Record):
     layout = "like"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         axes_of(a.dims, a.input.shape, "dims")
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         x = backwards(a.input, axes_of(a.dims, a.input.shape, "dims"))
         b.copy(x, b.output(layout=a.input))
 
@@ -1103,7 +1109,7 @@ class Roll(Record):
     layout = "like"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         dims = a.dims or ()
         for dim in dims:
             axis_of(dim, a.input.shape, "dims")
@@ -1112,7 +1118,7 @@ class Roll(Record):
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         if a.dims:
             x, y = a.input, b.output(layout=a.input)
             shifts = [0] * x.rank  # an axis that is named twice moves by both shifts
@@ -1120,8 +1126,8 @@ class Roll(Record):
                 shifts[axis_of(dim, x.shape)] += shift
         else:
             x, y = (
-                b.contiguous(a.input).reshape((a.input.size,)),
-                b.output().reshape((a.input.size,)),
+                b.contiguous(a.input).viewed((a.input.size,)),
+                b.output().viewed((a.input.size,)),
             )
             shifts = a.shifts
         if x.size == 0 or x.rank == 0:
@@ -1173,7 +1179,7 @@ class Identity(View):
 
     identity = True
 
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         Tensor("input"),
         Float("p", 0.5),
         Bool("training", False),
@@ -1182,9 +1188,9 @@ class Identity(View):
     )
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, a.input.dtype, a.input.constant)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(a.input)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -10,9 +11,10 @@ from kuiper._kernels.softmax import SoftmaxStep, scratch_bytes
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Ref
+from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import as_rows, memory_order
-from kuiper.ops._schema import Any_, Int, Ints, Tensor
+from kuiper.ops._schema import Any_, Argument, Int, Ints, Tensor
 from kuiper.ops.elementwise import bind_tree
 from kuiper.ops.shape import axis_of
 
@@ -27,7 +29,7 @@ class Softmax(Record):
     """
 
     # Without `dim` PyTorch takes axis 0 of tensors of rank 0, 1 and 3, else axis 1.
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         Tensor("input"),
         Ints("dim", length=1, default=None, nullable=True),
         Any_("dtype", None),
@@ -37,20 +39,20 @@ class Softmax(Record):
     is_log: ClassVar[bool] = False
 
     @classmethod
-    def _axis(cls, a) -> int:
+    def _axis(cls, a: SimpleNamespace) -> int:
         if a.dim is None:
             return 0 if a.input.rank in (0, 1, 3) else 1
         return axis_of(a.dim[0], a.input.shape or (1,))
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> TensorSpec:
         cls._axis(a)
         if a.input.dtype.kind != "f":
             raise ShapeError(f"the input is {a.input.dtype}, expected float32")
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         axis, x = cls._axis(a), a.input
         if x.dtype != np.float32 or x.rank == 0:
             b.python(lambda array: cls._array(array, axis), [x], [b.output()])
@@ -62,7 +64,7 @@ class Softmax(Record):
         rows = as_rows(x, order, [axis])
         if rows is None:
             x = b.contiguous(x)
-            order = range(x.rank)
+            order = list(range(x.rank))
             rows = as_rows(x, order, [axis])
         y = as_rows(b.output(layout=x, reuse=x), order, [axis])
         b.step(SoftmaxStep(rows, y, b.scratch(scratch_bytes(rows)), cls.is_log, cls.scale))
@@ -108,7 +110,7 @@ class Softmax2d(Softmax):
     arguments = (Tensor("input", rank=(3, 4)),)
 
     @classmethod
-    def _axis(cls, a) -> int:
+    def _axis(cls, a: SimpleNamespace) -> int:
         return a.input.rank - 3
 
 
@@ -123,7 +125,7 @@ class GLU(Record):
     layout = "like"
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         axis = axis_of(a.dim, a.input.shape)
         if a.input.shape[axis] % 2:
             raise ShapeError(
@@ -136,7 +138,7 @@ class GLU(Record):
         return TensorSpec(shape, a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         axis = axis_of(a.dim, a.input.shape)
         half = a.input.shape[axis] // 2
         halves = [a.input.narrow(axis, start, half) for start in (0, half)]

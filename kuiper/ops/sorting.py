@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -45,7 +48,7 @@ class _Sorting(Overloaded):
     )
 
     @staticmethod
-    def axis(a) -> int:
+    def axis(a: SimpleNamespace) -> int:
         return axis_of(a.dim, a.input.shape or (1,))
 
 
@@ -57,12 +60,12 @@ class Sort(_Sorting):
     """
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> Any:
         cls.axis(a)
         return TensorSpec(a.input.shape, a.input.dtype), TensorSpec(a.input.shape, INT64)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         places = sorted_places(a.input, cls.axis(a), a.descending)
         return _take(a.input, places, cls.axis(a)), places
 
@@ -75,12 +78,12 @@ class ArgSort(_Sorting):
     """
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         cls.axis(a)
         return TensorSpec(a.input.shape, INT64)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         return sorted_places(a.input, cls.axis(a), a.descending)
 
 
@@ -94,11 +97,11 @@ class MSort(NumpyRecord):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.sort(a.input, axis=0, kind="stable") if a.input.ndim else a.input
 
 
@@ -109,7 +112,7 @@ class _Ranked(Overloaded):
     """Base of what takes one element of each line in order, and tells its place."""
 
     @staticmethod
-    def spec(a, dtype) -> TensorSpec:
+    def spec(a: SimpleNamespace, dtype: Any) -> TensorSpec:
         if getattr(a, "dim", None) is None:
             return TensorSpec((), dtype)
         shape = a.input.shape or (1,)
@@ -119,7 +122,7 @@ class _Ranked(Overloaded):
         return TensorSpec(kept if a.input.shape else (), dtype)
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> Any:
         if a.input.size == 0:
             raise ShapeError(f"the input has shape {a.input.shape}, nothing to take")
         values = cls.spec(a, a.input.dtype)
@@ -128,12 +131,12 @@ class _Ranked(Overloaded):
         return values, cls.spec(a, INT64)
 
     @staticmethod
-    def rank(a, line: np.ndarray) -> np.ndarray:
+    def rank(a: SimpleNamespace, line: np.ndarray) -> np.ndarray:
         """Return for each line of the last axis which element of its order is taken."""
         raise NotImplementedError
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         whole = getattr(a, "dim", None) is None
         x = a.input.reshape(-1) if whole or not a.input.ndim else np.moveaxis(a.input, a.dim, -1)
         order = sorted_places(x, -1, False)
@@ -159,7 +162,7 @@ class Median(_Ranked):
     overloads = (_BY_AXIS, (Tensor("input"),))
 
     @staticmethod
-    def rank(a, line):
+    def rank(a: SimpleNamespace, line: Any) -> Any:
         middle = np.full(line.shape[:-1], (line.shape[-1] - 1) // 2)
         if line.dtype.kind != "f":
             return middle
@@ -178,7 +181,7 @@ class NanMedian(_Ranked):
     overloads = Median.overloads
 
     @staticmethod
-    def rank(a, line):
+    def rank(a: SimpleNamespace, line: Any) -> Any:
         count = line.shape[-1] - (np.isnan(line).sum(-1) if line.dtype.kind == "f" else 0)
         return np.maximum(np.broadcast_to(count - 1, line.shape[:-1]), 0) // 2
 
@@ -193,7 +196,7 @@ class KthValue(_Ranked):
     overloads = ((Tensor("input"), Int("k", minimum=1), Int("dim", -1), Bool("keepdim", False)),)
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> Any:
         shape = a.input.shape or (1,)
         extent = shape[axis_of(a.dim, shape)]
         if a.k > extent:
@@ -201,7 +204,7 @@ class KthValue(_Ranked):
         return super().result(a)
 
     @staticmethod
-    def rank(a, line):
+    def rank(a: SimpleNamespace, line: Any) -> Any:
         return np.full(line.shape[:-1], a.k - 1)
 
 
@@ -215,7 +218,7 @@ class Mode(_Ranked):
     overloads = ((Tensor("input"), Int("dim", -1), Bool("keepdim", False)),)
 
     @staticmethod
-    def rank(a, line):
+    def rank(a: SimpleNamespace, line: Any) -> Any:
         ordered = np.sort(line, axis=-1, kind="stable")
         places = np.broadcast_to(np.arange(line.shape[-1]), line.shape)
         starts = np.ones(line.shape, bool)
@@ -230,7 +233,7 @@ class _Levels(Argument):
 
     expected = "a number or a tensor of rank 0 or 1"
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if hasattr(value, "shape"):
             if len(value.shape) > 1:
                 raise ValueError
@@ -254,10 +257,10 @@ class Quantile(Overloaded):
             Str("interpolation", ("linear", "lower", "higher", "midpoint", "nearest"), "linear"),
         ),
     )
-    function = staticmethod(np.quantile)
+    function: ClassVar[Callable[..., Any]] = staticmethod(np.quantile)
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         if a.input.dtype.kind != "f":
             raise ShapeError(f"the input is {a.input.dtype}, expected float32")
         if a.input.size == 0:
@@ -269,7 +272,7 @@ class Quantile(Overloaded):
         return TensorSpec((*levels, *rest), a.input.dtype)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         q = np.asarray(a.q)
         if not (np.all(q >= 0) and np.all(q <= 1)):
             raise ShapeError(f"'q' is {q.tolist()}, expected fractions between 0 and 1")
@@ -284,7 +287,7 @@ class NanQuantile(Quantile):
     Source: torch.nanquantile.
     """
 
-    function = staticmethod(np.nanquantile)
+    function: ClassVar[Callable[..., Any]] = staticmethod(np.nanquantile)
 
 
 # -- places in what is sorted ------------------------------------------------------------------
@@ -296,7 +299,7 @@ def _found(boundaries: np.ndarray, values: np.ndarray, right: bool) -> np.ndarra
 
 class _Searched(NumpyRecord):
     @staticmethod
-    def spec(values, out_int32: bool) -> TensorSpec:
+    def spec(values: Any, out_int32: bool) -> TensorSpec:
         shape = values.shape if hasattr(values, "shape") else ()
         return TensorSpec(shape, np.int32 if out_int32 else INT64)
 
@@ -318,7 +321,7 @@ class SearchSorted(_Searched):
     )
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> Any:
         lines, values = a.sorted_sequence, a.values
         many = lines.rank != 1
         if many and (not hasattr(values, "shape") or values.shape[:-1] != lines.shape[:-1]):
@@ -333,7 +336,7 @@ class SearchSorted(_Searched):
         return cls.spec(values, a.out_int32)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         lines, right = a.sorted_sequence, a.right or a.side == "right"
         if a.sorter is not None:
             lines = np.take_along_axis(lines, checked_index(a.sorter, lines.shape[-1]), -1)
@@ -360,11 +363,11 @@ class Bucketize(_Searched):
     )
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> Any:
         return cls.spec(a.input, a.out_int32)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return _found(a.boundaries, np.asarray(a.input), a.right)
 
 
@@ -386,13 +389,13 @@ class Histogram(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if not -math.inf < a.min <= a.max < math.inf:
             raise ShapeError(f"'min' is {a.min} and 'max' {a.max}, expected a range of numbers")
         return TensorSpec((a.bins,), a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         x, low, high = a.input.astype(np.float64), a.min, a.max
         if low == high and x.size:
             low, high = x.min(), x.max()

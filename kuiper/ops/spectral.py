@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import promote
+from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import NumpyRecord, broadcast
 from kuiper.ops._record import record
 from kuiper.ops._schema import Any_, Bool, DType, Float, Int, Ints, Scalar, Str, Tensor
@@ -45,7 +47,7 @@ class Complex(NumpyRecord):
     arguments = (Tensor("real"), Tensor("imag"))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.real.dtype != a.imag.dtype or a.real.dtype.kind != "f":
             raise ShapeError(
                 f"the parts are {a.real.dtype} and {a.imag.dtype}, expected floats of one type"
@@ -53,7 +55,7 @@ class Complex(NumpyRecord):
         return TensorSpec(broadcast(a.real, a.imag), complex_dtype(a.real.dtype))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         y = np.empty(broadcast(a.real, a.imag), complex_dtype(a.real.dtype))
         y.real, y.imag = a.real, a.imag
         return y
@@ -69,12 +71,12 @@ class Polar(NumpyRecord):
     arguments = (Tensor("abs"), Tensor("angle"))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         dtype = promote(a.abs.dtype, a.angle.dtype)
         return TensorSpec(broadcast(a.abs, a.angle), complex_dtype(dtype))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         y = np.empty(broadcast(a.abs, a.angle), complex_dtype(a.abs.dtype))
         y.real, y.imag = a.abs * np.cos(a.angle), a.abs * np.sin(a.angle)
         return y
@@ -90,15 +92,15 @@ class Real(NumpyRecord):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, np.zeros(0, a.input.dtype).real.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return a.input.real
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         if a.input.dtype.kind == "c":
             super().bind(a, b)
         else:
@@ -115,13 +117,13 @@ class Imaginary(NumpyRecord):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.input.dtype.kind != "c":
             raise ShapeError(f"the input is {a.input.dtype}, expected complex numbers")
         return TensorSpec(a.input.shape, real_dtype(a.input.dtype))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return a.input.imag
 
 
@@ -135,11 +137,11 @@ class Angle(NumpyRecord):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, real_dtype(a.input.dtype))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         if a.input.dtype.kind == "c":
             return np.angle(a.input)
         return np.where(np.isnan(a.input), np.nan, np.where(a.input < 0, np.pi, 0))
@@ -155,11 +157,11 @@ class Conjugate(NumpyRecord):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.conj(a.input)
 
 
@@ -183,13 +185,13 @@ class ViewAsComplex(NumpyRecord):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.input.shape[-1:] != (2,) or a.input.dtype.kind != "f":
             raise ShapeError(f"the input is {a.input}, expected floats of shape (..., 2)")
         return TensorSpec(a.input.shape[:-1], complex_dtype(a.input.dtype))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.ascontiguousarray(a.input).view(complex_dtype(a.input.dtype))[..., 0]
 
 
@@ -203,13 +205,13 @@ class ViewAsReal(NumpyRecord):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.input.dtype.kind != "c":
             raise ShapeError(f"the input is {a.input.dtype}, expected complex numbers")
         return TensorSpec((*a.input.shape, 2), real_dtype(a.input.dtype))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return _pairs(a.input)
 
 
@@ -249,7 +251,8 @@ TRANSFORMS = (
     _Transform("ihfft ihfft2 ihfftn", "Half the symmetric signal of a real spectrum", "out", True),
 )
 
-_SWAPPED = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
+Norm: TypeAlias = Literal["backward", "ortho", "forward"]
+_SWAPPED: dict[Norm, Norm] = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
 
 
 class Fourier(NumpyRecord):
@@ -258,10 +261,11 @@ class Fourier(NumpyRecord):
     transform: _Transform
 
     @classmethod
-    def _plan(cls, a) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _plan(cls, a: SimpleNamespace) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the axes, and along each the length of what is not halved."""
         shape = a.input.shape
         sizes = getattr(a, "s", None)
+        axes: tuple[int, ...]
         if hasattr(a, "n"):
             axes, sizes = (axis_of(a.dim, shape),), (a.n,)
         elif a.dim is not None:
@@ -280,7 +284,7 @@ class Fourier(NumpyRecord):
         return axes, tuple(lengths)
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         axes, lengths = cls._plan(a)
         shape = list(a.input.shape)
         for axis, length in zip(axes, lengths, strict=True):
@@ -294,10 +298,10 @@ class Fourier(NumpyRecord):
         return TensorSpec(shape, dtype)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         axes, lengths = cls._plan(a)
         half, backward = cls.transform.half, cls.transform.backward
-        norm = "backward" if a.norm is None else a.norm
+        norm: Norm = "backward" if a.norm is None else a.norm
         # numpy has the forward transforms of reals and the backward ones to reals; the other two
         # follow by conjugation, which turns the exponent round.
         if half == "in":
@@ -345,7 +349,7 @@ class _Shift(NumpyRecord):
     arguments = (Tensor("input"), Ints("dim", default=None, nullable=True))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.dim is not None:
             axes_of(a.dim, a.input.shape)
         return TensorSpec(a.input.shape, a.input.dtype)
@@ -359,7 +363,7 @@ class FftShift(_Shift):
     """
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.fft.fftshift(a.input, a.dim)
 
 
@@ -371,7 +375,7 @@ class InverseFftShift(_Shift):
     """
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.fft.ifftshift(a.input, a.dim)
 
 
@@ -396,11 +400,11 @@ class FftFrequencies(_Frequencies):
     """
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec((a.n,), a.dtype or np.float32)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.fft.fftfreq(a.n, a.d)
 
 
@@ -412,11 +416,11 @@ class RealFftFrequencies(_Frequencies):
     """
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec((a.n // 2 + 1,), a.dtype or np.float32)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.fft.rfftfreq(a.n, a.d)
 
 
@@ -432,15 +436,15 @@ _FRAMES = (
 )
 
 
-def _hop(a) -> int:
+def _hop(a: SimpleNamespace) -> int:
     return a.n_fft // 4 if a.hop_length is None else a.hop_length
 
 
-def _onesided(a) -> bool:
+def _onesided(a: SimpleNamespace) -> bool:
     return a.input.dtype.kind != "c" if a.onesided is None else a.onesided
 
 
-def _window(a) -> np.ndarray:
+def _window(a: SimpleNamespace) -> np.ndarray:
     """Return the window in the middle of a frame."""
     length = a.n_fft if a.win_length is None else a.win_length
     if a.window is not None and a.window.dtype.kind == "c":
@@ -450,7 +454,7 @@ def _window(a) -> np.ndarray:
     return np.pad(window, (left, a.n_fft - length - left))
 
 
-def _check_window(a) -> None:
+def _check_window(a: SimpleNamespace) -> None:
     length = a.n_fft if a.win_length is None else a.win_length
     if length > a.n_fft:
         raise ShapeError(f"'win_length' is {length}, expected at most {a.n_fft}")
@@ -458,17 +462,18 @@ def _check_window(a) -> None:
         raise ShapeError(f"'window' has shape {a.window.shape}, expected ({length},)")
 
 
-def _transformed(a, x: np.ndarray, onesided: bool, norm: str) -> np.ndarray:
+def _transformed(a: Any, x: np.ndarray, onesided: bool, norm: Norm) -> np.ndarray:
     """Return the spectra (..., frequencies, frames) of a signal's windowed frames."""
     if a.center:
         sides = [(0, 0)] * (x.ndim - 1) + [(a.n_fft // 2,) * 2]
-        x = np.pad(x, sides, _PADDING[a.pad_mode])
+        mode: Any = _PADDING[a.pad_mode]
+        x = np.pad(x, sides, mode)
     frames = np.lib.stride_tricks.sliding_window_view(x, a.n_fft, -1)[..., :: _hop(a), :]
     function = np.fft.rfft if onesided else np.fft.fft
     return np.swapaxes(function(frames * _window(a), norm=norm), -1, -2)
 
 
-def _spectra_shape(a, length: int, onesided: bool) -> tuple[int, int]:
+def _spectra_shape(a: SimpleNamespace, length: int, onesided: bool) -> tuple[int, int]:
     """Return how many frequencies and frames a signal gives."""
     _check_window(a)
     if a.center:
@@ -498,7 +503,7 @@ class Stft(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         shape = (*a.input.shape[:-1], *_spectra_shape(a, a.input.shape[-1], _onesided(a)))
         dtype = complex_dtype(a.input.dtype)
         if not a.return_complex:
@@ -506,13 +511,13 @@ class Stft(NumpyRecord):
         return TensorSpec(shape, dtype)
 
     @staticmethod
-    def compute(a):
-        norm = "ortho" if a.normalized else "backward"
+    def compute(a: SimpleNamespace) -> Any:
+        norm: Norm = "ortho" if a.normalized else "backward"
         y = _transformed(a, a.input, _onesided(a), norm)
         return y if a.return_complex else _pairs(y)
 
 
-def _joined(a, spectra: np.ndarray, real: bool, norm: str, length: int | None) -> np.ndarray:
+def _joined(a: Any, spectra: np.ndarray, real: bool, norm: Norm, length: int | None) -> np.ndarray:
     """Return the signal (..., length) of spectra, frames added up and divided by the windows.
 
     A `real` signal is made of the first half of its spectra, even where they are whole.
@@ -536,14 +541,14 @@ def _joined(a, spectra: np.ndarray, real: bool, norm: str, length: int | None) -
     return np.pad(y, [(0, 0)] * (y.ndim - 1) + [(0, end - end_of_frames)])
 
 
-def _kept(a, count: int, length: int | None) -> tuple[int, int]:
+def _kept(a: SimpleNamespace, count: int, length: int | None) -> tuple[int, int]:
     """Return where the signal lies among the frames laid side by side."""
     margin = a.n_fft // 2 if a.center else 0
     end = a.n_fft + _hop(a) * (count - 1) - margin
     return margin, end if length is None else margin + length
 
 
-def _check_spectra(a, spectra: TensorSpec, onesided: bool) -> None:
+def _check_spectra(a: SimpleNamespace, spectra: TensorSpec, onesided: bool) -> None:
     _check_window(a)
     expected = a.n_fft // 2 + 1 if onesided else a.n_fft
     if spectra.dtype.kind != "c" or spectra.shape[-2] != expected:
@@ -568,23 +573,23 @@ class InverseStft(NumpyRecord):
     )
 
     @staticmethod
-    def _onesided(a) -> bool:
+    def _onesided(a: SimpleNamespace) -> bool:
         return not a.return_complex if a.onesided is None else a.onesided
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         _check_spectra(a, a.input, cls._onesided(a))
         start, end = _kept(a, a.input.shape[-1], a.length)
         dtype = a.input.dtype if a.return_complex else real_dtype(a.input.dtype)
         return TensorSpec((*a.input.shape[:-2], max(0, end - start)), dtype)
 
     @classmethod
-    def compute(cls, a):
-        norm = "ortho" if a.normalized else "backward"
+    def compute(cls, a: SimpleNamespace) -> Any:
+        norm: Norm = "ortho" if a.normalized else "backward"
         return _joined(a, a.input, not a.return_complex, norm, a.length)
 
 
-def _divides_by_window(a) -> bool:
+def _divides_by_window(a: SimpleNamespace) -> bool:
     if a.normalized not in (True, False, "window", "frame_length"):
         raise ShapeError(
             f"'normalized' is {a.normalized!r}, expected True, False, window or frame_length"
@@ -592,11 +597,11 @@ def _divides_by_window(a) -> bool:
     return a.normalized in (True, "window")
 
 
-def _frame_norm(a) -> str:
+def _frame_norm(a: SimpleNamespace) -> Norm:
     return "ortho" if a.normalized == "frame_length" else "backward"
 
 
-def _window_norm(a) -> float:
+def _window_norm(a: SimpleNamespace) -> float:
     if a.window is None:  # ones
         return math.sqrt(a.n_fft if a.win_length is None else a.win_length)
     return float(np.sqrt(np.sum(np.square(a.window.astype(np.float64)))))
@@ -621,7 +626,7 @@ class Spectrogram(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         _divides_by_window(a)
         length = a.waveform.shape[-1] + 2 * a.pad
         shape = (*a.waveform.shape[:-1], *_spectra_shape(a, length, a.onesided is not False))
@@ -629,7 +634,7 @@ class Spectrogram(NumpyRecord):
         return TensorSpec(shape, dtype if a.power is None else real_dtype(dtype))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         x = np.pad(a.waveform, [(0, 0)] * (a.waveform.ndim - 1) + [(a.pad, a.pad)])
         y = _transformed(a, x, a.onesided is not False, _frame_norm(a))
         if _divides_by_window(a):
@@ -656,12 +661,12 @@ class InverseSpectrogram(NumpyRecord):
     )
 
     @staticmethod
-    def _length(a) -> int | None:
+    def _length(a: SimpleNamespace) -> int | None:
         """Return how much of the padded signal is made."""
         return None if a.length is None else a.length + 2 * a.pad
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         _divides_by_window(a)
         _check_spectra(a, a.spectrogram, a.onesided is not False)
         start, end = _kept(a, a.spectrogram.shape[-1], a.length)
@@ -670,7 +675,7 @@ class InverseSpectrogram(NumpyRecord):
         )
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> Any:
         spectra = a.spectrogram
         if _divides_by_window(a):
             spectra = spectra * _window_norm(a)

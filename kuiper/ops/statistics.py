@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import ClassVar
@@ -11,9 +12,11 @@ import numpy as np
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import result_type
+from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import (
     NumpyRecord,
     Overloaded,
+    Schemas,
     broadcast,
     convert,
     deviation,
@@ -22,7 +25,7 @@ from kuiper.ops._numpy import (
 )
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import bind_reduction
-from kuiper.ops._schema import Bool, DType, Int, Ints, Scalar, Tensor, Tensors
+from kuiper.ops._schema import Bool, DType, Int, Ints, Scalar, Tensor
 from kuiper.ops.reduce import norm_of
 from kuiper.ops.shape import axes_of, axis_of
 
@@ -31,7 +34,7 @@ __all__ = ["AMinMax", "All", "Any", "CountNonzero", "CumMax", "Deviation", "Diff
 INT64 = np.dtype(np.int64)
 
 
-def _axes(a) -> tuple[int, ...]:
+def _axes(a: SimpleNamespace) -> tuple[int, ...]:
     dim = getattr(a, "dim", None)
     if dim is None or dim == ():
         return tuple(range(len(a.input.shape)))
@@ -41,7 +44,7 @@ def _axes(a) -> tuple[int, ...]:
     return axes_of(dim if isinstance(dim, tuple) else (dim,), a.input.shape)
 
 
-def _reduced(a, dtype) -> TensorSpec:
+def _reduced(a: SimpleNamespace, dtype: typing.Any) -> TensorSpec:
     axes, keepdim = _axes(a), getattr(a, "keepdim", False)
     shape = [1 if d in axes else n for d, n in enumerate(a.input.shape) if keepdim or d not in axes]
     return TensorSpec(shape, dtype)
@@ -55,15 +58,15 @@ class _Truth(Overloaded):
         (Tensor("input"),),
         (Tensor("input"), Ints("dim", nullable=True), Bool("keepdim", False)),
     )
-    function: Callable
+    function: Callable[..., typing.Any]
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> typing.Any:
         # Bytes stay bytes, as they were PyTorch's truth values once.
         return _reduced(a, np.uint8 if a.input.dtype == np.uint8 else np.bool_)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> typing.Any:
         return cls.function(a.input, axis=_axes(a), keepdims=getattr(a, "keepdim", False))
 
 
@@ -74,7 +77,7 @@ class Any(_Truth):
     Source: torch.any.
     """
 
-    function = staticmethod(np.any)
+    function: Callable[..., typing.Any] = staticmethod(np.any)
 
 
 @record("aten::all")
@@ -84,7 +87,7 @@ class All(_Truth):
     Source: torch.all.
     """
 
-    function = staticmethod(np.all)
+    function: Callable[..., typing.Any] = staticmethod(np.all)
 
 
 @record("aten::count_nonzero")
@@ -97,11 +100,11 @@ class CountNonzero(NumpyRecord):
     arguments = (Tensor("input"), Ints("dim", default=None, nullable=True))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> typing.Any:
         return _reduced(a, INT64)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         return np.count_nonzero(a.input, axis=_axes(a))
 
 
@@ -118,12 +121,12 @@ class ProductOfAll(NumpyRecord):
     arguments = (Tensor("input"), DType("dtype", None))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         dtype = a.input.dtype
         return TensorSpec((), a.dtype or (INT64 if dtype.kind in "biu" else dtype))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         return np.prod(convert(a.input, ProductOfAll.result(a).dtype))
 
 
@@ -137,14 +140,14 @@ class SumToSize(NumpyRecord):
     arguments = (Tensor("input"), Ints("size", minimum=0))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if broadcast(a.input, TensorSpec(a.size)) != a.input.shape:
             raise ShapeError(f"'size' is {a.size}, to which {a.input.shape} cannot be reduced")
         dtype = a.input.dtype
         return TensorSpec(a.size, INT64 if dtype.kind in "biu" else dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         lead = a.input.ndim - len(a.size)
         ones = tuple(lead + d for d, n in enumerate(a.size) if n == 1)
         y = a.input.sum((*range(lead), *ones), SumToSize.result(a).dtype)
@@ -169,12 +172,12 @@ class NanSum(NumpyRecord):
     arguments = _WITHOUT_NAN
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> typing.Any:
         dtype = a.input.dtype
         return _reduced(a, a.dtype or (INT64 if dtype.kind in "biu" else dtype))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         return np.nansum(
             convert(a.input, NanSum.result(a).dtype), axis=_axes(a), keepdims=a.keepdim
         )
@@ -190,13 +193,13 @@ class NanMean(NumpyRecord):
     arguments = _WITHOUT_NAN
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> typing.Any:
         if a.input.dtype.kind != "f":
             raise ShapeError(f"the input is {a.input.dtype}, expected float32")
         return _reduced(a, a.dtype or a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         where = {"axis": _axes(a), "keepdims": a.keepdim}
         return np.nansum(a.input, **where) / np.sum(~np.isnan(a.input), **where)
 
@@ -211,22 +214,21 @@ class Distance(NumpyRecord):
     arguments = (Tensor("input"), Tensor("other"), Scalar("p", 2))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         broadcast(a.input, a.other)
         return TensorSpec((), result_type([a.input, a.other]))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         return norm_of(np.asarray(a.input - a.other), float(a.p), None, False)
 
 
 # -- deviations --------------------------------------------------------------------------------
 
 
-class Deviation(Record):
+class Deviation(Schemas, Record):
     """Base of the variances and deviations that torch.var and torch.std do not stand for."""
 
-    arguments = (Tensors("inputs"),)
     overloads = (
         (Tensor("input"), Bool("correction", True)),
         (
@@ -237,18 +239,21 @@ class Deviation(Record):
         ),
     )
     kinds: ClassVar[tuple[str, ...]] = ()
-    functions: ClassVar[dict] = {"var": variance, "std": deviation, "mean": mean}
-    read = classmethod(Overloaded.read.__func__)
+    functions: ClassVar[dict[typing.Any, typing.Any]] = {
+        "var": variance,
+        "std": deviation,
+        "mean": mean,
+    }
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> typing.Any:
         a = cls.read(a)
         if a.input.dtype.kind != "f":
             raise ShapeError(f"the input is {a.input.dtype}, expected float32")
         return tuple(_reduced(a, a.input.dtype) for _ in cls.kinds)
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         a = cls.read(a)
         axes, keepdim = _axes(a), getattr(a, "keepdim", False)
         less = 1.0 if a.correction is None else float(a.correction)
@@ -315,13 +320,13 @@ class AMinMax(Overloaded):
     overloads = ((Tensor("input"), Int("dim", None, nullable=True), Bool("keepdim", False)),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> typing.Any:
         if a.input.size == 0:
             raise ShapeError(f"the input has shape {a.input.shape}, nothing to reduce")
         return _reduced(a, a.input.dtype), _reduced(a, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         where = {"axis": _axes(a), "keepdims": a.keepdim}
         return np.min(a.input, **where), np.max(a.input, **where)
 
@@ -333,17 +338,17 @@ class _Running(NumpyRecord):
     """A running extreme, and the place of its last occurrence so far."""
 
     arguments = (Tensor("input"), Int("dim"))
-    function: Callable
+    ufunc: ClassVar[np.ufunc]
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> typing.Any:
         axis_of(a.dim, a.input.shape or (1,))
         return TensorSpec(a.input.shape, a.input.dtype), TensorSpec(a.input.shape, INT64)
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> typing.Any:
         x = np.atleast_1d(a.input)
-        values = cls.function.accumulate(x, axis=a.dim)
+        values = cls.ufunc.accumulate(x, axis=a.dim)
         places = np.arange(x.shape[a.dim]).reshape(
             [-1 if d == a.dim % x.ndim else 1 for d in range(x.ndim)]
         )
@@ -359,7 +364,7 @@ class CumMax(_Running):
     Source: torch.cummax.
     """
 
-    function = np.maximum
+    ufunc = np.maximum
 
 
 @record("aten::cummin")
@@ -369,7 +374,7 @@ class CumMin(_Running):
     Source: torch.cummin.
     """
 
-    function = np.minimum
+    ufunc = np.minimum
 
 
 @record("aten::logcumsumexp")
@@ -382,12 +387,12 @@ class LogCumSumExp(NumpyRecord):
     arguments = (Tensor("input"), Int("dim"))
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         axis_of(a.dim, a.input.shape or (1,))
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         x = np.atleast_1d(a.input).astype(np.float64)
         return np.logaddexp.accumulate(x, axis=a.dim).reshape(a.input.shape)
 
@@ -408,7 +413,7 @@ class Diff(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         axis = axis_of(a.dim, a.input.shape)
         shape, dtype = list(a.input.shape), a.input.dtype
         for more in (a.prepend, a.append):
@@ -421,7 +426,7 @@ class Diff(NumpyRecord):
         return TensorSpec(shape, dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         parts = [x for x in (a.prepend, a.input, a.append) if x is not None]
         return np.diff(np.concatenate(parts, a.dim), a.n, a.dim)
 
@@ -441,7 +446,7 @@ class Covariance(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.input.dtype.kind != "f":
             raise ShapeError(f"the input is {a.input.dtype}, expected float32")
         count = a.input.shape[-1] if a.input.rank else 1
@@ -453,7 +458,7 @@ class Covariance(NumpyRecord):
         return TensorSpec(() if rows is None else (rows, rows), a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         x = np.atleast_2d(a.input).astype(np.float64)
         # As np.cov, which would warn where there are no more observations than the correction.
         ones = np.ones(x.shape[1])
@@ -478,11 +483,11 @@ class Correlation(NumpyRecord):
     arguments = (Tensor("input", rank=(0, 1, 2)),)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> typing.Any:
         return Covariance.result(SimpleNamespace(input=a.input, fweights=None, aweights=None))
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> typing.Any:
         x = np.atleast_2d(a.input).astype(np.float64)
         y = np.corrcoef(x)
         return y.reshape(x.shape[:1] * 2 if a.input.ndim == 2 else ())
@@ -500,7 +505,7 @@ class _Trapezoids(Overloaded):
     )
 
     @staticmethod
-    def _axis(a) -> int:
+    def _axis(a: SimpleNamespace) -> int:
         axis = axis_of(a.dim, a.y.shape)
         x = getattr(a, "x", None)
         if x is not None:
@@ -516,17 +521,17 @@ class _Trapezoids(Overloaded):
         return axis
 
     @staticmethod
-    def _dtype(a) -> np.dtype:
+    def _dtype(a: SimpleNamespace) -> np.dtype:
         dtype = result_type([a.y] if getattr(a, "x", None) is None else [a.y, a.x])
         return np.dtype(np.float32) if dtype.kind in "biu" else dtype
 
     @staticmethod
-    def _shape(a) -> list[int]:
+    def _shape(a: SimpleNamespace) -> list[int]:
         x = getattr(a, "x", None)
         return list(broadcast(a.y, x) if x is not None and x.rank > 1 else a.y.shape)
 
     @staticmethod
-    def areas(a) -> np.ndarray:
+    def areas(a: SimpleNamespace) -> np.ndarray:
         """Return the area between each pair of neighbours."""
         y = np.moveaxis(a.y, a.dim, -1)
         widths = getattr(a, "dx", None)
@@ -544,13 +549,13 @@ class Trapezoid(_Trapezoids):
     """
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         axis, shape = cls._axis(a), cls._shape(a)
         del shape[axis]
         return TensorSpec(shape, cls._dtype(a))
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> typing.Any:
         return cls.areas(a).sum(-1)
 
 
@@ -562,11 +567,11 @@ class CumulativeTrapezoid(_Trapezoids):
     """
 
     @classmethod
-    def result(cls, a):
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
         axis, shape = cls._axis(a), cls._shape(a)
         shape[axis] = max(shape[axis] - 1, 0)
         return TensorSpec(shape, cls._dtype(a))
 
     @classmethod
-    def compute(cls, a):
+    def compute(cls, a: SimpleNamespace) -> typing.Any:
         return np.moveaxis(np.cumsum(cls.areas(a), axis=-1), -1, a.dim)

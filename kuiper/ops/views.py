@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from kuiper._kernels.move import FillStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import result_type
+from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import NumpyRecord
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import (
@@ -53,7 +55,7 @@ class MoveDim(View):
     arguments = (Tensor("input"), Ints("source"), Ints("destination"))
 
     @staticmethod
-    def _dims(a) -> list[int]:
+    def _dims(a: SimpleNamespace) -> list[int]:
         shape = a.input.shape
         sources = axes_of(a.source, shape, "source")
         places = axes_of(a.destination, shape, "destination")
@@ -64,11 +66,11 @@ class MoveDim(View):
         return [moved[d] if d in moved else next(rest) for d in range(len(shape))]
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec([a.input.shape[d] for d in MoveDim._dims(a)], a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(a.input.permute(MoveDim._dims(a)))
 
 
@@ -82,11 +84,11 @@ class Reversed(View):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec(a.input.shape[::-1], a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(a.input.permute(range(a.input.rank - 1, -1, -1)))
 
 
@@ -100,13 +102,13 @@ class MatrixTranspose(View):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         if a.input.rank < 2 or a.input.dtype.kind == "c":
             raise ShapeError(f"the input is {a.input!r}, expected matrices of real numbers")
         return TensorSpec((*a.input.shape[:-2], *a.input.shape[:-3:-1]), a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         rank = a.input.rank
         b.alias(a.input.permute(swapped(rank, rank - 2, rank - 1)))
 
@@ -121,11 +123,11 @@ class Ravel(View):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         return TensorSpec((a.input.size,), a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         reshaped(b, a.input, (a.input.size,))
 
 
@@ -136,7 +138,7 @@ def _at_least(name: str, rank: int, places: Sequence[int]) -> None:
         arguments = (Tensor("input"),)
 
         @staticmethod
-        def infer(a):
+        def infer(a: SimpleNamespace) -> TensorSpec:
             shape = a.input.shape
             if len(shape) < rank:
                 before = places[len(shape)]
@@ -144,7 +146,7 @@ def _at_least(name: str, rank: int, places: Sequence[int]) -> None:
             return TensorSpec(shape, a.input.dtype)
 
         @staticmethod
-        def bind(a, b):
+        def bind(a: SimpleNamespace, b: Binder) -> None:
             reshaped(b, a.input, b.output_spec().shape)
 
     AtLeast.__name__ = AtLeast.__qualname__ = f"AtLeast{rank}D"
@@ -170,7 +172,7 @@ class SlidingWindow(View):
     arguments = (Tensor("input"), Int("dimension"), Int("size", minimum=0), Int("step", minimum=1))
 
     @staticmethod
-    def _axis(a) -> int:
+    def _axis(a: SimpleNamespace) -> int:
         axis = axis_of(a.dimension, a.input.shape or (1,), "dimension")
         extent = (a.input.shape or (1,))[axis]
         if a.size > extent:
@@ -178,7 +180,7 @@ class SlidingWindow(View):
         return axis
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         axis = SlidingWindow._axis(a)
         if a.input.rank == 0:
             return TensorSpec((a.size,), a.input.dtype)
@@ -187,7 +189,7 @@ class SlidingWindow(View):
         return TensorSpec((*shape, a.size), a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         spec = b.output_spec()
         if spec.size == 0:
             b.output()
@@ -216,7 +218,7 @@ class AsStrided(Record):
     )
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         if len(a.size) != len(a.stride):
             raise ShapeError(f"'size' is {a.size} and 'stride' {a.stride}, expected as many")
         pairs = zip(a.size, a.stride, strict=True)
@@ -228,7 +230,7 @@ class AsStrided(Record):
         return TensorSpec(a.size, a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         if 0 in a.size:
             b.output()
             return
@@ -246,7 +248,7 @@ class MeshGrid(View):
     arguments = (TensorList("tensors"), Str("indexing", ("ij", "xy"), "ij"))
 
     @staticmethod
-    def _axes(a) -> list[int]:
+    def _axes(a: SimpleNamespace) -> list[int]:
         """Return the axis of each vector."""
         axes = list(range(len(a.tensors)))
         if a.indexing == "xy" and len(axes) > 1:
@@ -254,19 +256,19 @@ class MeshGrid(View):
         return axes
 
     @staticmethod
-    def _shape(a) -> tuple[int, ...]:
+    def _shape(a: SimpleNamespace) -> tuple[int, ...]:
         if any(tensor.rank > 1 for tensor in a.tensors):
             raise ShapeError(f"its inputs are {a.tensors}, expected vectors")
         axes = MeshGrid._axes(a)
         return tuple(a.tensors[axes.index(d)].size for d in range(len(axes)))
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Host:
         shape = MeshGrid._shape(a)
         return Host(tuple(TensorSpec(shape, tensor.dtype) for tensor in a.tensors))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         shape = MeshGrid._shape(a)
         grids = []
         for tensor, axis in zip(a.tensors, MeshGrid._axes(a), strict=True):
@@ -286,7 +288,7 @@ class BroadcastTensors(View):
     arguments = (TensorList("tensors"),)
 
     @staticmethod
-    def _shape(a) -> tuple[int, ...]:
+    def _shape(a: SimpleNamespace) -> tuple[int, ...]:
         shapes = [tensor.shape for tensor in a.tensors]
         try:
             return np.broadcast_shapes(*shapes)
@@ -295,12 +297,12 @@ class BroadcastTensors(View):
             raise ShapeError(f"the shapes {listed} do not broadcast") from None
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> Host:
         shape = BroadcastTensors._shape(a)
         return Host(tuple(TensorSpec(shape, tensor.dtype) for tensor in a.tensors))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         shape = BroadcastTensors._shape(a)
         b.host(tuple(tensor.expand(shape) for tensor in a.tensors))
 
@@ -315,11 +317,11 @@ class Rot90(Record):
     arguments = (Tensor("input"), Int("k", 1), Ints("dims", length=2, default=(0, 1)))
 
     @staticmethod
-    def _axes(a) -> tuple[int, ...]:
+    def _axes(a: SimpleNamespace) -> tuple[int, ...]:
         return axes_of(a.dims, a.input.shape, "dims")
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         first, second = Rot90._axes(a)
         shape = list(a.input.shape)
         if a.k % 2:
@@ -327,7 +329,7 @@ class Rot90(Record):
         return TensorSpec(shape, a.input.dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         first, second = Rot90._axes(a)
         x, quarters = a.input, a.k % 4
         if quarters == 0:
@@ -349,13 +351,13 @@ def _flipped(name: str, axis: int, rank: int) -> None:
         layout = "like"
 
         @staticmethod
-        def infer(a):
+        def infer(a: SimpleNamespace) -> TensorSpec:
             if a.input.rank < rank:
                 raise ShapeError(f"the input has shape {a.input.shape}, expected {rank} axes")
             return TensorSpec(a.input.shape, a.input.dtype)
 
         @staticmethod
-        def bind(a, b):
+        def bind(a: SimpleNamespace, b: Binder) -> None:
             b.copy(backwards(a.input, (axis,)), b.output(layout=a.input))
 
     Flipped.__name__ = Flipped.__qualname__ = name.title()
@@ -378,7 +380,7 @@ def _joined(name: str, rank: int, before: Sequence[int], axes: tuple[int, int], 
         arguments = (TensorList("tensors"),)
 
         @staticmethod
-        def shapes(a) -> tuple[list[tuple[int, ...]], int]:
+        def shapes(a: SimpleNamespace) -> tuple[list[tuple[int, ...]], int]:
             check_tensors(a.tensors)
             shapes = []
             for tensor in a.tensors:
@@ -390,13 +392,13 @@ def _joined(name: str, rank: int, before: Sequence[int], axes: tuple[int, int], 
             return shapes, axes[a.tensors[0].rank > 1]
 
         @staticmethod
-        def infer(a):
+        def infer(a: SimpleNamespace) -> Any:
             shapes, axis = Joined.shapes(a)
             specs = [TensorSpec(s, t.dtype) for s, t in zip(shapes, a.tensors, strict=True)]
             return Cat.infer(SimpleNamespace(tensors=specs, dim=axis))
 
         @staticmethod
-        def bind(a, b):
+        def bind(a: SimpleNamespace, b: Binder) -> None:
             shapes, axis = Joined.shapes(a)
             y, start = b.output(), 0
             for tensor, shape in zip(a.tensors, shapes, strict=True):
@@ -430,7 +432,7 @@ class _Sections(Argument):
     expected = "an integer or integers"
     is_numeric = True
 
-    def convert(self, value):
+    def convert(self, value: Any) -> Any:
         if isinstance(value, TensorSpec | Value):
             if value.dtype.kind not in "iu" or value.rank > 1:
                 raise ValueError
@@ -447,14 +449,18 @@ class _Sections(Argument):
 class _Cut(View):
     """Base of what TensorSplit does where the pieces or places are one argument."""
 
-    arguments = (Tensor("input"), _Sections("indices_or_sections"), Int("dim", 0))
+    arguments: tuple[Argument, ...] = (
+        Tensor("input"),
+        _Sections("indices_or_sections"),
+        Int("dim", 0),
+    )
 
     @classmethod
-    def axis(cls, a) -> int:
+    def axis(cls, a: SimpleNamespace) -> int:
         return axis_of(a.dim, a.input.shape)
 
     @classmethod
-    def _cut(cls, a) -> SimpleNamespace:
+    def _cut(cls, a: SimpleNamespace) -> SimpleNamespace:
         axis, wanted = cls.axis(a), a.indices_or_sections
         if isinstance(wanted, TensorSpec):
             raise ValuesNeeded("the places to cut at are computed while the model runs", [wanted])
@@ -470,11 +476,11 @@ class _Cut(View):
         )
 
     @classmethod
-    def infer(cls, a):
+    def infer(cls, a: SimpleNamespace) -> Any:
         return TensorSplit.infer(cls._cut(a))
 
     @classmethod
-    def bind(cls, a, b):
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         TensorSplit.bind(cls._cut(a), b)
 
 
@@ -493,7 +499,7 @@ def _cut_along(name: str, axis: int, rank: int, text: str) -> None:
         arguments = _Cut.arguments[:2]
 
         @classmethod
-        def axis(cls, a) -> int:
+        def axis(cls, a: SimpleNamespace) -> int:
             if a.input.rank < rank:
                 raise ShapeError(f"the input has shape {a.input.shape}, expected {rank} axes")
             return min(axis, a.input.rank - 1)
@@ -521,19 +527,19 @@ class BlockDiagonal(Record):
     arguments = (TensorList("tensors"),)
 
     @staticmethod
-    def _blocks(a) -> list[tuple[int, int]]:
+    def _blocks(a: SimpleNamespace) -> list[tuple[int, int]]:
         if any(tensor.rank > 2 for tensor in a.tensors):
             raise ShapeError(f"its inputs are {a.tensors}, expected two axes or less")
         return [(1, 1, *tensor.shape)[-2:] for tensor in a.tensors]
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         blocks = BlockDiagonal._blocks(a)
         shape = tuple(map(sum, zip(*blocks, strict=True))) if blocks else (1, 0)
         return TensorSpec(shape, result_type(list(a.tensors)))
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         y = b.output()
         if y.size == 0:
             return
@@ -561,7 +567,7 @@ class CartesianProduct(Record):
     arguments = (TensorList("tensors"),)
 
     @staticmethod
-    def infer(a):
+    def infer(a: SimpleNamespace) -> TensorSpec:
         if not a.tensors or any(tensor.rank > 1 for tensor in a.tensors):
             raise ShapeError(f"its inputs are {a.tensors}, expected vectors")
         check_tensors(a.tensors)
@@ -572,7 +578,7 @@ class CartesianProduct(Record):
         return TensorSpec((count,) if alone else (count, len(a.tensors)), a.tensors[0].dtype)
 
     @staticmethod
-    def bind(a, b):
+    def bind(a: SimpleNamespace, b: Binder) -> None:
         if len(a.tensors) == 1:
             b.alias(a.tensors[0].reshape((a.tensors[0].size,)))
             return
@@ -597,15 +603,15 @@ class Combinations(NumpyRecord):
     arguments = (Tensor("input", rank=1), Int("r", 2, minimum=0), Bool("with_replacement", False))
 
     @staticmethod
-    def _places(a) -> np.ndarray:
-        choose = itertools.combinations
+    def _places(a: SimpleNamespace) -> np.ndarray:
+        choose: Any = itertools.combinations
         if a.with_replacement:
             choose = itertools.combinations_with_replacement
         rows = list(choose(range(a.input.shape[0]), a.r))
         return np.array(rows, np.intp).reshape(len(rows), a.r)
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         if a.r == 0:
             return TensorSpec((0,), a.input.dtype)
         n = a.input.shape[0]
@@ -613,7 +619,7 @@ class Combinations(NumpyRecord):
         return TensorSpec((math.comb(choices, a.r), a.r), a.input.dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return a.input[Combinations._places(a)] if a.r else a.input[:0]
 
 
@@ -631,10 +637,10 @@ class Vander(NumpyRecord):
     )
 
     @staticmethod
-    def result(a):
+    def result(a: SimpleNamespace) -> TensorSpec:
         dtype = np.dtype(np.int64) if a.input.dtype.kind in "biu" else a.input.dtype
         return TensorSpec((a.input.size, a.input.size if a.N is None else a.N), dtype)
 
     @staticmethod
-    def compute(a):
+    def compute(a: SimpleNamespace) -> Any:
         return np.vander(a.input, a.N, a.increasing)

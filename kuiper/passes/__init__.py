@@ -164,7 +164,7 @@ def optimize(
     return tuple(reports)
 
 
-def _snapshot(graph: Graph) -> dict[str, tuple]:
+def _snapshot(graph: Graph) -> dict[str, tuple[Any, ...]]:
     """Return what tells whether a pass touched an operator."""
     return {
         op.name: (op.type, id(op.params), id(op.attributes), op.inputs, op.post_ops) for op in graph

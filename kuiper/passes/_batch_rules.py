@@ -13,8 +13,8 @@ says how many there are, it has to be repeated, and the rule asks for that with 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from kuiper._value import TensorSpec
 from kuiper.expression import Call as Application
@@ -59,7 +59,15 @@ class Call:
         Parameters whose element holds the extent of the output's axis: (value, index).
     """
 
-    def __init__(self, op: Operator, a, inputs, outputs, places: dict[int, Any], traced: int):
+    def __init__(
+        self,
+        op: Operator,
+        a: Any,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        places: dict[int, Place],
+        traced: int,
+    ) -> None:
         self.op, self.a, self.outputs, self.traced = op, a, outputs, traced
         self._inputs = {id(spec) for spec in inputs}
         self._places = places
@@ -69,6 +77,14 @@ class Call:
     def place(self, spec: Any) -> Place | None:
         """Return where the batch of an argument is; None for what is the same for all members."""
         return self._places.get(id(spec)) if isinstance(spec, TensorSpec) else None
+
+    def placed(self, *specs: Any) -> Place:
+        """Return where the batch of the first argument is that has one; one of them must."""
+        for spec in specs:
+            place = self.place(spec)
+            if place is not None:
+                return place
+        raise Mixed
 
     def need(self, condition: bool) -> None:
         """Raise :class:`Mixed` unless `condition` holds."""
@@ -92,7 +108,8 @@ class Call:
             self.repeats.append((spec, place.axis))
 
 
-Rule = Callable[[Call], "Place | list[Place | None] | None"]
+Placing: TypeAlias = "Place | type[Lost] | None"
+Rule: TypeAlias = "Callable[[Call], Placing | Sequence[Placing]]"
 
 
 def _axis(dim: int, spec: TensorSpec) -> int:
@@ -100,9 +117,7 @@ def _axis(dim: int, spec: TensorSpec) -> int:
 
 
 def _same(c: Call) -> Place:
-    place = c.place(c.a.input)
-    c.need(place is not None)
-    return place
+    return c.placed(c.a.input)
 
 
 # -- elementwise -------------------------------------------------------------------------------
@@ -131,7 +146,8 @@ def _expression(c: Call) -> Any:
     for node in tree.preorder():
         if isinstance(node, Application) and node.name == "size":
             tensor = node.children[0]
-            c.need(isinstance(tensor, Ref))
+            if not isinstance(tensor, Ref):
+                raise Mixed
             spec = c.a.operands[tensor.index]
             place = c.place(spec)
             if place is not None:
@@ -225,8 +241,8 @@ def _along(c: Call) -> list[Place]:
 
 def _split(c: Call) -> list[Place]:
     source = c.a.tensor if hasattr(c.a, "tensor") else c.a.input
-    place = c.place(source)
-    c.need(place is not None and place.axis != _axis(c.a.dim, source))
+    place = c.placed(source)
+    c.need(place.axis != _axis(c.a.dim, source))
     c.need(not isinstance(c.outputs[0], Host))
     return [place] * len(c.op.outputs)
 
@@ -287,7 +303,7 @@ OPEN = 2**31 - 1
 
 def _slice_copy(c: Call) -> Place:
     a = c.a
-    place = c.place(a.input) or c.place(a.src)
+    place = c.placed(a.input, a.src)
     many = getattr(a, "dims", None) is not None
     axes = [_axis(d, a.input) for d in (a.dims if many else a.dim)]
     selects = getattr(a, "selects" if many else "select", None)
@@ -302,8 +318,8 @@ def _cat(c: Call) -> Place:
     place = next(p for s in specs if (p := c.place(s)))
     axis = _axis(c.a.dim, specs[0])
     if place.axis == axis:
-        places = [c.place(s) for s in specs]
-        c.need(all(p is not None and (p.axis, p.inner) == (axis, place.inner) for p in places))
+        places = [c.placed(s) for s in specs]
+        c.need(all((p.axis, p.inner) == (axis, place.inner) for p in places))
         return place._replace(outer=sum(p.outer for p in places))
     for spec in specs:
         c.spread(spec, place)
@@ -401,7 +417,9 @@ def _repeat_interleave(c: Call) -> Place:
     return place
 
 
-def reshaped_places(spec: TensorSpec, place: Place, shape: tuple, traced: int) -> list[Place]:
+def reshaped_places(
+    spec: TensorSpec, place: Place, shape: tuple[int, ...], traced: int
+) -> list[Place]:
     """Return every place that the batch may have in another shape, likely ones first.
 
     Elements keep their order, so the batch keeps its stride: the product of what lies behind it.
@@ -435,6 +453,7 @@ def _matmul(c: Call) -> Place:
             c.need(a.rank <= 2 or a.rank == rank)
             return right._replace(axis=rank - 1)
         return _together(c, [a, b], rank, rows=2)
+    left = c.placed(a)
     c.need(a.rank >= 2 and left.axis != a.rank - 1)
     if left.axis == a.rank - 2:
         return left._replace(axis=rank - 1 if b.rank == 1 else rank - 2)
@@ -450,10 +469,11 @@ def _sum_of_products(c: Call) -> Place:
         place = _together(c, [a, b], rank, rows=2)
     else:
         c.constant(b)
-        place = c.place(a)
-        c.need(place is not None and place.axis == 0)
-    if c.place(summand):
-        c.need((summand.rank - c.place(summand).axis) == rank - place.axis)
+        place = c.placed(a)
+        c.need(place.axis == 0)
+    added = c.place(summand)
+    if added is not None:
+        c.need((summand.rank - added.axis) == rank - place.axis)
     elif summand.rank >= rank - place.axis:
         axis = summand.rank - (rank - place.axis)
         if summand.shape[axis] != 1:
@@ -478,8 +498,8 @@ def _attention(c: Call) -> Place:
 def _multihead(c: Call) -> list[Place]:
     a = c.a
     specs = [s for s in (a.query, a.key, a.value) if isinstance(s, TensorSpec)]
-    place = next((p for s in specs if (p := c.place(s))), None)
-    c.need(place is not None and a.query.rank == 3 and place.axis == (0 if a.batch_first else 1))
+    place = c.placed(*specs)
+    c.need(a.query.rank == 3 and place.axis == (0 if a.batch_first else 1))
     for spec in specs:
         c.spread(spec, place)
     if isinstance(a.attn_mask, TensorSpec):
@@ -494,7 +514,7 @@ def _multihead(c: Call) -> list[Place]:
 
 def _recurrent(c: Call) -> list[Place]:
     a, place = c.a, _same(c)
-    c.need(place is not None and a.input.rank == 3 and place.axis == (0 if a.batch_first else 1))
+    c.need(a.input.rank == 3 and place.axis == (0 if a.batch_first else 1))
     state = place._replace(axis=1)
     for spec in (a.hx, getattr(a, "cx", None)):
         if isinstance(spec, TensorSpec):
@@ -504,7 +524,8 @@ def _recurrent(c: Call) -> list[Place]:
 
 def _einsum(c: Call) -> Place:
     terms, _, result = c.a.equation.replace(" ", "").partition("->")
-    letters, found = set(), []
+    letters: set[str] = set()
+    found: list[Place] = []
     specs = list(_tensors_of(c.a))
     c.need("." not in c.a.equation and bool(result) and len(terms.split(",")) == len(specs))
     for term, spec in zip(terms.split(","), specs, strict=True):
@@ -523,7 +544,7 @@ def _einsum(c: Call) -> Place:
     return found[0]._replace(axis=result.index(letter))
 
 
-def _tensors_of(a) -> Iterator[TensorSpec]:
+def _tensors_of(a: Any) -> Iterator[TensorSpec]:
     for value in vars(a).values():
         for item in value if isinstance(value, tuple | list) else (value,):
             if isinstance(item, TensorSpec):
@@ -541,7 +562,7 @@ def _embedding(c: Call) -> Place:
 def _index(c: Call) -> Place:
     place, taken = _same(c), [n for n, item in enumerate(c.a.expr) if item is not None]
     c.constant(*(item for item in c.a.expr if isinstance(item, TensorSpec)))
-    c.need(place is not None and bool(taken) and place.axis not in taken)
+    c.need(bool(taken) and place.axis not in taken)
     # Masks may stand for several axes.
     c.need(all(c.a.expr[n].dtype not in ("bool", "uint8") for n in taken))
     added = c.outputs[0].rank - (c.a.input.rank - len(taken))
@@ -552,7 +573,7 @@ def _index(c: Call) -> Place:
 
 
 def _gather(c: Call) -> Place:
-    place = c.place(c.a.input) or c.place(c.a.index)
+    place = c.placed(c.a.input, c.a.index)
     c.need(place.axis != _axis(c.a.dim, c.a.input))
     c.spread(c.a.input, place)
     c.spread(c.a.index, place)
@@ -567,10 +588,11 @@ def _index_select(c: Call) -> Place:
 
 
 def _grid_sample(c: Call) -> Place:
+    place = c.placed(c.a.input, c.a.grid)
     for spec in (c.a.input, c.a.grid):
-        c.spread(spec, c.place(c.a.input) or c.place(c.a.grid))
+        c.spread(spec, place)
         c.need((c.place(spec) or Place(0)).axis == 0)
-    return c.place(c.a.input) or c.place(c.a.grid)
+    return place
 
 
 def _items(c: Call) -> Any:

@@ -22,7 +22,7 @@ MAX_BYTES = 1 << 16
 
 def eliminate_common(graph: Graph, specs: dict[Operand, Any]) -> None:
     """Let the readers of a repeated operator read the first one's outputs."""
-    first: dict[tuple, Operator] = {}
+    first: dict[tuple[Any, ...], Operator] = {}
     for op in graph.topological_order():
         key = _key(op)
         if key is None:
@@ -35,7 +35,7 @@ def eliminate_common(graph: Graph, specs: dict[Operand, Any]) -> None:
         graph.remove_operator(op)
 
 
-def _key(op: Operator) -> tuple | None:
+def _key(op: Operator) -> tuple[Any, ...] | None:
     """Return what tells an operator's results apart, None where they must not be shared."""
     rule = find_record(op.type)
     if rule is None or not rule.is_pure or op.post_ops:

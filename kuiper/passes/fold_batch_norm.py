@@ -51,8 +51,10 @@ def fold_batch_norm(graph: Graph, specs: dict[Operand, Any]) -> None:
 def _affine(op: Operator) -> tuple[np.ndarray, np.ndarray]:
     """Return (scale, shift) per channel, in float64."""
     names = ("running_mean", "running_var", "weight", "bias")
-    values = [op.attributes[n].numpy() if n in op.attributes else None for n in names]
-    return scale_and_shift(*values, op.params.get("eps", 1e-5))
+    mean, variance, weight, bias = (
+        op.attributes[n].numpy() if n in op.attributes else None for n in names
+    )
+    return scale_and_shift(mean, variance, weight, bias, op.params.get("eps", 1e-5))
 
 
 def _into_weights(graph: Graph, producer: Operator, norm: Operator) -> None:
@@ -79,7 +81,7 @@ def _folded(producer: Operator, norm: Operator) -> dict[str, Attribute]:
     return attributes
 
 
-def _as_arithmetic(graph, specs, norm: Operator) -> None:
+def _as_arithmetic(graph: Graph, specs: Any, norm: Operator) -> None:
     scale, shift = _affine(norm)
     x, result = norm.inputs[0], norm.outputs[0]
     name, location = norm.name, norm.location

@@ -60,7 +60,7 @@ def fold_constants(
         return
     results = evaluate(graph.subgraph([], ends))
     for operand, array in zip(ends, results, strict=True):
-        op = operand.producer
+        op = operand.maker
         kept = [other for other in op.outputs if other is not operand]
         graph.set_outputs(op, kept)
         graph.add_operator(

@@ -23,13 +23,15 @@ each member.  What does not is left as it is, so that planning refuses it and na
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from kuiper._dtypes import DTYPES
 from kuiper._value import TensorSpec
 from kuiper.errors import KuiperError
 from kuiper.ir import Graph, Operand, Operator
-from kuiper.ops import find_record
+from kuiper.ops import known_record
 from kuiper.ops._numpy import Overloaded
 from kuiper.ops._schema import Host, attribute_spec, resolve
 from kuiper.passes._batch_rules import (
@@ -38,6 +40,7 @@ from kuiper.passes._batch_rules import (
     Lost,
     Mixed,
     Place,
+    Placing,
     reshaped_places,
     rule_for,
 )
@@ -67,7 +70,7 @@ def free_batch(graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Infer) ->
         return
     traced, batch = pair
     try:
-        specs = infer(graph, {o: TensorSpec(o.shape, _dtype(o)) for o in graph.inputs})
+        specs = infer(graph, {o: TensorSpec(o.known_shape, _dtype(o)) for o in graph.inputs})
     except KuiperError:
         return  # the annotations are not what was traced
     search = _Search(graph, specs, starts, traced)
@@ -75,18 +78,20 @@ def free_batch(graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Infer) ->
     search.apply(batch)
 
 
-def _dtype(operand: Operand):
+def _dtype(operand: Operand) -> np.dtype:
     return DTYPES["f32" if operand.dtype is None else operand.dtype].value
 
 
-def _batch_axes(graph: Graph, shapes) -> tuple[dict[Operand, Place], tuple[int, int] | None]:
+def _batch_axes(
+    graph: Graph, shapes: Sequence[tuple[int, ...]]
+) -> tuple[dict[Operand, Place], tuple[int, int] | None]:
     """Return the axis of each input that holds the batch, and (traced, wanted) extents."""
     starts: dict[Operand, Place] = {}
-    pair = None
+    pair: tuple[int, int] | None = None
     for operand, shape in zip(graph.inputs, shapes, strict=True):
-        traced = operand.shape
-        if traced is None or None in traced or len(traced) != len(shape):
+        if operand.shape is None or None in operand.shape or len(operand.shape) != len(shape):
             return {}, None
+        traced = operand.known_shape
         changed = [d for d, (was, now) in enumerate(zip(traced, shape, strict=True)) if was != now]
         if not changed:
             continue
@@ -106,7 +111,13 @@ class _Search:
     holds the guesses on which that rests, so that a contradiction leads back to one of them.
     """
 
-    def __init__(self, graph: Graph, specs, starts: dict[Operand, Place], traced: int):
+    def __init__(
+        self,
+        graph: Graph,
+        specs: dict[Operand, Any],
+        starts: dict[Operand, Place],
+        traced: int,
+    ) -> None:
         self.graph, self.traced, self.starts = graph, traced, starts
         self.order = graph.topological_order()
         self.position = {op: number for number, op in enumerate(self.order)}
@@ -131,7 +142,8 @@ class _Search:
 
     def run(self) -> None:
         """Find places that agree with each other."""
-        start, conflicts, first = 0, 0, None
+        start, conflicts = 0, 0
+        first: Operator | None = None
         while start < len(self.order):
             op = self.order[start]
             culprits = self.visit(op)
@@ -139,7 +151,7 @@ class _Search:
                 start += 1
                 continue
             conflicts += 1
-            first = first or max(culprits, key=self.position.get)
+            first = first or self.latest(culprits)
             start, solved = self.back_to(culprits)
             if not solved or conflicts > PATIENCE:
                 # No choice helps: the guess that met it first is none, its shape stays.
@@ -148,11 +160,14 @@ class _Search:
                 self.blamed.clear()
                 start, conflicts, first = 0, 0, None
 
+    def latest(self, operators: set[Operator]) -> Operator:
+        return max(operators, key=lambda op: self.position[op])
+
     def back_to(self, culprits: set[Operator]) -> tuple[int, bool]:
         """Take the next choice of the latest guess that is to blame; say where to go on."""
         culprits = set(culprits)
         while culprits:
-            latest = max(culprits, key=self.position.get)
+            latest = self.latest(culprits)
             culprits.discard(latest)
             self.blamed.setdefault(latest, set()).update(culprits)
             for op in [o for o in self.choices if self.position[o] > self.position[latest]]:
@@ -178,7 +193,8 @@ class _Search:
             # Its shape depends on data.
             return self.settle(op, [Lost] * len(op.outputs), frozenset())
         known = [self.places.get(operand) for operand in op.inputs]
-        origins = frozenset().union(*(self.origins.get(o, frozenset()) for o in op.inputs))
+        nothing: frozenset[Operator] = frozenset()
+        origins = nothing.union(*(self.origins.get(o, nothing) for o in op.inputs))
         if all(place is None for place in known):
             return self.settle(op, [None] * len(op.outputs), frozenset())
         if any(place is Lost for place in known):
@@ -198,16 +214,22 @@ class _Search:
                 return set(origins)
             return self.settle(op, [Lost] * len(op.outputs), frozenset())
         self.calls[op] = call
-        found = found if isinstance(found, list) else [found] * len(op.outputs)
-        return self.settle(op, found[: len(op.outputs)], origins)
+        several = (
+            list(found) if isinstance(found, list) else [cast("Placing", found)] * len(op.outputs)
+        )
+        return self.settle(op, several[: len(op.outputs)], origins)
 
-    def settle(self, op: Operator, found: list, origins: frozenset[Operator]) -> None:
+    def settle(
+        self, op: Operator, found: Sequence[Placing], origins: frozenset[Operator]
+    ) -> set[Operator] | None:
+        """Note places; return what :meth:`visit` does where all is well."""
         for operand, place in zip(op.outputs, found, strict=True):
             self.places[operand] = place
             self.origins[operand] = origins if isinstance(place, Place) else frozenset()
+        return None
 
     def call(self, op: Operator) -> Call:
-        rule = find_record(op.type)
+        rule = known_record(op.type)
         a = resolve(op, rule.arguments, self.specs, self.attributes[op])
         if issubclass(rule, Overloaded):  # of several schemas, so its arguments have names only now
             a.n_outputs = len(op.outputs)

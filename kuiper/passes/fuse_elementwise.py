@@ -16,7 +16,7 @@ from typing import Any
 
 from kuiper.expression import Node, Ref, inline, parse
 from kuiper.ir import Graph, Operand, Operator
-from kuiper.ops import find_record
+from kuiper.ops import find_record, function_of
 from kuiper.ops.activation import activation_tree
 from kuiper.passes._match import arguments_of, is_float32, same_shape
 
@@ -69,7 +69,7 @@ def _expression(op: Operator, specs: dict[Operand, Any]) -> tuple[Node, Sequence
     if op.type == "pnnx.Expression":
         expr = op.params["expr"]
         return (expr if isinstance(expr, Node) else parse(expr, len(op.inputs))), op.inputs
-    function, parameters = find_record(op.type).activation(arguments_of(op, specs))
+    function, parameters = function_of(op.type, arguments_of(op, specs))
     return activation_tree(function, parameters, Ref(0)), op.inputs
 
 

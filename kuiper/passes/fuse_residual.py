@@ -31,7 +31,7 @@ def fuse_residual(graph: Graph, specs: dict[Operand, Any]) -> None:
             continue
         result = op.outputs[0]
         candidates = [
-            (position[operand.producer], operand, other)
+            (position[operand.maker], operand, other)
             for operand, other in (op.inputs, op.inputs[::-1])
             if operand is not other
             and _can_take_sum(operand, op)
@@ -43,7 +43,7 @@ def fuse_residual(graph: Graph, specs: dict[Operand, Any]) -> None:
             continue
         # The later one: the other summand is complete by then, and it has the heavier tail.
         _, operand, other = max(candidates, key=lambda c: c[0])
-        producer = operand.producer
+        producer = operand.maker
         graph.set_inputs(producer, [*producer.inputs, other], [*producer.input_keys, None])
         slot = len(producer.inputs) - 1
         producer.post_ops = (*producer.post_ops, PostOp("add", {}, slot))

@@ -40,7 +40,7 @@ def _masks_keys(op: Operator, given: list[Shape | None], mask: Shape | None) -> 
     return mask == (query[0], key[1]) != (query[1], key[1])
 
 
-def _lengths(op: Operator, shape: Shape | None) -> tuple | None:
+def _lengths(op: Operator, shape: Shape | None) -> tuple[int | None, ...] | None:
     """Return how many sequences there are, and how long they are."""
     if shape is None or len(shape) != 3:
         return None

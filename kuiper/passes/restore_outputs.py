@@ -62,10 +62,10 @@ def _shapes(op: Operator) -> list[Shape]:
     hidden = params.get("hidden_size")
     state = params.get("proj_size") or hidden
     layers = params.get("num_layers", 1)
-    if not all(isinstance(number, int) for number in (hidden, state, layers)):
+    if not (isinstance(hidden, int) and isinstance(state, int) and isinstance(layers, int)):
         return []
     batch = () if len(source) == 2 else (source[0 if params.get("batch_first") else 1],)
-    shapes = [(*source[:-1], directions * state), (layers * directions, *batch, state)]
+    shapes: list[Shape] = [(*source[:-1], directions * state), (layers * directions, *batch, state)]
     if op.type == "nn.LSTM":
         shapes.append((layers * directions, *batch, hidden))
     return shapes

@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kuiper._value import TensorSpec
@@ -64,7 +64,9 @@ def _constant(operand: Operand) -> Attribute | None:
 class _Layer:
     """One layer while it is taken apart."""
 
-    def __init__(self, graph: Graph, specs: dict[Operand, Any], op: Operator, weights: dict):
+    def __init__(
+        self, graph: Graph, specs: dict[Operand, Any], op: Operator, weights: dict[Any, Any]
+    ) -> None:
         self.graph, self.specs, self.op, self.weights = graph, specs, op, weights
         self.a = arguments_of(op, specs)
         self.shape = self.a.src.shape
@@ -162,9 +164,17 @@ class _Layer:
         return self.add("pnnx.Expression", part, [x, y], self.shape, params=params, result=result)
 
     def add(
-        self, type, part, inputs, shape, params=None, attributes=None, keys=None, dtype="float32",
-        result=None,
-    ) -> Operand:  # fmt: skip
+        self,
+        type: str,
+        part: str,
+        inputs: Sequence[Operand],
+        shape: Sequence[int],
+        params: Mapping[str, Any] | None = None,
+        attributes: Mapping[str, Attribute] | None = None,
+        keys: Sequence[str | None] | None = None,
+        dtype: str = "float32",
+        result: Operand | None = None,
+    ) -> Operand:
         """Add an operator of the layer and return its output."""
         name = self.graph.unique_name(f"{self.op.name}_{part}")
         if result is None:

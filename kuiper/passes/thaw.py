@@ -50,7 +50,7 @@ def thaw(operator: Operator, specs: Mapping[Operand, Any]) -> None:
             place = len(target) - len(traced) + axis
             places = [place] if place >= 0 and target[place] == before else []
         else:
-            places = _places(target, traced, axis)
+            places = _places(target, operator.inputs[0].known_shape, axis)
         if len(places) != 1:
             return
         thawed[places[0]] = now

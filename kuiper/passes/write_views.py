@@ -67,7 +67,9 @@ def _views(target: Operand, copy: Operator) -> list[Operator]:
 
 
 def _is_view(producer: Operator | None) -> bool:
-    record = None if producer is None else find_record(producer.type)
+    if producer is None:
+        return False
+    record = find_record(producer.type)
     plumbing = ("pnnx.Attribute", "prim::TupleUnpack", "prim::ListUnpack")
     return record is not None and record.layout == "view" and producer.type not in plumbing
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, BinaryIO, Union
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard, Union, cast
 
 from kuiper.errors import GraphError, ModelFormatError
 from kuiper.ir import Attribute, Graph
@@ -34,6 +34,7 @@ HEAD_BYTES = 4096
 
 Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, BinaryIO]
 Target = Union[str, "os.PathLike[str]", BinaryIO]
+Writer = tuple[Target, Callable[[BinaryIO], object]]
 
 
 def load_graph(param: Source, bin: Source | None = None, *, check_crc: bool = False) -> Graph:
@@ -79,7 +80,7 @@ def load_graph(param: Source, bin: Source | None = None, *, check_crc: bool = Fa
     return _param.build(parsed, attributes)
 
 
-def _is_path(source: object) -> bool:
+def _is_path(source: object) -> TypeGuard[str | os.PathLike[str]]:
     return isinstance(source, (str, os.PathLike))
 
 
@@ -91,16 +92,19 @@ def _read(source: Source, name: str) -> tuple[bytes, str]:
             # A text says at once that it is one; of anything else no more is read.
             rest = file.read() if _param.MAGIC in head else b""
             return head + rest, os.fsdecode(source)
+    data: Any = source
     if hasattr(source, "read"):
         found = getattr(source, "name", None)
         name = found if isinstance(found, str) else name
-        source = source.read()
-    if isinstance(source, str):
+        data = source.read()
+    if isinstance(data, str):
         raise TypeError(f"{name}: the file is open in text mode, expected binary mode ('rb')")
-    return source if isinstance(source, bytes) else bytes(memoryview(source)), name
+    return data if isinstance(data, bytes) else bytes(memoryview(data)), name
 
 
-def _open_archive(param: Source, bin: Source | None, name: str, specs: dict) -> Archive | None:
+def _open_archive(
+    param: Source, bin: Source | None, name: str, specs: dict[str, Any]
+) -> Archive | None:
     """Open the archive; None where there is none and none is needed."""
     if bin is None:
         path = os.fsdecode(param) if _is_path(param) else ""
@@ -119,12 +123,12 @@ def _open_archive(param: Source, bin: Source | None, name: str, specs: dict) -> 
 
     if _is_path(bin):
         return Archive(bin)
-    if hasattr(bin, "read"):
-        return Archive(*_read(bin, "<bin>"))
-    return Archive(bin, "<bin>")
+    if isinstance(bin, bytes | bytearray | memoryview) or not hasattr(bin, "read"):
+        return Archive(cast("bytes", bin), "<bin>")
+    return Archive(*_read(bin, "<bin>"))
 
 
-def _match(archive: Archive, filename: str, specs: dict) -> None:
+def _match(archive: Archive, filename: str, specs: dict[str, Any]) -> None:
     """Compare the attributes of the text with the entries of the archive, all at once."""
     missing, strangers, unequal = [], [], []
     for member, (operator, spec) in specs.items():
@@ -201,13 +205,13 @@ def save_graph(graph: Graph, param: Target, bin: Target | None = None) -> None:
             raise ValueError(f"the graph has {number}; pass the archive's target as `bin`")
     from kuiper.pnnx.archive import write_archive
 
-    writers = [(param, lambda file: file.write(text))]
+    writers: list[Writer] = [(param, lambda file: file.write(text))]
     if bin is not None:
         writers.insert(0, (bin, lambda file: write_archive(file, members)))
     _write_all(writers)
 
 
-def _write_all(writers: list[tuple[Target, Callable[[BinaryIO], object]]]) -> None:
+def _write_all(writers: list[Writer]) -> None:
     """Run each writer on its target; paths appear together, after all went well."""
     # A link stays a link: its goal is what gets replaced.
     paths = [os.path.realpath(os.fsdecode(t)) if _is_path(t) else None for t, _ in writers]
@@ -217,7 +221,7 @@ def _write_all(writers: list[tuple[Target, Callable[[BinaryIO], object]]]) -> No
     try:
         for path, (target, write) in zip(paths, writers, strict=True):
             if path is None:
-                write(target)
+                write(cast("BinaryIO", target))
                 continue
             temporary = f"{path}.{os.urandom(4).hex()}.tmp"
             with open(temporary, "xb") as file:

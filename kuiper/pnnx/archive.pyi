@@ -1,6 +1,6 @@
 import os
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,4 +19,4 @@ class Archive:
     def __getitem__(self, name: str) -> NDArray[np.uint8]: ...
     def check_crc(self) -> None: ...
 
-def write_archive(file: BinaryIO, members: Iterable[tuple[str, Buffer]]) -> None: ...
+def write_archive(file: BinaryIO, members: Iterable[tuple[str, Buffer | NDArray[Any]]]) -> None: ...

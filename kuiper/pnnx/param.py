@@ -159,7 +159,7 @@ class _Parser:
     Unicode.
     """
 
-    def __init__(self, data: bytes, filename: str):
+    def __init__(self, data: bytes, filename: str) -> None:
         self.data = data
         self.filename = filename
         self.line = 0  # number of the current line, from 1
@@ -369,8 +369,9 @@ class _Parser:
         wanted = operand.encode()
         for number, raw in enumerate(later, self.line):
             tokens = raw.split()
-            counts = [_parse_count(t.decode(errors="replace")) for t in tokens[2:4]]
-            if len(counts) < 2 or None in counts:
+            found = [_parse_count(t.decode(errors="replace")) for t in tokens[2:4]]
+            counts = [count for count in found if count is not None]
+            if len(counts) < 2:
                 continue
             if wanted in tokens[4 + counts[0] : 4 + counts[0] + counts[1]]:
                 self.operator_error(
@@ -417,16 +418,17 @@ class _Parser:
             self.operator_error(f"attribute '{key}' is given twice", token)
         shape, dtype = self.tensor(f"attribute '{key}'", value, token, len(key) + 2)
         problem = None
+        extents = tuple(-1 if n is None else n for n in shape)
         if dtype not in DTYPES:
             problem = f"the element type '{dtype}' is unknown; expected {', '.join(DTYPES)}"
-        elif None in shape or any(n < 0 for n in shape):
+        elif any(n < 0 for n in extents):
             problem = "an extent is negative or '?'; the shape of a stored tensor is known"
         elif len(shape) > MAX_AXES:
             problem = f"{len(shape)} axes; at most {MAX_AXES} are possible"
         else:
             # Empty axes count as one: numpy computes strides of them all the same.
             bound = nbytes = DTYPES[dtype].itemsize
-            for extent in shape:
+            for extent in extents:
                 bound *= max(extent, 1)
                 nbytes *= extent
             if bound > MAX_BYTES:
@@ -435,7 +437,7 @@ class _Parser:
             self.operator_error(
                 f"attribute '{key}' is {show(value)}: {problem}", token, len(key) + 2
             )
-        line.attributes[key] = AttributeSpec(f"{line.name}.{key}", shape, dtype, nbytes)
+        line.attributes[key] = AttributeSpec(f"{line.name}.{key}", extents, dtype, nbytes)
 
     def input_key(self, line: OperatorLine, key: str, operand: str, token: int) -> None:
         """Give the key to the next slot that holds `operand` and has none yet."""
@@ -560,17 +562,17 @@ def _format_operator(operator: Operator) -> str:
             raise GraphError(f"{operator.label}: parameter '{key}': {error}") from None
     for key, attribute in sorted(operator.attributes.items()):
         words.append(f"@{check('attribute name', key, '=')}={format_tensor(attribute)}")
-    unkeyed = set()
-    for key, operand in zip(operator.input_keys, inputs, strict=True):
-        if key is None:
+    unkeyed: set[Operand] = set()
+    for input_key, operand in zip(operator.input_keys, inputs, strict=True):
+        if input_key is None:
             unkeyed.add(operand)
             continue
         if operand in unkeyed:
             raise GraphError(
-                f"{operator.label}: the input key '{key}' cannot be written; a reader would give "
-                f"it to the earlier input that also is operand '{operand.name}'"
+                f"{operator.label}: the input key '{input_key}' cannot be written; a reader would "
+                f"give it to the earlier input that also is operand '{operand.name}'"
             )
-        words.append(f"${check('input key', key, '=')}={operand.name}")
+        words.append(f"${check('input key', input_key, '=')}={operand.name}")
     for operand in (*inputs, *outputs):
         if operand.shape is not None:
             words.append(f"#{operand.name}={format_tensor(operand)}")
@@ -579,5 +581,6 @@ def _format_operator(operator: Operator) -> str:
 
 def format_tensor(tensor: Operand | Attribute | AttributeSpec) -> str:
     """Return shape and element type as the format writes them: ``(1,?,3)f32``."""
+    assert tensor.shape is not None  # whoever asks has seen that there is one
     extents = ",".join("?" if n is None else str(n) for n in tensor.shape)
     return f"({extents}){tensor.dtype or 'null'}"

@@ -109,24 +109,30 @@ def _parse_complex(text: str) -> complex | None:
         if body[split] in "+-" and body[split - 1] not in "eE":
             break
     else:
-        imaginary = _parse_real(body)
-        return None if imaginary is None else complex(0.0, imaginary)
+        number = _parse_real(body)
+        return None if number is None else complex(0.0, number)
+    real: str
+    imaginary: str
     if body[split] == "-" and body[split - 1] == "+":
         real, imaginary = body[: split - 1], body[split:]
     else:
         real, imaginary = body[:split], body[split:].removeprefix("+")
-    parts = [_CONSTANTS.get(part, _parse_real(part)) for part in (real, imaginary)]
-    if any(part is None or isinstance(part, bool) for part in parts):
-        return None
+    parts = []
+    for part in (real, imaginary):
+        value = _CONSTANTS.get(part, _parse_real(part))
+        if value is None or isinstance(value, bool):
+            return None
+        parts.append(value)
     return complex(*parts)
 
 
-def _parse_list(text: str) -> tuple:
+def _parse_list(text: str) -> tuple[Any, ...] | None:
     """Read a bracketed list; a loop with a stack, so that nesting costs no recursion."""
-    lists: list[list] = []
+    lists: list[list[Any]] = []
     closers: list[str] = []
     start = 0  # of the element being read
-    closed = None  # the list that has just ended is the element
+    # The list that has just ended is the element.
+    closed: tuple[tuple[Any, ...] | None] | None = None
     for position, char in enumerate(text):
         if char in _CLOSING:
             if position != start or closed is not None:
@@ -159,6 +165,7 @@ def _parse_list(text: str) -> tuple:
             raise ValueError(f"{text[position:]!r} after the end of the list")
     if lists:
         raise ValueError(f"the list is not closed; '{closers[-1]}' is missing")
+    assert closed is not None  # the text began with a bracket
     return closed[0]
 
 

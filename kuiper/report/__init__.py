@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from kuiper.report.layout import Layout, arrange_graph
 from kuiper.report.page import page
-from kuiper.report.roofline import Peaks, by_type, measure_peaks, with_roofline
+from kuiper.report.roofline import Peaks, by_operator, by_type, measure_peaks, with_roofline
 from kuiper.report.svg import memory_svg, svg, timeline_svg
 
 __all__ = [
     "Layout",
     "Peaks",
     "arrange_graph",
+    "by_operator",
     "by_type",
     "measure_peaks",
     "memory_svg",

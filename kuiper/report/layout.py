@@ -16,7 +16,7 @@ from bisect import bisect_right, insort
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kuiper.ir import Graph
 
@@ -66,7 +66,17 @@ class Layout(NamedTuple):
 
 
 def arrange_graph(graph: Graph) -> Layout:
-    """Arrange a graph's operators."""
+    """Arrange a graph's operators.
+
+    Parameters
+    ----------
+    graph : kuiper.ir.Graph
+
+    Returns
+    -------
+    Layout
+        Producers above their readers, in pixels of the picture.
+    """
     order = [op.name for op in graph.topological_order()]
     edges = {
         (op.name, reader.name): None
@@ -141,7 +151,7 @@ def arrange(
     return Layout(nodes, lines, right - left, height)
 
 
-def _points(chain, centres, tops, left) -> list[tuple[float, float]]:
+def _points(chain: Any, centres: Any, tops: Any, left: Any) -> list[tuple[float, float]]:
     points = [(centres[chain[0]] - left, tops[chain[0]] + HEIGHT / 2)]
     points += [(centres[i] - left, tops[i]) for i in chain[1:-1]]
     points.append((centres[chain[-1]] - left, tops[chain[-1]] - HEIGHT / 2))

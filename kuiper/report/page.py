@@ -16,7 +16,7 @@ from kuiper.errors import ExpressionError
 from kuiper.expression import infix, parse, to_svg
 from kuiper.ir import Attribute, Graph, Operator
 from kuiper.model import Model, Profile
-from kuiper.report.roofline import Peaks, by_type, with_roofline
+from kuiper.report.roofline import Peaks, by_operator, by_type, with_roofline
 from kuiper.report.svg import memory_svg, svg, timeline_svg, type_colour
 
 __all__ = ["page", "weight_statistics"]
@@ -59,7 +59,8 @@ def page(
     shapes = [np.shape(x) for x in inputs]
     plan = model.plan(*shapes)
     planned = model.planned_graph(*shapes)
-    rows = with_roofline(profile.rows, peaks)
+    steps = with_roofline(profile.rows, peaks)
+    rows = with_roofline(by_operator(profile.rows), peaks)
     times = _times(rows, planned)
     statistics: dict[int, dict[str, Any]] = {}
     graphs = {"file": model.graph, "run": planned}
@@ -94,9 +95,10 @@ def page(
         facts="".join(f"<span><b>{k}</b> {escape(v)}</span>" for k, v in facts),
         file_graph=svg(model.graph, style=False),
         run_graph=svg(planned, style=False),
-        timeline=timeline_svg(rows),
+        timeline=timeline_svg(steps),
         memory=memory_svg(plan),
         operators=_operator_table(rows),
+        steps=_step_table(steps),
         types=_type_table(rows),
     )
 
@@ -153,7 +155,7 @@ def weight_statistics(attribute: Attribute) -> dict[str, Any]:
 
 
 def _times(rows: Sequence[Mapping[str, Any]], planned: Graph) -> dict[str, dict[str, Any]]:
-    """Return what each operator took: the steps that bear its name together.
+    """Return what each operator took, by its name.
 
     Copies into the caller's arrays bear the name of a type, as no operator makes them.
     """
@@ -161,21 +163,16 @@ def _times(rows: Sequence[Mapping[str, Any]], planned: Graph) -> dict[str, dict[
     times: dict[str, dict[str, Any]] = {}
     for row in rows:
         is_copy = row["name"] == "pnnx.Output" and ends and not planned.has_operator(row["name"])
-        entry = times.setdefault(
-            ends[0] if is_copy else row["name"],
-            {"us": 0.0, "share": 0.0, "kernels": [], "flop": 0.0, "bytes": 0.0, "roofline": 0.0},
-        )
-        entry["us"] += row["seconds"] * 1e6
-        entry["share"] += row["share"]
-        entry["kernels"].append(row["kind"])
-        entry["flop"] += row["gflops"] * row["seconds"] * 1e9
-        entry["bytes"] += row["gbytes"] * row["seconds"] * 1e9
-        entry["roofline"] += (row["roofline"] or 0.0) * row["seconds"] * 1e6
-    for entry in times.values():
-        entry["roofline"] = entry["roofline"] / entry["us"] if entry["us"] else 0.0
-        entry["kernels"] = [
-            kind if n == 1 else f"{n} × {kind}" for kind, n in Counter(entry["kernels"]).items()
-        ]
+        times[ends[0] if is_copy else row["name"]] = {
+            "us": row["seconds"] * 1e6,
+            "share": row["share"],
+            "kernels": [
+                kind if n == 1 else f"{n} × {kind}" for kind, n in Counter(row["kernels"]).items()
+            ],
+            "flop": row["gflops"] * row["seconds"] * 1e9,
+            "bytes": row["gbytes"] * row["seconds"] * 1e9,
+            "roofline": row["roofline"] or 0.0,
+        }
     return times
 
 
@@ -250,49 +247,80 @@ def _embedded(data: Any) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
+FIGURES = ("µs", "share", "GFLOP/s", "GB/s", "roofline")
+
+
+def _figures(row: Mapping[str, Any]) -> list[str]:
+    """Return the cells below FIGURES."""
+    return [
+        f"{row['seconds'] * 1e6:.1f}",
+        f"{row['share']:.1%}",
+        f"{row['gflops']:.1f}",
+        f"{row['gbytes']:.1f}",
+        f"{row['roofline']:.0%}" if row["roofline"] else "",
+    ]
+
+
+def _table(
+    heads: Sequence[str], rows: Sequence[tuple[str | None, Sequence[str]]], words: Sequence[int]
+) -> str:
+    """Return a table to sort.
+
+    Parameters
+    ----------
+    heads : sequence of str
+    rows : sequence of (str or None, sequence of str)
+        The operator that a click chooses, and the cells, as HTML.
+    words : sequence of int
+        Which columns hold words; figures are set flush right.
+    """
+
+    def cell(tag: str, column: int, text: str) -> str:
+        return f"<{tag}>{text}</{tag}>" if column in words else f'<{tag} class="n">{text}</{tag}>'
+
+    head = "".join(cell("th", *pair) for pair in enumerate(heads))
+    body = "".join(
+        (f'<tr data-op="{escape(op)}">' if op is not None else "<tr>")
+        + "".join(cell("td", *pair) for pair in enumerate(cells))
+        + "</tr>"
+        for op, cells in rows
+    )
+    return f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
 def _operator_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    body = []
-    for number, row in enumerate(rows):
-        roofline = f"{row['roofline']:.0%}" if row["roofline"] else ""
-        body.append(
-            f'<tr data-op="{escape(row["name"])}"><td class="n">{number}</td>'
-            f"<td>{escape(row['name'])}</td><td>{escape(row['type'])}</td><td>{escape(row['kind'])}</td>"
-            f'<td class="n">{row["seconds"] * 1e6:.1f}</td><td class="n">{row["share"]:.1%}</td>'
-            f'<td class="n">{row["gflops"]:.1f}</td><td class="n">{row["gbytes"]:.1f}</td>'
-            f'<td class="n">{roofline}</td></tr>'
+    cells = [
+        (
+            row["name"],
+            [escape(row["name"]), escape(row["type"]), str(len(row["kernels"])), *_figures(row)],
         )
-    head = "".join(
-        f'<th class="{"n" if n else ""}">{text}</th>'
-        for n, text in (
-            (1, "step"),
-            (0, "operator"),
-            (0, "type"),
-            (0, "kernel"),
-            (1, "µs"),
-            (1, "share"),
-            (1, "GFLOP/s"),
-            (1, "GB/s"),
-            (1, "roofline"),
-        )
-    )
-    return (
-        f'<table class="sortable"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table>"
-    )
+        for row in rows
+    ]
+    return _table(["operator", "type", "steps", *FIGURES], cells, (0, 1))
+
+
+def _step_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    cells = [
+        (row["name"], [str(number), escape(row["name"]), escape(row["kind"]), *_figures(row)[:-1]])
+        for number, row in enumerate(rows)
+    ]
+    return _table(["step", "operator", "kernel", *FIGURES[:-1]], cells, (1, 2))
 
 
 def _type_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    body = "".join(
-        f'<tr><td><i style="background:{type_colour(g["type"])}"></i>{escape(g["type"])}</td>'
-        f'<td class="n">{g["count"]}</td><td class="n">{g["seconds"] * 1e6:.1f}</td>'
-        f'<td class="n">{g["share"]:.1%}</td>'
-        f'<td><span class="bar" style="width:{g["share"] * 200:.0f}px"></span></td></tr>'
-        for g in by_type(rows)
-    )
-    return (
-        '<table><thead><tr><th>type</th><th class="n">steps</th><th class="n">µs</th>'
-        f'<th class="n">share</th><th></th></tr></thead><tbody>{body}</tbody></table>'
-    )
+    cells = [
+        (
+            None,
+            [
+                f'<i style="background:{type_colour(group["type"])}"></i>{escape(group["type"])}',
+                str(group["count"]),
+                *_figures(group),
+                f'<span class="bar" style="width:{group["share"] * 200:.0f}px"></span>',
+            ],
+        )
+        for group in by_type(rows)
+    ]
+    return _table(["type", "operators", *FIGURES, ""], cells, (0, 7))
 
 
 _PAGE = """\
@@ -335,7 +363,8 @@ _PAGE = """\
 <div class="pane" data-pane="memory" hidden>{memory}</div>
 <div class="pane text" data-pane="operators" hidden>
 <h2>By type</h2>{types}
-<h2>Steps</h2>{operators}</div>
+<h2>Operators</h2>{operators}
+<h2>Steps</h2>{steps}</div>
 </section>
 <aside id="details"><p class="hint">Click an operator. Drag to move, turn the wheel to zoom, type
 / to search and Enter to go on to the next that was found.</p></aside>

@@ -11,7 +11,12 @@ import numpy as np
 from kuiper.ir import Attribute, Graph
 from kuiper.model import Model
 
-__all__ = ["Peaks", "by_type", "measure_peaks", "with_roofline"]
+__all__ = ["Peaks", "by_operator", "by_type", "measure_peaks", "with_roofline"]
+
+# Floats of the arrays whose addition shows how fast the caches are, and how fast memory is.
+LENGTHS = (1 << 16, 1 << 18, 1 << 20, 1 << 22)
+MEMORY_LENGTH = 1 << 24  # 64 MiB: beyond the caches of most machines
+CHAIN = 16
 
 
 class Peaks(NamedTuple):
@@ -23,68 +28,211 @@ class Peaks(NamedTuple):
         Billions of float32 operations per second, in a matrix product that stays in the caches.
     gbytes : float
         Billions of bytes per second, read and written, from and to memory.
+    caches : tuple of (int, float)
+        Bytes that an operator touches, and the billions of bytes per second that are possible
+        when they are there from the operator before; ascending.  What touches more than the last
+        goes to memory.
     """
 
     gflops: float
     gbytes: float
+    caches: tuple[tuple[int, float], ...] = ()
+
+    def bandwidth(self, n_bytes: float) -> float:
+        """Return the billions of bytes per second that are possible for so many bytes.
+
+        Parameters
+        ----------
+        n_bytes : float
+            What an operator reads and writes.
+        """
+        if not self.caches or n_bytes <= 0:
+            return self.gbytes
+        points = (*self.caches, (4 * self.caches[-1][0], self.gbytes))
+        sizes, speeds = zip(*points, strict=True)
+        return float(np.interp(np.log2(n_bytes), np.log2(sizes), speeds))
+
+    def raised(self, rows: Sequence[Mapping[str, Any]]) -> Peaks:
+        """Return peaks that no operator exceeds.
+
+        An operator that was faster than a peak shows that something disturbed the measurement of
+        the peak.  Winograd does fewer operations than are counted, so it shows nothing.
+
+        Parameters
+        ----------
+        rows : sequence of dict
+            Of :func:`by_operator`.
+
+        Returns
+        -------
+        Peaks
+        """
+        plain = [row for row in rows if not any("winograd" in kind for kind in row["kernels"])]
+        gflops = max([self.gflops, *(row["gflops"] for row in plain)])
+        times = [1.0]
+        for row in rows:
+            n_bytes = row["gbytes"] * row["seconds"] * 1e9
+            times.append(row["gbytes"] / self.bandwidth(n_bytes))
+        caches = tuple((size, speed * max(times)) for size, speed in self.caches)
+        return Peaks(gflops, self.gbytes * max(times), caches)
 
 
-def measure_peaks(seconds: float = 0.3) -> Peaks:
-    """Measure the peaks with kuiper's own kernels: a matrix product, and a long addition."""
+def measure_peaks(seconds: float = 0.5) -> Peaks:
+    """Measure the peaks with kuiper's own kernels: a matrix product, and additions.
+
+    Parameters
+    ----------
+    seconds : float
+        About how long.  Everything is measured several times, the best counts, and turns change
+        quickly: what disturbs the machine for a moment then spoils none of the figures.
+
+    Returns
+    -------
+    Peaks
+    """
     rows, inner, columns = 448, 512, 512
     weight = Attribute.from_array(np.full((columns, inner), 0.5, np.float32))
     params = {"bias": False, "in_features": inner, "out_features": columns}
     product = _model("nn.Linear", params, {"weight": weight})
-    length = 1 << 24  # 64 MiB: beyond the caches of most machines
+    # A chain: the call from Python would take longer than an addition of a few thousand numbers.
+    additions = _model("pnnx.Expression", {"expr": "add(@0,1.0)"}, {}, CHAIN)
     addition = _model("pnnx.Expression", {"expr": "add(@0,1.0)"}, {})
-    times = []
-    for model, shape in ((product, (rows, inner)), (addition, (length,))):
-        x = np.ones(shape, np.float32)
-        out = model(x)
-        best, end = float("inf"), time.perf_counter() + seconds / 2
-        while time.perf_counter() < end:
-            start = time.perf_counter()
-            model(x, out=out)
-            best = min(best, time.perf_counter() - start)
-        times.append(best)
-    flops = 2.0 * rows * inner * columns
-    return Peaks(flops / times[0] / 1e9, 2.0 * 4 * length / times[1] / 1e9)
+    trials: list[tuple[Model, tuple[int, ...], float]]
+    trials = [(product, (rows, inner), 2.0 * rows * inner * columns)]
+    trials += [(additions, (length,), 8.0 * length * CHAIN) for length in LENGTHS]
+    trials.append((addition, (MEMORY_LENGTH,), 8.0 * MEMORY_LENGTH))
+    arrays = [np.ones(shape, np.float32) for _, shape, _ in trials]
+    results = [model(x) for (model, _, _), x in zip(trials, arrays, strict=True)]
+    best = [float("inf")] * len(trials)
+    end = time.perf_counter() + seconds
+    while True:
+        for number, (model, _, _) in enumerate(trials):
+            turn = time.perf_counter() + seconds / 50
+            while True:
+                start = time.perf_counter()
+                model(arrays[number], out=results[number])
+                now = time.perf_counter()
+                best[number] = min(best[number], now - start)
+                if now >= turn:
+                    break
+        if time.perf_counter() >= end:
+            break
+    speeds = [work / t / 1e9 for (_, _, work), t in zip(trials, best, strict=True)]
+    # A smaller cache is never slower; where it was measured so, something came between.
+    caches = [max(speeds[i:]) for i in range(1, len(speeds))]
+    sizes = [8 * length for length in LENGTHS]
+    return Peaks(speeds[0], speeds[-1], tuple(zip(sizes, caches[:-1], strict=True)))
 
 
-def _model(type: str, params: dict[str, Any], attributes: dict[str, Attribute]) -> Model:
-    """Return a model of one operator."""
+def _model(
+    type: str, params: dict[str, Any], attributes: dict[str, Attribute], count: int = 1
+) -> Model:
+    """Return a model of one operator, or of several in a row that nothing fuses."""
     graph = Graph()
-    graph.add_operand("x", None, "f32")
-    graph.add_operator("pnnx.Input", "in", outputs=["x"])
-    graph.add_operator(type, "op", ["x"], ["y"], params=params, attributes=attributes)
-    graph.add_operator("pnnx.Output", "out", ["y"])
-    return Model(graph)
+    graph.add_operand("0", None, "f32")
+    graph.add_operator("pnnx.Input", "in", outputs=["0"])
+    for number in range(count):
+        graph.add_operator(
+            type,
+            f"op_{number}",
+            [str(number)],
+            [str(number + 1)],
+            params=params,
+            attributes=attributes,
+        )
+    graph.add_operator("pnnx.Output", "out", [str(count)])
+    return Model(graph, optimize=False)
+
+
+def by_operator(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of a profile with the steps of each operator taken together.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        One for each step, as in :attr:`kuiper.model.Profile.rows`.
+
+    Returns
+    -------
+    list of dict
+        In the order of first steps: `name`, `type`, `kernels` (a list of kinds), `seconds`,
+        `share`, `gflops`, `gbytes`.
+    """
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["name"], []).append(row)
+    return [
+        {
+            "name": name,
+            "type": steps[0]["type"],
+            "kernels": [step["kind"] for step in steps],
+            **_summed(steps),
+        }
+        for name, steps in groups.items()
+    ]
 
 
 def with_roofline(rows: Sequence[Mapping[str, Any]], peaks: Peaks | None) -> list[dict[str, Any]]:
     """Return the rows of a profile with `roofline`: which part of the possible speed they reach.
 
-    The possible speed is the peak of arithmetic or of memory, whichever takes longer.  None where
-    the peaks are not known or nothing is counted.
+    The possible speed is the peak of arithmetic, or of the cache or memory that holds so many
+    bytes, whichever takes longer.  None where the peaks are not known or nothing is counted.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        Of :func:`by_operator`, or single steps.
+    peaks : Peaks or None
+
+    Returns
+    -------
+    list of dict
     """
     result = []
     for row in rows:
         share = None
         if peaks is not None and row["seconds"] > 0:
-            needed = max(row["gflops"] / peaks.gflops, row["gbytes"] / peaks.gbytes)
+            n_bytes = row["gbytes"] * row["seconds"] * 1e9
+            needed = max(row["gflops"] / peaks.gflops, row["gbytes"] / peaks.bandwidth(n_bytes))
             share = needed or None
         result.append({**row, "roofline": share})
     return result
 
 
 def by_type(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return times summed by operator type, slowest first."""
-    groups: dict[str, dict[str, Any]] = {}
+    """Return the rows of operators summed by type, slowest first.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        Of :func:`with_roofline`.
+
+    Returns
+    -------
+    list of dict
+        `type`, `count` (of operators), `seconds`, `share`, `gflops`, `gbytes`, `roofline`.
+    """
+    groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        group = groups.setdefault(
-            row["type"], {"type": row["type"], "count": 0, "seconds": 0.0, "share": 0.0}
-        )
-        group["count"] += 1
-        group["seconds"] += row["seconds"]
-        group["share"] += row["share"]
-    return sorted(groups.values(), key=lambda group: -group["seconds"])
+        groups.setdefault(row["type"], []).append(row)
+    result = []
+    for type, members in groups.items():
+        total = _summed(members)
+        known = [row["roofline"] * row["seconds"] for row in members if row.get("roofline")]
+        roofline = sum(known) / total["seconds"] if known else None
+        count = len({row["name"] for row in members})
+        result.append({"type": type, "count": count, **total, "roofline": roofline})
+    return sorted(result, key=lambda group: -group["seconds"])
+
+
+def _summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return time and speeds of some rows together."""
+    seconds = sum(row["seconds"] for row in rows)
+    return {
+        "seconds": seconds,
+        "share": sum(row["share"] for row in rows),
+        **{
+            key: sum(row[key] * row["seconds"] for row in rows) / seconds if seconds else 0.0
+            for key in ("gflops", "gbytes")
+        },
+    }

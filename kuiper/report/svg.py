@@ -122,6 +122,20 @@ def _curve(edge: Edge) -> str:
 def timeline_svg(rows: Sequence[Mapping[str, Any]], width: int = 1200) -> str:
     """Draw the steps of a profile one after the other, a lane for each kind of kernel.
 
+    Parameters
+    ----------
+    rows : sequence of dict
+        Of the steps: :attr:`kuiper.Profile.rows`.
+    width : int, default=1200
+        Pixels.
+
+    Returns
+    -------
+    str
+        An SVG document.
+
+    Notes
+    -----
     All threads work on one step together, so there is one line of time.
     """
     total = sum(row["seconds"] for row in rows) or 1.0
@@ -154,7 +168,20 @@ def timeline_svg(rows: Sequence[Mapping[str, Any]], width: int = 1200) -> str:
 
 
 def memory_svg(plan: Plan, width: int = 1200, height: int = 420) -> str:
-    """Draw the memory plan: each buffer from its first step to its last, where it lies in bytes."""
+    """Draw the memory plan: each buffer from its first step to its last, where it lies in bytes.
+
+    Parameters
+    ----------
+    plan : kuiper.plan.Plan
+        Of :meth:`kuiper.Model.plan`.
+    width, height : int
+        Pixels.
+
+    Returns
+    -------
+    str
+        An SVG document.
+    """
     buffers = [b for b in plan.buffers if b.kind in ("arena", "scratch") and b.last >= 0]
     n_steps, n_bytes = max(1, len(plan.steps)), max(1, plan.arena_bytes)
     left, top = 80, 10

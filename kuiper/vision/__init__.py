@@ -9,7 +9,7 @@
     drawing          boxes and labels on a picture
 
 The command line and the programs in ``examples/`` are built of these parts.  The package needs
-OpenCV (``pip install kuiper[examples]``) and is imported by nothing else in kuiper.
+OpenCV (``pip install opencv-python-headless``) and is imported by nothing else in kuiper.
 
 A picture is an OpenCV image: uint8, (height, width, 3), blue first.
 """

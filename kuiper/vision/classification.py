@@ -22,7 +22,16 @@ _PRESET_OF = {"mobilenet_v2": "imagenet", "squeezenet": "caffe"}
 
 @dataclass(frozen=True)
 class Guess:
-    """One class that may be on the picture."""
+    """One class that may be on the picture.
+
+    Attributes
+    ----------
+    index : int
+        Number of the class, from 0.
+    label : str
+    probability : float
+        0 to 1.
+    """
 
     index: int
     label: str
@@ -30,7 +39,18 @@ class Guess:
 
 
 def probabilities(scores: np.ndarray) -> np.ndarray:
-    """Return scores (n, classes) as probabilities; softmax only where they are none yet."""
+    """Return scores (n, classes) as probabilities; softmax only where they are none yet.
+
+    Parameters
+    ----------
+    scores : numpy.ndarray of float, shape (n, classes)
+        Logits, or probabilities, whose rows are not negative and add up to 1.
+
+    Returns
+    -------
+    numpy.ndarray of float, shape (n, classes)
+        Each row adds up to 1.
+    """
     if (scores >= 0).all() and np.allclose(scores.sum(axis=1), 1, atol=1e-3):
         return scores
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -38,13 +58,38 @@ def probabilities(scores: np.ndarray) -> np.ndarray:
 
 
 def best_guesses(row: np.ndarray, labels: Sequence[str], count: int) -> list[Guess]:
-    """Return the `count` most probable classes, the best first."""
+    """Return the `count` most probable classes, the best first.
+
+    Parameters
+    ----------
+    row : numpy.ndarray of float, shape (classes,)
+        Probabilities.
+    labels : sequence of str
+        A name for each class.
+    count : int
+        How many to return at most.
+
+    Returns
+    -------
+    list of Guess
+    """
     order = np.argsort(-row, kind="stable")[:count]
     return [Guess(int(i), labels[i], float(row[i])) for i in order]
 
 
 def load_labels(path: str | Path | None, n_classes: int) -> list[str]:
     """Return the classes' names: a file's lines, ImageNet's or COCO's where they fit, or numbers.
+
+    Parameters
+    ----------
+    path : str, Path or None
+        A text file in UTF-8, one name a line.
+    n_classes : int
+
+    Returns
+    -------
+    list of str
+        As many as there are classes.
 
     Raises
     ------
@@ -91,7 +136,7 @@ class Classifier:
         model: str | Path | kuiper.Model = "mobilenet_v2",
         how: Preprocessing | None = None,
         labels: str | Path | None = None,
-    ):
+    ) -> None:
         name = str(model)
         if not isinstance(model, kuiper.Model):
             model = kuiper.load(find_model(name))
@@ -108,11 +153,41 @@ class Classifier:
         self._labels: list[str] | None = None
 
     def preprocess(self, image: np.ndarray) -> np.ndarray:
-        """Return the network's input for one picture, (3, height, width)."""
+        """Return the network's input for one picture, (3, height, width).
+
+        Parameters
+        ----------
+        image : numpy.ndarray of uint8, shape (height, width, 3)
+            Blue first, of any size.
+
+        Returns
+        -------
+        numpy.ndarray of float32, shape (3, height, width)
+
+        Raises
+        ------
+        ValueError
+            If the picture is smaller than the cut that `how` wants.
+        """
         return preprocess(image, self.how)
 
     def scores(self, x: np.ndarray) -> np.ndarray:
-        """Run the network on x (n, 3, height, width); return scores (n, classes)."""
+        """Run the network on x (n, 3, height, width); return scores (n, classes).
+
+        Parameters
+        ----------
+        x : numpy.ndarray of float32, shape (n, 3, height, width)
+
+        Returns
+        -------
+        numpy.ndarray of float32, shape (n, classes)
+            What the network gives: logits or probabilities.
+
+        Raises
+        ------
+        ValueError
+            If the output is not one row of scores for each picture.
+        """
         y = self.model(x)
         if y.shape[0] != len(x) or y.size != y.shape[0] * y.shape[1]:
             raise ValueError(
@@ -122,19 +197,59 @@ class Classifier:
         return y.reshape(len(x), -1)
 
     def guesses(self, scores: np.ndarray, count: int = 5) -> list[list[Guess]]:
-        """Return the best classes for each row of scores."""
+        """Return the best classes for each row of scores.
+
+        Parameters
+        ----------
+        scores : numpy.ndarray of float, shape (n, classes)
+        count : int, default=5
+            How many for each row.
+
+        Returns
+        -------
+        list of list of Guess
+
+        Raises
+        ------
+        ValueError
+            If the file of labels has another number of lines than there are classes.
+        """
         if self._labels is None:
             self._labels = load_labels(self._labels_file, scores.shape[1])
         return [best_guesses(row, self._labels, count) for row in probabilities(scores)]
 
     def __call__(self, images: Sequence[np.ndarray], count: int = 5) -> list[list[Guess]]:
-        """Return the best guesses for each picture."""
+        """Return the best guesses for each picture.
+
+        Parameters
+        ----------
+        images : sequence of numpy.ndarray of uint8, shape (height, width, 3)
+            Blue first; their sizes may differ.
+        count : int, default=5
+            How many guesses for each.
+
+        Returns
+        -------
+        list of list of Guess
+            For each picture the most probable classes, the best first.
+        """
         x = np.stack([self.preprocess(image) for image in images])
         return self.guesses(self.scores(x), count)
 
 
 def draw_guesses(image: np.ndarray, guesses: Sequence[Guess]) -> np.ndarray:
-    """Return a copy of the picture with the guesses on it, their probabilities as bars."""
+    """Return a copy of the picture with the guesses on it, their probabilities as bars.
+
+    Parameters
+    ----------
+    image : numpy.ndarray of uint8, shape (height, width, 3)
+        Blue first; one narrower than 320 pixels is enlarged, so that the text can be read.
+    guesses : sequence of Guess
+
+    Returns
+    -------
+    numpy.ndarray of uint8, shape (height, width, 3)
+    """
     if image.shape[1] < 320:
         image = cv2.resize(image, (320, round(image.shape[0] * 320 / image.shape[1])))
     picture = image.copy()

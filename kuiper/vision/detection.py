@@ -95,7 +95,18 @@ class Letterbox:
     shape: tuple[int, int]
 
     def to_picture(self, boxes: np.ndarray) -> np.ndarray:
-        """Return boxes (n, 4) of the input's pixels as boxes of the picture, cut at its border."""
+        """Return boxes (n, 4) of the input's pixels as boxes of the picture, cut at its border.
+
+        Parameters
+        ----------
+        boxes : numpy.ndarray of float, shape (n, 4)
+            Left, top, right, bottom, in pixels of the network's input.
+
+        Returns
+        -------
+        numpy.ndarray of float, shape (n, 4)
+            The same in pixels of the picture.
+        """
         moved = (boxes - np.array([self.left, self.top] * 2)) / self.scale
         height, width = self.shape
         return np.clip(moved, 0, np.array([width, height] * 2))
@@ -330,7 +341,7 @@ class Detector:
         iou: float = 0.5,
         decoder: str | None = None,
         size: tuple[int, int] | None = None,
-    ):
+    ) -> None:
         name = str(model)
         if not isinstance(model, kuiper.Model):
             model = kuiper.load(find_model(name))
@@ -364,12 +375,36 @@ class Detector:
         return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
     def preprocess(self, image: np.ndarray) -> tuple[np.ndarray, Letterbox]:
-        """Return the network's input for one picture, (3, height, width), and its letterbox."""
+        """Return the network's input for one picture, (3, height, width), and its letterbox.
+
+        Parameters
+        ----------
+        image : numpy.ndarray of uint8, shape (height, width, 3)
+            Blue first, of any size.
+
+        Returns
+        -------
+        numpy.ndarray of float32, shape (3, height, width)
+        Letterbox
+            Where the picture lies in it.
+        """
         canvas, where = letterbox(image, self.size, self._grey)
         return normalised(canvas, self.how), where
 
     def detect(self, x: np.ndarray, boxes: Sequence[Letterbox]) -> list[list[Detection]]:
-        """Run the network on x (n, 3, height, width) and return what is on each picture."""
+        """Run the network on x (n, 3, height, width) and return what is on each picture.
+
+        Parameters
+        ----------
+        x : numpy.ndarray of float32, shape (n, 3, height, width)
+        boxes : sequence of Letterbox
+            One for each picture, as :meth:`preprocess` returns them.
+
+        Returns
+        -------
+        list of list of Detection
+            In pixels of the pictures, the surest first.
+        """
         decoded = DECODERS[self.decoder](self._outputs(x), self.size, self.threshold)
         return [self._detections(*one, where) for one, where in zip(decoded, boxes, strict=True)]
 
@@ -394,6 +429,17 @@ class Detector:
         ]
 
     def __call__(self, images: Sequence[np.ndarray]) -> list[list[Detection]]:
-        """Return what is on each picture, the surest first."""
+        """Return what is on each picture, the surest first.
+
+        Parameters
+        ----------
+        images : sequence of numpy.ndarray of uint8, shape (height, width, 3)
+            Blue first; their sizes may differ.
+
+        Returns
+        -------
+        list of list of Detection
+            Boxes in pixels of the picture.
+        """
         made: list[Any] = [self.preprocess(image) for image in images]
         return self.detect(np.stack([x for x, _ in made]), [where for _, where in made])

@@ -16,7 +16,18 @@ __all__ = ["class_colour", "draw_detections", "draw_text"]
 
 
 def class_colour(index: int) -> tuple[int, int, int]:
-    """Return a colour for a class; neighbours differ, and it is always the same."""
+    """Return a colour for a class; neighbours differ, and it is always the same.
+
+    Parameters
+    ----------
+    index : int
+        Number of the class.
+
+    Returns
+    -------
+    tuple of int
+        Blue, green, red, each 0..255.
+    """
     hue = index * 67 % 180  # 67 is prime to 180, so all hues come before one comes twice
     pixel = cv2.cvtColor(np.array([[[hue, 200, 230]]], np.uint8), cv2.COLOR_HSV2BGR)[0, 0]
     return int(pixel[0]), int(pixel[1]), int(pixel[2])
@@ -40,7 +51,19 @@ def draw_text(
 
 
 def draw_detections(image: np.ndarray, detections: Sequence[Detection]) -> np.ndarray:
-    """Return a copy of the picture with a box and a label for each detection."""
+    """Return a copy of the picture with a box and a label for each detection.
+
+    Parameters
+    ----------
+    image : numpy.ndarray of uint8, shape (height, width, 3)
+        Blue first.
+    detections : sequence of Detection
+        Boxes in pixels of the picture; the first is drawn last, on top of the others.
+
+    Returns
+    -------
+    numpy.ndarray of uint8, shape (height, width, 3)
+    """
     picture = image.copy()
     thickness = max(1, round(min(picture.shape[:2]) / 200))
     for found in reversed(detections):  # the surest on top

@@ -34,7 +34,17 @@ VIDEO_SUFFIXES = {".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v"}
 
 
 def load_image(path: str | Path) -> np.ndarray:
-    """Read a picture as uint8 (height, width, 3), blue first, turned upright by its EXIF tag.
+    """Read a picture, turned upright by its EXIF tag.
+
+    Parameters
+    ----------
+    path : str or Path
+        JPEG, PNG, BMP, WebP, TIFF, or whatever else OpenCV knows.
+
+    Returns
+    -------
+    numpy.ndarray of uint8, shape (height, width, 3)
+        Blue first.
 
     Raises
     ------
@@ -52,7 +62,21 @@ def load_image(path: str | Path) -> np.ndarray:
 
 
 def save_image(path: str | Path, image: np.ndarray) -> None:
-    """Write a picture in the format that the path's suffix names; folders are made."""
+    """Write a picture in the format that the path's suffix names; folders are made.
+
+    Parameters
+    ----------
+    path : str or Path
+    image : numpy.ndarray of uint8, shape (height, width), (height, width, 3) or (height, width, 4)
+        Grey, blue-green-red, or with opacity behind these.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    ValueError
+        If OpenCV knows no format of that suffix.
+    """
     path = Path(path)
     try:
         good, data = cv2.imencode(path.suffix, image)
@@ -65,7 +89,17 @@ def save_image(path: str | Path, image: np.ndarray) -> None:
 
 
 def find_pictures(paths: Iterable[str | Path]) -> Iterator[Path]:
-    """Yield files as they are, and the pictures and videos below folders, sorted."""
+    """Yield files as they are, and the pictures and videos below folders, sorted.
+
+    Parameters
+    ----------
+    paths : iterable of (str or Path)
+        Files and folders.
+
+    Yields
+    ------
+    Path
+    """
     for path in map(Path, paths):
         if path.is_dir():
             yield from (
@@ -78,7 +112,16 @@ def find_pictures(paths: Iterable[str | Path]) -> Iterator[Path]:
 
 
 def is_video(path: str | Path) -> bool:
-    """Tell whether a path names a video, or is the number of a camera."""
+    """Tell whether a path names a video, or is the number of a camera.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Returns
+    -------
+    bool
+    """
     return str(path).isdecimal() or Path(path).suffix.lower() in VIDEO_SUFFIXES
 
 
@@ -98,7 +141,7 @@ class VideoReader:
         None where it is not known, as for a camera.
     """
 
-    def __init__(self, source: str | Path):
+    def __init__(self, source: str | Path) -> None:
         text = str(source)
         if not text.isdecimal() and not Path(text).exists():
             raise FileNotFoundError(2, "No such file or directory", text)
@@ -179,7 +222,18 @@ def triangle_weights(length: int, new_length: int) -> np.ndarray:
 
 
 def resize_antialiased(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Resize as Pillow's BILINEAR and torchvision's antialias=True; OpenCV has no such filter."""
+    """Resize as Pillow's BILINEAR and torchvision's antialias=True; OpenCV has no such filter.
+
+    Parameters
+    ----------
+    image : numpy.ndarray of uint8, shape (height, width, 3)
+    height, width : int
+        Pixels of the result.
+
+    Returns
+    -------
+    numpy.ndarray of uint8, shape (height, width, 3)
+    """
     # A photo many times larger is first averaged down by a whole factor, which loses nothing
     # that the filter would keep and spares it most of the work.
     factor = int(min(image.shape[0] / height, image.shape[1] / width) / 3)
@@ -210,7 +264,24 @@ def resize_lanczos(image: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def preprocess(image: np.ndarray, how: Preprocessing) -> np.ndarray:
-    """Turn a picture into float32 (3, height, width), the input of the network for one image."""
+    """Turn a picture into float32 (3, height, width), the input of the network for one image.
+
+    Parameters
+    ----------
+    image : numpy.ndarray of uint8, shape (height, width, 3)
+        Blue first, of any size.
+    how : Preprocessing
+        Its `size` must be given.
+
+    Returns
+    -------
+    numpy.ndarray of float32, shape (3, height, width)
+
+    Raises
+    ------
+    ValueError
+        If `how` has no size, or resizes to less than the cut.
+    """
     if how.size is None:
         raise ValueError("preprocess needs how.size, the height and width of the network's input")
     old_height, old_width = image.shape[:2]

@@ -81,7 +81,7 @@ class Segmenter:
         model: str | Path | kuiper.Model = "u2netp",
         kind: str | None = None,
         size: tuple[int, int] | None = None,
-    ):
+    ) -> None:
         name = str(model)
         kind = _KIND_OF.get(name, "unet") if kind is None else kind
         if kind not in SEGMENTERS:
@@ -98,7 +98,17 @@ class Segmenter:
         self.size = input_size(model, 320) if size is None else size
 
     def preprocess(self, image: np.ndarray) -> np.ndarray:
-        """Return the network's input for one picture, (3, height, width)."""
+        """Return the network's input for one picture, (3, height, width).
+
+        Parameters
+        ----------
+        image : numpy.ndarray of uint8, shape (height, width, 3)
+            Blue first, of any size; all of it is squeezed into the input.
+
+        Returns
+        -------
+        numpy.ndarray of float32, shape (3, height, width)
+        """
         height, width = self.size
         if self.kind.lanczos:
             resized = resize_lanczos(image, height, width)
@@ -110,7 +120,22 @@ class Segmenter:
         return normalised(resized, how)
 
     def scores(self, x: np.ndarray) -> np.ndarray:
-        """Run the network on x (n, 3, h, w); return probabilities (n, classes, h, w)."""
+        """Run the network on x (n, 3, h, w); return probabilities (n, classes, h, w).
+
+        Parameters
+        ----------
+        x : numpy.ndarray of float32, shape (n, 3, h, w)
+
+        Returns
+        -------
+        numpy.ndarray of float32, shape (n, classes, h, w)
+            Probabilities; a network with one channel gives that of the foreground.
+
+        Raises
+        ------
+        ValueError
+            If the first output has another shape.
+        """
         y = self.model(x)
         y = y[0] if isinstance(y, tuple) else y
         if y.ndim != 4 or len(y) != len(x):
@@ -129,9 +154,18 @@ class Segmenter:
         return y if y.min() >= 0 and y.max() <= 1 else 1 / (1 + np.exp(-y))
 
     def planes(self, images: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the probability of each class for each pixel: float32 (classes, height, width).
+        """Return the probability of each class for each pixel.
 
-        One output channel stands for two classes, background and foreground.
+        Parameters
+        ----------
+        images : sequence of numpy.ndarray of uint8, shape (height, width, 3)
+            Blue first; their sizes may differ.
+
+        Returns
+        -------
+        list of numpy.ndarray of float32, shape (classes, height, width)
+            For each picture, in its own size.  One output channel of the network stands for two
+            classes, background and foreground.
         """
         scores = self.scores(np.stack([self.preprocess(image) for image in images]))
         if scores.shape[1] == 1:
@@ -142,11 +176,32 @@ class Segmenter:
         ]
 
     def __call__(self, images: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the foreground of each picture: float32 (height, width), 0 to 1."""
+        """Return the foreground of each picture: float32 (height, width), 0 to 1.
+
+        Parameters
+        ----------
+        images : sequence of numpy.ndarray of uint8, shape (height, width, 3)
+            Blue first; their sizes may differ.
+
+        Returns
+        -------
+        list of numpy.ndarray of float32, shape (height, width)
+            For each picture, in its own size, 0 to 1.
+        """
         return [np.clip(1 - planes[0], 0, 1) for planes in self.planes(images)]
 
     def classes(self, images: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the number of the likeliest class of each pixel: int (height, width)."""
+        """Return the number of the likeliest class of each pixel: int (height, width).
+
+        Parameters
+        ----------
+        images : sequence of numpy.ndarray of uint8, shape (height, width, 3)
+
+        Returns
+        -------
+        list of numpy.ndarray of int, shape (height, width)
+            For each picture; 0 is the background.
+        """
         return [planes.argmax(axis=0) for planes in self.planes(images)]
 
 
@@ -159,12 +214,39 @@ def _resized(plane: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 def overlay(
     image: np.ndarray, mask: np.ndarray, index: int = 1, strength: float = 0.5
 ) -> np.ndarray:
-    """Return the picture with a mask (height, width), 0 to 1, laid over it in a class's colour."""
+    """Return the picture with a mask (height, width), 0 to 1, laid over it in a class's colour.
+
+    Parameters
+    ----------
+    image : numpy.ndarray of uint8, shape (height, width, 3)
+    mask : numpy.ndarray of float, shape (height, width)
+        0 to 1.
+    index : int, default=1
+        The class whose colour it gets; see :func:`class_colour`.
+    strength : float, default=0.5
+        How much of the colour there is where the mask is 1.
+
+    Returns
+    -------
+    numpy.ndarray of uint8, shape (height, width, 3)
+    """
     alpha = (mask * strength).astype(np.float32)[:, :, None]
     colour = np.array(class_colour(index), np.float32)
     return np.rint(image * (1 - alpha) + colour * alpha).astype(np.uint8)
 
 
 def cut_out(image: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Return the foreground with a transparent background: uint8 (height, width, 4)."""
+    """Return the foreground with a transparent background: uint8 (height, width, 4).
+
+    Parameters
+    ----------
+    image : numpy.ndarray of uint8, shape (height, width, 3)
+    mask : numpy.ndarray of float, shape (height, width)
+        0 to 1; it becomes the opacity.
+
+    Returns
+    -------
+    numpy.ndarray of uint8, shape (height, width, 4)
+        Save it as PNG or WebP, which keep the opacity.
+    """
     return np.dstack([image, np.rint(mask * 255).astype(np.uint8)])
