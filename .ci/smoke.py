@@ -48,8 +48,8 @@ def import_ms(statement: str) -> float:
     """Return the median time of an import statement in fresh interpreters, numpy loaded before.
 
     The processor time of the one thread that imports: what the rest of the machine does matters
-    less to it than to time on the clock, and what numpy's BLAS threads spin after their start, which
-    doubles the processor time of the process, is none of kuiper's.
+    less to it than to time on the clock, and what the threads of numpy's BLAS spin when they start,
+    which doubles the processor time of the process, is none of kuiper's.
     """
     code = (
         "import numpy, time; start = time.thread_time()\n"
