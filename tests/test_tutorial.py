@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -97,6 +98,17 @@ def test_the_expression_in_the_picture_is_that_of_the_chapter():
 
     drawn = (TUTORIAL / "pictures" / "expression.svg").read_text("utf-8")
     assert drawn.strip() == to_svg(parse("add(@0,div(@1,@2))")).strip()
+
+
+def test_the_table_of_convolutions_can_be_measured_anew(capsys):
+    """The script takes the chapter's functions, and makes the planner choose each way."""
+    script = runpy.run_path(str(TUTORIAL / "measure_convolution.py"))
+    script["main"](0.0)
+    printed = re.findall(r"^\| ([^|]+) \| [\d.e+-]+ \|", capsys.readouterr().out, re.MULTILINE)
+    chapter = (TUTORIAL / "05-convolution.md").read_text("utf-8")
+    stands = re.findall(r"^\| ([^|]+) \| [\d.]+ \| [\d.,]+ \|$", chapter, re.MULTILINE)
+    assert printed == stands
+    assert len(stands) == 5
 
 
 def test_the_site_builds(tmp_path):
