@@ -10,6 +10,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -109,6 +110,18 @@ def test_the_table_of_convolutions_can_be_measured_anew(capsys):
     stands = re.findall(r"^\| ([^|]+) \| [\d.]+ \| [\d.,]+ \|$", chapter, re.MULTILINE)
     assert printed == stands
     assert len(stands) == 5
+
+
+def test_what_the_site_leaves_out():
+    """Links out of docs/ and the roles of docstrings mean nothing on the site."""
+    hooks = runpy.run_path(str(ROOT / "docs" / "site_hooks.py"))
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="tutorial/zh/x.md"))
+    text = "[a](../b.md), [c](../../d.md), [e](../../../SECURITY.md), [f](https://x.org)"
+    kept = "[a](../b.md), [c](../../d.md), e, [f](https://x.org)"
+    assert hooks["on_page_markdown"](text, page=page, config=None, files=None) == kept
+    html = "see :func:<code>load</code>, :class:<code>~kuiper.ir.Graph</code> and :func: alone"
+    shown = "see <code>load</code>, <code>Graph</code> and :func: alone"
+    assert hooks["on_page_content"](html, page=page, config=None, files=None) == shown
 
 
 def test_the_site_builds(tmp_path):
