@@ -217,7 +217,7 @@ ctypedef void (*dwrow_fn)(
 # the first rows x columns are wanted.  Frequencies that wino_needs denies are not written, and what
 # is read in their place does not matter.
 # Input: (t + 2)^2 pixels, row by row -> v[f * stride + c].
-# Output: m[f * stride + c] -> rows x columns pixels, plus bias and residual, clamped; returns whether
+# Output: m[f * stride + c] -> rows x columns pixels, plus bias and residual, clamped; tells whether
 # the products were finite, and left room for the transform.
 ctypedef void (*wino_filter_fn)(
     Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel, Py_ssize_t stride,

@@ -6,8 +6,8 @@
 #
 #     sums[filter, pixel] = sum_k taps[filter][k] * fields[k, pixel]      k = (channel, row, column)
 #
-# with the roles of the operands exchanged, since the filters lie in rows.  A few channels and filters
-# at a time keep everything on the stack: there is no scratch memory that only such tiles would need.
+# with the roles of the operands exchanged, since the filters lie in rows.  A few channels and
+# filters at a time keep everything on the stack: no scratch memory waits for such tiles.
 
 from libc.math cimport ldexp, NAN
 from libc.stdint cimport uint16_t
@@ -72,7 +72,7 @@ cdef void direct_sums(
     const winograd_t* p, const float* x, const place_t* place, Py_ssize_t pixel, Py_ssize_t n,
     Py_ssize_t first, Py_ssize_t count, float* sums,
 ) noexcept nogil:
-    """Compute `count` filters from `first` on at n outputs of a tile: sums[filter * nr + output]."""
+    """Apply `count` filters from `first` on at n outputs of a tile: sums[filter * nr + output]."""
     cdef float[(1 + DIRECT_TAPS) * MAX_NR] panel
     cdef float[MAX_MR * DIRECT_TAPS] taps
     cdef (const float*)[MAX_MR] rows

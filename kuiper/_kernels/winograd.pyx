@@ -18,7 +18,7 @@ the bottom; those that only inner columns need start behind the right edge.
     Staged: one step for each stage.  The products are split by frequency, so each part reads only
     its share of the transformed weights.  Best for small planes, where weights are the larger load.
 
-Both compute every output by the same operations in the same order.  A tile with a result that is not
+Both compute every output by the same operations in the same order.  A tile where something is not
 finite is computed again without Winograd, see _winograd_direct.pxi.
 """
 
