@@ -68,6 +68,8 @@ cdef inline void chain_tile(
             rows += m
             for k in range(kc):
                 prefetch(panel + ahead)
+                if NV * LANES > LINE_FLOATS:
+                    prefetch(panel + ahead + LINE_FLOATS)
                 for j in range(NV):
                     b[j] = load(panel + j * LANES)
                 panel += NV * LANES

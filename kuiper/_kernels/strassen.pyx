@@ -16,11 +16,13 @@ next one, "left" one of the panels and "right" the next one.  The terms are halv
 first half of each tap, and the second.
 
 The price is rounding: sums are of larger numbers than the result, so its error is two to three
-times that of the definition.  A value that is not finite would spread to the rows and columns that
-share sums with it; tiles that have one are computed by the definition.
+times that of the definition, relative to the greater of the rows and of the columns that share
+sums.  Columns of which one is a hundred times the other, as next to a filter that training has left
+at zero, are multiplied by the definition, with their panels; so is what is not finite, which would
+spread to its neighbours.
 
 ``StrassenStep``
-    A convolution or a Linear layer, as implicit GEMM.
+    A convolution, as implicit GEMM.
 
 Source: Strassen (1969), Gaussian elimination is not optimal; Winograd (1971), On multiplication of
 2 x 2 matrices.
@@ -29,22 +31,21 @@ Source: Strassen (1969), Gaussian elimination is not optimal; Winograd (1971), O
 import numpy as np
 
 from cython.parallel cimport prange
+from libc.math cimport fabsf
 from libc.stdint cimport intptr_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._pack cimport pack_panel
 from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
-from kuiper._kernels._table cimport LINE_FLOATS, kernels_t, panel_ahead, segment_t
-from kuiper._kernels._window cimport Window, output_pixel, phase_t, point_rows, window_t
+from kuiper._kernels._table cimport kernels_t, segment_t
+from kuiper._kernels._window cimport Window, phase_t, point_rows, window_t
 
 from kuiper._kernels._pack import aligned_empty, touch_pages
 from kuiper._value import spaced
 
-# The parts of a pair of panels, in the order of their use.  The first of those that one tile sums
-# has no biases.
+# The parts of a pair of panels, in the order of their use.  No tile takes the biases of T3: their
+# place tells whether columns that share sums are alike.
 cdef enum:
     B11
     B21          # with the biases of the left panel
@@ -76,13 +77,22 @@ cdef enum:
     TILE_Q
     N_TILES
 
-# How many quads take a pair of panels before the next one: what the L2 cache has room for, but all
-# of an image, if possible, where weights are so large that they should be read once.
+# How many quads take a pair of panels before the next one: what the L2 cache has room for; more of
+# them where the weights are so large that they should be read less often.
 cdef enum:
     MAX_QUADS = 16
-    SOME_BYTES = 256 * 1024      # of rows and their sums, of these quads together
-    MOST_BYTES = 3 * 1024 * 1024
-    LARGE_BYTES = 512 * 1024     # of weights
+    LARGE_BYTES = 7 * 512 * 1024   # of weights
+    FEW_BYTES = 256 * 1024         # of rows and their sums, of these quads together
+    MANY_BYTES = 3 * 1024 * 1024
+
+cdef enum:
+    MAX_NR = 32
+    MOST_RATIO = 100             # of the greatest weights of two columns that share sums
+    ALIKE = 0
+    NOT_ALIKE = 1
+
+cdef enum:
+    AHEAD = 32  # rows of a panel from what is read to what is asked for
 
 
 # -- weights -----------------------------------------------------------------------------------
@@ -117,66 +127,81 @@ def pack_strassen(const float[:, :, :] weight, bias, int n_threads=1):
     """
     cdef Py_ssize_t columns = weight.shape[0], taps = weight.shape[1], channels = weight.shape[2]
     cdef const kernels_t* kernels = active()
-    cdef Py_ssize_t nr = kernels.nr, panels = ceil_div(columns, nr), p, first, count, side
+    cdef Py_ssize_t nr = kernels.nr, pair = pair_floats(taps, channels, nr), i, first, left, right
     cdef Py_ssize_t column = weight.strides[0] // 4, channel = weight.strides[2] // 4
-    cdef Py_ssize_t pair = pair_floats(taps, channels, nr), plain = (1 + taps * channels) * nr
     cdef Py_ssize_t[::1] offsets = np.arange(taps, dtype=np.intp) * (weight.strides[1] // 4)
     cdef const float[::1] b = np.zeros(columns, np.float32) if bias is None else bias
     packed = aligned_empty((packed_floats(columns, taps, channels),))
     touch_pages(packed, n_threads)
     cdef float[::1] out = packed
-    cdef float* room = <float*> malloc((panels // 2) * 2 * plain * sizeof(float))
-    if room == NULL and panels > 1:
-        raise MemoryError
-    for p in prange(panels, nogil=True, num_threads=n_threads, schedule="static"):
-        first = p * nr
-        count = min(nr, columns - first)
-        pack_panel(
-            kernels, &weight[0, 0, 0] + first * column, column, taps, &offsets[0], channels,
-            channel, &b[first], count,
-            room + p * plain if p < panels // 2 * 2 else &out[panels // 2 * pair],
-        )
-    for p in prange(panels // 2, nogil=True, num_threads=n_threads, schedule="static"):
-        combine_panels(
-            room + 2 * p * plain, room + (2 * p + 1) * plain, taps, channels // 2, nr,
-            &out[p * pair],
-        )
-    free(room)
+    for i in prange(
+        ceil_div(columns, 2 * nr), nogil=True, num_threads=n_threads, schedule="static"
+    ):
+        first = 2 * nr * i
+        left = min(nr, columns - first)
+        right = min(nr, columns - first - left)
+        if right > 0:
+            pack_pair(
+                kernels, &weight[0, 0, 0] + first * column, column, taps, &offsets[0],
+                channels // 2, channel, &b[first], left, right, &out[i * pair],
+            )
+        else:
+            pack_panel(
+                kernels, &weight[0, 0, 0] + first * column, column, taps, &offsets[0], channels,
+                channel, &b[first], left, &out[i * pair],
+            )
     return packed
 
 
-cdef void combine_panels(
-    const float* left, const float* right, Py_ssize_t taps, Py_ssize_t half, Py_ssize_t nr,
-    float* out,
+cdef void pack_pair(
+    const kernels_t* kernels, const float* w, Py_ssize_t column, Py_ssize_t taps,
+    const Py_ssize_t* offsets, Py_ssize_t half, Py_ssize_t channel, const float* bias,
+    Py_ssize_t left, Py_ssize_t right, float* out,
 ) noexcept nogil:
-    """Write the parts of a pair of panels."""
-    cdef Py_ssize_t part = (1 + taps * half) * nr, i, t, n = half * nr
-    cdef double b11, b12, b21, b22, t1, t2
-    for i in range(N_PARTS):
-        for t in range(nr):
-            out[i * part + t] = 0
-    memcpy(out + B21 * part, left, nr * sizeof(float))
-    memcpy(out + T4 * part, left, nr * sizeof(float))
-    memcpy(out + B22 * part, right, nr * sizeof(float))
-    left += nr
-    right += nr
-    out += nr
-    for t in range(taps):
-        for i in range(n):
-            b11, b21, b12, b22 = left[i], left[n + i], right[i], right[n + i]
-            t1 = b12 - b11
-            t2 = b22 - t1
-            out[B11 * part + i] = <float> b11
-            out[B12 * part + i] = <float> b12
-            out[B21 * part + i] = <float> b21
-            out[B22 * part + i] = <float> b22
-            out[T1 * part + i] = <float> t1
-            out[T2 * part + i] = <float> t2
-            out[T3 * part + i] = <float> (b22 - b12)
-            out[T4 * part + i] = <float> (b21 - t2)
-        left += 2 * n
-        right += 2 * n
-        out += n
+    """Write the parts of a pair of panels, of `left` and `right` columns."""
+    cdef Py_ssize_t nr = kernels.nr, part = (1 + taps * half) * nr, i
+    cdef const float* w_right = w + nr * column
+    cdef float* b11 = out + B11 * part
+    cdef float* b12 = out + B12 * part
+    cdef float* b21 = out + B21 * part
+    cdef float* b22 = out + B22 * part
+    cdef double t1, t2
+    cdef float[MAX_NR] greatest_left, greatest_right, checked
+    cdef Py_ssize_t j, k
+    pack_panel(kernels, w, column, taps, offsets, half, channel, NULL, left, b11)
+    pack_panel(kernels, w_right, column, taps, offsets, half, channel, NULL, right, b12)
+    w += half * channel
+    w_right += half * channel
+    pack_panel(kernels, w, column, taps, offsets, half, channel, bias, left, b21)
+    pack_panel(kernels, w_right, column, taps, offsets, half, channel, bias + nr, right, b22)
+    for j in range(nr):
+        out[T1 * part + j] = out[T2 * part + j] = 0
+        out[T4 * part + j] = b21[j]
+        greatest_left[j] = greatest_right[j] = checked[j] = 0
+    for i in range(1, 1 + taps * half):
+        for j in range(nr):
+            k = i * nr + j
+            t1 = <double> b12[k] - b11[k]
+            t2 = b22[k] - t1
+            out[T1 * part + k] = <float> t1
+            out[T2 * part + k] = <float> t2
+            out[T3 * part + k] = b22[k] - b12[k]
+            out[T4 * part + k] = <float> (b21[k] - t2)
+            # Zero times a sum is zero unless the sum is infinite or not a number.
+            checked[j] += 0 * out[T3 * part + k] + 0 * out[T4 * part + k]
+            greatest_left[j] = max(greatest_left[j], max(fabsf(b11[k]), fabsf(b21[k])))
+            greatest_right[j] = max(greatest_right[j], max(fabsf(b12[k]), fabsf(b22[k])))
+    for j in range(nr):
+        # No tile takes the biases of T3.
+        out[T3 * part + j] = NOT_ALIKE
+    for j in range(right):
+        if checked[j] != 0 or (
+            max(greatest_left[j], greatest_right[j])
+            > MOST_RATIO * min(greatest_left[j], greatest_right[j])
+        ):
+            return
+    for j in range(nr):
+        out[T3 * part + j] = ALIKE
 
 
 # -- the step ----------------------------------------------------------------------------------
@@ -250,7 +275,7 @@ cdef class StrassenStep(Step):
         self.p.post = make_post(self, post)
         self.run = strassen_run
         self.params = &self.p
-        self.kind = "conv_strassen"
+        self.kind = "strassen"
         self.max_parts = max(y.shape[0] * self.p.quads * n_pairs(&self.p), 1)
 
 
@@ -262,9 +287,9 @@ cdef inline Py_ssize_t n_pairs(const strassen_t* p) noexcept nogil:
 cdef Py_ssize_t quads_at_a_time(
     Py_ssize_t rows, Py_ssize_t taps, Py_ssize_t channels, Py_ssize_t columns
 ):
-    cdef Py_ssize_t mr = active().mr, most = SOME_BYTES
+    cdef Py_ssize_t mr = active().mr, most = FEW_BYTES
     if 7 * taps * channels * columns > LARGE_BYTES:
-        most = MOST_BYTES
+        most = MANY_BYTES
     return max(1, min(MAX_QUADS, ceil_div(rows, 2 * mr), most // (16 * mr * taps * channels)))
 
 
@@ -368,26 +393,12 @@ cdef inline const float* residual_at(
     return <const float*> at(slots, p.post.residual) + pixel * p.post.residual_pitch + column
 
 
-cdef inline Py_ssize_t rows_ahead(
-    const float* rows, int chain, const float* panel, Py_ssize_t nr
-) noexcept nogil:
-    """How far from a panel rows lie, of which the first two chains ask for half the lines each."""
-    return (<intptr_t> rows - <intptr_t> panel) // <intptr_t> sizeof(float) - nr + (
-        chain * LINE_FLOATS
-    )
-
-
 cdef void one_chain(
     const strassen_t* p, char* const* slots, int chain, const quad_t* quad, const float* panels,
-    Py_ssize_t index, const float* rows, Py_ssize_t column,
+    Py_ssize_t ahead, Py_ssize_t column,
 ) noexcept nogil:
-    """The products of C11, of C21, or of C12 and C22; see the top of this file.
-
-    `index` counts the quads that take the panels one after the other.  The panels of the next pair
-    are asked for, or `rows` that are needed before them.
-    """
-    cdef Py_ssize_t ahead
-    cdef Py_ssize_t nr = p.kernels.nr, tile = p.kernels.mr * nr, right = column + nr, pixel
+    """The products of C11, of C21, or of C12 and C22; see the top of this file."""
+    cdef Py_ssize_t nr = p.kernels.nr, tile = p.kernels.mr * nr, right = column + nr
     cdef float* product = quad.tiles + TILE_P * tile
     cdef float* u2 = quad.tiles + TILE_U2 * tile
     cdef float* u3 = quad.tiles + TILE_U3 * tile
@@ -396,22 +407,16 @@ cdef void one_chain(
     if chain == 0:
         s[0] = segment_of(p, quad, UP_1, panels, B11, NULL, product)
         s[1] = segment_of(p, quad, UP_2, panels, B21, NULL, NULL)
-        ahead = panel_ahead(index, 2 * p.part_floats, nr)
-        if rows != NULL:
-            ahead = rows_ahead(rows, chain, s[0].panel, nr)
         multiply(p, slots, quad, 2, s, ahead, False, column)
     elif chain == 1:
         s[0] = segment_of(p, quad, SUM_2, panels, T2, product, u2)
         s[1] = segment_of(p, quad, SUM_3, panels, T3, NULL, u3)
         s[2] = segment_of(p, quad, DOWN_2, panels, T4, NULL, NULL)
-        ahead = panel_ahead(index, 3 * p.part_floats, nr)
-        if rows != NULL:
-            ahead = rows_ahead(rows, chain, s[0].panel, nr)
         multiply(p, slots, quad, 3, s, ahead, True, column)
     else:
         s[0] = segment_of(p, quad, SUM_1, panels, T1, NULL, q)
         s[1] = segment_of(p, quad, SUM_4, panels, B22, u2, NULL)
-        multiply(p, slots, quad, 2, s, panel_ahead(index, 3 * p.part_floats, nr), False, right)
+        multiply(p, slots, quad, 2, s, ahead, False, right)
         p.kernels.tile_sum(
             quad.m, quad.shared, min(nr, p.out_channels - right), u3, q, s[1].panel,
             residual_at(p, slots, quad.down, right), p.post.residual_pitch,
@@ -429,25 +434,31 @@ cdef void by_definition(
     for down in range(2):
         s[0] = segment_of(p, quad, DOWN_1 if down else UP_1, panels, B11, NULL, NULL)
         s[1] = segment_of(p, quad, DOWN_2 if down else UP_2, panels, B21, NULL, NULL)
-        multiply(p, slots, quad, 2, s, 0, down, column)
+        multiply(p, slots, quad, 2, s, AHEAD * p.kernels.nr, down, column)
         s[0].panel, s[1].panel = panels + B12 * p.part_floats, panels + B22 * p.part_floats
-        multiply(p, slots, quad, 2, s, 0, down, column + p.kernels.nr)
+        multiply(p, slots, quad, 2, s, AHEAD * p.kernels.nr, down, column + p.kernels.nr)
 
 
 cdef void pair_of_panels(
     const strassen_t* p, char* const* slots, const quad_t* quads, Py_ssize_t count,
     const float* panels, const float* const* rows, Py_ssize_t column,
 ) noexcept nogil:
-    """Some quads by a pair of panels; what a chain reads of it serves all of them, then the next.
+    """Some quads by a pair of panels: all of them by what one chain reads of it, then the next.
+
+    `rows` of quads to come are asked for where they are not NULL, else the panels to come.
     """
-    cdef Py_ssize_t i
+    cdef Py_ssize_t i, ahead, nr = p.kernels.nr
+    cdef bint alike = panels[T3 * p.part_floats] == ALIKE
     cdef int chain
-    for chain in range(3):
+    for chain in range(3 if alike else 0):
         for i in range(count):
+            ahead = AHEAD * nr
+            if chain == 0 and rows[i] != NULL:
+                ahead = (<intptr_t> rows[i] - <intptr_t> panels) // <intptr_t> sizeof(float) - nr
             if quads[i].finite:
-                one_chain(p, slots, chain, &quads[i], panels, i, rows[i], column)
+                one_chain(p, slots, chain, &quads[i], panels, ahead, column)
     for i in range(count):
-        if not quads[i].finite:
+        if not (alike and quads[i].finite):
             by_definition(p, slots, &quads[i], panels, column)
 
 
@@ -465,8 +476,7 @@ cdef void one_panel(
             pixel = quads[i].down if down else quads[i].up
             p.kernels.gemm_chain[quads[i].m](
                 1, &segment, p.window.phases[0].n_taps, 2 * p.half,
-                panel_ahead(2 * i + down, (1 + p.window.phases[0].n_taps * 2 * p.half)
-                            * p.kernels.nr, p.kernels.nr),
+                AHEAD * p.kernels.nr,
                 quads[i].shared if down else 0, output_at(p, slots, pixel, column),
                 p.window.y_pitch, p.out_channels - column, residual_at(p, slots, pixel, column),
                 p.post.residual_pitch, p.post.lo, p.post.hi,

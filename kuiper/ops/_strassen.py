@@ -1,4 +1,8 @@
-"""When a dense product with constant weights goes through Strassen's algorithm, and how."""
+"""When a convolution goes through Strassen's algorithm, and how.
+
+Linear layers do not: a row there is a token, and now and then one is a thousand times as large as
+the one that would share sums with it.  Pixels side by side are alike.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +17,17 @@ from kuiper.ops._post import Post
 
 __all__ = ["strassen_pays", "strassen_step"]
 
-# With fewer terms than this, sums of products cost more than the product that is saved.
-LEAST_TERMS = 128
+# With fewer terms than this, sums of products cost more than the product that is saved; rows of
+# more than that, and their sums, do not stay in the L2 cache.
+LEAST_TERMS, MOST_TERMS = 128, 2560
 # Panels of columns: sums of rows are made once for all of them.
 LEAST_PANELS = 4
-# Rows, or reading twice the weights would take longer than the arithmetic that is saved.
-LEAST_ROWS = 100
-# Multiplications of the definition; what is less takes a few dozen microseconds.
-LEAST_WORK = 12_000_000
-# Rows of more, and their sums, do not stay in the L2 cache.
-MOST_TERMS = 4608
+# With fewer rows, reading twice the weights takes longer than the arithmetic that is saved.
+LEAST_ROWS = 40
+# Terms times columns: twice the weights should stay in the L3 cache, and take bearable memory.
+MOST_WEIGHTS = 1 << 20
+# Multiplications of the definition; what has less takes a few dozen microseconds.
+LEAST_WORK = 20_000_000
 
 
 def strassen_pays(rows: int, taps: int, channels: int, columns: int) -> bool:
@@ -33,11 +38,11 @@ def strassen_pays(rows: int, taps: int, channels: int, columns: int) -> bool:
     terms = taps * channels
     return (
         channels % (2 * _dispatch.lanes()) == 0
-        and terms >= LEAST_TERMS
+        and LEAST_TERMS <= terms <= MOST_TERMS
         and columns > (LEAST_PANELS - 1) * _dispatch.tile()[1]
         and rows >= LEAST_ROWS
         and rows * terms * columns >= LEAST_WORK
-        and terms <= MOST_TERMS
+        and terms * columns <= MOST_WEIGHTS
     )
 
 
@@ -70,8 +75,6 @@ def strassen_step(
     packed = b.packed("strassen", lambda: strassen.pack_strassen(weight(), bias(), b.n_threads))
     window = _window.Window(x, y, stride, (1, 1), [(0, 0, *y.shape[2:], taps, 0)])
     scratch = b.scratch(
-        strassen.strassen_scratch_bytes(
-            y.shape[2] * y.shape[3], len(taps), x.shape[1], y.shape[1]
-        )
+        strassen.strassen_scratch_bytes(y.shape[2] * y.shape[3], len(taps), x.shape[1], y.shape[1])
     )
     return strassen.StrassenStep(x, packed, y, window, scratch, post)
