@@ -9,12 +9,12 @@ import pytest
 
 from kuiper._kernels import _dispatch, strassen
 from kuiper.model import Model
-from kuiper.ops import _strassen, convolution
+from kuiper.ops import _strassen, convolution, linear
 
-from .benchbinder import BenchBinder, arguments, run_record
+from .benchbinder import BenchBinder, arguments, post_ops, reference_post, run_record
 from .support import assert_close, assert_same_bits
 from .test_kernels_conv import GEOMETRIES, check, correlated, filters
-from .test_kernels_gemm import POSTS
+from .test_kernels_gemm import POSTS, product
 from .test_passes import conv, text
 from .textgraph import graph_of, values
 from .workbench import ISAS, Workbench, isa, noise
@@ -31,7 +31,7 @@ def variant(request):
 
 @pytest.fixture
 def always(monkeypatch):
-    """Let every convolution of one group and enough columns go that way."""
+    """Let every convolution and Linear of one group and enough columns go that way."""
 
     def pays(rows, taps, channels, columns):
         return channels % (2 * _dispatch.lanes()) == 0 and columns > _dispatch.tile()[1]
@@ -39,6 +39,7 @@ def always(monkeypatch):
     monkeypatch.setattr(convolution, "_winograd_tile", lambda *_: 0)
     monkeypatch.setattr(convolution, "SHALLOW_CHANNELS", 0)
     monkeypatch.setattr(convolution, "strassen_pays", pays)
+    monkeypatch.setattr(linear, "strassen_pays", pays)
 
 
 def columns_around_panels() -> list[int]:
@@ -102,6 +103,33 @@ def test_post_ops(name, always, words):
         for width in (1, 2, 2 * mr + 1):
             x = noise((2, channels, 1, width), width)
             check(x, weight, bias, kind="strassen", rtol=1e-5, words=words, parts=(1, 3))
+
+
+@EACH_ISA
+@pytest.mark.parametrize("words", [(), ("add", "nn.ReLU"), ("nn.Softplus",)], ids="-".join)
+def test_linear_over_pixels(name, always, words):
+    lanes, (_, nr) = _dispatch.lanes(), _dispatch.tile()
+    for shape in ((1, 5, 6, 2 * lanes), (3, 1, 7, 4 * lanes), (2, 3, 5, 2 * lanes)):
+        x = noise(shape)
+        weight, bias = noise((3 * nr + 1, shape[-1]), 1), noise((3 * nr + 1,), 2)
+        summand = noise((*shape[:-1], weight.shape[0]), 3)
+        bench = Workbench()
+        y = bench.output(summand.shape)
+        binder = BenchBinder(bench, y, post_ops(*words), bench.put(summand))
+        a = arguments("nn.Linear", bench.put(x), weight=weight, bias=bias)
+        got = run_record(binder, "nn.Linear", a)
+        assert binder.steps[-1].kind == "strassen"
+        expected = reference_post(product(x, weight, bias), words, summand)
+        assert_close(got, expected.astype(np.float32), 1e-5, str(shape))
+
+
+@pytest.mark.parametrize("shape", [(400, 64), (1, 400, 64), (400, 1, 64), (1, 2, 2, 100, 64)])
+def test_rows_that_are_no_pixels_do_not_share_sums(always, shape):
+    bench = Workbench()
+    binder = BenchBinder(bench, bench.output((*shape[:-1], 128)))
+    a = arguments("nn.Linear", bench.put(noise(shape)), weight=noise((128, 64), 1))
+    run_record(binder, "nn.Linear", a)
+    assert [step.kind for step in binder.steps] == ["linear"]
 
 
 # -- values ------------------------------------------------------------------------------------

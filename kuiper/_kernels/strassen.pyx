@@ -22,7 +22,7 @@ at zero, are multiplied by the definition, with their panels; so is what is not 
 spread to its neighbours.
 
 ``StrassenStep``
-    A convolution, as implicit GEMM.
+    A convolution as implicit GEMM, or a Linear layer over pixels.
 
 Source: Strassen (1969), Gaussian elimination is not optimal; Winograd (1971), On multiplication of
 2 x 2 matrices.

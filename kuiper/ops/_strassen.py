@@ -1,8 +1,4 @@
-"""When a convolution goes through Strassen's algorithm, and how.
-
-Linear layers do not: a row there is a token, and now and then one is a thousand times as large as
-the one that would share sums with it.  Pixels side by side are alike.
-"""
+"""When a convolution, or a Linear layer over pixels, goes through Strassen's algorithm, and how."""
 
 from __future__ import annotations
 
