@@ -83,7 +83,7 @@ cdef enum:
     MAX_QUADS = 16
     LARGE_BYTES = 7 * 512 * 1024   # of weights
     FEW_BYTES = 256 * 1024         # of rows and their sums, of these quads together
-    MANY_BYTES = 3 * 1024 * 1024
+    MANY_BYTES = 1200 * 1024
 
 cdef enum:
     MAX_NR = 32
