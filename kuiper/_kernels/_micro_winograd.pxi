@@ -152,7 +152,7 @@ cdef inline void wino_output_vector(
     int t, bint small_h, bint small_w, const float* m, Py_ssize_t stride, Py_ssize_t c, long n,
     const float* bias, float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
     Py_ssize_t columns, const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, vf32 low,
-    vf32 high,
+    vf32 high, bint streams,
 ) noexcept nogil:
     """Transform one vector of channels; the products at infinity may be anything if not needed."""
     cdef vf32[4][6] half
@@ -187,7 +187,10 @@ cdef inline void wino_output_vector(
                     if n == LANES:
                         if residual != NULL:
                             value += load(residual + i * r_row + j * r_column + c)
-                        store(y + i * row + j * column + c, vmin(high, vmax(low, value)))
+                        if streams:
+                            stream(y + i * row + j * column + c, vmin(high, vmax(low, value)))
+                        else:
+                            store(y + i * row + j * column + c, vmin(high, vmax(low, value)))
                     else:
                         if residual != NULL:
                             value += load_n(residual + i * r_row + j * r_column + c, n)
@@ -198,20 +201,20 @@ cdef inline void wino_output(
     int t, bint small_h, bint small_w, Py_ssize_t channels, const float* m, Py_ssize_t stride,
     const float* bias, float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
     Py_ssize_t columns, const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo,
-    float hi,
+    float hi, bint streams,
 ) noexcept nogil:
     cdef Py_ssize_t c = 0
     cdef vf32 low = splat(lo), high = splat(hi)
     while c + LANES <= channels:
         wino_output_vector(
             t, small_h, small_w, m, stride, c, LANES, bias, y, row, column, rows, columns,
-            residual, r_row, r_column, low, high,
+            residual, r_row, r_column, low, high, streams,
         )
         c += LANES
     if c < channels:
         wino_output_vector(
             t, small_h, small_w, m, stride, c, channels - c, bias, y, row, column, rows, columns,
-            residual, r_row, r_column, low, high,
+            residual, r_row, r_column, low, high, streams,
         )
 
 
@@ -298,10 +301,11 @@ cdef void wino_output_2(
     Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
     float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
     const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
+    bint streams,
 ) noexcept nogil:
     wino_output(
         2, False, False, channels, m, stride, bias, y, row, column, rows, columns, residual, r_row,
-        r_column, lo, hi,
+        r_column, lo, hi, False,
     )
 
 
@@ -309,26 +313,32 @@ cdef void wino_output_4(
     Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
     float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
     const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
+    bint streams,
 ) noexcept nogil:
-    if rows > 2 and columns > 2:
+    if rows > 2 and columns > 2 and streams:
         wino_output(
             4, False, False, channels, m, stride, bias, y, row, column, rows, columns, residual,
-            r_row, r_column, lo, hi,
+            r_row, r_column, lo, hi, True,
+        )
+    elif rows > 2 and columns > 2:
+        wino_output(
+            4, False, False, channels, m, stride, bias, y, row, column, rows, columns, residual,
+            r_row, r_column, lo, hi, False,
         )
     elif rows > 2:
         wino_output(
             4, False, True, channels, m, stride, bias, y, row, column, rows, columns, residual,
-            r_row, r_column, lo, hi,
+            r_row, r_column, lo, hi, False,
         )
     elif columns > 2:
         wino_output(
             4, True, False, channels, m, stride, bias, y, row, column, rows, columns, residual,
-            r_row, r_column, lo, hi,
+            r_row, r_column, lo, hi, False,
         )
     else:
         wino_output(
             4, True, True, channels, m, stride, bias, y, row, column, rows, columns, residual,
-            r_row, r_column, lo, hi,
+            r_row, r_column, lo, hi, False,
         )
 
 
