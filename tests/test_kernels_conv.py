@@ -47,6 +47,7 @@ def choose(monkeypatch):
         kind, _, form = way.partition(" ")
         tile = int(kind.removeprefix("winograd")) if "winograd" in kind else 0
         monkeypatch.setattr(convolution, "_winograd_tile", lambda *_: tile)
+        monkeypatch.setattr(convolution, "strassen_pays", lambda *_: False)
         monkeypatch.setattr(convolution, "SHALLOW_CHANNELS", 99 if kind == "shallow" else 0)
         monkeypatch.setattr(convolution, "_winograd_is_blocked", lambda *_: form == "blocked")
         monkeypatch.setattr(convolution, "_winograd_block", lambda *_: 5)
