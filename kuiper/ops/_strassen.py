@@ -49,7 +49,7 @@ def strassen_step(
     weight: Callable[[], np.ndarray],
     bias: Callable[[], np.ndarray | None],
     taps: Sequence[tuple[int, int]],
-    stride: tuple[int, int],
+    stride: tuple[int, ...],
     post: Post | None,
 ) -> strassen.StrassenStep:
     """Bind a product.

@@ -149,6 +149,10 @@ class Filters:
         self.shape = shape
         self.is_constant = all(v is None or v.constant is not None for v in (weight, bias))
 
+    def stored(self) -> np.ndarray:
+        """Return the weight as it lies in memory, where that is in C order: no copy is made."""
+        return np.ascontiguousarray(self._weight.constant).reshape(self.shape)
+
     def weight(self) -> np.ndarray:
         return np.ascontiguousarray(self._weight.constant, np.float32).reshape(self.shape)
 
@@ -570,6 +574,7 @@ def _winograd(
     weight = b.packed(
         ("winograd", tile), lambda: winograd.pack_winograd(filters.weight(), tile, b.n_threads)
     )
+    stored = b.packed("filters", filters.stored).constant
     bias = filters.bias()
     bias = b.constant(np.zeros(out_channels, np.float32) if bias is None else bias)
     tiles = -(-height // tile) * -(-width // tile) * n
@@ -578,10 +583,12 @@ def _winograd(
         block = _winograd_block(tiles, in_channels + out_channels, b.n_threads)
         v = b.scratch(4 * frequencies * winograd.frequency_stride(block, in_channels))
         m = b.scratch(4 * frequencies * winograd.frequency_stride(block, out_channels))
-        return winograd.WinogradStep(tile, x, weight, bias, image, v, m, block, padding, post)
+        return winograd.WinogradStep(
+            tile, x, weight, stored, bias, image, v, m, block, padding, post
+        )
     v = b.temporary((frequencies, winograd.frequency_stride(tiles, in_channels)))
     m = b.temporary((frequencies, winograd.frequency_stride(tiles, out_channels)))
-    operands = (tile, x, weight, bias, image, v, m, padding)
+    operands = (tile, x, weight, stored, bias, image, v, m, padding)
     b.step(winograd.WinogradStageStep(0, *operands))
     b.step(winograd.WinogradStageStep(1, *operands))
     return winograd.WinogradStageStep(2, *operands, post)

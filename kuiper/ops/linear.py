@@ -69,6 +69,7 @@ class Linear(Record):
             layout="spaced_rows" if b.feeds_only("nn.Linear", "F.linear") else "contiguous"
         )
         rows = y.reshape((x.shape[0], a.weight.shape[0]))
+        assert rows is not None  # rows of an output are equally far apart
         residual = residual_value(b)
         if residual is not None:
             residual = as_rows(b, residual)
