@@ -146,7 +146,6 @@ class Node:
         replacements : mapping of int to Node
             What stands for ``@k``; other references stay.
         """
-
         changed = {
             k: new
             for k, new in replacements.items()
@@ -434,9 +433,6 @@ def inline(
     number = {key: new for new, key in enumerate(kept)}
     inner = inner.substitute({k: Ref(number[id(inner_operands[k])]) for k in within})
     joined = tree.substitute(
-        {
-            k: inner if operands[k] is target else Ref(number[id(operands[k])])
-            for k in outer
-        }
+        {k: inner if operands[k] is target else Ref(number[id(operands[k])]) for k in outer}
     )
     return joined, list(kept.values())
