@@ -196,10 +196,14 @@ def work(options: argparse.Namespace) -> int:
                     errors += write(future.result(), output, bar)
         except KeyboardInterrupt:
             stopped = True
+            # The batches under way take a moment; a second Ctrl-C would throw them away.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
             pool.shutdown(wait=True, cancel_futures=True)
             for future in waiting:  # what was under way is not thrown away
                 if not future.cancelled():
                     errors += write(future.result(), output, bar)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
     seconds = time.perf_counter() - start
     bar.end()
     print(
