@@ -265,6 +265,13 @@ class _SumWithProduct(Record):
         shape = (*x.shape[:-1], y.shape[-1])
         if a.input.rank > len(shape) or broadcast(a.input, TensorSpec(shape)) != shape:
             raise ShapeError(f"the input has shape {a.input.shape}, which does not fit {shape}")
+        for name in ("alpha", "beta") if x.dtype.kind in "biu" else ():
+            try:
+                x.dtype.type(int(getattr(a, name)))
+            except (ValueError, OverflowError):
+                raise ShapeError(
+                    f"'{name}' is {getattr(a, name)}, which {x.dtype} cannot hold"
+                ) from None
         return TensorSpec(shape, x.dtype)
 
     @classmethod
