@@ -148,7 +148,8 @@ def scattered(x, index, source, axis, kind, spread=False):
         lanes = [d != axis for d in range(x.ndim)]
         step = ScatterStep(
             bench.put(source), target, strides,
-            [Index(places, x.shape[axis], target.strides[axis])], lanes, kind, fault_of(bench), "{} is wrong",
+            [Index(places, x.shape[axis], target.strides[axis])], lanes, kind,
+            fault_of(bench), "{} is wrong",
         )  # fmt: skip
         bench.run(step, parts=parts)
         results.append(bench.view(target).copy())

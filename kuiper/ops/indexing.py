@@ -407,22 +407,27 @@ class Gather(_AlongAxis):
     Source: torch.gather.
     """
 
-    arguments = (Tensor("input"), Int("dim"), Tensor("index"), Bool("sparse_grad", False))
+    # pnnx writes an index of one element as a number.
+    arguments = (
+        Tensor("input"), Int("dim"), Tensor("index", number=True), Bool("sparse_grad", False)
+    )  # fmt: skip
 
     @classmethod
     def result(cls, a: SimpleNamespace) -> TensorSpec:
-        _check_index(a.index, a.input.shape, cls._axis(a))
-        return TensorSpec(a.index.shape, a.input.dtype)
+        index = TensorSpec((), INT64) if is_number(a.index) else a.index
+        _check_index(index, a.input.shape, cls._axis(a))
+        return TensorSpec(index.shape, a.input.dtype)
 
     @classmethod
     def compute(cls, a: SimpleNamespace) -> Any:
         x, index = np.atleast_1d(a.input), np.atleast_1d(a.index)
         axis = cls._axis(a)
-        return x[_places(index, axis, x.shape[axis])].reshape(a.index.shape)
+        return x[_places(index, axis, x.shape[axis])].reshape(np.shape(a.index))
 
     @classmethod
     def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        _element_walk(b, _flat(a.input), _flat(a.index), cls._axis(a)).gather(_flat(b.output()))
+        index = b.constant(np.array(a.index, INT64)) if is_number(a.index) else a.index
+        _element_walk(b, _flat(a.input), _flat(index), cls._axis(a)).gather(_flat(b.output()))
 
 
 def _element_walk(b: Binder, tensor: Value, index: Value, axis: int) -> _Walk:
