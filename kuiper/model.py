@@ -697,7 +697,7 @@ class Model:
         if len(inputs) != len(operands):
             names = ", ".join(f"'{o.name}'" for o in operands) or "none"
             raise InputError(f"got {len(inputs)} inputs, expected {len(operands)}: {names}")
-        arrays = []
+        arrays: list[np.ndarray] = []
         for info, value in zip(self._input_infos, inputs, strict=True):
             array = _as_array(info, value)
             if (
