@@ -18,13 +18,15 @@ the bottom; those that only inner columns need start behind the right edge.
     Staged: one step for each stage.  The products are split by frequency, so each part reads only
     its share of the transformed weights.  Best for small planes, where weights are the larger load.
 
-Both compute every output by the same operations in the same order.
+Both compute every output by the same operations in the same order.  A tile where something is not
+finite is computed again without Winograd, see _winograd_direct.pxi.
 """
 
 import numpy as np
 
 from cython.parallel cimport prange
 from libc.math cimport INFINITY
+from libc.stdint cimport uintptr_t
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
@@ -88,6 +90,8 @@ cdef struct winograd_t:
     int patch                    # its side, in inputs
     ref_t x
     ref_t weight
+    const char* filters          # before they were transformed
+    bint filters_are_halves
     ref_t bias
     ref_t y
     ref_t v                      # transformed input
@@ -124,12 +128,14 @@ cdef class _Winograd(Step):
 
     cdef winograd_t p
 
-    cdef _fill(self, int tile, x, weight, bias, y, v, m, block, padding, post):
+    cdef _fill(self, int tile, x, weight, filters, bias, y, v, m, block, padding, post):
         cdef Py_ssize_t last_h, last_w, right, inner, bottom, corner, i, j
         cdef bint at_bottom, at_right
         zeros = np.zeros(x.shape[1], np.float32)
         cdef float[::1] zero_view = zeros
-        self.keep = zeros
+        self.keep = (zeros, filters)
+        self.p.filters = <const char*> <uintptr_t> filters.ctypes.data
+        self.p.filters_are_halves = filters.dtype == np.float16
         self.p.kernels = active()
         self.p.tile, self.p.patch = tile, tile + 2
         self.p.x, self.p.y, self.p.bias = self.ref(x), self.ref(y), self.ref(bias)
@@ -178,6 +184,8 @@ cdef class WinogradStep(_Winograd):
         Channels-last.
     weight : Value
         As :func:`pack_winograd` makes it.
+    filters : array, shape (out_channels, in_channels, 3, 3), float32 or float16
+        What it was made of, in C order, at any address.
     bias : Value, shape (out_channels,)
     v, m : Value
         Scratch of ``4 * (tile + 2) ** 2`` times the :func:`frequency_stride` of `block` tiles and
@@ -189,8 +197,8 @@ cdef class WinogradStep(_Winograd):
     post : Post or None
     """
 
-    def __init__(self, tile, x, weight, bias, y, v, m, block, padding, post=None):
-        self._fill(tile, x, weight, bias, y, v, m, block, padding, post)
+    def __init__(self, tile, x, weight, filters, bias, y, v, m, block, padding, post=None):
+        self._fill(tile, x, weight, filters, bias, y, v, m, block, padding, post)
         self.run = winograd_run
         self.kind = "conv_winograd"
         tiles = self.p.n * self.p.tiles_h * self.p.tiles_w
@@ -206,12 +214,12 @@ cdef class WinogradStageStep(_Winograd):
         0 transforms the input, 1 multiplies, 2 transforms back.
     v, m : Value
         As for :class:`WinogradStep` with all tiles in one block, but shared by all parts.
-    tile, x, weight, bias, y, padding, post
+    tile, x, weight, filters, bias, y, padding, post
         As for :class:`WinogradStep`.
     """
 
-    def __init__(self, stage, tile, x, weight, bias, y, v, m, padding, post=None):
-        self._fill(tile, x, weight, bias, y, v, m, None, padding, post)
+    def __init__(self, stage, tile, x, weight, filters, bias, y, v, m, padding, post=None):
+        self._fill(tile, x, weight, filters, bias, y, v, m, None, padding, post)
         self.p.stage = stage
         self.run = winograd_stage_run
         self.kind = ("winograd_input", "winograd_gemm", "winograd_output")[stage]
@@ -305,6 +313,9 @@ cdef void multiply(
         )
 
 
+include "_winograd_direct.pxi"
+
+
 cdef void transform_output(
     const winograd_t* p, char* const* slots, Py_ssize_t tile, const float* m
 ) noexcept nogil:
@@ -316,12 +327,13 @@ cdef void transform_output(
     cdef const float* residual = NULL
     if p.post.has_residual:
         residual = <const float*> at(slots, p.post.residual) + pixel * r_pitch
-    p.kernels.wino_output[p.tile](
+    cdef const float* added = residual if p.post.residual_in_tile else NULL
+    if not p.kernels.wino_output[p.tile](
         p.out_channels, m, p.m_stride, <const float*> at(slots, p.bias),
         y, p.out_w * p.y_pitch, p.y_pitch, place.rows, place.columns,
-        residual if p.post.residual_in_tile else NULL, p.out_w * r_pitch, r_pitch,
-        p.post.lo, p.post.hi,
-    )
+        added, p.out_w * r_pitch, r_pitch, p.post.lo, p.post.hi,
+    ):
+        direct_tile(p, slots, &place, y, added)
     for i in range(place.rows):
         post_tile(
             &p.post, place.columns, p.out_channels, y + i * p.out_w * p.y_pitch, p.y_pitch,
