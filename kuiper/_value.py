@@ -75,7 +75,8 @@ class Buffer:
     slot : int
     n_bytes : int
     kind : str
-        ``"arena"``, ``"scratch"``, ``"constant"``, ``"input"`` or ``"output"``.
+        ``"arena"``, ``"scratch"``, ``"constant"``, ``"own"`` (of each context), ``"input"`` or
+        ``"output"``.
     array : numpy.ndarray or None
         What a constant buffer holds.
     first, last : int

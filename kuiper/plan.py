@@ -20,6 +20,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -269,6 +270,8 @@ def _home(buffer: Buffer) -> Any:
         return buffer.offset
     if buffer.kind == "scratch":
         return buffer.offset, buffer.bytes_per_thread
+    if buffer.kind == "own":
+        return partial(np.zeros, buffer.n_bytes, np.uint8)
     if buffer.kind == "constant" and buffer.first >= 0 and buffer.array is not None:
         dtype = np.float32 if buffer.array.dtype == np.float16 else None
         return np.require(buffer.array, dtype, ["C", "A"])
@@ -915,6 +918,13 @@ class Binder:
         share = n_bytes + guard_bytes()
         buffer = Buffer(len(planner.buffers), share * self.n_threads, "scratch")
         buffer.bytes_per_thread = share
+        planner.buffers.append(buffer)
+        return Value(buffer, (n_bytes,), (1,), 0, np.uint8)
+
+    def own(self, n_bytes: int) -> Value:
+        """Return memory that each context has for itself from its first run on, zeros at first."""
+        planner = self._planner
+        buffer = Buffer(len(planner.buffers), n_bytes, "own")
         planner.buffers.append(buffer)
         return Value(buffer, (n_bytes,), (1,), 0, np.uint8)
 
