@@ -146,7 +146,7 @@ class Filters:
     def __init__(self, weight: Any, bias: Any, shape: Any) -> None:
         self._weight, self._bias = weight, bias
         self.shape = shape
-        self.is_constant = all(v is None or v.constant is not None for v in (weight, bias))
+        self.is_constant = all(v is None or v.is_constant for v in (weight, bias))
 
     def weight(self) -> np.ndarray:
         return np.ascontiguousarray(self._weight.constant, np.float32).reshape(self.shape)

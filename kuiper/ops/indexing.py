@@ -674,7 +674,7 @@ class Fill(NumpyRecord):
 
     @staticmethod
     def is_known(a: SimpleNamespace) -> Any:
-        return is_number(a.value) or a.value.constant is not None
+        return is_number(a.value) or a.value.is_constant
 
     @staticmethod
     def result(a: SimpleNamespace) -> TensorSpec:
@@ -836,10 +836,12 @@ class Embedding(NumpyRecord):
 
     @classmethod
     def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        if a.weight.constant is not None and b.output_spec().constant is None:
+        if a.weight.is_constant and not b.output_spec().is_constant:
             # One aligned copy for all plans: tables are large.
-            table, dtype = a.weight.constant, a.weight.dtype
-            a.weight = b.packed("table", lambda: np.require(table, dtype, ["C", "A"]))
+            table = a.weight
+            a.weight = b.packed(
+                "table", lambda: np.require(table.constant, table.dtype, ["C", "A"])
+            )
         super().bind(a, b)
 
 
@@ -858,7 +860,7 @@ class OneHot(NumpyRecord):
     def result(a: SimpleNamespace) -> TensorSpec:
         count = a.num_classes
         if count < 0:
-            if a.input.constant is None:
+            if not a.input.is_constant:
                 raise ValuesNeeded("the number of classes depends on its input")
             if a.input.size == 0:
                 raise ShapeError("'num_classes' is -1, but there is nothing to count")

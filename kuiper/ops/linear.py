@@ -76,7 +76,7 @@ class Linear(Record):
 
 def _panels(a: SimpleNamespace, b: Binder) -> Value:
     """Return the packed weight; one that is computed at run time is packed then."""
-    if all(v is None or v.constant is not None for v in (a.weight, a.bias)):
+    if all(v is None or v.is_constant for v in (a.weight, a.bias)):
 
         def pack() -> np.ndarray:
             weight = np.asarray(a.weight.constant, np.float32)
