@@ -10,8 +10,8 @@ channels where the tensor is a slice of a concatenation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,8 +28,15 @@ ALIASING_ROW = 512  # float32 elements: half of what one way of an L1 cache hold
 SPACING = 16  # a cache line
 
 
-# The values of a tensor, a function that returns them, or None where they are not known.
-Source = np.ndarray | Callable[[], np.ndarray] | None
+class Stored(Protocol):
+    """What has values that are perhaps not in memory: an :class:`~kuiper.ir.Attribute`."""
+
+    def numpy(self) -> np.ndarray: ...
+
+    def rows(self, start: int, stop: int) -> np.ndarray: ...
+
+
+Source = np.ndarray | Stored | None
 
 
 class _Known:
@@ -47,7 +54,16 @@ class _Known:
     @property
     def constant(self) -> np.ndarray | None:
         """The values, or None; weights of a file are perhaps read for it, each time."""
-        return self.source() if callable(self.source) else self.source
+        if self.source is None or isinstance(self.source, np.ndarray):
+            return self.source
+        return self.source.numpy()
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Return known values of some places of the first axis; no others are read."""
+        assert self.source is not None
+        if isinstance(self.source, np.ndarray):
+            return self.source[start:stop]
+        return self.source.rows(start, stop)
 
 
 class TensorSpec(_Known):
@@ -57,8 +73,8 @@ class TensorSpec(_Known):
     ----------
     shape : tuple of int
     dtype : numpy.dtype
-    source : numpy.ndarray, callable or None
-        The values, or what returns them, if the tensor is a weight or a folded constant.
+    source : numpy.ndarray, Attribute or None
+        What has the values, if the tensor is a weight or a folded constant.
     """
 
     __slots__ = ("dtype", "shape")
@@ -89,7 +105,7 @@ class TensorSpec(_Known):
     __hash__ = None  # type: ignore[assignment]
 
 
-class Buffer:
+class Buffer(_Known):
     """A piece of memory that one slot of a context points to.
 
     Attributes
@@ -98,8 +114,8 @@ class Buffer:
     n_bytes : int
     kind : str
         ``"arena"``, ``"scratch"``, ``"constant"``, ``"input"`` or ``"output"``.
-    source : numpy.ndarray, callable or None
-        What a constant buffer holds, or what returns it.
+    source : numpy.ndarray, Attribute or None
+        What a constant buffer holds.
     first, last : int
         Numbers of the steps between which an arena buffer is in use.
     offset : int
@@ -116,7 +132,6 @@ class Buffer:
         "n_bytes",
         "offset",
         "slot",
-        "source",
     )
 
     def __init__(self, slot: int, n_bytes: int, kind: str, source: Source = None) -> None:
@@ -142,8 +157,8 @@ class Value(_Known):
     offset : int
         Of the first element, in elements.
     dtype : numpy.dtype
-    source : numpy.ndarray, callable or None
-        The values, or what returns them, if they are known while planning.
+    source : numpy.ndarray, Attribute or None
+        What has the values, if they are known while planning.
     """
 
     __slots__ = ("buffer", "dtype", "offset", "shape", "strides")

@@ -13,6 +13,7 @@ from kuiper import _threads
 from kuiper._dtypes import DTYPES, from_numpy
 from kuiper._kernels import _dispatch
 from kuiper._kernels._executor import ArenaPool
+from kuiper._kernels._pack import PackedWeights
 from kuiper._memory import check_max_memory
 from kuiper._stages import Staged
 from kuiper._value import TensorSpec, Value
@@ -375,7 +376,9 @@ class Model:
             leaf for operand in graph.outputs for leaf in leaf_operands(operand)
         ]
         self._plans: OrderedDict[tuple[Any, ...], Plan | Staged] = OrderedDict()
-        self._packed: dict[Any, Any] = {}
+        self._packed = PackedWeights(
+            sum(attribute.nbytes for op in graph for attribute in op.attributes.values())
+        )
         self._arenas = ArenaPool()
         self._latest: Plan | Staged | None = None
         self._lock = _threads.ForkLock()

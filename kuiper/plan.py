@@ -29,6 +29,7 @@ import numpy as np
 from kuiper._arena import arrange, guard_bytes
 from kuiper._kernels import _dispatch
 from kuiper._kernels._executor import ArenaPool, Context, Program
+from kuiper._kernels._pack import PackedWeights
 from kuiper._memory import memory_text
 from kuiper._value import (
     Buffer,
@@ -270,7 +271,7 @@ def _home(buffer: Buffer) -> Any:
     if buffer.kind == "scratch":
         return buffer.offset, buffer.bytes_per_thread
     if buffer.kind == "constant" and buffer.first >= 0:
-        array = buffer.source() if callable(buffer.source) else buffer.source
+        array = buffer.constant
         assert array is not None
         return np.require(array, np.float32 if array.dtype == np.float16 else None, ["C", "A"])
     return None
@@ -297,7 +298,7 @@ def make_plan(
     graph: Graph,
     inputs: Mapping[Operand, TensorSpec],
     n_threads: int,
-    cache: dict[Any, Any] | None = None,
+    cache: PackedWeights | None = None,
     arenas: ArenaPool | None = None,
     max_memory: int = sys.maxsize,
 ) -> Plan:
@@ -311,7 +312,7 @@ def make_plan(
         One entry per graph input.  What is a constant or known is no input of the plan; a list
         counts as the tensors in it.
     n_threads : int
-    cache : dict, optional
+    cache : PackedWeights, optional
         Keeps packed weights between plans of one model.
     arenas : ArenaPool, optional
         Where the plans of one model get their memory from.
@@ -327,7 +328,7 @@ def make_plan(
     OperatorError, ShapeError
         If an operator cannot take what reaches it, or if the plan would take too much memory.
     """
-    planner = _Planner(graph, inputs, n_threads, {} if cache is None else cache)
+    planner = _Planner(graph, inputs, n_threads, PackedWeights(0) if cache is None else cache)
     return planner.plan(ArenaPool() if arenas is None else arenas, max_memory)
 
 
@@ -473,7 +474,7 @@ class _Planner:
         graph: Graph,
         inputs: Mapping[Operand, TensorSpec],
         n_threads: int,
-        cache: dict[Any, Any],
+        cache: PackedWeights,
     ) -> None:
         self.graph = graph
         self.order = graph.topological_order()
@@ -897,7 +898,7 @@ class Binder:
         full_key = (self.operator.name, key, *map(id, attributes), _dispatch.active_name())
         if full_key not in planner.cache:
             # The attributes are kept, so that their ids stay theirs.
-            planner.cache[full_key] = (make(), attributes)
+            planner.cache.add(full_key, lambda: (make(), attributes))
         return self.constant(planner.cache[full_key][0])
 
     def _may_vary(self, operand: Operand) -> bool:

@@ -414,12 +414,6 @@ def test_an_attribute_that_a_user_puts_in(param, expected):
     np.testing.assert_array_equal(kuiper.Model(graph)(SMALL), expected[8] * 2)
 
 
-def test_what_a_function_returns_is_checked():
-    attribute = Attribute((2,), "f32", lambda: np.zeros(7, np.uint8))
-    with pytest.raises(kuiper.GraphError, match="takes 8 bytes, got uint8"):
-        attribute.numpy()
-
-
 @posix
 def test_saving_over_the_file_that_is_open(param, expected):
     model = kuiper.load(param)

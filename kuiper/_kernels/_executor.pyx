@@ -17,6 +17,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 from kuiper import _threads
+from kuiper._kernels._pack import aligned_bytes
 
 from kuiper._kernels._step cimport Step, share_start, step_fn
 
@@ -72,7 +73,6 @@ has_openmp = bool(OPENMP)
 compiler = COMPILER.decode()
 
 cdef enum:
-    ALIGNMENT = 64               # a cache line, and the widest vector
     INTS_PER_LINE = 16
     CHUNKS_PER_THREAD = 4        # of a long step, so that threads even out
 
@@ -249,22 +249,19 @@ cdef class Arena:
     Attributes
     ----------
     memory : numpy.ndarray of uint8
-    start : int
-        Where in it the first cache line starts.
+        Starts on a cache line.
     """
 
     cdef readonly Py_ssize_t n_bytes
     cdef readonly object memory
-    cdef readonly Py_ssize_t start
     cdef char* base
 
     def __cinit__(self, Py_ssize_t n_bytes):
         cdef uintptr_t address
         self.n_bytes = n_bytes
-        self.memory = np.empty(n_bytes + ALIGNMENT, np.uint8)
+        self.memory = aligned_bytes(n_bytes)
         address = self.memory.__array_interface__["data"][0]
-        self.start = (-address) % <uintptr_t> ALIGNMENT
-        self.base = <char*> address + self.start
+        self.base = <char*> address
 
 
 cdef class ArenaPool:

@@ -33,7 +33,7 @@ from kuiper._kernels._table cimport (
     BOTH_LINES, LINE_FLOATS, MAX_MR, kernels_t, panel_ahead, wino_needs,
 )
 
-from kuiper._kernels._pack import aligned_empty, n_panels, touch_pages
+from kuiper._kernels._pack import aligned_empty, n_panels, panels_of, parts, touch_pages
 from kuiper._value import spaced
 
 cdef enum:
@@ -50,12 +50,13 @@ def frequency_stride(Py_ssize_t tiles, Py_ssize_t channels):
     return (ceil_div(tiles * spaced(channels), LINE_FLOATS) | 1) * LINE_FLOATS
 
 
-def pack_winograd(const float[:, :, :, ::1] weight, int tile, int n_threads=1):
+def pack_winograd(weight, int tile, int n_threads=1):
     """Transform and pack 3x3 filters.
 
     Parameters
     ----------
     weight : array, shape (out_channels, in_channels, 3, 3), float32
+        In C order.  Or anything with a shape, slices of which are such arrays.
     tile : int
         Side of a tile, 2 or 4.
     n_threads : int
@@ -64,14 +65,24 @@ def pack_winograd(const float[:, :, :, ::1] weight, int tile, int n_threads=1):
     -------
     numpy.ndarray, shape ((tile + 2) ** 2, panels, 1 + in_channels, nr), float32
     """
-    cdef Py_ssize_t out_channels = weight.shape[0], in_channels = weight.shape[1]
-    cdef const kernels_t* kernels = active()
-    cdef Py_ssize_t nr = kernels.nr, lanes = kernels.lanes, panels = n_panels(out_channels)
-    cdef Py_ssize_t vectors = nr // lanes, q, first, stride = panels * (1 + in_channels) * nr
-    packed = aligned_empty(((tile + 2) * (tile + 2), panels, 1 + in_channels, nr))
-    cdef float[:, :, :, ::1] out = packed
+    out_channels, in_channels = weight.shape[:2]
+    packed = aligned_empty(
+        ((tile + 2) * (tile + 2), n_panels(out_channels), 1 + in_channels, active().nr)
+    )
     touch_pages(packed, n_threads)
     packed[:, :, 0] = 0  # the bias is added once, after the transform back
+    for rows in parts(weight, n_threads):
+        pack_part(weight[rows], tile, packed[:, panels_of(rows)], n_threads)
+    return packed
+
+
+cdef pack_part(
+    const float[:, :, :, ::1] weight, int tile, float[:, :, :, :] out, int n_threads
+):
+    cdef Py_ssize_t out_channels = weight.shape[0], in_channels = weight.shape[1]
+    cdef const kernels_t* kernels = active()
+    cdef Py_ssize_t nr = kernels.nr, lanes = kernels.lanes, panels = out.shape[1]
+    cdef Py_ssize_t vectors = nr // lanes, q, first, stride = out.strides[0] // 4
     for q in prange(panels * vectors, nogil=True, num_threads=n_threads, schedule="static"):
         first = q * lanes
         kernels.wino_filter[tile](
@@ -79,7 +90,6 @@ def pack_winograd(const float[:, :, :, ::1] weight, int tile, int n_threads=1):
             &weight[0, 0, 0, 0] + min(first, out_channels - 1) * in_channels * 9,
             &out[0, q // vectors, 1, q % vectors * lanes], stride, nr,
         )
-    return packed
 
 
 cdef struct winograd_t:

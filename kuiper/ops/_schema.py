@@ -627,6 +627,4 @@ def attribute_spec(attribute: Attribute) -> TensorSpec:
     used, so a weight that is packed is never copied as it is.
     """
     dtype = DTYPES[attribute.dtype].value
-    return TensorSpec(
-        attribute.shape, np.float32 if dtype == np.float16 else dtype, attribute.numpy
-    )
+    return TensorSpec(attribute.shape, np.float32 if dtype == np.float16 else dtype, attribute)

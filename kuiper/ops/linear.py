@@ -79,9 +79,8 @@ def _panels(a: SimpleNamespace, b: Binder) -> Value:
     if all(v is None or v.is_constant for v in (a.weight, a.bias)):
 
         def pack() -> np.ndarray:
-            weight = np.asarray(a.weight.constant, np.float32)
             bias = None if a.bias is None else np.asarray(a.bias.constant, np.float32)
-            return _pack.pack_panels(weight[:, np.newaxis, :], bias, b.n_threads)
+            return _pack.pack_panels(_Columns(a.weight), bias, b.n_threads)
 
         return b.packed("linear", pack)
     columns, depth = a.weight.shape
@@ -93,6 +92,18 @@ def _panels(a: SimpleNamespace, b: Binder) -> Value:
         _pack.PackStep(b.contiguous(a.weight), bias, packed, taps, 1, columns, 1, depth, strides)
     )
     return packed
+
+
+class _Columns:
+    """A constant weight as (columns, 1, terms), widened slice by slice."""
+
+    def __init__(self, weight: Value) -> None:
+        self.shape = (weight.shape[0], 1, weight.shape[1])
+        self._weight = weight
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        values = np.asarray(self._weight.rows(rows.start, rows.stop), np.float32)
+        return values[:, np.newaxis, :]
 
 
 @record("torch.matmul", "torch.mm", "torch.bmm", "torch.mv")

@@ -82,11 +82,12 @@ def _folded(producer: Operator, norm: Operator) -> dict[str, Attribute]:
     return attributes
 
 
-def _scaled(weight: Attribute, scale: np.ndarray) -> np.ndarray:
-    """Return the bytes of a weight times a factor for each filter; computed in float64."""
-    scale = scale.reshape((-1,) + (1,) * (len(weight.shape) - 1))
-    scaled = np.empty(weight.shape, np.float32)
-    np.multiply(weight.numpy(), scale, out=scaled, dtype=np.float64, casting="same_kind")
+def _scaled(weight: Attribute, scale: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """Return the bytes of some filters times a factor for each; computed in float64."""
+    filters = weight.rows(start, stop)
+    factors = scale[start:stop].reshape((-1,) + (1,) * (filters.ndim - 1))
+    scaled = np.empty(filters.shape, np.float32)
+    np.multiply(filters, factors, out=scaled, dtype=np.float64, casting="same_kind")
     return scaled.reshape(-1).view(np.uint8)
 
 

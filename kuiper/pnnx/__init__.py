@@ -76,7 +76,7 @@ def load_graph(param: Source, bin: Source | None = None, *, check_crc: bool = Fa
     if check_crc:
         archive.check_crc()
     attributes = {
-        member: Attribute(spec.shape, spec.dtype, archive.source(member))
+        member: Attribute(spec.shape, spec.dtype, archive.source(member, spec.shape))
         for member, (_, spec) in specs.items()
     }
     return _param.build(parsed, attributes)

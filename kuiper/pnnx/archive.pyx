@@ -130,7 +130,8 @@ class File:
         self.is_regular = stat.S_ISREG(status.st_mode)
         self.size = status.st_size
         self._facts = _facts(status)
-        self._age = time.time() - status.st_mtime
+        self._is_settled = _is_settled(self._facts)
+        self._still_good = {}  # by first byte of an entry: facts with which it had its checksum
 
     def __del__(self, close=os.close):
         descriptor, self._descriptor = getattr(self, "_descriptor", -1), -1
@@ -142,7 +143,7 @@ class File:
 
         One that was written just now may be written to again without its time changing.
         """
-        if CAN_READ_AT and self._age > SETTLED_SECONDS and len(_open_files) < MAX_OPEN:
+        if CAN_READ_AT and self._is_settled and len(_open_files) < MAX_OPEN:
             _open_files.add(self)
         return self in _open_files
 
@@ -151,20 +152,44 @@ class File:
         with open(self._descriptor, "rb", closefd=False) as stream:
             return stream.read()
 
-    def read(self, first, nbytes, crc=None):
+    def read(self, first, nbytes, entry=None):
         """Return some bytes of the file as it was when it was opened: a read-only array.
 
         Parameters
         ----------
         first, nbytes : int
-        crc : int, optional
-            A checksum that tells whether a change of the file concerns these bytes.
+        entry : (int, int, int), optional
+            First byte, size and checksum of the entry that they belong to.  Where somebody wrote to
+            the file, perhaps elsewhere or the same again, the entry must still have its checksum.
 
         Raises
         ------
         ModelFormatError
             If the file was changed, or cannot be read any more.
         """
+        data, facts = self._read(first, nbytes)
+        is_same = facts == self._facts
+        if not is_same and entry is not None:
+            start, size, crc = entry
+            is_same = facts is not None and facts == self._still_good.get(start)
+            if not is_same:
+                import zlib
+
+                whole, facts = self._read(start, size)
+                is_same = zlib.crc32(whole) == crc
+                data = whole[first - start:first - start + nbytes]
+                if is_same and facts is not None and _is_settled(facts):
+                    self._still_good[start] = facts
+        if not is_same:
+            raise ModelFormatError(
+                f"{self.filename}: the file was changed while it was in use, and bytes {first} to "
+                f"{first + nbytes} are not what they were; load the model again"
+            )
+        data.flags.writeable = False
+        return data
+
+    def _read(self, first, nbytes):
+        """Return some bytes, and what the file is like; None if it is too short for them."""
         data = np.empty(nbytes, np.uint8)
         view = memoryview(data)
         found = 0
@@ -178,22 +203,15 @@ class File:
                     count = len(part)
                     view[found:found + count] = part
                 if count == 0:
-                    break
+                    return data[:found], None
                 found += count
-            # Afterwards: then what was written before or meanwhile shows.
-            now = _facts(os.fstat(self._descriptor))
+            # Asked afterwards, so that what was written meanwhile shows.
+            return data, _facts(os.fstat(self._descriptor))
         except OSError as error:
             raise ModelFormatError(
                 f"{self.filename}: bytes {first} to {first + nbytes} cannot be read any more "
                 f"({error.strerror}); load the model again"
             ) from error
-        if found < nbytes or (now != self._facts and not _has_crc(data, crc)):
-            raise ModelFormatError(
-                f"{self.filename}: the file was changed while it was in use, and bytes {first} to "
-                f"{first + nbytes} are not what they were; load the model again"
-            )
-        data.flags.writeable = False
-        return data
 
 
 def _facts(status) -> tuple:
@@ -201,10 +219,9 @@ def _facts(status) -> tuple:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _has_crc(data, crc) -> bool:
-    import zlib
-
-    return crc is not None and zlib.crc32(data) == crc
+def _is_settled(facts) -> bool:
+    """Tell whether a write from now on would give the file another time."""
+    return time.time() - facts[-1] / 1e9 > SETTLED_SECONDS
 
 
 cdef class Window:
@@ -336,20 +353,29 @@ cdef class Archive:
         ModelFormatError
             If the file was changed after it was opened.
         """
-        first, nbytes, crc = self._entries[name]
+        return self._part(name, 1, 0, 1)
+
+    def _part(self, name, count, start, stop):
+        """Return the bytes of the rows from `start` to `stop` of the `count` that an entry has."""
+        cdef tuple entry = self._entries[name]
+        row = entry[1] // count
+        first, nbytes = entry[0] + start * row, (stop - start) * row
         if self._file is None:
             return self._array[first:first + nbytes]
-        return self._file.read(first, nbytes, crc)
+        return self._file.read(first, nbytes, entry)
 
     def n_bytes(self, name) -> int:
         """Return the size of an entry."""
         return self._entries[name][1]
 
-    def source(self, name):
-        """Return the bytes of an entry, or where they shall be read later, a function for that."""
+    def source(self, name, shape):
+        """Return the bytes of an entry, or where they shall be read later, a function for that.
+
+        It takes the first and the last place, exclusive, of the first axis of `shape`.
+        """
         if self._file is None or self._entries[name][1] <= SOON_BYTES:
             return self[name]
-        return partial(self.__getitem__, name)
+        return partial(self._part, name, shape[0])
 
     def check_crc(self) -> None:
         """Compare the CRC-32 of every entry with its data.
