@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from kuiper._kernels import _dispatch, _pack
+from kuiper._kernels import _dispatch, _pack, winograd
 from kuiper._kernels.linear import LinearStep, MatmulStep, linear, max_batch_axes
 from kuiper._value import Value, contiguous_strides
 from kuiper.errors import InputError, KuiperError
@@ -285,6 +285,33 @@ def test_panels(n_threads):
         np.testing.assert_array_equal(packed, expected)
         np.testing.assert_array_equal(_pack.pack_panels(weight, None)[:, 1:], expected[:, 1:])
         assert not _pack.pack_panels(weight, None)[:, 0].any()
+
+
+@pytest.mark.parametrize("byte", [1, 2, 3])
+@pytest.mark.parametrize("order", ["channels", "columns", "neither"])
+def test_weights_may_start_at_any_byte(byte, order):
+    """Those of a file do; a sanitizer sees what asks for less than that."""
+
+    def anywhere(array: np.ndarray) -> np.ndarray:
+        moved = np.zeros(array.nbytes + byte, np.uint8)[byte:].view(np.float32)
+        moved = moved.reshape(array.shape)
+        moved[...] = array
+        assert moved.ctypes.data % 4 == byte
+        return moved
+
+    _, nr = _dispatch.tile()
+    for columns, channels in itertools.product((1, 2, 3, nr - 1, nr, nr + 1), (1, 2, 3, 4, 7, 65)):
+        taps = 2 if order == "neither" else 1
+        shape = (channels, taps, columns) if order == "columns" else (columns, channels, taps)
+        weight, bias = noise(shape), noise((columns,), 1)
+        axes = (2, 1, 0) if order == "columns" else (0, 2, 1)
+        expected = _pack.pack_panels(weight.transpose(axes), bias)
+        packed = _pack.pack_panels(anywhere(weight).transpose(axes), anywhere(bias))
+        np.testing.assert_array_equal(packed, expected)
+    filters = noise((nr + 1, 17, 3, 3))
+    for tile in (2, 4):
+        expected = winograd.pack_winograd(filters, tile)
+        np.testing.assert_array_equal(winograd.pack_winograd(anywhere(filters), tile), expected)
 
 
 def test_depthwise_blocks():

@@ -1,4 +1,5 @@
-# Transposition of 32-bit matrices, the work behind every change of layout.
+# Transposition of 32-bit matrices, the work behind every change of layout.  The source may start at
+# any byte: weights are packed from where they lie in a file.
 
 cdef extern from "_transpose.h" nogil:
     void transpose_square "kp_transpose_square"(vf32*) noexcept
@@ -12,19 +13,19 @@ cdef inline Py_ssize_t least(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
 
 
 cdef inline void transpose_tile(
-    const float* x, Py_ssize_t ldx, float* y, Py_ssize_t ldy
+    const f32_any* x, Py_ssize_t ldx, float* y, Py_ssize_t ldy
 ) noexcept nogil:
     cdef vf32[MAX_LANES] v
     cdef int i
     for i in range(LANES):
-        v[i] = load(x + i * ldx)
+        v[i] = load_any(x + i * ldx)
     transpose_square(v)
     for i in range(LANES):
         store(y + i * ldy, v[i])
 
 
 cdef inline void transpose_edge(
-    const float* x, Py_ssize_t ldx, float* y, Py_ssize_t ldy, Py_ssize_t n_a, Py_ssize_t n_b,
+    const f32_any* x, Py_ssize_t ldx, float* y, Py_ssize_t ldy, Py_ssize_t n_a, Py_ssize_t n_b,
 ) noexcept nogil:
     """A tile of fewer than LANES rows or columns."""
     cdef vf32[MAX_LANES] v
@@ -32,7 +33,10 @@ cdef inline void transpose_edge(
     for i in range(LANES):
         v[i] = splat(0)
     for i in range(n_a):
-        v[i] = load_n(x + i * ldx, n_b) if n_b < LANES else load(x + i * ldx)
+        if n_b < LANES:
+            v[i] = load_n(<const float*> x + i * ldx, n_b)
+        else:
+            v[i] = load_any(x + i * ldx)
     transpose_square(v)
     for i in range(n_b):
         if n_a < LANES:
@@ -42,7 +46,7 @@ cdef inline void transpose_edge(
 
 
 cdef inline void interleave(
-    int n_a, const float* x, Py_ssize_t ldx, float* y, Py_ssize_t n_b
+    int n_a, const f32_any* x, Py_ssize_t ldx, float* y, Py_ssize_t n_b
 ) noexcept nogil:
     """A few rows into packed columns; the compiler knows `n_a` and interleaves vectors."""
     cdef Py_ssize_t a, b
@@ -52,7 +56,7 @@ cdef inline void interleave(
 
 
 cdef inline void deinterleave(
-    int n_b, const float* x, float* y, Py_ssize_t ldy, Py_ssize_t n_a
+    int n_b, const f32_any* x, float* y, Py_ssize_t ldy, Py_ssize_t n_a
 ) noexcept nogil:
     """Packed rows of a few elements into columns."""
     cdef Py_ssize_t a, b
@@ -62,15 +66,16 @@ cdef inline void deinterleave(
 
 
 cdef void transpose(
-    const float* x, Py_ssize_t ldx, float* y, Py_ssize_t ldy, Py_ssize_t n_a, Py_ssize_t n_b,
+    const float* source, Py_ssize_t ldx, float* y, Py_ssize_t ldy, Py_ssize_t n_a, Py_ssize_t n_b,
 ) noexcept nogil:
     """Transpose a matrix of 32-bit elements of any type.
 
-    Layout : x (n_a, n_b), rows ldx apart -> y (n_b, n_a), rows ldy apart
-    Needs  : x and y do not overlap
+    Layout : source (n_a, n_b), rows ldx apart, from any byte on -> y (n_b, n_a), rows ldy apart
+    Needs  : source and y do not overlap
     Threads: none; callers split the matrix
     Source : Eklundh's butterfly on tiles of LANES x LANES
     """
+    cdef const f32_any* x = <const f32_any*> source
     cdef Py_ssize_t tiles_a = (n_a + LANES - 1) // LANES, tiles_b = (n_b + LANES - 1) // LANES
     # Rows that lie a power of two apart share few sets of the cache, so lines that are only partly
     # used are lost before the next tile comes for the rest: go along those rows first.

@@ -10,7 +10,10 @@ cdef inline void pack_panel(
     const Py_ssize_t* tap_offsets, Py_ssize_t channels, Py_ssize_t channel_stride,
     const float* bias, Py_ssize_t count, float* panel,
 ) noexcept nogil:
-    """Pack `count` columns: biases (zeros where bias is NULL), then taps x channels rows of nr."""
+    """Pack `count` columns: biases (zeros where bias is NULL), then taps x channels rows of nr.
+
+    Weights and biases may start at any byte.
+    """
     cdef Py_ssize_t nr = kernels.nr, t, k, j
     cdef const float* source
     memset(panel, 0, nr * sizeof(float))
@@ -29,5 +32,8 @@ cdef inline void pack_panel(
         else:
             for k in range(channels):
                 for j in range(count):
-                    panel[k * nr + j] = source[j * column_stride + k * channel_stride]
+                    memcpy(
+                        panel + k * nr + j, source + j * column_stride + k * channel_stride,
+                        sizeof(float),
+                    )
         panel += channels * nr

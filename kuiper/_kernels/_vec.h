@@ -48,7 +48,12 @@
 typedef float kp_vf32 __attribute__((vector_size(4 * KP_LANES), aligned(4), may_alias));
 typedef int32_t kp_vi32 __attribute__((vector_size(4 * KP_LANES), aligned(4), may_alias));
 
+/* What may start at any byte, as weights in a file do. */
+typedef float kp_f32_any __attribute__((aligned(1), may_alias));
+typedef float kp_vf32_any __attribute__((vector_size(4 * KP_LANES), aligned(1), may_alias));
+
 static inline kp_vf32 kp_load(const float *p) { return *(const kp_vf32 *)p; }
+static inline kp_vf32 kp_load_any(const kp_f32_any *p) { return *(const kp_vf32_any *)p; }
 static inline void kp_store(float *p, kp_vf32 v) { *(kp_vf32 *)p = v; }
 /* x - 0 keeps every x, -0.0 included, so the compiler turns it into a plain broadcast. */
 static inline kp_vf32 kp_splat(float x) { kp_vf32 zero = {0}; return x - zero; }
@@ -58,8 +63,14 @@ static inline kp_vi32 kp_splat_int(int32_t x) { kp_vi32 zero = {0}; return x - z
 
 typedef float kp_vf32;
 typedef int32_t kp_vi32;
+#if defined(__GNUC__)
+typedef float kp_f32_any __attribute__((aligned(1), may_alias));
+#else
+typedef float kp_f32_any;
+#endif
 
 static inline kp_vf32 kp_load(const float *p) { return *p; }
+static inline kp_vf32 kp_load_any(const kp_f32_any *p) { return *p; }
 static inline void kp_store(float *p, kp_vf32 v) { *p = v; }
 static inline kp_vf32 kp_splat(float x) { return x; }
 static inline kp_vi32 kp_splat_int(int32_t x) { return x; }
@@ -160,11 +171,12 @@ static inline kp_vf32 kp_ceil(kp_vf32 v) {
     kp_vf32 t = kp_trunc(v); /* minus minus one, since -0.0 + 0.0 would lose the sign */
     return t - kp_from_bits(kp_lt(t, v) & kp_bits(kp_splat(-1.0f)));
 }
+static inline __m128 kp_load_1(const float *p) { return _mm_set_ss(*(const kp_f32_any *)p); }
 static inline kp_vf32 kp_load_n(const float *p, long n) {
     if (n == 0) return kp_splat(0.0f);
-    if (n == 1) return (kp_vf32)_mm_load_ss(p);
+    if (n == 1) return (kp_vf32)kp_load_1(p);
     __m128 low = _mm_loadl_pi(_mm_setzero_ps(), (const __m64 *)p);
-    return (kp_vf32)(n == 3 ? _mm_movelh_ps(low, _mm_load_ss(p + 2)) : low);
+    return (kp_vf32)(n == 3 ? _mm_movelh_ps(low, kp_load_1(p + 2)) : low);
 }
 static inline void kp_store_n(float *p, kp_vf32 v, long n) {
     if (n >= 2) _mm_storel_pi((__m64 *)p, (__m128)v);

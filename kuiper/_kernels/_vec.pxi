@@ -4,11 +4,14 @@
 cdef extern from "_vec.h" nogil:
     ctypedef float vf32 "kp_vf32"
     ctypedef int vi32 "kp_vi32"
+    ctypedef float f32_any "kp_f32_any"                         # one that may start at any byte
     enum:
         LANES "KP_LANES"
         REGISTERS "KP_REGISTERS"
     vf32 load "kp_load"(const float*) noexcept
-    vf32 load_n "kp_load_n"(const float*, long) noexcept        # n < LANES values, zeros behind
+    vf32 load_any "kp_load_any"(const f32_any*) noexcept
+    # n < LANES values from any byte on, zeros behind
+    vf32 load_n "kp_load_n"(const float*, long) noexcept
     void store "kp_store"(float*, vf32) noexcept
     void store_n "kp_store_n"(float*, vf32, long) noexcept
     void prefetch "kp_prefetch"(const float*) noexcept

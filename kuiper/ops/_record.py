@@ -7,6 +7,7 @@ needs an edit when one is added.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -84,6 +85,8 @@ class Record:
 
 _registry: dict[str, type[Record]] = {}
 _families: list[str] = []
+# The types that were looked up since their family was imported to its end.
+_found: dict[str, type[Record]] = {}
 
 
 def record(*types: str) -> Callable[[type[Record]], type[Record]]:
@@ -112,11 +115,20 @@ def find_record(type: str) -> type[Record] | None:
     """
     if type in ("pnnx.Input", "pnnx.Output"):  # the ends of a graph, which the plan knows itself
         return None
-    for family in _families:
-        if type in _registry:
-            break
-        import_module(f"kuiper.ops.{family}")
-    return _registry.get(type)
+    rule = _registry.get(type)
+    if rule is None:
+        for family in _families:
+            import_module(f"kuiper.ops.{family}")
+            rule = _registry.get(type)
+            if rule is not None:
+                break
+    elif _found.get(type) is not rule and rule.__module__ in sys.modules:
+        # A record is there before the functions behind it in its module are: if another thread is
+        # importing that, wait until it has finished.
+        import_module(rule.__module__)
+    if rule is not None:
+        _found[type] = rule
+    return rule
 
 
 def known_record(type: str) -> type[Record]:
@@ -138,4 +150,4 @@ def registered_types() -> list[str]:
     """Return every operator type that a file may hold and that has a record, sorted."""
     for family in _families:
         import_module(f"kuiper.ops.{family}")
-    return sorted(name for name, rule in _registry.items() if not rule.internal)
+    return sorted(name for name, rule in list(_registry.items()) if not rule.internal)
