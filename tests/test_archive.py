@@ -12,6 +12,7 @@ import threading
 import time
 import zipfile
 import zlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -193,7 +194,10 @@ def test_a_file_that_shrinks_while_it_is_read(monkeypatch, tmp_path):
     real = os.fstat
 
     def larger(descriptor):
-        return os.stat_result((*real(descriptor)[:6], len(zip64()) + 5, *real(descriptor)[7:10]))
+        status = real(descriptor)
+        names = [name for name in dir(status) if name.startswith("st_")]
+        fields = {name: getattr(status, name) for name in names}
+        return SimpleNamespace(**{**fields, "st_size": len(zip64()) + 5})
 
     monkeypatch.setattr(os, "fstat", larger)
     with pytest.raises(ModelFormatError, match="was changed while it was in use"):

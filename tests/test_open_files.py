@@ -9,6 +9,8 @@ import gc
 import io
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -391,6 +393,58 @@ def test_a_descriptor_that_somebody_closed(param):
     gc.collect()
     with contextlib.suppress(OSError):
         os.close(other)
+
+
+@posix
+def test_a_file_that_was_touched_is_verified_once(param, monkeypatch):
+    """However many parts an entry is read in."""
+    bin = param.with_suffix(".bin")
+    model = kuiper.load(param)
+    os.utime(bin, (1.1e9, 1.1e9))
+    weight = model.graph.operator("c").attributes["weight"]
+    real, counts = os.preadv, []
+    monkeypatch.setattr(os, "preadv", lambda *a: counts.append(real(*a)) or counts[-1])
+    for start in range(0, 512, 64):
+        expected = WEIGHTS["c.weight"][start : start + 64]
+        np.testing.assert_array_equal(weight.rows(start, start + 64), expected)
+    assert sum(counts) <= 2.2 * weight.nbytes
+    os.utime(bin)  # so late that it may be written to again
+    counts.clear()
+    for start in (0, 256):
+        weight.rows(start, start + 64)
+    assert sum(counts) > 2 * weight.nbytes
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_weights_are_in_memory_once(tmp_path):
+    """Packed; the file's bytes pass through a buffer."""
+    n = 4096
+    text = (
+        "7767517\n3 2\npnnx.Input in 0 1 x #x=(1,4096)f32\nnn.Linear f 1 1 x y bias=False "
+        f"in_features={n} out_features={n} @weight=({n},{n})f32\npnnx.Output out 1 0 y\n"
+    )
+    path = tmp_path / "m.pnnx.param"
+    path.write_text(text)
+    with path.with_suffix(".bin").open("wb") as file:
+        write_archive(file, [("f.weight", np.ones((n, n), np.float32).reshape(-1))])
+    settle(path.with_suffix(".bin"))
+    code = (
+        "import sys, kuiper, numpy as np\n"
+        "def status(word):\n"
+        "    lines = open('/proc/self/status').read().splitlines()\n"
+        "    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(word))\n"
+        "before = status('VmRSS')\n"
+        "model = kuiper.load(sys.argv[1], threads=1)\n"
+        f"assert model(np.ones((1, {n}), np.float32))[0, 0] == {n}\n"
+        "print(status('VmHWM') - before)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    size = 4 * n * n
+    assert size <= int(done.stdout) < 1.25 * size
 
 
 # -- copies, processes, threads --------------------------------------------------------------------
