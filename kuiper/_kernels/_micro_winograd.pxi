@@ -245,6 +245,7 @@ cdef inline void wino_filter(
     cdef double[9 * MAX_LANES] g
     cdef double[18 * MAX_LANES] half
     cdef double[6 * MAX_LANES] o
+    cdef float[MAX_LANES] vector
     cdef Py_ssize_t first = 0, c, n
     cdef int i, j, q, patch = t + 2
     # Lanes from `count` on stay zero.
@@ -267,10 +268,10 @@ cdef inline void wino_filter(
                 )
                 for j in range(patch):
                     for q in range(LANES):
-                        panel[(patch * i + j) * stride + (first + c) * nr + q] = (
-                            <float> o[j * LANES + q]
-                        )
+                        vector[q] = <float> o[j * LANES + q]
+                    stream(&panel[(patch * i + j) * stride + (first + c) * nr], load(&vector[0]))
         first += n
+    streamed()
 
 
 cdef void wino_input_2(

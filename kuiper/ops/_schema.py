@@ -380,12 +380,13 @@ class Str(Argument):
 
 
 def _integer(value: Any, minimum: int | None = None) -> int:
-    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-        raise ValueError
-    real: Any = value
-    number = int(real)
-    if not isinstance(value, numbers.Integral) and real != number:
-        raise ValueError
+    number: Any = value
+    if type(value) is not int:  # as almost all are
+        if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+            raise ValueError
+        number = int(number)
+        if not isinstance(value, numbers.Integral) and value != number:
+            raise ValueError
     if minimum is None:
         minimum, maximum = -(2**63), 2**63 - 1
     else:
