@@ -4,8 +4,8 @@ The two ceilings are measured on the spot by a small C program, if there is a co
 multiply-adds from registers, and reading and writing memory beyond the caches. Without one they
 are those of kuiper's own product and addition. A layer takes at least its arithmetic at the first
 or its bytes at the second, whichever is longer; the last column says which part of that speed it
-reaches. Winograd counts as if it did the multiplications of the definition, so it may exceed 100 %
-where data comes from the caches, so may layers that are bound by memory.
+reaches. Winograd and Strassen count as if they did the multiplications of the definition, so they
+may exceed 100 % where data comes from the caches, so may layers that are bound by memory.
 
 Run: ``python benchmarks/kernels.py [--threads 2] [--only conv] [--json FILE]``; needs numpy and
 kuiper. ``KUIPER_ISA`` chooses the variant.

@@ -69,7 +69,9 @@ class BenchBinder:
         return self.bench.put(np.ascontiguousarray(array))
 
     def packed(self, key, make) -> Value:
-        return self.constant(make())
+        array = make()
+        place = self.constant(array)
+        return Value(place.buffer, place.shape, place.strides, place.offset, place.dtype, array)
 
     def scratch(self, n_bytes: int) -> Value:
         return self.bench.scratch(n_bytes)

@@ -12,9 +12,10 @@ from kuiper.errors import UnsupportedOperatorError
 from kuiper.model import Model
 from kuiper.ops import convolution
 
+from .reference.graph import read_graph, run_graph
 from .support import assert_outputs, assert_same_bits
 from .test_passes import conv, text
-from .textgraph import graph_of, values
+from .textgraph import files_of, graph_of, values
 from .workbench import ISAS, isa
 
 # The function of the same name hides the module.
@@ -48,14 +49,22 @@ def depthwise(x, y, c, kernel, stride, padding, dilation) -> str:
 
 def block(name: str, tail=("nn.ReLU t 1 1 q y",), inputs=("x",), outputs=("y",)):
     """Return the graph of a block, and two images for it."""
-    c, wide, (h, w), kernel, stride, padding, dilation, activation = BLOCKS[name]
+    return graph_of(block_lines(name, tail, inputs, outputs)), image(name)
+
+
+def block_lines(name: str, tail=("nn.ReLU t 1 1 q y",), inputs=("x",), outputs=("y",)) -> str:
+    c, wide, _, kernel, stride, padding, dilation, activation = BLOCKS[name]
     lines = [
         conv("e", "x", "p", c, wide),
         f"{activation or 'nn.Identity'} act 1 1 p a",
         depthwise("a", "q", wide, kernel, stride, padding, dilation),
     ]
-    graph = graph_of(text(*lines, *tail, inputs=inputs, outputs=outputs))
-    return graph, values(2, c, h, w)
+    return text(*lines, *tail, inputs=inputs, outputs=outputs)
+
+
+def image(name: str) -> np.ndarray:
+    c, _, (h, w), *_ = BLOCKS[name]
+    return values(2, c, h, w)
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +96,19 @@ def test_one_sweep_gives_the_bits_of_two(name, variant, monkeypatch):
         assert types(model, [x]).count(FUSED) == 1
         assert np.std(expected) > 0
         assert_same_bits(model(x), expected, name)
+
+
+@pytest.mark.parametrize("variant", ISAS)
+@pytest.mark.parametrize("name", BLOCKS)
+def test_one_sweep_agrees_with_the_reference(name, variant):
+    """Both forms share the kernel of rows; the reference shares nothing."""
+    lines, x = block_lines(name), image(name)
+    files = files_of(lines)
+    (expected,) = run_graph(read_graph(*files), [x])
+    with isa(variant):
+        model = Model(graph_of(lines))
+        assert types(model, [x]).count(FUSED) == 1
+        assert_outputs([model(x)], [expected], 1e-5, name)
 
 
 @pytest.mark.parametrize("ring", [1, 40 << 10])

@@ -558,7 +558,7 @@ def test_a_batch_gives_the_bits_of_its_images(name, choose, way):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_none_stay_where_they_belong(name, choose, way, odd):
-    """They reach the pixels that see them.  Winograd may spread them within its tiles."""
+    """They reach the pixels that see them, and no other, also within the tiles of Winograd."""
     choose(way)
     channels, groups = {"depthwise": (17, 17), "shallow": (3, 1)}.get(way, (17, 1))
     weight, bias = filters(17, channels, 3, groups)
@@ -570,13 +570,80 @@ def test_numbers_that_are_none_stay_where_they_belong(name, choose, way, odd):
     got, _ = convolve(x, weight, bias, shape=expected.shape, padding=(1, 1), groups=groups)
     hit = ~np.isfinite(expected)
     assert hit.sum() == 9 * (1 if groups > 1 else 17)
-    assert not np.isfinite(got[hit]).any()
-    if "winograd" not in way:
-        np.testing.assert_array_equal(got[hit], expected[hit].astype(np.float32))
-    near = hit.copy()
-    if "winograd" in way:
-        near[1, :, 4:8, 4:8] = True
-    assert_close(got[~near], clean[~near].astype(np.float32), 2e-5)
+    np.testing.assert_array_equal(got[hit], expected[hit].astype(np.float32))
+    assert_close(got[~hit], clean[~hit].astype(np.float32), 2e-5)
+
+
+@EACH_ISA
+@pytest.mark.parametrize("way", WAYS[3:])
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+@pytest.mark.parametrize("words", [(), ("add", "nn.ReLU6"), ("nn.LeakyReLU", "add")], ids="-".join)
+def test_every_pixel_of_a_winograd_tile_reaches_its_windows_alone(name, choose, way, odd, words):
+    """Wherever a number lies that is none: inside, at borders, in edges of one to four outputs."""
+    choose(way)
+    for channels, (height, width) in ((17, (5, 6)), (33, (7, 8)), (16, (3, 4))):
+        weight, bias = filters(19, channels, 3)
+        x = noise((2, channels, height, width))
+        summand = noise((2, 19, height, width), 5) if "add" in words else None
+        place = itertools.product(range(height), range(width))
+        for number, (i, j) in enumerate(place):
+            damaged = x.copy()
+            damaged[1, number % channels, i, j] = odd
+            with np.errstate(all="ignore"):
+                sums = correlated(damaged, weight, bias, padding=(1, 1))
+                expected = reference_post(sums, words, summand)
+            got, _ = convolve(
+                damaged, weight, bias, words=words, summand=summand, shape=expected.shape,
+                padding=(1, 1), parts=(1,),
+            )  # fmt: skip
+            expected = expected.astype(np.float32)
+            hit = ~np.isfinite(sums)
+            assert hit.sum() == 19 * (3 - (i in (0, height - 1))) * (3 - (j in (0, width - 1)))
+            np.testing.assert_array_equal(got[hit], expected[hit])
+            assert_close(got[~hit], expected[~hit], 2e-5)
+
+
+@EACH_ISA
+@pytest.mark.parametrize("way", WAYS[3:])
+@pytest.mark.parametrize("half", [False, True], ids=["float", "half"])
+def test_what_overflows_in_a_transform_of_winograd(name, choose, way, half):
+    """Inputs, products and sums that leave float's range where the result does not."""
+    choose(way)
+    weight, bias = filters(19, 17, 3)
+    weight = (weight / 200).astype(np.float16 if half else np.float32)
+    x = noise((1, 17, 9, 10)) * np.float32(5e37)
+    expected = correlated(x, weight.astype(np.float32), bias, padding=(1, 1)).astype(np.float32)
+    assert np.isfinite(expected).all()
+    got, _ = convolve(x, weight, bias, shape=expected.shape, padding=(1, 1))
+    assert_close(got, expected, 2e-5)
+    # One filter alone overflows, in any vector of them.
+    for odd in (0, 8, 16, 18):
+        weight = filters(19, 17, 3)[0]
+        weight[odd] *= np.float32(4e37)
+        x = noise((1, 17, 9, 10))
+        expected = correlated(x, weight, bias, padding=(1, 1)).astype(np.float32)
+        if np.isfinite(expected).all():
+            got, _ = convolve(x, weight, bias, shape=expected.shape, padding=(1, 1))
+            for one, other in zip(got[0], expected[0], strict=True):
+                assert_close(one, other, 2e-5)
+
+
+@EACH_ISA
+@pytest.mark.parametrize("way", WAYS[3:])
+def test_weights_that_are_no_numbers_spoil_their_filter_alone(name, choose, way):
+    choose(way)
+    weight, bias = filters(19, 17, 3)
+    x = noise((1, 17, 6, 6)) + 4
+    weight[3, 2, 1, 1] = np.inf
+    weight[18, 0, 1, 1] = np.nan
+    with np.errstate(invalid="ignore"):
+        expected = correlated(x, weight, bias, padding=(1, 1)).astype(np.float32)
+    assert np.isposinf(expected[0, 3]).all()
+    got, _ = convolve(x, weight, bias, shape=expected.shape, padding=(1, 1))
+    assert np.isposinf(got[0, 3]).all()
+    assert np.isnan(got[0, 18]).all()
+    rest = [number for number in range(19) if number not in (3, 18)]
+    assert_close(got[:, rest], expected[:, rest], 2e-5)
 
 
 @EACH_ISA

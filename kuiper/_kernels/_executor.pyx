@@ -116,6 +116,7 @@ cdef class Program:
     cdef Py_ssize_t count
     cdef readonly tuple steps
     cdef list stretches          # where each ends that runs without a look at signals
+    cdef tuple fallible          # the steps that read when they run, which may fail
 
     def __cinit__(self, steps):
         cdef Py_ssize_t i
@@ -123,6 +124,7 @@ cdef class Program:
         cdef double seconds = 0
         self.steps = tuple(steps)
         self.stretches = []
+        self.fallible = tuple(step for step in self.steps if hasattr(step, "failure"))
         self.count = len(self.steps)
         self.entries = <entry_t*> calloc(max(self.count, 1), sizeof(entry_t))
         if self.entries == NULL:
@@ -158,6 +160,14 @@ cdef class Program:
             with nogil:
                 run_all(self.entries, start, stop, context, n_threads, NULL)
             start = stop
+        self.check()
+
+    cdef check(self):
+        """Raise what a step noted."""
+        for step in self.fallible:
+            if step.failure is not None:
+                error, step.failure = step.failure, None
+                raise error
 
     def run_timed(self, Context context not None, int n_threads):
         """Run every step once and return the seconds each took.
@@ -174,6 +184,7 @@ cdef class Program:
         with nogil:
             start = clock_now()
             run_all(self.entries, 0, self.count, context, n_threads, &ends[0, 0])
+        self.check()
         return np.diff(np.asarray(ends).min(0)[:self.count], prepend=start)
 
 

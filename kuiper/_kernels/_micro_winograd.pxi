@@ -152,9 +152,12 @@ cdef inline void wino_output_vector(
     int t, bint small_h, bint small_w, const float* m, Py_ssize_t stride, Py_ssize_t c, long n,
     const float* bias, float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
     Py_ssize_t columns, const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, vf32 low,
-    vf32 high,
+    vf32 high, vf32* spoilt,
 ) noexcept nogil:
-    """Transform one vector of channels; the products at infinity may be anything if not needed."""
+    """Transform one vector of channels; the products at infinity may be anything if not needed.
+
+    NaN is added to `spoilt` where a product is not finite, or the transform leaves float's range.
+    """
     cdef vf32[4][6] half
     cdef vf32[6] o
     cdef vf32 b, value
@@ -183,6 +186,13 @@ cdef inline void wino_output_vector(
             )
             for j in range(2 if small_w else t):
                 if j < columns:
+                    # The first and the last output, where that is wanted, have a part in all
+                    # products that are; an infinity times 0 is NaN.
+                    if (
+                        (i == 0 or i == (1 if small_h else t - 1))
+                        and (j == 0 or j == (1 if small_w else t - 1))
+                    ):
+                        spoilt[0] += splat(0.0) * o[j]
                     value = o[j] + b
                     if n == LANES:
                         if residual != NULL:
@@ -194,25 +204,26 @@ cdef inline void wino_output_vector(
                         store_n(y + i * row + j * column + c, vmin(high, vmax(low, value)), n)
 
 
-cdef inline void wino_output(
+cdef inline bint wino_output(
     int t, bint small_h, bint small_w, Py_ssize_t channels, const float* m, Py_ssize_t stride,
     const float* bias, float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
     Py_ssize_t columns, const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo,
     float hi,
 ) noexcept nogil:
     cdef Py_ssize_t c = 0
-    cdef vf32 low = splat(lo), high = splat(hi)
+    cdef vf32 low = splat(lo), high = splat(hi), spoilt = splat(0.0)
     while c + LANES <= channels:
         wino_output_vector(
             t, small_h, small_w, m, stride, c, LANES, bias, y, row, column, rows, columns,
-            residual, r_row, r_column, low, high,
+            residual, r_row, r_column, low, high, &spoilt,
         )
         c += LANES
     if c < channels:
         wino_output_vector(
             t, small_h, small_w, m, stride, c, channels - c, bias, y, row, column, rows, columns,
-            residual, r_row, r_column, low, high,
+            residual, r_row, r_column, low, high, &spoilt,
         )
+    return reduce_add(spoilt) == 0.0
 
 
 cdef inline void wino_g(
@@ -245,7 +256,6 @@ cdef inline void wino_filter(
     cdef double[9 * MAX_LANES] g
     cdef double[18 * MAX_LANES] half
     cdef double[6 * MAX_LANES] o
-    cdef float[MAX_LANES] vector
     cdef Py_ssize_t first = 0, c, n
     cdef int i, j, q, patch = t + 2
     # Lanes from `count` on stay zero.
@@ -268,10 +278,10 @@ cdef inline void wino_filter(
                 )
                 for j in range(patch):
                     for q in range(LANES):
-                        vector[q] = <float> o[j * LANES + q]
-                    stream(&panel[(patch * i + j) * stride + (first + c) * nr], load(&vector[0]))
+                        panel[(patch * i + j) * stride + (first + c) * nr + q] = (
+                            <float> o[j * LANES + q]
+                        )
         first += n
-    streamed()
 
 
 cdef void wino_input_2(
@@ -295,42 +305,41 @@ cdef void wino_input_4(
         wino_input(4, True, True, channels, pixels, rows, columns, v, stride)
 
 
-cdef void wino_output_2(
+cdef bint wino_output_2(
     Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
     float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
     const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
 ) noexcept nogil:
-    wino_output(
+    return wino_output(
         2, False, False, channels, m, stride, bias, y, row, column, rows, columns, residual, r_row,
         r_column, lo, hi,
     )
 
 
-cdef void wino_output_4(
+cdef bint wino_output_4(
     Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
     float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
     const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
 ) noexcept nogil:
     if rows > 2 and columns > 2:
-        wino_output(
+        return wino_output(
             4, False, False, channels, m, stride, bias, y, row, column, rows, columns, residual,
             r_row, r_column, lo, hi,
         )
-    elif rows > 2:
-        wino_output(
+    if rows > 2:
+        return wino_output(
             4, False, True, channels, m, stride, bias, y, row, column, rows, columns, residual,
             r_row, r_column, lo, hi,
         )
-    elif columns > 2:
-        wino_output(
+    if columns > 2:
+        return wino_output(
             4, True, False, channels, m, stride, bias, y, row, column, rows, columns, residual,
             r_row, r_column, lo, hi,
         )
-    else:
-        wino_output(
-            4, True, True, channels, m, stride, bias, y, row, column, rows, columns, residual,
-            r_row, r_column, lo, hi,
-        )
+    return wino_output(
+        4, True, True, channels, m, stride, bias, y, row, column, rows, columns, residual, r_row,
+        r_column, lo, hi,
+    )
 
 
 cdef void wino_filter_2(

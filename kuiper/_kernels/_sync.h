@@ -31,11 +31,21 @@ static inline void kp_wait(const int *done, long count) {
     }
 }
 
+/* Show an address, and what it points to, to other threads. */
+static inline void kp_publish(const char **where, const char *address) {
+    __atomic_store_n(where, address, __ATOMIC_RELEASE);
+}
+static inline const char *kp_acquire(const char *const *where) {
+    return __atomic_load_n(where, __ATOMIC_ACQUIRE);
+}
+
 #else
 
 #define KP_SERIAL 1
 static inline long kp_claim(int *next, long end) { return *next < end ? (*next)++ : -1; }
 static inline void kp_finish(int *done) { ++*done; }
+static inline void kp_publish(const char **where, const char *address) { *where = address; }
+static inline const char *kp_acquire(const char *const *where) { return *where; }
 static inline void kp_wait(const int *done, long count) { (void)done; (void)count; }
 
 #endif

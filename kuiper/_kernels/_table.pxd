@@ -146,6 +146,43 @@ cdef inline Py_ssize_t panel_ahead(
     return panel_floats + tile * nr // 2 if tile < 2 else 0
 
 
+# The same tile for several products in a row, which it sums; the sums so far can be added to and
+# stored on the way, as tiles of rows nr apart:
+#
+#     y[i, j] = clamp(biases + sum over the segments of (added + rows x panel) + residual[i, j])
+#
+# The biases are those of the first panel and of the last one.  Only rows from `first` on are stored
+# in y.
+ctypedef struct segment_t:
+    const float* const* rows
+    const float* panel
+    const float* added     # ahead of the product, or NULL
+    float* saved           # behind it, or NULL
+
+ctypedef void (*gemm_chain_fn)(
+    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
+    float lo, float hi,
+) noexcept nogil
+
+# Sums of rows and of the halves of rows, for i < n:
+#
+#     s[0] = down_1 + down_2    s[1] = s[0] - up_1    s[2] = up_1 - down_1    s[3] = up_2 - s[1]
+#
+# s[q] of row i lies at sums + q * stride + i * pitch; `half` is a multiple of `lanes`.  Returns
+# whether all are finite, which they are not where the rows are not.
+ctypedef bint (*strassen_sums_fn)(
+    Py_ssize_t n, Py_ssize_t half, const float* const* up, const float* const* down, float* sums,
+    Py_ssize_t pitch, Py_ssize_t stride,
+) noexcept nogil
+
+# y[i, j] = clamp(a[i, j] + b[i, j] + bias[j] + residual[i, j]) for first <= i < m and j < n <= nr;
+# rows of a and b are nr apart.  residual may be NULL.
+ctypedef void (*tile_sum_fn)(
+    int m, int first, Py_ssize_t n, const float* a, const float* b, const float* bias,
+    const float* residual, Py_ssize_t ldr, float* y, Py_ssize_t ldy, float lo, float hi,
+) noexcept nogil
+
 # y[i] = f(x[i]; p0, p1) for i < n; y may be x.  Functions are numbered in elementwise.pxd.
 ctypedef void (*unary_fn)(Py_ssize_t n, const float* x, float* y, float p0, float p1) noexcept nogil
 
@@ -217,7 +254,8 @@ ctypedef void (*dwrow_fn)(
 # the first rows x columns are wanted.  Frequencies that wino_needs denies are not written, and what
 # is read in their place does not matter.
 # Input: (t + 2)^2 pixels, row by row -> v[f * stride + c].
-# Output: m[f * stride + c] -> rows x columns pixels, plus bias and residual, clamped.
+# Output: m[f * stride + c] -> rows x columns pixels, plus bias and residual, clamped; tells whether
+# the products were finite, and left room for the transform.
 ctypedef void (*wino_filter_fn)(
     Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel, Py_ssize_t stride,
     Py_ssize_t nr,
@@ -226,7 +264,7 @@ ctypedef void (*wino_input_fn)(
     Py_ssize_t channels, const float* const* pixels, Py_ssize_t rows, Py_ssize_t columns, float* v,
     Py_ssize_t stride,
 ) noexcept nogil
-ctypedef void (*wino_output_fn)(
+ctypedef bint (*wino_output_fn)(
     Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
     float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
     const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
@@ -275,6 +313,9 @@ ctypedef struct kernels_t:
     int nr
     gemm_fn[MAX_MR + 1] gemm
     gemm_strided_fn gemm_strided
+    gemm_chain_fn[MAX_MR + 1] gemm_chain
+    strassen_sums_fn strassen_sums
+    tile_sum_fn tile_sum
     # depthwise convolution: dwconv[m] handles m pixels, 1 <= m <= dw_m
     int dw_m
     dwconv_fn[MAX_DW_M + 1] dwconv
@@ -288,3 +329,12 @@ ctypedef struct kernels_t:
     unary_fn[MAX_UNARY] unary
     binary_fn[MAX_BINARY] binary
     chain_fn chain
+
+
+cdef inline dwrow_fn row_kernel(
+    const kernels_t* kernels, Py_ssize_t kernel_w, Py_ssize_t stride_w, Py_ssize_t dilation_w
+) noexcept nogil:
+    """The depthwise micro-kernel for windows that follow each other in a row, NULL without one."""
+    if kernel_w > MAX_DW_KW or stride_w > MAX_DW_STEP or dilation_w != 1:
+        return NULL
+    return kernels.dwrow[kernel_w][stride_w]

@@ -34,6 +34,36 @@ KP_INLINE void kp_tile_start(int m, int nv, kp_vf32 (*acc)[2], const float *bias
     }
 }
 
+/* acc[i][j] += bias[j] */
+KP_INLINE void kp_tile_bias(int m, int nv, kp_vf32 (*acc)[2], const float *bias) {
+    kp_vf32 b[2];
+    KP_UNROLL
+    for (int j = 0; j < nv; j++) b[j] = kp_load(bias + j * KP_LANES);
+    KP_UNROLL
+    for (int i = 0; i < m; i++) {
+        KP_UNROLL
+        for (int j = 0; j < nv; j++) acc[i][j] += b[j];
+    }
+}
+
+/* acc[i][j] += tile[i, j] of rows without gaps */
+KP_INLINE void kp_tile_add(int m, int nv, kp_vf32 (*acc)[2], const float *tile) {
+    KP_UNROLL
+    for (int i = 0; i < m; i++) {
+        KP_UNROLL
+        for (int j = 0; j < nv; j++) acc[i][j] += kp_load(tile + (i * nv + j) * KP_LANES);
+    }
+}
+
+/* tile[i, j] = acc[i][j] */
+KP_INLINE void kp_tile_save(int m, int nv, kp_vf32 (*acc)[2], float *tile) {
+    KP_UNROLL
+    for (int i = 0; i < m; i++) {
+        KP_UNROLL
+        for (int j = 0; j < nv; j++) kp_store(tile + (i * nv + j) * KP_LANES, acc[i][j]);
+    }
+}
+
 /* y[i, j] = clamp(acc[i][j] + residual[i, j]) for rows first <= i < m and n columns. */
 KP_INLINE void kp_tile_end(
     int m, int nv, kp_vf32 (*acc)[2], int first, float *y, ptrdiff_t ldy, ptrdiff_t n,

@@ -55,14 +55,6 @@ typedef float kp_vf32_any __attribute__((vector_size(4 * KP_LANES), aligned(1), 
 static inline kp_vf32 kp_load(const float *p) { return *(const kp_vf32 *)p; }
 static inline kp_vf32 kp_load_any(const kp_f32_any *p) { return *(const kp_vf32_any *)p; }
 static inline void kp_store(float *p, kp_vf32 v) { *(kp_vf32 *)p = v; }
-/* To a cache line that nobody reads soon: past the caches, where a vector is a whole line. */
-#if KP_AVX512
-static inline void kp_stream(float *p, kp_vf32 v) { _mm512_stream_ps(p, (__m512)v); }
-static inline void kp_streamed(void) { _mm_sfence(); }
-#else
-static inline void kp_stream(float *p, kp_vf32 v) { kp_store(p, v); }
-static inline void kp_streamed(void) {}
-#endif
 /* x - 0 keeps every x, -0.0 included, so the compiler turns it into a plain broadcast. */
 static inline kp_vf32 kp_splat(float x) { kp_vf32 zero = {0}; return x - zero; }
 static inline kp_vi32 kp_splat_int(int32_t x) { kp_vi32 zero = {0}; return x - zero; }
@@ -80,8 +72,6 @@ typedef float kp_f32_any;
 static inline kp_vf32 kp_load(const float *p) { return *p; }
 static inline kp_vf32 kp_load_any(const kp_f32_any *p) { return *p; }
 static inline void kp_store(float *p, kp_vf32 v) { *p = v; }
-static inline void kp_stream(float *p, kp_vf32 v) { *p = v; }
-static inline void kp_streamed(void) {}
 static inline kp_vf32 kp_splat(float x) { return x; }
 static inline kp_vi32 kp_splat_int(int32_t x) { return x; }
 

@@ -13,8 +13,6 @@ cdef extern from "_vec.h" nogil:
     # n < LANES values from any byte on, zeros behind
     vf32 load_n "kp_load_n"(const float*, long) noexcept
     void store "kp_store"(float*, vf32) noexcept
-    void stream "kp_stream"(float*, vf32) noexcept              # to a cache line, not read soon
-    void streamed "kp_streamed"() noexcept                      # before other threads may read it
     void store_n "kp_store_n"(float*, vf32, long) noexcept
     void prefetch "kp_prefetch"(const float*) noexcept
     vf32 splat "kp_splat"(float) noexcept

@@ -16,14 +16,14 @@ All of them read channels-last images and none builds an im2col matrix.
 
 import numpy as np
 
-from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
-from kuiper._kernels._table cimport (
-    DW_ROW, MAX_DW_KW, MAX_DW_STEP, dwrow_fn, kernels_t, panel_ahead
+from kuiper._kernels._table cimport DW_ROW, dwrow_fn, kernels_t, panel_ahead, row_kernel
+from kuiper._kernels._window cimport (
+    Window, is_inside, output_pixel, phase_t, point_inside, point_rows, window_t,
 )
 
 from kuiper._kernels._pack import pack_panels
@@ -42,177 +42,6 @@ cdef extern from *:
     #endif
     """
     void fetch "KP_FETCH"(const float*) noexcept nogil
-
-
-# -- geometry ----------------------------------------------------------------------------------
-
-cdef struct tap_t:
-    Py_ssize_t dy            # relative to the pixel's origin in the input
-    Py_ssize_t dx
-    Py_ssize_t offset        # the same in elements
-
-cdef struct phase_t:
-    Py_ssize_t first_h       # first output row and column of the phase
-    Py_ssize_t first_w
-    Py_ssize_t height        # output rows and columns in the phase
-    Py_ssize_t width
-    Py_ssize_t n_taps
-    tap_t* taps
-    Py_ssize_t weight        # where its panels start, in elements
-    Py_ssize_t min_dy        # taps stay inside the input between these
-    Py_ssize_t max_dy
-    Py_ssize_t min_dx
-    Py_ssize_t max_dx
-
-cdef struct window_t:
-    Py_ssize_t n
-    Py_ssize_t in_h
-    Py_ssize_t in_w
-    Py_ssize_t x_pitch
-    Py_ssize_t out_h
-    Py_ssize_t out_w
-    Py_ssize_t y_pitch
-    Py_ssize_t in_step_h     # input rows from one output row of a phase to the next
-    Py_ssize_t in_step_w
-    Py_ssize_t out_step      # output rows (and columns) from one of a phase to the next
-    Py_ssize_t out_step_w
-    Py_ssize_t n_phases
-    phase_t* phases
-
-
-cdef class Window:
-    """Which input pixels each output pixel sees.
-
-    Parameters
-    ----------
-    x, y : Value
-        Channels-last input and output.
-    in_step, out_step : (int, int)
-        Input pixels per output pixel of a phase; output pixels per phase (transposed stride).
-    phases : list of (first_h, first_w, height, width, taps, weight)
-        `taps` is a list of (dy, dx), `weight` the offset of the phase's panels.
-    """
-
-    cdef window_t w
-
-    def __cinit__(self, x, y, in_step, out_step, phases):
-        cdef phase_t* phase
-        cdef Py_ssize_t i
-        cdef window_t* w = &self.w
-        memset(w, 0, sizeof(window_t))
-        w.n, _, w.in_h, w.in_w = x.shape
-        _, _, w.out_h, w.out_w = y.shape
-        w.x_pitch, w.y_pitch = x.pitch, y.pitch
-        w.in_step_h, w.in_step_w = in_step
-        w.out_step, w.out_step_w = out_step
-        w.n_phases = len(phases)
-        w.phases = <phase_t*> calloc(max(w.n_phases, 1), sizeof(phase_t))
-        if w.phases == NULL:
-            raise MemoryError
-        for i, (first_h, first_w, height, width, taps, weight) in enumerate(phases):
-            phase = &w.phases[i]
-            phase.first_h, phase.first_w = first_h, first_w
-            phase.height, phase.width = height, width
-            phase.weight = weight
-            phase.taps = <tap_t*> calloc(max(len(taps), 1), sizeof(tap_t))
-            if phase.taps == NULL:
-                raise MemoryError
-            phase.n_taps = len(taps)
-            for t, (dy, dx) in enumerate(taps):
-                phase.taps[t].dy, phase.taps[t].dx = dy, dx
-                phase.taps[t].offset = (dy * w.in_w + dx) * w.x_pitch
-                phase.min_dy, phase.max_dy = min(phase.min_dy, dy), max(phase.max_dy, dy)
-                phase.min_dx, phase.max_dx = min(phase.min_dx, dx), max(phase.max_dx, dx)
-
-    def __dealloc__(self):
-        cdef Py_ssize_t i
-        if self.w.phases != NULL:
-            for i in range(self.w.n_phases):
-                free(self.w.phases[i].taps)
-            free(self.w.phases)
-
-    @property
-    def max_taps(self):
-        return max(self.w.phases[i].n_taps for i in range(self.w.n_phases))
-
-    @property
-    def max_pixels(self):
-        planes = [
-            self.w.phases[i].height * self.w.phases[i].width for i in range(self.w.n_phases)
-        ]
-        return self.w.n * max(planes)
-
-
-cdef inline bint is_inside(
-    const window_t* w, const phase_t* phase, Py_ssize_t ih, Py_ssize_t iw, Py_ssize_t last_iw
-) noexcept nogil:
-    """Whether no tap of the pixels with origins (ih, iw) to (ih, last_iw) meets the border."""
-    return (
-        ih + phase.min_dy >= 0 and ih + phase.max_dy < w.in_h
-        and iw + phase.min_dx >= 0 and last_iw + phase.max_dx < w.in_w
-    )
-
-
-cdef inline void point_inside(
-    const phase_t* phase, const float* origin, Py_ssize_t step, Py_ssize_t m, const float** rows
-) noexcept nogil:
-    """Fill rows[t * m + i] for pixels of one row, `step` elements apart, none at the border."""
-    cdef Py_ssize_t t, i
-    cdef const float* first
-    for t in range(phase.n_taps):
-        first = origin + phase.taps[t].offset
-        for i in range(m):
-            rows[i] = first + i * step
-        rows += m
-
-
-cdef inline void point_rows(
-    const window_t* w, const phase_t* phase, const float* x, const float* zeros,
-    Py_ssize_t pixel, Py_ssize_t m, const float** rows,
-) noexcept nogil:
-    """Fill rows[t * m + i] with the address of tap t of output pixel `pixel + i` of the phase."""
-    cdef Py_ssize_t ow = pixel % phase.width
-    cdef Py_ssize_t oh = pixel // phase.width % phase.height
-    cdef Py_ssize_t image = pixel // phase.width // phase.height
-    cdef Py_ssize_t i, t, ih = oh * w.in_step_h, iw = ow * w.in_step_w, n_taps = phase.n_taps
-    cdef const float* origin = x + ((image * w.in_h + ih) * w.in_w + iw) * w.x_pitch
-    if ow + m <= phase.width and is_inside(w, phase, ih, iw, iw + (m - 1) * w.in_step_w):
-        point_inside(phase, origin, w.in_step_w * w.x_pitch, m, rows)
-        return
-    for i in range(m):
-        ih, iw = oh * w.in_step_h, ow * w.in_step_w
-        origin = x + ((image * w.in_h + ih) * w.in_w + iw) * w.x_pitch
-        if is_inside(w, phase, ih, iw, iw):
-            for t in range(n_taps):
-                rows[t * m + i] = origin + phase.taps[t].offset
-        else:
-            for t in range(n_taps):
-                if (
-                    0 <= ih + phase.taps[t].dy < w.in_h and 0 <= iw + phase.taps[t].dx < w.in_w
-                ):
-                    rows[t * m + i] = origin + phase.taps[t].offset
-                else:
-                    rows[t * m + i] = zeros
-        ow += 1
-        if ow == phase.width:
-            ow = 0
-            oh += 1
-            if oh == phase.height:
-                oh = 0
-                image += 1
-
-
-cdef inline Py_ssize_t output_pixel(
-    const window_t* w, const phase_t* phase, Py_ssize_t pixel
-) noexcept nogil:
-    """Number of the output pixel that is pixel number `pixel` of a phase."""
-    cdef Py_ssize_t ow = pixel % phase.width
-    cdef Py_ssize_t oh = pixel // phase.width % phase.height
-    cdef Py_ssize_t image = pixel // phase.width // phase.height
-    return (
-        (image * w.out_h + phase.first_h + oh * w.out_step) * w.out_w
-        + phase.first_w + ow * w.out_step_w
-    )
 
 
 # -- implicit GEMM -----------------------------------------------------------------------------
@@ -742,19 +571,14 @@ cdef class DepthwiseStep(Step):
         self.p.zeros = &zero_view[0]
         self.p.channels = channels
         self.p.kernel_h, self.p.kernel_w = kernel
-        self.p.dwrow = row_kernel(self.p.kernel_w, window.w.in_step_w, dilation[1])
+        self.p.dwrow = row_kernel(
+            self.p.kernels, self.p.kernel_w, window.w.in_step_w, dilation[1]
+        )
         self.p.post = make_post(self, post)
         self.run = depthwise_run
         self.params = &self.p
         self.kind = "conv_depthwise"
         self.max_parts = max(ceil_div(window.max_pixels, active().dw_m), 1)
-
-
-cdef dwrow_fn row_kernel(Py_ssize_t kernel_w, Py_ssize_t stride_w, Py_ssize_t dilation_w):
-    """Return the micro-kernel for windows that follow each other in a row, NULL without one."""
-    if kernel_w > MAX_DW_KW or stride_w > MAX_DW_STEP or dilation_w != 1:
-        return NULL
-    return active().dwrow[kernel_w][stride_w]
 
 
 def depthwise_scratch_bytes(Py_ssize_t n_taps):

@@ -13,9 +13,7 @@ from libc.string cimport memset
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
-from kuiper._kernels._table cimport (
-    DW_ROW, MAX_DW_KW, MAX_DW_STEP, MAX_MR, dwrow_fn, kernels_t
-)
+from kuiper._kernels._table cimport DW_ROW, MAX_MR, dwrow_fn, kernels_t, row_kernel
 
 from kuiper._value import spaced
 
@@ -106,11 +104,8 @@ cdef class ExpandDepthwiseStep(Step):
         self.p.ring_rows, self.p.ring_width = ring.rows, ring.width
         self.p.ring_pitch, self.p.ring_floats = ring.pitch, ring.n_floats
         self.p.block = ring.channels
-        if (
-            kernel[1] <= MAX_DW_KW and stride[1] <= MAX_DW_STEP and dilation[1] == 1
-            and self.p.out_w >= DW_ROW
-        ):
-            self.p.dwrow = active().dwrow[<int> kernel[1]][<int> stride[1]]
+        if self.p.out_w >= DW_ROW:
+            self.p.dwrow = row_kernel(self.p.kernels, kernel[1], stride[1], dilation[1])
         self.p.expand_post = make_post(self, expand_post)
         self.p.post = make_post(self, post)
         self.run = inverted_run

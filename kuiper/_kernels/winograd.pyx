@@ -18,13 +18,15 @@ the bottom; those that only inner columns need start behind the right edge.
     Staged: one step for each stage.  The products are split by frequency, so each part reads only
     its share of the transformed weights.  Best for small planes, where weights are the larger load.
 
-Both compute every output by the same operations in the same order.
+Both compute every output by the same operations in the same order.  A tile where something is not
+finite is computed again without Winograd, see _winograd_direct.pxi.
 """
 
 import numpy as np
 
 from cython.parallel cimport prange
 from libc.math cimport INFINITY
+from libc.stdint cimport uintptr_t
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
@@ -35,6 +37,10 @@ from kuiper._kernels._table cimport (
 
 from kuiper._kernels._pack import aligned_empty, n_panels, panels_of, parts, touch_pages
 from kuiper._value import spaced
+
+cdef extern from "_sync.h" nogil:
+    void publish "kp_publish"(const char** where, const char* address) noexcept
+    const char* acquire "kp_acquire"(const char* const* where) noexcept
 
 cdef enum:
     MAX_FREQUENCIES = 36
@@ -98,6 +104,9 @@ cdef struct winograd_t:
     int patch                    # its side, in inputs
     ref_t x
     ref_t weight
+    const char* filters          # before they were transformed; NULL until a tile wants them
+    bint filters_are_halves
+    void* step                   # that reads them
     ref_t bias
     ref_t y
     ref_t v                      # transformed input
@@ -133,13 +142,28 @@ cdef class _Winograd(Step):
     """What both forms share: the parameters of :class:`WinogradStep`."""
 
     cdef winograd_t p
+    cdef object filters
+    cdef public object failure   # the exception; the run that notes it raises it
 
-    cdef _fill(self, int tile, x, weight, bias, y, v, m, block, padding, post):
+    cdef int read_filters(self) noexcept:
+        """Bring the filters into memory, for this and all later tiles; on failure note why."""
+        try:
+            array = self.filters.stored()
+            self.keep = (*self.keep, array)
+            publish(&self.p.filters, <const char*> <uintptr_t> array.ctypes.data)
+        except Exception as error:
+            self.failure = error
+        return 0
+
+    cdef _fill(self, int tile, x, weight, filters, bias, y, v, m, block, padding, post):
         cdef Py_ssize_t last_h, last_w, right, inner, bottom, corner, i, j
         cdef bint at_bottom, at_right
         zeros = np.zeros(x.shape[1], np.float32)
         cdef float[::1] zero_view = zeros
-        self.keep = zeros
+        self.keep = (zeros,)
+        self.filters = filters
+        self.p.step = <void*> self
+        self.p.filters_are_halves = filters.are_halves
         self.p.kernels = active()
         self.p.tile, self.p.patch = tile, tile + 2
         self.p.x, self.p.y, self.p.bias = self.ref(x), self.ref(y), self.ref(bias)
@@ -188,6 +212,10 @@ cdef class WinogradStep(_Winograd):
         Channels-last.
     weight : Value
         As :func:`pack_winograd` makes it.
+    filters : object
+        What it was made of: `stored()` returns an array (out_channels, in_channels, 3, 3), in C
+        order, at any address, which is float16 where `are_halves` and float32 else.  It is called
+        for the first tile that has to be computed again.
     bias : Value, shape (out_channels,)
     v, m : Value
         Scratch of ``4 * (tile + 2) ** 2`` times the :func:`frequency_stride` of `block` tiles and
@@ -199,8 +227,8 @@ cdef class WinogradStep(_Winograd):
     post : Post or None
     """
 
-    def __init__(self, tile, x, weight, bias, y, v, m, block, padding, post=None):
-        self._fill(tile, x, weight, bias, y, v, m, block, padding, post)
+    def __init__(self, tile, x, weight, filters, bias, y, v, m, block, padding, post=None):
+        self._fill(tile, x, weight, filters, bias, y, v, m, block, padding, post)
         self.run = winograd_run
         self.kind = "conv_winograd"
         tiles = self.p.n * self.p.tiles_h * self.p.tiles_w
@@ -216,12 +244,12 @@ cdef class WinogradStageStep(_Winograd):
         0 transforms the input, 1 multiplies, 2 transforms back.
     v, m : Value
         As for :class:`WinogradStep` with all tiles in one block, but shared by all parts.
-    tile, x, weight, bias, y, padding, post
+    tile, x, weight, filters, bias, y, padding, post
         As for :class:`WinogradStep`.
     """
 
-    def __init__(self, stage, tile, x, weight, bias, y, v, m, padding, post=None):
-        self._fill(tile, x, weight, bias, y, v, m, None, padding, post)
+    def __init__(self, stage, tile, x, weight, filters, bias, y, v, m, padding, post=None):
+        self._fill(tile, x, weight, filters, bias, y, v, m, None, padding, post)
         self.p.stage = stage
         self.run = winograd_stage_run
         self.kind = ("winograd_input", "winograd_gemm", "winograd_output")[stage]
@@ -315,6 +343,17 @@ cdef void multiply(
         )
 
 
+include "_winograd_direct.pxi"
+
+
+cdef bint has_filters(const winograd_t* p) noexcept nogil:
+    """Tell whether the filters are in memory, or could be read."""
+    if acquire(&p.filters) == NULL:
+        with gil:
+            (<_Winograd> p.step).read_filters()
+    return acquire(&p.filters) != NULL
+
+
 cdef void transform_output(
     const winograd_t* p, char* const* slots, Py_ssize_t tile, const float* m
 ) noexcept nogil:
@@ -326,12 +365,13 @@ cdef void transform_output(
     cdef const float* residual = NULL
     if p.post.has_residual:
         residual = <const float*> at(slots, p.post.residual) + pixel * r_pitch
-    p.kernels.wino_output[p.tile](
+    cdef const float* added = residual if p.post.residual_in_tile else NULL
+    if not p.kernels.wino_output[p.tile](
         p.out_channels, m, p.m_stride, <const float*> at(slots, p.bias),
         y, p.out_w * p.y_pitch, p.y_pitch, place.rows, place.columns,
-        residual if p.post.residual_in_tile else NULL, p.out_w * r_pitch, r_pitch,
-        p.post.lo, p.post.hi,
-    )
+        added, p.out_w * r_pitch, r_pitch, p.post.lo, p.post.hi,
+    ) and has_filters(p):
+        direct_tile(p, slots, &place, y, added)
     for i in range(place.rows):
         post_tile(
             &p.post, place.columns, p.out_channels, y + i * p.out_w * p.y_pitch, p.y_pitch,

@@ -22,6 +22,7 @@ from kuiper.ops._record import Record
 from kuiper.ops._schema import Argument, Host, Tensors, ValuesNeeded, convert_positional
 
 __all__ = [
+    "MAX_CONSTANT_BYTES",
     "DataDependent",
     "NumpyRecord",
     "Overloaded",

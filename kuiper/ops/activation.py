@@ -187,6 +187,8 @@ class PReLU(Record):
         channels = a.input.shape[1] if a.input.rank > 1 else 1
         if a.weight.size not in (1, channels):
             raise ShapeError(f"'weight' has shape {a.weight.shape}, expected (1,) or ({channels},)")
+        if a.weight.dtype != np.float32:
+            raise ShapeError(f"'weight' is {a.weight.dtype}, expected float32")
         return _same_float(a.input)
 
     @staticmethod

@@ -66,6 +66,8 @@ class BatchNorm(Record):
                     f"'{name}' has shape {value.shape}, but the input {a.input.shape} has "
                     f"{channels} channels"
                 )
+            if value is not None and value.dtype != np.float32:
+                raise ShapeError(f"'{name}' is {value.dtype}, expected float32")
         if a.input.dtype != np.float32:
             raise ShapeError(f"the input is {a.input.dtype}, expected float32")
         return TensorSpec(a.input.shape)

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._kernels import _dispatch, _pack, conv, winograd
+from kuiper._kernels import _dispatch, _pack, _window, conv, winograd
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
 from kuiper.ops._post import activation_post, make_post, residual_value
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Argument, Float, Int, Ints, Str, Tensor
+from kuiper.ops._strassen import strassen_pays, strassen_step
 
 __all__ = ["Conv", "Conv1d", "ConvTranspose", "ConvTranspose1d", "ExpandDepthwise"]
 
@@ -151,12 +152,25 @@ class Filters:
         self.shape = shape
         self.is_constant = all(v is None or v.is_constant for v in (weight, bias))
 
+    @property
+    def are_halves(self) -> bool:
+        """Whether they are stored as float16."""
+        return str(self._weight.source.dtype) in ("f16", "float16")
+
+    def stored(self) -> np.ndarray:
+        """Return the weight as it lies in memory, where that is in C order: no copy is made."""
+        return np.ascontiguousarray(self._weight.constant).reshape(self.shape)
+
     def weight(self) -> np.ndarray:
         return np.ascontiguousarray(self._weight.constant, np.float32).reshape(self.shape)
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         filters = np.ascontiguousarray(self._weight.rows(rows.start, rows.stop), np.float32)
         return filters.reshape(len(filters), *self.shape[1:])
+
+    def by_tap(self) -> np.ndarray:
+        """Return the weight as (filters, taps, channels)."""
+        return self.weight().reshape(*self.shape[:2], -1).transpose(0, 2, 1)
 
     def bias(self) -> np.ndarray | None:
         return None if self._bias is None else np.asarray(self._bias.constant, np.float32)
@@ -274,6 +288,13 @@ class Conv(Record):
             step = _winograd(b, tile, x, image, filters, (top, left), post)
         elif a.groups == 1 and x.shape[1] <= SHALLOW_CHANNELS:
             step = _shallow(b, x, image, filters, (top, left), geometry, size, post)
+        elif a.groups == 1 and strassen_pays(
+            size[0] * size[1], len(taps), in_channels, out_channels
+        ):
+            step = strassen_step(
+                b, b.channels_last(x), image, filters.by_tap, filters.bias, taps,
+                geometry.stride, post,
+            )  # fmt: skip
         else:
             x = b.channels_last(x)
             phases = [(0, 0, *size, taps, 0)]
@@ -415,7 +436,7 @@ def _implicit(
     out_channels: Any,
     post: Any,
 ) -> Any:
-    window = conv.Window(x, image, in_step, out_step, phases)
+    window = _window.Window(x, image, in_step, out_step, phases)
     scratch = b.scratch(8 * _dispatch.tile()[0] * window.max_taps)
     return conv.ConvStep(x, packed, image, window, groups, in_channels, out_channels, scratch, post)
 
@@ -465,7 +486,7 @@ def _depthwise(
     x = b.channels_last(x)
 
     packed = b.packed("depthwise", lambda: _depthwise_blocks(filters))
-    window = conv.Window(x, image, geometry.stride, (1, 1), [(0, 0, *size, taps, 0)])
+    window = _window.Window(x, image, geometry.stride, (1, 1), [(0, 0, *size, taps, 0)])
     scratch = b.scratch(conv.depthwise_scratch_bytes(len(taps)))
     return conv.DepthwiseStep(
         x, packed, image, window, geometry.kernel, geometry.dilation, scratch, post
@@ -499,7 +520,7 @@ def _shallow(
         return _pack.pack_panels(np.ascontiguousarray(fields), filters.bias())
 
     packed = b.packed(("shallow", channels_last), pack)
-    window = conv.Window(x, image, geometry.stride, (1, 1), [(0, 0, *size, taps, 0)])
+    window = _window.Window(x, image, geometry.stride, (1, 1), [(0, 0, *size, taps, 0)])
     scratch = b.scratch(
         conv.shallow_scratch_bytes(x, image, geometry.stride[1], len(taps), run, unit)
     )
@@ -587,10 +608,12 @@ def _winograd(
         block = _winograd_block(tiles, in_channels + out_channels, b.n_threads)
         v = b.scratch(4 * frequencies * winograd.frequency_stride(block, in_channels))
         m = b.scratch(4 * frequencies * winograd.frequency_stride(block, out_channels))
-        return winograd.WinogradStep(tile, x, weight, bias, image, v, m, block, padding, post)
+        return winograd.WinogradStep(
+            tile, x, weight, filters, bias, image, v, m, block, padding, post
+        )
     v = b.temporary((frequencies, winograd.frequency_stride(tiles, in_channels)))
     m = b.temporary((frequencies, winograd.frequency_stride(tiles, out_channels)))
-    operands = (tile, x, weight, bias, image, v, m, padding)
+    operands = (tile, x, weight, filters, bias, image, v, m, padding)
     b.step(winograd.WinogradStageStep(0, *operands))
     b.step(winograd.WinogradStageStep(1, *operands))
     return winograd.WinogradStageStep(2, *operands, post)

@@ -15,6 +15,7 @@ from kuiper.ops._binder import Binder
 from kuiper.ops._post import make_post, residual_value
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Int, Tensor
+from kuiper.ops._strassen import strassen_pays, strassen_step
 
 __all__ = ["Linear", "Matmul", "product"]
 
@@ -68,21 +69,63 @@ class Linear(Record):
             layout="spaced_rows" if b.feeds_only("nn.Linear", "F.linear") else "contiguous"
         )
         rows = y.reshape((x.shape[0], a.weight.shape[0]))
+        assert rows is not None  # rows of an output are equally far apart
         residual = residual_value(b)
         if residual is not None:
             residual = as_rows(b, residual)
-        b.step(linear.LinearStep(x, _panels(a, b), rows, make_post(b, residual)))
+        post = make_post(b, residual)
+        if _strassen_pays(a):
+            images = a.input.shape[0]
+            step = strassen_step(
+                b, _as_images(x, images), _as_images(rows, images),
+                lambda: _weight(a)[:, np.newaxis, :], lambda: _bias(a), [(0, 0)], (1, 1), post,
+            )  # fmt: skip
+            step.flops = 2.0 * rows.size * x.shape[1]
+            step.bytes = 4.0 * (x.size + a.weight.size + rows.size)
+            b.step(step)
+        else:
+            b.step(linear.LinearStep(x, _panels(a, b), rows, post))
+
+
+def _strassen_pays(a: SimpleNamespace) -> bool:
+    """Tell whether rows are pixels, (n, h, w, c), and Strassen's algorithm is faster for them.
+
+    Rows of other ranks are tokens or samples: one may be a thousand times as large as the one that
+    would share sums with it.  Pixels side by side are alike.
+    """
+    columns, depth = a.weight.shape
+    return (
+        a.input.rank == 4
+        and _is_constant(a)
+        and strassen_pays(math.prod(a.input.shape[1:3]), 1, depth, columns)
+    )
+
+
+def _as_images(rows: Value, images: int) -> Value:
+    """View rows as channels-last images of one row of pixels each."""
+    (count, channels), step = rows.shape, rows.strides[0]
+    line = count // images * step
+    return rows.with_layout((images, channels, 1, count // images), (line, 1, line, step))
+
+
+def _is_constant(a: SimpleNamespace) -> bool:
+    return all(v is None or v.is_constant for v in (a.weight, a.bias))
+
+
+def _weight(a: SimpleNamespace) -> np.ndarray:
+    return np.asarray(a.weight.constant, np.float32)
+
+
+def _bias(a: SimpleNamespace) -> np.ndarray | None:
+    return None if a.bias is None else np.asarray(a.bias.constant, np.float32)
 
 
 def _panels(a: SimpleNamespace, b: Binder) -> Value:
     """Return the packed weight; one that is computed at run time is packed then."""
-    if all(v is None or v.is_constant for v in (a.weight, a.bias)):
-
-        def pack() -> np.ndarray:
-            bias = None if a.bias is None else np.asarray(a.bias.constant, np.float32)
-            return _pack.pack_panels(_Columns(a.weight), bias, b.n_threads)
-
-        return b.packed("linear", pack)
+    if _is_constant(a):
+        return b.packed(
+            "linear", lambda: _pack.pack_panels(_Columns(a.weight), _bias(a), b.n_threads)
+        )
     columns, depth = a.weight.shape
     packed = b.temporary((_pack.n_panels(columns) * _pack.panel_floats(depth),))
     bias = None if a.bias is None else b.contiguous(a.bias)

@@ -172,8 +172,7 @@ class _Antialiased(Record):
             return _per_axis("output_size", a.output_size, 2), scales
         if None in scales or not all(math.isfinite(scale) for scale in scales):
             raise ShapeError(f"it has no 'output_size', and its scales are {scales}")
-        pairs = zip(a.input.shape[2:], scales, strict=True)
-        return tuple(math.floor(extent * scale) for extent, scale in pairs), scales
+        return _scaled("scales", a.input.shape, scales), scales
 
     @classmethod
     def infer(cls, a: SimpleNamespace) -> TensorSpec:
@@ -272,15 +271,22 @@ def _target(a: SimpleNamespace) -> tuple[tuple[int, ...], tuple[float | None, ..
     if a.size is not None:
         return _per_axis("size", a.size, spatial), (None,) * spatial
     scales = _per_axis("scale_factor", a.scale_factor, spatial)
-    extents = tuple(
-        math.floor(extent * scale) if math.isfinite(scale) and scale > 0 else 0
-        for extent, scale in zip(a.input.shape[2:], scales, strict=True)
-    )
+    extents = _scaled("scale_factor", a.input.shape, scales)
     if min(extents) < 1:
         raise ShapeError(
             f"'scale_factor' is {scales}, which leaves nothing of an input of shape {a.input.shape}"
         )
     return extents, (None,) * spatial if a.recompute_scale_factor else scales
+
+
+def _scaled(name: str, shape: tuple[int, ...], scales: Sequence[float]) -> tuple[int, ...]:
+    """Return the spatial extents of a shape times the scales, cut off."""
+    products = [extent * scale for extent, scale in zip(shape[2:], scales, strict=True)]
+    if not all(map(math.isfinite, products)):
+        raise ShapeError(
+            f"'{name}' is {scales}, with which an input of shape {shape} has no finite extents"
+        )
+    return tuple(map(math.floor, products))
 
 
 def _per_axis(name: str, items: Sequence[Any], spatial: int) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from kuiper._kernels import boxes
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
-from kuiper.ops._numpy import DataDependent, NumpyRecord, broadcast
+from kuiper.ops._numpy import MAX_CONSTANT_BYTES, DataDependent, NumpyRecord, broadcast
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import (
     Any_,
@@ -286,8 +286,15 @@ class BinCount(DataDependent):
 
     @staticmethod
     def compute(a: SimpleNamespace) -> Any:
+        if a.input.dtype.kind not in "iu":
+            raise ShapeError(f"the input is {a.input.dtype}, expected integers")
+        if a.weights is not None and a.weights.dtype.kind == "c":
+            raise ShapeError(f"'weights' are {a.weights.dtype}, expected real numbers")
         if a.input.size and a.input.min() < 0:
             raise ShapeError(f"the input holds {a.input.min()}, expected integers >= 0")
+        bins = max(int(a.input.max()) + 1 if a.input.size else 0, a.minlength)
+        if 8 * bins > MAX_CONSTANT_BYTES:
+            raise ShapeError(f"its result would have {bins} elements, more than 2 GiB of them")
         counts = np.bincount(a.input, a.weights, a.minlength)
         # Sums of float32 are float32, of all else float64.
         narrow = a.weights is not None and a.weights.dtype == np.float32

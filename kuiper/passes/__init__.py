@@ -61,11 +61,13 @@ __all__ = [
 Pass = Callable[[Graph, dict[Operand, Any]], None]
 Evaluate = Callable[[Graph], list[np.ndarray]]
 
-# What planning relies on; the rest is for speed.
-NEEDED: tuple[Pass, ...] = (split_list, split_encoder_layer)
+# What planning relies on; the rest is for speed.  What nobody reads is not computed in any case:
+# where only its values are wrong, a model must not fail one way and run the other.
+NEEDED: tuple[Pass, ...] = (split_list, split_encoder_layer, eliminate_dead)
 
 PASSES: tuple[Pass, ...] = (
-    *NEEDED,
+    split_list,
+    split_encoder_layer,
     eliminate_identity,
     simplify_expression,
     eliminate_common,
