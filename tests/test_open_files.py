@@ -396,6 +396,30 @@ def test_a_descriptor_that_somebody_closed(param):
 
 
 @posix
+@pytest.mark.parametrize("threads", [1, 2])
+def test_tiles_that_are_computed_again_read_their_filters(threads, param, expected):
+    """Winograd's transforms have no filters left; what is not finite needs them, and may fail."""
+    bin = param.with_suffix(".bin")
+    x = LARGE.copy()
+    x[0, 5, 6, 7] = np.inf
+    spoilt = kuiper.load(PARAM, BIN)(x)
+    assert not np.isfinite(spoilt).all()
+    model = kuiper.load(param, threads=threads)
+    np.testing.assert_array_equal(model(LARGE), expected[14])
+    write_over(bin, "overwrite")
+    for _ in range(2):
+        with pytest.raises(ModelFormatError, match="load the model again"):
+            model(x)
+        with pytest.raises(ModelFormatError, match="load the model again"):
+            model.profile(x, runs=1)
+        np.testing.assert_array_equal(model(LARGE), expected[14])
+    bin.write_bytes(BIN)
+    np.testing.assert_array_equal(model(x), spoilt)
+    write_over(bin, "empty")
+    np.testing.assert_array_equal(model(x), spoilt)  # from memory by now
+
+
+@posix
 def test_a_file_that_was_touched_is_verified_once(param, monkeypatch):
     """However many parts an entry is read in."""
     bin = param.with_suffix(".bin")
