@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kuiper.errors import InputError, KuiperError, MissingPackageError
 from kuiper.model import Model, load
+from kuiper.pnnx._messages import recognise
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,8 +50,11 @@ def from_torch(
     ------
     MissingPackageError
         If torch or pnnx is not installed.
+    InputError
+        If `module` is no module, or an example input no tensor.
     KuiperError
-        If pnnx cannot convert the module; the message ends in what pnnx said.
+        If torch cannot trace the module or pnnx cannot convert it; the message ends in what they
+        said.
 
     Examples
     --------
@@ -86,6 +91,8 @@ def export_module(
     from pathlib import Path
 
     torch = _torch()
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"got {type(module).__name__}, expected a torch.nn.Module")
     inputs = _as_tuple(example_inputs, torch)
     inputs2 = None if example_inputs2 is None else _as_tuple(example_inputs2, torch)
     if inputs2 is not None and len(inputs2) != len(inputs):
@@ -93,6 +100,7 @@ def export_module(
             f"example_inputs2 has {len(inputs2)} tensors, expected {len(inputs)} as in "
             "example_inputs"
         )
+    name = type(module).__name__
     was_training = module.training
     module.eval()
     try:
@@ -100,7 +108,14 @@ def export_module(
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             trace = Path(folder, "module.pt")
-            torch.jit.trace(module, inputs, check_trace=False).save(str(trace))
+            try:
+                torch.jit.trace(module, inputs, check_trace=False).save(str(trace))
+            except Exception as error:  # whatever the module's own code may raise
+                shapes = ", ".join(f"{tuple(x.shape)} {x.dtype}" for x in inputs)
+                raise KuiperError(
+                    f"{name}: PyTorch cannot trace it with inputs {shapes}: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
             return run_pnnx(
                 trace,
                 param,
@@ -108,6 +123,7 @@ def export_module(
                 [tuple(x.shape) for x in inputs2 or ()],
                 [_DTYPES.get(str(x.dtype), "f32") for x in inputs],
                 moduleop=moduleop,
+                name=name,
             )
     finally:
         module.train(was_training)
@@ -121,6 +137,7 @@ def run_pnnx(
     dtypes: Sequence[str] = (),
     *,
     moduleop: str | None = None,
+    name: str | None = None,
 ) -> Path:
     """Convert a TorchScript or ONNX file into `param` and the ``.bin`` beside it.
 
@@ -135,6 +152,8 @@ def run_pnnx(
         pnnx's names of the inputs' element types, float32 where left out.
     moduleop : str, optional
         Classes to keep as one operator.
+    name : str, optional
+        What messages call the source, by default its path.
 
     Returns
     -------
@@ -145,6 +164,8 @@ def run_pnnx(
     ------
     MissingPackageError
         If pnnx is not installed.
+    InputError
+        If the source is no file of these kinds, or the shapes are not those of one set of inputs.
     KuiperError
         If it fails; the message ends in what it said.
     """
@@ -152,22 +173,29 @@ def run_pnnx(
     import tempfile
     from pathlib import Path
 
-    target = Path(param).absolute()
+    name = name or str(source)
+    target = Path(param)
     if target.suffix != ".param":
         raise InputError(
             f"{param}: the name has to end in .param; the weights go to .bin beside it"
         )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    names = [*dtypes] or ["f32"] * len(shapes)
+    types = [*dtypes] or ["f32"] * len(shapes)
+    if shapes2 and len(shapes2) != len(shapes):
+        raise InputError(
+            f"{name}: {len(shapes2)} second shapes, expected {len(shapes)}, one for each input"
+        )
+    _check_source(Path(source), name)
 
     def described(items: Sequence[Sequence[int]]) -> str:
         return ",".join(
-            f"[{','.join(map(str, shape))}]{name}" for shape, name in zip(items, names, strict=True)
+            f"[{','.join(map(str, shape))}]{type}" for shape, type in zip(items, types, strict=True)
         )
 
+    program = _pnnx()
+    target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scrap:
         made = Path(scrap, "model.pnnx.param")
-        command = [_pnnx(), str(Path(source).absolute())]
+        command = [program, str(_with_weights_inside(Path(source), Path(scrap)).absolute())]
         command += [f"inputshape={described(shapes)}"] if shapes else []
         command += [f"inputshape2={described(shapes2)}"] if shapes2 else []
         command += [f"moduleop={moduleop}"] if moduleop else []
@@ -182,40 +210,148 @@ def run_pnnx(
         ]
         done = subprocess.run(command, capture_output=True, text=True, cwd=scrap)
         if done.returncode or not made.exists() or not made.with_suffix(".bin").exists():
-            said = (done.stdout + done.stderr).strip()[-1500:]
             raise KuiperError(
-                f"{source}: pnnx ended with code {done.returncode} and wrote no model; it said:\n"
-                f"{said}"
+                f"{name}: pnnx {_end(done.returncode)} and wrote no model; it said:\n"
+                f"{_gist(done.stdout + done.stderr)}"
             )
         for suffix in (".bin", ".param"):
             target.with_suffix(suffix).write_bytes(made.with_suffix(suffix).read_bytes())
     return target
 
 
+def _check_source(path: Path, name: str) -> None:
+    """Refuse a file that pnnx would crash on, and say what it is and what to do."""
+    import zipfile
+
+    with open(path, "rb") as file:
+        head = file.read(256)
+    what = recognise(head)
+    if not head:
+        what = "it is empty"
+    elif what is None and path.suffix != ".onnx":
+        if head.startswith(b"\x80") or _is_torch_pickle(path):
+            what = (
+                "it was written by torch.save: weights or a pickled module, not a TorchScript. "
+                "Give `kuiper export` the function that makes the module (package.module:function) "
+                "or trace it: torch.jit.trace(module.eval(), x).save('model.pt')"
+            )
+        elif not zipfile.is_zipfile(path):
+            what = "it is no ZIP archive, as TorchScript files are, or only a part of one"
+    elif what is None and head.startswith(b"PK\3\4"):
+        what = "it is a ZIP archive; if it is a TorchScript file, call it .pt"
+    if what:
+        raise InputError(f"{name}: this is no model that pnnx reads: {what}")
+
+
+def _is_torch_pickle(path: Path) -> bool:
+    """Tell whether torch.save wrote a file; a TorchScript holds code beside its data."""
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            inner = [entry.partition("/")[2] for entry in archive.namelist()]
+    except (zipfile.BadZipFile, OSError):
+        return False
+    return "data.pkl" in inner and not any(entry.startswith("code/") for entry in inner)
+
+
+def _with_weights_inside(source: Path, folder: Path) -> Path:
+    """Return an ONNX file that pnnx can read: one without its weights in a file of their own."""
+    from pathlib import Path
+
+    beside = Path(f"{source}.data")  # where torch.onnx.export puts them
+    if source.suffix != ".onnx" or not beside.exists():
+        return source
+    try:
+        import onnx
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{source}: its weights lie in {beside.name}, and pnnx reads one file; to join them, "
+            "pip install onnx, or export with torch.onnx.export(..., external_data=False)"
+        ) from error
+    joined = folder / "joined.onnx"
+    onnx.save(onnx.load(str(source)), str(joined))
+    return joined
+
+
+def _end(code: int) -> str:
+    """Say how a program ended."""
+    import signal
+
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"crashed ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"crashed (signal {-code})"
+
+
+def _gist(said: str) -> str:
+    """Return what pnnx said without its echo of options, its colours and lists of addresses."""
+    said = re.sub(r"\x1b\[[0-9;]*m", "", said)
+    said = said.partition("\nPlease export model to torchscript as follows")[0]
+    dull = re.compile(
+        r"\w+ = (?:/.*)?|(?:fp16|optlevel|device) = .*|frame #\d+: .*|.*\.py\(\d+\): \S+"
+        r"|<\S+ \S+>\(\d+\): \S+|-+|\s*"
+    )
+    lines = [line for line in said.splitlines() if not dull.fullmatch(line)]
+    return "\n".join(lines)[-2000:] or "(nothing)"
+
+
 def call_by_name(name: str, arguments: Mapping[str, Any]) -> Any:
-    """Return what ``package.module:function`` gives for keyword arguments; must be a module."""
+    """Return what ``package.module:function`` gives for keyword arguments; must be a module.
+
+    ``path/file.py:function`` will do, too.
+    """
     from importlib import import_module
 
     torch = _torch()
     path, _, function_name = name.rpartition(":")
     try:
-        function: Callable[..., Any] = getattr(import_module(path), function_name)
+        found = _run_file(path) if path.endswith(".py") else import_module(path)
+        function: Callable[..., Any] = getattr(found, function_name)
     except ModuleNotFoundError as error:
         if path == error.name or path.startswith(f"{error.name}."):
             raise MissingPackageError(f"{name}: no module named '{error.name}'") from error
         raise
     except AttributeError:
         raise InputError(f"{name}: module '{path}' has no '{function_name}'") from None
-    module = function(**arguments)
+    try:
+        module = function(**arguments)
+    except Exception as error:  # whatever that function may raise
+        hint = "; --arg KEY=VALUE gives it arguments" if isinstance(error, TypeError) else ""
+        raise InputError(f"{name} failed with {type(error).__name__}: {error}{hint}") from error
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"{name} returned {type(module).__name__}, expected a torch.nn.Module")
     return module
 
 
-def example_tensors(shapes: Sequence[Sequence[int]]) -> tuple[Any, ...]:
-    """Return noise of the given shapes to trace with."""
+def _run_file(path: str) -> Any:
+    """Return a Python file as a module; classes in it can be pickled and traced."""
+    import sys
+    from importlib.util import module_from_spec, spec_from_file_location
+    from pathlib import Path
+
+    spec = spec_from_file_location(Path(path).stem, path)
+    if spec is None or spec.loader is None or not Path(path).exists():
+        raise FileNotFoundError(2, "No such file or directory", path)
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def example_tensors(shapes: Sequence[Sequence[int]], dtypes: Sequence[str] = ()) -> tuple[Any, ...]:
+    """Return tensors of the given shapes to trace with: noise, and zeros where whole numbers."""
     torch = _torch()
-    return tuple(torch.rand(*shape) for shape in shapes)
+    kinds = {short: getattr(torch, name.partition(".")[2]) for name, short in _DTYPES.items()}
+    types = [kinds[dtype] for dtype in dtypes] or [torch.float32] * len(shapes)
+    return tuple(
+        torch.rand(*shape, dtype=dtype)
+        if dtype.is_floating_point or dtype.is_complex
+        else torch.zeros(*shape, dtype=dtype)
+        for shape, dtype in zip(shapes, types, strict=True)
+    )
 
 
 def _as_tuple(inputs: Any, torch: Any) -> tuple[Any, ...]:
@@ -239,10 +375,20 @@ def _torch() -> Any:
 
 
 def _pnnx() -> str:
-    try:
-        import pnnx
-    except ImportError as error:
+    """Return the path of the program; the package would import torch, which it does not need."""
+    import shutil
+    import sys
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    spec = find_spec("pnnx")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        path = Path(folder, "pnnx.exe" if sys.platform == "win32" else "pnnx")
+        if path.is_file():
+            return str(path)
+    found = shutil.which("pnnx")
+    if found is None:
         raise MissingPackageError(
             "converting a model needs pnnx, which is not installed: pip install pnnx"
-        ) from error
-    return pnnx.EXEC_PATH
+        )
+    return found

@@ -701,7 +701,7 @@ class Model:
             if array.dtype != info.dtype or (
                 info.shape is not None and len(info.shape) != array.ndim
             ):
-                raise _input_error(info, array)
+                raise _input_error(info, array, value)
             if not (array.flags.c_contiguous and array.flags.aligned):
                 array = np.require(array, requirements=["C", "A"])
             arrays.append(array)
@@ -870,19 +870,32 @@ def _as_array(info: TensorInfo, value: Any) -> np.ndarray:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise InputError(
             f"input '{info.name}': a {kind} that numpy cannot read ({error}); pass an array in the "
-            "memory of the CPU, for a tensor of PyTorch x.detach().cpu()"
+            "memory of the CPU, for a tensor of PyTorch x.detach().cpu() (.float() for bfloat16)"
         ) from error
 
 
-def _input_error(info: TensorInfo, array: np.ndarray) -> InputError:
+def _input_error(info: TensorInfo, array: np.ndarray, value: Any) -> InputError:
+    if array.dtype == object:  # what numpy makes of anything else
+        return InputError(
+            f"input '{info.name}': got a {type(value).__name__}, expected an array of "
+            f"{info.dtype}{_shape_text(info.shape)}"
+        )
     where = f"input '{info.name}': got {array.dtype} {array.shape}"
     if array.dtype != info.dtype:
-        return InputError(
-            f"{where}, expected {info.dtype}{_shape_text(info.shape)}; "
-            f"pass x.astype(np.{info.dtype})"
-        )
-    rank = len(info.shape or ())
-    return InputError(f"{where}, expected rank {rank}, like{_shape_text(info.shape)}")
+        # Tensors of PyTorch and lists have no astype.
+        how = f"x.astype(np.{info.dtype})"
+        if not hasattr(value, "astype"):
+            how = f"np.asarray(x, np.{info.dtype})"
+        return InputError(f"{where}, expected {info.dtype}{_shape_text(info.shape)}; pass {how}")
+    expected = info.shape or ()
+    hint = ""
+    if array.ndim == len(expected) - 1 and all(
+        n is None or n == m for n, m in zip(expected[1:], array.shape, strict=True)
+    ):
+        hint = "; x[None] adds a batch axis"
+    return InputError(
+        f"{where}, expected rank {len(expected)}, like{_shape_text(info.shape)}{hint}"
+    )
 
 
 def _info(operand: Operand) -> TensorInfo:

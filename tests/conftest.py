@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="also run every model of DIR/<name>/<name>.pnnx.param against DIR/<name>/golden.npz",
     )
+
+    parser.addoption(
+        "--every",
+        type=int,
+        default=1,
+        metavar="N",
+        help="run every N-th test of each file only, where a build or an emulator is slow",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    step = config.getoption("--every")
+    if step <= 1:
+        return
+    counts: Counter[Path] = Counter()
+    chosen, others = [], []
+    for item in items:
+        (others if counts[item.path] % step else chosen).append(item)
+        counts[item.path] += 1
+    config.hook.pytest_deselected(items=others)
+    items[:] = chosen
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -175,8 +175,8 @@ def test_a_file_that_is_no_model(run, tmp_path):
 
 def test_a_package_that_is_missing(run, small, monkeypatch):
     monkeypatch.setitem(sys.modules, "pnnx", None)
-    (small.parent / "m.pt").write_bytes(b"")
-    code, _, err = run("export", small.parent / "m.pt", "--shape", "1x3")
+    (small.parent / "m.onnx").write_bytes(b"\x08\x07")
+    code, _, err = run("export", small.parent / "m.onnx", "--shape", "1x3")
     assert code == EXIT_CODES["package"] == 5
     assert "pip install pnnx" in err
 
@@ -224,6 +224,27 @@ def test_info_for_people(run, small):
     assert (code, err) == (0, "")
     assert "planned for  (1,3,8,8)" in out
     assert re.search(r"^nn\.MaxPool2d +1$", out, re.MULTILINE)
+
+
+def test_info_makes_up_open_extents_that_a_network_can_take(run_json, small):
+    (facts,) = run_json("info", small)  # (1, 3, ?, ?)
+    assert facts["plan"]["shapes"] == [[1, 3, 224, 224]]
+    (small.parent / "rows.pnnx.param").write_text(
+        "7767517\n3 2\npnnx.Input in 0 1 0 #0=(?,?,?)f32\n"
+        "F.relu act 1 1 0 1\npnnx.Output out 1 0 1\n"
+    )
+    (facts,) = run_json("info", small.parent / "rows.pnnx.param")
+    assert facts["plan"]["shapes"] == [[1, 16, 16]]
+
+
+def test_info_tells_what_it_can_of_a_model_that_cannot_be_planned(run, small):
+    code, out, err = run("info", small, "--shape", "1x3x0x0")
+    assert code == 3
+    assert re.search(r"^nn\.MaxPool2d +1$", out, re.MULTILINE)
+    assert "planned for" not in out
+    assert "'pool' (nn.MaxPool2d)" in err
+    code, out, _ = run("info", small, "--shape", "1x3x0x0", "--json")
+    assert (code, json.loads(out)["trouble"] in err) == (3, True)
 
 
 @needs_weights

@@ -47,6 +47,7 @@ def choose(monkeypatch):
         kind, _, form = way.partition(" ")
         tile = int(kind.removeprefix("winograd")) if "winograd" in kind else 0
         monkeypatch.setattr(convolution, "_winograd_tile", lambda *_: tile)
+        monkeypatch.setattr(convolution, "strassen_pays", lambda *_: False)
         monkeypatch.setattr(convolution, "SHALLOW_CHANNELS", 99 if kind == "shallow" else 0)
         monkeypatch.setattr(convolution, "_winograd_is_blocked", lambda *_: form == "blocked")
         monkeypatch.setattr(convolution, "_winograd_block", lambda *_: 5)
@@ -246,6 +247,19 @@ def test_weights_that_exceed_the_cache(name, choose):
 
 
 @EACH_ISA
+def test_images_that_exceed_the_cache(name, choose):
+    """Pixels come in blocks then, each read once for all panels and all phases."""
+    choose("implicit")
+    x = noise((1, 128, 66, 65))
+    assert x.nbytes > 1 << 21
+    check(x, *filters(160, 128, 3), stride=(2, 2), rtol=1e-5, parts=(1, 2, 3), kind="conv")
+    x = noise((1, 48, 110, 109))
+    for kernel in (2, 3):
+        weight = noise((48, 9, kernel, kernel), 1) / np.float32(7)
+        check_transposed(x, weight, noise((9,), 2), stride=(2, 2), parts=(1, 2, 3))
+
+
+@EACH_ISA
 @pytest.mark.parametrize("how", GEOMETRIES[:6:2], ids=str)
 def test_a_weight_that_is_packed_at_run_time(name, choose, how):
     """The same bits come out as with a weight packed ahead."""
@@ -441,6 +455,16 @@ def test_both_forms_of_winograd_give_the_same_bits(name, choose, kind):
         choose(f"{kind} {form}")
         results.append(check(x, weight, bias, padding=(1, 1), rtol=2e-5, words=("add", "nn.SiLU")))
     assert results[0].tobytes() == results[1].tobytes()
+
+
+@EACH_ISA
+@pytest.mark.parametrize("gap", [0, 3])
+@pytest.mark.parametrize("words", [(), ("add", "nn.ReLU"), ("nn.SiLU",)], ids="-".join)
+def test_winograd_stores_past_the_caches(name, choose, words, gap):
+    """Outputs larger than the caches, on cache lines and off them, in tiles whole and not."""
+    choose("winograd4 blocked")
+    x, (weight, bias) = noise((1, 16, 362, 363)), filters(32, 16, 3)
+    check(x, weight, bias, padding=(1, 1), words=words, gaps=(0, gap), rtol=2e-5, parts=(2,))
 
 
 @pytest.mark.parametrize("size", [28, 15, 14, 13])

@@ -117,16 +117,21 @@ def test_wrong_number_of_inputs(count):
         ),
         (
             [[1, 2, 3], [4, 5, 6]],
-            "input 'x': got int64 (2, 3), expected float32 (2, 3); pass x.astype(np.float32)",
+            "input 'x': got int64 (2, 3), expected float32 (2, 3); pass np.asarray(x, np.float32)",
         ),
         (
             np.zeros((1, 2, 3), np.float32),
             "input 'x': got float32 (1, 2, 3), expected rank 2, like (2, 3)",
         ),
         (np.float32(1), "input 'x': got float32 (), expected rank 2, like (2, 3)"),
-        (None, "input 'x': got object (), expected float32 (2, 3); pass x.astype(np.float32)"),
+        (
+            np.zeros(3, np.float32),
+            "input 'x': got float32 (3,), expected rank 2, like (2, 3); x[None] adds a batch axis",
+        ),
+        (np.zeros(2, np.float32), "input 'x': got float32 (2,), expected rank 2, like (2, 3)"),
+        (None, "input 'x': got a NoneType, expected an array of float32 (2, 3)"),
     ],
-    ids=["float64", "big-endian", "list", "rank", "scalar", "None"],
+    ids=["float64", "big-endian", "list", "rank", "scalar", "no batch", "not a batch", "None"],
 )
 def test_wrong_arrays(array, message):
     model = model_of(TWO_INPUTS)

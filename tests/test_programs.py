@@ -322,6 +322,11 @@ def test_from_torch_with_integers_and_several_results(torch):
 def test_from_torch_with_what_pnnx_cannot_do(torch):
     with pytest.raises(kuiper.InputError, match="example input 0 is ndarray"):
         kuiper.from_torch(torch.nn.ReLU(), [np.zeros(3)])
+    with pytest.raises(kuiper.InputError, match=r"got function, expected a torch\.nn\.Module"):
+        kuiper.from_torch(lambda x: x, torch.rand(3))
+    with pytest.raises(kuiper.KuiperError, match="Bilinear: PyTorch cannot trace it") as caught:
+        kuiper.from_torch(torch.nn.Bilinear(2, 2, 2), torch.rand(1, 2))
+    assert isinstance(caught.value.__cause__, TypeError)
     with pytest.raises(kuiper.InputError, match="example_inputs2 has 2 tensors, expected 1"):
         kuiper.from_torch(torch.nn.ReLU(), torch.rand(3), (torch.rand(2), torch.rand(2)))
 
@@ -341,6 +346,10 @@ def test_export_from_the_command_line(torch, tmp_path, capsys, monkeypatch):
     assert main(["export", "my_nets:huge", "--shape", "1x4"]) == 3
     assert "module 'my_nets' has no 'huge'" in capsys.readouterr().err
     assert main(["export", "no_such_package:net", "--shape", "1x4"]) == 5
-    (tmp_path / "broken.pt").write_bytes(b"nothing of the kind")
-    assert main(["export", str(tmp_path / "broken.pt"), "--shape", "1x4"]) == 3
-    assert "pnnx ended with" in capsys.readouterr().err
+    assert main(["export", "my_nets:tiny", "--shape", "1x5"]) == 3
+    assert "Linear: PyTorch cannot trace it with inputs (1, 5)" in capsys.readouterr().err
+    assert main(["export", "my_nets:tiny", "--arg", "depth=3", "--shape", "1x4"]) == 3
+    assert "--arg KEY=VALUE gives it arguments" in capsys.readouterr().err
+    file = f"{tmp_path / 'my_nets.py'}:tiny"
+    assert main(["export", file, "--shape", "1x4", "--shape2", "2x4", "-o", str(param)]) == 0
+    assert kuiper.load(param).inputs[0].shape == (None, 4)

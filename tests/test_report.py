@@ -15,9 +15,10 @@ import pytest
 
 import kuiper
 from kuiper import report
-from kuiper.ir import Attribute, Graph
-from kuiper.report.layout import GAP, arrange, arrange_graph
+from kuiper.ir import Attribute, Graph, PostOp
+from kuiper.report.layout import GAP, arrange, arrange_graph, heading
 from kuiper.report.page import fused_into, weight_statistics
+from kuiper.report.svg import ticks
 
 from .support import load_cases
 from .support.pages import chain_graph, make_small_page
@@ -148,6 +149,36 @@ def test_memory_picture_has_no_two_buffers_in_one_place():
                 or a[1] + a[3] <= b[1] + 0.02 or b[1] + b[3] <= a[1] + 0.02
             )  # fmt: skip
             assert apart, (a, b)
+
+
+@pytest.mark.parametrize("end", [1e-3, 0.4, 1, 7.79, 10, 116.4, 1999, 2000, 12345.6])
+@pytest.mark.parametrize("most", [5, 8, 10])
+def test_ticks_are_few_and_round(end, most):
+    found = ticks(end, most)
+    assert found[0] == 0
+    assert most / 3 <= len(found) - 1 <= most
+    assert found[-1] <= end * (1 + 1e-9)
+    steps = {round(b - a, 9) for a, b in pairwise(found)}
+    assert len(steps) == 1
+    assert f"{steps.pop():e}"[0] in "125"
+
+
+def test_texts_stay_in_the_picture():
+    """A long kernel name was cut off at the left, the last time at the right."""
+    rows = [{"name": "a", "kind": "conv_expand_depthwise_row", "seconds": 0.01, "share": 1.0}]
+    root = ElementTree.fromstring(report.timeline_svg(rows))
+    for text in root.iter("{http://www.w3.org/2000/svg}text"):
+        x, room = float(text.get("x")), 6.2 * len(text.text)
+        left = x - room if text.get("class") == "lane" else x - room / 2
+        assert left > 0
+        assert left + room < float(root.get("width"))
+
+
+def test_boxes_have_room_for_what_was_fused():
+    graph = chain_graph(3)
+    op = graph.operator("op1")
+    op.post_ops = (PostOp("nn.ReLU", {}), PostOp("nn.Hardtanh", {}))
+    assert f">{heading(op)}<" in report.svg(graph)
 
 
 def test_timeline_is_as_long_as_the_steps_together():
@@ -313,10 +344,28 @@ def test_no_operator_exceeds_the_peaks():
         row(["winograd_gemm", "winograd_output"], 1.0, 500.0, 1.0),
         row(["copy"], 1.0, 0.0, 15.0),  # half as fast again as memory was measured
     ]
-    assert peaks.raised(rows) == report.Peaks(120.0, 15.0, ((1 << 20, 60.0),))
+    assert peaks.raised(rows) == report.Peaks(120.0, 15.0, ((1 << 20, 40.0),))
     shares = [r["roofline"] for r in report.with_roofline(rows, peaks.raised(rows))]
     assert shares == [1.0, pytest.approx(500 / 120), 1.0]
     assert peaks.raised([]) == peaks
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "speed", "expected"),
+    [
+        (1 << 30, 80.0, (100.0, 80.0, 80.0)),  # memory; caches are never slower
+        (1 << 21, 200.0, (200.0, 200.0, 10.0)),  # a smaller cache is never slower
+        (1 << 20, 150.0, (200.0, 100.0, 10.0)),  # between two points, both
+        (1 << 10, 200.0, (200.0, 50.0, 10.0)),
+        (1 << 10, 90.0, (100.0, 50.0, 10.0)),  # nothing to raise
+    ],
+)
+def test_what_disturbed_one_peak_does_not_raise_all(n_bytes, speed, expected):
+    """A measurement of memory disturbed tenfold once made caches ten times as fast."""
+    peaks = report.Peaks(1.0, 10.0, ((1 << 19, 100.0), (1 << 21, 50.0)))
+    row = {"kernels": ["copy"], "gflops": 0.0, "gbytes": speed, "seconds": n_bytes / speed / 1e9}
+    raised = peaks.raised([row])
+    assert (raised.caches[0][1], raised.caches[1][1], raised.gbytes) == pytest.approx(expected)
 
 
 def test_peaks_of_this_machine():

@@ -5,12 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +147,8 @@ def test_the_quota_of_the_own_control_group(tmp_path, eight_processors, membersh
         ({"KUIPER_NUM_THREADS": " 5 ", "OMP_NUM_THREADS": "2"}, 5),
         ({"KUIPER_NUM_THREADS": ""}, 3),
         ({"OMP_NUM_THREADS": "2"}, 2),
+        ({"OMP_NUM_THREADS": ""}, 3),
+        ({"OMP_NUM_THREADS": " , "}, 3),
         ({"OMP_NUM_THREADS": "4,2"}, 4),
         ({"OMP_NUM_THREADS": "0"}, 3),
         ({"OMP_NUM_THREADS": "-4"}, 3),
@@ -482,6 +488,62 @@ def test_a_fork_while_another_thread_makes_a_plan(network):
     finally:
         let_go.set()
         holder.join()
+
+
+def image_of(request: int) -> np.ndarray:
+    """Return the input of a request; there are three shapes of them."""
+    return values(1 + request % 3, 3, 16, 16) * np.float32(1 + request)
+
+
+def answer_requests(listener, network) -> None:
+    """Be a worker: a byte comes in, and out go the process's number and the results."""
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            results = network(image_of(connection.recv(1)[0]))
+            body = b"".join(y.tobytes() for y in results)
+            connection.sendall(os.getpid().to_bytes(4, "little") + body)
+
+
+def ask(address, request: int) -> tuple[int, bytes]:
+    with socket.create_connection(address, timeout=60) as connection:
+        connection.sendall(bytes([request]))
+        with connection.makefile("rb") as stream:
+            reply = stream.read()
+    return int.from_bytes(reply[:4], "little"), reply[4:]
+
+
+@needs_fork
+@quietly
+def test_a_server_that_forks_its_workers(network):
+    """As gunicorn with --preload: three processes of four threads share one listening socket."""
+    requests = range(48)
+    workers: list[int] = []
+    with n_threads(2), socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        expected = [b"".join(y.tobytes() for y in network(image_of(n))) for n in requests]
+        try:
+            for _ in range(3):
+                worker = os.fork()
+                if worker == 0:
+                    try:
+                        for _ in range(3):
+                            threading.Thread(
+                                target=answer_requests, args=(listener, network), daemon=True
+                            ).start()
+                        answer_requests(listener, network)
+                    finally:
+                        os._exit(1)
+                workers.append(worker)
+            with ThreadPoolExecutor(12) as clients:
+                replies = list(clients.map(partial(ask, listener.getsockname()), requests))
+        finally:
+            for worker in workers:
+                os.kill(worker, signal.SIGKILL)
+                os.waitpid(worker, 0)
+        assert {worker for worker, _ in replies} <= set(workers)
+        assert [body for _, body in replies] == expected
+        # The parent goes on as before.
+        assert b"".join(y.tobytes() for y in network(image_of(5))) == expected[5]
 
 
 def test_a_lock_that_was_held_during_a_fork_is_not_waited_for(monkeypatch):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import doctest
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -97,6 +99,29 @@ def test_the_expression_in_the_picture_is_that_of_the_chapter():
 
     drawn = (TUTORIAL / "pictures" / "expression.svg").read_text("utf-8")
     assert drawn.strip() == to_svg(parse("add(@0,div(@1,@2))")).strip()
+
+
+def test_the_table_of_convolutions_can_be_measured_anew(capsys):
+    """The script takes the chapter's functions, and makes the planner choose each way."""
+    script = runpy.run_path(str(TUTORIAL / "measure_convolution.py"))
+    script["main"](0.0)
+    printed = re.findall(r"^\| ([^|]+) \| [\d.e+-]+ \|", capsys.readouterr().out, re.MULTILINE)
+    chapter = (TUTORIAL / "05-convolution.md").read_text("utf-8")
+    stands = re.findall(r"^\| ([^|]+) \| [\d.]+ \| [\d.,]+ \|$", chapter, re.MULTILINE)
+    assert printed == stands
+    assert len(stands) == 5
+
+
+def test_what_the_site_leaves_out():
+    """Links out of docs/ and the roles of docstrings mean nothing on the site."""
+    hooks = runpy.run_path(str(ROOT / "docs" / "site_hooks.py"))
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="tutorial/zh/x.md"))
+    text = "[a](../b.md), [c](../../d.md), [e](../../../SECURITY.md), [f](https://x.org)"
+    kept = "[a](../b.md), [c](../../d.md), e, [f](https://x.org)"
+    assert hooks["on_page_markdown"](text, page=page, config=None, files=None) == kept
+    html = "see :func:<code>load</code>, :class:<code>~kuiper.ir.Graph</code> and :func: alone"
+    shown = "see <code>load</code>, <code>Graph</code> and :func: alone"
+    assert hooks["on_page_content"](html, page=page, config=None, files=None) == shown
 
 
 def test_the_site_builds(tmp_path):

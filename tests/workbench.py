@@ -57,7 +57,11 @@ class Workbench:
         self.per_thread: dict[int, int] = {}
 
     def scratch(self, n_bytes: int) -> Value:
-        """Return scratch memory of which each thread has a piece of its own."""
+        """Return scratch memory of which each thread has a piece of its own.
+
+        Pointers lie in it, so each piece starts where one may lie; a plan's starts on a cache line.
+        """
+        n_bytes = -(-n_bytes // 8) * 8
         value = self.place((max(PARTS) * n_bytes,), np.uint8)
         self.per_thread[value.slot] = n_bytes
         self.written.append(value)

@@ -128,7 +128,7 @@ def winograd() -> str:
     for path in ("M115,75L182,60", "M70,182L182,175", "M285,55L362,105", "M285,175L362,130",
                  "M465,115L522,115"):  # fmt: skip
         parts.append(f'<path d="{path}"/>')
-    parts.append(text(325, 70, "multiply", "s"))
+    parts.append(text(345, 64, "multiply", "s"))
     parts.append(text(494, 105, "A&#8242; m A", "s"))
     return document(620, 245, parts)
 
@@ -137,16 +137,16 @@ def letterbox() -> str:
     """Draw a photo inside the input, and the way back."""
     parts = [
         box(20, 60, 180, 120, COLOURS[0], "photo 451 x 300"),
-        box(300, 20, 200, 200, "#333"),
-        box(300, 53, 200, 133, COLOURS[0], "227 high"),
-        text(400, 42, '<tspan fill="#fff">bar of 53</tspan>', "s"),
-        text(400, 208, '<tspan fill="#fff">bar of 54</tspan>', "s"),
-        text(400, 238, "input 320 x 320", "s"),
-        '<path d="M205,110H290"/><path d="M290,135H205" stroke-dasharray="4 3"/>',
-        text(248, 102, "x * 0.7095 + bar", "s"),
-        text(248, 152, "(x - bar) / 0.7095", "s"),
+        box(330, 20, 200, 200, "#333"),
+        box(330, 53, 200, 133, COLOURS[0], "227 high"),
+        text(430, 42, '<tspan fill="#fff">bar of 53</tspan>', "s"),
+        text(430, 208, '<tspan fill="#fff">bar of 54</tspan>', "s"),
+        text(430, 238, "input 320 x 320", "s"),
+        '<path d="M205,110H325"/><path d="M325,135H205" stroke-dasharray="4 3"/>',
+        text(265, 102, "x * 0.7095 + bar", "s"),
+        text(265, 152, "(x - bar) / 0.7095", "s"),
     ]
-    return document(520, 250, parts)
+    return document(550, 250, parts)
 
 
 def times() -> str:
@@ -164,7 +164,7 @@ def times() -> str:
         x = 200 + 80 * (3 + power)
         parts.append(f'<path d="M{x},12V{20 + 34 * len(rows)}" stroke-dasharray="2 4"/>')
         parts.append(text(x, 36 + 34 * len(rows), f"{10.0**power:g}", "s"))
-    return document(800, 50 + 34 * len(rows), parts)
+    return document(860, 50 + 34 * len(rows), parts)
 
 
 def memory() -> str:

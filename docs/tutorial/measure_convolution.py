@@ -43,8 +43,8 @@ def gflops(run: Callable[[], object], channels: int, extent: int, seconds: float
             return 2.0 * channels * channels * 9 * extent * extent / best / 1e9
 
 
-def main() -> None:
-    """Print the table of the chapter."""
+def main(seconds: float = 1.0) -> None:
+    """Print the table of the chapter; measure each way for about so long."""
     names = functions()
     rng = np.random.default_rng(0)
 
@@ -54,18 +54,25 @@ def main() -> None:
 
     rows = []
     x, w = tensors(8, 14)
-    rows.append(("seven loops in Python", gflops(lambda: names["naive"](x, w, 1), 8, 14)))
+    run = names["naive"]
+    rows.append(("seven loops in Python", gflops(lambda: run(x, w, 1), 8, 14, seconds)))
     x, w = tensors(64, 56)
-    rows.append(("im2col with numpy", gflops(lambda: names["im2col"](x, w, 1), 64, 56)))
-    run = names["implicit_gemm"]
-    rows.append(("implicit GEMM with numpy", gflops(lambda: run(x, w, 1), 64, 56)))
-    pays = convolution._winograd_pays
-    for label, choice in (("implicit GEMM in kuiper", False), ("Winograd in kuiper", True)):
-        convolution._winograd_pays = lambda *_, choice=choice: choice
-        model = names["with_kuiper"](x, w)
-        out = model(x[None])
-        rows.append((label, gflops(lambda m=model, y=out: m(x[None], out=y), 64, 56)))
-    convolution._winograd_pays = pays
+    for label, name in (("im2col", "im2col"), ("implicit GEMM", "implicit_gemm")):
+        run = names[name]
+        speed = gflops(lambda r=run: r(x, w, 1), 64, 56, seconds)
+        rows.append((f"{label} with numpy", speed))
+    chosen = convolution._winograd_tile
+    for label, tile in (("implicit GEMM in kuiper", 0), ("Winograd in kuiper", 4)):
+        convolution._winograd_tile = lambda *_, tile=tile: tile
+        try:
+            model = names["with_kuiper"](x, w)
+            out = model(x[None])
+        finally:
+            convolution._winograd_tile = chosen
+        kinds = {step.kind for step in model.plan(x[None].shape).steps}
+        assert any("winograd" in kind for kind in kinds) == (tile > 0), kinds
+        speed = gflops(lambda m=model, y=out: m(x[None], out=y), 64, 56, seconds)
+        rows.append((label, speed))
     print(f"{kuiper.show_config()['isa']}, {kuiper.get_num_threads()} threads\n")
     print("| | GFLOP/s | ms |\n|---|--:|--:|")
     for label, speed in rows:

@@ -152,7 +152,7 @@ cdef inline void wino_output_vector(
     int t, bint small_h, bint small_w, const float* m, Py_ssize_t stride, Py_ssize_t c, long n,
     const float* bias, float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
     Py_ssize_t columns, const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, vf32 low,
-    vf32 high, vf32* spoilt,
+    vf32 high, bint streams, vf32* spoilt,
 ) noexcept nogil:
     """Transform one vector of channels; the products at infinity may be anything if not needed.
 
@@ -197,7 +197,10 @@ cdef inline void wino_output_vector(
                     if n == LANES:
                         if residual != NULL:
                             value += load(residual + i * r_row + j * r_column + c)
-                        store(y + i * row + j * column + c, vmin(high, vmax(low, value)))
+                        if streams:
+                            stream(y + i * row + j * column + c, vmin(high, vmax(low, value)))
+                        else:
+                            store(y + i * row + j * column + c, vmin(high, vmax(low, value)))
                     else:
                         if residual != NULL:
                             value += load_n(residual + i * r_row + j * r_column + c, n)
@@ -208,20 +211,20 @@ cdef inline bint wino_output(
     int t, bint small_h, bint small_w, Py_ssize_t channels, const float* m, Py_ssize_t stride,
     const float* bias, float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
     Py_ssize_t columns, const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo,
-    float hi,
+    float hi, bint streams,
 ) noexcept nogil:
     cdef Py_ssize_t c = 0
     cdef vf32 low = splat(lo), high = splat(hi), spoilt = splat(0.0)
     while c + LANES <= channels:
         wino_output_vector(
             t, small_h, small_w, m, stride, c, LANES, bias, y, row, column, rows, columns,
-            residual, r_row, r_column, low, high, &spoilt,
+            residual, r_row, r_column, low, high, streams, &spoilt,
         )
         c += LANES
     if c < channels:
         wino_output_vector(
             t, small_h, small_w, m, stride, c, channels - c, bias, y, row, column, rows, columns,
-            residual, r_row, r_column, low, high, &spoilt,
+            residual, r_row, r_column, low, high, streams, &spoilt,
         )
     return reduce_add(spoilt) == 0.0
 
@@ -309,10 +312,11 @@ cdef bint wino_output_2(
     Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
     float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
     const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
+    bint streams,
 ) noexcept nogil:
     return wino_output(
         2, False, False, channels, m, stride, bias, y, row, column, rows, columns, residual, r_row,
-        r_column, lo, hi,
+        r_column, lo, hi, False,
     )
 
 
@@ -320,25 +324,31 @@ cdef bint wino_output_4(
     Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
     float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
     const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
+    bint streams,
 ) noexcept nogil:
+    if rows > 2 and columns > 2 and streams:
+        return wino_output(
+            4, False, False, channels, m, stride, bias, y, row, column, rows, columns, residual,
+            r_row, r_column, lo, hi, True,
+        )
     if rows > 2 and columns > 2:
         return wino_output(
             4, False, False, channels, m, stride, bias, y, row, column, rows, columns, residual,
-            r_row, r_column, lo, hi,
+            r_row, r_column, lo, hi, False,
         )
     if rows > 2:
         return wino_output(
             4, False, True, channels, m, stride, bias, y, row, column, rows, columns, residual,
-            r_row, r_column, lo, hi,
+            r_row, r_column, lo, hi, False,
         )
     if columns > 2:
         return wino_output(
             4, True, False, channels, m, stride, bias, y, row, column, rows, columns, residual,
-            r_row, r_column, lo, hi,
+            r_row, r_column, lo, hi, False,
         )
     return wino_output(
         4, True, True, channels, m, stride, bias, y, row, column, rows, columns, residual, r_row,
-        r_column, lo, hi,
+        r_column, lo, hi, False,
     )
 
 

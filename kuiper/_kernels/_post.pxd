@@ -21,6 +21,13 @@ ctypedef struct post_t:
     float after_p1
 
 
+cdef inline bint is_in_tile(const post_t* post) noexcept nogil:
+    """Whether the micro-kernel does it all, so that nobody reads a stored tile again."""
+    return post.after == NULL and post.before == NULL and (
+        post.residual_in_tile or not post.has_residual
+    )
+
+
 cdef inline void post_tile(
     const post_t* post, Py_ssize_t rows, Py_ssize_t cols, float* y, Py_ssize_t ldy,
     const float* residual, Py_ssize_t ldr,
@@ -28,7 +35,7 @@ cdef inline void post_tile(
     """Do to a stored tile what the micro-kernel did not."""
     cdef Py_ssize_t _i, j
     cdef bint adds = post.has_residual and not post.residual_in_tile
-    if post.after == NULL and post.before == NULL and not adds:
+    if is_in_tile(post):
         return
     if ldy == cols and not adds:
         # One long row: functions of many operations hide their latency.

@@ -255,7 +255,8 @@ ctypedef void (*dwrow_fn)(
 # is read in their place does not matter.
 # Input: (t + 2)^2 pixels, row by row -> v[f * stride + c].
 # Output: m[f * stride + c] -> rows x columns pixels, plus bias and residual, clamped; tells whether
-# the products were finite, and left room for the transform.
+# the products were finite, and left room for the transform.  `streams` allows stores past the
+# caches; vectors of y then lie on cache lines.
 ctypedef void (*wino_filter_fn)(
     Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel, Py_ssize_t stride,
     Py_ssize_t nr,
@@ -268,6 +269,7 @@ ctypedef bint (*wino_output_fn)(
     Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
     float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
     const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
+    bint streams,
 ) noexcept nogil
 
 

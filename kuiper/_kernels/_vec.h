@@ -77,6 +77,14 @@ static inline kp_vi32 kp_splat_int(int32_t x) { return x; }
 
 #endif
 
+/* Store a whole cache line past the caches, at its address; elsewhere as kp_store.  Such stores are
+   seen by other threads once the storing one has done a locked operation, as at the end of a step. */
+#if KP_AVX512
+static inline void kp_stream(float *p, kp_vf32 v) { _mm512_stream_ps(p, (__m512)v); }
+#else
+static inline void kp_stream(float *p, kp_vf32 v) { kp_store(p, v); }
+#endif
+
 /* Ask for a cache line in the L2 cache; any address will do. */
 #if defined(__GNUC__)
 static inline void kp_prefetch(const float *p) { __builtin_prefetch(p, 0, 2); }

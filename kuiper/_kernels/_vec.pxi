@@ -13,6 +13,7 @@ cdef extern from "_vec.h" nogil:
     # n < LANES values from any byte on, zeros behind
     vf32 load_n "kp_load_n"(const float*, long) noexcept
     void store "kp_store"(float*, vf32) noexcept
+    void stream "kp_stream"(float*, vf32) noexcept              # a whole line, past the caches
     void store_n "kp_store_n"(float*, vf32, long) noexcept
     void prefetch "kp_prefetch"(const float*) noexcept
     vf32 splat "kp_splat"(float) noexcept

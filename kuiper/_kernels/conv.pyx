@@ -48,6 +48,8 @@ cdef extern from *:
 
 cdef enum:
     POST_COLUMNS = 256
+    BLOCK_BYTES = 256 * 1024     # of pixels that stay in the L2 cache from panel to panel
+    LEAST_TILES = 8              # of a block
 
 
 cdef struct conv_t:
@@ -62,6 +64,8 @@ cdef struct conv_t:
     Py_ssize_t in_channels       # of one group
     Py_ssize_t out_channels      # of one group
     bint panel_major
+    Py_ssize_t x_bytes
+    bint exceeds_caches          # the output does
     post_t post
 
 
@@ -100,12 +104,45 @@ cdef class ConvStep(Step):
         # Small weights stay in the L2 cache: finish a tile of pixels before the next one.  Large
         # ones are read once: finish a panel first.
         self.p.panel_major = weight.n_bytes > 512 * 1024
+        self.p.x_bytes = x.n_bytes
+        self.p.exceeds_caches = 4 * y.size > 1 << 23
         self.p.post = make_post(self, post)
         self.run = conv_run
         self.params = &self.p
         self.kind = "conv"
         tiles = ceil_div(window.max_pixels, active().mr)
         self.max_parts = max(tiles * groups * ceil_div(out_channels, active().nr), 1)
+
+
+cdef Py_ssize_t n_tiles(const conv_t* p, const phase_t* phase) noexcept nogil:
+    return n_runs(p.window, phase) * ceil_div(run_pixels(p.window, phase), p.kernels.mr)
+
+
+cdef inline Py_ssize_t n_runs(const window_t* w, const phase_t* phase) noexcept nogil:
+    """Pixels of a run are equally far apart in the output: all of them, or one row of a phase."""
+    return 1 if w.out_step_w == 1 and w.out_step == 1 else w.n * phase.height
+
+
+cdef inline Py_ssize_t run_pixels(const window_t* w, const phase_t* phase) noexcept nogil:
+    return phase.width if n_runs(w, phase) > 1 else w.n * phase.height * phase.width
+
+
+cdef Py_ssize_t pixel_blocks(const conv_t* p, Py_ssize_t n_parts) noexcept nogil:
+    """How many blocks a thread cuts its pixels into, to read them once for all panels and phases.
+
+    With one block, threads share out tiles of pixels x panels, which balances small images.
+    """
+    cdef const window_t* w = p.window
+    cdef Py_ssize_t f, tiles = 1 << 40, panel_bytes = 0, blocks
+    if w.n_phases == 1 and not p.panel_major:
+        return 1
+    for f in range(w.n_phases):
+        tiles = min(tiles, n_tiles(p, &w.phases[f]))
+        panel_bytes = max(
+            panel_bytes, 4 * p.kernels.nr * p.in_channels * w.phases[f].n_taps
+        )
+    blocks = p.x_bytes // n_parts // max(BLOCK_BYTES, 2 * panel_bytes)
+    return max(min(blocks, tiles // n_parts // LEAST_TILES), 1)
 
 
 cdef void conv_run(
@@ -119,6 +156,29 @@ cdef void conv_run(
     Source : torch.nn.Conv2d, torch.nn.ConvTranspose2d
     """
     cdef const conv_t* p = <const conv_t*> params
+    cdef const phase_t* phase
+    cdef Py_ssize_t blocks = pixel_blocks(p, n_parts), block, f, tiles, work, first, last
+    work = p.groups * ceil_div(p.out_channels, p.kernels.nr)
+    for block in range(blocks):
+        for f in range(p.window.n_phases):
+            phase = &p.window.phases[f]
+            tiles = n_tiles(p, phase)
+            if blocks == 1:
+                conv_tiles(
+                    p, slots, phase, 0, tiles, share_start(work * tiles, part, n_parts),
+                    share_start(work * tiles, part + 1, n_parts),
+                )
+            else:
+                first = share_start(tiles, part * blocks + block, n_parts * blocks)
+                last = share_start(tiles, part * blocks + block + 1, n_parts * blocks)
+                conv_tiles(p, slots, phase, first, last - first, 0, work * (last - first))
+
+
+cdef void conv_tiles(
+    const conv_t* p, char* const* slots, const phase_t* phase, Py_ssize_t first_tile,
+    Py_ssize_t tiles, Py_ssize_t q, Py_ssize_t stop,
+) noexcept nogil:
+    """Shares q to stop of a phase for some of its tiles by all panels of all groups."""
     cdef const window_t* w = p.window
     cdef const kernels_t* kernels = p.kernels
     cdef const float* x = <const float*> at(slots, p.x)
@@ -126,67 +186,56 @@ cdef void conv_run(
     cdef const float* residual = NULL
     cdef float* y = <float*> at(slots, p.y)
     cdef const float** rows = <const float**> at(slots, p.scratch)
-    cdef const phase_t* phase
     cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr
-    cdef Py_ssize_t panels = (p.out_channels + nr - 1) // nr
-    cdef Py_ssize_t f, q, stop, run, n_runs, per_run, tiles, tile, panel, group, depth
-    cdef Py_ssize_t start, m, n, at_tile, at_group, pixel, ldy, ldr, pending = 0
+    cdef Py_ssize_t panels = (p.out_channels + nr - 1) // nr, run = run_pixels(w, phase)
+    cdef Py_ssize_t per_run = (run + mr - 1) // mr, tile, panel, group, start, n, i
+    cdef Py_ssize_t depth = (phase.n_taps * p.in_channels + 1) * nr
+    cdef Py_ssize_t at_tile = -1, at_group = -1, pixel = 0, m = 0, pending = 0
+    cdef Py_ssize_t ldy = w.out_step_w * w.y_pitch, ldr = w.out_step_w * p.post.residual_pitch
     cdef float* y_tile
     cdef const float* r_tile
     if p.post.has_residual:
         residual = <const float*> at(slots, p.post.residual)
-    ldy, ldr = w.out_step_w * w.y_pitch, w.out_step_w * p.post.residual_pitch
-    for f in range(w.n_phases):
-        phase = &w.phases[f]
-        # Pixels of a run are equally far apart in the output: all of them, or one row of a phase.
-        n_runs = 1 if w.out_step_w == 1 and w.out_step == 1 else w.n * phase.height
-        run = w.n * phase.height * phase.width // n_runs if n_runs else 0
-        if run == 0:
-            continue
-        per_run = (run + mr - 1) // mr
-        tiles = n_runs * per_run
-        depth = (phase.n_taps * p.in_channels + 1) * nr
-        q = share_start(p.groups * panels * tiles, part, n_parts)
-        stop = share_start(p.groups * panels * tiles, part + 1, n_parts)
-        at_tile = at_group = -1
-        pixel = m = 0
-        while q < stop:
-            if p.panel_major:
-                tile, panel, group = q % tiles, q // tiles % panels, q // tiles // panels
-            else:
-                panel, tile, group = q % panels, q // panels % tiles, q // panels // tiles
-            if tile != at_tile or group != at_group:
-                at_tile, at_group = tile, group
-                start = tile % per_run * run // per_run
-                m = (tile % per_run + 1) * run // per_run - start
-                pixel = tile // per_run * run + start
-                point_rows(
-                    w, phase, x + group * p.in_channels, p.zeros, pixel, m, rows
-                )
-                pixel = output_pixel(w, phase, pixel)
-            n = min(nr, p.out_channels - panel * nr)
-            y_tile = y + pixel * w.y_pitch + group * p.out_channels + panel * nr
-            r_tile = NULL
-            if residual != NULL:
-                r_tile = (
-                    residual + pixel * p.post.residual_pitch + group * p.out_channels + panel * nr
-                )
-            kernels.gemm[m](
-                phase.n_taps, p.in_channels, <const float* const*> rows,
-                weight + phase.weight + (group * panels + panel) * depth,
-                panel_ahead(tile, depth, nr) if p.panel_major else 0,
-                y_tile, ldy, n,
-                r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
+    while q < stop:
+        if p.panel_major:
+            tile, panel, group = q % tiles, q // tiles % panels, q // tiles // panels
+        else:
+            panel, tile, group = q % panels, q // panels % tiles, q // panels // tiles
+        if tile != at_tile or group != at_group:
+            at_tile, at_group = tile, group
+            start = (first_tile + tile) % per_run * run // per_run
+            m = ((first_tile + tile) % per_run + 1) * run // per_run - start
+            pixel = (first_tile + tile) // per_run * run + start
+            point_rows(w, phase, x + group * p.in_channels, p.zeros, pixel, m, rows)
+            pixel = output_pixel(w, phase, pixel)
+        n = min(nr, p.out_channels - panel * nr)
+        y_tile = y + pixel * w.y_pitch + group * p.out_channels + panel * nr
+        r_tile = NULL
+        if residual != NULL:
+            r_tile = (
+                residual + pixel * p.post.residual_pitch + group * p.out_channels + panel * nr
             )
-            q += 1
-            # Post-ops take several panels at once: their rows are longer, and still in the cache.
-            pending += n
-            if p.panel_major or q == stop or panel + 1 == panels or pending >= POST_COLUMNS:
-                n -= pending
-                if r_tile != NULL:
-                    r_tile += n
-                post_tile(&p.post, m, pending, y_tile + n, ldy, r_tile, ldr)
-                pending = 0
+        if p.exceeds_caches:
+            # Or the stores would wait for memory; until then there is a tile to compute.
+            for i in range(m):
+                fetch(y_tile + i * ldy)
+                fetch(y_tile + i * ldy + n - 1)
+        kernels.gemm[m](
+            phase.n_taps, p.in_channels, <const float* const*> rows,
+            weight + phase.weight + (group * panels + panel) * depth,
+            panel_ahead(tile, depth, nr) if p.panel_major else 0,
+            y_tile, ldy, n,
+            r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
+        )
+        q += 1
+        # Post-ops take several panels at once: their rows are longer, and still in the cache.
+        pending += n
+        if p.panel_major or q == stop or panel + 1 == panels or pending >= POST_COLUMNS:
+            n -= pending
+            if r_tile != NULL:
+                r_tile += n
+            post_tile(&p.post, m, pending, y_tile + n, ldy, r_tile, ldr)
+            pending = 0
 
 
 # -- few input channels ------------------------------------------------------------------------

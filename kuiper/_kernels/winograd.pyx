@@ -29,7 +29,7 @@ from libc.math cimport INFINITY
 from libc.stdint cimport uintptr_t
 
 from kuiper._kernels._dispatch cimport active
-from kuiper._kernels._post cimport make_post, post_t, post_tile
+from kuiper._kernels._post cimport is_in_tile, make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport (
     BOTH_LINES, LINE_FLOATS, MAX_MR, kernels_t, panel_ahead, wino_needs,
@@ -45,6 +45,7 @@ cdef extern from "_sync.h" nogil:
 cdef enum:
     MAX_FREQUENCIES = 36
     REGIONS = 4                  # right edge, inner tiles, bottom edge, corner
+    STREAMED_BYTES = 1 << 24     # an output of more is read from memory, wherever it is put
 
 
 def frequency_stride(Py_ssize_t tiles, Py_ssize_t channels):
@@ -135,6 +136,7 @@ cdef struct winograd_t:
     Py_ssize_t[MAX_FREQUENCIES] first  # tile that needs a frequency
     Py_ssize_t[MAX_FREQUENCIES] last   # tile that needs a frequency, plus one
     int stage
+    bint streams                 # outputs go past the caches
     post_t post
 
 
@@ -198,6 +200,10 @@ cdef class _Winograd(Step):
                     + (corner if at_bottom and at_right else 0)
                 )
         self.p.post = make_post(self, post)
+        self.p.streams = (
+            4 * y.size > STREAMED_BYTES and y.pitch % LINE_FLOATS == 0
+            and self.p.kernels.lanes == LINE_FLOATS and is_in_tile(&self.p.post)
+        )
         self.params = &self.p
 
 
@@ -370,6 +376,7 @@ cdef void transform_output(
         p.out_channels, m, p.m_stride, <const float*> at(slots, p.bias),
         y, p.out_w * p.y_pitch, p.y_pitch, place.rows, place.columns,
         added, p.out_w * r_pitch, r_pitch, p.post.lo, p.post.hi,
+        p.streams and <size_t> y % (4 * LINE_FLOATS) == 0,
     ) and has_filters(p):
         direct_tile(p, slots, &place, y, added)
     for i in range(place.rows):

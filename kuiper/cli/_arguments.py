@@ -21,6 +21,7 @@ __all__ = [
     "per_channel",
     "positive",
     "shape",
+    "typed_shape",
     "whole_numbers",
 ]
 
@@ -69,6 +70,15 @@ def shape(text: str) -> tuple[int, ...]:
     if not all(part.strip().isdecimal() for part in parts):
         raise argparse.ArgumentTypeError(f"'{text}' is not a shape such as 1x3x224x224")
     return tuple(int(part) for part in parts)
+
+
+def typed_shape(text: str) -> tuple[tuple[int, ...], str]:
+    """Read a shape with the type of its elements, as in 1x128:i64; f32 where none is given."""
+    extents, colon, dtype = text.partition(":")
+    known = ("f32", "f64", "f16", "i64", "i32", "i16", "i8", "u8", "bool", "c64")
+    if colon and dtype not in known:  # "1x3:" is a slip, not float32
+        raise argparse.ArgumentTypeError(f"'{dtype}' is not one of the types {', '.join(known)}")
+    return shape(extents), dtype or "f32"
 
 
 def per_channel(text: str) -> tuple[float, ...]:
@@ -136,7 +146,8 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
         type=shape,
         action="append",
         metavar="1x3x224x224",
-        help="shape of an input, once for each (default: those in the file; open extents are 1)",
+        help="shape of an input, once for each (default: those in the file; "
+        "open extents are 1 first, 224 for height and width, else 16)",
     )
 
 

@@ -26,13 +26,13 @@ def bytes_text(n: float) -> str:
     return f"{n:.2f} GiB"
 
 
-def count_text(n: float) -> str:
-    """Write a large count for people."""
+def count_text(n: float, what: str = "") -> str:
+    """Write a large count of something for people."""
     for unit in ("", "K", "M"):
         if abs(n) < 1000:
-            return f"{n:.0f}" if not unit else f"{n:.2f} {unit}"
+            return (f"{n:.0f} {what}" if not unit else f"{n:.2f} {unit}{what}").rstrip()
         n /= 1000
-    return f"{n:.2f} G"
+    return f"{n:.2f} G{what}"
 
 
 class Console:

@@ -53,7 +53,7 @@ def load_model(options: argparse.Namespace) -> kuiper.Model:
 def input_shapes(
     model: kuiper.Model, wanted: Sequence[tuple[int, ...]] | None, batch: int | None = None
 ) -> list[tuple[int, ...]]:
-    """Return the shape of every input: as wanted, else as in the file.
+    """Return the shape of every input: as wanted, else as in the file, open extents made up.
 
     Raises
     ------
@@ -75,11 +75,22 @@ def input_shapes(
                 f"input '{info.name}': the file does not tell its shape; give --shape"
             )
         else:
-            shape = tuple(1 if extent is None else extent for extent in info.shape)
+            shape = _filled(info.shape)
         if batch is not None and shape:
             shape = (batch, *shape[1:])
         shapes.append(shape)
     return shapes
+
+
+def _filled(shape: Sequence[int | None]) -> tuple[int, ...]:
+    """Return a shape with usual numbers for open extents: 1 first, pixels 224, others 16.
+
+    A height and width of 1 would be too small for most networks, and say nothing of their cost.
+    """
+    usual = [1] + [16] * (len(shape) - 1)
+    if len(shape) >= 4:
+        usual[-2:] = [224, 224]
+    return tuple(n if k is None else k for k, n in zip(shape, usual, strict=False))
 
 
 def random_inputs(model: kuiper.Model, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:

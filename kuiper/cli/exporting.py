@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import kuiper
-from kuiper.cli._arguments import Commands, add_output, new_command, shape
+from kuiper.cli._arguments import Commands, add_output, new_command, shape, typed_shape
 from kuiper.cli._console import Console
 
 __all__ = ["add_commands"]
@@ -23,19 +25,21 @@ def add_commands(commands: Commands) -> None:
         export,
         "make .pnnx files of a PyTorch or ONNX model, with pnnx",
         """\
-SOURCE is a TorchScript file (.pt), an ONNX file (.onnx), or package.module:function, a function
-that returns an nn.Module.  The first needs pnnx, the last PyTorch as well: pip install pnnx torch
+SOURCE is a TorchScript file (.pt), an ONNX file (.onnx), or package.module:function or
+file.py:function, a function (or class) that returns an nn.Module.  Files need pnnx, functions
+PyTorch as well: pip install pnnx torch
+Inputs are float32 where the shape does not end in another type: 1x128:i64 for token numbers.
 example: kuiper export torchvision.models:resnet18 --arg weights=DEFAULT --shape 1x3x224x224""",
     )
     add = parser.add_argument
     add("source", metavar="SOURCE", help="model.pt, model.onnx or package.module:function")
     add(
         "--shape",
-        type=shape,
+        type=typed_shape,
         action="append",
         default=[],
         metavar="1x3x224x224",
-        help="shape of an input, once for each",
+        help="shape of an input, once for each; 1x128:i64 is one of whole numbers",
     )
     add(
         "--shape2",
@@ -84,27 +88,40 @@ def export(options: argparse.Namespace, console: Console) -> int:
     from kuiper import _export
 
     source = options.source
+    shapes = [extents for extents, _ in options.shape]
+    dtypes = [dtype for _, dtype in options.shape]
     # On Windows a path may start with a drive and a colon.
     if ":" in source and not Path(source).exists():
         output = options.output or f"{source.rpartition(':')[2]}.pnnx.param"
+        sys.path.insert(0, os.getcwd())  # as `python -m` has it, for modules in this folder
         module = _export.call_by_name(source, dict(map(_keyword, options.arg)))
         if not options.shape:
             options.parser.error("a module needs --shape, once for each of its inputs")
+        examples2 = None
+        if options.shape2:
+            types2 = dtypes if len(options.shape2) == len(dtypes) else ()
+            examples2 = _export.example_tensors(options.shape2, types2)
         param = _export.export_module(
             module,
-            _export.example_tensors(options.shape),
+            _export.example_tensors(shapes, dtypes),
             output,
-            example_inputs2=_export.example_tensors(options.shape2) if options.shape2 else None,
+            example_inputs2=examples2,
             moduleop=options.moduleop,
         )
     else:
         if Path(source).suffix not in (".pt", ".pth", ".torchscript", ".onnx"):
-            options.parser.error(f"'{source}' is no .pt or .onnx file, nor package:function")
+            package, dot, function = source.removesuffix(".py").rpartition(".")
+            hint = ""
+            if source.endswith(".py"):
+                hint = f"; name the function that makes the module: {source}:NAME"
+            elif dot and not os.path.exists(source):
+                hint = f"; did you mean {package}:{function}?"
+            options.parser.error(f"'{source}' is no .pt or .onnx file, nor package:function{hint}")
         if not Path(source).exists():
             raise FileNotFoundError(2, "No such file or directory", source)
         output = options.output or str(Path(source).with_suffix(".pnnx.param"))
         param = _export.run_pnnx(
-            source, output, options.shape, options.shape2, moduleop=options.moduleop
+            source, output, shapes, options.shape2, dtypes, moduleop=options.moduleop
         )
     graph = kuiper.load_graph(param)
     known = set(kuiper.supported_operators())

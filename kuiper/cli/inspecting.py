@@ -143,10 +143,14 @@ def info(options: argparse.Namespace, console: Console) -> int:
     """Print what a model takes, gives, holds and costs."""
     graph = load_graph(options)
     facts = {"model": options.model, **describe_model(graph)}
-    model = None
-    if not facts["unsupported"]:
+    trouble = None
+    try:
+        # The one place that has the right words for operators that are not supported.
         model = kuiper.Model(graph, optimize=not options.no_optimize)
         facts["plan"] = describe_plan(model, input_shapes(model, options.shape))
+    except kuiper.KuiperError as error:
+        trouble = error  # first comes all that can be told
+        facts["trouble"] = str(error)
     if options.operators:
         facts["listing"] = [
             {
@@ -162,9 +166,8 @@ def info(options: argparse.Namespace, console: Console) -> int:
     console.data(facts)
     if not console.as_json:
         _print_info(facts, graph, console, options.operators)
-    if model is None:
-        # The one place that has the right words for it.
-        kuiper.Model(graph)
+    if trouble is not None:
+        raise trouble
     return 0
 
 
@@ -188,15 +191,16 @@ def _print_info(
     ]
     plan = facts.get("plan")
     if plan:
-        shared = plan["unshared_bytes"] / max(plan["arena_bytes"], 1)
+        arena, unshared = plan["arena_bytes"], plan["unshared_bytes"]
+        memory = f"{bytes_text(arena)} for intermediate results"
+        if unshared > arena:  # rounded up to cache lines, a few small ones take more
+            memory += (
+                f"; without sharing {bytes_text(unshared)}, {unshared / arena:.1f} times as much"
+            )
         rows += [
             ("planned for", " ".join(_shape_text(s) for s in plan["shapes"])),
-            ("operations", f"{count_text(plan['flops'])}FLOP per run"),
-            (
-                "memory",
-                f"{bytes_text(plan['arena_bytes'])} for intermediate results; without sharing "
-                f"{bytes_text(plan['unshared_bytes'])}, {shared:.1f} times as much",
-            ),
+            ("operations", f"{count_text(plan['flops'], 'FLOP')} per run"),
+            ("memory", memory),
             (
                 "steps",
                 f"{plan['steps']}: "

@@ -284,6 +284,7 @@ def eval_list(expression: str | Node, shapes: Sequence[Sequence[int] | Extents])
     return [_truncated(_evaluate(item, blobs), item) for item in items]
 
 
+@np.errstate(all="ignore")  # a literal may be beyond float32, too
 def _evaluate(tree: Node, blobs: Sequence[Extents]) -> int | np.float32:
     stack: list[Any] = []
     for node in tree.postorder():
@@ -297,8 +298,7 @@ def _evaluate(tree: Node, blobs: Sequence[Extents]) -> int | np.float32:
             count = len(node.children)
             values = stack[len(stack) - count :]
             del stack[len(stack) - count :]
-            with np.errstate(all="ignore"):
-                stack.append(_apply(node, values))
+            stack.append(_apply(node, values))
         else:
             raise node.error(f"{node.text} does not belong to ncnn's language")
     return stack[0]

@@ -146,10 +146,17 @@ class Node:
         replacements : mapping of int to Node
             What stands for ``@k``; other references stay.
         """
+        changed = {
+            k: new
+            for k, new in replacements.items()
+            if not (isinstance(new, Ref) and new.index == k)
+        }
+        if not changed:
+            return self
 
         def visit(node: Node, children: Sequence[Node]) -> Node:
             if isinstance(node, Ref):
-                return replacements.get(node.index, node)
+                return changed.get(node.index, node)
             return _rebuilt(node, children)
 
         return self.transform(visit)
@@ -387,14 +394,10 @@ def compact(tree: Node, operands: Sequence[Any]) -> tuple[Node, list[Any]]:
     operands : list
     """
     order = tree.references()
-    kept: list[Any] = []
-    number: dict[int, int] = {}  # id of an operand -> its new number
-    for k in order:
-        if id(operands[k]) not in number:
-            number[id(operands[k])] = len(kept)
-            kept.append(operands[k])
+    kept = {id(operands[k]): operands[k] for k in order}
+    number = {key: new for new, key in enumerate(kept)}
     renumbered = tree.substitute({k: Ref(number[id(operands[k])]) for k in order})
-    return renumbered, kept
+    return renumbered, list(kept.values())
 
 
 def inline(
@@ -422,7 +425,14 @@ def inline(
     operands : list
         What the references of the result stand for, each operand once.
     """
-    shift = len(operands)
-    shifted = inner.substitute({k: Ref(k + shift) for k in inner.references()})
-    joined = tree.substitute({k: shifted for k in tree.references() if operands[k] is target})
-    return compact(joined, [*operands, *inner_operands])
+    outer, within = tree.references(), inner.references()
+    kept: dict[int, Any] = {}
+    for k in outer:
+        sources = [inner_operands[j] for j in within] if operands[k] is target else [operands[k]]
+        kept.update((id(operand), operand) for operand in sources)
+    number = {key: new for new, key in enumerate(kept)}
+    inner = inner.substitute({k: Ref(number[id(inner_operands[k])]) for k in within})
+    joined = tree.substitute(
+        {k: inner if operands[k] is target else Ref(number[id(operands[k])]) for k in outer}
+    )
+    return joined, list(kept.values())

@@ -45,7 +45,7 @@ def fuse_elementwise(graph: Graph, specs: dict[Operand, Any]) -> None:
                 continue
             inner, inner_operands = _expression(producer, specs)
             joined, together = inline(tree, operands, operand, inner, inner_operands)
-            if len(together) <= MAX_OPERANDS and _size(joined) <= MAX_NODES:
+            if len(together) <= MAX_OPERANDS and joined.size <= MAX_NODES:
                 tree, operands = joined, together
                 absorbed.append(producer)
         if absorbed:
@@ -75,10 +75,6 @@ def _expression(op: Operator, specs: dict[Operand, Any]) -> tuple[Node, Sequence
 
 def _all_uses_by(operand: Operand, op: Operator) -> bool:
     return operand.uses != () and all(use.operator is op for use in operand.uses)
-
-
-def _size(tree: Node) -> int:
-    return sum(1 for _ in tree.preorder())
 
 
 def _become(graph: Graph, op: Operator, tree: Node, operands: Sequence[Operand]) -> None:

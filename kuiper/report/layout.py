@@ -18,7 +18,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
-from kuiper.ir import Graph
+from kuiper.ir import Graph, Operator
 
 __all__ = ["Edge", "Layout", "Node", "arrange", "arrange_graph"]
 
@@ -26,6 +26,7 @@ HEIGHT = 38
 LAYER = 66
 GAP = 18
 CHARACTER = 6.7
+BOLD = 7.4
 WIDEST = 230
 SWEEPS = 8
 STRAIGHTNESS = 8.0  # how much more an edge's stand-ins care for a straight line than operators do
@@ -84,13 +85,19 @@ def arrange_graph(graph: Graph) -> Layout:
         for operand in op.outputs
         for reader in operand.consumers
     }
-    widths = {op.name: box_width(op.type, op.name) for op in graph}
+    widths = {op.name: box_width(heading(op), op.name) for op in graph}
     return arrange(order, list(edges), widths)
 
 
-def box_width(*lines: str) -> float:
-    """Return the width of a box for some lines of text."""
-    return min(WIDEST, max(64.0, 18 + CHARACTER * max(map(len, lines))))
+def heading(op: Operator) -> str:
+    """Return the first line of an operator's box: its type, and what was fused into it."""
+    return " + ".join([op.type, *(post.type.removeprefix("nn.") for post in op.post_ops)])
+
+
+def box_width(first: str, *others: str) -> float:
+    """Return the width of a box for a line in bold, and others."""
+    letters = max([BOLD * len(first), *(CHARACTER * len(line) for line in others)])
+    return min(WIDEST, max(64.0, 18 + letters))
 
 
 def arrange(

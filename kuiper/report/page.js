@@ -28,7 +28,9 @@
     const tall = wide * seen.height / seen.width;
     const first = one(".op rect", svg);
     const middle = first ? Number(first.getAttribute("x")) + Number(first.getAttribute("width")) / 2 : width / 2;
-    const left = width <= wide ? (width - wide) / 2 : Math.max(0, Math.min(middle - wide / 2, width - wide));
+    // The first operator in the middle, as far as no part of the picture is left out for it.
+    const slack = [Math.min(0, width - wide), Math.max(0, width - wide)];
+    const left = Math.max(slack[0], Math.min(middle - wide / 2, slack[1]));
     show(svg, [left, 0, wide, tall]);
   }
   function zoom(svg, factor, x = 0.5, y = 0.5) {

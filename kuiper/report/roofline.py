@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -69,12 +70,33 @@ class Peaks(NamedTuple):
         """
         plain = [row for row in rows if not any("winograd" in kind for kind in row["kernels"])]
         gflops = max([self.gflops, *(row["gflops"] for row in plain)])
-        times = [1.0]
+        peaks = self
         for row in rows:
             n_bytes = row["gbytes"] * row["seconds"] * 1e9
-            times.append(row["gbytes"] / self.bandwidth(n_bytes))
-        caches = tuple((size, speed * max(times)) for size, speed in self.caches)
-        return Peaks(gflops, self.gbytes * max(times), caches)
+            times = row["gbytes"] / peaks.bandwidth(n_bytes)
+            if times > 1:
+                peaks = peaks._faster(n_bytes, times)
+        return peaks._replace(gflops=gflops)
+
+    def _faster(self, n_bytes: float, times: float) -> Peaks:
+        """Return peaks whose bandwidth for so many bytes is `times` as high, and for fewer, too.
+
+        Only the points on either side are moved: what disturbed the measurement of memory says
+        nothing about the caches, unless they would be slower than memory.
+        """
+        if not self.caches:
+            return self._replace(gbytes=self.gbytes * times)
+        sizes = [size for size, _ in self.caches]
+        speeds = [*(speed for _, speed in self.caches), self.gbytes]
+        ends = [*sizes, 4 * sizes[-1]]  # as in `bandwidth`: from here on it is memory alone
+        if n_bytes >= ends[-1]:
+            speeds[-1] *= times
+        else:
+            right = bisect_left(ends, n_bytes)
+            for point in {right if n_bytes == ends[right] else max(0, right - 1), right}:
+                speeds[point] *= times
+        speeds = [max(speeds[i:]) for i in range(len(speeds))]
+        return self._replace(gbytes=speeds[-1], caches=tuple(zip(sizes, speeds, strict=False)))
 
 
 def measure_peaks(seconds: float = 0.5) -> Peaks:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from kuiper.ir import Graph, Operator
 from kuiper.plan import Plan
-from kuiper.report.layout import Edge, arrange_graph
+from kuiper.report.layout import BOLD, CHARACTER, Edge, arrange_graph, heading
 
 __all__ = ["memory_svg", "svg", "timeline_svg", "type_colour"]
 
@@ -79,7 +80,7 @@ def svg(
             f'<rect x="{left:.1f}" y="{top:.1f}" width="{node.width:.1f}" '
             f'height="{node.height}" rx="5" fill="{colour}"/>'
             f'<text class="type" x="{node.x:.1f}" y="{node.y - 4:.1f}">'
-            f"{escape(_cut(_with_post(op), node.width))}</text>"
+            f"{escape(_cut(heading(op), node.width, BOLD))}</text>"
             f'<text x="{node.x:.1f}" y="{node.y + 11:.1f}">{escape(_cut(op.name, node.width))}'
             "</text></g>"
         )
@@ -87,13 +88,9 @@ def svg(
     return "\n".join(parts)
 
 
-def _with_post(op: Operator) -> str:
-    return " + ".join([op.type, *(post.type.removeprefix("nn.") for post in op.post_ops)])
-
-
-def _cut(text: str, width: float) -> str:
+def _cut(text: str, width: float, letter: float = 6.2) -> str:
     """Shorten a text to the width of its box; the end of a name says more than its middle."""
-    room = int((width - 10) / 6.2)
+    room = int((width - 12) / letter)
     if len(text) <= room:
         return text
     head = room // 3
@@ -140,15 +137,15 @@ def timeline_svg(rows: Sequence[Mapping[str, Any]], width: int = 1200) -> str:
     """
     total = sum(row["seconds"] for row in rows) or 1.0
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
-    label, lane, head = 130, 30, 26
-    scale = (width - label - 20) / total
+    # Names of kernels stand left of their lanes, the last tick's text ends beyond the last step.
+    label, lane, head, right = 20 + int(CHARACTER * max(map(len, kinds), default=9)), 30, 26, 40
+    scale = (width - label - right) / total
     height = head + lane * len(kinds) + 10
     parts = [_open("timeline", width, height)]
-    for tick in range(11):
-        x = label + tick / 10 * total * scale
-        text = f"{tick / 10 * total * 1e3:.2f} ms"
+    for tick in ticks(total * 1e3):
+        x = label + tick / 1e3 * scale
         parts.append(f'<path class="grid" d="M{x:.1f},{head}V{height - 10}"/>')
-        parts.append(f'<text class="tick" x="{x:.1f}" y="16">{text}</text>')
+        parts.append(f'<text class="tick" x="{x:.1f}" y="16">{tick:g} ms</text>')
     for number, kind in enumerate(kinds):
         y = head + lane * number + lane / 2 + 4
         parts.append(f'<text class="lane" x="{label - 8}" y="{y}">{escape(kind)}</text>')
@@ -167,7 +164,22 @@ def timeline_svg(rows: Sequence[Mapping[str, Any]], width: int = 1200) -> str:
     return "\n".join(parts)
 
 
-def memory_svg(plan: Plan, width: int = 1200, height: int = 420) -> str:
+def ticks(end: float, most: int = 10) -> list[float]:
+    """Return round numbers from 0 to `end`, no more than `most` of them after 0.
+
+    Examples
+    --------
+    >>> ticks(7.79)
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    """
+    power = 10.0 ** math.floor(math.log10(end / most))
+    step = next(
+        factor * power for factor in (1, 2, 5, 10, 20) if end / (factor * power) <= most + 1e-9
+    )
+    return [float(f"{step * number:.6g}") for number in range(int(end / step + 1e-9) + 1)]
+
+
+def memory_svg(plan: Plan, width: int = 1200, height: int = 640) -> str:
     """Draw the memory plan: each buffer from its first step to its last, where it lies in bytes.
 
     Parameters
@@ -188,11 +200,11 @@ def memory_svg(plan: Plan, width: int = 1200, height: int = 420) -> str:
     across, down = (width - left - 20) / n_steps, (height - top - 40) / n_bytes
     bottom = height - 40
     parts = [_open("memory", width, height)]
-    for tick in range(5):
-        y = bottom - tick / 4 * n_bytes * down
+    megabyte = 2**20
+    for tick in ticks(n_bytes / megabyte, 8):
+        y = bottom - tick * megabyte * down
         parts.append(f'<path class="grid" d="M{left},{y:.1f}H{width - 20}"/>')
-        text = f"{tick / 4 * n_bytes / 2**20:.2f} MiB"
-        parts.append(f'<text class="lane" x="{left - 6}" y="{y + 4:.1f}">{text}</text>')
+        parts.append(f'<text class="lane" x="{left - 6}" y="{y + 4:.1f}">{tick:g} MiB</text>')
     for buffer in buffers:
         first, last = plan.steps[buffer.first], plan.steps[buffer.last]
         title = (
@@ -208,10 +220,10 @@ def memory_svg(plan: Plan, width: int = 1200, height: int = 420) -> str:
             f'height="{max(0.5, buffer.n_bytes * down):.2f}" fill="{type_colour(first.kind)}">'
             f"<title>{escape(title)}</title></rect>"
         )
-    step = max(1, n_steps // 10)
-    for number in range(0, n_steps, step):
-        x = left + number * across
-        parts.append(f'<text class="tick" x="{x:.1f}" y="{height - 22}">{number}</text>')
+    for tick in ticks(n_steps):
+        if tick == int(tick) < n_steps:
+            x = left + tick * across
+            parts.append(f'<text class="tick" x="{x:.1f}" y="{height - 22}">{tick:g}</text>')
     parts.append(f'<text class="tick" x="{width / 2}" y="{height - 6}">step</text></svg>')
     return "\n".join(parts)
 
@@ -219,5 +231,5 @@ def memory_svg(plan: Plan, width: int = 1200, height: int = 420) -> str:
 def _open(name: str, width: int, height: float) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="{name}" width="{width}" '
-        f'height="{height:.0f}" viewBox="0 0 {width} {height:.0f}">'
+        f'height="{height:.0f}" viewBox="0 0 {width} {height:.0f}" preserveAspectRatio="xMidYMin">'
     )

@@ -359,14 +359,15 @@ def _compute_ncnn(text: str, shapes: list, noise: Random | None) -> list:
         word = word.strip()
         if not word:
             continue
-        if word not in ncnn.OPERATORS:
-            stack.append(_ncnn_leaf(word, shapes))
-            continue
-        arguments = [stack.pop() for _ in range(ncnn.OPERATORS[word])]
-        result = _NCNN[word](*arguments)
+        if word in ncnn.OPERATORS:
+            arguments = [stack.pop() for _ in range(ncnn.OPERATORS[word])]
+            result = _NCNN[word](*arguments)
+        else:
+            result = _ncnn_leaf(word, shapes)
         if isinstance(result, float):
             if not math.isfinite(result) or abs(result) > 1e30:
                 raise _Unsure
+            # A literal is rounded as well, and a remainder by it is another number then.
             if noise is not None:
                 result *= 1 + 2.0**-21 * noise.uniform(-1, 1)
         stack.append(result)
