@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -619,6 +620,24 @@ def test_a_video_that_is_none(run, tmp_path):
     code, _, err = run("detect", tmp_path / "missing.mp4")
     assert code == 1
     assert "missing.mp4: No such file" in err
+
+
+@needs_weights
+def test_a_picture_from_standard_input(run_json, tmp_path, monkeypatch):
+    pytest.importorskip("cv2")
+    data = (MODELS.parent / "photos" / "chelsea.png").read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    (told,) = run_json("classify", "-", "--topk", "1", "--save", tmp_path)
+    assert (told["file"], told["top"][0]["label"]) == ("-", "Egyptian cat")
+    assert [path.name for path in tmp_path.iterdir()] == ["stdin_classified.png"]
+
+
+@needs_weights
+def test_addresses_are_no_files(run):
+    pytest.importorskip("cv2")
+    code, _, err = run("classify", "https://example.com/cat.jpg")
+    assert code == 1
+    assert "an address, not a file; try: curl https://example.com/cat.jpg | kuiper clas" in err
 
 
 # -- export ------------------------------------------------------------------------------------

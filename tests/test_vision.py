@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +38,7 @@ from kuiper.vision import (  # noqa: E402
     load_labels,
     non_maximum_suppression,
     overlay,
+    preprocess,
     probabilities,
     save_image,
 )
@@ -546,3 +549,25 @@ def test_classifier_takes_a_model_or_a_name():
     ((by_model,),) = Classifier(kuiper.load(find_model("mobilenet_v2")))([photo], 1)
     assert by_name == by_model
     assert by_name.label == "Egyptian cat"
+
+
+def test_a_line_of_pixels_is_not_enlarged_beyond_all_bounds():
+    """The short side of 2 x 20,000 pixels becomes 256, the long one would 2,560,000."""
+    column = np.random.default_rng(0).integers(0, 256, (2, 20_001, 3), np.uint8)
+    how = replace(PRESETS["imagenet"], size=(224, 224))
+    tracemalloc.start()
+    y = preprocess(column, how)
+    assert tracemalloc.get_traced_memory()[1] < 50e6
+    tracemalloc.stop()
+    assert y.shape == (3, 224, 224)
+    # What is left is the middle: as of a shorter line, as long as that is not cut short itself.
+    np.testing.assert_allclose(y, preprocess(column[:, 9_900:10_101], how), atol=1e-5)
+    assert preprocess(column.transpose(1, 0, 2), how).shape == (3, 224, 224)
+
+
+def test_pictures_from_open_files(tmp_path):
+    cv2.imwrite(str(tmp_path / "a.png"), np.full((4, 5, 3), 7, np.uint8))
+    with open(tmp_path / "a.png", "rb") as file:
+        assert load_image(file).shape == (4, 5, 3)
+    with pytest.raises(ValueError, match="<file>: not an image"):
+        load_image(io.BytesIO(b"junk"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ from kuiper.cli._console import Console
 __all__ = ["add_commands"]
 
 _INPUT = """\
-INPUT is a picture, a folder (with everything below it), a video, or the number of a camera.
+INPUT is a picture, a folder (with everything below it), a video, the number of a camera, or - for a
+picture from standard input.
 """
 
 
@@ -200,10 +202,17 @@ def _work(options: argparse.Namespace, console: Console, job: _Job) -> int:
     """Do the job on all inputs; return 1 where some could not be read."""
     from kuiper.vision import find_pictures, is_video
 
+    _quiet()
     failed = 0
     taken: set[Path] = set()
     paths = []
     for name in options.inputs:
+        if "://" in name:
+            failed += _refuse(
+                options, console, name, f"an address, not a file; try: curl {name} | kuiper "
+                f"{options.command} -",
+            )  # fmt: skip
+            continue
         found = list(find_pictures([name])) if not name.isdecimal() else [Path(name)]
         if not found:
             failed += _refuse(options, console, Path(name), "no pictures in this folder")
@@ -224,7 +233,19 @@ def _work(options: argparse.Namespace, console: Console, job: _Job) -> int:
     return 1 if failed else 0
 
 
-def _refuse(options: argparse.Namespace, console: Console, path: Path, error: str) -> int:
+def _quiet() -> None:
+    """Keep OpenCV and ffmpeg from writing warnings between our messages, unless asked to."""
+    import os
+
+    from kuiper.vision._opencv import cv2
+
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+    if "OPENCV_LOG_LEVEL" not in os.environ:
+        log = cv2.utils.logging
+        log.setLogLevel(log.LOG_LEVEL_ERROR)
+
+
+def _refuse(options: argparse.Namespace, console: Console, path: Path | str, error: str) -> int:
     """Say that an input failed, to people and to scripts; return how many it was."""
     console.data({"file": str(path), "error": error})
     console.complain(f"kuiper {options.command}: {path}: {error}")
@@ -235,7 +256,7 @@ def _explained(path: Path, error: Exception) -> str:
     """Return what is wrong with a file, without its name."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return str(error).removeprefix(f"{path}: ")
+    return str(error).removeprefix(f"{path}: ").removeprefix("<stdin>: ")
 
 
 def _groups(
@@ -248,7 +269,8 @@ def _groups(
     errors: list[tuple[Path, str]] = []
     for path in paths:
         try:
-            group.append((path, load_image(path)))
+            source = sys.stdin.buffer if str(path) == "-" else path
+            group.append((path, load_image(source)))
         except (OSError, ValueError) as error:
             errors.append((path, _explained(path, error)))
         if len(group) == count:
@@ -277,7 +299,8 @@ def _one_batch(
         console.text("\n".join([f"{path}  {ms:.1f} ms", *job.lines(result)]))
         if options.save is not None:
             for suffix, picture in job.draw(image, result):
-                save_image(_free_name(options.save, path.stem + suffix, ".png", taken), picture)
+                stem = "stdin" if str(path) == "-" else path.stem
+                save_image(_free_name(options.save, stem + suffix, ".png", taken), picture)
     return 0
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -28,17 +29,18 @@ __all__ = [
 
 PICTURE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff"}
 VIDEO_SUFFIXES = {".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v"}
+MOST_PIXELS = 1 << 22  # of what is enlarged only to be cut
 
 
 # -- files ---------------------------------------------------------------------------------
 
 
-def load_image(path: str | Path) -> np.ndarray:
+def load_image(path: str | Path | BinaryIO) -> np.ndarray:
     """Read a picture, turned upright by its EXIF tag.
 
     Parameters
     ----------
-    path : str or Path
+    path : str, Path or binary file object
         JPEG, PNG, BMP, WebP, TIFF, or whatever else OpenCV knows.
 
     Returns
@@ -54,8 +56,14 @@ def load_image(path: str | Path) -> np.ndarray:
         If it is no picture that OpenCV knows.
     """
     # Not cv2.imread: that one cannot open every file name on Windows, and never says why.
-    data = np.fromfile(path, np.uint8)
-    image = cv2.imdecode(data, cv2.IMREAD_COLOR) if data.size else None
+    if isinstance(path, str | Path):
+        data = np.fromfile(path, np.uint8)
+    else:
+        data, path = np.frombuffer(path.read(), np.uint8), getattr(path, "name", "<file>")
+    try:
+        image = cv2.imdecode(data, cv2.IMREAD_COLOR) if data.size else None
+    except cv2.error as error:  # such as more pixels than OpenCV allows
+        raise ValueError(f"{path}: OpenCV cannot read it: {error.err}") from error
     if image is None:
         raise ValueError(f"{path}: not an image in a format that OpenCV can read")
     return image
@@ -298,6 +306,9 @@ def preprocess(image: np.ndarray, how: Preprocessing) -> np.ndarray:
             round(n * ratio) if n == min(old_height, old_width) else int(n * ratio)
             for n in (old_height, old_width)
         )
+    if how.crop and new_height * new_width > max(MOST_PIXELS, old_height * old_width):
+        # A line of pixels: nearly all of what enlarging would make of it is cut off again.
+        return preprocess(_middle(image, math.ceil(max(height, width) / ratio) + 2), how)
     if new_height < height or new_width < width:
         raise ValueError(
             f"cannot cut {height}x{width} pixels out of {new_height}x{new_width}; "
@@ -309,6 +320,12 @@ def preprocess(image: np.ndarray, how: Preprocessing) -> np.ndarray:
         image = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_LINEAR)
     top, left = round((new_height - height) / 2), round((new_width - width) / 2)
     return normalised(image[top : top + height, left : left + width], how)
+
+
+def _middle(image: np.ndarray, extent: int) -> np.ndarray:
+    """Return the middle of a picture, no more than `extent` pixels high and wide."""
+    top, left = (max(0, (n - extent) // 2) for n in image.shape[:2])
+    return image[top : top + extent, left : left + extent]
 
 
 def normalised(image: np.ndarray, how: Preprocessing) -> np.ndarray:
