@@ -113,7 +113,8 @@ class Buffer(_Known):
     slot : int
     n_bytes : int
     kind : str
-        ``"arena"``, ``"scratch"``, ``"constant"``, ``"input"`` or ``"output"``.
+        ``"arena"``, ``"scratch"``, ``"constant"``, ``"own"`` (of each context), ``"input"`` or
+        ``"output"``.
     source : numpy.ndarray, Attribute or None
         What a constant buffer holds.
     first, last : int

@@ -765,6 +765,8 @@ class Graph:
         GraphError
             If the graph has a cycle; the message names the operators on it.
         """
+        if self._is_in_order():
+            return list(self._operators.values())
         position = {operator: i for i, operator in enumerate(self._operators.values())}
         missing = {
             operator: len({p for p in (o.producer for o in operator._inputs) if p is not None})
@@ -788,6 +790,16 @@ class Graph:
             path = " -> ".join(f"'{operator.name}'" for operator in [*cycle, cycle[0]])
             raise GraphError(f"the graph has a cycle: {path}")
         return order
+
+    def _is_in_order(self) -> bool:
+        """Tell whether each operator was inserted after the producers of its inputs."""
+        done: set[Operator | None] = {None}
+        for operator in self._operators.values():
+            for operand in operator._inputs:
+                if operand.producer not in done:
+                    return False
+            done.add(operator)
+        return True
 
     @staticmethod
     def _find_cycle(stuck: set[Operator]) -> list[Operator]:

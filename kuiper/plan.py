@@ -20,6 +20,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -270,6 +271,8 @@ def _home(buffer: Buffer) -> Any:
         return buffer.offset
     if buffer.kind == "scratch":
         return buffer.offset, buffer.bytes_per_thread
+    if buffer.kind == "own":
+        return partial(np.zeros, buffer.n_bytes, np.uint8)
     if buffer.kind == "constant" and buffer.first >= 0:
         array = buffer.constant
         assert array is not None
@@ -918,6 +921,13 @@ class Binder:
         share = n_bytes + guard_bytes()
         buffer = Buffer(len(planner.buffers), share * self.n_threads, "scratch")
         buffer.bytes_per_thread = share
+        planner.buffers.append(buffer)
+        return Value(buffer, (n_bytes,), (1,), 0, np.uint8)
+
+    def own(self, n_bytes: int) -> Value:
+        """Return memory that each context has for itself from its first run on, zeros at first."""
+        planner = self._planner
+        buffer = Buffer(len(planner.buffers), n_bytes, "own")
         planner.buffers.append(buffer)
         return Value(buffer, (n_bytes,), (1,), 0, np.uint8)
 

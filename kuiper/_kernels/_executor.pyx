@@ -19,7 +19,8 @@ from libc.string cimport memset
 from kuiper import _threads
 from kuiper._kernels._pack import aligned_bytes
 
-from kuiper._kernels._step cimport Step, share_start, step_fn
+from kuiper._kernels._step cimport Step, fault_t, share_start, step_fn
+from kuiper.errors import ShapeError
 
 cdef extern from "_sync.h" nogil:
     long claim "kp_claim"(int* next, long end) noexcept
@@ -117,6 +118,7 @@ cdef class Program:
     cdef readonly tuple steps
     cdef list stretches          # where each ends that runs without a look at signals
     cdef tuple fallible          # the steps that read when they run, which may fail
+    cdef list checking           # the steps that may find a value out of range
 
     def __cinit__(self, steps):
         cdef Py_ssize_t i
@@ -125,6 +127,7 @@ cdef class Program:
         self.steps = tuple(steps)
         self.stretches = []
         self.fallible = tuple(step for step in self.steps if hasattr(step, "failure"))
+        self.checking = []
         self.count = len(self.steps)
         self.entries = <entry_t*> calloc(max(self.count, 1), sizeof(entry_t))
         if self.entries == NULL:
@@ -135,6 +138,8 @@ cdef class Program:
             self.entries[i].params = step.params
             self.entries[i].max_parts = step.max_parts
             self.entries[i].seconds = step.flops / FLOPS_PER_SECOND + step.bytes / BYTES_PER_SECOND
+            if step.fault.slot >= 0:
+                self.checking.append(step)
             seconds += self.entries[i].seconds
             if seconds > SECONDS_PER_STRETCH and i + 1 < self.count:
                 self.stretches.append(i + 1)
@@ -160,14 +165,21 @@ cdef class Program:
             with nogil:
                 run_all(self.entries, start, stop, context, n_threads, NULL)
             start = stop
-        self.check()
+        self.look_for_faults(context)
 
-    cdef check(self):
-        """Raise what a step noted."""
-        for step in self.fallible:
-            if step.failure is not None:
-                error, step.failure = step.failure, None
+    cdef look_for_faults(self, Context context):
+        """Raise what a step could not read, or ShapeError if one met a value out of range."""
+        cdef Step step
+        cdef fault_t* fault
+        for reader in self.fallible:
+            if reader.failure is not None:
+                error, reader.failure = reader.failure, None
                 raise error
+        for step in self.checking:
+            fault = <fault_t*> (context.slots[step.fault.slot] + step.fault.offset)
+            if fault.found:
+                fault.found = 0
+                raise ShapeError(step.complaint.format(fault.value))
 
     def run_timed(self, Context context not None, int n_threads):
         """Run every step once and return the seconds each took.
@@ -184,7 +196,7 @@ cdef class Program:
         with nogil:
             start = clock_now()
             run_all(self.entries, 0, self.count, context, n_threads, &ends[0, 0])
-        self.check()
+        self.look_for_faults(context)
         return np.diff(np.asarray(ends).min(0)[:self.count], prepend=start)
 
 
@@ -321,8 +333,8 @@ cdef class Context:
     slots : sequence
         For each slot what it holds: an int, the offset into the arena; a pair of ints, offset and
         bytes per thread of scratch memory in the arena; an array, always the same (a constant); a
-        pair of an array and the bytes of it that each thread gets; or None for what :meth:`attach`
-        fills before each run.
+        pair of an array and the bytes of it that each thread gets; a function that makes an array
+        of this context's own; or None for what :meth:`attach` fills before each run.
     n_threads : int
         How many threads a run may have.
 
@@ -355,6 +367,8 @@ cdef class Context:
             per_thread = 0
             if isinstance(where, tuple):
                 where, per_thread = where
+            if callable(where):
+                where = where()
             if isinstance(where, int):
                 self.in_arena.append((i, where, per_thread))
             elif where is not None:

@@ -24,9 +24,11 @@ from kuiper.ops._schema import Argument, Host, Tensors, ValuesNeeded, convert_po
 __all__ = [
     "MAX_CONSTANT_BYTES",
     "DataDependent",
+    "KernelRecord",
     "NumpyRecord",
     "Overloaded",
     "broadcast",
+    "cast",
     "checked_index",
     "convert",
     "deviation",
@@ -92,6 +94,30 @@ class NumpyRecord(Record):
 
         tensors = [tensor for tensor in _tensors(a) if isinstance(tensor, Value)]
         b.python(run, tensors, [b.output(index) for index in range(a.n_outputs)])
+
+
+class KernelRecord(NumpyRecord):
+    """Base of the records whose operators have a kernel, and numpy for what is known ahead.
+
+    A subclass has ``steps(a, b)``, which is `bind` where the result is not known while planning.
+    It may call ``cls.in_numpy(a, b)`` for what the kernel does not do.
+    """
+
+    runs_in_numpy = False
+
+    steps: Callable[[Any, Binder], None]
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        if b.output_spec().constant is None:
+            cls.steps(a, b)
+        else:
+            super().bind(a, b)
+
+    @classmethod
+    def in_numpy(cls, a: SimpleNamespace, b: Binder) -> None:
+        """Bind to a step that calls numpy."""
+        super().bind(a, b)
 
 
 class DataDependent(NumpyRecord):
@@ -188,6 +214,20 @@ def convert(array: np.ndarray | complex, dtype: np.dtype) -> np.ndarray:
     elif array.dtype.kind == "f" and dtype == np.int64:
         array = _whole(array, np.int64)
     return array.astype(dtype, copy=False)
+
+
+def cast(b: Binder, value: Any, dtype: np.dtype) -> Value:
+    """Return a number or tensor as a tensor of another dtype; what is known costs no step."""
+    if is_number(value):
+        return b.constant(np.require(convert(value, dtype), requirements="C"))
+    if value.dtype == dtype:
+        return value
+    if value.constant is not None:
+        known = np.asarray(value.constant, value.dtype)
+        return b.constant(np.require(convert(known, dtype), requirements="C"))
+    other = b.temporary(value.shape, dtype)
+    b.python(lambda array: convert(array, dtype), [value], [other])
+    return other
 
 
 def _whole(array: np.ndarray, dtype: type[np.signedinteger]) -> np.ndarray:

@@ -700,6 +700,8 @@ class ConvTranspose(Record):
     def infer(a: SimpleNamespace) -> TensorSpec:
         spatial = a.weight.rank - 2
         check_weight(a, spatial, in_axis=0)
+        if len(a.padding) not in (1, spatial):
+            raise ShapeError(f"'padding' is {a.padding}, expected {spatial} integers")
         extents = a.input.shape[a.input.rank - spatial :]
         out = tuple(
             (extent - 1) * s - 2 * p + d * (k - 1) + more + 1

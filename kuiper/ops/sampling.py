@@ -214,7 +214,7 @@ class DeformConv2d(Record):
 
     @staticmethod
     def infer(a: SimpleNamespace) -> TensorSpec:
-        _check_floats(a.input, a.offset, a.mask)
+        _check_floats(a.input, a.offset, a.mask, a.weight, a.bias)
         n, channels, *extents = a.input.shape
         out_channels, own, *taps = a.weight.shape
         if 0 in a.weight.shape:
