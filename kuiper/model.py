@@ -13,6 +13,7 @@ from kuiper import _threads
 from kuiper._dtypes import DTYPES, from_numpy
 from kuiper._kernels import _dispatch
 from kuiper._kernels._executor import ArenaPool
+from kuiper._kernels._pack import PackedWeights
 from kuiper._memory import check_max_memory
 from kuiper._stages import Staged
 from kuiper._value import TensorSpec, Value
@@ -97,7 +98,8 @@ def load(
         The archive of the weights; by default the path of `param` with ``.param`` replaced by
         ``.bin``.
     check_crc : bool, default=False
-        Also compare the checksum of every weight; that reads the whole archive.
+        Also compare the checksum of every weight.  The whole archive is read, and kept in memory;
+        of a large one, weights are otherwise read from the open file when they are packed.
     optimize : bool, default=True
         Without it, no pass simplifies or fuses anything: operator by operator, as in the file.
     threads : int, optional
@@ -282,7 +284,7 @@ class _Call:
     @property
     def is_known(self) -> bool:
         """Whether the values of all tensors are known."""
-        return all(tensor.constant is not None for tensor in self.tensors)
+        return all(tensor.is_constant for tensor in self.tensors)
 
     def examples(self) -> list[np.ndarray]:
         """Return arrays to try the function on: zeros, or the values of constants."""
@@ -378,7 +380,9 @@ class Model:
             leaf for operand in graph.outputs for leaf in leaf_operands(operand)
         ]
         self._plans: OrderedDict[tuple[Any, ...], Plan | Staged] = OrderedDict()
-        self._packed: dict[Any, Any] = {}
+        self._packed = PackedWeights(
+            sum(attribute.nbytes for op in graph for attribute in op.attributes.values())
+        )
         self._arenas = ArenaPool()
         self._latest: Plan | Staged | None = None
         self._lock = _threads.ForkLock()
@@ -490,6 +494,8 @@ class Model:
             If an array has the wrong name, count, dtype or rank.
         ShapeError
             If the graph cannot take these shapes; the message names the operator.
+        ModelFormatError
+            If weights are needed that are still in the file, and the file was changed since.
         """
         arrays = self._arrays(inputs)
         plan = self._plan(arrays)

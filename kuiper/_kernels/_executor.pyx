@@ -17,6 +17,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 from kuiper import _threads
+from kuiper._kernels._pack import aligned_bytes
 
 from kuiper._kernels._step cimport Step, fault_t, share_start, step_fn
 from kuiper.errors import ShapeError
@@ -73,7 +74,6 @@ has_openmp = bool(OPENMP)
 compiler = COMPILER.decode()
 
 cdef enum:
-    ALIGNMENT = 64               # a cache line, and the widest vector
     INTS_PER_LINE = 16
     CHUNKS_PER_THREAD = 4        # of a long step, so that threads even out
 
@@ -117,6 +117,7 @@ cdef class Program:
     cdef Py_ssize_t count
     cdef readonly tuple steps
     cdef list stretches          # where each ends that runs without a look at signals
+    cdef tuple fallible          # the steps that read when they run, which may fail
     cdef list checking           # the steps that may find a value out of range
 
     def __cinit__(self, steps):
@@ -125,6 +126,7 @@ cdef class Program:
         cdef double seconds = 0
         self.steps = tuple(steps)
         self.stretches = []
+        self.fallible = tuple(step for step in self.steps if hasattr(step, "failure"))
         self.checking = []
         self.count = len(self.steps)
         self.entries = <entry_t*> calloc(max(self.count, 1), sizeof(entry_t))
@@ -166,9 +168,13 @@ cdef class Program:
         self.look_for_faults(context)
 
     cdef look_for_faults(self, Context context):
-        """Raise ShapeError if a step met a value that is out of range."""
+        """Raise what a step could not read, or ShapeError if one met a value out of range."""
         cdef Step step
         cdef fault_t* fault
+        for reader in self.fallible:
+            if reader.failure is not None:
+                error, reader.failure = reader.failure, None
+                raise error
         for step in self.checking:
             fault = <fault_t*> (context.slots[step.fault.slot] + step.fault.offset)
             if fault.found:
@@ -266,22 +272,19 @@ cdef class Arena:
     Attributes
     ----------
     memory : numpy.ndarray of uint8
-    start : int
-        Where in it the first cache line starts.
+        Starts on a cache line.
     """
 
     cdef readonly Py_ssize_t n_bytes
     cdef readonly object memory
-    cdef readonly Py_ssize_t start
     cdef char* base
 
     def __cinit__(self, Py_ssize_t n_bytes):
         cdef uintptr_t address
         self.n_bytes = n_bytes
-        self.memory = np.empty(n_bytes + ALIGNMENT, np.uint8)
+        self.memory = aligned_bytes(n_bytes)
         address = self.memory.__array_interface__["data"][0]
-        self.start = (-address) % <uintptr_t> ALIGNMENT
-        self.base = <char*> address + self.start
+        self.base = <char*> address
 
 
 cdef class ArenaPool:

@@ -58,7 +58,7 @@ class NumpyRecord(Record):
     @staticmethod
     def is_known(a: SimpleNamespace) -> bool:
         """Tell whether the result can be computed now."""
-        return all(tensor.constant is not None for tensor in _tensors(a))
+        return all(tensor.is_constant for tensor in _tensors(a))
 
     @classmethod
     def infer(cls, a: SimpleNamespace) -> Any:
@@ -274,7 +274,7 @@ def _replaced(item: Any, function: Callable[..., Any]) -> Any:
 
 def _known_array(spec: TensorSpec) -> np.ndarray | TensorSpec:
     """Return the values of a tensor; half precision is widened, as `spec` says."""
-    return spec if spec.constant is None else np.asarray(spec.constant, spec.dtype)
+    return np.asarray(spec.constant, spec.dtype) if spec.is_constant else spec
 
 
 def _stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:

@@ -1016,7 +1016,7 @@ class Fill(NumpyRecord):
 
     @staticmethod
     def is_known(a: SimpleNamespace) -> Any:
-        return is_number(a.value) or a.value.constant is not None
+        return is_number(a.value) or a.value.is_constant
 
     @staticmethod
     def result(a: SimpleNamespace) -> TensorSpec:
@@ -1179,10 +1179,11 @@ class Embedding(KernelRecord):
     @staticmethod
     def steps(a: SimpleNamespace, b: Binder) -> None:
         table = a.weight
-        if table.constant is not None:
+        if table.is_constant:
             # One aligned copy for all plans: tables are large.
-            constant, dtype = table.constant, table.dtype
-            table = b.packed("table", lambda: np.require(constant, dtype, ["C", "A"]))
+            table = b.packed(
+                "table", lambda: np.require(a.weight.constant, a.weight.dtype, ["C", "A"])
+            )
         y = b.output()
         walk = _Walk(b, table, y.shape, [(y.rank - 1, 1)])
         walk.add(a.input, 0, range(y.rank - 1))
@@ -1204,7 +1205,7 @@ class OneHot(KernelRecord):
     def result(a: SimpleNamespace) -> TensorSpec:
         count = a.num_classes
         if count < 0:
-            if a.input.constant is None:
+            if not a.input.is_constant:
                 raise ValuesNeeded("the number of classes depends on its input")
             if a.input.size == 0:
                 raise ShapeError("'num_classes' is -1, but there is nothing to count")

@@ -229,7 +229,7 @@ class DeformConv2d(Record):
                 raise ShapeError(
                     f"'{name}' is {said}, but 'weight' {a.weight.shape} makes it {got}"
                 )
-        if a.weight.constant is None or (a.bias is not None and a.bias.constant is None):
+        if not a.weight.is_constant or not (a.bias is None or a.bias.is_constant):
             raise ShapeError("'weight' is computed at run time, expected a constant")
         if channels != own * a.groups or out_channels % a.groups:
             raise ShapeError(

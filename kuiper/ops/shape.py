@@ -1190,7 +1190,7 @@ class Identity(View):
 
     @staticmethod
     def infer(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(a.input.shape, a.input.dtype, a.input.constant)
+        return TensorSpec(a.input.shape, a.input.dtype, a.input.source)
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:

@@ -436,7 +436,7 @@ class _Sections(Argument):
         if isinstance(value, TensorSpec | Value):
             if value.dtype.kind not in "iu" or value.rank > 1:
                 raise ValueError
-            if value.constant is None:
+            if not value.is_constant:
                 return value
             value = np.asarray(value.constant).tolist()
         if isinstance(value, bool):
