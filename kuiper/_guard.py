@@ -114,7 +114,7 @@ class GuardedStep:
 
     def run(self, context: Any, n_threads: int) -> None:
         """Run the step."""
-        memory = context.arena.memory[context.arena.start :]
+        memory = context.arena.memory
         self.guard.before(memory, self.number)
         try:
             self.segment.run(context, n_threads)

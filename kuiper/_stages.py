@@ -252,7 +252,10 @@ class _Selection:
         self.name = operator.name
         self.bytes = 0.0
         self._operator = operator
-        self._attributes = attribute_specs(operator)
+        self._attributes = {
+            key: TensorSpec(spec.shape, spec.dtype, spec.constant)  # in memory for every run
+            for key, spec in attribute_specs(operator).items()
+        }
 
     def run(self, values: dict[str, Any]) -> None:
         operator = self._operator
@@ -267,7 +270,7 @@ class _Selection:
 
 def _is_known(spec: Any) -> bool:
     """Tell whether a value is known while planning."""
-    return all(tensor.constant is not None for tensor in tensors_in(spec))
+    return all(tensor.is_constant for tensor in tensors_in(spec))
 
 
 def _filled(spec: Any, arrays: Iterator[np.ndarray]) -> Any:

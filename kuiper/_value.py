@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,25 +28,63 @@ ALIASING_ROW = 512  # float32 elements: half of what one way of an L1 cache hold
 SPACING = 16  # a cache line
 
 
-class TensorSpec:
+class Stored(Protocol):
+    """What has values that are perhaps not in memory: an :class:`~kuiper.ir.Attribute`."""
+
+    def numpy(self) -> np.ndarray: ...
+
+    def rows(self, start: int, stop: int) -> np.ndarray: ...
+
+
+Source = np.ndarray | Stored | None
+
+
+class _Known:
+    """What may have values that are known while planning."""
+
+    __slots__ = ("source",)
+
+    source: Source
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the values are known; to ask does not read them."""
+        return self.source is not None
+
+    @property
+    def constant(self) -> np.ndarray | None:
+        """The values, or None; weights of a file are perhaps read for it, each time."""
+        if self.source is None or isinstance(self.source, np.ndarray):
+            return self.source
+        return self.source.numpy()
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Return known values of some places of the first axis; no others are read."""
+        assert self.source is not None
+        if isinstance(self.source, np.ndarray):
+            return self.source[start:stop]
+        return self.source.rows(start, stop)
+
+
+class TensorSpec(_Known):
     """Shape and dtype of a tensor, and its content where that is known while planning.
 
     Attributes
     ----------
     shape : tuple of int
     dtype : numpy.dtype
-    constant : numpy.ndarray or None
-        The values, if the tensor is a weight or a folded constant.
+    source : numpy.ndarray, Attribute or None
+        What has the values, if the tensor is a weight or a folded constant.
     """
 
-    __slots__ = ("constant", "dtype", "shape")
+    __slots__ = ("dtype", "shape")
 
     def __init__(
-        self, shape: Sequence[int], dtype: Any = np.float32, constant: np.ndarray | None = None
+        self, shape: Sequence[int], dtype: Any = np.float32, source: Source = None
     ) -> None:
         self.shape = tuple(int(n) for n in shape)
         self.dtype = np.dtype(dtype)
-        self.constant = constant
+        self.source = source
 
     @property
     def rank(self) -> int:
@@ -67,7 +105,7 @@ class TensorSpec:
     __hash__ = None  # type: ignore[assignment]
 
 
-class Buffer:
+class Buffer(_Known):
     """A piece of memory that one slot of a context points to.
 
     Attributes
@@ -75,8 +113,9 @@ class Buffer:
     slot : int
     n_bytes : int
     kind : str
-        ``"arena"``, ``"scratch"``, ``"constant"``, ``"input"`` or ``"output"``.
-    array : numpy.ndarray or None
+        ``"arena"``, ``"scratch"``, ``"constant"``, ``"own"`` (of each context), ``"input"`` or
+        ``"output"``.
+    source : numpy.ndarray, Attribute or None
         What a constant buffer holds.
     first, last : int
         Numbers of the steps between which an arena buffer is in use.
@@ -87,7 +126,6 @@ class Buffer:
     """
 
     __slots__ = (
-        "array",
         "bytes_per_thread",
         "first",
         "kind",
@@ -97,18 +135,18 @@ class Buffer:
         "slot",
     )
 
-    def __init__(self, slot: int, n_bytes: int, kind: str, array: np.ndarray | None = None) -> None:
+    def __init__(self, slot: int, n_bytes: int, kind: str, source: Source = None) -> None:
         self.slot = slot
         self.n_bytes = n_bytes
         self.kind = kind
-        self.array = array
+        self.source = source
         self.first = -1
         self.last = -1
         self.offset = 0
         self.bytes_per_thread = 0
 
 
-class Value:
+class Value(_Known):
     """A tensor during planning: `shape` and `strides` over a buffer.
 
     Attributes
@@ -120,11 +158,11 @@ class Value:
     offset : int
         Of the first element, in elements.
     dtype : numpy.dtype
-    constant : numpy.ndarray or None
-        The values, if they are known while planning.
+    source : numpy.ndarray, Attribute or None
+        What has the values, if they are known while planning.
     """
 
-    __slots__ = ("buffer", "constant", "dtype", "offset", "shape", "strides")
+    __slots__ = ("buffer", "dtype", "offset", "shape", "strides")
 
     def __init__(
         self,
@@ -133,14 +171,14 @@ class Value:
         strides: Sequence[int],
         offset: int = 0,
         dtype: Any = np.float32,
-        constant: np.ndarray | None = None,
+        source: Source = None,
     ) -> None:
         self.buffer = buffer
         self.shape = tuple(shape)
         self.strides = tuple(strides)
         self.offset = offset
         self.dtype = np.dtype(dtype)
-        self.constant = constant
+        self.source = source
 
     @property
     def slot(self) -> int:
@@ -164,7 +202,7 @@ class Value:
 
     @property
     def spec(self) -> TensorSpec:
-        return TensorSpec(self.shape, self.dtype, self.constant)
+        return TensorSpec(self.shape, self.dtype, self.source)
 
     @property
     def is_contiguous(self) -> bool:

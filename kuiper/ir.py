@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 
@@ -26,7 +27,7 @@ Shape = tuple["int | None", ...]
 
 
 class Attribute:
-    """A constant tensor of an operator, kept as the bytes of the archive.
+    """A constant tensor of an operator, as the bytes of the archive.
 
     Parameters
     ----------
@@ -34,22 +35,49 @@ class Attribute:
         Extents; ``()`` is a 0-d tensor with one element.
     dtype : str
         PNNX name of the element type, such as ``"f32"`` or ``"bf16"``.
-    raw : numpy.ndarray
-        The little-endian C-order bytes, uint8, 1-d.  Usually a view of a file's bytes, so it
-        may be unaligned and read-only.
+    raw : numpy.ndarray or callable
+        The little-endian C-order bytes, uint8, 1-d.  May be a view of a file's bytes, unaligned and
+        read-only.  A function ``raw(start, stop)`` returns those of some places of the first axis
+        each time somebody wants them, so that they take memory only as long as somebody has them.
     """
 
-    __slots__ = ("dtype", "raw", "shape")
+    __slots__ = ("_last", "_source", "dtype", "shape")
 
-    def __init__(self, shape: Sequence[int], dtype: str, raw: np.ndarray) -> None:
+    def __init__(
+        self, shape: Sequence[int], dtype: str, raw: np.ndarray | Callable[[int, int], np.ndarray]
+    ) -> None:
         self.shape = tuple(int(n) for n in shape)
         self.dtype = dtype
-        self.raw = raw
-        expected = self.size * DTYPES[dtype].itemsize
-        if raw.dtype != np.uint8 or raw.ndim != 1 or raw.size != expected:
+        self._source = raw
+        self._last: ref[np.ndarray] | None = None
+        if isinstance(raw, np.ndarray) and (
+            raw.dtype != np.uint8 or raw.ndim != 1 or raw.size != self.nbytes
+        ):
             raise GraphError(
-                f"attribute {self.shape}{dtype} takes {expected} bytes, got {raw.dtype} {raw.shape}"
+                f"attribute {self.shape}{dtype} takes {self.nbytes} bytes, got {raw.dtype} "
+                f"{raw.shape}"
             )
+
+    @property
+    def raw(self) -> np.ndarray:
+        """The bytes; the same array as long as somebody has it or a view of it.
+
+        Raises
+        ------
+        ModelFormatError
+            If they are still in the file, and the file was changed since it was loaded.
+        """
+        if isinstance(self._source, np.ndarray):
+            return self._source
+        raw = None if self._last is None else self._last()
+        if raw is None:
+            raw = self._source(0, self.shape[0])
+            self._last = ref(raw)
+        return raw
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle with the bytes, wherever they are."""
+        return Attribute, (self.shape, self.dtype, self.raw)
 
     @classmethod
     def from_array(cls, array: np.ndarray, dtype: str | None = None) -> Attribute:
@@ -96,19 +124,44 @@ class Attribute:
             total *= extent
         return total
 
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes."""
+        return self.size * DTYPES[self.dtype].itemsize
+
     def numpy(self) -> np.ndarray:
         """Return the values, zero-copy where numpy has the type.
 
         bf16 is widened to float32 and c32 to complex64.  The result may be unaligned and
         read-only.
         """
+        return self._values(self.raw, self.shape)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Return the values of some places of the first axis; no others are read.
+
+        Parameters
+        ----------
+        start, stop : int
+            The first one, and the one behind the last.
+
+        Returns
+        -------
+        numpy.ndarray
+            As :meth:`numpy` returns all.
+        """
+        if isinstance(self._source, np.ndarray):
+            return self.numpy()[start:stop]
+        return self._values(self._source(start, stop), (stop - start, *self.shape[1:]))
+
+    def _values(self, raw: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         if self.dtype == "bf16":
-            bits = np.frombuffer(self.raw, "<u2").astype(np.uint32) << 16
-            return bits.view(np.float32).reshape(self.shape)
+            bits = np.frombuffer(raw, "<u2").astype(np.uint32) << 16
+            return bits.view(np.float32).reshape(shape)
         if self.dtype == "c32":
-            pairs = np.frombuffer(self.raw, "<f2").astype(np.float32)
-            return pairs.view(np.complex64).reshape(self.shape)
-        return np.frombuffer(self.raw, DTYPES[self.dtype].storage).reshape(self.shape)
+            pairs = np.frombuffer(raw, "<f2").astype(np.float32)
+            return pairs.view(np.complex64).reshape(shape)
+        return np.frombuffer(raw, DTYPES[self.dtype].storage).reshape(shape)
 
     def float32(self) -> np.ndarray:
         """Return the values as aligned C-order float32, copied only where that is needed."""
@@ -712,6 +765,8 @@ class Graph:
         GraphError
             If the graph has a cycle; the message names the operators on it.
         """
+        if self._is_in_order():
+            return list(self._operators.values())
         position = {operator: i for i, operator in enumerate(self._operators.values())}
         missing = {
             operator: len({p for p in (o.producer for o in operator._inputs) if p is not None})
@@ -735,6 +790,16 @@ class Graph:
             path = " -> ".join(f"'{operator.name}'" for operator in [*cycle, cycle[0]])
             raise GraphError(f"the graph has a cycle: {path}")
         return order
+
+    def _is_in_order(self) -> bool:
+        """Tell whether each operator was inserted after the producers of its inputs."""
+        done: set[Operator | None] = {None}
+        for operator in self._operators.values():
+            for operand in operator._inputs:
+                if operand.producer not in done:
+                    return False
+            done.add(operator)
+        return True
 
     @staticmethod
     def _find_cycle(stuck: set[Operator]) -> list[Operator]:

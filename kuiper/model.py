@@ -13,6 +13,7 @@ from kuiper import _threads
 from kuiper._dtypes import DTYPES, from_numpy
 from kuiper._kernels import _dispatch
 from kuiper._kernels._executor import ArenaPool
+from kuiper._kernels._pack import PackedWeights
 from kuiper._memory import check_max_memory
 from kuiper._stages import Staged
 from kuiper._value import TensorSpec, Value
@@ -97,7 +98,8 @@ def load(
         The archive of the weights; by default the path of `param` with ``.param`` replaced by
         ``.bin``.
     check_crc : bool, default=False
-        Also compare the checksum of every weight; that reads the whole archive.
+        Also compare the checksum of every weight.  The whole archive is read, and kept in memory;
+        of a large one, weights are otherwise read from the open file when they are packed.
     optimize : bool, default=True
         Without it, no pass simplifies or fuses anything: operator by operator, as in the file.
     threads : int, optional
@@ -282,7 +284,7 @@ class _Call:
     @property
     def is_known(self) -> bool:
         """Whether the values of all tensors are known."""
-        return all(tensor.constant is not None for tensor in self.tensors)
+        return all(tensor.is_constant for tensor in self.tensors)
 
     def examples(self) -> list[np.ndarray]:
         """Return arrays to try the function on: zeros, or the values of constants."""
@@ -370,11 +372,17 @@ class Model:
         write_views(self._free)
         self._input_operands = graph.inputs
         self._input_infos = tuple(_info(operand) for operand in self._input_operands)
+        # pnnx says nothing of the type of a 0-d input: float32 is taken for it, or whole numbers.
+        self._undeclared = tuple(
+            number for number, o in enumerate(self._input_operands) if o.dtype not in DTYPES
+        )
         self._output_operands = [
             leaf for operand in graph.outputs for leaf in leaf_operands(operand)
         ]
         self._plans: OrderedDict[tuple[Any, ...], Plan | Staged] = OrderedDict()
-        self._packed: dict[Any, Any] = {}
+        self._packed = PackedWeights(
+            sum(attribute.nbytes for op in graph for attribute in op.attributes.values())
+        )
         self._arenas = ArenaPool()
         self._latest: Plan | Staged | None = None
         self._lock = _threads.ForkLock()
@@ -468,8 +476,9 @@ class Model:
         ----------
         *inputs : array_like
             One array per input, in order; or one mapping from input names to arrays.  The dtype
-            must be the input's (float32 as a rule) and is never converted silently.  A C-order
-            array is used where it lies, any other is copied once.
+            must be the input's (float32 as a rule) and is never converted silently; where the
+            file declares none, whole numbers and booleans will do as well.  A C-order array is
+            used where it lies, any other is copied once.
         out : numpy.ndarray or sequence of numpy.ndarray, optional
             C-order arrays for the results; by default new ones are made.
 
@@ -485,6 +494,8 @@ class Model:
             If an array has the wrong name, count, dtype or rank.
         ShapeError
             If the graph cannot take these shapes; the message names the operator.
+        ModelFormatError
+            If weights are needed that are still in the file, and the file was changed since.
         """
         arrays = self._arrays(inputs)
         plan = self._plan(arrays)
@@ -617,7 +628,10 @@ class Model:
 
     def _plan(self, arrays: Sequence[np.ndarray], keep: tuple[str, ...] = ()) -> Plan | Staged:
         n_threads = self.threads or _threads.get_num_threads()
-        key = (tuple([a.shape for a in arrays]), n_threads, _dispatch.active_name(), keep)
+        open_dtypes = tuple([arrays[number].dtype for number in self._undeclared])
+        key = (
+            tuple([a.shape for a in arrays]), n_threads, _dispatch.active_name(), keep, open_dtypes
+        )  # fmt: skip
         # A dictionary may be read while another thread changes it, so a known shape waits for none.
         plan = self._plans.get(key)
         if plan is None or plan is not self._latest:
@@ -626,7 +640,7 @@ class Model:
 
     def _find_plan(self, key: tuple[Any, ...], arrays: Sequence[np.ndarray]) -> Plan | Staged:
         """Look a plan up, or make it, and note that it was the last to be used."""
-        _, n_threads, _, keep = key
+        _, n_threads, _, keep, _ = key
         with self._lock:
             plan = self._plans.get(key)
             if plan is None:
@@ -689,12 +703,13 @@ class Model:
         if len(inputs) != len(operands):
             names = ", ".join(f"'{o.name}'" for o in operands) or "none"
             raise InputError(f"got {len(inputs)} inputs, expected {len(operands)}: {names}")
-        arrays = []
+        arrays: list[np.ndarray] = []
         for info, value in zip(self._input_infos, inputs, strict=True):
             array = _as_array(info, value)
-            if array.dtype != info.dtype or (
-                info.shape is not None and len(info.shape) != array.ndim
-            ):
+            if (
+                array.dtype != info.dtype
+                and not (len(arrays) in self._undeclared and array.dtype.kind in "biu")
+            ) or (info.shape is not None and len(info.shape) != array.ndim):
                 raise _input_error(info, array, value)
             if not (array.flags.c_contiguous and array.flags.aligned):
                 array = np.require(array, requirements=["C", "A"])

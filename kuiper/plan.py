@@ -20,6 +20,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -29,6 +30,7 @@ import numpy as np
 from kuiper._arena import arrange, guard_bytes
 from kuiper._kernels import _dispatch
 from kuiper._kernels._executor import ArenaPool, Context, Program
+from kuiper._kernels._pack import PackedWeights
 from kuiper._memory import memory_text
 from kuiper._value import (
     Buffer,
@@ -269,9 +271,12 @@ def _home(buffer: Buffer) -> Any:
         return buffer.offset
     if buffer.kind == "scratch":
         return buffer.offset, buffer.bytes_per_thread
-    if buffer.kind == "constant" and buffer.first >= 0 and buffer.array is not None:
-        dtype = np.float32 if buffer.array.dtype == np.float16 else None
-        return np.require(buffer.array, dtype, ["C", "A"])
+    if buffer.kind == "own":
+        return partial(np.zeros, buffer.n_bytes, np.uint8)
+    if buffer.kind == "constant" and buffer.first >= 0:
+        array = buffer.constant
+        assert array is not None
+        return np.require(array, np.float32 if array.dtype == np.float16 else None, ["C", "A"])
     return None
 
 
@@ -296,7 +301,7 @@ def make_plan(
     graph: Graph,
     inputs: Mapping[Operand, TensorSpec],
     n_threads: int,
-    cache: dict[Any, Any] | None = None,
+    cache: PackedWeights | None = None,
     arenas: ArenaPool | None = None,
     max_memory: int = sys.maxsize,
 ) -> Plan:
@@ -310,7 +315,7 @@ def make_plan(
         One entry per graph input.  What is a constant or known is no input of the plan; a list
         counts as the tensors in it.
     n_threads : int
-    cache : dict, optional
+    cache : PackedWeights, optional
         Keeps packed weights between plans of one model.
     arenas : ArenaPool, optional
         Where the plans of one model get their memory from.
@@ -326,7 +331,7 @@ def make_plan(
     OperatorError, ShapeError
         If an operator cannot take what reaches it, or if the plan would take too much memory.
     """
-    planner = _Planner(graph, inputs, n_threads, {} if cache is None else cache)
+    planner = _Planner(graph, inputs, n_threads, PackedWeights(0) if cache is None else cache)
     return planner.plan(ArenaPool() if arenas is None else arenas, max_memory)
 
 
@@ -472,7 +477,7 @@ class _Planner:
         graph: Graph,
         inputs: Mapping[Operand, TensorSpec],
         n_threads: int,
-        cache: dict[Any, Any],
+        cache: PackedWeights,
     ) -> None:
         self.graph = graph
         self.order = graph.topological_order()
@@ -637,9 +642,7 @@ class _Planner:
             return
         rule = known_record(operator.type)
         attributes = {
-            key: self.constant_value(spec.constant, spec.dtype)
-            for key, spec in self.attribute_specs[operator].items()
-            if spec.constant is not None
+            key: self.constant_value(spec) for key, spec in self.attribute_specs[operator].items()
         }
         if all(isinstance(self.specs[o], Host) for o in operator.outputs) and not any(
             _holds_tensors(self.specs[o].value) for o in operator.outputs
@@ -686,8 +689,8 @@ class _Planner:
             return tuple(map(self.input_value, spec))
         if not isinstance(spec, TensorSpec):
             return spec
-        if spec.constant is not None:
-            return self.constant_value(spec.constant, spec.dtype)
+        if spec.is_constant:
+            return self.constant_value(spec)
         return self.allocate(spec.shape, spec.dtype, "contiguous", kind="input")
 
     def define(self, operand: Operand, value: Any) -> None:
@@ -731,15 +734,14 @@ class _Planner:
         self.buffers.append(buffer)
         return Value(buffer, shape, strides, 0, dtype)
 
-    def constant_value(self, array: np.ndarray, dtype: Any = None) -> Value:
-        """Return the value of a constant array, one buffer for each array."""
-        dtype = array.dtype if dtype is None else dtype
-        key = id(array)
+    def constant_value(self, spec: TensorSpec) -> Value:
+        """Return the value of a constant, one buffer for each array."""
+        key = id(spec.source)
         if key not in self.constants:
-            buffer = Buffer(len(self.buffers), array.nbytes, "constant", array)
+            buffer = Buffer(len(self.buffers), _n_bytes(spec), "constant", spec.source)
             self.buffers.append(buffer)
-            strides = contiguous_strides(array.shape)
-            self.constants[key] = Value(buffer, array.shape, strides, 0, dtype, array)
+            strides = contiguous_strides(spec.shape)
+            self.constants[key] = Value(buffer, spec.shape, strides, 0, spec.dtype, spec.source)
         return self.constants[key]
 
     def add_copy(self, source: Value, target: Value, name: str) -> None:
@@ -888,24 +890,28 @@ class Binder:
 
     def constant(self, array: np.ndarray) -> Value:
         """Return the value of a constant array."""
-        return self._planner.constant_value(array)
+        return self._planner.constant_value(TensorSpec(array.shape, array.dtype, array))
 
     def packed(self, key: Any, make: Callable[[], np.ndarray]) -> Value:
         """Return a constant that `make` computes once per model and instruction set."""
         planner = self._planner
         if any(map(self._may_vary, self.operator.inputs)):
-            return planner.constant_value(make())
+            return self.constant(make())
         attributes = tuple(self.operator.attributes.values())
         full_key = (self.operator.name, key, *map(id, attributes), _dispatch.active_name())
         if full_key not in planner.cache:
             # The attributes are kept, so that their ids stay theirs.
-            planner.cache[full_key] = (make(), attributes)
-        return planner.constant_value(planner.cache[full_key][0])
+            planner.cache.add(full_key, lambda: (make(), attributes))
+        return self.constant(planner.cache[full_key][0])
 
     def _may_vary(self, operand: Operand) -> bool:
         """Tell whether an input is a constant in this plan that may be another one in the next."""
-        constant = getattr(self._planner.specs[operand], "constant", None)
-        return constant is not None and operand.maker.type != "pnnx.Attribute"
+        spec = self._planner.specs[operand]
+        return (
+            isinstance(spec, TensorSpec)
+            and spec.is_constant
+            and operand.maker.type != "pnnx.Attribute"
+        )
 
     def scratch(self, n_bytes: int) -> Value:
         """Return memory that each thread has for itself during one step."""
@@ -915,6 +921,13 @@ class Binder:
         share = n_bytes + guard_bytes()
         buffer = Buffer(len(planner.buffers), share * self.n_threads, "scratch")
         buffer.bytes_per_thread = share
+        planner.buffers.append(buffer)
+        return Value(buffer, (n_bytes,), (1,), 0, np.uint8)
+
+    def own(self, n_bytes: int) -> Value:
+        """Return memory that each context has for itself from its first run on, zeros at first."""
+        planner = self._planner
+        buffer = Buffer(len(planner.buffers), n_bytes, "own")
         planner.buffers.append(buffer)
         return Value(buffer, (n_bytes,), (1,), 0, np.uint8)
 

@@ -314,6 +314,61 @@ def test_weights_may_start_at_any_byte(byte, order):
         np.testing.assert_array_equal(winograd.pack_winograd(anywhere(filters), tile), expected)
 
 
+class Asked:
+    """A weight that is asked for slice by slice."""
+
+    def __init__(self, weight: np.ndarray):
+        self.weight, self.shape, self.slices = weight, weight.shape, []
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        self.slices.append(rows)
+        return self.weight[rows].copy()
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_large_weights_are_packed_part_by_part(n_threads):
+    _, nr = _dispatch.tile()
+    columns, channels = 10 * nr + 3, 9000
+    weight, bias = noise((columns, 1, channels)), noise((columns,), 1)
+    asked = Asked(weight)
+    packed = _pack.pack_panels(asked, bias, n_threads)
+    assert len(asked.slices) > 1
+    assert [rows.start for rows in asked.slices[1:]] == [rows.stop for rows in asked.slices[:-1]]
+    assert (asked.slices[0].start, asked.slices[-1].stop) == (0, columns)
+    whole = np.zeros((11 * nr, 1 + channels), np.float32)
+    whole[:columns, 0], whole[:columns, 1:] = bias, weight[:, 0]
+    np.testing.assert_array_equal(packed, whole.reshape(11, nr, -1).transpose(0, 2, 1))
+    filters = noise((4 * nr + 5, 1100, 3, 3))
+    for tile in (2, 4):
+        asked = Asked(filters)
+        packed = winograd.pack_winograd(asked, tile, n_threads)
+        assert len(asked.slices) > 1
+        for panel in range(5):
+            part = winograd.pack_winograd(filters[panel * nr : (panel + 1) * nr], tile)
+            np.testing.assert_array_equal(packed[:, panel : panel + 1], part)
+
+
+def test_packed_weights_lie_in_common_memory():
+    store = _pack.PackedWeights(1 << 20)
+    sizes = (1, 16, 17, 100_000, 5, 300_000, 2)
+    arrays = [store.add(n, lambda n=n: _pack.aligned_empty((n,))) for n in sizes]
+    assert list(store) == list(sizes)
+    for number, array in enumerate(arrays):
+        assert array.ctypes.data % 64 == 0
+        array[...] = number
+    for number, array in enumerate(arrays):
+        assert (array == number).all()
+    near = arrays[1].ctypes.data - arrays[0].ctypes.data
+    assert near == 64  # behind each other
+    assert _pack.aligned_empty((4,)).base is not arrays[0].base
+    with pytest.raises(ZeroDivisionError):
+        store.add("nothing", lambda: 1 / 0)
+    assert "nothing" not in store
+    assert getattr(_pack._thread, "store", None) is None
+    del store, arrays[1:]
+    assert arrays[0] == 0
+
+
 def test_depthwise_blocks():
     lanes = _dispatch.lanes()
     for channels in (1, lanes, lanes + 1):

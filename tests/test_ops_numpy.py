@@ -248,7 +248,7 @@ I64 = np.int64
         (
             "Tensor.index expr=[[0,5]]",
             (X,),
-            "index 5 is out of bounds for axis 0 with size 3",
+            "index 5 is out of range for an axis of extent 3",
         ),
         (
             "Tensor.index expr=[[0],[0],[0]]",

@@ -1295,6 +1295,22 @@ def test_an_encoder_layer_is_split(gelu, first, expected):
     assert [line for line in lines_of(graph) if not line.startswith(constants)] == expected
 
 
+def test_an_encoder_layer_that_nobody_reads_is_left_alone():
+    """A trace of what comes before it makes such a graph."""
+    mask = "pnnx.Expression none 0 1 m expr=None\npnnx.Expression n 0 1 t expr=None"
+    x = values(2, 5, 8)
+    model = Model(graph_of(text(LAYER.format(gelu=False, first=False, mask=mask))))
+    np.testing.assert_array_equal(model.trace(x, ["x"])["x"], x)
+
+
+def test_a_list_that_nobody_reads_is_left_alone():
+    model = Model(graph_of(text("pnnx.Expression l 1 1 x y expr=[@0,neg(@0)]")))
+    x = values(2, 3)
+    np.testing.assert_array_equal(model.trace(x, ["x"])["x"], x)
+    for result, expected in zip(model(x), (x, -x), strict=True):
+        np.testing.assert_array_equal(result, expected)
+
+
 def test_an_encoder_layer_of_computed_weights_stays():
     mask = "pnnx.Expression none 0 1 m expr=None\npnnx.Expression n 0 1 t expr=None"
     lines = LAYER.format(gelu=False, first=False, mask=mask).replace("qw qb pw", "qw z pw")

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import threading
 import time
@@ -735,7 +736,9 @@ def test_memory_stays_flat_over_a_hundred_shapes():
     assert len(model._packed) == packed, (packed, len(model._packed))
     """
     )
-    assert int(run_python(code)) < 1 << 20
+    # Without the lock Python gives back memory later, and in larger pieces.
+    slack = 4 << 20 if sysconfig.get_config_var("Py_GIL_DISABLED") else 1 << 20
+    assert int(run_python(code)) < slack
 
 
 # -- times -------------------------------------------------------------------------------------

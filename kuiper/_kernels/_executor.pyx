@@ -17,8 +17,10 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 from kuiper import _threads
+from kuiper._kernels._pack import aligned_bytes
 
-from kuiper._kernels._step cimport Step, share_start, step_fn
+from kuiper._kernels._step cimport Step, fault_t, share_start, step_fn
+from kuiper.errors import ShapeError
 
 cdef extern from "_sync.h" nogil:
     long claim "kp_claim"(int* next, long end) noexcept
@@ -72,7 +74,6 @@ has_openmp = bool(OPENMP)
 compiler = COMPILER.decode()
 
 cdef enum:
-    ALIGNMENT = 64               # a cache line, and the widest vector
     INTS_PER_LINE = 16
     CHUNKS_PER_THREAD = 4        # of a long step, so that threads even out
 
@@ -116,6 +117,8 @@ cdef class Program:
     cdef Py_ssize_t count
     cdef readonly tuple steps
     cdef list stretches          # where each ends that runs without a look at signals
+    cdef tuple fallible          # the steps that read when they run, which may fail
+    cdef list checking           # the steps that may find a value out of range
 
     def __cinit__(self, steps):
         cdef Py_ssize_t i
@@ -123,6 +126,8 @@ cdef class Program:
         cdef double seconds = 0
         self.steps = tuple(steps)
         self.stretches = []
+        self.fallible = tuple(step for step in self.steps if hasattr(step, "failure"))
+        self.checking = []
         self.count = len(self.steps)
         self.entries = <entry_t*> calloc(max(self.count, 1), sizeof(entry_t))
         if self.entries == NULL:
@@ -133,6 +138,8 @@ cdef class Program:
             self.entries[i].params = step.params
             self.entries[i].max_parts = step.max_parts
             self.entries[i].seconds = step.flops / FLOPS_PER_SECOND + step.bytes / BYTES_PER_SECOND
+            if step.fault.slot >= 0:
+                self.checking.append(step)
             seconds += self.entries[i].seconds
             if seconds > SECONDS_PER_STRETCH and i + 1 < self.count:
                 self.stretches.append(i + 1)
@@ -158,6 +165,21 @@ cdef class Program:
             with nogil:
                 run_all(self.entries, start, stop, context, n_threads, NULL)
             start = stop
+        self.look_for_faults(context)
+
+    cdef look_for_faults(self, Context context):
+        """Raise what a step could not read, or ShapeError if one met a value out of range."""
+        cdef Step step
+        cdef fault_t* fault
+        for reader in self.fallible:
+            if reader.failure is not None:
+                error, reader.failure = reader.failure, None
+                raise error
+        for step in self.checking:
+            fault = <fault_t*> (context.slots[step.fault.slot] + step.fault.offset)
+            if fault.found:
+                fault.found = 0
+                raise ShapeError(step.complaint.format(fault.value))
 
     def run_timed(self, Context context not None, int n_threads):
         """Run every step once and return the seconds each took.
@@ -174,6 +196,7 @@ cdef class Program:
         with nogil:
             start = clock_now()
             run_all(self.entries, 0, self.count, context, n_threads, &ends[0, 0])
+        self.look_for_faults(context)
         return np.diff(np.asarray(ends).min(0)[:self.count], prepend=start)
 
 
@@ -249,22 +272,19 @@ cdef class Arena:
     Attributes
     ----------
     memory : numpy.ndarray of uint8
-    start : int
-        Where in it the first cache line starts.
+        Starts on a cache line.
     """
 
     cdef readonly Py_ssize_t n_bytes
     cdef readonly object memory
-    cdef readonly Py_ssize_t start
     cdef char* base
 
     def __cinit__(self, Py_ssize_t n_bytes):
         cdef uintptr_t address
         self.n_bytes = n_bytes
-        self.memory = np.empty(n_bytes + ALIGNMENT, np.uint8)
+        self.memory = aligned_bytes(n_bytes)
         address = self.memory.__array_interface__["data"][0]
-        self.start = (-address) % <uintptr_t> ALIGNMENT
-        self.base = <char*> address + self.start
+        self.base = <char*> address
 
 
 cdef class ArenaPool:
@@ -313,8 +333,8 @@ cdef class Context:
     slots : sequence
         For each slot what it holds: an int, the offset into the arena; a pair of ints, offset and
         bytes per thread of scratch memory in the arena; an array, always the same (a constant); a
-        pair of an array and the bytes of it that each thread gets; or None for what :meth:`attach`
-        fills before each run.
+        pair of an array and the bytes of it that each thread gets; a function that makes an array
+        of this context's own; or None for what :meth:`attach` fills before each run.
     n_threads : int
         How many threads a run may have.
 
@@ -347,6 +367,8 @@ cdef class Context:
             per_thread = 0
             if isinstance(where, tuple):
                 where, per_thread = where
+            if callable(where):
+                where = where()
             if isinstance(where, int):
                 self.in_arena.append((i, where, per_thread))
             elif where is not None:

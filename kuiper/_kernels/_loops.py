@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ["CopyLoops", "copy_loops", "merged_axes"]
+__all__ = ["CopyLoops", "copy_loops", "merged_axes", "walk_loops"]
 
 BLOCK_BYTES = 16384  # of a block; source and target fit the L1 cache
 SHORT_RUN = 32  # bytes; below, calling memcpy costs more than moving elements
@@ -114,3 +114,36 @@ def copy_loops(
     if a.x == a.y == itemsize and a.extent * itemsize >= SHORT_RUN:
         kind = "runs"
     return CopyLoops(kind, itemsize, a, b, step_a, step_b, loops)
+
+
+def walk_loops(
+    shape: Sequence[int], strides: Sequence[Sequence[int]], groups: Sequence[int] | None = None
+) -> list[tuple[int, tuple[int, ...]]]:
+    """Arrange the loops over several operands of one shape, in the order of its axes.
+
+    Parameters
+    ----------
+    shape : sequence of int
+    strides : sequence of sequences of int
+        Those of each operand, in its own elements.
+    groups : sequence of int, optional
+        One number per axis; only axes of equal ones are merged.
+
+    Returns
+    -------
+    list of (extent, strides)
+        One or more loops, slowest first, with a stride for each operand.
+    """
+    merged: list[tuple[int, tuple[int, ...], int]] = []
+    for axis, extent in enumerate(shape):
+        if extent == 1:
+            continue
+        steps = tuple(of_operand[axis] for of_operand in strides)
+        group = 0 if groups is None else groups[axis]
+        if merged:
+            before, wide, other = merged[-1]
+            if other == group and all(w == extent * s for w, s in zip(wide, steps, strict=True)):
+                merged[-1] = (before * extent, steps, group)
+                continue
+        merged.append((extent, steps, group))
+    return [(n, steps) for n, steps, _ in merged] or [(1, (0,) * len(strides))]

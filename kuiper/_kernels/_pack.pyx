@@ -1,5 +1,8 @@
 """Packing of weights into the panels that the GEMM tile reads."""
 
+import math
+import threading
+
 import numpy as np
 
 from cython.parallel cimport prange
@@ -11,6 +14,59 @@ from kuiper._kernels._table cimport kernels_t
 
 cdef enum:
     PAGE_FLOATS = 1024
+    # How much of a weight is read, widened and packed at a time.  The next part takes the same
+    # memory, which is in the cache by then.
+    PART_BYTES = 1 << 20
+    LINE_BYTES = 64
+    LARGE_PAGE_BYTES = 2 << 20   # of x86-64 and most of the rest
+
+
+_thread = threading.local()
+
+
+class PackedWeights(dict):
+    """The packed weights of a model, by what they were made of.
+
+    Parameters
+    ----------
+    n_bytes : int
+        What the weights take, unpacked.
+
+    Notes
+    -----
+    They lie one behind the other in a few pieces of memory.  For large ones numpy asks the system
+    for large pages; an array of its own could use none for its ends, and small ones none at all.
+    What is left of the last piece is never touched, so it takes no memory.
+    """
+
+    def __init__(self, n_bytes):
+        self._piece_bytes = n_bytes
+        self._left = np.empty(0, np.uint8)
+
+    def add(self, key, make):
+        """Return ``make()`` for later calls as well; what it packs lies in the common memory."""
+        previous, _thread.store = getattr(_thread, "store", None), self
+        try:
+            self[key] = made = make()
+        finally:
+            _thread.store = previous
+        return made
+
+    def empty(self, n_bytes):
+        """Return memory that starts on a cache line."""
+        if n_bytes > self._left.size:
+            self._left = aligned_bytes(max(n_bytes, self._piece_bytes))
+        found = self._left[:n_bytes]
+        self._left = self._left[ceil_div(n_bytes, LINE_BYTES) * LINE_BYTES:]
+        return found
+
+
+def aligned_bytes(n_bytes):
+    """Return uninitialised memory that starts on a cache line; much of it, on a large page."""
+    alignment = LARGE_PAGE_BYTES if n_bytes >= 2 * LARGE_PAGE_BYTES else LINE_BYTES
+    raw = np.empty(n_bytes + alignment, np.uint8)
+    start = -raw.__array_interface__["data"][0] % alignment
+    return raw[start:start + n_bytes]
 
 
 def aligned_empty(shape):
@@ -18,12 +74,10 @@ def aligned_empty(shape):
 
     Panels are read one vector at a time; off the line, each read would touch two.
     """
-    size = 1
-    for extent in shape:
-        size *= extent
-    raw = np.empty(size * 4 + 64, np.uint8)
-    start = -raw.__array_interface__["data"][0] % 64
-    return raw[start:start + size * 4].view(np.float32).reshape(shape)
+    store = getattr(_thread, "store", None)
+    n_bytes = 4 * math.prod(shape)
+    raw = aligned_bytes(n_bytes) if store is None else store.empty(n_bytes)
+    return raw.view(np.float32).reshape(shape)
 
 
 def touch_pages(array, int n_threads):
@@ -50,13 +104,28 @@ def n_panels(Py_ssize_t columns):
     return (columns + active().nr - 1) // active().nr
 
 
-def pack_panels(const float[:, :, :] weight, bias, int n_threads=1):
+def parts(weight, int n_threads):
+    """Yield slices of the first axis of a weight: some panels for each thread, read at once."""
+    cdef Py_ssize_t columns = weight.shape[0], panels = active().nr * n_threads, step, start
+    row_bytes = 4 * math.prod(weight.shape[1:])
+    step = panels * max(PART_BYTES // max(panels * row_bytes, 1), 1)
+    for start in range(0, columns, step):
+        yield slice(start, min(start + step, columns))
+
+
+def panels_of(rows):
+    """Return the slice of panels that hold some columns, from the first one of a panel on."""
+    return slice(rows.start // active().nr, n_panels(rows.stop))
+
+
+def pack_panels(weight, bias, int n_threads=1):
     """Pack a matrix, given as its transpose, into panels of `nr` columns.
 
     Parameters
     ----------
     weight : array, shape (columns, taps, channels), float32
-        Any strides; the sum runs over taps, then channels.
+        Any strides; the sum runs over taps, then channels.  Or anything with a shape, slices of
+        which are such arrays: the matrix is asked for part by part.
     bias : array, shape (columns,), or None
     n_threads : int
 
@@ -65,17 +134,22 @@ def pack_panels(const float[:, :, :] weight, bias, int n_threads=1):
     numpy.ndarray, shape (panels, 1 + taps * channels, nr), float32
         Each panel starts with its biases; missing columns are zero.
     """
+    columns, taps, channels = weight.shape
+    packed = aligned_empty((n_panels(columns), 1 + taps * channels, active().nr))
+    for rows in parts(weight, n_threads):
+        pack_part(weight[rows], None if bias is None else bias[rows], packed[panels_of(rows)],
+                  n_threads)
+    return packed
+
+
+cdef pack_part(const float[:, :, :] weight, bias, float[:, :, ::1] out, int n_threads):
     cdef Py_ssize_t columns = weight.shape[0], taps = weight.shape[1], channels = weight.shape[2]
     cdef const kernels_t* kernels = active()
     cdef Py_ssize_t nr = kernels.nr, panels = ceil_div(columns, nr), p
     cdef Py_ssize_t column = weight.strides[0] // 4, channel = weight.strides[2] // 4
     cdef Py_ssize_t[::1] offsets = np.arange(max(taps, 1), dtype=np.intp) * (weight.strides[1] // 4)
     cdef const float[::1] b = np.zeros(columns, np.float32) if bias is None else bias
-    packed = aligned_empty((panels, 1 + taps * channels, nr))
-    cdef float[:, :, ::1] out = packed
     cdef const float* first
-    if columns == 0:
-        return packed
     # A filter without taps has no element to point to.
     first = &weight[0, 0, 0] if taps * channels > 0 else NULL
     for p in prange(panels, nogil=True, num_threads=n_threads, schedule="static"):
@@ -83,7 +157,6 @@ def pack_panels(const float[:, :, :] weight, bias, int n_threads=1):
             kernels, first + p * nr * column, column, taps, &offsets[0], channels, channel,
             &b[p * nr], min(nr, columns - p * nr), &out[p, 0, 0],
         )
-    return packed
 
 
 def pack_depthwise(const float[:, :] weight, bias):

@@ -1,5 +1,10 @@
 # A step: one prepared call of a kernel.  All its checks are done when it is made; running it cannot
-# fail.  Operands are named by slot, so one step serves any number of contexts (concurrent calls).
+# fail, but for values that are places in another tensor: those it checks as it meets them, notes
+# one that is out of range, and reads or writes some other place instead; the executor looks at the
+# note afterwards.  Operands are named by slot, so one step serves any number of contexts
+# (concurrent calls).
+
+from libc.stdint cimport int64_t
 
 # Does share `part` of `n_parts` of the work.  Shares run at the same time, in any order and on any
 # thread, so they write disjoint output and never split a sum: results do not depend on n_parts.
@@ -12,6 +17,11 @@ ctypedef void (*step_fn)(
 ctypedef struct ref_t:
     Py_ssize_t slot
     Py_ssize_t offset
+
+# What a step notes in memory of the context's own.
+cdef struct fault_t:
+    int64_t found        # whether there is anything
+    int64_t value        # what was out of range, one of them
 
 cdef inline char* at(char* const* slots, ref_t ref) noexcept nogil:
     return slots[ref.slot] + ref.offset
@@ -39,5 +49,8 @@ cdef class Step:
     cdef public str kind             # the kernel's name, for profiles
     cdef public double flops         # multiply and add counted apart
     cdef public double bytes         # read and written at the least
+
+    cdef ref_t fault                 # where a fault_t lies; slot -1 where nothing can go wrong
+    cdef public str complaint        # what is said then; {} stands for the value
 
     cdef ref_t ref(self, object value) except *

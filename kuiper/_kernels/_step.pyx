@@ -11,6 +11,7 @@ cdef class Step:
     def __cinit__(self):
         self.slots = []
         self.max_parts = 1
+        self.fault.slot = -1
 
     cdef ref_t ref(self, object value) except *:
         """Note that the step touches a plan value, and return where it lies."""

@@ -31,11 +31,28 @@ static inline void kp_wait(const int *done, long count) {
     }
 }
 
+/* Show an address, and what it points to, to other threads. */
+static inline void kp_publish(const char **where, const char *address) {
+    __atomic_store_n(where, address, __ATOMIC_RELEASE);
+}
+static inline const char *kp_acquire(const char *const *where) {
+    return __atomic_load_n(where, __ATOMIC_ACQUIRE);
+}
+
+/* Note a value that is out of range; whichever thread is last has its way. */
+static inline void kp_note(long long *fault, long long value) {
+    __atomic_store_n(fault + 1, value, __ATOMIC_RELAXED);
+    __atomic_store_n(fault, 1, __ATOMIC_RELAXED);
+}
+
 #else
 
 #define KP_SERIAL 1
+static inline void kp_note(long long *fault, long long value) { fault[1] = value; fault[0] = 1; }
 static inline long kp_claim(int *next, long end) { return *next < end ? (*next)++ : -1; }
 static inline void kp_finish(int *done) { ++*done; }
+static inline void kp_publish(const char **where, const char *address) { *where = address; }
+static inline const char *kp_acquire(const char *const *where) { return *where; }
 static inline void kp_wait(const int *done, long count) { (void)done; (void)count; }
 
 #endif

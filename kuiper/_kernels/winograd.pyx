@@ -35,8 +35,12 @@ from kuiper._kernels._table cimport (
     BOTH_LINES, LINE_FLOATS, MAX_MR, kernels_t, panel_ahead, wino_needs,
 )
 
-from kuiper._kernels._pack import aligned_empty, n_panels, touch_pages
+from kuiper._kernels._pack import aligned_empty, n_panels, panels_of, parts, touch_pages
 from kuiper._value import spaced
+
+cdef extern from "_sync.h" nogil:
+    void publish "kp_publish"(const char** where, const char* address) noexcept
+    const char* acquire "kp_acquire"(const char* const* where) noexcept
 
 cdef enum:
     MAX_FREQUENCIES = 36
@@ -53,12 +57,13 @@ def frequency_stride(Py_ssize_t tiles, Py_ssize_t channels):
     return (ceil_div(tiles * spaced(channels), LINE_FLOATS) | 1) * LINE_FLOATS
 
 
-def pack_winograd(const float[:, :, :, ::1] weight, int tile, int n_threads=1):
+def pack_winograd(weight, int tile, int n_threads=1):
     """Transform and pack 3x3 filters.
 
     Parameters
     ----------
     weight : array, shape (out_channels, in_channels, 3, 3), float32
+        In C order.  Or anything with a shape, slices of which are such arrays.
     tile : int
         Side of a tile, 2 or 4.
     n_threads : int
@@ -67,14 +72,24 @@ def pack_winograd(const float[:, :, :, ::1] weight, int tile, int n_threads=1):
     -------
     numpy.ndarray, shape ((tile + 2) ** 2, panels, 1 + in_channels, nr), float32
     """
-    cdef Py_ssize_t out_channels = weight.shape[0], in_channels = weight.shape[1]
-    cdef const kernels_t* kernels = active()
-    cdef Py_ssize_t nr = kernels.nr, lanes = kernels.lanes, panels = n_panels(out_channels)
-    cdef Py_ssize_t vectors = nr // lanes, q, first, stride = panels * (1 + in_channels) * nr
-    packed = aligned_empty(((tile + 2) * (tile + 2), panels, 1 + in_channels, nr))
-    cdef float[:, :, :, ::1] out = packed
+    out_channels, in_channels = weight.shape[:2]
+    packed = aligned_empty(
+        ((tile + 2) * (tile + 2), n_panels(out_channels), 1 + in_channels, active().nr)
+    )
     touch_pages(packed, n_threads)
     packed[:, :, 0] = 0  # the bias is added once, after the transform back
+    for rows in parts(weight, n_threads):
+        pack_part(weight[rows], tile, packed[:, panels_of(rows)], n_threads)
+    return packed
+
+
+cdef pack_part(
+    const float[:, :, :, ::1] weight, int tile, float[:, :, :, :] out, int n_threads
+):
+    cdef Py_ssize_t out_channels = weight.shape[0], in_channels = weight.shape[1]
+    cdef const kernels_t* kernels = active()
+    cdef Py_ssize_t nr = kernels.nr, lanes = kernels.lanes, panels = out.shape[1]
+    cdef Py_ssize_t vectors = nr // lanes, q, first, stride = out.strides[0] // 4
     for q in prange(panels * vectors, nogil=True, num_threads=n_threads, schedule="static"):
         first = q * lanes
         kernels.wino_filter[tile](
@@ -82,7 +97,6 @@ def pack_winograd(const float[:, :, :, ::1] weight, int tile, int n_threads=1):
             &weight[0, 0, 0, 0] + min(first, out_channels - 1) * in_channels * 9,
             &out[0, q // vectors, 1, q % vectors * lanes], stride, nr,
         )
-    return packed
 
 
 cdef struct winograd_t:
@@ -91,8 +105,9 @@ cdef struct winograd_t:
     int patch                    # its side, in inputs
     ref_t x
     ref_t weight
-    const char* filters          # before they were transformed
+    const char* filters          # before they were transformed; NULL until a tile wants them
     bint filters_are_halves
+    void* step                   # that reads them
     ref_t bias
     ref_t y
     ref_t v                      # transformed input
@@ -129,15 +144,28 @@ cdef class _Winograd(Step):
     """What both forms share: the parameters of :class:`WinogradStep`."""
 
     cdef winograd_t p
+    cdef object filters
+    cdef public object failure   # the exception; the run that notes it raises it
+
+    cdef int read_filters(self) noexcept:
+        """Bring the filters into memory, for this and all later tiles; on failure note why."""
+        try:
+            array = self.filters.stored()
+            self.keep = (*self.keep, array)
+            publish(&self.p.filters, <const char*> <uintptr_t> array.ctypes.data)
+        except Exception as error:
+            self.failure = error
+        return 0
 
     cdef _fill(self, int tile, x, weight, filters, bias, y, v, m, block, padding, post):
         cdef Py_ssize_t last_h, last_w, right, inner, bottom, corner, i, j
         cdef bint at_bottom, at_right
         zeros = np.zeros(x.shape[1], np.float32)
         cdef float[::1] zero_view = zeros
-        self.keep = (zeros, filters)
-        self.p.filters = <const char*> <uintptr_t> filters.ctypes.data
-        self.p.filters_are_halves = filters.dtype == np.float16
+        self.keep = (zeros,)
+        self.filters = filters
+        self.p.step = <void*> self
+        self.p.filters_are_halves = filters.are_halves
         self.p.kernels = active()
         self.p.tile, self.p.patch = tile, tile + 2
         self.p.x, self.p.y, self.p.bias = self.ref(x), self.ref(y), self.ref(bias)
@@ -190,8 +218,10 @@ cdef class WinogradStep(_Winograd):
         Channels-last.
     weight : Value
         As :func:`pack_winograd` makes it.
-    filters : array, shape (out_channels, in_channels, 3, 3), float32 or float16
-        What it was made of, in C order, at any address.
+    filters : object
+        What it was made of: `stored()` returns an array (out_channels, in_channels, 3, 3), in C
+        order, at any address, which is float16 where `are_halves` and float32 else.  It is called
+        for the first tile that has to be computed again.
     bias : Value, shape (out_channels,)
     v, m : Value
         Scratch of ``4 * (tile + 2) ** 2`` times the :func:`frequency_stride` of `block` tiles and
@@ -322,6 +352,14 @@ cdef void multiply(
 include "_winograd_direct.pxi"
 
 
+cdef bint has_filters(const winograd_t* p) noexcept nogil:
+    """Tell whether the filters are in memory, or could be read."""
+    if acquire(&p.filters) == NULL:
+        with gil:
+            (<_Winograd> p.step).read_filters()
+    return acquire(&p.filters) != NULL
+
+
 cdef void transform_output(
     const winograd_t* p, char* const* slots, Py_ssize_t tile, const float* m
 ) noexcept nogil:
@@ -339,7 +377,7 @@ cdef void transform_output(
         y, p.out_w * p.y_pitch, p.y_pitch, place.rows, place.columns,
         added, p.out_w * r_pitch, r_pitch, p.post.lo, p.post.hi,
         p.streams and <size_t> y % (4 * LINE_FLOATS) == 0,
-    ):
+    ) and has_filters(p):
         direct_tile(p, slots, &place, y, added)
     for i in range(place.rows):
         post_tile(

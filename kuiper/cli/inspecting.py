@@ -112,7 +112,7 @@ def describe_model(graph: kuiper.ir.Graph) -> dict[str, Any]:
         "operators": counts,
         "unsupported": {type: n for type, n in counts.items() if type not in known},
         "parameters": sum(a.size for a in attributes),
-        "weight_bytes": sum(a.raw.size for a in attributes),
+        "weight_bytes": sum(a.nbytes for a in attributes),
         "weight_dtypes": sorted({a.dtype for a in attributes}),
     }
 

@@ -24,9 +24,11 @@ from kuiper.ops._schema import Argument, Host, Tensors, ValuesNeeded, convert_po
 __all__ = [
     "MAX_CONSTANT_BYTES",
     "DataDependent",
+    "KernelRecord",
     "NumpyRecord",
     "Overloaded",
     "broadcast",
+    "cast",
     "checked_index",
     "convert",
     "deviation",
@@ -56,7 +58,7 @@ class NumpyRecord(Record):
     @staticmethod
     def is_known(a: SimpleNamespace) -> bool:
         """Tell whether the result can be computed now."""
-        return all(tensor.constant is not None for tensor in _tensors(a))
+        return all(tensor.is_constant for tensor in _tensors(a))
 
     @classmethod
     def infer(cls, a: SimpleNamespace) -> Any:
@@ -92,6 +94,30 @@ class NumpyRecord(Record):
 
         tensors = [tensor for tensor in _tensors(a) if isinstance(tensor, Value)]
         b.python(run, tensors, [b.output(index) for index in range(a.n_outputs)])
+
+
+class KernelRecord(NumpyRecord):
+    """Base of the records whose operators have a kernel, and numpy for what is known ahead.
+
+    A subclass has ``steps(a, b)``, which is `bind` where the result is not known while planning.
+    It may call ``cls.in_numpy(a, b)`` for what the kernel does not do.
+    """
+
+    runs_in_numpy = False
+
+    steps: Callable[[Any, Binder], None]
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        if b.output_spec().constant is None:
+            cls.steps(a, b)
+        else:
+            super().bind(a, b)
+
+    @classmethod
+    def in_numpy(cls, a: SimpleNamespace, b: Binder) -> None:
+        """Bind to a step that calls numpy."""
+        super().bind(a, b)
 
 
 class DataDependent(NumpyRecord):
@@ -190,6 +216,20 @@ def convert(array: np.ndarray | complex, dtype: np.dtype) -> np.ndarray:
     return array.astype(dtype, copy=False)
 
 
+def cast(b: Binder, value: Any, dtype: np.dtype) -> Value:
+    """Return a number or tensor as a tensor of another dtype; what is known costs no step."""
+    if is_number(value):
+        return b.constant(np.require(convert(value, dtype), requirements="C"))
+    if value.dtype == dtype:
+        return value
+    if value.constant is not None:
+        known = np.asarray(value.constant, value.dtype)
+        return b.constant(np.require(convert(known, dtype), requirements="C"))
+    other = b.temporary(value.shape, dtype)
+    b.python(lambda array: convert(array, dtype), [value], [other])
+    return other
+
+
 def _whole(array: np.ndarray, dtype: type[np.signedinteger]) -> np.ndarray:
     """Return floats as integers, NaN and what is too large as the least one."""
     least = np.iinfo(dtype).min
@@ -234,7 +274,7 @@ def _replaced(item: Any, function: Callable[..., Any]) -> Any:
 
 def _known_array(spec: TensorSpec) -> np.ndarray | TensorSpec:
     """Return the values of a tensor; half precision is widened, as `spec` says."""
-    return spec if spec.constant is None else np.asarray(spec.constant, spec.dtype)
+    return np.asarray(spec.constant, spec.dtype) if spec.is_constant else spec
 
 
 def _stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:

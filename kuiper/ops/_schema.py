@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._dtypes import from_scalar_type, from_torch
+from kuiper._dtypes import DTYPES, from_scalar_type, from_torch
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import OperatorError, ShapeError
 from kuiper.ir import Attribute, Operand, Operator
@@ -380,12 +380,13 @@ class Str(Argument):
 
 
 def _integer(value: Any, minimum: int | None = None) -> int:
-    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-        raise ValueError
-    real: Any = value
-    number = int(real)
-    if not isinstance(value, numbers.Integral) and real != number:
-        raise ValueError
+    number: Any = value
+    if type(value) is not int:  # as almost all are
+        if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+            raise ValueError
+        number = int(number)
+        if not isinstance(value, numbers.Integral) and value != number:
+            raise ValueError
     if minimum is None:
         minimum, maximum = -(2**63), 2**63 - 1
     else:
@@ -519,7 +520,7 @@ def _plain(value: Any) -> Any:
     """Return what a user's function gets for a keyword: Python values and arrays."""
     if isinstance(value, Host):
         return value.value
-    if isinstance(value, TensorSpec | Value) and value.constant is not None:
+    if isinstance(value, TensorSpec | Value) and value.is_constant:
         return np.asarray(value.constant, value.dtype)
     return value  # a tensor that is computed later stays what it is
 
@@ -530,7 +531,7 @@ def _known(values: Mapping[Operand, Any], operand: Operand) -> Any:
 
 def _is_number(value: Any) -> bool:
     """Tell whether a tensor holds one known number, which may stand where a number is wanted."""
-    return isinstance(value, TensorSpec | Value) and value.constant is not None and value.size == 1
+    return isinstance(value, TensorSpec | Value) and value.is_constant and value.size == 1
 
 
 def _place_positional(
@@ -615,7 +616,7 @@ def _later_numbers(value: Any, argument: Argument) -> list[TensorSpec]:
     later = [
         item
         for item in items
-        if isinstance(item, TensorSpec) and item.constant is None and item.size == 1
+        if isinstance(item, TensorSpec) and not item.is_constant and item.size == 1
     ]
     return later if argument.is_numeric else []
 
@@ -626,6 +627,5 @@ def attribute_spec(attribute: Attribute) -> TensorSpec:
     Half-precision weights are storage only: they count as float32 and are widened where they are
     used, so a weight that is packed is never copied as it is.
     """
-    array = attribute.numpy()
-    dtype = np.float32 if array.dtype == np.float16 else array.dtype
-    return TensorSpec(attribute.shape, dtype, array)
+    dtype = DTYPES[attribute.dtype].value
+    return TensorSpec(attribute.shape, np.float32 if dtype == np.float16 else dtype, attribute)

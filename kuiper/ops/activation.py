@@ -179,21 +179,27 @@ class PReLU(Record):
     Source: torch.nn.PReLU.
     """
 
-    arguments = (Tensor("input"), Tensor("weight", rank=(0, 1)), Int("num_parameters", None))
+    # pnnx writes a weight of one element as a number where it is a constant of the function.
+    arguments = (
+        Tensor("input"), Tensor("weight", rank=(0, 1), number=True), Int("num_parameters", None)
+    )  # fmt: skip
     layout = "like"
 
     @staticmethod
     def infer(a: SimpleNamespace) -> Any:
         channels = a.input.shape[1] if a.input.rank > 1 else 1
-        if a.weight.size not in (1, channels):
+        if not is_number(a.weight) and a.weight.size not in (1, channels):
             raise ShapeError(f"'weight' has shape {a.weight.shape}, expected (1,) or ({channels},)")
-        if a.weight.dtype != np.float32:
+        if not is_number(a.weight) and a.weight.dtype != np.float32:
             raise ShapeError(f"'weight' is {a.weight.dtype}, expected float32")
         return _same_float(a.input)
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         weight = a.weight
+        if is_number(weight):
+            bind_tree(b, Call("prelu", [Ref(0), Literal(float(weight))]), [a.input])
+            return
         if weight.size > 1 and a.input.rank > 2:
             spatial = (1,) * (a.input.rank - 2)
             weight = b.contiguous(weight).reshape((weight.size, *spatial))

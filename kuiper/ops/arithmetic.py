@@ -79,6 +79,16 @@ BINARY = (
 )
 
 
+def _check_complex(function: Callable[..., Any], dtype: np.dtype, n_inputs: int) -> None:
+    """Raise ShapeError for complex numbers, unless the function takes them."""
+    if dtype.kind == "c":
+        try:
+            with np.errstate(all="ignore"):
+                function(*[np.zeros(1, dtype)] * n_inputs)
+        except TypeError:
+            raise ShapeError(f"it would compute in {dtype}, expected real numbers") from None
+
+
 class _Unary(NumpyRecord):
     arguments = (Tensor("input"),)
     function: Callable[..., Any]
@@ -87,6 +97,7 @@ class _Unary(NumpyRecord):
     @classmethod
     def result(cls, a: SimpleNamespace) -> TensorSpec:
         dtype = a.input.dtype
+        _check_complex(cls.function, dtype, 1)
         return TensorSpec(a.input.shape, FLOAT32 if cls.to_float and dtype.kind in "biu" else dtype)
 
     @classmethod
@@ -101,6 +112,7 @@ class _Same(_Unary):
 class _Test(_Unary):
     @classmethod
     def result(cls, a: SimpleNamespace) -> TensorSpec:
+        _check_complex(cls.function, a.input.dtype, 1)
         return TensorSpec(a.input.shape, np.bool_)
 
     @classmethod
@@ -121,6 +133,7 @@ class _Binary(NumpyRecord):
         elif cls.takes in ("f", "iu") and dtype.kind not in cls.takes:
             kind = "floats" if cls.takes == "f" else "integers"
             raise ShapeError(f"its operands are {dtype}, expected {kind}")
+        _check_complex(cls.function, dtype, 2)
         return TensorSpec(broadcast(a.input, a.other), dtype)
 
     @classmethod

@@ -390,7 +390,7 @@ def _check_weights(a: SimpleNamespace, kdim: int, vdim: int) -> None:
         weight = getattr(a, name)
         if weight is not None and weight.shape != shape:
             raise ShapeError(f"'{name}' has shape {weight.shape}, expected {shape}")
-        if weight is not None and weight.constant is None:
+        if weight is not None and not weight.is_constant:
             raise ShapeError(f"'{name}' is computed, expected a weight of the file")
     separate = (a.q_proj_weight, a.k_proj_weight, a.v_proj_weight)
     if (a.in_proj_weight is None) == (None in separate):

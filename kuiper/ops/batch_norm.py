@@ -76,7 +76,7 @@ class BatchNorm(Record):
     def bind(a: SimpleNamespace, b: Binder) -> None:
         statistics = [a.running_mean, a.running_var, a.weight, a.bias]
         along = (-1,) + (1,) * (a.input.rank - 2)
-        if all(v is None or v.constant is not None for v in statistics):
+        if all(v is None or v.is_constant for v in statistics):
             mean, variance, weight, bias = (None if v is None else v.constant for v in statistics)
             operands = [
                 b.constant(values.astype(np.float32).reshape(along))

@@ -73,7 +73,7 @@ class TypeAs(_Cast):
 
     @staticmethod
     def is_known(a: SimpleNamespace) -> Any:
-        return a.input.constant is not None
+        return a.input.is_constant
 
     @staticmethod
     def dtype(a: SimpleNamespace) -> Any:
@@ -95,7 +95,7 @@ class Positive(Record):
     def infer(a: SimpleNamespace) -> TensorSpec:
         if a.input.dtype == np.bool_:
             raise ShapeError("the input is bool, expected numbers")
-        return TensorSpec(a.input.shape, a.input.dtype, a.input.constant)
+        return TensorSpec(a.input.shape, a.input.dtype, a.input.source)
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -136,6 +137,8 @@ def check_weight(a: SimpleNamespace, spatial: int, in_axis: int) -> None:
 class Filters:
     """The weight and bias of a convolution, read and widened only when they are packed.
 
+    A slice of it is an array of some filters.
+
     Attributes
     ----------
     shape : tuple of int
@@ -147,7 +150,12 @@ class Filters:
     def __init__(self, weight: Any, bias: Any, shape: Any) -> None:
         self._weight, self._bias = weight, bias
         self.shape = shape
-        self.is_constant = all(v is None or v.constant is not None for v in (weight, bias))
+        self.is_constant = all(v is None or v.is_constant for v in (weight, bias))
+
+    @property
+    def are_halves(self) -> bool:
+        """Whether they are stored as float16."""
+        return str(self._weight.source.dtype) in ("f16", "float16")
 
     def stored(self) -> np.ndarray:
         """Return the weight as it lies in memory, where that is in C order: no copy is made."""
@@ -155,6 +163,10 @@ class Filters:
 
     def weight(self) -> np.ndarray:
         return np.ascontiguousarray(self._weight.constant, np.float32).reshape(self.shape)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        filters = np.ascontiguousarray(self._weight.rows(rows.start, rows.stop), np.float32)
+        return filters.reshape(len(filters), *self.shape[1:])
 
     def by_tap(self) -> np.ndarray:
         """Return the weight as (filters, taps, channels)."""
@@ -288,7 +300,7 @@ class Conv(Record):
             phases = [(0, 0, *size, taps, 0)]
             packed = b.packed(
                 "conv",
-                lambda: pack_groups([filters.weight()], filters.bias(), a.groups, b.n_threads),
+                lambda: pack_groups([filters], filters.bias(), a.groups, b.n_threads),
             )
             step = _implicit(
                 b, x, image, packed, phases, geometry.stride, (1, 1), a.groups, in_channels,
@@ -341,15 +353,31 @@ def _finish(b: Binder, y: Any, image: Any, spatial: int) -> None:
     b.alias(image.with_layout([image.shape[d] for d in axes], [image.strides[d] for d in axes]))
 
 
+class _ByTap:
+    """Filters as (out_channels, taps, in_channels), slice by slice."""
+
+    def __init__(self, filters: Any) -> None:
+        out_channels, in_channels, *kernel = filters.shape
+        self.shape = (out_channels, math.prod(kernel), in_channels)
+        self._filters = filters
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        filters = self._filters[rows]
+        return filters.reshape(len(filters), *self.shape[:0:-1]).transpose(0, 2, 1)
+
+
 def pack_groups(weights: Any, bias: Any, groups: int, n_threads: int) -> np.ndarray:
-    """Pack the filters of each phase and group, one after the other."""
+    """Pack the filters of each phase and group, one after the other.
+
+    A weight is an array (out, in / groups, kh, kw) of one phase, or :class:`Filters`.
+    """
     parts = []
-    for weight in weights:  # (out, in / groups, kh, kw) of one phase
+    for weight in weights:
         out = weight.shape[0] // groups
         for g in range(groups):
-            filters = weight[g * out : (g + 1) * out]
-            by_tap = filters.reshape(out, filters.shape[1], -1).transpose(0, 2, 1)
-            part = None if bias is None else np.ascontiguousarray(bias[g * out : (g + 1) * out])
+            rows = slice(g * out, (g + 1) * out)
+            by_tap = _ByTap(weight) if groups == 1 else _ByTap(weight)[rows]
+            part = None if bias is None else np.ascontiguousarray(bias[rows])
             parts.append(_pack.pack_panels(by_tap, part, n_threads).reshape(-1))
     if len(parts) == 1:
         return parts[0]
@@ -423,9 +451,7 @@ def _scaled(b: Binder, x: Any, scale: Any, image: Any, filters: Any, post: Any) 
 
     x, scale = b.channels_last(x), b.contiguous(scale)
     out_channels, in_channels = filters.shape[:2]
-    packed = b.packed(
-        "conv", lambda: pack_groups([filters.weight()], filters.bias(), 1, b.n_threads)
-    )
+    packed = b.packed("conv", lambda: pack_groups([filters], filters.bias(), 1, b.n_threads))
     nr, depth = _dispatch.tile()[1], in_channels + 1
     shape = (_pack.n_panels(out_channels), depth, nr)
     packed = packed.with_layout(shape, (depth * nr, nr, 1))
@@ -572,9 +598,8 @@ def _winograd(
     n, out_channels, height, width = image.shape
     in_channels = x.shape[1]
     weight = b.packed(
-        ("winograd", tile), lambda: winograd.pack_winograd(filters.weight(), tile, b.n_threads)
+        ("winograd", tile), lambda: winograd.pack_winograd(filters, tile, b.n_threads)
     )
-    stored = b.packed("filters", filters.stored).constant
     bias = filters.bias()
     bias = b.constant(np.zeros(out_channels, np.float32) if bias is None else bias)
     tiles = -(-height // tile) * -(-width // tile) * n
@@ -584,11 +609,11 @@ def _winograd(
         v = b.scratch(4 * frequencies * winograd.frequency_stride(block, in_channels))
         m = b.scratch(4 * frequencies * winograd.frequency_stride(block, out_channels))
         return winograd.WinogradStep(
-            tile, x, weight, stored, bias, image, v, m, block, padding, post
+            tile, x, weight, filters, bias, image, v, m, block, padding, post
         )
     v = b.temporary((frequencies, winograd.frequency_stride(tiles, in_channels)))
     m = b.temporary((frequencies, winograd.frequency_stride(tiles, out_channels)))
-    operands = (tile, x, weight, stored, bias, image, v, m, padding)
+    operands = (tile, x, weight, filters, bias, image, v, m, padding)
     b.step(winograd.WinogradStageStep(0, *operands))
     b.step(winograd.WinogradStageStep(1, *operands))
     return winograd.WinogradStageStep(2, *operands, post)
@@ -637,9 +662,7 @@ class ExpandDepthwise(Record):
         if a.activation is not None:
             act = activation_post(a.activation, (a.activation_p0, a.activation_p1))
         channels, in_channels = a.expand_weight.shape[:2]
-        first = b.packed(
-            "expand", lambda: pack_groups([expand.weight()], expand.bias(), 1, b.n_threads)
-        )
+        first = b.packed("expand", lambda: pack_groups([expand], expand.bias(), 1, b.n_threads))
         second = b.packed("depthwise", lambda: _depthwise_blocks(filters))
         windows = (
             geometry.kernel, geometry.stride, geometry.dilation,
@@ -677,6 +700,8 @@ class ConvTranspose(Record):
     def infer(a: SimpleNamespace) -> TensorSpec:
         spatial = a.weight.rank - 2
         check_weight(a, spatial, in_axis=0)
+        if len(a.padding) not in (1, spatial):
+            raise ShapeError(f"'padding' is {a.padding}, expected {spatial} integers")
         extents = a.input.shape[a.input.rank - spatial :]
         out = tuple(
             (extent - 1) * s - 2 * p + d * (k - 1) + more + 1

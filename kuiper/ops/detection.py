@@ -124,6 +124,9 @@ def _cells(height: int, width: int) -> np.ndarray:
 def _levels(a: SimpleNamespace) -> list[_Level]:
     """Return the constants of each map, or raise ShapeError."""
     weights = a.weights or {}
+    for name, value in weights.items():
+        if value.dtype.kind == "c":
+            raise ShapeError(f"'{name}' is {value.dtype}, expected real numbers")
     constants = [
         np.asarray(value.constant, np.float32)
         for name, value in weights.items()

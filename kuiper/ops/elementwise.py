@@ -50,7 +50,7 @@ def _host_or_spec(value: Any) -> Any:
     """Show an operand to the expression layer: host values bare, tensors as they are."""
     if isinstance(value, Host):
         return value.value
-    if value.constant is not None and value.size == 1 and value.rank == 0:
+    if value.is_constant and value.size == 1 and value.rank == 0:
         return np.asarray(value.constant, value.dtype)  # half precision is widened
     return value
 

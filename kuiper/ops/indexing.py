@@ -9,11 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from kuiper._kernels.indexing import GatherStep, ScatterStep, SelectStep
+from kuiper._kernels.indexing import Index as KernelIndex
+from kuiper._kernels.move import FillStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number, result_type
 from kuiper.ops._binder import Binder
-from kuiper.ops._numpy import NumpyRecord, Overloaded, broadcast, checked_index, convert
+from kuiper.ops._numpy import (
+    KernelRecord,
+    NumpyRecord,
+    Overloaded,
+    broadcast,
+    cast,
+    checked_index,
+    convert,
+)
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Any_, Argument, Bool, Host, Int, Scalar, Str, Tensor, ValuesNeeded
 from kuiper.ops.shape import Slice, axis_of, cut_out, is_at
@@ -24,6 +35,117 @@ __all__ = ["Embedding", "Gather", "Index", "IndexPut", "MaskedFill", "SliceCopy"
 def along(shape: Sequence[int], axis: int, extent: int) -> tuple[int, ...]:
     """Return a shape with another extent of one axis."""
     return (*shape[:axis], extent, *shape[axis + 1 :])
+
+
+# -- steps -------------------------------------------------------------------------------------
+
+INT64 = np.dtype(np.int64)
+FAULT_BYTES = 16
+
+# What kernels join values of.
+NUMBERS = (np.float32, np.float64, np.int32, np.int64)
+
+
+def _integers(b: Binder, index: Any) -> Value:
+    """Return indices as a kernel reads them."""
+    if isinstance(index, np.ndarray):
+        return b.constant(np.require(index, INT64, "C"))
+    return index if index.dtype == np.int32 else cast(b, index, INT64)
+
+
+def _flat(value: Value) -> Value:
+    """Return a 0-d value as one with an axis."""
+    return value.viewed((1,)) if value.rank == 0 else value
+
+
+def _spread(value: Value, shape: Sequence[int], axes: Sequence[int]) -> Value:
+    """Return a view of a value whose own axes are some of a shape's, repeated along the others."""
+    strides = [0] * len(shape)
+    for axis, extent, stride in zip(axes, value.shape, value.strides, strict=True):
+        strides[axis] = 0 if extent == 1 else stride
+    return value.with_layout(shape, strides)
+
+
+class _Walk:
+    """The places of a tensor that some indices name.
+
+    Parameters
+    ----------
+    b : Binder
+    tensor : Value
+        What is read or written.
+    shape : sequence of int
+        Of all the places.
+    kept : sequence of (int, int)
+        Which axis of the shape walks along which axis of the tensor.
+    negative : bool, default=False
+        Whether indices may count from the end.
+    """
+
+    def __init__(
+        self,
+        b: Binder,
+        tensor: Value,
+        shape: Sequence[int],
+        kept: Sequence[tuple[int, int]],
+        negative: bool = False,
+    ) -> None:
+        self.b, self.tensor, self.shape, self.negative = b, tensor, tuple(shape), negative
+        self.strides = [0] * len(self.shape)
+        for axis, own in kept:
+            self.strides[axis] = tensor.strides[own]
+        self.lanes = [axis in dict(kept) for axis in range(len(self.shape))]
+        self.indices: list[KernelIndex] = []
+        self.extents: list[int] = []
+
+    def add(self, index: Any, own: int, axes: Sequence[int]) -> None:
+        """Add the index of an axis of the tensor, whose own axes are these of the shape."""
+        extent = self.tensor.shape[own]
+        if extent == 0:
+            raise ShapeError("every index is out of range for an axis of extent 0")
+        index = _spread(_integers(self.b, index), self.shape, axes)
+        self.indices.append(KernelIndex(index, extent, self.tensor.strides[own], self.negative))
+        self.extents.append(extent)
+
+    def _fault(self) -> tuple[Value, str]:
+        extents = " or ".join(map(str, dict.fromkeys(self.extents)))
+        label = self.b.operator.label.replace("{", "{{").replace("}", "}}")
+        text = f"{label}: index {{}} is out of range for an axis of extent {extents}"
+        return self.b.own(FAULT_BYTES), text
+
+    def gather(self, y: Value) -> None:
+        """Read the places into a value of their shape."""
+        self.b.step(GatherStep(self.tensor, y, self.strides, self.indices, *self._fault()))
+
+    def scatter(self, source: Value, kind: str = "put") -> None:
+        """Put a value at the places, or join it with what is there."""
+        source = source.expand(self.shape)
+        self.b.step(
+            ScatterStep(
+                source, self.tensor, self.strides, self.indices, self.lanes, kind, *self._fault()
+            )
+        )
+
+
+def _copied(b: Binder, x: Value, *others: Any) -> Value:
+    """Return output 0 with what the input holds; in its place, if nobody reads that any more."""
+    apart = all(not isinstance(v, Value) or v.buffer is not x.buffer for v in others)
+    y = b.output(reuse=x if apart else None)
+    if not is_at(x, y):
+        b.copy(x, y)
+    return y
+
+
+def _choose(b: Binder, mask: Value, one: Any, other: Any) -> None:
+    """Bind output 0 to a choice between two tensors or numbers for each element of a mask."""
+    spec = b.output_spec()
+    if mask.dtype.itemsize != 1:
+        mask = cast(b, mask, np.dtype(np.bool_))
+    values = [cast(b, value, spec.dtype) for value in (one, other)]
+    whole = [v for v in values if v.shape == spec.shape and v.buffer.kind != "constant"]
+    reuse = next((v for v in whole if v.buffer is not mask.buffer), None)
+    y = b.output(layout=whole[0] if whole else "contiguous", reuse=reuse)
+    b.step(SelectStep(mask.expand(y.shape), *(v.expand(y.shape) for v in values), y))
 
 
 # -- lists of indices --------------------------------------------------------------------------
@@ -60,6 +182,10 @@ class _Indices(Argument):
 def _is_mask(item: Any) -> bool:
     # PyTorch still takes bytes for bools here.
     return item.dtype in (np.bool_, np.uint8)
+
+
+def _is_unknown_mask(item: Any) -> bool:
+    return _is_mask(item) and isinstance(item, Value) and item.constant is None
 
 
 def _mask_length(item: Any) -> int:
@@ -117,8 +243,39 @@ def _subscript(indices: Sequence[Any]) -> tuple[Any, ...]:
     )
 
 
+def _list_walk(b: Binder, tensor: Value, indices: Sequence[Any], shape: Sequence[int]) -> _Walk:
+    """Return the walk over ``tensor[indices]``, which has this shape."""
+    # Masks become the places where they are true; `places` has the axis that each index is about.
+    places: list[tuple[int, Any]] = []
+    gaps, axis = [], 0
+    for number, item in enumerate(indices):
+        if item is None:
+            axis += 1
+            continue
+        gaps.append(number)
+        found = [item]
+        if _is_mask(item):
+            values = item if isinstance(item, np.ndarray) else item.constant
+            found = list(np.nonzero(values))
+        for one in found:
+            places.append((axis, one))
+            axis += 1
+    rank = max((len(one.shape) for _, one in places), default=0)
+    indexed = {own for own, _ in places}
+    kept = [own for own in range(tensor.rank) if own not in indexed]
+    start = 0
+    if gaps and gaps[-1] - gaps[0] + 1 == len(gaps):
+        start = sum(own < places[0][0] for own in kept)
+    axes = [axis for axis in range(len(shape)) if not start <= axis < start + rank]
+    walk = _Walk(b, tensor, shape, list(zip(axes, kept, strict=True)), negative=True)
+    for own, index in places:
+        lead = rank - len(index.shape)
+        walk.add(index, own, range(start + lead, start + rank))
+    return walk
+
+
 @record("Tensor.index")
-class Index(NumpyRecord):
+class Index(KernelRecord):
     """``x[indices]`` with index arrays and masks; None stands for a whole axis.
 
     Source: torch.Tensor.__getitem__.
@@ -138,9 +295,14 @@ class Index(NumpyRecord):
         except IndexError as error:
             raise ShapeError(str(error)) from None
 
+    @staticmethod
+    def steps(a: SimpleNamespace, b: Binder) -> None:
+        y = b.output()
+        _list_walk(b, a.input, a.expr, y.shape).gather(y)
+
 
 @record("Tensor.index_put")
-class IndexPut(NumpyRecord):
+class IndexPut(KernelRecord):
     """A copy of the input with ``x[indices] = values``, or ``+= values`` with `accumulate`.
 
     Source: torch.Tensor.index_put.
@@ -170,6 +332,42 @@ class IndexPut(NumpyRecord):
             raise ShapeError(str(error)) from None
         return y
 
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        values = () if is_number(a.values) else a.values.shape
+        computed = [item for item in a.indices if item is not None and _is_unknown_mask(item)]
+        if computed:
+            # One value for all places, or a whole slice for each: a choice; else numpy.
+            mask = computed[0]
+            after = a.input.rank - (len(a.indices) - 1) - mask.rank
+            gaps = len(a.indices) - 1
+            fits = (
+                len(values) <= after
+                and np.broadcast_shapes(values, a.input.shape[a.input.rank - after :])
+                == a.input.shape[a.input.rank - after :]
+            )
+            if a.accumulate or a.indices != (None,) * gaps + (mask,) or not fits:
+                cls.in_numpy(a, b)
+                return
+            where = mask.reshape((*mask.shape, *(1,) * after))
+            _choose(
+                b,
+                where or b.contiguous(mask).viewed((*mask.shape, *(1,) * after)),
+                a.values,
+                a.input,
+            )
+            return
+        if a.accumulate and a.input.dtype not in NUMBERS:
+            cls.in_numpy(a, b)
+            return
+        shape = _indexed_shape(a.input.shape, a.indices)
+        if np.broadcast_shapes(values, shape) != shape:
+            raise ShapeError(f"'values' has shape {values}, expected one that fits {shape}")
+        source = cast(b, a.values, a.input.dtype)
+        y = _copied(b, a.input, source, *a.indices)
+        if 0 not in shape:
+            _list_walk(b, y, a.indices, shape).scatter(source, "add" if a.accumulate else "put")
+
 
 # -- one index per element ---------------------------------------------------------------------
 
@@ -194,7 +392,7 @@ def _places(index: np.ndarray, axis: int, extent: int) -> tuple[Any, ...]:
     return tuple(grid)
 
 
-class _AlongAxis(NumpyRecord):
+class _AlongAxis(KernelRecord):
     """Base of the operators with one index per element, counted along an axis."""
 
     @staticmethod
@@ -209,18 +407,35 @@ class Gather(_AlongAxis):
     Source: torch.gather.
     """
 
-    arguments = (Tensor("input"), Int("dim"), Tensor("index"), Bool("sparse_grad", False))
+    # pnnx writes an index of one element as a number.
+    arguments = (
+        Tensor("input"), Int("dim"), Tensor("index", number=True), Bool("sparse_grad", False)
+    )  # fmt: skip
 
     @classmethod
     def result(cls, a: SimpleNamespace) -> TensorSpec:
-        _check_index(a.index, a.input.shape, cls._axis(a))
-        return TensorSpec(a.index.shape, a.input.dtype)
+        index = TensorSpec((), INT64) if is_number(a.index) else a.index
+        _check_index(index, a.input.shape, cls._axis(a))
+        return TensorSpec(index.shape, a.input.dtype)
 
     @classmethod
     def compute(cls, a: SimpleNamespace) -> Any:
         x, index = np.atleast_1d(a.input), np.atleast_1d(a.index)
         axis = cls._axis(a)
-        return x[_places(index, axis, x.shape[axis])].reshape(a.index.shape)
+        return x[_places(index, axis, x.shape[axis])].reshape(np.shape(a.index))
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        index = b.constant(np.array(a.index, INT64)) if is_number(a.index) else a.index
+        _element_walk(b, _flat(a.input), _flat(index), cls._axis(a)).gather(_flat(b.output()))
+
+
+def _element_walk(b: Binder, tensor: Value, index: Value, axis: int) -> _Walk:
+    """Return the walk over the places that an index names along an axis, one per element."""
+    axes = range(len(index.shape))
+    walk = _Walk(b, tensor, index.shape, [(d, d) for d in axes if d != axis])
+    walk.add(index, axis, axes)
+    return walk
 
 
 def _scattered(a: SimpleNamespace, axis: int, function: np.ufunc | None, value: Any) -> np.ndarray:
@@ -235,6 +450,20 @@ def _scattered(a: SimpleNamespace, axis: int, function: np.ufunc | None, value: 
     else:
         function.at(y, places, value)
     return y.reshape(a.input.shape)
+
+
+def _scatter(b: Binder, a: SimpleNamespace, axis: int, source: Any, kind: str = "put") -> None:
+    """Bind output 0 to a copy of the input, a tensor or number put in or joined on."""
+    source = cast(b, source, a.input.dtype)
+    y, index = _copied(b, a.input, source, a.index), _flat(a.index)
+    if index.size == 0:
+        return
+    source = _flat(source)
+    if source.rank == index.rank:  # of what may be larger, the part that belongs to indices
+        source = source.with_layout(
+            [min(n, m) for n, m in zip(source.shape, index.shape, strict=True)], source.strides
+        )
+    _element_walk(b, _flat(y), index, axis).scatter(source, kind)
 
 
 @record("torch.scatter_add")
@@ -255,6 +484,13 @@ class ScatterAdd(_AlongAxis):
     @classmethod
     def compute(cls, a: SimpleNamespace) -> Any:
         return _scattered(a, cls._axis(a), np.add, a.src)
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        if a.input.dtype in NUMBERS:
+            _scatter(b, a, cls._axis(a), a.src, "add")
+        else:
+            cls.in_numpy(a, b)
 
 
 def _check_src(a: SimpleNamespace) -> None:
@@ -279,7 +515,7 @@ _JOINS = {
 
 
 @record("aten::scatter")
-class Scatter(Overloaded):
+class Scatter(Overloaded, KernelRecord):
     """A copy of the input with ``y[i][index[i][j]] = src[i][j]`` for the axis 1, and so on.
 
     `src` may be a number; `reduce` adds or multiplies instead.  Source: torch.scatter.
@@ -302,6 +538,17 @@ class Scatter(Overloaded):
     def compute(a: SimpleNamespace) -> Any:
         function = _REDUCTIONS[a.reduce] if hasattr(a, "reduce") else None
         return _scattered(a, axis_of(a.dim, a.input.shape or (1,)), function, a.src)
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        kind = getattr(a, "reduce", "put")
+        if kind == "put" or a.input.dtype in NUMBERS:
+            _scatter(b, a, axis_of(a.dim, a.input.shape or (1,)), a.src, kind)
+        else:
+            cls.in_numpy(a, b)
+
+
+_KERNEL_JOINS = {"sum": "add", "prod": "multiply", "amax": "maximum", "amin": "minimum"}
 
 
 @record("aten::scatter_reduce")
@@ -336,6 +583,14 @@ class ScatterReduce(_AlongAxis):
             counts = np.maximum(_scattered(a, axis, np.add, 1), 1)
             y = y // counts if x.dtype.kind in "iu" else y / counts.astype(x.dtype)
         return y
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        kind = _KERNEL_JOINS.get(a.reduce)
+        if kind and a.include_self and a.input.dtype in NUMBERS:
+            _scatter(b, a, cls._axis(a), a.src, kind)
+        else:
+            cls.in_numpy(a, b)
 
 
 @record("aten::index_reduce")
@@ -374,6 +629,15 @@ class IndexReduce(ScatterReduce):
             a.index = a.index.reshape(())
         return super().compute(a)
 
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        kind = _KERNEL_JOINS.get(a.reduce)
+        if kind and a.include_self and a.input.dtype in NUMBERS:
+            axis = axis_of(a.dim, a.input.shape or (1,))
+            _scatter_slices(b, a.input, axis, a.index, a.src, kind)
+        else:
+            cls.in_numpy(a, b)
+
 
 # -- whole slices along an axis ----------------------------------------------------------------
 
@@ -400,9 +664,44 @@ class IndexSelect(_AlongAxis):
         index = checked_index(np.atleast_1d(a.index), a.input.shape[axis])
         return np.take(a.input, index, axis)
 
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        if a.input.rank == 0:
+            b.alias(a.input)
+            return
+        y = b.output()
+        _slice_walk(b, a.input, cls._axis(a), a.index, y.shape).gather(y)
+
+
+def _slice_walk(
+    b: Binder, tensor: Value, axis: int, index: Value, shape: Sequence[int], negative: bool = False
+) -> _Walk:
+    """Return the walk over whole slices of an axis, as an index of rank 0 or 1 lists them."""
+    kept = [(d, d) for d in range(tensor.rank) if d != axis]
+    walk = _Walk(b, tensor, shape, kept, negative)
+    walk.add(_flat(index), axis, [axis])
+    return walk
+
+
+def _scatter_slices(
+    b: Binder,
+    x: Value,
+    axis: int,
+    index: Value,
+    source: Any,
+    kind: str = "put",
+    negative: bool = False,
+) -> None:
+    """Bind output 0 to a copy of a tensor, values put in or joined on at slices of an axis."""
+    source = cast(b, source, x.dtype)
+    y = _flat(_copied(b, x, source, index))
+    shape = along(y.shape, axis, index.size)
+    if 0 not in shape:
+        _slice_walk(b, y, axis, index, shape, negative).scatter(_flat(source), kind)
+
 
 @record("aten::index_add")
-class IndexAdd(NumpyRecord):
+class IndexAdd(KernelRecord):
     """A copy of the input, ``alpha * source`` added to the places of an axis that `index` lists.
 
     Source: torch.index_add.
@@ -429,9 +728,17 @@ class IndexAdd(NumpyRecord):
         np.add.at(rows, checked_index(a.index, len(rows)), convert(source * a.alpha, y.dtype))
         return y
 
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        if a.alpha == 1 and a.input.dtype in NUMBERS:
+            axis = axis_of(a.dim, a.input.shape)
+            _scatter_slices(b, a.input, axis, a.index, a.source, "add")
+        else:
+            cls.in_numpy(a, b)
+
 
 @record("aten::index_copy")
-class IndexCopy(NumpyRecord):
+class IndexCopy(KernelRecord):
     """A copy of the input, `source` put at the places of an axis that `index` lists.
 
     Source: torch.index_copy.
@@ -448,9 +755,13 @@ class IndexCopy(NumpyRecord):
         rows[checked_index(a.index, len(rows))] = np.moveaxis(a.source, axis, 0)
         return y
 
+    @staticmethod
+    def steps(a: SimpleNamespace, b: Binder) -> None:
+        _scatter_slices(b, a.input, axis_of(a.dim, a.input.shape), a.index, a.source)
+
 
 @record("aten::index_fill")
-class IndexFill(NumpyRecord):
+class IndexFill(KernelRecord):
     """A copy of the input, a number put at the places of an axis that `index` lists.
 
     Source: torch.index_fill.
@@ -476,6 +787,11 @@ class IndexFill(NumpyRecord):
         rows[checked_index(index, len(rows), negative=True)] = convert(a.value, y.dtype)
         return y
 
+    @staticmethod
+    def steps(a: SimpleNamespace, b: Binder) -> None:
+        axis = axis_of(a.dim, a.input.shape)
+        _scatter_slices(b, a.input, axis, a.index, a.value, negative=True)
+
 
 def _check_slices(a: SimpleNamespace) -> None:
     axis = axis_of(a.dim, a.input.shape)
@@ -488,7 +804,7 @@ def _check_slices(a: SimpleNamespace) -> None:
 
 
 @record("aten::take")
-class Take(NumpyRecord):
+class Take(KernelRecord):
     """The elements of the flattened input that `index` lists.
 
     Source: torch.take.
@@ -504,6 +820,13 @@ class Take(NumpyRecord):
     def compute(a: SimpleNamespace) -> Any:
         flat = a.input.reshape(-1)
         return flat[checked_index(a.index, flat.size, negative=True)]
+
+    @staticmethod
+    def steps(a: SimpleNamespace, b: Binder) -> None:
+        x, y = b.contiguous(a.input).viewed((a.input.size,)), b.output()
+        walk = _Walk(b, x, y.shape, [], negative=True)
+        walk.add(a.index, 0, range(y.rank))
+        walk.gather(y)
 
 
 @record("aten::put")
@@ -535,7 +858,7 @@ class Put(NumpyRecord):
 
 
 @record("aten::take_along_dim")
-class TakeAlongDim(Overloaded):
+class TakeAlongDim(Overloaded, KernelRecord):
     """``y[i][j] = x[i][index[i][j]]`` for the axis 1; the other axes broadcast.
 
     Source: torch.take_along_dim.
@@ -568,12 +891,23 @@ class TakeAlongDim(Overloaded):
         index = checked_index(index, x.shape[axis], negative=True)
         return np.take_along_axis(x, index, axis)
 
+    @staticmethod
+    def steps(a: SimpleNamespace, b: Binder) -> None:
+        x, index, y = a.input, a.index, b.output()
+        axis = 0 if a.dim is None else axis_of(a.dim, x.shape)
+        if a.dim is None:
+            x, index = b.contiguous(x).viewed((x.size,)), b.contiguous(index).viewed(y.shape)
+        x = x.expand(along(y.shape, axis, x.shape[axis]))
+        walk = _Walk(b, x, y.shape, [(d, d) for d in range(y.rank) if d != axis], negative=True)
+        walk.add(index, axis, range(y.rank))
+        walk.gather(y)
+
 
 # -- masks -------------------------------------------------------------------------------------
 
 
 @record("Tensor.masked_fill")
-class MaskedFill(NumpyRecord):
+class MaskedFill(KernelRecord):
     """`value` where the mask is true, else the input.
 
     Source: torch.Tensor.masked_fill.
@@ -588,6 +922,10 @@ class MaskedFill(NumpyRecord):
     @staticmethod
     def compute(a: SimpleNamespace) -> Any:
         return np.where(a.mask, convert(a.value, a.input.dtype), a.input)
+
+    @staticmethod
+    def steps(a: SimpleNamespace, b: Binder) -> None:
+        _choose(b, a.mask, a.value, a.input)
 
 
 @record("aten::masked_scatter")
@@ -615,7 +953,7 @@ class MaskedScatter(NumpyRecord):
 
 
 @record("torch.where")
-class Where(NumpyRecord):
+class Where(KernelRecord):
     """`input` where the condition is true, else `other`; either may be a number.
 
     Source: torch.where.
@@ -636,6 +974,10 @@ class Where(NumpyRecord):
     def compute(a: SimpleNamespace) -> Any:
         dtype = result_type([a.input, a.other])
         return np.where(a.condition, convert(a.input, dtype), convert(a.other, dtype))
+
+    @staticmethod
+    def steps(a: SimpleNamespace, b: Binder) -> None:
+        _choose(b, a.condition, a.input, a.other)
 
 
 @record("Tensor.copy")
@@ -674,7 +1016,7 @@ class Fill(NumpyRecord):
 
     @staticmethod
     def is_known(a: SimpleNamespace) -> Any:
-        return is_number(a.value) or a.value.constant is not None
+        return is_number(a.value) or a.value.is_constant
 
     @staticmethod
     def result(a: SimpleNamespace) -> TensorSpec:
@@ -804,7 +1146,7 @@ class SelectScatter(Record):
 
 
 @record("nn.Embedding", "F.embedding")
-class Embedding(NumpyRecord):
+class Embedding(KernelRecord):
     """Rows of a table: ``y = weight[input]``.
 
     Source: torch.nn.Embedding.
@@ -834,17 +1176,22 @@ class Embedding(NumpyRecord):
     def compute(a: SimpleNamespace) -> Any:
         return a.weight[checked_index(a.input, len(a.weight))]
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        if a.weight.constant is not None and b.output_spec().constant is None:
+    @staticmethod
+    def steps(a: SimpleNamespace, b: Binder) -> None:
+        table = a.weight
+        if table.is_constant:
             # One aligned copy for all plans: tables are large.
-            table, dtype = a.weight.constant, a.weight.dtype
-            a.weight = b.packed("table", lambda: np.require(table, dtype, ["C", "A"]))
-        super().bind(a, b)
+            table = b.packed(
+                "table", lambda: np.require(a.weight.constant, a.weight.dtype, ["C", "A"])
+            )
+        y = b.output()
+        walk = _Walk(b, table, y.shape, [(y.rank - 1, 1)])
+        walk.add(a.input, 0, range(y.rank - 1))
+        walk.gather(y)
 
 
 @record("aten::one_hot")
-class OneHot(NumpyRecord):
+class OneHot(KernelRecord):
     """One number becomes a row of zeros with a one at its place.
 
     As many places as the largest number needs where `num_classes` is -1.
@@ -858,7 +1205,7 @@ class OneHot(NumpyRecord):
     def result(a: SimpleNamespace) -> TensorSpec:
         count = a.num_classes
         if count < 0:
-            if a.input.constant is None:
+            if not a.input.is_constant:
                 raise ValuesNeeded("the number of classes depends on its input")
             if a.input.size == 0:
                 raise ShapeError("'num_classes' is -1, but there is nothing to count")
@@ -870,6 +1217,15 @@ class OneHot(NumpyRecord):
         count = int(a.input.max()) + 1 if a.num_classes < 0 else a.num_classes
         checked_index(a.input, count)
         return a.input[..., np.newaxis] == np.arange(count)
+
+    @staticmethod
+    def steps(a: SimpleNamespace, b: Binder) -> None:
+        y = b.output()
+        b.step(FillStep(y, 0))
+        axes = range(a.input.rank)
+        walk = _Walk(b, y, a.input.shape, [(d, d) for d in axes])
+        walk.add(a.input, a.input.rank, axes)
+        walk.scatter(b.constant(np.ones((), INT64)))
 
 
 @record("aten::embedding_bag")

@@ -109,7 +109,7 @@ def _as_images(rows: Value, images: int) -> Value:
 
 
 def _is_constant(a: SimpleNamespace) -> bool:
-    return all(v is None or v.constant is not None for v in (a.weight, a.bias))
+    return all(v is None or v.is_constant for v in (a.weight, a.bias))
 
 
 def _weight(a: SimpleNamespace) -> np.ndarray:
@@ -124,7 +124,7 @@ def _panels(a: SimpleNamespace, b: Binder) -> Value:
     """Return the packed weight; one that is computed at run time is packed then."""
     if _is_constant(a):
         return b.packed(
-            "linear", lambda: _pack.pack_panels(_weight(a)[:, np.newaxis, :], _bias(a), b.n_threads)
+            "linear", lambda: _pack.pack_panels(_Columns(a.weight), _bias(a), b.n_threads)
         )
     columns, depth = a.weight.shape
     packed = b.temporary((_pack.n_panels(columns) * _pack.panel_floats(depth),))
@@ -135,6 +135,18 @@ def _panels(a: SimpleNamespace, b: Binder) -> Value:
         _pack.PackStep(b.contiguous(a.weight), bias, packed, taps, 1, columns, 1, depth, strides)
     )
     return packed
+
+
+class _Columns:
+    """A constant weight as (columns, 1, terms), widened slice by slice."""
+
+    def __init__(self, weight: Value) -> None:
+        self.shape = (weight.shape[0], 1, weight.shape[1])
+        self._weight = weight
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        values = np.asarray(self._weight.rows(rows.start, rows.stop), np.float32)
+        return values[:, np.newaxis, :]
 
 
 @record("torch.matmul", "torch.mm", "torch.bmm", "torch.mv")

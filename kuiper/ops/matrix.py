@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from kuiper._kernels import elementwise
+from kuiper._kernels.indexing import TriangleStep
 from kuiper._kernels.move import FillStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref, fold
 from kuiper.expression.promotion import result_type
 from kuiper.ops._binder import Binder
-from kuiper.ops._numpy import NumpyRecord, broadcast, convert
+from kuiper.ops._numpy import KernelRecord, NumpyRecord, broadcast, convert
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Any_, Bool, Int, Ints, Scalar, Tensor
 from kuiper.ops.linear import product
@@ -29,11 +30,12 @@ __all__ = ["AddMM", "Cross", "Diag", "Diagonal", "Triangle"]
 # -- triangles and diagonals -------------------------------------------------------------------
 
 
-class Triangle(NumpyRecord):
+class Triangle(KernelRecord):
     """Base of the two triangles."""
 
     arguments = (Tensor("input"), Int("diagonal", 0))
     function: Callable[..., Any]
+    upper: bool
 
     @staticmethod
     def result(a: SimpleNamespace) -> TensorSpec:
@@ -45,6 +47,11 @@ class Triangle(NumpyRecord):
     def compute(cls, a: SimpleNamespace) -> Any:
         return cls.function(a.input, a.diagonal)
 
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        x = b.contiguous(a.input)
+        b.step(TriangleStep(x, b.output(reuse=x), a.diagonal, cls.upper))
+
 
 @record("aten::triu")
 class Triu(Triangle):
@@ -54,6 +61,7 @@ class Triu(Triangle):
     """
 
     function = staticmethod(np.triu)
+    upper = True
 
 
 @record("aten::tril")
@@ -64,6 +72,7 @@ class Tril(Triangle):
     """
 
     function = staticmethod(np.tril)
+    upper = False
 
 
 def _diagonal(x: Value, offset: int, first: int, second: int) -> Value:
@@ -265,6 +274,13 @@ class _SumWithProduct(Record):
         shape = (*x.shape[:-1], y.shape[-1])
         if a.input.rank > len(shape) or broadcast(a.input, TensorSpec(shape)) != shape:
             raise ShapeError(f"the input has shape {a.input.shape}, which does not fit {shape}")
+        for name in ("alpha", "beta") if x.dtype.kind in "biu" else ():
+            try:
+                x.dtype.type(int(getattr(a, name)))
+            except (ValueError, OverflowError):
+                raise ShapeError(
+                    f"'{name}' is {getattr(a, name)}, which {x.dtype} cannot hold"
+                ) from None
         return TensorSpec(shape, x.dtype)
 
     @classmethod

@@ -300,12 +300,13 @@ class Normalize(Record):
     def infer(a: SimpleNamespace) -> TensorSpec:
         _check_float(a.input)
         Norm.power(a)
-        axes_of(a.dim, a.input.shape)
+        axes_of(a.dim, a.input.shape or (1,))
         return TensorSpec(a.input.shape)
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
-        x, p, axes = a.input, Norm.power(a), axes_of(a.dim, a.input.shape)
+        x, p = a.input, Norm.power(a)
+        axes = axes_of(a.dim, x.shape) if x.rank else ()
         if x.size == 0:
             b.output()
         elif p in Norm.kinds:

@@ -10,15 +10,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kuiper._value import TensorSpec
+from kuiper._kernels.order import EXTREME_DTYPES, ExtremeStep, ScanStep
+from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import deviation, mean, variance
 from kuiper.ops._record import Record, record
-from kuiper.ops._rows import bind_reduction
+from kuiper.ops._rows import as_rows, bind_reduction, memory_order
 from kuiper.ops._schema import Any_, Argument, Bool, Int, Ints, Scalar, Tensor
 from kuiper.ops.shape import axes_of, axis_of
-from kuiper.ops.sorting import sorted_places
+from kuiper.ops.sorting import can_sort, sort_lines, sorted_places
 
 __all__ = [
     "AMax",
@@ -284,6 +285,7 @@ class _Extreme(_Reduction):
     )
     of_nothing: ClassVar[bool] = False
     place: ClassVar[Callable[..., Any]] = np.argmax
+    is_least: ClassVar[bool] = False
 
     @classmethod
     def infer(cls, a: SimpleNamespace) -> Any:
@@ -297,12 +299,44 @@ class _Extreme(_Reduction):
             return
         axes = cls._axes(a)
         axis = axes[0] if axes else None
+        if cls._has_kernel(a.input):
+            cls._find(a.input, axis, b, b.output(0), b.output(1))
+            return
 
         def both(array: Any) -> Any:
             places = cls.place(array, axis=axis, keepdims=a.keepdim)
             return cls.function(array, axis=axis, keepdims=a.keepdim), places
 
         b.python(both, [a.input], [b.output(0), b.output(1)])
+
+    @staticmethod
+    def _has_kernel(x: Value) -> bool:
+        return x.dtype.name in EXTREME_DTYPES and x.size < MAX_EXTENT
+
+    @classmethod
+    def _find(
+        cls, x: Value, axis: int | None, b: Binder, values: Value | None, places: Value
+    ) -> None:
+        """Add the step that looks along one axis, or through the whole tensor (None)."""
+        if places.size == 0:
+            return
+        rows = None
+        if axis is None:
+            rows = b.contiguous(x).viewed((1, x.size, 1))
+        else:
+            order = memory_order(x)
+            kept = [d for d in order if d != axis and x.shape[d] != 1]
+            if kept == sorted(kept):  # else results would not be in C order
+                rows = as_rows(x, order, [axis])
+        if rows is None:
+            axis = axis or 0
+            shape = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
+            rows = b.contiguous(x).viewed(shape)
+        b.step(ExtremeStep(rows, values, places, cls.is_least))
+
+
+# Places are counted with 32 bits.
+MAX_EXTENT = 1 << 31
 
 
 @record("torch.max")
@@ -326,6 +360,7 @@ class Min(_Extreme):
     kind: ClassVar[str] = "min"
     function: ClassVar[Callable[..., Any]] = np.min
     place: ClassVar[Callable[..., Any]] = np.argmin
+    is_least: ClassVar[bool] = True
 
 
 @record("torch.argmax")
@@ -342,6 +377,9 @@ class ArgMax(_Extreme):
     @classmethod
     def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         axis = cls._axes(a)[0] if a.dim is not None and a.input.rank else None
+        if cls._has_kernel(a.input):
+            cls._find(a.input, axis, b, None, b.output())
+            return
         b.python(
             lambda array: cls.place(array, axis=axis, keepdims=a.keepdim), [a.input], [b.output()]
         )
@@ -355,6 +393,7 @@ class ArgMin(ArgMax):
     """
 
     place: ClassVar[Callable[..., Any]] = np.argmin
+    is_least: ClassVar[bool] = True
 
 
 @record("torch.topk")
@@ -374,18 +413,29 @@ class TopK(Record):
 
     @staticmethod
     def infer(a: SimpleNamespace) -> Any:
-        axis = axis_of(a.dim, a.input.shape)
-        if a.k > a.input.shape[axis]:
+        extents = a.input.shape or (1,)
+        axis = axis_of(a.dim, extents)
+        if a.k > extents[axis]:
             raise ShapeError(
-                f"'k' is {a.k}, expected at most {a.input.shape[axis]}, the extent of axis {axis} "
+                f"'k' is {a.k}, expected at most {extents[axis]}, the extent of axis {axis} "
                 f"of an input of shape {a.input.shape}"
             )
-        shape = (*a.input.shape[:axis], a.k, *a.input.shape[axis + 1 :])
+        shape = (*extents[:axis], a.k, *extents[axis + 1 :]) if a.input.rank else ()
         return TensorSpec(shape, a.input.dtype), TensorSpec(shape, np.int64)
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
+        if a.input.rank == 0:
+            # Of one element PyTorch gives it, even where k is 0.
+            b.alias(a.input)
+            if a.n_outputs > 1:
+                b.alias(b.constant(np.zeros((), np.int64)), 1)
+            return
         axis = axis_of(a.dim, a.input.shape)
+        if can_sort(a.input, axis):
+            places = b.output(1) if a.n_outputs > 1 else None
+            sort_lines(b, a.input, axis, a.k, a.largest, b.output(0), places)
+            return
 
         def topk(array: Any) -> Any:
             order = sorted_places(array, axis, a.largest)
@@ -411,6 +461,12 @@ class _Scan(Record):
     @classmethod
     def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         dtype = b.output_spec().dtype
+        if a.input.dtype.name in EXTREME_DTYPES and a.input.rank:
+            axis, shape = axis_of(a.dim, a.input.shape), a.input.shape
+            rows = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+            x, y = b.contiguous(a.input), b.output()
+            b.step(ScanStep(x.viewed(rows), y.viewed(rows), cls.function is np.cumprod))
+            return
 
         def scan(array: Any) -> Any:
             if array.ndim == 0:

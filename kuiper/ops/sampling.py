@@ -214,7 +214,7 @@ class DeformConv2d(Record):
 
     @staticmethod
     def infer(a: SimpleNamespace) -> TensorSpec:
-        _check_floats(a.input, a.offset, a.mask)
+        _check_floats(a.input, a.offset, a.mask, a.weight, a.bias)
         n, channels, *extents = a.input.shape
         out_channels, own, *taps = a.weight.shape
         if 0 in a.weight.shape:
@@ -229,7 +229,7 @@ class DeformConv2d(Record):
                 raise ShapeError(
                     f"'{name}' is {said}, but 'weight' {a.weight.shape} makes it {got}"
                 )
-        if a.weight.constant is None or (a.bias is not None and a.bias.constant is None):
+        if not a.weight.is_constant or not (a.bias is None or a.bias.is_constant):
             raise ShapeError("'weight' is computed at run time, expected a constant")
         if channels != own * a.groups or out_channels % a.groups:
             raise ShapeError(

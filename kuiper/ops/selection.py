@@ -355,7 +355,7 @@ class Item(Record):
     @staticmethod
     def infer(a: SimpleNamespace) -> Any:
         _check_single(a.input)
-        if a.input.constant is not None:
+        if a.input.is_constant:
             return Host(a.input.constant.item())
         return TensorSpec((), a.input.dtype)
 

@@ -282,9 +282,9 @@ class Transpose(View):
 
     @staticmethod
     def _dims(a: SimpleNamespace) -> list[int]:
-        first = axis_of(a.dim0, a.input.shape, "dim0")
-        second = axis_of(a.dim1, a.input.shape, "dim1")
-        return swapped(a.input.rank, first, second)
+        shape = a.input.shape or (1,)
+        first, second = axis_of(a.dim0, shape, "dim0"), axis_of(a.dim1, shape, "dim1")
+        return swapped(a.input.rank, first, second) if a.input.rank else []
 
     @staticmethod
     def infer(a: SimpleNamespace) -> TensorSpec:
@@ -325,7 +325,7 @@ class Squeeze(View):
     @staticmethod
     def infer(a: SimpleNamespace) -> TensorSpec:
         shape = a.input.shape
-        gone = set(range(len(shape))) if a.dim is None else set(axes_of(a.dim, shape))
+        gone = set(range(len(shape))) if a.dim is None else set(axes_of(a.dim, shape or (1,)))
         return TensorSpec(
             [n for d, n in enumerate(shape) if n != 1 or d not in gone], a.input.dtype
         )
@@ -1082,12 +1082,13 @@ class Flip(Record):
 
     @staticmethod
     def infer(a: SimpleNamespace) -> TensorSpec:
-        axes_of(a.dims, a.input.shape, "dims")
+        axes_of(a.dims, a.input.shape or (1,), "dims")
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
-        x = backwards(a.input, axes_of(a.dims, a.input.shape, "dims"))
+        x = a.input
+        x = backwards(x, axes_of(a.dims, x.shape, "dims")) if x.rank else x
         b.copy(x, b.output(layout=a.input))
 
 
@@ -1189,7 +1190,7 @@ class Identity(View):
 
     @staticmethod
     def infer(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(a.input.shape, a.input.dtype, a.input.constant)
+        return TensorSpec(a.input.shape, a.input.dtype, a.input.source)
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:

@@ -9,14 +9,25 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kuiper._value import TensorSpec
+from kuiper._kernels.order import SORT_DTYPES, SortStep, sort_bytes
+from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
-from kuiper.ops._numpy import NumpyRecord, Overloaded, checked_index
+from kuiper.ops._binder import Binder
+from kuiper.ops._numpy import KernelRecord, NumpyRecord, Overloaded, checked_index
 from kuiper.ops._record import record
 from kuiper.ops._schema import Any_, Argument, Bool, Int, Scalar, Str, Tensor
 from kuiper.ops.shape import axis_of
 
-__all__ = ["ArgSort", "KthValue", "Median", "SearchSorted", "Sort", "sorted_places"]
+__all__ = [
+    "ArgSort",
+    "KthValue",
+    "Median",
+    "SearchSorted",
+    "Sort",
+    "can_sort",
+    "sort_lines",
+    "sorted_places",
+]
 
 INT64 = np.dtype(np.int64)
 
@@ -35,11 +46,38 @@ def sorted_places(array: np.ndarray, axis: int, descending: bool) -> np.ndarray:
     return array.shape[axis] - 1 - np.flip(order, axis)
 
 
+# Lines are numbered with 32 bits where elements have no more.
+MAX_EXTENT = 1 << 31
+
+
+def can_sort(x: Value, axis: int) -> bool:
+    """Tell whether there is a kernel for a dtype and extent."""
+    return x.dtype.name in SORT_DTYPES and x.rank > 0 and x.shape[axis] < MAX_EXTENT
+
+
+def sort_lines(
+    b: Binder,
+    x: Value,
+    axis: int,
+    k: int,
+    descending: bool,
+    values: Value | None,
+    places: Value | None,
+) -> None:
+    """Add the step that puts the first k of each line along an axis in order."""
+    if x.size == 0 or k == 0:
+        return
+    extent = x.shape[axis]
+    shape = (math.prod(x.shape[:axis]), extent, math.prod(x.shape[axis + 1 :]))
+    rows = b.contiguous(x).viewed(shape)
+    b.step(SortStep(rows, values, places, k, descending, b.scratch(sort_bytes(extent, x.dtype))))
+
+
 def _take(array: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
     return np.take_along_axis(array, places, axis) if array.ndim else array
 
 
-class _Sorting(Overloaded):
+class _Sorting(Overloaded, KernelRecord):
     """Base of the sorts; with the argument `stable` they have one overload more."""
 
     overloads: tuple[tuple[Argument, ...], ...] = (
@@ -69,6 +107,15 @@ class Sort(_Sorting):
         places = sorted_places(a.input, cls.axis(a), a.descending)
         return _take(a.input, places, cls.axis(a)), places
 
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        axis = cls.axis(a)
+        if not can_sort(a.input, axis):
+            cls.in_numpy(a, b)
+            return
+        places = b.output(1) if a.n_outputs > 1 else None
+        sort_lines(b, a.input, axis, a.input.shape[axis], a.descending, b.output(0), places)
+
 
 @record("aten::argsort")
 class ArgSort(_Sorting):
@@ -86,9 +133,17 @@ class ArgSort(_Sorting):
     def compute(cls, a: SimpleNamespace) -> Any:
         return sorted_places(a.input, cls.axis(a), a.descending)
 
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        axis = cls.axis(a)
+        if can_sort(a.input, axis):
+            sort_lines(b, a.input, axis, a.input.shape[axis], a.descending, None, b.output())
+        else:
+            cls.in_numpy(a, b)
+
 
 @record("aten::msort")
-class MSort(NumpyRecord):
+class MSort(KernelRecord):
     """The elements along the first axis in order.
 
     Source: torch.msort.
@@ -103,6 +158,13 @@ class MSort(NumpyRecord):
     @staticmethod
     def compute(a: SimpleNamespace) -> Any:
         return np.sort(a.input, axis=0, kind="stable") if a.input.ndim else a.input
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        if can_sort(a.input, 0):
+            sort_lines(b, a.input, 0, a.input.shape[0], False, b.output(), None)
+        else:
+            cls.in_numpy(a, b)
 
 
 # -- one place of the order --------------------------------------------------------------------

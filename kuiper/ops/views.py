@@ -56,14 +56,14 @@ class MoveDim(View):
 
     @staticmethod
     def _dims(a: SimpleNamespace) -> list[int]:
-        shape = a.input.shape
+        shape = a.input.shape or (1,)
         sources = axes_of(a.source, shape, "source")
         places = axes_of(a.destination, shape, "destination")
         if len(sources) != len(places):
             raise ShapeError(f"'source' is {a.source} and 'destination' {a.destination}")
         rest = iter([d for d in range(len(shape)) if d not in sources])
         moved = dict(zip(places, sources, strict=True))
-        return [moved[d] if d in moved else next(rest) for d in range(len(shape))]
+        return [moved[d] if d in moved else next(rest) for d in range(a.input.rank)]
 
     @staticmethod
     def infer(a: SimpleNamespace) -> TensorSpec:
@@ -436,7 +436,7 @@ class _Sections(Argument):
         if isinstance(value, TensorSpec | Value):
             if value.dtype.kind not in "iu" or value.rank > 1:
                 raise ValueError
-            if value.constant is None:
+            if not value.is_constant:
                 return value
             value = np.asarray(value.constant).tolist()
         if isinstance(value, bool):

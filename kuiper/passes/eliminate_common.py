@@ -40,7 +40,7 @@ def _key(op: Operator) -> tuple[Any, ...] | None:
     rule = find_record(op.type)
     if rule is None or not rule.is_pure or op.post_ops:
         return None
-    if sum(a.raw.size for a in op.attributes.values()) > MAX_BYTES:
+    if sum(a.nbytes for a in op.attributes.values()) > MAX_BYTES:
         return None
     return (
         op.type,

@@ -13,6 +13,7 @@ fuse with what follows::
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -71,14 +72,23 @@ def _into_weights(graph: Graph, producer: Operator, norm: Operator) -> None:
 
 def _folded(producer: Operator, norm: Operator) -> dict[str, Attribute]:
     scale, shift = _affine(norm)
-    weight = producer.attributes["weight"].numpy().astype(np.float64)
-    shape = (-1,) + (1,) * (weight.ndim - 1)
+    weight = producer.attributes["weight"]
     attributes = dict(producer.attributes)
-    attributes["weight"] = Attribute.from_array((weight * scale.reshape(shape)).astype(np.float32))
+    # Computed when it is packed, so that it takes no memory before and afterwards.
+    attributes["weight"] = Attribute(weight.shape, "f32", partial(_scaled, weight, scale))
     if "bias" in attributes:
         shift = shift + attributes["bias"].numpy() * scale
     attributes["bias"] = Attribute.from_array(shift.astype(np.float32))
     return attributes
+
+
+def _scaled(weight: Attribute, scale: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """Return the bytes of some filters times a factor for each; computed in float64."""
+    filters = weight.rows(start, stop)
+    factors = scale[start:stop].reshape((-1,) + (1,) * (filters.ndim - 1))
+    scaled = np.empty(filters.shape, np.float32)
+    np.multiply(filters, factors, out=scaled, dtype=np.float64, casting="same_kind")
+    return scaled.reshape(-1).view(np.uint8)
 
 
 def _as_arithmetic(graph: Graph, specs: Any, norm: Operator) -> None:

@@ -123,7 +123,7 @@ class _Search:
         self.position = {op: number for number, op in enumerate(self.order)}
         # Copies, so that each object stands for one operand.
         self.specs = {
-            operand: TensorSpec(spec.shape, spec.dtype, spec.constant)
+            operand: TensorSpec(spec.shape, spec.dtype, spec.source)
             if isinstance(spec, TensorSpec)
             else spec
             for operand, spec in specs.items()

@@ -53,7 +53,7 @@ def _is_gated(image: Operand, gate: Operand, result: Operand, specs: dict[Operan
         len(shape) == 4
         and specs[result].shape == shape
         and specs[gate].shape == (*shape[:2], 1, 1)
-        and specs[gate].constant is None
+        and not specs[gate].is_constant
     )
 
 

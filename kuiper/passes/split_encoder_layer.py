@@ -46,6 +46,8 @@ MASK = 18
 def split_encoder_layer(graph: Graph, specs: dict[Operand, Any]) -> None:
     """Split every encoder layer whose weights are constants."""
     for op in graph.find(LAYER):
+        if not op.outputs[0].uses:
+            continue  # the result would vanish with its operator, and that is removed anyway
         weights = {
             part: {name: _constant(op.inputs[slot]) for name, slot in slots.items()}
             for part, slots in WEIGHTS.items()

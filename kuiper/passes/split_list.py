@@ -31,6 +31,8 @@ def split_list(graph: Graph, specs: dict[Operand, Any]) -> None:
         result, location = op.outputs[0], op.location
         if not isinstance(tree, List) or not _has_tensors(specs.get(result)):
             continue
+        if not result.uses:
+            continue  # it would vanish with its operator, and that is removed anyway
         inputs, name = op.inputs, op.name
         graph.set_outputs(op, [])
         items = []

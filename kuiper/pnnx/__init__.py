@@ -46,15 +46,17 @@ def load_graph(param: Source, bin: Source | None = None, *, check_crc: bool = Fa
         The ``.param`` text.
     bin : str, os.PathLike, bytes-like or binary file object, optional
         The archive of the attributes.  By default the path of `param` with ``.param`` replaced
-        by ``.bin``; it may be missing where the model has no attributes.  Files are read to
-        their end, bytes are used in place.
+        by ``.bin``; it may be missing where the model has no attributes.  Of a large file only
+        the structure is read; it stays open, and attributes are read from it when their values
+        are asked for.  Bytes are used in place.
     check_crc : bool, default=False
-        Also compare the checksum of every attribute; that reads the whole archive.
+        Also compare the checksum of every attribute.  The whole archive is read, and kept in
+        memory.
 
     Returns
     -------
     kuiper.ir.Graph
-        Its attributes are views of the archive and keep it alive.
+        Its attributes keep the archive alive.
 
     Raises
     ------
@@ -67,14 +69,14 @@ def load_graph(param: Source, bin: Source | None = None, *, check_crc: bool = Fa
     data, name = _read(param, "<param>")
     parsed = _param.parse(data, name)
     specs = parsed.attributes()
-    archive = _open_archive(param, bin, name, specs)
+    archive = _open_archive(param, bin, name, specs, whole=check_crc)
     if archive is None:
         return _param.build(parsed, {})
     _match(archive, parsed.filename, specs)
     if check_crc:
         archive.check_crc()
     attributes = {
-        member: Attribute(spec.shape, spec.dtype, archive[member])
+        member: Attribute(spec.shape, spec.dtype, archive.source(member, spec.shape))
         for member, (_, spec) in specs.items()
     }
     return _param.build(parsed, attributes)
@@ -103,7 +105,7 @@ def _read(source: Source, name: str) -> tuple[bytes, str]:
 
 
 def _open_archive(
-    param: Source, bin: Source | None, name: str, specs: dict[str, Any]
+    param: Source, bin: Source | None, name: str, specs: dict[str, Any], whole: bool
 ) -> Archive | None:
     """Open the archive; None where there is none and none is needed."""
     if bin is None:
@@ -122,7 +124,7 @@ def _open_archive(
     from kuiper.pnnx.archive import Archive
 
     if _is_path(bin):
-        return Archive(bin)
+        return Archive(bin, whole=whole)
     if isinstance(bin, bytes | bytearray | memoryview) or not hasattr(bin, "read"):
         return Archive(cast("bytes", bin), "<bin>")
     return Archive(*_read(bin, "<bin>"))
@@ -134,9 +136,9 @@ def _match(archive: Archive, filename: str, specs: dict[str, Any]) -> None:
     for member, (operator, spec) in specs.items():
         if member not in archive:
             missing.append(f"'{member}' (line {operator.line})")
-        elif len(archive[member]) != spec.nbytes:
+        elif archive.n_bytes(member) != spec.nbytes:
             unequal.append(
-                f"'{member}' (line {operator.line}) has {len(archive[member])} bytes, its shape "
+                f"'{member}' (line {operator.line}) has {archive.n_bytes(member)} bytes, its shape "
                 f"{_param.format_tensor(spec)} takes {spec.nbytes}"
             )
     strangers = [f"'{member}'" for member in archive if member not in specs]
@@ -187,7 +189,7 @@ def save_graph(graph: Graph, param: Target, bin: Target | None = None) -> None:
     except UnicodeEncodeError as error:
         raise GraphError(f"the graph has a name that is no UTF-8 text: {error}") from None
     members = [
-        (f"{operator.name}.{key}", attribute.raw)
+        (f"{operator.name}.{key}", attribute)
         for operator in graph.topological_order()
         for key, attribute in sorted(operator.attributes.items())
     ]
@@ -207,7 +209,9 @@ def save_graph(graph: Graph, param: Target, bin: Target | None = None) -> None:
 
     writers: list[Writer] = [(param, lambda file: file.write(text))]
     if bin is not None:
-        writers.insert(0, (bin, lambda file: write_archive(file, members)))
+        # One after the other, since they need not all be in memory.
+        raw = ((member, attribute.raw) for member, attribute in members)
+        writers.insert(0, (bin, lambda file: write_archive(file, raw)))
     _write_all(writers)
 
 

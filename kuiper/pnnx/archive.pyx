@@ -2,19 +2,32 @@
 
 Each entry is the raw bytes of one attribute; pnnx wrote plain 32-bit ZIP until 2023 and writes
 ZIP64 headers for everything since.  :class:`Archive` reads both through the central directory
-and hands out views into the bytes of the file; :func:`write_archive` writes the present form.
+and hands out the bytes of the entries; :func:`write_archive` writes the present form.
 
 The reader is strict.  A ZIP file says most things twice (in the directory and in the local
 header), and readers that believe different copies see different weights; so both copies must
 agree, every size and offset is compared with the file in unsigned 64-bit arithmetic that cannot
-overflow, and no two entries may share a byte.  After that a view is made and nothing is checked
-again.
+overflow, and no two entries may share a byte.  After that an entry is read, or a view is made, and
+nothing of this is checked again.
+
+A large file is not read at once: its structure is, and its descriptor kept, so that an entry can be
+read when somebody wants it and need not stay in memory.  It is never mapped: the pages of a mapped
+file that someone truncates end the process at the next look at them, and what is written over it
+changes the weights of a model in use.
 """
 
-from libc.stdint cimport uint32_t, uint64_t
+import errno
+import os
+import stat
+import time
+import weakref
+from functools import partial
 
 import numpy as np
 
+from libc.stdint cimport uint32_t, uint64_t
+
+from kuiper._memory import check_max_memory, memory_text
 from kuiper.errors import ModelFormatError
 from kuiper.pnnx._messages import listing, plural, recognise
 
@@ -71,15 +84,186 @@ cdef struct Header:
     uint32_t disk    # in the directory only
 
 
+cdef enum:
+    WINDOW_BYTES = 4096          # what is read at least to look at something
+    WHOLE_BYTES = 1 << 20        # files below it are read at once
+    SOON_BYTES = 1 << 16         # of an open file, so are entries up to it
+    MAX_OPEN = 64                # files that stay open at the same time
+    SETTLED_SECONDS = 3          # file systems tell times at worst by two seconds
+
+# Windows has no such function, and lets nobody delete or replace a file that is open.
+CAN_READ_AT = hasattr(os, "preadv")
+
+NOTHING = np.zeros(1, np.uint8)[:0]
+
+_open_files = weakref.WeakSet()
+
+
+class File:
+    """An open file of which parts are read, from any thread.
+
+    Parameters
+    ----------
+    path : str or bytes
+    filename : str
+        What messages call it.
+
+    Attributes
+    ----------
+    size : int
+    is_regular : bool
+        Whether it is no pipe, whose size nobody knows.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened.
+    """
+
+    def __init__(self, path, filename):
+        self.filename = filename
+        # With a flag of Windows, and a descriptor that no other program inherits.
+        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        status = os.fstat(self._descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), filename)
+        self.is_regular = stat.S_ISREG(status.st_mode)
+        self.size = status.st_size
+        self._facts = _facts(status)
+        self._is_settled = _is_settled(self._facts)
+        self._still_good = {}  # by first byte of an entry: facts with which it had its checksum
+
+    def __del__(self, close=os.close):
+        descriptor, self._descriptor = getattr(self, "_descriptor", -1), -1
+        if descriptor >= 0:
+            close(descriptor)
+
+    def keep_open(self) -> bool:
+        """Tell whether the file may stay open for later; if not, it should be read now.
+
+        One that was written just now may be written to again without its time changing.
+        """
+        if CAN_READ_AT and self._is_settled and len(_open_files) < MAX_OPEN:
+            _open_files.add(self)
+        return self in _open_files
+
+    def read_stream(self) -> bytes:
+        """Return what comes out of a pipe."""
+        with open(self._descriptor, "rb", closefd=False) as stream:
+            return stream.read()
+
+    def read(self, first, nbytes, entry=None):
+        """Return some bytes of the file as it was when it was opened: a read-only array.
+
+        Parameters
+        ----------
+        first, nbytes : int
+        entry : (int, int, int), optional
+            First byte, size and checksum of the entry that they belong to.  Where somebody wrote to
+            the file, perhaps elsewhere or the same again, the entry must still have its checksum.
+
+        Raises
+        ------
+        ModelFormatError
+            If the file was changed, or cannot be read any more.
+        """
+        data, facts = self._read(first, nbytes)
+        is_same = facts == self._facts
+        if not is_same and entry is not None:
+            start, size, crc = entry
+            is_same = facts is not None and facts == self._still_good.get(start)
+            if not is_same:
+                import zlib
+
+                whole, facts = self._read(start, size)
+                is_same = zlib.crc32(whole) == crc
+                data = whole[first - start:first - start + nbytes]
+                if is_same and facts is not None and _is_settled(facts):
+                    self._still_good[start] = facts
+        if not is_same:
+            raise ModelFormatError(
+                f"{self.filename}: the file was changed while it was in use, and bytes {first} to "
+                f"{first + nbytes} are not what they were; load the model again"
+            )
+        data.flags.writeable = False
+        return data
+
+    def _read(self, first, nbytes):
+        """Return some bytes, and what the file is like; None if it is too short for them."""
+        data = np.empty(nbytes, np.uint8)
+        view = memoryview(data)
+        found = 0
+        try:
+            while found < nbytes:
+                if CAN_READ_AT:
+                    count = os.preadv(self._descriptor, [view[found:]], first + found)
+                else:
+                    os.lseek(self._descriptor, first + found, os.SEEK_SET)
+                    part = os.read(self._descriptor, nbytes - found)
+                    count = len(part)
+                    view[found:found + count] = part
+                if count == 0:
+                    return data[:found], None
+                found += count
+            # Asked afterwards, so that what was written meanwhile shows.
+            return data, _facts(os.fstat(self._descriptor))
+        except OSError as error:
+            raise ModelFormatError(
+                f"{self.filename}: bytes {first} to {first + nbytes} cannot be read any more "
+                f"({error.strerror}); load the model again"
+            ) from error
+
+
+def _facts(status) -> tuple:
+    """Return what is another when a file was changed; renaming and deleting change none of it."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _is_settled(facts) -> bool:
+    """Tell whether a write from now on would give the file another time."""
+    return time.time() - facts[-1] / 1e9 > SETTLED_SECONDS
+
+
+cdef class Window:
+    """Some bytes of a file, or all bytes of an archive that lies in memory.
+
+    Parameters
+    ----------
+    file : File or None
+        What more bytes are read from; without one, `data` is all there is.
+    data : numpy.ndarray, uint8
+        The bytes that are there from the start.
+    """
+
+    cdef object file
+    cdef const unsigned char[::1] data
+    cdef uint64_t first          # where `data` lies in the file
+
+    def __init__(self, file, data):
+        self.file, self.data = file, data
+
+    cdef const unsigned char* at(self, uint64_t offset, uint64_t nbytes) except NULL:
+        """Return the address of bytes that are known to lie in the file, until the next call."""
+        cdef uint64_t length = <uint64_t> self.data.shape[0]
+        if offset < self.first or not within(offset - self.first, nbytes, length):
+            length = min(max(nbytes, <uint64_t> WINDOW_BYTES), self.file.size - offset)
+            self.data = self.file.read(offset, length)
+            self.first = offset
+        return &self.data[0] + (offset - self.first)
+
+
 cdef class Archive:
-    """The entries of a ``.bin`` file, as read-only views into it.
+    """The entries of a ``.bin`` file, as read-only arrays of bytes.
 
     Parameters
     ----------
     source : str, os.PathLike or bytes-like
-        A file is read to its end.  An object with the buffer protocol is used in place.
+        A file is read to its end, or where it is large, entry by entry when they are wanted.  An
+        object with the buffer protocol is used in place.
     filename : str, optional
         What messages call the file; by default the path, or ``"<bytes>"``.
+    whole : bool, default=False
+        Whether to read a large file to its end as well.
 
     Raises
     ------
@@ -91,39 +275,62 @@ cdef class Archive:
 
     Notes
     -----
-    A view keeps the bytes alive, also when the archive itself is gone.  What happens to the file
-    after it was read has no effect.
+    Arrays keep what they need alive, also when the archive itself is gone.  What happens to a file
+    that was read to its end has no effect.  Of one that was not, the old contents are found where
+    it was replaced or deleted; where it was written to, reading an entry raises ModelFormatError,
+    unless the entry still has its checksum.
     """
 
-    cdef const unsigned char[::1] _bytes
     cdef uint64_t _size
     cdef dict _entries  # name -> (first byte of the data, bytes, CRC-32)
+    cdef object _file   # None where `_array` has all bytes
     cdef object _array
+    cdef Window _heads      # what is looked at of the entries
+    cdef Window _directory  # and of the directory, and the records behind it
     cdef readonly str filename
 
-    def __init__(self, source, filename=None):
+    def __init__(self, source, filename=None, whole=False):
+        self._entries = {}
         if hasattr(source, "__fspath__") or isinstance(source, str):
-            import os
-
             path = os.fspath(source)
             self.filename = os.fsdecode(path) if filename is None else filename
-            try:
-                source = _read(path)
-            except _Foreign as foreign:
-                self._size = foreign.size
-                self._array = np.frombuffer(foreign.head, np.uint8)
-                raise self._error(self._not_an_archive()) from None
+            file = File(path, self.filename)
+            if file.is_regular and file.size >= WHOLE_BYTES:
+                self._read_large(file, whole)
+                return
+            source = file.read(0, file.size) if file.is_regular else file.read_stream()
         else:
             self.filename = "<bytes>" if filename is None else filename
             source = memoryview(source).cast("B")
         self._size = len(source)
-        self._entries = {}
         if self._size == 0:
-            raise ModelFormatError(f"{self.filename}: the file is empty, expected a ZIP archive")
+            raise self._error("the file is empty, expected a ZIP archive")
         self._array = np.frombuffer(source, np.uint8)
         self._array.flags.writeable = False
-        self._bytes = self._array
+        self._heads = self._directory = Window(None, self._array)
         self._read_directory()
+
+    cdef int _read_large(self, file, bint whole) except -1:
+        """Read what says what the entries are, and the rest if it shall not be read later."""
+        self._size = file.size
+        self._heads, self._directory = Window(file, NOTHING), Window(file, NOTHING)
+        self._read_directory()
+        self._heads = self._directory = None
+        if file.size > check_max_memory(None):
+            raise self._error(
+                f"the file has {memory_text(file.size)}, more than this machine's "
+                f"{memory_text(check_max_memory(None))} of memory"
+            )
+        if not whole and file.keep_open():
+            self._file = file
+            return 0
+        try:
+            self._array = file.read(0, file.size)
+        except MemoryError:
+            raise self._error(
+                f"there is too little memory for its {memory_text(file.size)}"
+            ) from None
+        return 0
 
     def names(self) -> list[str]:
         """Return the names of the entries, in the order of the directory."""
@@ -139,9 +346,36 @@ cdef class Archive:
         return iter(self._entries)
 
     def __getitem__(self, name):
-        """Return the bytes of an entry: a read-only uint8 view, 1-d, perhaps unaligned."""
-        first, nbytes, _ = self._entries[name]
-        return self._array[first:first + nbytes]
+        """Return the bytes of an entry: read-only, uint8, 1-d; of bytes in memory a view.
+
+        Raises
+        ------
+        ModelFormatError
+            If the file was changed after it was opened.
+        """
+        return self._part(name, 1, 0, 1)
+
+    def _part(self, name, count, start, stop):
+        """Return the bytes of the rows from `start` to `stop` of the `count` that an entry has."""
+        cdef tuple entry = self._entries[name]
+        row = entry[1] // count
+        first, nbytes = entry[0] + start * row, (stop - start) * row
+        if self._file is None:
+            return self._array[first:first + nbytes]
+        return self._file.read(first, nbytes, entry)
+
+    def n_bytes(self, name) -> int:
+        """Return the size of an entry."""
+        return self._entries[name][1]
+
+    def source(self, name, shape):
+        """Return the bytes of an entry, or where they shall be read later, a function for that.
+
+        It takes the first and the last place, exclusive, of the first axis of `shape`.
+        """
+        if self._file is None or self._entries[name][1] <= SOON_BYTES:
+            return self[name]
+        return partial(self._part, name, shape[0])
 
     def check_crc(self) -> None:
         """Compare the CRC-32 of every entry with its data.
@@ -155,7 +389,7 @@ cdef class Archive:
 
         damaged = []
         for name, (first, nbytes, expected) in self._entries.items():
-            found = zlib.crc32(self._array[first:first + nbytes])
+            found = zlib.crc32(self[name])
             if found != expected:
                 damaged.append(
                     f"'{name}' (bytes {first} to {first + nbytes}): CRC-32 {found:08x}, "
@@ -173,25 +407,27 @@ cdef class Archive:
     cdef object _error(self, str message):
         return ModelFormatError(f"{self.filename}: {message}")
 
-    cdef bint _signature_at(self, uint64_t offset, uint32_t signature) noexcept:
-        return within(offset, 4, self._size) and load32(&self._bytes[offset]) == signature
+    cdef bint _signature_at(
+        self, Window window, uint64_t offset, uint32_t signature
+    ) except? True:
+        return within(offset, 4, self._size) and load32(window.at(offset, 4)) == signature
 
     cdef uint64_t _find_end(self) except? 0:
         """Return the offset of the end record, the last thing in the file but its comment."""
-        cdef uint64_t offset, comment
+        cdef uint64_t comment, longest
+        cdef const unsigned char* last
         if self._size < END_BYTES:
             raise self._error(self._not_an_archive())
-        for comment in range(min(self._size - END_BYTES, <uint64_t> 0xFFFF) + 1):
-            offset = self._size - END_BYTES - comment
-            if (
-                load32(&self._bytes[offset]) == END_SIGNATURE
-                and load16(&self._bytes[offset + 20]) == comment
-            ):
-                return offset
+        longest = min(self._size - END_BYTES, <uint64_t> 0xFFFF)
+        last = self._directory.at(self._size - END_BYTES - longest, END_BYTES + longest) + longest
+        for comment in range(longest + 1):
+            if load32(last - comment) == END_SIGNATURE and load16(last - comment + 20) == comment:
+                return self._size - END_BYTES - comment
         raise self._error(self._not_an_archive())
 
     cdef str _not_an_archive(self):
-        cdef bytes head = bytes(self._array[:256])
+        cdef uint64_t length = min(self._size, <uint64_t> 256)
+        cdef bytes head = self._heads.at(0, length)[:length]
         if head.startswith(b"PK\3\4"):
             return (
                 f"the archive has no end record in its {self._size} bytes; the file is "
@@ -206,7 +442,7 @@ cdef class Archive:
 
     cdef int _read_directory(self) except -1:
         cdef uint64_t end = self._find_end()
-        cdef const unsigned char* p = &self._bytes[end]
+        cdef const unsigned char* p = self._directory.at(end, END_BYTES)
         cdef uint32_t disk = load16(p + 4), first_disk = load16(p + 6)
         cdef uint64_t here = load16(p + 8), count = load16(p + 10)
         cdef uint64_t nbytes = load32(p + 12), first = load32(p + 16)
@@ -216,19 +452,20 @@ cdef class Archive:
         )
 
         if end >= LOCATOR64_BYTES and self._signature_at(
-            end - LOCATOR64_BYTES, LOCATOR64_SIGNATURE
+            self._directory, end - LOCATOR64_BYTES, LOCATOR64_SIGNATURE
         ):
             locator = end - LOCATOR64_BYTES
-            end64 = load64(&self._bytes[locator + 8])
-            if load32(&self._bytes[locator + 4]) != 0 or load32(&self._bytes[locator + 16]) > 1:
+            p = self._directory.at(locator, LOCATOR64_BYTES)
+            end64 = load64(p + 8)
+            if load32(p + 4) != 0 or load32(p + 16) > 1:
                 raise self._error("the archive is split over several files, expected one")
             if not within(end64, END64_BYTES, locator):
                 raise self._error(
                     f"the ZIP64 locator at byte {locator} points to byte {end64}, behind itself"
                 )
-            if not self._signature_at(end64, END64_SIGNATURE):
+            if not self._signature_at(self._directory, end64, END64_SIGNATURE):
                 raise self._error(f"no ZIP64 end record at byte {end64}")
-            p = &self._bytes[end64]
+            p = self._directory.at(end64, END64_BYTES)
             if load64(p + 4) != locator - end64 - 12:
                 raise self._error(
                     f"the ZIP64 end record at byte {end64} says {load64(p + 4)} bytes, "
@@ -276,11 +513,13 @@ cdef class Archive:
         cdef str name
 
         for number in range(count):
-            if not within(at, CENTRAL_BYTES, end) or not self._signature_at(at, CENTRAL_SIGNATURE):
+            if not within(at, CENTRAL_BYTES, end) or not self._signature_at(
+                self._directory, at, CENTRAL_SIGNATURE
+            ):
                 raise self._error(
                     f"no directory record at byte {at} for entry {number + 1} of {count}"
                 )
-            p = &self._bytes[at]
+            p = self._directory.at(at, CENTRAL_BYTES)
             name_bytes, extra_bytes = load16(p + 28), load16(p + 30)
             comment_bytes = load16(p + 32)
             if not within(at + CENTRAL_BYTES, name_bytes + extra_bytes + comment_bytes, end):
@@ -296,7 +535,7 @@ cdef class Archive:
             at += CENTRAL_BYTES
             name = self._name(at, name_bytes)
             at += name_bytes
-            self._read_zip64(&header, at, extra_bytes, name)
+            self._read_zip64(&header, self._directory, at, extra_bytes, name)
             at += extra_bytes + comment_bytes
             self._check_header(&header, name)
             data = self._check_local(&header, name, first)
@@ -326,7 +565,7 @@ cdef class Archive:
         return 0
 
     cdef str _name(self, uint64_t at, uint64_t nbytes):
-        cdef bytes raw = bytes(self._bytes[at:at + nbytes])
+        cdef bytes raw = self._directory.at(at, nbytes)[:nbytes]
         if not raw or b"\0" in raw:
             raise self._error(f"the entry name {raw!r} at byte {at} is not a name")
         try:
@@ -336,16 +575,18 @@ cdef class Archive:
             raise self._error(f"the entry name {raw!r} at byte {at} is not UTF-8") from None
 
     cdef int _read_zip64(
-        self, Header* header, uint64_t at, uint64_t nbytes, str name
+        self, Header* header, Window window, uint64_t at, uint64_t nbytes, str name
     ) except -1:
         """Replace the fields of a header that are all ones by those of its ZIP64 extra field."""
         cdef uint64_t end = at + nbytes, stop, size
+        cdef const unsigned char* p
         cdef uint32_t id
         cdef bint found = False
         while at < end:
             if not within(at, 4, end):
                 raise self._error(f"entry '{name}': the extra field at byte {at} is cut off")
-            id, size = load16(&self._bytes[at]), load16(&self._bytes[at + 2])
+            p = window.at(at, 4)
+            id, size = load16(p), load16(p + 2)
             at += 4
             if not within(at, size, end):
                 raise self._error(
@@ -358,15 +599,15 @@ cdef class Archive:
                     raise self._error(f"entry '{name}' has two ZIP64 extra fields")
                 found = True
                 if header.nbytes == FULL32:
-                    header.nbytes = self._take64(&at, stop, name)
+                    header.nbytes = self._take64(window, &at, stop, name)
                 if header.packed_bytes == FULL32:
-                    header.packed_bytes = self._take64(&at, stop, name)
+                    header.packed_bytes = self._take64(window, &at, stop, name)
                 if header.offset == FULL32:
-                    header.offset = self._take64(&at, stop, name)
+                    header.offset = self._take64(window, &at, stop, name)
                 if header.disk == FULL16:
                     if not within(at, 4, stop):
                         raise self._error(f"entry '{name}': its ZIP64 extra field is too short")
-                    header.disk = load32(&self._bytes[at])
+                    header.disk = load32(window.at(at, 4))
             at = stop
         if not found and (
             header.nbytes == FULL32 or header.packed_bytes == FULL32 or header.offset == FULL32
@@ -374,11 +615,13 @@ cdef class Archive:
             raise self._error(f"entry '{name}' needs a ZIP64 extra field, found none")
         return 0
 
-    cdef uint64_t _take64(self, uint64_t* at, uint64_t stop, str name) except? 0:
+    cdef uint64_t _take64(
+        self, Window window, uint64_t* at, uint64_t stop, str name
+    ) except? 0:
         if not within(at[0], 8, stop):
             raise self._error(f"entry '{name}': its ZIP64 extra field is too short")
         at[0] += 8
-        return load64(&self._bytes[at[0] - 8])
+        return load64(window.at(at[0] - 8, 8))
 
     cdef int _check_header(self, Header* header, str name) except -1:
         if header.method != 0:
@@ -414,9 +657,9 @@ cdef class Archive:
             raise self._error(
                 f"entry '{name}' begins at byte {at}, but the directory begins at byte {limit}"
             )
-        if not self._signature_at(at, LOCAL_SIGNATURE):
+        if not self._signature_at(self._heads, at, LOCAL_SIGNATURE):
             raise self._error(f"entry '{name}': no local header at byte {at}")
-        p = &self._bytes[at]
+        p = self._heads.at(at, LOCAL_BYTES)
         name_bytes, extra_bytes = load16(p + 26), load16(p + 28)
         if not within(at + LOCAL_BYTES, name_bytes + extra_bytes, limit):
             raise self._error(f"entry '{name}': the local header at byte {at} is cut off")
@@ -425,13 +668,13 @@ cdef class Archive:
             packed_bytes=load32(p + 18), nbytes=load32(p + 22), offset=0, disk=0,
         )
         at += LOCAL_BYTES
-        if bytes(self._bytes[at:at + name_bytes]) != name.encode():
+        called = <bytes> self._heads.at(at, name_bytes)[:name_bytes]
+        if called != name.encode():
             raise self._error(
-                f"entry '{name}': the local header at byte {header.offset} is called "
-                f"{bytes(self._bytes[at:at + name_bytes])!r}"
+                f"entry '{name}': the local header at byte {header.offset} is called {called!r}"
             )
         at += name_bytes
-        self._read_zip64(&local, at, extra_bytes, name)
+        self._read_zip64(&local, self._heads, at, extra_bytes, name)
         at += extra_bytes
         if (
             local.flags != header.flags or local.method != header.method
@@ -450,65 +693,6 @@ cdef class Archive:
                 f"begins at byte {limit}"
             )
         return at
-
-
-cdef enum:
-    # Where the end record begins at the earliest: it has up to 65535 bytes of comment behind it.
-    TAIL_BYTES = END_BYTES + 0xFFFF
-    HEAD_BYTES = 256
-
-
-def _read(path):
-    """Return the bytes of a file, or its first ones where they show that it is no archive.
-
-    Nothing is mapped: the pages of a mapped file that someone truncates end the process at the next
-    look at them, and what is written over it changes the weights of a model in use.
-    """
-    import os
-    import stat
-
-    from kuiper._memory import default_max_memory, memory_text
-
-    with open(path, "rb", buffering=0) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            with open(file.fileno(), "rb", closefd=False) as whole:
-                return whole.read()
-        size = status.st_size
-        if size > TAIL_BYTES:  # do not read terabytes to learn that they are none of ours
-            file.seek(size - TAIL_BYTES)
-            if END_SIGNATURE.to_bytes(4, "little") not in file.read(TAIL_BYTES):
-                file.seek(0)
-                raise _Foreign(file.read(HEAD_BYTES), size)
-            file.seek(0)
-        if size > default_max_memory():
-            raise ModelFormatError(
-                f"{os.fsdecode(path)}: the file has {memory_text(size)}, more than this machine's "
-                f"{memory_text(default_max_memory())} of memory"
-            )
-        try:
-            data = np.empty(size, np.uint8)
-        except MemoryError:
-            raise ModelFormatError(
-                f"{os.fsdecode(path)}: there is too little memory for its {memory_text(size)}"
-            ) from None
-        found = 0
-        while found < size:
-            count = file.readinto(memoryview(data)[found:])
-            if not count:
-                raise ModelFormatError(
-                    f"{os.fsdecode(path)}: the file ends after {found} of {size} bytes; something "
-                    "shortened it while it was read"
-                )
-            found += count
-        return data
-
-
-class _Foreign(Exception):
-    """A file of `size` bytes that begins with `head` and is no archive."""
-
-    def __init__(self, head, size):
-        self.head, self.size = head, size
 
 
 def write_archive(file, members) -> None:
