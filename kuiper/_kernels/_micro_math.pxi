@@ -51,8 +51,9 @@ cdef inline vf32 split_exponent(vf32 x, vf32* exponent) noexcept nogil:
     cdef vi32 is_denormal = vlt(x, splat(1.17549435e-38))
     cdef vi32 shifted
     x = select(is_denormal, x * splat(8388608.0), x)
-    # Counted from sqrt(1/2), the exponent field steps where m shall.
-    shifted = bits(x) - splat_int(0x3F3504F3)
+    # Counted from sqrt(1/2), the exponent field steps where m shall.  Without the sign, of what is
+    # not looked at, the difference stays in range.
+    shifted = (bits(x) & splat_int(0x7FFFFFFF)) - splat_int(0x3F3504F3)
     exponent[0] = small_to_float(shifted >> 23) - select(is_denormal, splat(23.0), splat(0.0))
     return from_bits((shifted & splat_int(0x007FFFFF)) + splat_int(0x3F3504F3))
 

@@ -428,7 +428,7 @@ cdef void by_definition(
     const strassen_t* p, char* const* slots, const quad_t* quad, const float* panels,
     Py_ssize_t column,
 ) noexcept nogil:
-    """A quad by a pair of panels, for rows that are not finite."""
+    """A quad by a pair of panels, for rows that are not finite, or columns that are not alike."""
     cdef segment_t[2] s
     cdef bint down
     for down in range(2):
