@@ -104,9 +104,13 @@ def n_panels(Py_ssize_t columns):
     return (columns + active().nr - 1) // active().nr
 
 
-def parts(weight, int n_threads):
-    """Yield slices of the first axis of a weight: some panels for each thread, read at once."""
-    cdef Py_ssize_t columns = weight.shape[0], panels = active().nr * n_threads, step, start
+def parts(weight, int n_threads, int together=1):
+    """Yield slices of the first axis of a weight: some panels for each thread, read at once.
+
+    As many panels as belong together stay so.
+    """
+    cdef Py_ssize_t columns = weight.shape[0], step, start
+    cdef Py_ssize_t panels = active().nr * together * n_threads
     row_bytes = 4 * math.prod(weight.shape[1:])
     step = panels * max(PART_BYTES // max(panels * row_bytes, 1), 1)
     for start in range(0, columns, step):
