@@ -222,6 +222,7 @@ def test_packed_parts(name):
     columns, taps, channels = 2 * nr + 3, 3, 8
     weight, bias = noise((columns, taps, channels)), noise((columns,), 1)
     packed = strassen.pack_strassen(weight, bias, 2)
+    assert_same_bits(strassen.pack_strassen(weight, bias, 1), packed, "threads")
     assert packed.shape == (strassen.packed_floats(columns, taps, channels),)
     half = channels // 2
     pair = packed[: 8 * (1 + taps * half) * nr].reshape(8, 1 + taps * half, nr)
@@ -241,6 +242,31 @@ def test_packed_parts(name):
     np.testing.assert_array_equal(last[0, :3], bias[2 * nr :])
     np.testing.assert_array_equal(last[1:, :3], weight[2 * nr :].reshape(3, -1).T)
     assert not last[:, 3:].any()
+
+
+@EACH_ISA
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_large_weights_are_packed_part_by_part(name, threads):
+    """Parts end between pairs of panels, whatever the number of threads."""
+    _, nr = _dispatch.tile()
+    weight, bias = noise((9 * nr + 5, 1, 4096)), noise((9 * nr + 5,), 1)
+
+    class Slices:
+        shape, asked = weight.shape, 0
+
+        def __getitem__(self, rows):
+            self.asked += 1
+            return weight[rows]
+
+    slices = Slices()
+    packed = strassen.pack_strassen(slices, bias, threads)
+    assert slices.asked > 1
+    size = strassen.packed_floats(2 * nr, 1, 4096)
+    for pair in range(5):
+        rows = slice(2 * pair * nr, 2 * (pair + 1) * nr)
+        alone = strassen.pack_strassen(weight[rows], bias[rows], 1)
+        got = packed[pair * size : pair * size + alone.size]
+        assert_same_bits(got, alone, f"pair {pair}")
 
 
 # -- the choice --------------------------------------------------------------------------------

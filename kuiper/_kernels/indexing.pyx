@@ -108,6 +108,16 @@ cdef inline void go_on(const walk_t* walk, place_t* place) noexcept nogil:
         axis -= 1
 
 
+cdef inline Py_ssize_t next_block(
+    const walk_t* walk, place_t* place, Py_ssize_t block, Py_ssize_t blocks
+) noexcept nogil:
+    """Go on by a block of the inner loop, to the next row behind the last one."""
+    if block + 1 < blocks:
+        return block + 1
+    go_on(walk, place)
+    return 0
+
+
 # -- indices -----------------------------------------------------------------------------------
 
 cdef struct index_t:
@@ -298,10 +308,7 @@ cdef void gather_run(
         item += 1
         if item == stop:
             return
-        block += 1
-        if block == p.blocks:
-            block = 0
-            go_on(walk, &place)
+        block = next_block(walk, &place, block, p.blocks)
 
 
 cdef class GatherStep(_IndexedStep):
@@ -652,10 +659,7 @@ cdef void select_run(
         item += 1
         if item == stop:
             return
-        block += 1
-        if block == p.blocks:
-            block = 0
-            go_on(walk, &place)
+        block = next_block(walk, &place, block, p.blocks)
 
 
 cdef class SelectStep(Step):

@@ -41,7 +41,7 @@ from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport kernels_t, segment_t
 from kuiper._kernels._window cimport Window, phase_t, point_rows, window_t
 
-from kuiper._kernels._pack import aligned_empty, touch_pages
+from kuiper._kernels._pack import aligned_empty, parts, touch_pages
 from kuiper._value import spaced
 
 # The parts of a pair of panels, in the order of their use.  No tile takes the biases of T3: their
@@ -109,13 +109,14 @@ cdef Py_ssize_t pair_floats(Py_ssize_t taps, Py_ssize_t channels, Py_ssize_t nr)
     return N_PARTS * (1 + taps * channels // 2) * nr
 
 
-def pack_strassen(const float[:, :, :] weight, bias, int n_threads=1):
+def pack_strassen(weight, bias, int n_threads=1):
     """Pack a matrix, given as its transpose, and the sums of its quarters.
 
     Parameters
     ----------
     weight : array, shape (columns, taps, channels), float32
-        Any strides; the number of channels is even.
+        Any strides; the number of channels is even.  Or anything with a shape, slices of which are
+        such arrays.
     bias : array, shape (columns,), or None
     n_threads : int
 
@@ -125,15 +126,26 @@ def pack_strassen(const float[:, :, :] weight, bias, int n_threads=1):
         For each pair of panels `N_PARTS` panels over half the channels, each as the register tile
         reads it; behind them, where the number of panels is odd, the last one as it is.
     """
+    cdef Py_ssize_t pair
+    columns, taps, channels = weight.shape
+    pair = pair_floats(taps, channels, active().nr)
+    packed = aligned_empty((packed_floats(columns, taps, channels),))
+    touch_pages(packed, n_threads)
+    for rows in parts(weight, n_threads, 2):
+        pack_part(
+            weight[rows], None if bias is None else bias[rows],
+            packed[rows.start // (2 * active().nr) * pair:], n_threads,
+        )
+    return packed
+
+
+cdef pack_part(const float[:, :, :] weight, bias, float[::1] out, int n_threads):
     cdef Py_ssize_t columns = weight.shape[0], taps = weight.shape[1], channels = weight.shape[2]
     cdef const kernels_t* kernels = active()
     cdef Py_ssize_t nr = kernels.nr, pair = pair_floats(taps, channels, nr), i, first, left, right
     cdef Py_ssize_t column = weight.strides[0] // 4, channel = weight.strides[2] // 4
     cdef Py_ssize_t[::1] offsets = np.arange(taps, dtype=np.intp) * (weight.strides[1] // 4)
     cdef const float[::1] b = np.zeros(columns, np.float32) if bias is None else bias
-    packed = aligned_empty((packed_floats(columns, taps, channels),))
-    touch_pages(packed, n_threads)
-    cdef float[::1] out = packed
     for i in prange(
         ceil_div(columns, 2 * nr), nogil=True, num_threads=n_threads, schedule="static"
     ):
@@ -150,7 +162,6 @@ def pack_strassen(const float[:, :, :] weight, bias, int n_threads=1):
                 kernels, &weight[0, 0, 0] + first * column, column, taps, &offsets[0], channels,
                 channel, &b[first], left, &out[i * pair],
             )
-    return packed
 
 
 cdef void pack_pair(

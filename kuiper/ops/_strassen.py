@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,7 @@ def strassen_step(
     b: Binder,
     x: Value,
     y: Value,
-    weight: Callable[[], np.ndarray],
+    weight: Any,
     bias: Callable[[], np.ndarray | None],
     taps: Sequence[tuple[int, int]],
     stride: tuple[int, ...],
@@ -59,8 +60,8 @@ def strassen_step(
     b : Binder
     x, y : Value
         Channels-last images.
-    weight : callable
-        Returns it as (columns, taps, channels); called when it is packed.
+    weight : array, shape (columns, taps, channels), or what gives slices of one
+        Read when it is packed.
     bias : callable
         Returns it as (columns,), or None.
     taps : sequence of (int, int)
@@ -68,7 +69,7 @@ def strassen_step(
     stride : (int, int)
     post : Post or None
     """
-    packed = b.packed("strassen", lambda: strassen.pack_strassen(weight(), bias(), b.n_threads))
+    packed = b.packed("strassen", lambda: strassen.pack_strassen(weight, bias(), b.n_threads))
     window = _window.Window(x, y, stride, (1, 1), [(0, 0, *y.shape[2:], taps, 0)])
     scratch = b.scratch(
         strassen.strassen_scratch_bytes(y.shape[2] * y.shape[3], len(taps), x.shape[1], y.shape[1])

@@ -168,10 +168,6 @@ class Filters:
         filters = np.ascontiguousarray(self._weight.rows(rows.start, rows.stop), np.float32)
         return filters.reshape(len(filters), *self.shape[1:])
 
-    def by_tap(self) -> np.ndarray:
-        """Return the weight as (filters, taps, channels)."""
-        return self.weight().reshape(*self.shape[:2], -1).transpose(0, 2, 1)
-
     def bias(self) -> np.ndarray | None:
         return None if self._bias is None else np.asarray(self._bias.constant, np.float32)
 
@@ -292,7 +288,7 @@ class Conv(Record):
             size[0] * size[1], len(taps), in_channels, out_channels
         ):
             step = strassen_step(
-                b, b.channels_last(x), image, filters.by_tap, filters.bias, taps,
+                b, b.channels_last(x), image, _ByTap(filters), filters.bias, taps,
                 geometry.stride, post,
             )  # fmt: skip
         else:

@@ -78,7 +78,7 @@ class Linear(Record):
             images = a.input.shape[0]
             step = strassen_step(
                 b, _as_images(x, images), _as_images(rows, images),
-                lambda: _weight(a)[:, np.newaxis, :], lambda: _bias(a), [(0, 0)], (1, 1), post,
+                _Columns(a.weight), lambda: _bias(a), [(0, 0)], (1, 1), post,
             )  # fmt: skip
             step.flops = 2.0 * rows.size * x.shape[1]
             step.bytes = 4.0 * (x.size + a.weight.size + rows.size)
@@ -110,10 +110,6 @@ def _as_images(rows: Value, images: int) -> Value:
 
 def _is_constant(a: SimpleNamespace) -> bool:
     return all(v is None or v.is_constant for v in (a.weight, a.bias))
-
-
-def _weight(a: SimpleNamespace) -> np.ndarray:
-    return np.asarray(a.weight.constant, np.float32)
 
 
 def _bias(a: SimpleNamespace) -> np.ndarray | None:
