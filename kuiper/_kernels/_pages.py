@@ -65,12 +65,12 @@ class Pages:
         # What a process shares with the one it was forked from would no longer be shared.
         if self._map is None or end - start < LARGE_PAGE_BYTES or self._process != os.getpid():
             return False
-        if start == 0:
-            if not _are_allowed():
-                return False
-            # Before Linux 6.1 this is all there is: the system moves them by and by.
-            self._map.madvise(mmap.MADV_HUGEPAGE)
+        if start == 0 and not _are_allowed():
+            return False
         with contextlib.suppress(OSError):  # no large page is to be had: it stays as it is
+            if start == 0:
+                # Before Linux 6.1 this is all there is: the system moves them by and by.
+                self._map.madvise(mmap.MADV_HUGEPAGE)
             self._map.madvise(_MADV_COLLAPSE, self._first + start, LARGE_PAGE_BYTES)
         self._enlarged += LARGE_PAGE_BYTES
         return True
