@@ -211,6 +211,18 @@ def test_geometries(name, choose, way, how):
         check(x, *filters(out, channels, kernel, groups), groups=groups, kind=kind, **how)
 
 
+@EACH_ISA
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("dilation", [(24, 24), (12, 12), (12, 1), (3, 15)], ids=str)
+@pytest.mark.parametrize("words", [(), ("add", "nn.SiLU")], ids="-".join)
+def test_dilated_filters_that_reach_into_the_padding(name, choose, dilation, groups, words):
+    """Parts of the output that see different taps; tiles must not run from one into another."""
+    choose("implicit")
+    how = {"dilation": dilation, "padding": dilation, "groups": groups, "words": words}
+    x = noise((2, 18, 20, 21))
+    check(x, *filters(70, 18, 3, groups), kind="conv", **how)
+
+
 @pytest.mark.parametrize("way", WAYS[:3])
 @pytest.mark.parametrize("padding", [(0, 0), (1, 1), (2, 3)], ids=str)
 @pytest.mark.parametrize("stride", [(1, 1), (2, 2)], ids=str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
 from kuiper.ops._post import activation_post, make_post, residual_value
 from kuiper.ops._record import Record, record
+from kuiper.ops._regions import Band, cut_regions
 from kuiper.ops._schema import Argument, Float, Int, Ints, Str, Tensor
 from kuiper.ops._strassen import strassen_pays, strassen_step
 
@@ -284,6 +286,8 @@ class Conv(Record):
             step = _winograd(b, tile, x, image, filters, (top, left), post)
         elif a.groups == 1 and x.shape[1] <= SHALLOW_CHANNELS:
             step = _shallow(b, x, image, filters, (top, left), geometry, size, post)
+        elif regions := cut_regions(taps, geometry.stride, x.shape[2:], size):
+            step = _by_region(b, x, image, filters, regions, taps, geometry, a.groups, post)
         elif a.groups == 1 and strassen_pays(
             size[0] * size[1], len(taps), in_channels, out_channels
         ):
@@ -417,6 +421,59 @@ def pack_at_run_time(
             )
         )  # fmt: skip
     return packed, offsets
+
+
+class _SomeTaps:
+    """Filters of which some rows and columns are left out, slice by slice."""
+
+    def __init__(self, filters: Filters, rows: slice, columns: slice) -> None:
+        self._filters, self._taps = filters, (rows, columns)
+        kept = [part.stop - part.start for part in self._taps]
+        self.shape = (*filters.shape[:2], *kept)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        kept = self._filters[rows][(slice(None), slice(None), *self._taps)]
+        return np.ascontiguousarray(kept)
+
+
+def _by_region(
+    b: Binder,
+    x: Any,
+    image: Any,
+    filters: Filters,
+    regions: Sequence[tuple[Band, Band]],
+    taps: Sequence[tuple[int, int]],
+    geometry: _Geometry,
+    groups: int,
+    post: Any,
+) -> Any:
+    """Bind a convolution of which each region of the output has taps of its own."""
+    out_channels, in_channels = filters.shape[:2]
+    (step_h, step_w), columns = geometry.stride, geometry.kernel[1]
+    parts, phases, start = [], [], 0
+    for down, across in regions:
+        seen = [
+            taps[u * columns + v]
+            for u in range(down.seen.start, down.seen.stop)
+            for v in range(across.seen.start, across.seen.stop)
+        ]
+        # A phase counts its taps from its own first pixel.
+        seen = [(dy + down.first * step_h, dx + across.first * step_w) for dy, dx in seen]
+        parts.append(_SomeTaps(filters, down.seen, across.seen))
+        phases.append((down.first, across.first, down.extent, across.extent, seen, start))
+        start += (
+            groups
+            * _pack.n_panels(out_channels // groups)
+            * _pack.panel_floats(len(seen) * in_channels)
+        )
+    key = tuple((d.seen.start, d.seen.stop, c.seen.start, c.seen.stop) for d, c in regions)
+    packed = b.packed(
+        ("conv", key), lambda: pack_groups(parts, filters.bias(), groups, b.n_threads)
+    )
+    return _implicit(
+        b, b.channels_last(x), image, packed, phases, geometry.stride, (1, 1), groups, in_channels,
+        out_channels // groups, post,
+    )  # fmt: skip
 
 
 def _implicit(
