@@ -32,9 +32,9 @@ class Band(NamedTuple):
 
 def cut_regions(
     taps: Sequence[tuple[int, int]],
-    stride: tuple[int, int],
+    stride: Sequence[int],
     extents: Sequence[int],
-    size: tuple[int, int],
+    size: Sequence[int],
 ) -> list[tuple[Band, Band]]:
     """Cut an output where taps come into the image or leave it.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._kernels import _dispatch, _pack, _window, conv, winograd
+from kuiper._kernels import _dispatch, _pack, _window, conv, grouped, winograd
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
@@ -282,6 +282,8 @@ class Conv(Record):
             )  # fmt: skip
         elif a.groups == x.shape[1] == out_channels and a.groups > 1:
             step = _depthwise(b, x, image, filters, taps, geometry, size, post)
+        elif a.groups > 1 and grouped.is_grouped(in_channels, out_channels // a.groups):
+            step = _grouped(b, x, image, filters, taps, geometry, a.groups, post)
         elif tile := _winograd_tile(geometry, a.groups, filters.shape, size):
             step = _winograd(b, tile, x, image, filters, (top, left), post)
         elif a.groups == 1 and x.shape[1] <= SHALLOW_CHANNELS:
@@ -544,6 +546,19 @@ def _depthwise(
     return conv.DepthwiseStep(
         x, packed, image, window, geometry.kernel, geometry.dilation, scratch, post
     )
+
+
+def _grouped(
+    b: Binder, x: Any, image: Any, filters: Any, taps: Any, geometry: Any, groups: int, post: Any
+) -> Any:
+    x = b.channels_last(x)
+    packed = b.packed(
+        "grouped", lambda: grouped.pack_grouped(filters.weight(), filters.bias(), groups)
+    )
+    phases = [(0, 0, *image.shape[2:], taps, 0)]
+    window = _window.Window(x, image, geometry.stride, (1, 1), phases)
+    scratch = b.scratch(grouped.grouped_scratch_bytes(len(taps)))
+    return grouped.GroupedStep(x, packed, image, window, groups, scratch, post)
 
 
 def _shallow(
