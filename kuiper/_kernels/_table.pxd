@@ -131,6 +131,15 @@ ctypedef void (*gemm_strided_fn)(
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
+# What gemm[1] does for one tap, for ROW_PANELS panels `stride` apart: y[q * nr + j], without a
+# residual or bounds.
+cdef enum:
+    ROW_PANELS = 4
+
+ctypedef void (*gemm_row_fn)(
+    Py_ssize_t kc, const float* row, const float* panels, Py_ssize_t stride, float* y
+) noexcept nogil
+
 
 cdef inline Py_ssize_t panel_ahead(
     Py_ssize_t tile, Py_ssize_t panel_floats, Py_ssize_t nr
@@ -331,6 +340,7 @@ ctypedef struct kernels_t:
     int nr
     gemm_fn[MAX_MR + 1] gemm
     gemm_strided_fn gemm_strided
+    gemm_row_fn gemm_row
     gemm_chain_fn[MAX_MR + 1] gemm_chain
     strassen_sums_fn strassen_sums
     tile_sum_fn tile_sum
