@@ -54,6 +54,9 @@ on it give other results, in kuiper as in the Python module that pnnx writes:
 - the `storage_offset` of `torch.as_strided`;
 - where an ellipsis stood in an equation of `torch.einsum` with several operands: kuiper takes it
   for one in front;
+- what a constant index of several axes (``x[rows[:, None], columns]``) holds behind its first axis:
+  kuiper takes it for all places in their order where that gives the traced shape, as in the
+  attention masks of text models, and refuses it elsewhere;
 - a value that is written into a slice of a constant (the bias of Swin-v2's attention).
 """
 

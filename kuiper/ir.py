@@ -911,9 +911,8 @@ class Graph:
             part.add_operand(operand.name, operand.shape, operand.dtype)
             name = free_name(f"pnnx_input_{number}")
             part.add_operator("pnnx.Input", name, outputs=[operand.name])
-        for operator in self._operators.values():
-            if operator not in needed:
-                continue
+        operators = [operator for operator in self._operators.values() if operator in needed]
+        for operator in operators:
             for operand in operator._outputs:
                 if operand in sources:
                     raise GraphError(
@@ -921,6 +920,8 @@ class Graph:
                         f"output of {operator.label}, which produces it; make that one an input"
                     )
                 part.add_operand(operand.name, operand.shape, operand.dtype)
+        # A pass may have added what produces an operand behind what reads it.
+        for operator in operators:
             part._add_twin(operator)
         for number, operand in enumerate(targets):
             name = free_name(f"pnnx_output_{number}")

@@ -34,6 +34,7 @@ from kuiper.passes import (
     PassReport,
     free_batch,
     optimize,
+    restore_indices,
     restore_masks,
     restore_outputs,
     write_views,
@@ -370,6 +371,7 @@ class Model:
         self._free = graph.copy()
         restore_outputs(self._free)
         restore_masks(self._free)
+        restore_indices(self._free)
         write_views(self._free)
         self._input_operands = graph.inputs
         self._input_infos = tuple(_info(operand) for operand in self._input_operands)

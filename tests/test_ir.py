@@ -428,6 +428,16 @@ def test_subgraph():
     assert len(graph) == 5
 
 
+def test_subgraph_of_operators_behind_their_readers():
+    graph = Graph()
+    graph.add_operator("pnnx.Input", "x", outputs=["a"])
+    last = graph.add_operator("nn.ReLU", "last", ["b"], ["c"])
+    graph.add_operator("nn.ReLU", "first", ["a"], ["b"])
+    part = graph.subgraph(["a"], ["c"])
+    part.verify()
+    assert [op.name for op in part.topological_order()][1:3] == ["first", last.name]
+
+
 def test_subgraph_takes_constants_along():
     graph = diamond()
     graph.add_operator("pnnx.Attribute", "table", outputs=["t"])

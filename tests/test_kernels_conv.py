@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from kuiper._kernels import _dispatch
+from kuiper._kernels import _dispatch, grouped
 from kuiper._kernels.conv import conv2d
 from kuiper._value import channels_last_strides
 from kuiper.errors import InputError, OperatorError, ShapeError
@@ -19,6 +19,8 @@ from .workbench import ISAS, PARTS, Workbench, isa, noise
 from .workgraph import run_operator
 
 EACH_ISA = pytest.mark.parametrize("name", ISAS)
+
+IS_GROUPED = grouped.is_grouped
 
 # Winograd's tiles have sides of 2 or 4.
 WAYS = (
@@ -49,6 +51,8 @@ def choose(monkeypatch):
         monkeypatch.setattr(convolution, "_winograd_tile", lambda *_: tile)
         monkeypatch.setattr(convolution, "strassen_pays", lambda *_: False)
         monkeypatch.setattr(convolution, "SHALLOW_CHANNELS", 99 if kind == "shallow" else 0)
+        few = (lambda *_: False) if kind == "implicit" else IS_GROUPED
+        monkeypatch.setattr(grouped, "is_grouped", few)
         monkeypatch.setattr(convolution, "_winograd_is_blocked", lambda *_: form == "blocked")
         monkeypatch.setattr(convolution, "_winograd_block", lambda *_: 5)
 
@@ -211,6 +215,88 @@ def test_geometries(name, choose, way, how):
         check(x, *filters(out, channels, kernel, groups), groups=groups, kind=kind, **how)
 
 
+# Channels, outputs, groups: vectors of whole groups, full and not; and such as no vector takes.
+FEW_CHANNELS = [
+    (32, 32, 8), (34, 34, 17), (36, 36, 9), (6, 6, 3), (72, 72, 9), (24, 48, 24), (14, 28, 7),
+    (40, 80, 20), (5, 40, 5), (12, 24, 3), (24, 12, 12), (30, 30, 10),
+]  # fmt: skip
+
+
+def kind_of(channels, out, groups):
+    few = grouped.is_grouped(channels // groups, out // groups)
+    return "conv_grouped" if few else "conv"
+
+
+@EACH_ISA
+@pytest.mark.parametrize("how", GEOMETRIES, ids=str)
+def test_few_channels_a_group(name, choose, how):
+    choose("grouped")
+    for channels, out, groups in FEW_CHANNELS:
+        x, kind = noise((2, channels, 9, 11)), kind_of(channels, out, groups)
+        for kernel in (3, (1, 3), (3, 2)):
+            check(x, *filters(out, channels, kernel, groups), groups=groups, kind=kind, **how)
+
+
+def test_which_groups_are_few():
+    """Two groups or more in a vector of outputs, of a size that divides it."""
+    with isa("baseline"):
+        assert not grouped.is_grouped(1, 2)
+    for name, most in (("avx2", 4), ("avx512", 8), ("neon", 2)):
+        if name in ISAS:
+            with isa(name):
+                assert grouped.is_grouped(most, most)
+                assert grouped.is_grouped(1, 2)
+                assert not grouped.is_grouped(most, 2 * most)
+                assert not grouped.is_grouped(2, 1)
+                assert not grouped.is_grouped(3, 3)
+
+
+@EACH_ISA
+@pytest.mark.parametrize("words", [(), ("nn.ReLU6",), ("add", "nn.ReLU"), ("nn.SiLU", "add")],
+                         ids="-".join)  # fmt: skip
+def test_few_channels_a_group_of_small_images(name, choose, words):
+    """Tiles of fewer pixels than one has, and shares of one pixel; post-ops once for each."""
+    choose("grouped")
+    for channels, out, groups in FEW_CHANNELS[:9]:
+        for height, width in ((1, 1), (1, 7), (3, 3), (2, 8), (5, 5)):
+            x = noise((1, channels, height, width))
+            check(x, *filters(out, channels, 3, groups), groups=groups, padding=(1, 1), words=words)
+
+
+@EACH_ISA
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+def test_groups_keep_to_themselves(name, choose, odd):
+    choose("grouped")
+    for channels, out, groups in FEW_CHANNELS:
+        weight, bias = filters(out, channels, 3, groups)
+        x = noise((1, channels, 6, 5))
+        clean = correlated(x, weight, bias, padding=(1, 1), groups=groups)
+        for channel in (0, channels // 2, channels - 1):
+            damaged = x.copy()
+            damaged[0, channel, 2, 2] = odd
+            got, _ = convolve(
+                damaged, weight, bias, shape=clean.shape, padding=(1, 1), groups=groups
+            )
+            hit = np.zeros(clean.shape, bool)
+            of_group = channel // (channels // groups)
+            size = out // groups
+            hit[0, of_group * size : (of_group + 1) * size, 1:4, 1:4] = True
+            assert not np.isfinite(got[hit]).any()
+            assert_close(got[~hit], clean[~hit].astype(np.float32), 5e-6)
+
+
+@EACH_ISA
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("dilation", [(24, 24), (12, 12), (12, 1), (3, 15)], ids=str)
+@pytest.mark.parametrize("words", [(), ("add", "nn.SiLU")], ids="-".join)
+def test_dilated_filters_that_reach_into_the_padding(name, choose, dilation, groups, words):
+    """Parts of the output that see different taps; tiles must not run from one into another."""
+    choose("implicit")
+    how = {"dilation": dilation, "padding": dilation, "groups": groups, "words": words}
+    x = noise((2, 18, 20, 21))
+    check(x, *filters(70, 18, 3, groups), kind="conv", **how)
+
+
 @pytest.mark.parametrize("way", WAYS[:3])
 @pytest.mark.parametrize("padding", [(0, 0), (1, 1), (2, 3)], ids=str)
 @pytest.mark.parametrize("stride", [(1, 1), (2, 2)], ids=str)
@@ -300,7 +386,8 @@ def test_more_filters_than_channels(name, choose):
     """With a multiplier it is a grouped convolution."""
     choose("depthwise")
     weight, bias = filters(18, 9, 3, 9)
-    check(noise((2, 9, 5, 5)), weight, bias, groups=9, padding=(1, 1), kind="conv")
+    kind = kind_of(9, 18, 9)
+    check(noise((2, 9, 5, 5)), weight, bias, groups=9, padding=(1, 1), kind=kind)
 
 
 # -- few channels ------------------------------------------------------------------------------

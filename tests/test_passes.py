@@ -8,7 +8,7 @@ import pytest
 from kuiper import passes
 from kuiper._value import TensorSpec
 from kuiper.errors import GraphError, OperatorError, ShapeError
-from kuiper.ir import Graph
+from kuiper.ir import Attribute, Graph
 from kuiper.model import Model
 from kuiper.ops._schema import Host
 from kuiper.passes import PASSES, free_batch, optimize
@@ -1419,3 +1419,117 @@ def test_a_mask_of_keys_that_stands_first():
     attention = graph.operator("a")
     assert [operand.name for operand in attention.inputs] == ["x", "z", "m"]
     assert list(attention.input_keys) == [None, None, "key_padding_mask"]
+
+
+@pytest.mark.parametrize(
+    ("expr", "source", "result", "becomes"),
+    [
+        ("[[0],[0]]", "(1,18)", "(1,1,1,18)", [1, 2]),
+        ("[[0,1],[0]]", "(2,18)", "(2,1,1,18)", [1, 2]),
+        ("[[0],[0]]", "(1,1)", "(1,1,1,1)", [1, 2]),
+        ("[[0],[0]]", "(1,18)", "(1,1,18)", [1]),
+        ("[[0]]", "(18,4)", "(1,18,4)", [0]),
+        ("[[0],[0]]", "(1,18,5)", "(1,1,18,5)", [1]),
+        ("[None,[3]]", "(2,18)", "(2,1,1)", [1]),
+        ("[[2],None,[3]]", "(4,5,6)", "(1,1,5)", [0]),
+        # Complete: the trace has what they select.
+        ("[[0],[0]]", "(1,18)", "(1)", None),
+        ("[[0,1,2]]", "(18,4)", "(3,4)", None),
+        ("[[0],[0]]", "(1,18)", "(?,1,1,18)", None),
+        ("[[True,False]]", "(2,18)", "(1,18)", None),
+    ],
+)
+def test_constant_indices_get_their_axes_back(expr, source, result, becomes):
+    graph = graph_of(
+        text(f"Tensor.index i 1 1 x y expr={expr} #x={source}f32 #y={result}f32", inputs=("x",))
+    )
+    passes.restore_indices(graph)
+    graph.verify()
+    added = [op.params["dim"] for op in graph.find("torch.unsqueeze")]
+    assert added == (becomes or [])
+    if becomes is None:
+        return
+    shapes = [tuple(map(int, shape.strip("()").split(","))) for shape in (source, result)]
+    specs = infer_specs(graph, {graph.operand("x"): TensorSpec(shapes[0])})
+    assert specs[graph.operand("y")].shape == shapes[1]
+
+
+@pytest.mark.parametrize(
+    ("expr", "source", "result"),
+    [
+        ("[[0],[1]]", "(1,18)", "(1,1,1,18)"),
+        ("[[0],[0]]", "(1,18)", "(1,1,1,9)"),
+        ("[[0,1]]", "(18,4)", "(2,3,4)"),
+        ("[None,[0]]", "(2,18)", "(2,1,18)"),
+    ],
+)
+def test_constant_indices_that_cannot_be_told(expr, source, result):
+    graph = graph_of(
+        text(f"Tensor.index i 1 1 x y expr={expr} #x={source}f32 #y={result}f32", inputs=("x",))
+    )
+    with pytest.raises(OperatorError, match=r"'i' \(Tensor\.index\).*has only the first of the"):
+        passes.restore_indices(graph)
+
+
+@pytest.mark.parametrize(("key", "dtype"), [("attn_mask", "bool"), ("mask", "f32")])
+def test_a_mask_that_was_reshaped(key, dtype):
+    graph = graph_of(
+        text(
+            f"Tensor.reshape r 1 1 m n shape=(7,7) ${key}=m #m=(1,1,7,7){dtype} #n=(7,7){dtype}",
+            "nn.MultiheadAttention a 2 1 x n y embed_dim=16 num_heads=2 batch_first=True "
+            "$attn_mask=n #x=(2,7,16)f32",
+            inputs=("x", "m"),
+        )
+    )
+    passes.restore_masks(graph)
+    reshape = graph.operator("r")
+    assert reshape.input_keys == (None,)
+    # Of booleans true means the opposite in the two attentions.
+    source = reshape.inputs[0].producer
+    assert source.type == ("torch.logical_not" if dtype == "bool" else "pnnx.Input")
+
+
+ZERO = np.zeros(1, np.int64)
+ENDS = (
+    "torch.argmax e 1 1 i k dim=1 keepdim=False #i=(1,6)i64 #k=(1)i64",
+    "pnnx.Expression l 2 1 n k c expr=[@0,@1]",
+    "Tensor.index t 2 1 x c y $input=x $expr=c #x=(1,6,4)f32 #y=(1,4)f32",
+)
+
+
+def test_the_place_of_each_member_at_another_batch():
+    graph = graph_of(text(*ENDS, inputs=("x", "i", "n")))
+    n = graph.operand("n").producer
+    graph.add_operator(
+        "pnnx.Attribute", "members", [], ["m"], attributes={"data": Attribute.from_array(ZERO)}
+    )
+    graph.set_inputs(graph.operator("l"), ["m", "k"])
+    graph.remove_operator(n)
+    x = np.arange(72, dtype=np.float32).reshape(3, 6, 4)
+    i = np.array([[0, 9, 1, 2, 3, 4], [9, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 9]])
+    assert_outputs(Model(graph)(x, i), x[[0, 1, 2], [1, 0, 5]])
+    # The first one alone is what the trace had.
+    assert_outputs(Model(graph)(x[:1], i[:1]), x[:1, 1])
+
+
+def test_a_known_place_of_each_member_at_another_batch():
+    graph = graph_of(
+        text("Tensor.index t 1 1 x y expr=[[0],[4]] #x=(1,6,4)f32 #y=(1,4)f32", inputs=("x",))
+    )
+    x = np.arange(72, dtype=np.float32).reshape(3, 6, 4)
+    assert_outputs(Model(graph)(x), x[:, 4])
+
+
+def test_writing_into_places_of_a_constant_at_another_batch():
+    graph = graph_of(
+        text(
+            "Tensor.new_zeros z 1 1 x o size=(1,3,4) #x=(1,4)f32 #o=(1,3,4)f32",
+            "Tensor.slice_copy c 2 1 o x y dim=1 end=0 select=1 start=0 step=0 $self=o $src=x "
+            "#y=(1,3,4)f32",
+            inputs=("x",),
+        )
+    )
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    expected = np.zeros((2, 3, 4), np.float32)
+    expected[:, 1] = x
+    assert_outputs(Model(graph)(x), expected)

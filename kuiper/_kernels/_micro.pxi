@@ -14,6 +14,7 @@ include "_micro_rows.pxi"
 include "_micro_gemm.pxi"
 include "_micro_strassen.pxi"
 include "_micro_dwconv.pxi"
+include "_micro_grouped.pxi"
 include "_micro_winograd.pxi"
 include "_micro_math.pxi"
 include "_micro_activations.pxi"
@@ -31,6 +32,7 @@ cdef void fill_table() noexcept:
     fill_gemm(&kernels)
     fill_strassen(&kernels)
     fill_dwconv(&kernels)
+    fill_grouped(&kernels)
     fill_winograd(&kernels)
     fill_elementwise(&kernels)
 

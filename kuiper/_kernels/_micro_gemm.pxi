@@ -4,7 +4,7 @@
 # by the FMA units and not by loads.  Rows of A are read where they lie, through one pointer per row
 # and tap (channels-last pixels; padding points to a row of zeros); B comes in packed panels.
 
-from kuiper._kernels._table cimport BOTH_LINES, LINE_FLOATS, MAX_MR
+from kuiper._kernels._table cimport BOTH_LINES, LINE_FLOATS, MAX_MR, ROW_PANELS
 
 cdef enum:
     NV = 2  # vectors per row of the tile; a panel of which half is used takes a tile of one
@@ -93,6 +93,28 @@ cdef inline void strided_tile(
                 for j in range(nv):
                     acc[i][j] += a * b[j]
     tile_end(m, nv, acc, first, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef void gemm_row(
+    Py_ssize_t kc, const float* row, const float* panels, Py_ssize_t stride, float* y
+) noexcept nogil:
+    """One row by several panels at a time: one panel's sums alone would wait for each other."""
+    cdef vf32[ROW_PANELS][NV] acc
+    cdef vf32 a
+    cdef Py_ssize_t k
+    cdef int q, j
+    for q in range(ROW_PANELS):
+        for j in range(NV):
+            acc[q][j] = load(panels + q * stride + j * LANES)
+    for k in range(kc):
+        a = splat(row[k])
+        panels += NV * LANES
+        for q in range(ROW_PANELS):
+            for j in range(NV):
+                acc[q][j] += a * load(panels + q * stride + j * LANES)
+    for q in range(ROW_PANELS):
+        for j in range(NV):
+            store(y + (q * NV + j) * LANES, acc[q][j])
 
 
 cdef inline int tallest() noexcept nogil:
@@ -248,6 +270,7 @@ cdef void fill_gemm(kernels_t* k) noexcept:
     k.mr = tallest()
     k.nr = NV * LANES
     k.gemm_strided = gemm_strided
+    k.gemm_row = gemm_row
     k.gemm[0] = NULL
     k.gemm[1] = gemm_1
     k.gemm[2] = gemm_2

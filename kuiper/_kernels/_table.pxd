@@ -131,6 +131,15 @@ ctypedef void (*gemm_strided_fn)(
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
+# What gemm[1] does for one tap, for ROW_PANELS panels `stride` apart: y[q * nr + j], without a
+# residual or bounds.
+cdef enum:
+    ROW_PANELS = 4
+
+ctypedef void (*gemm_row_fn)(
+    Py_ssize_t kc, const float* row, const float* panels, Py_ssize_t stride, float* y
+) noexcept nogil
+
 
 cdef inline Py_ssize_t panel_ahead(
     Py_ssize_t tile, Py_ssize_t panel_floats, Py_ssize_t nr
@@ -248,6 +257,22 @@ ctypedef void (*dwrow_fn)(
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
+# Grouped convolution of GROUPED_PIXELS pixels, of which the last ones from `first` on are written:
+#     y[i, o] = clamp(bias[o] + sum_t,j pixels[t * GROUPED_PIXELS + i][group(o) * terms + j]
+#                                        * weight[t, j, o] + residual[i, o])
+# A group has `terms` inputs and `per_group` outputs; a vector holds whole groups of either, and
+# terms <= per_group.  Weights come in blocks of `lanes` outputs: bias, then for each tap its terms.
+# Lane o of vector j of `places`, which are integers, says where among the inputs of a block's
+# groups term j of output o lies.
+cdef enum:
+    GROUPED_PIXELS = 8
+
+ctypedef void (*grouped_fn)(
+    Py_ssize_t taps, Py_ssize_t terms, Py_ssize_t per_group, Py_ssize_t channels,
+    const float* const* pixels, const float* places, const float* weights, int first, float* y,
+    Py_ssize_t ldy, const float* residual, Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil
+
 # Winograd F(t x t, 3x3) for t = 2 and t = 4 (fixed per function).
 # Filters: weight[(i * channels + c) * 9], i < count <= lanes -> panel[f * stride + c * nr + i],
 # zeros from `count` to lanes.  The others take one tile, all channels; of its t x t outputs only
@@ -315,6 +340,7 @@ ctypedef struct kernels_t:
     int nr
     gemm_fn[MAX_MR + 1] gemm
     gemm_strided_fn gemm_strided
+    gemm_row_fn gemm_row
     gemm_chain_fn[MAX_MR + 1] gemm_chain
     strassen_sums_fn strassen_sums
     tile_sum_fn tile_sum
@@ -323,6 +349,7 @@ ctypedef struct kernels_t:
     dwconv_fn[MAX_DW_M + 1] dwconv
     # by width and step of the window; NULL where there is none
     dwrow_fn[MAX_DW_KW + 1][MAX_DW_STEP + 1] dwrow
+    grouped_fn grouped           # NULL where vectors cannot be permuted
     # Winograd: by the side of a tile
     wino_filter_fn[MAX_TILE + 1] wino_filter
     wino_input_fn[MAX_TILE + 1] wino_input

@@ -245,6 +245,37 @@ static inline kp_vf32 kp_load_n(const float *p, long n) {
 static inline void kp_store_n(float *p, kp_vf32 v, long n) { memcpy(p, &v, (size_t)n * sizeof(float)); }
 #endif
 
+/* Lane i of the result is lane index[i] of v; KP_PERMUTES tells whether the machine does it at once. */
+#if KP_AVX512
+#define KP_PERMUTES 1
+static inline kp_vf32 kp_permute(kp_vf32 v, kp_vi32 index) {
+    return (kp_vf32)_mm512_permutexvar_ps((__m512i)index, (__m512)v);
+}
+#elif defined(__AVX2__)
+#define KP_PERMUTES 1
+static inline kp_vf32 kp_permute(kp_vf32 v, kp_vi32 index) {
+    return (kp_vf32)_mm256_permutevar8x32_ps((__m256)v, (__m256i)index);
+}
+#elif KP_NEON
+#define KP_PERMUTES 1
+static inline kp_vf32 kp_permute(kp_vf32 v, kp_vi32 index) {
+    /* The instruction looks up bytes: those of lane i are 4 i to 4 i + 3. */
+    uint32x4_t places = vmlaq_n_u32(vdupq_n_u32(0x03020100), (uint32x4_t)index, 0x04040404);
+    return (kp_vf32)vqtbl1q_u8((uint8x16_t)v, (uint8x16_t)places);
+}
+#else
+#define KP_PERMUTES 0
+static inline kp_vf32 kp_permute(kp_vf32 v, kp_vi32 index) {
+    float x[KP_LANES], y[KP_LANES];
+    int32_t from[KP_LANES];
+    memcpy(x, &v, sizeof x);
+    memcpy(from, &index, sizeof from);
+    for (int i = 0; i < KP_LANES; i++) y[i] = x[from[i]];
+    memcpy(&v, y, sizeof v);
+    return v;
+}
+#endif
+
 /* Horizontal reductions in a fixed order: halves folded onto each other, so the same bits on each run. */
 static inline float kp_reduce_add(kp_vf32 v) {
     float x[KP_LANES];

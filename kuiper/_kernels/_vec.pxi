@@ -8,6 +8,7 @@ cdef extern from "_vec.h" nogil:
     enum:
         LANES "KP_LANES"
         REGISTERS "KP_REGISTERS"
+        PERMUTES "KP_PERMUTES"
     vf32 load "kp_load"(const float*) noexcept
     vf32 load_any "kp_load_any"(const f32_any*) noexcept
     # n < LANES values from any byte on, zeros behind
@@ -34,5 +35,6 @@ cdef extern from "_vec.h" nogil:
     vf32 vceil "kp_ceil"(vf32) noexcept
     vf32 vtrunc "kp_trunc"(vf32) noexcept
     vf32 vrint "kp_rint"(vf32) noexcept
+    vf32 permute "kp_permute"(vf32, vi32) noexcept              # lane index[i] of v in lane i
     float reduce_add "kp_reduce_add"(vf32) noexcept
     float reduce_max "kp_reduce_max"(vf32) noexcept

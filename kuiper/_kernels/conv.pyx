@@ -123,12 +123,14 @@ cdef Py_ssize_t n_tiles(const conv_t* p, const phase_t* phase) noexcept nogil:
 
 
 cdef inline Py_ssize_t n_runs(const window_t* w, const phase_t* phase) noexcept nogil:
-    """Pixels of a run are equally far apart in the output: all of them, or one row of a phase."""
-    return 1 if w.out_step_w == 1 and w.out_step == 1 else w.n * phase.height
+    """Pixels of a run are equally far apart in the output: all of them, an image's, or a row's."""
+    if w.out_step_w > 1 or w.out_step > 1 or phase.width < w.out_w:
+        return w.n * phase.height
+    return 1 if phase.height == w.out_h else w.n
 
 
 cdef inline Py_ssize_t run_pixels(const window_t* w, const phase_t* phase) noexcept nogil:
-    return phase.width if n_runs(w, phase) > 1 else w.n * phase.height * phase.width
+    return w.n * phase.height * phase.width // max(n_runs(w, phase), 1)
 
 
 cdef Py_ssize_t pixel_blocks(const conv_t* p, Py_ssize_t n_parts) noexcept nogil:

@@ -13,7 +13,7 @@ from libc.string cimport memcpy, memset
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
-from kuiper._kernels._table cimport MAX_MR, kernels_t
+from kuiper._kernels._table cimport MAX_MR, ROW_PANELS, kernels_t
 from kuiper._kernels.elementwise cimport RELU, SIGMOID, TANH
 
 cdef enum cell_t:
@@ -179,10 +179,13 @@ cdef inline void multiply(
     const float* panels, float* y, Py_ssize_t ldy, Py_ssize_t columns,
 ) noexcept nogil:
     """The product of a tile of rows with all panels."""
-    cdef Py_ssize_t nr = kernels.nr, panel
-    for panel in range(ceil_div(columns, nr)):
+    cdef Py_ssize_t nr = kernels.nr, panel, first = 0, stride = (depth + 1) * nr
+    while m == 1 and (first + ROW_PANELS) * nr <= columns:
+        kernels.gemm_row(depth, rows[0], panels + first * stride, stride, y + first * nr)
+        first += ROW_PANELS
+    for panel in range(first, ceil_div(columns, nr)):
         kernels.gemm[m](
-            1, depth, <const float* const*> rows, panels + panel * (depth + 1) * nr, 0,
+            1, depth, <const float* const*> rows, panels + panel * stride, 0,
             y + panel * nr, ldy, min(nr, columns - panel * nr), NULL, 0, -INFINITY, INFINITY,
         )
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from kuiper._kernels import _dispatch, _pack, _window, conv, winograd
+from kuiper._kernels import _dispatch, _pack, _window, conv, grouped, winograd
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
 from kuiper.ops._post import activation_post, make_post, residual_value
 from kuiper.ops._record import Record, record
+from kuiper.ops._regions import Band, cut_regions
 from kuiper.ops._schema import Argument, Float, Int, Ints, Str, Tensor
 from kuiper.ops._strassen import strassen_pays, strassen_step
 
@@ -280,10 +282,14 @@ class Conv(Record):
             )  # fmt: skip
         elif a.groups == x.shape[1] == out_channels and a.groups > 1:
             step = _depthwise(b, x, image, filters, taps, geometry, size, post)
+        elif a.groups > 1 and grouped.is_grouped(in_channels, out_channels // a.groups):
+            step = _grouped(b, x, image, filters, taps, geometry, a.groups, post)
         elif tile := _winograd_tile(geometry, a.groups, filters.shape, size):
             step = _winograd(b, tile, x, image, filters, (top, left), post)
         elif a.groups == 1 and x.shape[1] <= SHALLOW_CHANNELS:
             step = _shallow(b, x, image, filters, (top, left), geometry, size, post)
+        elif regions := cut_regions(taps, geometry.stride, x.shape[2:], size):
+            step = _by_region(b, x, image, filters, regions, taps, geometry, a.groups, post)
         elif a.groups == 1 and strassen_pays(
             size[0] * size[1], len(taps), in_channels, out_channels
         ):
@@ -419,6 +425,59 @@ def pack_at_run_time(
     return packed, offsets
 
 
+class _SomeTaps:
+    """Filters of which some rows and columns are left out, slice by slice."""
+
+    def __init__(self, filters: Filters, rows: slice, columns: slice) -> None:
+        self._filters, self._taps = filters, (rows, columns)
+        kept = [part.stop - part.start for part in self._taps]
+        self.shape = (*filters.shape[:2], *kept)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        kept = self._filters[rows][(slice(None), slice(None), *self._taps)]
+        return np.ascontiguousarray(kept)
+
+
+def _by_region(
+    b: Binder,
+    x: Any,
+    image: Any,
+    filters: Filters,
+    regions: Sequence[tuple[Band, Band]],
+    taps: Sequence[tuple[int, int]],
+    geometry: _Geometry,
+    groups: int,
+    post: Any,
+) -> Any:
+    """Bind a convolution of which each region of the output has taps of its own."""
+    out_channels, in_channels = filters.shape[:2]
+    (step_h, step_w), columns = geometry.stride, geometry.kernel[1]
+    parts, phases, start = [], [], 0
+    for down, across in regions:
+        seen = [
+            taps[u * columns + v]
+            for u in range(down.seen.start, down.seen.stop)
+            for v in range(across.seen.start, across.seen.stop)
+        ]
+        # A phase counts its taps from its own first pixel.
+        seen = [(dy + down.first * step_h, dx + across.first * step_w) for dy, dx in seen]
+        parts.append(_SomeTaps(filters, down.seen, across.seen))
+        phases.append((down.first, across.first, down.extent, across.extent, seen, start))
+        start += (
+            groups
+            * _pack.n_panels(out_channels // groups)
+            * _pack.panel_floats(len(seen) * in_channels)
+        )
+    key = tuple((d.seen.start, d.seen.stop, c.seen.start, c.seen.stop) for d, c in regions)
+    packed = b.packed(
+        ("conv", key), lambda: pack_groups(parts, filters.bias(), groups, b.n_threads)
+    )
+    return _implicit(
+        b, b.channels_last(x), image, packed, phases, geometry.stride, (1, 1), groups, in_channels,
+        out_channels // groups, post,
+    )  # fmt: skip
+
+
 def _implicit(
     b: Binder,
     x: Any,
@@ -487,6 +546,19 @@ def _depthwise(
     return conv.DepthwiseStep(
         x, packed, image, window, geometry.kernel, geometry.dilation, scratch, post
     )
+
+
+def _grouped(
+    b: Binder, x: Any, image: Any, filters: Any, taps: Any, geometry: Any, groups: int, post: Any
+) -> Any:
+    x = b.channels_last(x)
+    packed = b.packed(
+        "grouped", lambda: grouped.pack_grouped(filters.weight(), filters.bias(), groups)
+    )
+    phases = [(0, 0, *image.shape[2:], taps, 0)]
+    window = _window.Window(x, image, geometry.stride, (1, 1), phases)
+    scratch = b.scratch(grouped.grouped_scratch_bytes(len(taps)))
+    return grouped.GroupedStep(x, packed, image, window, groups, scratch, post)
 
 
 def _shallow(

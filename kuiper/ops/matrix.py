@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -360,6 +361,70 @@ class _RareSum(NumpyRecord):
         x, y = (getattr(a, argument.name) for argument in cls.arguments[1:3])
         products = cls.multiply(x, y) * a.alpha
         return products if a.beta == 0 else products + a.input * a.beta
+
+
+@record("aten::_grouped_mm")
+class GroupedProducts(NumpyRecord):
+    """Products of groups of rows, each with a matrix of its own: the experts of a mixture.
+
+    `offs` has the place where each group ends.  With two matrices the groups are columns of the
+    one and rows of the other; without `offs` it is torch.bmm.  Source:
+    torch.nn.functional.grouped_mm.
+    """
+
+    arguments = (
+        Tensor("input", rank=(2, 3)),
+        Tensor("mat2", rank=(2, 3)),
+        Tensor("offs", optional=True, rank=1),
+        Tensor("bias", optional=True),
+        Any_("out_dtype", None),
+    )
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        x, y = a.input, a.mat2
+        if a.bias is not None or a.out_dtype is not None:
+            raise ShapeError("'bias' and 'out_dtype' are given, expected None")
+        if x.shape[-1] != y.shape[-2]:
+            raise ShapeError(
+                f"the matrices have shapes {x.shape} and {y.shape}, expected as many rows in the "
+                "second as columns in the first"
+            )
+        groups = {spec.shape[0] for spec in (x, y) if spec.rank == 3}
+        if x.rank != 3 or y.rank != 3:
+            # The `dtype` of the running sum that it comes from is not in the file.
+            if a.offs is None or a.offs.dtype.kind not in "iuf":
+                raise ShapeError("'offs' is missing, expected where each group ends")
+            groups.add(a.offs.shape[0])
+        if len(groups) > 1:
+            raise ShapeError(
+                f"there are {' and '.join(map(str, sorted(groups)))} groups in its inputs"
+            )
+        size = (x.shape[-2], y.shape[-1])
+        shape = size if x.rank != y.rank else (*groups, *size)
+        return TensorSpec(shape, x.dtype)
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> Any:
+        x, y = a.input, a.mat2
+        if x.ndim == y.ndim == 3:
+            return np.matmul(x, y)
+        # The extent of the axis that is cut into groups.
+        extent = x.shape[1] if x.ndim == y.ndim else x.shape[0] if x.ndim == 2 else y.shape[1]
+        ends = [0, *map(int, a.offs.tolist())]
+        if any(end < start for start, end in pairwise(ends)) or ends[-1] > extent:
+            raise ShapeError(f"'offs' is {ends[1:]}, expected ascending numbers up to {extent}")
+        parts = [slice(start, end) for start, end in pairwise(ends)]
+        if x.ndim == y.ndim:
+            products = [x[:, part] @ y[part] for part in parts]
+            return np.stack(products) if products else np.zeros((0, len(x), y.shape[1]), x.dtype)
+        z = np.zeros((x.shape[-2], y.shape[-1]), x.dtype)
+        for number, part in enumerate(parts):
+            if x.ndim == 2:
+                z[part] = x[part] @ y[number]
+            else:
+                z[:, part] = x[number] @ y[:, part]
+        return z
 
 
 @record("aten::addmv")

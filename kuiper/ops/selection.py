@@ -14,7 +14,13 @@ from kuiper._kernels import boxes
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
-from kuiper.ops._numpy import MAX_CONSTANT_BYTES, DataDependent, NumpyRecord, broadcast
+from kuiper.ops._numpy import (
+    MAX_CONSTANT_BYTES,
+    DataDependent,
+    NumpyRecord,
+    Overloaded,
+    broadcast,
+)
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import (
     Any_,
@@ -154,21 +160,46 @@ class RepeatInterleave(NumpyRecord):
 
 
 @record("aten::repeat_interleave")
-class RepeatedNumbers(NumpyRecord):
+class RepeatedPlaces(Overloaded):
     """The number of each place, repeated as often as the tensor says there.
+
+    With an input, a tensor of repeats and `dim` it is torch.repeat_interleave.
 
     Source: torch.repeat_interleave with one argument.
     """
 
     data_dependent = True
-    arguments = (Tensor("repeats", rank=1), Any_("output_size", None))
+    overloads = (
+        (Tensor("repeats", rank=1), Any_("output_size", None)),
+        RepeatInterleave.arguments,
+    )
+
+    @classmethod
+    def read(cls, a: SimpleNamespace) -> SimpleNamespace:
+        a = super().read(a)
+        if hasattr(a, "input") and not isinstance(a.repeats, int) and a.repeats.rank == 0:
+            # One number for all places, as a rule a constant.
+            a.repeats = int(_repeats_of(a.repeats, 1)[0])
+        return a
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        found = cls.read(a)
+        if isinstance(found.repeats, int) and b.output_spec().constant is None:
+            RepeatInterleave.bind(found, b)
+        else:
+            super().bind(a, b)
 
     @staticmethod
     def result(a: SimpleNamespace) -> TensorSpec:
+        if hasattr(a, "input"):
+            return RepeatInterleave.result(a)
         return TensorSpec((int(_repeats_of(a.repeats, a.repeats.size).sum()),), a.repeats.dtype)
 
     @staticmethod
     def compute(a: SimpleNamespace) -> Any:
+        if hasattr(a, "input"):
+            return RepeatInterleave.compute(a)
         return np.repeat(np.arange(a.repeats.size), a.repeats)
 
 

@@ -122,7 +122,8 @@ class Reshape(View):
     Source: torch.Tensor.reshape.
     """
 
-    arguments = (Tensor("input"), Ints("shape"))
+    # pnnx names the input of a reshaped attention mask by the mask; see `restore_masks`.
+    arguments = (Tensor("input", aliases=("attn_mask", "mask")), Ints("shape"))
 
     @staticmethod
     def infer(a: SimpleNamespace) -> TensorSpec:

@@ -40,6 +40,7 @@ from kuiper.passes.fuse_expand import fuse_expand
 from kuiper.passes.fuse_gate import fuse_gate
 from kuiper.passes.fuse_pad import fuse_pad
 from kuiper.passes.fuse_residual import fuse_residual
+from kuiper.passes.restore_indices import restore_indices
 from kuiper.passes.restore_masks import restore_masks
 from kuiper.passes.restore_outputs import restore_outputs
 from kuiper.passes.simplify_expression import simplify_expression
@@ -53,6 +54,7 @@ __all__ = [
     "PassReport",
     "free_batch",
     "optimize",
+    "restore_indices",
     "restore_masks",
     "restore_outputs",
     "write_views",

@@ -163,7 +163,8 @@ def _expression(c: Call) -> Any:
         if not any(c.place(spec) for spec in specs):
             return None
         c.need(isinstance(tree, List))
-        _ends(c)
+        if not all(op.type == "Tensor.index" for op in c.op.outputs[0].consumers):
+            _ends(c)
         return Lost
     if not any(c.place(spec) for spec in specs):
         return None
@@ -198,7 +199,8 @@ def _images(c: Call) -> Any:
     if "BatchNorm1d" in c.op.type:
         c.need(rank in (2, 3))
     elif spatial is not None:
-        c.need(rank == spatial + 2)
+        # Padding takes images without channels, too.
+        c.need(rank == spatial + 2 or (rank == spatial + 1 and "Pad" in c.op.type))
     else:
         c.need(rank >= 3 or (rank == 2 and c.op.type in ("nn.GroupNorm", "F.group_norm")))
     c.need(first.axis == 0)
@@ -207,7 +209,9 @@ def _images(c: Call) -> Any:
 
 def _pad(c: Call) -> Place:
     place = _same(c)
-    c.need(place.axis < c.a.input.rank - len(c.a.pad) // 2)
+    # Two numbers for each axis, the last one first.
+    back = c.a.input.rank - 1 - place.axis
+    c.need(not any(c.a.pad[2 * back : 2 * back + 2]))
     return place
 
 
@@ -303,13 +307,20 @@ OPEN = 2**31 - 1
 
 def _slice_copy(c: Call) -> Place:
     a = c.a
-    place = c.placed(a.input, a.src)
     many = getattr(a, "dims", None) is not None
     axes = [_axis(d, a.input) for d in (a.dims if many else a.dim)]
-    selects = getattr(a, "selects" if many else "select", None)
-    c.need(place.axis not in axes and a.input.rank == a.src.rank and not selects)
+    selects = getattr(a, "selects" if many else "select", None) or [OPEN] * len(axes)
+    # What is written lacks the axes of which one place is selected.
+    gone = [axis for axis, place in zip(axes, selects, strict=True) if place not in (None, OPEN)]
+    left = [axis for axis in range(a.input.rank) if axis not in gone]
+    c.need(len(left) == a.src.rank)
+    place = c.place(a.input)
+    if place is None:
+        written = c.placed(a.src)
+        place = written._replace(axis=left[written.axis])
+    c.need(place.axis not in axes)
     c.spread(a.input, place)
-    c.spread(a.src, place)
+    c.spread(a.src, place._replace(axis=left.index(place.axis)))
     return place
 
 
@@ -409,6 +420,7 @@ def _repeat(c: Call) -> Place:
 
 
 def _repeat_interleave(c: Call) -> Place:
+    c.need(hasattr(c.a, "input"))
     place = _same(c)
     c.need(c.a.dim is not None)
     if _axis(c.a.dim[0], c.a.input) == place.axis:
@@ -439,6 +451,14 @@ def reshaped_places(
 
 
 # -- products ----------------------------------------------------------------------------------
+
+
+def _reshape_as(c: Call) -> Place:
+    source, place = c.place(c.a.input), c.place(c.a.other)
+    if source is None or place is None:
+        raise Mixed
+    c.need(place in reshaped_places(c.a.input, source, c.a.other.shape, c.traced))
+    return place
 
 
 def _matmul(c: Call) -> Place:
@@ -680,8 +700,12 @@ def _table() -> dict[str, Rule]:
     add(_unsqueeze, "torch.unsqueeze Tensor.unsqueeze")
     add(_expand, "Tensor.expand")
     add(_expand_as, "Tensor.expand_as")
+    add(_reshape_as, "Tensor.reshape_as Tensor.view_as")
     add(_repeat, "Tensor.repeat Tensor.tile torch.tile")
-    add(_repeat_interleave, "Tensor.repeat_interleave torch.repeat_interleave")
+    add(
+        _repeat_interleave,
+        "Tensor.repeat_interleave torch.repeat_interleave aten::repeat_interleave",
+    )
     add(_matmul, "torch.matmul torch.bmm torch.mm torch.mv")
     add(_sum_of_products, "torch.baddbmm torch.addmm")
     add(_attention, "F.scaled_dot_product_attention")

@@ -30,7 +30,8 @@ import numpy as np
 from kuiper._dtypes import DTYPES
 from kuiper._value import TensorSpec
 from kuiper.errors import KuiperError
-from kuiper.ir import Graph, Operand, Operator
+from kuiper.expression import List, Ref, parse
+from kuiper.ir import Attribute, Graph, Operand, Operator
 from kuiper.ops import known_record
 from kuiper.ops._numpy import Overloaded
 from kuiper.ops._schema import Host, attribute_spec, resolve
@@ -44,6 +45,7 @@ from kuiper.passes._batch_rules import (
     reshaped_places,
     rule_for,
 )
+from kuiper.passes._indices import literal_indices
 
 __all__ = ["free_batch"]
 
@@ -137,6 +139,8 @@ class _Search:
         self.choices: dict[Operator, int] = {}
         self.blamed: dict[Operator, set[Operator]] = {}
         self.frozen: set[Operator] = set()
+        # Operators of which the first index counts the members.
+        self.counting: set[Operator] = set()
         # Reshapes of which no more is known than that the first axis can only stay what it is.
         self.copied: set[Operator] = set()
 
@@ -184,6 +188,7 @@ class _Search:
         """Find the places of an operator's outputs; return the guesses that cannot be, if so."""
         self.calls.pop(op, None)
         self.copied.discard(op)
+        self.counting.discard(op)
         if op.type == "pnnx.Input":
             self.places[op.outputs[0]] = self.starts.get(op.outputs[0])
             return None
@@ -197,6 +202,9 @@ class _Search:
         origins = nothing.union(*(self.origins.get(o, nothing) for o in op.inputs))
         if all(place is None for place in known):
             return self.settle(op, [None] * len(op.outputs), frozenset())
+        if op.type == "Tensor.index" and self.counts_members(op):
+            self.counting.add(op)
+            return self.settle(op, [Place(0)], origins)
         if any(place is Lost for place in known):
             if op.type in RESHAPES and self.keeps_first(op) and -1 not in self.call(op).a.shape:
                 self.copied.add(op)
@@ -241,6 +249,80 @@ class _Search:
         }
         inputs, outputs = ([self.specs[o] for o in group] for group in (op.inputs, op.outputs))
         return Call(op, a, inputs, outputs, places, self.traced)
+
+    # -- indices -------------------------------------------------------------------------------
+
+    def counts_members(self, op: Operator) -> bool:
+        """Tell whether an operator is ``x[arange(batch), i, ...]``, one place of each member.
+
+        That is how text models take what stands where a sentence ends.
+        """
+        first, *others = self.indices(op) or [(None, set())]
+        if not others or self.places.get(op.inputs[0]) != Place(0) or first[0] is None:
+            return False
+        return np.array_equal(first[0], np.arange(self.traced)) and all(
+            places == {Place(0)} or (constant is not None and constant.size == 1)
+            for constant, places in others
+        )
+
+    def indices(self, op: Operator) -> list[tuple[np.ndarray | None, set[Any]]]:
+        """Return the values of each index, if they are known, and where the batch of others is.
+
+        Nothing, unless all are vectors of whole numbers, one for each axis from the first one on.
+        """
+        found: list[tuple[np.ndarray | None, set[Any]]] = []
+        if len(op.inputs) == 1:
+            lists = literal_indices(op.params.get("expr"))
+            return [(np.array(one), set()) for one in lists] if lists and None not in lists else []
+        maker = op.inputs[1].producer
+        if len(op.inputs) != 2 or maker is None or maker.type != "pnnx.Expression":
+            return []
+        tree = parse(str(maker.params.get("expr")), len(maker.inputs))
+        if not isinstance(tree, List):
+            return []
+        for item in tree.children:
+            read = [maker.inputs[n.index] for n in item.preorder() if isinstance(n, Ref)]
+            specs = [self.specs.get(operand) for operand in read]
+            if not read or any(
+                not isinstance(s, TensorSpec) or s.rank != 1 or s.dtype.kind not in "iu"
+                for s in specs
+            ):
+                return []
+            known = getattr(specs[0], "constant", None) if isinstance(item, Ref) else None
+            found.append((known, {self.places.get(operand) for operand in read}))
+        return found
+
+    def count(self, op: Operator, batch: int) -> None:
+        """Let the first index of an operator count another number of members."""
+        if len(op.inputs) == 1:
+            lists = literal_indices(op.params["expr"]) or []
+            text = ",".join(str(one).replace(" ", "") for one in [[*range(batch)], *lists[1:]])
+            op.params = {**op.params, "expr": f"[{text}]"}
+            return
+        maker = op.inputs[1].producer
+        assert maker is not None  # `indices` has seen it
+        tree = parse(str(maker.params["expr"]), len(maker.inputs))
+        first = cast("Ref", tree.children[0]).index
+        name = self.graph.unique_name(f"{op.name}_members")
+        self.graph.add_operator(
+            "pnnx.Attribute",
+            name,
+            [],
+            [self.graph.add_operand(name, (batch,), "i64")],
+            attributes={"data": Attribute.from_array(np.arange(batch))},
+            location=op.location,
+        )
+        others = [self.graph.operand(name) if n == first else o for n, o in enumerate(maker.inputs)]
+        name = self.graph.unique_name(f"{op.name}_list")
+        self.graph.add_operator(
+            "pnnx.Expression",
+            name,
+            others,
+            [self.graph.add_operand(name)],
+            params=maker.params,
+            location=op.location,
+        )
+        self.graph.set_inputs(op, [op.inputs[0], self.graph.operand(name)], op.input_keys)
 
     # -- reshapes ------------------------------------------------------------------------------
 
@@ -292,6 +374,8 @@ class _Search:
                 self.write(op, key, (*value[:index], extent, *value[index + 1 :]))
             for spec, axis in call.repeats:
                 self.repeat(op, spec, axis, batch)
+        for op in self.counting:
+            self.count(op, batch)
         for op in self.copied:
             self.write(op, "shape", (0, *self.call(op).a.shape[1:]))
 

@@ -6,6 +6,13 @@ as many sequences as queries in the trace::
 
     nn.MultiheadAttention a 2 1 x m y $attn_mask=m batch_first=True #x=(2,7,16)f32 #m=(2,7)f32
                                 ->   nn.MultiheadAttention a 2 1 x m y $key_padding_mask=m
+
+Where pnnx makes such a module of an attention that a model has written out, it reshapes the mask,
+calls the input of that by the mask's name, and forgets that true meant the opposite there::
+
+    Tensor.reshape r 1 1 m n shape=(7,7) $attn_mask=m #m=(1,1,7,7)bool
+                                ->   torch.logical_not r_not 1 1 m o
+                                     Tensor.reshape r 1 1 o n shape=(7,7)
 """
 
 from __future__ import annotations
@@ -16,7 +23,10 @@ __all__ = ["restore_masks"]
 
 
 def restore_masks(graph: Graph) -> None:
-    """Name the masks of keys; needs annotations only."""
+    """Give masks their names and meaning; needs annotations only."""
+    for op in graph.find("Tensor.reshape"):
+        if op.input_keys in (("attn_mask",), ("mask",)):
+            _restore_reshaped(graph, op)
     for op in graph.find("nn.MultiheadAttention"):
         if list(op.input_keys).count("attn_mask") != 1:
             continue
@@ -28,6 +38,17 @@ def restore_masks(graph: Graph) -> None:
                 keys = [None] * len(given)
                 graph.set_inputs(op, [*given, mask], [*keys, "key_padding_mask"])
                 break
+
+
+def _restore_reshaped(graph: Graph, op: Operator) -> None:
+    """Let a mask that pnnx reshaped for an attention of its own mean what it did."""
+    mask = op.inputs[0]
+    if mask.dtype == "bool":
+        name = graph.unique_name(f"{op.name}_not")
+        inverse = graph.add_operand(name, mask.shape, mask.dtype)
+        graph.add_operator("torch.logical_not", name, [mask], [inverse], location=op.location)
+        mask = inverse
+    graph.set_inputs(op, [mask], [None])
 
 
 def _masks_keys(op: Operator, given: list[Shape | None], mask: Shape | None) -> bool:

@@ -232,7 +232,8 @@ class _Parser:
                 f"{plural(len(operators), 'operator')}, the header promises {operator_count}; "
                 "the file is truncated, copy or export it again"
             )
-        if len(self.operand_lines) != operand_count:
+        # pnnx also counts operands that nothing has to do with any more.
+        if len(self.operand_lines) > operand_count:
             self.line = 2
             self.fail(
                 f"the header promises {plural(operand_count, 'operand')}, but the operators "

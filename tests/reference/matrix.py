@@ -71,6 +71,24 @@ def baddbmm(input, batch1, batch2, *, beta=1, alpha=1):
     return _sum(input, batch1 @ batch2, beta, alpha)
 
 
+@reference("aten::_grouped_mm")
+def grouped_mm(input, mat2, offs=None, bias=None, out_dtype=None):
+    """Every group's rows, or columns, by its own matrix; what is in no group is 0."""
+    if offs is None:
+        return np.stack([x @ y for x, y in zip(input, mat2, strict=True)])
+    groups = [range(start, end) for start, end in zip([0, *offs[:-1]], offs, strict=True)]
+    if input.ndim == mat2.ndim:
+        return np.stack([input[:, list(g)] @ mat2[list(g)] for g in groups])
+    result = np.zeros((input.shape[-2], mat2.shape[-1]), input.dtype)
+    for number, group in enumerate(groups):
+        for place in group:
+            if input.ndim == 2:
+                result[place] = input[place] @ mat2[number]
+            else:
+                result[:, place] = input[number] @ mat2[:, place]
+    return result
+
+
 @reference("aten::addmv")
 def addmv(input, mat, vec, beta, alpha):
     """A vector and a product."""

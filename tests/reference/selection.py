@@ -28,8 +28,13 @@ def masked_select(input, *, mask):
 
 
 @reference("aten::repeat_interleave")
-def repeated_numbers(repeats, output_size):
-    """The number of each place, as often as it says."""
+def repeated_numbers(*inputs):
+    """The number of each place, as often as it says; or the places of an axis, as often."""
+    if len(inputs) == 4:
+        values, repeats, axis, _ = inputs
+        counts = np.broadcast_to(repeats, (values.shape[axis],))
+        return np.take(values, [i for i, n in enumerate(counts) for _ in range(n)], axis)
+    repeats, _ = inputs
     return np.array([i for i, count in enumerate(repeats) for _ in range(count)], np.int64)
 
 

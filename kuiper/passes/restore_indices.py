@@ -1,0 +1,118 @@
+"""A tensor gets back the axes that constant indices gave it.
+
+pnnx writes a constant index of several axes as a list of as many numbers as its first axis has, so
+of the indices behind a mask of keys, ``mask[arange(n)[:, None, None, None], arange(l)]``, little is
+left::
+
+    Tensor.index i 1 1 m y expr=[[0],[0]] #m=(1,18)bool #y=(1,1,1,18)bool
+                                ->   torch.unsqueeze i_1 1 1 m a dim=1
+                                     torch.unsqueeze i   1 1 a y dim=2
+
+The annotated shape tells that something is missing.  Where the result has the input's extents, in
+their order and with axes of extent 1 between them, and what is left of the indices counts from 0,
+they are taken for all places in their order: this is how the attention masks of most text models
+are made.  Anything else is refused, for no other values can be told from the file.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+from kuiper.errors import OperatorError
+from kuiper.ir import Graph, Operator
+from kuiper.passes._indices import literal_indices
+
+__all__ = ["restore_indices"]
+
+
+def restore_indices(graph: Graph) -> None:
+    """Replace every `Tensor.index` whose constant indices are incomplete.
+
+    Raises
+    ------
+    OperatorError
+        If its result cannot be told.
+    """
+    for op in graph.find("Tensor.index"):
+        if len(op.inputs) != 1 or len(op.outputs) != 1 or not op.outputs[0].uses:
+            continue
+        items = literal_indices(op.params.get("expr"))
+        if items is None:
+            continue
+        source, result = op.inputs[0].shape, op.outputs[0].shape
+        if source is None or result is None or None in (*source, *result):
+            continue
+        lists = [one for one in items if one is not None]
+        # Complete lists have one axis together.
+        missing = len(result) - (len(source) - len(lists) + 1)
+        if missing <= 0 or len(items) > len(source):
+            continue
+        first = next(number for number, one in enumerate(items) if one is not None)
+        start = first if None not in items[first : first + len(lists)] else 0
+        found = result[start : start + missing + 1]
+        axes = None
+        if len(lists) == len(items) and result[missing + 1 :] == source[len(lists) :]:
+            axes = _added_axes(source[: len(lists)], found, lists)
+        if axes is not None:
+            _unsqueeze(graph, op, axes, whole=True)
+        elif set(found) == {1}:  # one place, and the lists have it
+            _unsqueeze(graph, op, [start] * missing)
+        else:
+            raise OperatorError(
+                f"{op.label}: the result was {result} for an input of {source} when the model was "
+                f"traced, but the file has only the first of the indices, {op.params['expr']}; "
+                "write the model with indices of one axis, and reshape what they select"
+            )
+
+
+def _added_axes(
+    source: tuple[Any, ...], result: tuple[Any, ...], lists: list[list[int]]
+) -> list[int] | None:
+    """Return which axes of the result are new, if the indices can be those of all places."""
+    if any(
+        one != list(range(len(one))) or len(one) not in (1, extent)
+        for one, extent in zip(lists, source, strict=True)
+    ):
+        return None
+    fitting = [
+        places
+        for places in combinations(range(len(result)), len(source))
+        if all(
+            result[axis] == (source[places.index(axis)] if axis in places else 1)
+            for axis in range(len(result))
+        )
+    ]
+    if not fitting:
+        return None
+    # Extents of 1 may leave a choice: then the first index is in front and the last one behind.
+    places = max(fitting, key=lambda places: (places[-1], -places[0]))
+    return [axis for axis in range(len(result)) if axis not in places]
+
+
+def _unsqueeze(graph: Graph, op: Operator, axes: list[int], whole: bool = False) -> None:
+    """Add axes of extent 1 to what an operator selects, or to its input if it selects the whole."""
+    result, name = op.outputs[0], op.name
+    if whole:
+        value = op.inputs[0]
+        graph.set_outputs(op, [])
+        graph.remove_operator(op)
+    else:
+        value = graph.add_operand(graph.unique_name(f"{name}_out"), None, result.dtype)
+        graph.set_outputs(op, [value])
+    for number, axis in enumerate(axes):
+        last = number == len(axes) - 1
+        target = result
+        if not last:
+            target = graph.add_operand(
+                graph.unique_name(f"{name}_out_{number + 1}"), None, result.dtype
+            )
+        graph.add_operator(
+            "torch.unsqueeze",
+            name if last and whole else graph.unique_name(f"{name}_{number + 1}"),
+            [value],
+            [target],
+            params={"dim": axis},
+            location=op.location,
+        )
+        value = target
