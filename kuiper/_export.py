@@ -32,10 +32,13 @@ def from_torch(
     Parameters
     ----------
     module : torch.nn.Module
-        Put into evaluation mode for the trace.
-    example_inputs : torch.Tensor or sequence of torch.Tensor
-        What the module is traced with.
-    example_inputs2 : torch.Tensor or sequence of torch.Tensor, optional
+        Put into evaluation mode for the trace.  One in float16, bfloat16 or float64 is traced as a
+        copy in float32, in which kuiper computes.  Of dicts and nested tuples that it returns, the
+        tensors become results in their order; None is left out.
+    example_inputs : torch.Tensor, sequence of torch.Tensor, or dict of str to torch.Tensor
+        What the module is traced with; a dict stands for keyword arguments, and the inputs of the
+        model are in its order.
+    example_inputs2 : as `example_inputs`, optional
         The same with other extents; those that differ become variable.
     moduleop : str, optional
         Classes, with commas between, that pnnx shall keep as one operator each; teach kuiper those
@@ -93,6 +96,7 @@ def export_module(
     torch = _torch()
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"got {type(module).__name__}, expected a torch.nn.Module")
+    keywords = tuple(example_inputs) if isinstance(example_inputs, Mapping) else ()
     inputs = _as_tuple(example_inputs, torch)
     inputs2 = None if example_inputs2 is None else _as_tuple(example_inputs2, torch)
     if inputs2 is not None and len(inputs2) != len(inputs):
@@ -101,7 +105,9 @@ def export_module(
             "example_inputs"
         )
     name = type(module).__name__
-    was_training = module.training
+    scripted = isinstance(module, torch.jit.RecursiveScriptModule)
+    module, inputs = _in_float32(module, inputs, torch)
+    modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
         # With gradients on, attention is traced as the operators that pnnx knows.
@@ -109,24 +115,89 @@ def export_module(
             warnings.simplefilter("ignore")
             trace = Path(folder, "module.pt")
             try:
-                torch.jit.trace(module, inputs, check_trace=False).save(str(trace))
+                _traced(module, inputs, keywords, torch).save(str(trace))
             except Exception as error:  # whatever the module's own code may raise
-                shapes = ", ".join(f"{tuple(x.shape)} {x.dtype}" for x in inputs)
+                names = [f"{key}=" for key in keywords] or [""] * len(inputs)
+                shapes = ", ".join(
+                    f"{key}{tuple(x.shape)} {x.dtype}" for key, x in zip(names, inputs, strict=True)
+                )
                 raise KuiperError(
-                    f"{name}: PyTorch cannot trace it with inputs {shapes}: "
+                    f"{name}: PyTorch cannot trace it with inputs {shapes or '(none)'}: "
                     f"{type(error).__name__}: {error}"
                 ) from error
-            return run_pnnx(
-                trace,
-                param,
-                [tuple(x.shape) for x in inputs],
-                [tuple(x.shape) for x in inputs2 or ()],
-                [_DTYPES.get(str(x.dtype), "f32") for x in inputs],
-                moduleop=moduleop,
-                name=name,
-            )
+            try:
+                return run_pnnx(
+                    trace,
+                    param,
+                    [tuple(x.shape) for x in inputs],
+                    [tuple(x.shape) for x in inputs2 or ()],
+                    [_DTYPES.get(str(x.dtype), "f32") for x in inputs],
+                    moduleop=moduleop,
+                    name=name,
+                )
+            except MissingPackageError:
+                raise
+            except KuiperError as error:
+                if not scripted:
+                    raise
+                raise KuiperError(
+                    f"{error}\nIt was made by torch.jit.script, and pnnx reads what was traced: "
+                    "give the module that was scripted"
+                ) from error
     finally:
-        module.train(was_training)
+        for part, training in modes:
+            part.training = training
+
+
+def _in_float32(module: Any, inputs: tuple[Any, ...], torch: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return a copy of a module of other floats, and its inputs, in float32; others as they are."""
+    import copy
+
+    others = (torch.float16, torch.bfloat16, torch.float64)
+    inputs = tuple(x.float() if x.dtype in others else x for x in inputs)
+    if any(x.dtype in others for x in (*module.parameters(), *module.buffers())):
+        module = copy.deepcopy(module).float()
+    return module, inputs
+
+
+def _traced(module: Any, inputs: tuple[Any, ...], keywords: tuple[str, ...], torch: Any) -> Any:
+    """Trace a module; with keywords, or with results that torch refuses, as a part of another."""
+    if not keywords:
+        try:
+            return torch.jit.trace(module, inputs, check_trace=False)
+        except Exception as first:
+            try:
+                return torch.jit.trace(_flat(module, (), torch), inputs, check_trace=False)
+            except Exception:
+                raise first from None
+    return torch.jit.trace(_flat(module, keywords, torch), inputs, check_trace=False)
+
+
+def _flat(module: Any, keywords: tuple[str, ...], torch: Any) -> Any:
+    """Return a module that takes tensors by place and returns nothing but tensors."""
+
+    def tensors(value: Any) -> list[Any]:
+        if value is None:
+            return []
+        if isinstance(value, Mapping):
+            value = list(value.values())
+        if isinstance(value, list | tuple):
+            return [tensor for part in value for tensor in tensors(part)]
+        return [value]
+
+    class Flat(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *inputs: Any) -> Any:
+            if keywords:
+                results = tensors(self.module(**dict(zip(keywords, inputs, strict=True))))
+            else:
+                results = tensors(self.module(*inputs))
+            return results[0] if len(results) == 1 else tuple(results)
+
+    return Flat().eval()
 
 
 def run_pnnx(
@@ -363,13 +434,15 @@ def example_tensors(shapes: Sequence[Sequence[int]], dtypes: Sequence[str] = ())
 
 
 def _as_tuple(inputs: Any, torch: Any) -> tuple[Any, ...]:
-    inputs = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
-    for number, value in enumerate(inputs):
+    if isinstance(inputs, torch.Tensor):
+        inputs = (inputs,)
+    named = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs)
+    for key, value in [*named]:
         if not isinstance(value, torch.Tensor):
             raise InputError(
-                f"example input {number} is {type(value).__name__}, expected a torch.Tensor"
+                f"example input {key!r} is {type(value).__name__}, expected a torch.Tensor"
             )
-    return inputs
+    return tuple(inputs.values() if isinstance(inputs, Mapping) else inputs)
 
 
 def _torch() -> Any:

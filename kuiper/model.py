@@ -41,6 +41,7 @@ from kuiper.passes import (
 )
 from kuiper.plan import Plan, check_sizes, infer_known, infer_specs, leaf_operands, make_plan
 from kuiper.pnnx import Source, Target, load_graph, save_graph
+from kuiper.pnnx._messages import plural
 
 __all__ = [
     "Model",
@@ -716,7 +717,8 @@ class Model:
             inputs = self._by_name(inputs[0])
         if len(inputs) != len(operands):
             names = ", ".join(f"'{o.name}'" for o in operands) or "none"
-            raise InputError(f"got {len(inputs)} inputs, expected {len(operands)}: {names}")
+            given = plural(len(inputs), "input")
+            raise InputError(f"got {given}, expected {len(operands)}: {names}")
         arrays: list[np.ndarray] = []
         for info, value in zip(self._input_infos, inputs, strict=True):
             array = _as_array(info, value)

@@ -227,6 +227,91 @@ def test_info_for_people(run, small):
     assert re.search(r"^nn\.MaxPool2d +1$", out, re.MULTILINE)
 
 
+@pytest.fixture
+def tokens_and_features(tmp_path):
+    """Return a model with an input of integers, one of floats, and two results."""
+    graph = kuiper.ir.Graph()
+    graph.add_operand("tokens", (1, 8), "i64")
+    graph.add_operand("x", (1, 8, 4), "f32")
+    graph.add_operator("pnnx.Input", "in0", outputs=["tokens"])
+    graph.add_operator("pnnx.Input", "in1", outputs=["x"])
+    weight = np.arange(40, dtype=np.float32).reshape(10, 4)
+    graph.add_operator(
+        "nn.Embedding", "emb", ["tokens"], ["e"],
+        params={"num_embeddings": 10, "embedding_dim": 4, "sparse": False},
+        attributes={"weight": kuiper.ir.Attribute.from_array(weight)},
+    )  # fmt: skip
+    graph.add_operator("pnnx.Expression", "plus", ["e", "x"], ["s"], params={"expr": "sub(@0,@1)"})
+    graph.add_operator("nn.ReLU", "act", ["s"], ["r"])
+    graph.add_operator("prim::TupleConstruct", "pair", ["s", "r"], ["p"])
+    graph.add_operator("pnnx.Output", "out", ["p"])
+    path = tmp_path / "two.pnnx.param"
+    kuiper.save(graph, path)
+    return path
+
+
+def test_info_names_every_result(run, run_json, tokens_and_features):
+    (facts,) = run_json("info", tokens_and_features)
+    assert facts["outputs"] == [
+        {"name": name, "shape": [1, 8, 4], "dtype": "f32"} for name in ("s", "r")
+    ]
+    _, out, _ = run("info", tokens_and_features)
+    assert "tokens (1,8) i64, x (1,8,4) f32" in out
+    assert "s (1,8,4) f32, r (1,8,4) f32" in out
+
+
+def test_arrays_of_other_widths_are_converted(run_json, tokens_and_features, tmp_path):
+    tokens, x = np.arange(8)[None] % 5, np.linspace(0, 9, 32).reshape(1, 8, 4)
+    np.save(tmp_path / "tokens.npy", tokens.astype(np.int32))
+    np.save(tmp_path / "x.npy", x)  # float64, as most that numpy makes
+    target = tmp_path / "out.npz"
+    run_json("run", tokens_and_features, tmp_path / "tokens.npy", tmp_path / "x.npy", "-o", target)
+    expected = np.arange(40).reshape(10, 4)[tokens] - x
+    with np.load(target) as arrays:
+        np.testing.assert_allclose(arrays["s"], expected, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(arrays["r"], expected.clip(0), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (["floats.npy", "x.npy"], "input 'tokens': got float32 .*expected int64"),
+        (["tokens.npy"], "got 1 input, expected 2: 'tokens', 'x'"),
+        (["named.npz"], "holds 'a', 'b', expected arrays for the inputs 'tokens', 'x'"),
+        (["named.npz", "x.npy"], "named.npz: an .npz file, which holds 'a', 'b'; expected one"),
+        (["far.npy", "x.npy"], "index 12 is out of range for an axis of extent 10"),
+        (["empty.npy", "x.npy"], "empty.npy: not a .npy or .npz file of numbers: it is empty"),
+        (["page.npy", "x.npy"], "page.npy: .* it is a web page"),
+        (["broken.npz"], "broken.npz: not a .npy or .npz file"),
+        (["objects.npy", "x.npy"], "objects.npy: .*Object arrays cannot be loaded"),
+        (["words.txt"], "words.txt: neither .npy nor .npz, and input 'tokens'"),
+    ],
+)
+def test_arrays_that_cannot_be_used(run, tokens_and_features, tmp_path, files, said):
+    tokens = np.arange(8)[None]
+    np.save(tmp_path / "tokens.npy", tokens)
+    np.save(tmp_path / "far.npy", tokens + 5)
+    np.save(tmp_path / "floats.npy", tokens.astype(np.float32))
+    np.save(tmp_path / "x.npy", np.zeros((1, 8, 4), np.float32))
+    np.save(tmp_path / "objects.npy", np.array([{}, None], object), allow_pickle=True)
+    np.savez(tmp_path / "named.npz", a=tokens, b=tokens)
+    (tmp_path / "broken.npz").write_bytes((tmp_path / "named.npz").read_bytes()[:-30])
+    (tmp_path / "empty.npy").write_bytes(b"")
+    (tmp_path / "page.npy").write_text("<!DOCTYPE html>")
+    (tmp_path / "words.txt").write_text("words")
+    code, out, err = run("run", tokens_and_features, *(tmp_path / name for name in files))
+    assert (code, out) == (3, "")
+    assert re.search(said, err)
+    assert err.startswith("kuiper run: ")
+
+
+def test_a_golden_file_without_names(run, tokens_and_features, tmp_path):
+    np.save(tmp_path / "golden.npy", np.zeros(3))
+    code, _, err = run("check", tokens_and_features, tmp_path / "golden.npy")
+    assert code == 3
+    assert "golden.npy: one array (.npy); expected an .npz file" in err
+
+
 def test_info_makes_up_open_extents_that_a_network_can_take(run_json, small):
     (facts,) = run_json("info", small)  # (1, 3, ?, ?)
     assert facts["plan"]["shapes"] == [[1, 3, 224, 224]]
@@ -322,7 +407,7 @@ def test_run_on_pictures(run_json, small, tmp_path):
 
 
 def test_run_with_a_wrong_array(run, small, tmp_path):
-    np.save(tmp_path / "x.npy", np.zeros((1, 3, 4, 4)))
+    np.save(tmp_path / "x.npy", np.zeros((1, 3, 4, 4), np.int64))
     code, _, err = run("run", small, tmp_path / "x.npy")
     assert code == 3
     assert "pass x.astype(np.float32)" in err

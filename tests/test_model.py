@@ -100,7 +100,7 @@ def test_wrong_names(given, message):
 def test_wrong_number_of_inputs(count):
     model = model_of(TWO_INPUTS)
     assert message_of(InputError, lambda: model(*[values(2, 3)] * count)) == (
-        f"got {count} inputs, expected 2: 'x', 'y'"
+        f"got {count} input{'' if count == 1 else 's'}, expected 2: 'x', 'y'"
     )
 
 

@@ -319,6 +319,46 @@ def test_from_torch_with_integers_and_several_results(torch):
         np.testing.assert_allclose(got, expected.detach().numpy(), rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_from_torch_in_other_floats(torch, dtype):
+    dtype = getattr(torch, dtype)
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Dropout()).to(
+        dtype
+    )
+    net[2].eval()  # a part that is frozen stays so
+    x = torch.rand(1, 3, 9, 9)
+    model = kuiper.from_torch(net, x.to(dtype))
+    assert (net[0].weight.dtype, net.training, net[2].training) == (dtype, True, False)
+    assert model.inputs[0].dtype == np.float32
+    with torch.no_grad():
+        expected = net.float().eval()(x).numpy()
+    np.testing.assert_allclose(model(x.numpy()), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_from_torch_with_keywords_and_a_dict_of_results(torch):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = torch.nn.Linear(4, 4)
+
+        def forward(self, x, *, scale):
+            return {"y": self.fc(x) * scale, "nothing": None, "parts": (x + 1, x * scale)}
+
+    net, x, scale = Net(), torch.rand(2, 4), torch.rand(2, 1)
+    model = kuiper.from_torch(net, {"scale": scale, "x": x})
+    assert [info.shape for info in model.inputs] == [(2, 1), (2, 4)]
+    with torch.no_grad():
+        expected = net(x, scale=scale)
+    given = model(scale.numpy(), x.numpy())
+    for y, z in zip(given, (expected["y"], *expected["parts"]), strict=True):
+        np.testing.assert_allclose(y, z.numpy(), rtol=1e-5, atol=1e-6)
+    with pytest.raises(kuiper.KuiperError, match=r"inputs x=\(2, 4\) .*unexpected keyword|missing"):
+        kuiper.from_torch(net, {"x": x, "factor": scale})
+    with pytest.raises(kuiper.InputError, match="example input 'scale' is float"):
+        kuiper.from_torch(net, {"x": x, "scale": 1.0})
+
+
 def test_from_torch_with_what_pnnx_cannot_do(torch):
     with pytest.raises(kuiper.InputError, match="example input 0 is ndarray"):
         kuiper.from_torch(torch.nn.ReLU(), [np.zeros(3)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import runpy
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import kuiper
+from kuiper.pnnx._messages import recognise
 
 if TYPE_CHECKING:
     from kuiper.vision import Preprocessing
@@ -22,6 +25,8 @@ __all__ = [
     "load_model",
     "preprocessing",
     "random_inputs",
+    "read_array",
+    "read_arrays",
     "read_inputs",
 ]
 
@@ -125,26 +130,29 @@ def read_inputs(
     """Return the arrays for the inputs of a model from files.
 
     One ``.npz`` with the inputs' names, or one ``.npy`` or picture for each input, in order; for a
-    model with one input several pictures make a batch.
+    model with one input several pictures make a batch.  Files' integers and floats are widened, and
+    float64 rounded, to what the input takes.
     """
     if len(paths) == 1 and paths[0].endswith(".npz"):
-        with np.load(paths[0]) as archive:
-            arrays = dict(archive)
+        arrays = read_arrays(paths[0])
         if len(model.inputs) == len(arrays) == 1:
-            return list(arrays.values())
-        return [
-            arrays[info.name] if info.name in arrays else _missing(info, paths[0], arrays)
-            for info in model.inputs
-        ]
+            return _as_taken(model, list(arrays.values()))
+        return _as_taken(
+            model,
+            [
+                arrays[info.name] if info.name in arrays else _missing(model, paths[0], arrays)
+                for info in model.inputs
+            ],
+        )
     if all(path.endswith(ARRAY_SUFFIXES) for path in paths):
-        return [np.load(path) for path in paths]
+        return _as_taken(model, [read_array(path) for path in paths])
     from kuiper.vision import PRESETS, load_image, preprocess
     from kuiper.vision.images import input_size
 
     if len(model.inputs[0].shape or (0,) * 4) != 4:
         raise kuiper.InputError(
-            f"input '{model.inputs[0].name}' is no picture: {model.inputs[0].shape}; "
-            "give .npy files"
+            f"{paths[0]}: neither .npy nor .npz, and input '{model.inputs[0].name}' of shape "
+            f"{model.inputs[0].shape} takes no pictures"
         )
     base = replace(PRESETS["imagenet"], size=input_size(model))
     how = preprocessing(options, base)
@@ -154,7 +162,72 @@ def read_inputs(
     return [picture[None] for picture in pictures]
 
 
-def _missing(info: kuiper.TensorInfo, path: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    raise kuiper.InputError(
-        f"{path}: no array for input '{info.name}'; it holds {', '.join(arrays) or 'nothing'}"
-    )
+def _missing(model: kuiper.Model, path: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    wanted = ", ".join(f"'{info.name}'" for info in model.inputs)
+    held = ", ".join(f"'{name}'" for name in arrays) or "nothing"
+    raise kuiper.InputError(f"{path}: it holds {held}, expected arrays for the inputs {wanted}")
+
+
+def _as_taken(model: kuiper.Model, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Convert files' numbers where that is plainly meant: int32 for int64, float64 for float32."""
+    if len(arrays) != len(model.inputs):
+        return arrays  # the model says what is wrong
+    return [
+        array.astype(info.dtype)
+        if np.can_cast(array.dtype, info.dtype, "safe")
+        or array.dtype.kind == info.dtype.kind == "f"
+        else array
+        for array, info in zip(arrays, model.inputs, strict=True)
+    ]
+
+
+def read_array(path: str) -> np.ndarray:
+    """Return the array of an ``.npy`` file.
+
+    Raises
+    ------
+    kuiper.InputError
+        If it is none.
+    """
+    loaded = _loaded(path)
+    if isinstance(loaded, dict):
+        held = ", ".join(f"'{name}'" for name in loaded) or "nothing"
+        raise kuiper.InputError(
+            f"{path}: an .npz file, which holds {held}; expected one array (.npy) here"
+        )
+    return loaded
+
+
+def read_arrays(path: str) -> dict[str, np.ndarray]:
+    """Return the arrays of an ``.npz`` file by name.
+
+    Raises
+    ------
+    kuiper.InputError
+        If it is none.
+    """
+    loaded = _loaded(path)
+    if not isinstance(loaded, dict):
+        raise kuiper.InputError(
+            f"{path}: one array (.npy); expected an .npz file, as numpy.savez writes it, whose "
+            "arrays have names"
+        )
+    return loaded
+
+
+def _loaded(path: str) -> np.ndarray | dict[str, np.ndarray]:
+    """Return what numpy reads from a file."""
+    try:
+        with open(path, "rb") as file:  # numpy leaves a damaged archive open
+            loaded = np.load(file)
+            return loaded if isinstance(loaded, np.ndarray) else dict(loaded)
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
+        with open(path, "rb") as file:
+            head = file.read(256)
+        if not head:
+            what = "it is empty"
+        elif head.startswith((b"\x93NUMPY", b"PK")):
+            what = f"{error}"  # damaged, or an array of Python objects
+        else:
+            what = recognise(head) or f"it begins with the bytes {head[:8]!r}"
+        raise kuiper.InputError(f"{path}: not a .npy or .npz file of numbers: {what}") from error

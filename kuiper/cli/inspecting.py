@@ -11,9 +11,17 @@ from typing import Any
 import numpy as np
 
 import kuiper
+from kuiper._dtypes import from_numpy
 from kuiper.cli._arguments import Commands, add_model, add_output, add_shape, fraction, new_command
 from kuiper.cli._console import Console, bytes_text, count_text
-from kuiper.cli._inputs import input_shapes, load_graph, load_model, random_inputs
+from kuiper.cli._inputs import (
+    input_shapes,
+    load_graph,
+    load_model,
+    random_inputs,
+    read_array,
+    read_arrays,
+)
 
 __all__ = ["add_commands"]
 
@@ -147,7 +155,16 @@ def info(options: argparse.Namespace, console: Console) -> int:
     try:
         # The one place that has the right words for operators that are not supported.
         model = kuiper.Model(graph, optimize=not options.no_optimize)
-        facts["plan"] = describe_plan(model, input_shapes(model, options.shape))
+        plan = facts["plan"] = describe_plan(model, input_shapes(model, options.shape))
+        # The graph ends in one operand; where that is a tuple, these are what a call returns.
+        facts["outputs"] = [
+            {
+                "name": info.name,
+                "shape": planned if info.shape is None else info.shape,
+                "dtype": from_numpy(info.dtype).name,
+            }
+            for info, planned in zip(model.outputs, plan["outputs"], strict=True)
+        ]
     except kuiper.KuiperError as error:
         trouble = error  # first comes all that can be told
         facts["trouble"] = str(error)
@@ -328,8 +345,7 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> dict[str, Any]:
 def check(options: argparse.Namespace, console: Console) -> int:
     """Compare with a golden file; return 1 where something differs."""
     model = load_model(options)
-    with np.load(options.golden) as archive:
-        arrays = dict(archive)
+    arrays = read_arrays(options.golden)
     cases, others = _cases(model, arrays)
     position = {op.name: i for i, op in enumerate(model.graph.topological_order())}
     wanted, ignored = {}, []
@@ -433,7 +449,7 @@ def _value(text: str) -> Any:
     import ast
 
     if text.endswith(".npy"):
-        return np.load(text)
+        return read_array(text)
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
