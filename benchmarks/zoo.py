@@ -324,8 +324,21 @@ FINDINGS = {
     ),
     "transformers": (
         (
-            "fnet, funnel, gptj, gpt_neo, phi, albert",
+            "albert, fnet, funnel, gpt_neo, gptj, phi",
             "pnnx takes the written-out tanh form of GELU for the exact one.",
+        ),
+        (
+            "modernbert, moonshine, mpt",
+            "pnnx drops the weight of an `nn.LayerNorm` without bias.",
+        ),
+        (
+            "deepseek_v3",
+            "the file has the mask of expert groups as it was after the trace's scatter in place, "
+            "instead of zeros.",
+        ),
+        (
+            "longformer",
+            "strides of `torch.as_strided` are those of a view, of which the file knows nothing.",
         ),
         (
             "dpt, blip_caption",
