@@ -8,7 +8,8 @@ that pnnx writes beside the model tells whose fault it is.
 Every network runs in a process of its own, so that a crash, or a large network's memory, ends with
 it. What is known is kept in ``zoo.json`` of the cache; a network runs again only when asked for.
 
-Usage, with torch, torchvision, timm, pnnx and kuiper installed (and ultralytics for its family)::
+Usage, with torch, torchvision, timm, pnnx and kuiper installed (ultralytics and transformers for
+their families)::
 
     python benchmarks/zoo.py                              # all of torchvision's classifiers
     python benchmarks/zoo.py --family timm,text,audio
@@ -259,6 +260,14 @@ def _forms() -> dict[str, Callable]:
 def _own(family: str) -> dict:
     import zoo_nets
 
+    if family == "transformers":
+        from zoo_transformers import TRANSFORMERS as NETWORKS
+
+        return NETWORKS
+    if family == "modern":
+        from zoo_modern import MODERN
+
+        return MODERN
     return {"text": zoo_nets.TEXT, "audio": zoo_nets.AUDIO, "yolov5": zoo_nets.YOLOS}[family]
 
 
@@ -275,6 +284,12 @@ FAMILIES: dict[str, tuple[str, Callable[[], list[str]], Callable]] = {
     "timm": ("timm", _timm_names, _timm),
     "text": ("Text", lambda: [*_own("text")], lambda name: _own("text")[name]),
     "audio": ("Audio", lambda: [*_own("audio")], lambda name: _own("audio")[name]),
+    "modern": ("Other kinds", lambda: [*_own("modern")], lambda name: _own("modern")[name]),
+    "transformers": (
+        "transformers",
+        lambda: [*_own("transformers")],
+        lambda name: _own("transformers")[name],
+    ),
     "forms": ("Other ways to export", _form_names, lambda name: _forms()[name]()),
 }
 
@@ -305,6 +320,29 @@ FINDINGS = {
             "gpt2_by_hand",
             "pnnx takes the written-out tanh form of GELU for the exact one. With "
             '`F.gelu(x, approximate="tanh")` (as in gpt2_with_gelu) it does not.',
+        ),
+    ),
+    "transformers": (
+        (
+            "albert, fnet, funnel, gpt_neo, gptj, phi",
+            "pnnx takes the written-out tanh form of GELU for the exact one.",
+        ),
+        (
+            "modernbert, moonshine, mpt",
+            "pnnx drops the weight of an `nn.LayerNorm` without bias.",
+        ),
+        (
+            "deepseek_v3",
+            "the file has the mask of expert groups as it was after the trace's scatter in place, "
+            "instead of zeros.",
+        ),
+        (
+            "longformer",
+            "strides of `torch.as_strided` are those of a view, of which the file knows nothing.",
+        ),
+        (
+            "dpt, blip_caption",
+            "pnnx ends with a memory error of its own.",
         ),
     ),
     "forms": (

@@ -52,6 +52,7 @@ on it give other results, in kuiper as in the Python module that pnnx writes:
 - the `rounding_mode` of `torch.div` (``floor`` becomes a division, ``trunc`` a division rounded
   down), and the `decimals` of `torch.round`;
 - the `storage_offset` of `torch.as_strided`;
+- the weight of an `nn.LayerNorm` without bias;
 - where an ellipsis stood in an equation of `torch.einsum` with several operands: kuiper takes it
   for one in front;
 - what a constant index of several axes (``x[rows[:, None], columns]``) holds behind its first axis:

@@ -1533,3 +1533,19 @@ def test_writing_into_places_of_a_constant_at_another_batch():
     expected = np.zeros((2, 3, 4), np.float32)
     expected[:, 1] = x
     assert_outputs(Model(graph)(x), expected)
+
+
+def test_scattering_into_a_constant_at_another_batch():
+    graph = graph_of(
+        text(
+            "Tensor.new_zeros z 1 1 x o size=(1,5) #x=(1,2)f32 #o=(1,5)f32",
+            "torch.scatter_add s 3 1 o i x y dim=1 $input=o $index=i $src=x #i=(1,2)i64 "
+            "#y=(1,5)f32",
+            inputs=("x", "i"),
+        )
+    )
+    x = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
+    i = np.array([[0, 4], [1, 1], [3, 2]])
+    expected = np.zeros((3, 5), np.float32)
+    np.add.at(expected, (np.arange(3)[:, None], i), x)
+    assert_outputs(Model(graph)(x, i), expected)

@@ -600,6 +600,16 @@ def _gather(c: Call) -> Place:
     return place
 
 
+def _scatter(c: Call) -> Place:
+    a = c.a
+    specs = [spec for spec in (a.input, a.index, a.src) if isinstance(spec, TensorSpec)]
+    place = c.placed(*specs)
+    c.need(place.axis != _axis(a.dim, a.input))
+    for spec in specs:
+        c.spread(spec, place)
+    return place
+
+
 def _index_select(c: Call) -> Place:
     c.constant(c.a.index)
     place = _same(c)
@@ -715,6 +725,7 @@ def _table() -> dict[str, Rule]:
     add(_embedding, "nn.Embedding F.embedding")
     add(_index, "Tensor.index")
     add(_gather, "torch.gather")
+    add(_scatter, "aten::scatter torch.scatter_add")
     add(_index_select, "torch.index_select")
     add(
         _grid_sample,
