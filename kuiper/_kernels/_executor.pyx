@@ -40,8 +40,17 @@ cdef extern from *:
     #define kp_team_rank omp_get_thread_num
     #define KP_OPENMP 1
     #if defined(__clang__) || __GNUC__ >= 9
-    /* Ends the threads that wait for the calling thread's next region; 0 where that worked. */
+    /* Ends the threads that wait for the calling thread's next region; 0 where that worked.
+       The runtime may be older than the compiler (a new gcc on an old distribution, as wheels are
+       built): then the function is missing, which a weak reference survives. */
+    #ifdef __ELF__
+    #pragma weak omp_pause_resource_all
+    static inline int kp_end_threads(void) {
+        return omp_pause_resource_all ? omp_pause_resource_all(omp_pause_hard) : -1;
+    }
+    #else
     static inline int kp_end_threads(void) { return omp_pause_resource_all(omp_pause_hard); }
+    #endif
     #else
     static inline int kp_end_threads(void) { return -1; }
     #endif
