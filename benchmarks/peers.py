@@ -357,6 +357,13 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--cold", type=Path, help="figures of cold.py for the page to --write")
     parser.add_argument("--kernels", type=Path, help="figures of kernels.py for the same page")
+    parser.add_argument(
+        "--variants",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="for the same page: figures with KUIPER_ISA set, a file for each instruction set",
+    )
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md and .svg")
     options = parser.parse_args()
     options.runtimes = split_names(options.runtimes)
@@ -425,7 +432,8 @@ def main() -> int:
     if options.write and status == 0:
         cold = json.loads(options.cold.read_text()) if options.cold else []
         kernels = json.loads(options.kernels.read_text()) if options.kernels else None
-        for path in report.write(results, cold, kernels, REPOSITORY / "docs"):
+        variants = [json.loads(path.read_text()) for path in options.variants]
+        for path in report.write(results, REPOSITORY / "docs", cold, kernels, variants):
             print(f"wrote {path}")
     return status
 

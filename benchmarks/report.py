@@ -230,7 +230,7 @@ Milliseconds per call, lower is better; in brackets the ratio to the fastest run
 kuiper, so that a figure below 1 in kuiper's column means faster than every other. `~` marks a
 figure during which other programs used the machine, `-` that there is none (see the notes).
 
-{pictures}{tables}{cold}{kernels}
+{pictures}{tables}{variants}{cold}{kernels}
 ## The machine and the runtimes
 
 {facts}
@@ -245,7 +245,8 @@ figure during which other programs used the machine, `-` that there is none (see
   thread pools in one process spoil each other. Bursts of {seconds} s are interleaved over
   {rounds} rounds in a rotating order; a burst counts by its median call, a runtime by the median
   of its bursts.
-- The call is timed as a Python user makes it: numpy array in, numpy array out.
+- The call is timed as a Python user makes it: numpy array in, numpy array out. What a runtime can
+  prepare for many runs is done before (kuiper: `Model.plan`).
 - Outputs of every burst are compared with eager PyTorch in the same run, on two inputs. A result
   further away than 1e-4 (kuiper) or 1e-3 (the others), relative to the largest value, does not
   count.
@@ -253,6 +254,12 @@ figure during which other programs used the machine, `-` that there is none (see
   process that loads the input and nothing else. Requirements do not count numpy.
 
 Repeat it with `benchmarks/README.md`. This page is written by `benchmarks/peers.py --write`.
+"""
+
+VARIANTS = """\
+kuiper with the micro-kernels of an older processor (`KUIPER_ISA`), beside runtimes that use all
+that this one has. `baseline` is any x86-64: vectors of four floats, no fused multiply-add.
+
 """
 
 COLOURS = {
@@ -346,19 +353,37 @@ def kernel_table(kernels: dict) -> str:
     )
 
 
-def write(results: dict, cold: list[dict], kernels: dict | None, folder: Path) -> list[Path]:
+def variant_tables(variants: list[dict]) -> str:
+    """Lay out results of which each was measured with one instruction set of kuiper's."""
+    parts = []
+    for results in variants:
+        for (threads, batch), models in groups(results).items():
+            title = f"{results['isa']}, {setting_title(threads, batch)}"
+            parts.append(f"### {title}\n\n{setting_table(models)}\n")
+    return "\n".join(parts)
+
+
+def write(
+    results: dict,
+    folder: Path,
+    cold: list[dict],
+    kernels: dict | None = None,
+    variants: list[dict] | None = None,
+) -> list[Path]:
     """Write ``benchmarks.md`` and a picture per setting into `folder`; return the paths.
 
     Parameters
     ----------
     results : dict
         What :mod:`peers` keeps.
-    cold : list of dict
-        What :mod:`cold` keeps; [] leaves that part out.
-    kernels : dict or None
-        What :mod:`kernels` keeps; None leaves that part out.
     folder : Path
         Made where missing.
+    cold : list of dict
+        What :mod:`cold` keeps; [] leaves that part out.
+    kernels : dict, optional
+        What :mod:`kernels` keeps.
+    variants : list of dict, optional
+        What :mod:`peers` keeps where ``KUIPER_ISA`` chose the instruction set.
     """
     folder.mkdir(exist_ok=True)
     paths, pictures, tables = [], "", ""
@@ -380,6 +405,9 @@ def write(results: dict, cold: list[dict], kernels: dict | None, folder: Path) -
             pictures=pictures,
             tables=tables.rstrip() + "\n",
             cold=f"\n## Start, memory, size\n\n{cold_tables(cold)}\n" if cold else "",
+            variants=f"\n## Older instruction sets\n\n{VARIANTS}{variant_tables(variants)}"
+            if variants
+            else "",
             kernels=f"\n## Layers\n\n{kernel_table(kernels)}\n" if kernels else "",
             facts="\n".join(facts),
             seconds=results["seconds"],

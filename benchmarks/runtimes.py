@@ -34,6 +34,9 @@ class Runtime:
     def __init__(self, folder: Path, threads: int, batch: int):
         raise NotImplementedError
 
+    def prepare(self, shape: tuple[int, ...]) -> None:
+        """Do whatever can be done before the first of many runs on inputs of this shape."""
+
     def run(self, x: np.ndarray) -> list[np.ndarray]:
         """Run on `x`, float32 (n, c, h, w); the outputs may be views valid until the next run."""
         raise NotImplementedError
@@ -56,6 +59,9 @@ class Kuiper(Runtime):
         self._kuiper = kuiper
         kuiper.set_num_threads(threads)
         self._model = kuiper.load(folder / "model.pnnx.param")
+
+    def prepare(self, shape: tuple[int, ...]) -> None:
+        self._model.plan(shape)
 
     def run(self, x: np.ndarray) -> list[np.ndarray]:
         y = self._model(x)

@@ -309,13 +309,21 @@ def call_by_name(name: str, arguments: Mapping[str, Any]) -> Any:
     path, _, function_name = name.rpartition(":")
     try:
         found = _run_file(path) if path.endswith(".py") else import_module(path)
-        function: Callable[..., Any] = getattr(found, function_name)
     except ModuleNotFoundError as error:
         if path == error.name or path.startswith(f"{error.name}."):
             raise MissingPackageError(f"{name}: no module named '{error.name}'") from error
+        raise MissingPackageError(
+            f"{name}: '{path}' imports '{error.name}', which is not installed"
+        ) from error
+    except OSError:
         raise
-    except AttributeError:
-        raise InputError(f"{name}: module '{path}' has no '{function_name}'") from None
+    except Exception as error:  # whatever that module does when it is imported
+        raise InputError(
+            f"{name}: '{path}' cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    if not hasattr(found, function_name):
+        raise InputError(f"{name}: module '{path}' has no '{function_name}'")
+    function: Callable[..., Any] = getattr(found, function_name)
     try:
         module = function(**arguments)
     except Exception as error:  # whatever that function may raise

@@ -558,7 +558,7 @@ class Model:
             Prints as a table.
         """
         arrays = self._arrays(inputs)
-        plan = self._plan(arrays)
+        plan = self._settled_plan(arrays)
         for _ in range(3):
             plan.run(arrays)
         timed = [plan.profile(arrays) for _ in range(max(1, runs))]
@@ -567,6 +567,10 @@ class Model:
 
     def plan(self, *shapes: Sequence[int]) -> Plan:
         """Return the plan for inputs of the given shapes, making it if need be.
+
+        What a first run for these shapes would have to prepare is done here: weights are packed
+        and moved to large pages. (For a model that is just called, the latter happens little by
+        little: a call takes up to a tenth longer until then.)
 
         Parameters
         ----------
@@ -588,7 +592,7 @@ class Model:
             np.broadcast_to(np.zeros((), _info(o).dtype), shape)
             for o, shape in zip(self._input_operands, shapes, strict=True)
         ]
-        plan = self._plan(arrays)
+        plan = self._settled_plan(arrays)
         return plan.first_plan if isinstance(plan, Staged) else plan
 
     def planned_graph(self, *shapes: Sequence[int]) -> Graph:
@@ -635,8 +639,15 @@ class Model:
         )  # fmt: skip
         # A dictionary may be read while another thread changes it, so a known shape waits for none.
         plan = self._plans.get(key)
-        if plan is None or plan is not self._latest:
+        if plan is None or plan is not self._latest or self._packed.unsettled:
             plan = self._find_plan(key, arrays)
+        return plan
+
+    def _settled_plan(self, arrays: Sequence[np.ndarray]) -> Plan | Staged:
+        """Return a plan for runs that shall be fast from the first one on."""
+        plan = self._plan(arrays)
+        with self._lock:
+            self._packed.settle(wholly=True)
         return plan
 
     def _find_plan(self, key: tuple[Any, ...], arrays: Sequence[np.ndarray]) -> Plan | Staged:
@@ -650,6 +661,7 @@ class Model:
                     self._plans.popitem(last=False)
             else:
                 self._plans.move_to_end(key)
+                self._packed.settle()
             self._latest = plan
             return plan
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import types
 import zipfile
 from pathlib import Path
 
@@ -201,3 +202,20 @@ def test_shapes_with_a_type_that_there_is_not(text, capsys):
         main(["export", "m.pt", "--shape", text])
     assert stop.value.code == 2
     assert "--shape" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("1 / 0", kuiper.InputError, "cannot be imported: ZeroDivisionError: division by zero"),
+        ("import no_such_thing", kuiper.MissingPackageError, "imports 'no_such_thing', which is"),
+        ("x = 1", kuiper.InputError, "has no 'make'"),
+    ],
+)
+def test_a_module_that_cannot_be_imported(tmp_path, monkeypatch, text, error, said):
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    path = tmp_path / "nets_that_fail.py"
+    path.write_text(text + "\n")
+    with pytest.raises(error, match=said):
+        _export.call_by_name(f"{path}:make", {})
+    sys.modules.pop("nets_that_fail", None)

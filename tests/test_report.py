@@ -44,16 +44,32 @@ def assert_is_layered(layout, edges) -> None:
         row.sort()
         for left, right in pairwise(row):
             assert right.x - left.x >= (left.width + right.width) / 2 + GAP - 1e-6
-    assert sorted((e.source, e.target) for e in layout.edges) == sorted(edges)
-    for edge in layout.edges:
+    ends = [edge for edge in layout.edges if edge.target is not None]
+    assert sorted((e.source, e.target) for e in ends) == sorted(edges)
+    for edge in ends:
         source, target = layout.nodes[edge.source], layout.nodes[edge.target]
         assert source.layer < target.layer
-        assert edge.points[0][0] == pytest.approx(source.x)
-        assert edge.points[-1][0] == pytest.approx(target.x)
-        heights = [y for _, y in edge.points]
+        points = line_to(layout, edge)
+        assert points[0][0] == pytest.approx(source.x)
+        assert points[-1][0] == pytest.approx(target.x)
+        heights = [y for _, y in points]
         assert heights == sorted(heights)
         # One point in each layer between, so that the line leads around what stands there.
-        assert len(edge.points) == target.layer - source.layer + 1
+        assert len(points) == target.layer - source.layer + 1
+
+
+def line_to(layout, edge) -> list[tuple[float, float]]:
+    """Return the points of an edge from its source on: along the trunk, then its own."""
+    trunk = [e for e in layout.edges if e.source == edge.source and e.target is None]
+    points = []
+    for piece in [
+        *sorted((e for e in trunk if e.branch <= edge.branch), key=lambda e: e.branch),
+        edge,
+    ]:
+        if points:
+            assert piece.points[0] == points.pop()  # each begins where the one before it ends
+        points += piece.points
+    return points
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -67,6 +83,17 @@ def test_random_graphs_are_layered(seed):
     }
     widths = {name: rng.uniform(40, 200) for name in order}
     assert_is_layered(arrange(order, sorted(edges), widths), edges)
+
+
+def test_lines_from_one_operator_share_a_trunk():
+    # As in DenseNet: everybody reads everything before it.
+    order = [f"n{i}" for i in range(40)]
+    edges = [(a, b) for i, b in enumerate(order) for a in order[:i]]
+    layout = arrange(order, edges, dict.fromkeys(order, 100.0))
+    assert_is_layered(layout, edges)
+    # One line beside the boxes for each operator, not one for each edge.
+    assert layout.width < 100 + 2 * 39 * (GAP + 4) + 100
+    assert sum(len(edge.points) for edge in layout.edges) < 4 * len(edges)
 
 
 def test_nothing_to_arrange():

@@ -169,6 +169,37 @@ def test_a_link_to_an_operator(browser, small_page, tmp_path):
     assert one(browser, "#details h2").text == "gate"
 
 
+def test_lines_of_the_chosen_operator_are_marked_through_the_trunk(browser, tmp_path):
+    graph = kuiper.ir.Graph()
+    graph.add_operand("x", (1, 2), "f32")
+    graph.add_operator("pnnx.Input", "in", outputs=["x"])
+    last = "x"
+    for i in range(5):  # as in DenseNet: each reads the input, too
+        graph.add_operator("nn.Tanh", f"tanh{i}", [last], [f"t{i}"])
+        graph.add_operator(
+            "pnnx.Expression", f"sum{i}", ["x", f"t{i}"], [f"s{i}"], params={"expr": "add(@0,@1)"}
+        )
+        last = f"s{i}"
+    graph.add_operator("pnnx.Output", "out", [last])
+    page = report.page(kuiper.Model(graph), [np.ones((1, 2), np.float32)], title="trunk", runs=1)
+    open_page(browser, page, tmp_path)
+    click_operator(browser, "sum2")
+    near = browser.find_elements("css selector", '.pane[data-graph="file"] path.near')
+    named = [(p.get_dom_attribute("data-from"), p.get_dom_attribute("data-to")) for p in near]
+    # What it reads, through three pieces of the trunk, and who reads it; not what leaves elsewhere.
+    assert sorted(named, key=str) == sorted(
+        [
+            ("in", None),
+            ("in", None),
+            ("in", None),
+            ("in", "sum2"),
+            ("tanh2", "sum2"),
+            ("sum2", "tanh3"),
+        ],
+        key=str,
+    )
+
+
 def test_six_hundred_operators_in_a_browser(browser, tmp_path):
     model = kuiper.Model(chain_graph(600, skip=7), optimize=False)
     page = report.page(model, [np.ones((1, 4, 8, 8), np.float32)], title="long", runs=1)

@@ -30,6 +30,7 @@ from kuiper.vision import (  # noqa: E402
     detection,
     draw_detections,
     draw_guesses,
+    drawing,
     find_model,
     find_pictures,
     images,
@@ -505,6 +506,21 @@ def test_lanczos_weights(length, new_length):
     np.testing.assert_allclose(line[inner], expected[inner], atol=0.05)
 
 
+@pytest.mark.parametrize("new_shape", [(40, 53), (90, 17), (7, 131)])
+def test_lanczos_resize_is_the_product_with_all_weights(new_shape):
+    image = np.random.default_rng(5).integers(0, 256, (90, 131, 3), dtype=np.uint8)
+    rows, columns = (
+        images.lanczos_weights(n, m) for n, m in zip((90, 131), new_shape, strict=True)
+    )
+    half = np.clip(np.rint(np.einsum("ijc,bj->ibc", image, columns, dtype=np.float64)), 0, 255)
+    expected = np.clip(np.einsum("ai,ibc->abc", rows, half, dtype=np.float64), 0, 255)
+    resized = images.resize_lanczos(image, *new_shape)
+    assert (resized.dtype, resized.shape) == (np.uint8, (*new_shape, 3))
+    # A half that rounds the other way in the first product moves the second by its weight.
+    assert np.abs(resized - expected).max() < 1.01
+    assert np.mean(np.abs(resized - expected) <= 0.5001) > 0.99
+
+
 # -- pictures ----------------------------------------------------------------------------------
 
 
@@ -532,6 +548,54 @@ def test_boxes_are_drawn_where_they_are():
     assert changed[180, 50:250].all()
     assert not changed[80:170, 70:240].any()
     assert not changed[:, :40].any()
+
+
+def test_labels_do_not_hide_each_other():
+    image = np.full((140, 200, 3), 128, np.uint8)
+    boxes = [(55.0, 4.0, 143.0, 114.0), (2.0, 1.0, 161.0, 131.0), (3.0, 2.0, 165.0, 133.0)]
+    found = [Detection(i, f"thing {i}", 0.8 - i / 10, box) for i, box in enumerate(boxes)]
+    # What each label looks like alone is there entirely when all are drawn.
+    together = draw_detections(image, found)
+    places = []
+    for thing in found:
+        text = f"{thing.label} {thing.score:.2f}"
+        box = tuple(round(value) for value in thing.box)
+        places.append(drawing._label_place(image, text, box, places))
+        left, top, right, bottom = places[-1]
+        assert 0 <= left < right <= 200
+        assert 0 <= top < bottom <= 140
+        bar = together[top + 1 : bottom, left + 1 : right]
+        assert np.mean((bar == class_colour(thing.index)).all(axis=2)) > 0.3
+    for i, place in enumerate(places):
+        assert not any(drawing._common_area(place, other) for other in places[:i])
+
+
+@pytest.mark.parametrize("shape", [(300, 1600), (60, 900), (2, 2000), (1, 1), (3000, 2)])
+def test_all_guesses_are_on_pictures_of_any_shape(shape):
+    guesses = [Guess(i, f"class {i}", 0.2) for i in range(5)]
+    picture = draw_guesses(np.full((*shape, 3), 90, np.uint8), guesses)
+    assert picture.shape[1] >= 320
+    lit = (picture > 150).all(axis=2).any(axis=1)  # rows with letters: five lines of them
+    starts = np.flatnonzero(np.diff(lit.astype(int)) == 1)
+    assert len(starts) == 5
+    if shape[0] >= 300:
+        assert (picture[-1] == 90).all(axis=1).any()  # some of the picture is left to see
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "it is empty"),
+        (b"<!DOCTYPE html><html>", "it is a web page"),
+        (b"version https://git-lfs.github.com/spec/v1", "git-lfs pointer"),
+        (b"\x89PNG\r\n\x1a\n broken", "it is damaged"),
+    ],
+)
+def test_a_file_that_is_no_picture_says_what_it_is(tmp_path, content, said):
+    path = tmp_path / "x.png"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"x.png: not an image .*{said}"):
+        images.load_image(path)
 
 
 def test_colours_of_neighbours_differ():

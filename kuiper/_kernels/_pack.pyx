@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 
 import numpy as np
 
@@ -11,14 +12,14 @@ from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport kernels_t
 
+from kuiper._kernels._pages import LARGE_PAGE_BYTES, LINE_BYTES, Pages
+
 
 cdef enum:
     PAGE_FLOATS = 1024
     # How much of a weight is read, widened and packed at a time.  The next part takes the same
     # memory, which is in the cache by then.
     PART_BYTES = 1 << 20
-    LINE_BYTES = 64
-    LARGE_PAGE_BYTES = 2 << 20   # of x86-64 and most of the rest
 
 
 _thread = threading.local()
@@ -32,16 +33,22 @@ class PackedWeights(dict):
     n_bytes : int
         What the weights take, unpacked.
 
+    Attributes
+    ----------
+    unsettled : bool
+        Whether there may be something to do for :meth:`settle`.
+
     Notes
     -----
-    They lie one behind the other in a few pieces of memory.  For large ones numpy asks the system
-    for large pages; an array of its own could use none for its ends, and small ones none at all.
-    What is left of the last piece is never touched, so it takes no memory.
+    They lie one behind the other in a few pieces of memory, so that their pages can become large
+    ones.  What is left of the last piece is never touched, so it takes no memory.
     """
 
     def __init__(self, n_bytes):
         self._piece_bytes = n_bytes
-        self._left = np.empty(0, np.uint8)
+        self._pieces = []        # lists: the pages, how many of their bytes are used
+        self._next_settling = 0.0
+        self.unsettled = False
 
     def add(self, key, make):
         """Return ``make()`` for later calls as well; what it packs lies in the common memory."""
@@ -54,11 +61,32 @@ class PackedWeights(dict):
 
     def empty(self, n_bytes):
         """Return memory that starts on a cache line."""
-        if n_bytes > self._left.size:
-            self._left = aligned_bytes(max(n_bytes, self._piece_bytes))
-        found = self._left[:n_bytes]
-        self._left = self._left[ceil_div(n_bytes, LINE_BYTES) * LINE_BYTES:]
-        return found
+        if not self._pieces or n_bytes > self._pieces[-1][0].array.size - self._pieces[-1][1]:
+            self._pieces.append([Pages(max(n_bytes, self._piece_bytes)), 0])
+        self.unsettled = True
+        piece = self._pieces[-1]
+        pages, used = piece
+        piece[1] = min(used + ceil_div(n_bytes, LINE_BYTES) * LINE_BYTES, pages.array.size)
+        return pages.array[used:used + n_bytes]
+
+    def settle(self, wholly=False):
+        """Move weights to large pages: one page's worth, as long as that takes a tenth of the time.
+
+        Parameters
+        ----------
+        wholly : bool, default=False
+            Move all of them, however long it takes.
+        """
+        started = time.perf_counter()
+        if wholly or started >= self._next_settling:
+            self.unsettled = self._enlarge()
+            while wholly and self.unsettled:
+                self.unsettled = self._enlarge()
+            ended = time.perf_counter()
+            self._next_settling = ended + 9 * (ended - started)
+
+    def _enlarge(self):
+        return any(pages.enlarge(used) for pages, used in self._pieces)
 
 
 def aligned_bytes(n_bytes):

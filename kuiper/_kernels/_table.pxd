@@ -276,8 +276,8 @@ ctypedef bint (*wino_output_fn)(
 cdef inline bint wino_needs(int t, Py_ssize_t wanted, int point) noexcept nogil:
     """Whether `wanted` outputs of a tile of t, along one axis, take the interpolation point.
 
-    The points are 0, 1, -1, then 2, -2 for t = 4, then infinity.  All t outputs take all of them;
-    t - 1 do without infinity by the same formulas; two and one of t = 4 are F(2) over 0, 1, -1 and
+    The points are 0, a, -a, then b, -b for t = 4, then infinity.  All t outputs take all of them;
+    t - 1 do without infinity by the same formulas; two and one of t = 4 are F(2) over 0, a, -a and
     infinity, and that without infinity.
     """
     if point == t + 1:

@@ -50,6 +50,10 @@ cdef enum:
     POST_COLUMNS = 256
     BLOCK_BYTES = 256 * 1024     # of pixels that stay in the L2 cache from panel to panel
     LEAST_TILES = 8              # of a block
+    PANEL_BYTES = 512 * 1024     # weights of more do not stay there beside the pixels
+    # Lines of larger outputs are asked for before a tile is computed, by trial for each driver.
+    FETCHED_BYTES = 1 << 23
+    FETCHED_ROW_BYTES = 1 << 22
 
 
 cdef struct conv_t:
@@ -65,7 +69,7 @@ cdef struct conv_t:
     Py_ssize_t out_channels      # of one group
     bint panel_major
     Py_ssize_t x_bytes
-    bint exceeds_caches          # the output does
+    bint fetches                 # lines of the output, ahead of a tile
     post_t post
 
 
@@ -103,9 +107,9 @@ cdef class ConvStep(Step):
         self.p.groups, self.p.in_channels, self.p.out_channels = groups, in_channels, out_channels
         # Small weights stay in the L2 cache: finish a tile of pixels before the next one.  Large
         # ones are read once: finish a panel first.
-        self.p.panel_major = weight.n_bytes > 512 * 1024
+        self.p.panel_major = weight.n_bytes > PANEL_BYTES
         self.p.x_bytes = x.n_bytes
-        self.p.exceeds_caches = 4 * y.size > 1 << 23
+        self.p.fetches = 4 * y.size > FETCHED_BYTES
         self.p.post = make_post(self, post)
         self.run = conv_run
         self.params = &self.p
@@ -215,7 +219,7 @@ cdef void conv_tiles(
             r_tile = (
                 residual + pixel * p.post.residual_pitch + group * p.out_channels + panel * nr
             )
-        if p.exceeds_caches:
+        if p.fetches:
             # Or the stores would wait for memory; until then there is a tile to compute.
             for i in range(m):
                 fetch(y_tile + i * ldy)
@@ -253,7 +257,7 @@ cdef struct shallow_t:
     Py_ssize_t run               # columns that a run holds
     Py_ssize_t columns           # columns that a run of all the pixels of a tile holds
     const float* zeros           # as many of them behind each column of an image
-    bint exceeds_caches          # the output does
+    bint fetches                 # lines of the output, ahead of a tile
     Py_ssize_t out_channels
     post_t post
 
@@ -313,7 +317,7 @@ cdef class ShallowConvStep(Step):
             self.p.zeros = &zero_view[0]
             self.keep = zeros
             self.run = shallow_rows_run
-            self.p.exceeds_caches = 4 * y.size > 1 << 22
+            self.p.fetches = 4 * y.size > FETCHED_ROW_BYTES
             self.max_parts = y.shape[0] * y.shape[2] * ceil_div(y.shape[3], mr)
         else:
             self.run = shallow_run
@@ -549,7 +553,7 @@ cdef void shallow_rows_run(
                 r_tile = NULL
                 if residual != NULL:
                     r_tile = residual + pixel * ldr + panel * nr
-                if p.exceeds_caches:
+                if p.fetches:
                     # Or the stores would wait for memory; until then there is a tile to compute.
                     for i in range(first, mr):
                         fetch(y_tile + i * ldy)

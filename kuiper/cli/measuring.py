@@ -194,9 +194,9 @@ def bench(options: argparse.Namespace, console: Console) -> int:
             kuiper.set_num_threads(threads)
             _dispatch.select(isa)
             shapes = input_shapes(model, options.shape, batch)
+            flops = sum(step.flops for step in model.plan(*shapes).steps)
             times = measure(model, random_inputs(model, shapes), options.seconds)
             images = shapes[0][0] if shapes and shapes[0] else 1
-            flops = sum(step.flops for step in model.plan(*shapes).steps)
             median = float(np.median(times))
             rows.append(
                 {

@@ -2,7 +2,8 @@
 
 1. *layers*: each operator stands below everything that it reads;
 2. *stand-ins*: an edge across several layers gets one in each, so that it is drawn around the
-   operators between;
+   operators between; edges from one operator share them, as a trunk from which each branches off
+   where it has to (in DenseNet a result goes to fifty concatenations);
 3. *order*: in each layer by the median place of the neighbours, downwards and upwards in turn, as
    long as fewer edges cross;
 4. *places*: each layer as near to its neighbours as the widths allow.  For one layer that is a
@@ -43,11 +44,22 @@ class Node(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """A line from one box to another, by the points it goes through."""
+    """A line from one box to another, by the points it goes through.
+
+    Attributes
+    ----------
+    source : str
+    target : str or None
+        None for a piece of a trunk, from which several lines branch off further down.
+    points : list of (float, float)
+    branch : int
+        At which place of the trunk, counted from the source, the line leaves it, or the piece ends.
+    """
 
     source: str
-    target: str
+    target: str | None
     points: list[tuple[float, float]]
+    branch: int = 0
 
 
 class Layout(NamedTuple):
@@ -123,20 +135,24 @@ def arrange(
     extents = [widths[name] for name in order]
     above: list[list[int]] = [[] for _ in order]
     below: list[list[int]] = [[] for _ in order]
-    chains = []
+    targets: dict[str, list[str]] = {}
     for source, target in edges:
-        chain = [number[source]]
-        for layer in range(layers[source] + 1, layers[target]):
+        targets.setdefault(source, []).append(target)
+    trunks = {}
+    for source, readers in targets.items():
+        trunk = trunks[source] = [number[source]]
+        for layer in range(layers[source] + 1, max(layers[reader] for reader in readers)):
             layer_of.append(layer)
             extents.append(4.0)
             above.append([])
             below.append([])
-            chain.append(len(layer_of) - 1)
-        chain.append(number[target])
-        for a, b in pairwise(chain):
+            trunk.append(len(layer_of) - 1)
+        leaving = [
+            (trunk[layers[reader] - 1 - layers[source]], number[reader]) for reader in readers
+        ]
+        for a, b in [*pairwise(trunk), *leaving]:
             below[a].append(b)
             above[b].append(a)
-        chains.append((source, target, chain))
     rows: list[list[int]] = [[] for _ in range(max(layer_of, default=-1) + 1)]
     for node in _depth_first(len(order), above, below):
         rows[layer_of[node]].append(node)
@@ -150,19 +166,38 @@ def arrange(
         name: Node(centres[i] - left, tops[i], extents[i], HEIGHT, layer_of[i])
         for name, i in number.items()
     }
-    lines = [
-        Edge(source, target, _points(chain, centres, tops, left))
-        for source, target, chain in chains
-    ]
+    lines = []
+    for source, readers in targets.items():
+        at = [layers[reader] - 1 - layers[source] for reader in readers]
+        begin = 0
+        for branch, end in enumerate(sorted(set(at))):
+            piece = trunks[source][begin : end + 1]
+            ends = [reader for reader, place in zip(readers, at, strict=True) if place == end]
+            if len(ends) > 1 or end < max(at):
+                # Others go on with the trunk: up to here it is a line of its own.
+                if len(piece) > 1:
+                    points = _points(piece, len(order), centres, tops, left)
+                    lines.append(Edge(source, None, points, branch))
+                piece = piece[-1:]
+            for reader in ends:
+                chain = [*piece, number[reader]]
+                points = _points(chain, len(order), centres, tops, left)
+                lines.append(Edge(source, reader, points, branch))
+            begin = end
     height = 2 * margin + HEIGHT + LAYER * max(0, len(rows) - 1)
     return Layout(nodes, lines, right - left, height)
 
 
-def _points(chain: Any, centres: Any, tops: Any, left: Any) -> list[tuple[float, float]]:
-    points = [(centres[chain[0]] - left, tops[chain[0]] + HEIGHT / 2)]
-    points += [(centres[i] - left, tops[i]) for i in chain[1:-1]]
-    points.append((centres[chain[-1]] - left, tops[chain[-1]] - HEIGHT / 2))
-    return points
+def _points(
+    chain: Sequence[int], n_real: int, centres: Any, tops: Any, left: float
+) -> list[tuple[float, float]]:
+    """Return the points of a line: the lower edge of a first box, the upper one of a last."""
+    places = [[centres[i] - left, tops[i]] for i in chain]
+    if chain[0] < n_real:
+        places[0][1] += HEIGHT / 2
+    if chain[-1] < n_real:
+        places[-1][1] -= HEIGHT / 2
+    return [(x, y) for x, y in places]
 
 
 def _layers(order: Sequence[str], edges: Sequence[tuple[str, str]]) -> dict[str, int]:
@@ -264,6 +299,8 @@ def _placed(
             for node in row:
                 near = above[node] if down else below[node]
                 near = near or (below[node] if down else above[node])
+                if node >= n_real:  # a trunk is straight, whatever branches off
+                    near = [other for other in near if other >= n_real] or near
                 wanted.append(
                     sum(centres[other] for other in near) / len(near) if near else centres[node]
                 )

@@ -155,7 +155,16 @@
     }
     chosen = name;
     for (const element of all("[data-op]")) element.classList.toggle("chosen", element.dataset.op === name);
-    for (const path of all(".graph path")) path.classList.toggle("near", path.dataset.from === name || path.dataset.to === name);
+    // Lines from one operator share a trunk: what leads to a reader is the trunk as far as its branch.
+    for (const svg of all(".graph")) {
+      const paths = all("path", svg), branch = new Map();
+      for (const path of paths) if (path.dataset.to === name) branch.set(path.dataset.from, Number(path.dataset.branch));
+      for (const path of paths) {
+        const { from, to } = path.dataset;
+        path.classList.toggle("near", from === name || to === name ||
+          (to === undefined && branch.has(from) && Number(path.dataset.branch) <= branch.get(from)));
+      }
+    }
     if (view === "graph") reveal(name);
     describe(name, data.graphs[which][name]);
     history.replaceState(null, "", `#op=${encodeURIComponent(name)}`);

@@ -65,9 +65,11 @@ def svg(
         )
     parts.append('<g class="edges">')
     for edge in layout.edges:
+        # A piece of a trunk has no reader; how far down it is says whose line it is a part of.
+        to = f' data-to="{escape(edge.target)}"' if edge.target is not None else ""
         parts.append(
-            f'<path d="{_curve(edge)}" data-from="{escape(edge.source)}" '
-            f'data-to="{escape(edge.target)}"/>'
+            f'<path d="{_curve(edge)}" data-from="{escape(edge.source)}"{to} '
+            f'data-branch="{edge.branch}"/>'
         )
     parts.append('</g><g class="ops">')
     for op in graph:
@@ -103,12 +105,13 @@ def _curve(edge: Edge) -> str:
     path = [f"M{x:.1f},{y:.1f}"]
     for next_x, next_y in rest:
         if abs(next_x - x) < 0.5:
-            path.append(f"L{next_x:.1f},{next_y:.1f}")
-        else:
-            middle = (y + next_y) / 2
-            path.append(
-                f"C{x:.1f},{middle:.1f} {next_x:.1f},{middle:.1f} {next_x:.1f},{next_y:.1f}"
-            )
+            if path[-1].startswith("V"):  # straight on through another layer
+                path.pop()
+            path.append(f"V{next_y:.1f}")
+            y = next_y
+            continue
+        middle = (y + next_y) / 2
+        path.append(f"C{x:.1f},{middle:.1f} {next_x:.1f},{middle:.1f} {next_x:.1f},{next_y:.1f}")
         x, y = next_x, next_y
     return "".join(path)
 

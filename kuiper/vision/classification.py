@@ -243,21 +243,30 @@ def draw_guesses(image: np.ndarray, guesses: Sequence[Guess]) -> np.ndarray:
     Parameters
     ----------
     image : numpy.ndarray of uint8, shape (height, width, 3)
-        Blue first; one narrower than 320 pixels is enlarged, so that the text can be read.
+        Blue first; one narrower than 320 pixels is enlarged, so that the text can be read, and one
+        that is too low for it gets a black strip below.
     guesses : sequence of Guess
 
     Returns
     -------
     numpy.ndarray of uint8, shape (height, width, 3)
     """
-    if image.shape[1] < 320:
-        image = cv2.resize(image, (320, round(image.shape[0] * 320 / image.shape[1])))
-    picture = image.copy()
-    width = picture.shape[1]
-    size = width / 900  # of the letters; everything else follows it
+    height, width = image.shape[:2]
+    if width < 320:
+        factor = min(320 / width, 8)  # a line of pixels would become a tower
+        enlarged = (round(width * factor), max(1, round(height * factor)))
+        image = cv2.resize(image, enlarged)
+        height, width = image.shape[:2]
+    # The letters' size; everything else follows it.  They take the width, where that leaves some
+    # of the picture to see.
+    lines = 44 * len(guesses) + 32
+    size = max(320 / 900, min(width / 900, 0.6 * height / lines))
     line, margin, thickness = round(44 * size), round(16 * size), max(1, round(2 * size))
+    below = max(0, 2 * margin + line * len(guesses) - height)
+    picture = cv2.copyMakeBorder(image, 0, below, 0, max(0, 320 - width), cv2.BORDER_CONSTANT)
+    width = picture.shape[1]
     panel = picture[: 2 * margin + line * len(guesses)]
-    panel //= 3
+    np.floor_divide(panel, 3, out=panel)
     white, blue = (255, 255, 255), (160, 110, 30)
     for number, guess in enumerate(guesses):
         top = margin + line * number

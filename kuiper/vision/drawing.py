@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -33,21 +33,59 @@ def class_colour(index: int) -> tuple[int, int, int]:
     return int(pixel[0]), int(pixel[1]), int(pixel[2])
 
 
+def _lettering(picture: np.ndarray, text: str) -> tuple[float, int, int, int, int]:
+    """Return size and thickness of letters; width, height and depth of a text in pixels."""
+    # Not by one side alone: letters shall be read on a strip as well as on a page.
+    size = max(0.45, (picture.shape[0] + picture.shape[1]) / 1900)
+    thickness = max(1, round(size * 1.5))
+    (width, height), depth = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, size, thickness)
+    return size, thickness, width, height, depth
+
+
 def draw_text(
     picture: np.ndarray, text: str, left: int, bottom: int, colour: tuple[int, int, int]
 ) -> None:
     """Write a line of text on a bar of `colour`, in place; kept inside the picture."""
-    size = max(0.4, picture.shape[1] / 1400)
-    thickness = max(1, round(size * 1.5))
-    (width, height), below = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, size, thickness)
+    size, thickness, width, height, depth = _lettering(picture, text)
     left = max(0, min(left, picture.shape[1] - width))
-    bottom = max(height + below, min(bottom, picture.shape[0]))
-    corner = (left + width, bottom - height - below)
+    bottom = max(height + depth, min(bottom, picture.shape[0]))
+    corner = (left + width, bottom - height - depth)
     cv2.rectangle(picture, (left, bottom), corner, colour, cv2.FILLED)
     light = 0.114 * colour[0] + 0.587 * colour[1] + 0.299 * colour[2]
     ink = (0, 0, 0) if light > 120 else (255, 255, 255)
-    at = (left, bottom - below)
+    at = (left, bottom - depth)
     cv2.putText(picture, text, at, cv2.FONT_HERSHEY_SIMPLEX, size, ink, thickness, cv2.LINE_AA)
+
+
+Rectangle: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom
+
+
+def _common_area(a: Rectangle, b: Rectangle) -> int:
+    width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    return max(0, width) * max(0, height)
+
+
+def _label_place(
+    picture: np.ndarray, text: str, box: Rectangle, others: Sequence[Rectangle]
+) -> Rectangle:
+    """Return where the label of a box hides least of the others.
+
+    Upon the box, inside it at the top, at its foot inside and below; each from the left and from
+    the right.  Of equally good places the first.
+    """
+    _, _, width, height, depth = _lettering(picture, text)
+    height += depth
+    left, top, right, bottom = box
+    best, least = box, -1
+    for lower in (top, top + height, bottom, bottom + height):
+        for start in (left, right - width):
+            x = max(0, min(start, picture.shape[1] - width))
+            y = max(height, min(lower, picture.shape[0]))
+            place = (x, y - height, x + width, y)
+            hidden = sum(_common_area(place, other) for other in others)
+            if least < 0 or hidden < least:
+                best, least = place, hidden
+    return best
 
 
 def draw_detections(image: np.ndarray, detections: Sequence[Detection]) -> np.ndarray:
@@ -58,7 +96,8 @@ def draw_detections(image: np.ndarray, detections: Sequence[Detection]) -> np.nd
     image : numpy.ndarray of uint8, shape (height, width, 3)
         Blue first.
     detections : sequence of Detection
-        Boxes in pixels of the picture; the first is drawn last, on top of the others.
+        Boxes in pixels of the picture; the first is drawn last, on top of the others.  A label
+        stands on its box, or where it does not hide those of surer detections.
 
     Returns
     -------
@@ -66,9 +105,18 @@ def draw_detections(image: np.ndarray, detections: Sequence[Detection]) -> np.nd
     """
     picture = image.copy()
     thickness = max(1, round(min(picture.shape[:2]) / 200))
-    for found in reversed(detections):  # the surest on top
-        colour = class_colour(found.index)
+    boxes: list[Rectangle] = []
+    places: list[Rectangle] = []
+    for found in detections:
         left, top, right, bottom = (round(value) for value in found.box)
-        cv2.rectangle(picture, (left, top), (right, bottom), colour, thickness)
-        draw_text(picture, f"{found.label} {found.score:.2f}", left, top, colour)
+        boxes.append((left, top, right, bottom))
+        places.append(_label_place(picture, _label(found), boxes[-1], places))
+    for found, box in zip(reversed(detections), reversed(boxes), strict=True):
+        cv2.rectangle(picture, box[:2], box[2:], class_colour(found.index), thickness)
+    for found, place in zip(reversed(detections), reversed(places), strict=True):
+        draw_text(picture, _label(found), place[0], place[3], class_colour(found.index))
     return picture
+
+
+def _label(found: Detection) -> str:
+    return f"{found.label} {found.score:.2f}"

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from kuiper.pnnx._messages import recognise
 from kuiper.vision._opencv import cv2
 
 __all__ = [
@@ -65,8 +66,19 @@ def load_image(path: str | Path | BinaryIO) -> np.ndarray:
     except cv2.error as error:  # such as more pixels than OpenCV allows
         raise ValueError(f"{path}: OpenCV cannot read it: {error.err}") from error
     if image is None:
-        raise ValueError(f"{path}: not an image in a format that OpenCV can read")
+        what = _trouble(data[:256].tobytes())
+        raise ValueError(f"{path}: not an image in a format that OpenCV can read{what}")
     return image
+
+
+def _trouble(head: bytes) -> str:
+    """Say what is wrong with a file that is no picture, as far as its first bytes tell."""
+    if not head:
+        return ": it is empty"
+    if head.startswith((b"\x89PNG", b"\xff\xd8\xff", b"RIFF", b"BM", b"II*\0", b"MM\0*")):
+        return ", though it begins like one: it is damaged, or only a part of a file"
+    what = recognise(head)
+    return f": {what}" if what else ""
 
 
 def save_image(path: str | Path, image: np.ndarray) -> None:
@@ -220,6 +232,28 @@ PRESETS = {
 }
 
 
+def weighted(weights: np.ndarray, image: np.ndarray) -> np.ndarray:
+    """Return `weights` (new length, length) times `image` (length, n, 3), float32.
+
+    Nearly all weights of a large photo are zero: each new pixel sees a window of the old ones.  So
+    it is done for a few new pixels at a time, with those that their windows span.
+    """
+    result = np.empty((len(weights), *image.shape[1:]), np.float32)
+    count = 8
+    for first in range(0, len(weights), count):
+        some = weights[first : first + count]
+        seen = np.flatnonzero(some.any(axis=0))
+        span = slice(seen[0], seen[-1] + 1)
+        pixels = image[span].astype(np.float32, order="C")
+        result[first : first + count] = np.tensordot(some[:, span], pixels, axes=1)
+    return result
+
+
+def _turned(image: np.ndarray) -> np.ndarray:
+    """Return a view of a picture with rows for columns."""
+    return image.transpose(1, 0, 2)
+
+
 def triangle_weights(length: int, new_length: int) -> np.ndarray:
     """Return the (new_length, length) matrix that resizes one axis by antialiased bilinear."""
     step = length / new_length
@@ -248,10 +282,9 @@ def resize_antialiased(image: np.ndarray, height: int, width: int) -> np.ndarray
     if factor > 1:
         smaller = (image.shape[1] // factor, image.shape[0] // factor)
         image = cv2.resize(image, smaller, interpolation=cv2.INTER_AREA)
-    rows = triangle_weights(image.shape[0], height)
+    half = weighted(triangle_weights(image.shape[0], height), image)  # (height, old width, 3)
     columns = triangle_weights(image.shape[1], width)
-    half = np.tensordot(rows, image.astype(np.float32), axes=1)  # (height, old width, 3)
-    return np.rint(columns @ half).astype(np.uint8)  # (height, width, 3)
+    return np.rint(_turned(weighted(columns, _turned(half)))).astype(np.uint8)
 
 
 def lanczos_weights(length: int, new_length: int) -> np.ndarray:
@@ -265,10 +298,10 @@ def lanczos_weights(length: int, new_length: int) -> np.ndarray:
 
 def resize_lanczos(image: np.ndarray, height: int, width: int) -> np.ndarray:
     """Resize as Pillow's LANCZOS does: along the rows, rounded, then along the columns."""
-    rows = lanczos_weights(image.shape[0], height)
     columns = lanczos_weights(image.shape[1], width)
-    half = np.clip(np.rint(columns @ image.astype(np.float32)), 0, 255)  # (height, new width, 3)
-    return np.clip(np.rint(np.tensordot(rows, half, axes=1)), 0, 255).astype(np.uint8)
+    half = np.clip(np.rint(weighted(columns, _turned(image))), 0, 255)  # (new width, height, 3)
+    rows = lanczos_weights(image.shape[0], height)
+    return np.clip(np.rint(weighted(rows, _turned(half))), 0, 255).astype(np.uint8)
 
 
 def preprocess(image: np.ndarray, how: Preprocessing) -> np.ndarray:
