@@ -576,11 +576,8 @@ class Graph:
                     f"{known.producer.label}"
                 )
         # Nothing can fail any more, so a failure leaves no trace in the graph.
-        self._operators[name] = operator
-        self._connect(operator, [self._resolve(operand) for operand in inputs], keys)
-        for operand in map(self._resolve, outputs):
-            operator._outputs.append(operand)
-            operand.producer = operator
+        sources = [self._resolve(operand) for operand in inputs]
+        self._append(operator, sources, keys, [self._resolve(operand) for operand in outputs])
         return operator
 
     def remove_operator(self, operator: Operator) -> None:
@@ -690,6 +687,47 @@ class Graph:
         old._uses = {}
         self._drop_unused([old])
 
+    def add_parsed(
+        self,
+        operator: Operator,
+        inputs: Sequence[str],
+        input_keys: Sequence[str | None],
+        outputs: Mapping[str, tuple[Shape | None, str | None]],
+    ) -> None:
+        """Add an operator of a text whose names were all checked: nothing is checked again.
+
+        Parameters
+        ----------
+        operator : Operator
+            Without inputs and outputs; of a name that is not in the graph.
+        inputs : sequence of str
+            Operands of the graph.
+        input_keys : sequence of (str or None)
+            The keyword of each.
+        outputs : mapping of str to (shape, dtype)
+            New operands, with their annotations.
+        """
+        operands = self._operands
+        made = []
+        for name, (shape, dtype) in outputs.items():
+            operand = operands[name] = Operand(name, shape, dtype)
+            made.append(operand)
+        self._append(operator, [operands[name] for name in inputs], tuple(input_keys), made)
+
+    def _append(
+        self,
+        operator: Operator,
+        inputs: list[Operand],
+        keys: tuple[str | None, ...],
+        outputs: list[Operand],
+    ) -> None:
+        """File an operator of a new name, with operands of this graph."""
+        self._operators[operator.name] = operator
+        self._connect(operator, inputs, keys)
+        operator._outputs = outputs
+        for operand in outputs:
+            operand.producer = operator
+
     def _connect(
         self, operator: Operator, inputs: list[Operand], keys: tuple[str | None, ...]
     ) -> None:
@@ -732,10 +770,19 @@ class Graph:
         """Return an independent graph that shares the attributes' bytes."""
         other = Graph()
         other.derived = self.derived
-        for operand in self._operands.values():
-            other.add_operand(operand.name, operand.shape, operand.dtype)
-        for operator in self._operators.values():
-            other._add_twin(operator)
+        # What another graph has was checked when it got there; a copy is made for every plan.
+        operands = other._operands
+        for name, operand in self._operands.items():
+            operands[name] = Operand(name, operand.shape, operand.dtype)
+        for name, operator in self._operators.items():
+            twin = Operator(operator.type, name)
+            twin.params = dict(operator.params)
+            twin.attributes = dict(operator.attributes)
+            twin.post_ops = operator.post_ops
+            twin.location = operator.location
+            inputs = [operands[operand.name] for operand in operator._inputs]
+            outputs = [operands[operand.name] for operand in operator._outputs]
+            other._append(twin, inputs, operator.input_keys, outputs)
         return other
 
     def _add_twin(self, operator: Operator) -> None:

@@ -108,8 +108,8 @@ def load(
         How many threads a run of this model uses, whatever :func:`set_num_threads` says.
     max_memory : int, optional
         How many bytes a run may take for its operands (the weights apart); input shapes that want
-        more are refused before anything is allocated.  By default the memory of the machine, or
-        of the container.
+        more are refused before anything is allocated, and so is a ``.param`` text whose graph might
+        take more.  By default the memory of the machine, or of the container.
 
     Returns
     -------
@@ -120,7 +120,8 @@ def load(
     ModelFormatError
         If a file is damaged or of another format.
     GraphError
-        If an operator has no outputs, or an input or output of the graph is none.
+        If an operator has no outputs, or an input or output of the graph is none; if the graph
+        might take more than `max_memory`.
     UnsupportedOperatorError
         If the graph holds operators that kuiper does not know; all are listed.
     OperatorError
@@ -139,7 +140,7 @@ def load(
     >>> model(np.array([-1.0, 2.0], np.float32))
     array([0., 2.], dtype=float32)
     """
-    graph = load_graph(param, bin, check_crc=check_crc)
+    graph = load_graph(param, bin, check_crc=check_crc, max_memory=max_memory)
     return Model(graph, optimize=optimize, threads=threads, max_memory=max_memory)
 
 

@@ -19,7 +19,8 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import islice
 from time import perf_counter
@@ -493,6 +494,8 @@ class _Planner:
         self.pending = {operand: len(operand.consumers) for operand in graph.operands}
         self.tenants: dict[Buffer, set[Operand]] = {}
         self.copies: dict[tuple[Any, ...], Value] = {}
+        self.copies_of: dict[int, list[tuple[Any, ...]]] = {}  # keys of `copies`, by either slot
+        self.originals: dict[Buffer, Buffer] = {}  # by what is a copy of it
         self.constants: dict[int, Value] = {}
 
     def plan(self, arenas: ArenaPool, max_memory: int) -> Plan:
@@ -581,13 +584,14 @@ class _Planner:
                 if key is None and self.specs[operand].shape != (0,)
             ]
             starts = np.cumsum([0] + [self.specs[o].shape[dim] for o in joined]).tolist()
-            movable = [
+            times = Counter(operator.inputs)
+            movable = {
                 operand
                 for operand in joined
                 if self.may_be_placed(operand, layouts, layout)
-                and operator.inputs.count(operand) == 1
+                and times[operand] == 1
                 and self.specs[operand].dtype == spec.dtype
-            ]
+            }
             if not movable:
                 continue
             target = self.targets.get(output)
@@ -697,6 +701,29 @@ class _Planner:
         self.values[operand] = value
         for part in tensors_in(value):
             self.tenants.setdefault(part.buffer, set()).add(operand)
+
+    def is_wanted(self, buffer: Buffer, inputs: Set[Operand]) -> bool:
+        """Tell whether somebody will read what lies in a buffer, after the reader of `inputs`.
+
+        A buffer that a chain of operators overwrites has a tenant for each; those that nobody reads
+        any more are forgotten, so that each is looked at once.
+        """
+        home: Buffer | None = buffer
+        while home is not None:
+            tenants = self.tenants.get(home, set())
+            gone, wanted = [], False
+            for tenant in tenants:
+                pending = self.pending[tenant]
+                if pending > (tenant in inputs):
+                    wanted = True
+                    break
+                if pending == 0:
+                    gone.append(tenant)
+            tenants.difference_update(gone)
+            if wanted:
+                return True
+            home = self.originals.get(home)
+        return False
 
     def finish_outputs(self) -> list[list[Any]]:
         """Copy what did not end up in the caller's arrays; a list holds several tensors."""
@@ -808,8 +835,10 @@ class Binder:
             copy = planner.allocate(value.shape, value.dtype, layout)
             planner.add_copy(value, copy, self.operator.name)
             planner.copies[key] = copy
+            for slot in (value.slot, copy.slot):
+                planner.copies_of.setdefault(slot, []).append(key)
             # The copy serves later readers too, so it lives as long as they do.
-            planner.tenants[copy.buffer] = set(planner.tenants.get(value.buffer, ()))
+            planner.originals[copy.buffer] = value.buffer
         return planner.copies[key]
 
     def output(
@@ -847,9 +876,10 @@ class Binder:
         if reuse is not None and target is None and self._may_overwrite(reuse, spec, order):
             value = reuse.with_layout(reuse.shape, reuse.strides)
             # Copies of what lay here before, and what lay here as a copy, are something else now.
-            planner.copies = {
-                k: v for k, v in planner.copies.items() if reuse.slot not in (k[0], v.slot)
-            }
+            for key in planner.copies_of.pop(reuse.slot, ()):
+                copy = planner.copies.pop(key, None)
+                if copy is not None:
+                    planner.originals.pop(copy.buffer, None)
         elif isinstance(order, str):
             value = planner.allocate(spec.shape, spec.dtype, order)
         else:  # a permutation of the axes
@@ -869,9 +899,8 @@ class Binder:
         ):
             return False
         inputs = set(self.operator.inputs)
-        for tenant in planner.tenants.get(value.buffer, ()):
-            if planner.pending[tenant] > (1 if tenant in inputs else 0):
-                return False
+        if planner.is_wanted(value.buffer, inputs):
+            return False
         # What this operator itself reads from the buffer must be exactly the overwritten elements.
         return all(
             not isinstance(other, Value)

@@ -166,10 +166,32 @@ def test_what_is_found_becomes_small():
 
 @posix
 def test_a_crash_and_a_hang_are_caught(monkeypatch, tmp_path):
-    """A child of a harness whose third input kills it and whose fifth never ends."""
+    """A harness whose third input kills it, whose fifth never ends and whose seventh sleeps."""
+    assert harness_finds(
+        monkeypatch, tmp_path, 8,
+        "if number == 2: os.kill(os.getpid(), signal.SIGKILL)",
+        "while number == 4: pass",
+        "if number == 6: time.sleep(1000)",
+    ) == {"killed by signal 9": [2], "hang": [4, 6]}  # fmt: skip
+
+
+@posix
+def test_a_child_that_is_stopped_does_not_hang(monkeypatch, tmp_path):
+    """It is stopped for longer than it may compute or sleep."""
+    wake = "import os, signal, time; time.sleep(3); os.kill({}, signal.SIGCONT)"
+    assert harness_finds(
+        monkeypatch, tmp_path, 3,
+        f"wake = {wake!r}.format(os.getpid())",
+        "if number == 1: subprocess.Popen([sys.executable, '-c', wake])",
+        "if number == 1: os.kill(os.getpid(), signal.SIGSTOP)",
+    ) == {}  # fmt: skip
+
+
+def harness_finds(monkeypatch, tmp_path, count: int, *lines: str) -> dict[str, list[int]]:
+    """Run a child that has these lines in its check; return the numbers of inputs by finding."""
     program = tmp_path / "child.py"
     program.write_text(
-        "import os, sys, json, mmap, signal\n"
+        "import json, mmap, os, signal, subprocess, sys, time\n"
         f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
         "from tests.fuzz import child, param\n"
         "from tests.fuzz.targets import TARGETS\n"
@@ -178,20 +200,25 @@ def test_a_crash_and_a_hang_are_caught(monkeypatch, tmp_path):
         "def check(data):\n"
         "    number = order.get('start', 0) + len(tried)\n"
         "    tried.append(data)\n"
-        "    if number == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    while number == 4: pass\n"
-        "    return 'refused'\n"
+        + "".join(f"    {line}\n" for line in lines)
+        + "    return 'refused'\n"
         "TARGETS['param'] = TARGETS['param']._replace(check=check)\n"
         "sys.exit(child.main(sys.argv[1:]))\n"
     )
+    found: dict[str, list[int]] = {}
+    add = runner._add
+
+    def note(outcome, target, seed, number, name, text) -> None:
+        found.setdefault(name, []).append(number)
+        add(outcome, target, seed, number, name, text)
+
+    monkeypatch.setattr(runner, "_add", note)
+    monkeypatch.setattr(runner, "ASLEEP", 1)
     monkeypatch.setattr(runner, "CHILD", program)
     monkeypatch.setattr(runner, "_shrunk", lambda order, name, finding, patience: finding.data)
-    outcome = runner.run("param", 8, seed=1, patience=1.5)
-    assert {name: f.number for name, f in outcome.findings.items()} == {
-        "killed by signal 9": 2,
-        "hang": 4,
-    }
-    assert outcome.tried == 8
+    outcome = runner.run("param", count, seed=1, patience=2)
+    assert outcome.tried == count
+    return found
 
 
 @posix

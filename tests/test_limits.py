@@ -277,6 +277,65 @@ def test_loading_takes_linear_time():
     assert large < 40 * max(small, 0.02)
 
 
+def separate(length: int) -> bytes:
+    """Return a chain that nothing fuses; all lie in one place, one after the other."""
+    lines = ["pnnx.Input in 0 1 v0 #v0=(2,3)f32"]
+    lines += [f"F.softmax r{i} 1 1 v{i} v{i + 1} dim=1" for i in range(length)]
+    return text(*lines, f"pnnx.Output out 1 0 v{length}")
+
+
+def wide(length: int) -> bytes:
+    """Return a graph whose operators read one tensor and are all joined."""
+    lines = ["pnnx.Input in 0 1 x #x=(2,3)f32"]
+    lines += [f"F.softmax r{i} 1 1 x v{i} dim=1" for i in range(length)]
+    joined = " ".join(f"v{i}" for i in range(length))
+    return text(*lines, f"torch.cat c {length} 1 {joined} y dim=0", "pnnx.Output out 1 0 y")
+
+
+def copied(length: int) -> bytes:
+    """Return a graph that cuts a tensor up, wants copies of the parts, and writes on these."""
+    parts = " ".join(f"v{i}" for i in range(length))
+    lines = [
+        f"pnnx.Input in 0 1 x #x=({length},3)f32",
+        "Tensor.permute p 1 1 x t dims=(1,0)",
+        f"torch.unbind s 1 {length} t {parts} dim=1",
+    ]
+    lines += [f"F.softmax r{i} 1 1 v{i} w{i} dim=0" for i in range(length)]
+    joined = " ".join(f"w{i}" for i in range(length))
+    return text(*lines, f"torch.stack c {length} 1 {joined} y dim=0", "pnnx.Output out 1 0 y")
+
+
+@pytest.mark.parametrize("graph", [chain, separate, wide, copied])
+@pytest.mark.parametrize("optimize", [False, True])
+def test_planning_takes_linear_time(graph, optimize):
+    def seconds(length: int) -> float:
+        model = kuiper.load(graph(length), optimize=optimize)
+        x = np.ones((length if graph is copied else 2, 3), np.float32)
+        start = time.process_time()
+        assert np.isfinite(model(x)).all()
+        return time.process_time() - start
+
+    small, large = seconds(600), seconds(4_800)
+    # Eight times the work; quadratic time would be 64 times.
+    assert large < 30 * max(small, 0.02)
+
+
+def test_a_text_whose_graph_might_not_fit_is_refused(tmp_path):
+    param = chain(40_000)  # 1.3 MB
+    path = tmp_path / "m.pnnx.param"
+    path.write_bytes(param)
+    for source in (param, path, str(path), io.BytesIO(param)):
+        with pytest.raises(
+            GraphError,
+            match=r"the text has 1\.\d MiB, its graph may take \d+\.\d MiB, more than the 64.0 MiB "
+            "of max_memory; pass a greater one if you trust the file",
+        ):
+            kuiper.load(source, max_memory=64 << 20)
+    # A text of up to a megabyte is no matter.
+    assert len(kuiper.load(chain(1000), max_memory=1).graph) == 1002
+    assert len(kuiper.load_graph(path, max_memory=160 * len(param))) == 40_002
+
+
 @pytest.mark.parametrize("optimize", [False, True])
 def test_a_deep_chain_runs_without_recursion(optimize):
     length = 3_000  # far above Python's limit of recursion

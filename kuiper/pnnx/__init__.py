@@ -20,6 +20,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard, Union, cast
 
+from kuiper._memory import check_max_memory, memory_text
 from kuiper.errors import GraphError, ModelFormatError
 from kuiper.ir import Attribute, Graph
 from kuiper.pnnx import param as _param
@@ -31,13 +32,23 @@ if TYPE_CHECKING:
 __all__ = ["load_graph", "save_graph"]
 
 HEAD_BYTES = 4096
+# How many bytes a graph and a model's copy of it take for each byte of the text, at worst: an input
+# may be two characters.  What pnnx writes takes 20 to 30.
+GROWTH = 160
+LEAST_LIMIT = 1 << 20  # bytes of text that are never too many
 
 Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, BinaryIO]
 Target = Union[str, "os.PathLike[str]", BinaryIO]
 Writer = tuple[Target, Callable[[BinaryIO], object]]
 
 
-def load_graph(param: Source, bin: Source | None = None, *, check_crc: bool = False) -> Graph:
+def load_graph(
+    param: Source,
+    bin: Source | None = None,
+    *,
+    check_crc: bool = False,
+    max_memory: int | None = None,
+) -> Graph:
     """Load a PNNX model as the graph that its files describe.
 
     Parameters
@@ -52,6 +63,10 @@ def load_graph(param: Source, bin: Source | None = None, *, check_crc: bool = Fa
     check_crc : bool, default=False
         Also compare the checksum of every attribute.  The whole archive is read, and kept in
         memory.
+    max_memory : int, optional
+        How many bytes the graph may take (the attributes apart), by default as many as the machine
+        or the container has.  A text is refused that might take more: one that is longer than a
+        160th of it, and than a megabyte.
 
     Returns
     -------
@@ -63,10 +78,12 @@ def load_graph(param: Source, bin: Source | None = None, *, check_crc: bool = Fa
     ModelFormatError
         If a file is damaged, truncated or of another format, or if the two do not belong
         together.
+    GraphError
+        If the graph might take more than `max_memory`.
     OSError
         If a file cannot be read.
     """
-    data, name = _read(param, "<param>")
+    data, name = _read_text(param, check_max_memory(max_memory))
     parsed = _param.parse(data, name)
     specs = parsed.attributes()
     archive = _open_archive(param, bin, name, specs, whole=check_crc)
@@ -86,14 +103,31 @@ def _is_path(source: object) -> TypeGuard[str | os.PathLike[str]]:
     return isinstance(source, (str, os.PathLike))
 
 
-def _read(source: Source, name: str) -> tuple[bytes, str]:
-    """Return the bytes of a source and what messages call it."""
+def _read_text(source: Source, max_memory: int) -> tuple[bytes, str]:
+    """Return the bytes of a ``.param`` text and what messages call it."""
+    limit = max(max_memory // GROWTH, LEAST_LIMIT)
     if _is_path(source):
         with open(source, "rb") as file:
-            head = file.read(HEAD_BYTES)
+            data, name = file.read(HEAD_BYTES), os.fsdecode(source)
             # A text says at once that it is one; of anything else no more is read.
-            rest = file.read() if _param.MAGIC in head else b""
-            return head + rest, os.fsdecode(source)
+            if _param.MAGIC in data:
+                data += file.read(limit + 1 - len(data))
+            size = os.fstat(file.fileno()).st_size
+    else:
+        data, name = _read(source, "<param>")
+        size = len(data)
+    if len(data) > limit:
+        size = max(size, len(data))
+        raise GraphError(
+            f"{name}: the text has {memory_text(size)}, its graph may take "
+            f"{memory_text(size * GROWTH)}, more than the {memory_text(max_memory)} of max_memory; "
+            "pass a greater one if you trust the file"
+        )
+    return data, name
+
+
+def _read(source: Source, name: str) -> tuple[bytes, str]:
+    """Return the bytes of an open file or of memory, and what messages call it."""
     data: Any = source
     if hasattr(source, "read"):
         found = getattr(source, "name", None)

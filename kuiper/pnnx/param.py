@@ -136,19 +136,16 @@ def build(parsed: ParsedParam, attributes: Mapping[str, Attribute]) -> Graph:
         By the name of the archive entry.
     """
     graph = Graph()
+    unknown = None, None
     for line in parsed.operators:
-        for name in line.outputs:
-            graph.add_operand(name, *parsed.annotations.get(name, (None, None)))
-        graph.add_operator(
-            line.type,
-            line.name,
-            line.inputs,
-            line.outputs,
-            params=line.params,
-            attributes={key: attributes[spec.member] for key, spec in line.attributes.items()},
-            input_keys=line.input_keys,
-            location=f"{parsed.filename}:{line.line}",
-        )
+        operator = Operator(line.type, line.name)
+        operator.params = dict(line.params)
+        operator.attributes = {
+            key: attributes[spec.member] for key, spec in line.attributes.items()
+        }
+        operator.location = f"{parsed.filename}:{line.line}"
+        outputs = {name: parsed.annotations.get(name, unknown) for name in line.outputs}
+        graph.add_parsed(operator, line.inputs, line.input_keys, outputs)
     return graph
 
 

@@ -22,6 +22,7 @@ from .targets import TARGETS
 __all__ = ["Finding", "Outcome", "run"]
 
 CHILD = Path(__file__).with_name("child.py")
+ASLEEP = 10  # times its patience is how long a child may sleep over one input
 
 
 @dataclass
@@ -141,8 +142,9 @@ class _Watched:
 
     def __init__(self, order: dict):
         self.order = order
-        # The current input, when it was first seen, and how long the child had computed by then.
-        self.at, self.since, self.busy = -1, time.monotonic(), 0.0
+        # The current input, how long the child had computed when it was first seen, how long it
+        # has slept since, and when that was last looked at.
+        self.at, self.busy, self.asleep, self.seen = -1, 0.0, 0.0, time.monotonic()
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115, closed by `close`
         self.process = subprocess.Popen(
             [sys.executable, "-X", "faulthandler", str(CHILD), json.dumps(order)],
@@ -160,13 +162,28 @@ class _Watched:
                 self.lines.put(line)
         self.lines.put(None)
 
-    def _busy_seconds(self) -> float:
-        """Return the processor time of the child; on a busy machine little of it passes."""
+    def _activity(self) -> tuple[str, float]:
+        """Return the state of the child ("S" asleep, "T" stopped ...) and its processor time."""
         try:
             fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:  # no Linux, or the child has ended
-            return time.monotonic()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            return "", time.monotonic()
+        return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _hangs(self, at: int, patience: float) -> bool:
+        """Tell whether the child has worked on one input, or slept over it, for too long.
+
+        The clock says little: a child computes little on a busy machine and nothing while it is
+        stopped, and its watcher may have been stopped with it.
+        """
+        state, busy = self._activity()
+        now = time.monotonic()
+        passed, self.seen = min(now - self.seen, 1.0), now
+        if at != self.at:
+            self.at, self.busy, self.asleep = at, busy, 0.0
+        elif state in ("S", "D"):
+            self.asleep += passed
+        return busy - self.busy > patience or self.asleep > ASLEEP * patience
 
     def tail(self) -> str:
         """Return the end of what it wrote as errors."""
@@ -189,16 +206,9 @@ class _Watched:
             if line:
                 done |= self._take(json.loads(line), outcome, say)
             at, _ = NOTE.unpack_from(note)
-            if at != self.at:
-                self.at, self.since, self.busy = at, time.monotonic(), self._busy_seconds()
+            hangs = self._hangs(at, patience)
             if fate is None and not done:
-                now = time.monotonic()
-                if now > until:
-                    fate = "time"
-                elif now - self.since > patience and (
-                    self._busy_seconds() - self.busy > patience or now - self.since > 10 * patience
-                ):
-                    fate = "hang"
+                fate = "time" if time.monotonic() > until else "hang" if hangs else None
                 if fate:
                     self.process.kill()
         code = self.process.wait()
