@@ -547,7 +547,10 @@ def _place_positional(
     ]
     if operator.type.startswith("nn."):
         # A module whose weight is shared carries it as an extra first input as well.
-        surplus = len(positional) - sum(isinstance(a, Tensor) for a in still_open)
+        # A gate comes from a pass alone, which names it; no module has one.
+        surplus = len(positional) - sum(
+            isinstance(a, Tensor) and a.name != "input_scale" for a in still_open
+        )
         if surplus > 0:
             positional = positional[surplus:]
     if not operator.type.startswith("aten::"):
