@@ -287,7 +287,7 @@ def test_special_values_by_winograd(tile, is_blocked, variant, monkeypatch):
 
 # Their inputs are integers or booleans in every case.
 WITHOUT_FLOATS = {
-    *("aten::gcd", "aten::lcm", "aten::mode", "aten::one_hot", "aten::repeat_interleave"),
+    *("aten::gcd", "aten::lcm", "aten::mode", "aten::one_hot"),
     *("aten::unique_consecutive", "aten::unique_dim", "nn.Embedding"),
     *("torch.bitwise_and", "torch.bitwise_or", "torch.bitwise_xor"),
     *("torch.bitwise_left_shift", "torch.bitwise_right_shift"),
