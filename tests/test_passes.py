@@ -1145,6 +1145,7 @@ def test_the_pass_that_broke_a_graph_is_named(monkeypatch):
 
     monkeypatch.setattr(passes, "PASSES", (break_it,))
     graph = graph_of(text("F.relu a 1 1 x y"))
+    monkeypatch.delenv("KUIPER_DEBUG", raising=False)
     optimize(graph, {})
     monkeypatch.setenv("KUIPER_DEBUG", "1")
     with pytest.raises(GraphError, match="after pass break_it: "):
