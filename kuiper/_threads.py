@@ -167,11 +167,19 @@ class ForkLock:
         self._lock = threading.RLock()
         _fork_locks.add(self)
 
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take the lock; return whether it was to be had."""
+        return self._lock.acquire(blocking)
+
+    def release(self) -> None:
+        """Give the lock back."""
+        self._lock.release()
+
     def __enter__(self) -> None:
-        self._lock.acquire()
+        self.acquire()
 
     def __exit__(self, *error: object) -> None:
-        self._lock.release()
+        self.release()
 
     def reset(self) -> None:
         """Open the lock unless the calling thread itself holds it."""

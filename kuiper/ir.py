@@ -770,34 +770,25 @@ class Graph:
         """Return an independent graph that shares the attributes' bytes."""
         other = Graph()
         other.derived = self.derived
-        # What another graph has was checked when it got there; a copy is made for every plan.
-        operands = other._operands
         for name, operand in self._operands.items():
-            operands[name] = Operand(name, operand.shape, operand.dtype)
-        for name, operator in self._operators.items():
-            twin = Operator(operator.type, name)
-            twin.params = dict(operator.params)
-            twin.attributes = dict(operator.attributes)
-            twin.post_ops = operator.post_ops
-            twin.location = operator.location
-            inputs = [operands[operand.name] for operand in operator._inputs]
-            outputs = [operands[operand.name] for operand in operator._outputs]
-            other._append(twin, inputs, operator.input_keys, outputs)
+            other._operands[name] = Operand(name, operand.shape, operand.dtype)
+        for operator in self._operators.values():
+            other._add_twin(operator)
         return other
 
     def _add_twin(self, operator: Operator) -> None:
-        """Add a copy of another graph's operator, with operands of the same names."""
-        twin = self.add_operator(
-            operator.type,
-            operator.name,
-            [operand.name for operand in operator._inputs],
-            [operand.name for operand in operator._outputs],
-            params=operator.params,
-            attributes=operator.attributes,
-            input_keys=operator.input_keys,
-            location=operator.location,
-        )
+        """Add a copy of another graph's operator, with operands of the same names.
+
+        What another graph has was checked when it got there; a copy is made for every plan.
+        """
+        twin = Operator(operator.type, operator.name)
+        twin.params = dict(operator.params)
+        twin.attributes = dict(operator.attributes)
         twin.post_ops = operator.post_ops
+        twin.location = operator.location
+        inputs = [self._operands[operand.name] for operand in operator._inputs]
+        outputs = [self._operands[operand.name] for operand in operator._outputs]
+        self._append(twin, inputs, operator.input_keys, outputs)
 
     # -- order and rules -------------------------------------------------------------------
 

@@ -642,8 +642,15 @@ class Model:
         )  # fmt: skip
         # A dictionary may be read while another thread changes it, so a known shape waits for none.
         plan = self._plans.get(key)
-        if plan is None or plan is not self._latest or self._packed.unsettled:
+        runs_again = plan is not None
+        if plan is None or plan is not self._latest:
             plan = self._find_plan(key, arrays)
+        # Whoever holds the lock may be making a plan, for which no run of another waits.
+        if runs_again and self._packed.unsettled and self._lock.acquire(blocking=False):
+            try:
+                self._packed.settle()
+            finally:
+                self._lock.release()
         return plan
 
     def _settled_plan(self, arrays: Sequence[np.ndarray]) -> Plan | Staged:
@@ -664,7 +671,6 @@ class Model:
                     self._plans.popitem(last=False)
             else:
                 self._plans.move_to_end(key)
-                self._packed.settle()
             self._latest = plan
             return plan
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -126,6 +128,39 @@ def test_a_model_settles_and_gives_the_same_bits(policy, by_plan):
     assert calls == (0 if by_plan else 3)  # two pages, and one call that finds no more
     assert np.array_equal(model(x), first)
     np.testing.assert_allclose(first, x @ weight.T, rtol=1e-4, atol=1e-4)
+
+
+@linux
+def test_no_run_waits_for_another_ones_plan(policy):
+    """The lock is held while a plan is made; a model that is settling runs all the same."""
+    x = np.ones((1, 1024), np.float32)
+    weight = np.ones((1100, 1024), np.float32)
+    model = model_of(
+        "nn.Linear",
+        [x],
+        {"bias": False, "in_features": 1024, "out_features": 1100},
+        {"weight": weight},
+    )
+    model(x)
+    assert model._packed.unsettled
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with model._lock:
+            held.set()
+            done.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(30)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            y = pool.submit(model, x).result(timeout=20)
+        finally:
+            done.set()
+    holder.join()
+    assert (y == 1024).all()
+    assert model._packed.unsettled
 
 
 @linux

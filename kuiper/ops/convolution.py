@@ -425,19 +425,6 @@ def pack_at_run_time(
     return packed, offsets
 
 
-class _SomeTaps:
-    """Filters of which some rows and columns are left out, slice by slice."""
-
-    def __init__(self, filters: Filters, rows: slice, columns: slice) -> None:
-        self._filters, self._taps = filters, (rows, columns)
-        kept = [part.stop - part.start for part in self._taps]
-        self.shape = (*filters.shape[:2], *kept)
-
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        kept = self._filters[rows][(slice(None), slice(None), *self._taps)]
-        return np.ascontiguousarray(kept)
-
-
 def _by_region(
     b: Binder,
     x: Any,
@@ -452,7 +439,7 @@ def _by_region(
     """Bind a convolution of which each region of the output has taps of its own."""
     out_channels, in_channels = filters.shape[:2]
     (step_h, step_w), columns = geometry.stride, geometry.kernel[1]
-    parts, phases, start = [], [], 0
+    phases, start = [], 0
     for down, across in regions:
         seen = [
             taps[u * columns + v]
@@ -461,7 +448,6 @@ def _by_region(
         ]
         # A phase counts its taps from its own first pixel.
         seen = [(dy + down.first * step_h, dx + across.first * step_w) for dy, dx in seen]
-        parts.append(_SomeTaps(filters, down.seen, across.seen))
         phases.append((down.first, across.first, down.extent, across.extent, seen, start))
         start += (
             groups
@@ -469,9 +455,13 @@ def _by_region(
             * _pack.panel_floats(len(seen) * in_channels)
         )
     key = tuple((d.seen.start, d.seen.stop, c.seen.start, c.seen.stop) for d, c in regions)
-    packed = b.packed(
-        ("conv", key), lambda: pack_groups(parts, filters.bias(), groups, b.n_threads)
-    )
+
+    def pack() -> np.ndarray:
+        weight = filters.weight()  # read once for all regions
+        parts = [weight[:, :, down.seen, across.seen] for down, across in regions]
+        return pack_groups(parts, filters.bias(), groups, b.n_threads)
+
+    packed = b.packed(("conv", key), pack)
     return _implicit(
         b, b.channels_last(x), image, packed, phases, geometry.stride, (1, 1), groups, in_channels,
         out_channels // groups, post,
