@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kuiper._tracing import kept_whole
 from kuiper.errors import InputError, KuiperError, MissingPackageError
 from kuiper.model import Model, load
 from kuiper.pnnx._messages import recognise
@@ -28,6 +29,10 @@ def from_torch(
     module: Any, example_inputs: Any, example_inputs2: Any = None, *, moduleop: str | None = None
 ) -> Model:
     """Turn a PyTorch module into a model: traced by torch, converted by pnnx, loaded.
+
+    A few calls are traced in another way than for a plain export, since pnnx loses a part of them:
+    causal masks of ``nn.MultiheadAttention``, weights of ``nn.LayerNorm`` without bias, a GELU of
+    tanh that is written out, and what else docs/models.md lists.  The numbers are PyTorch's.
 
     Parameters
     ----------
@@ -115,7 +120,8 @@ def export_module(
             warnings.simplefilter("ignore")
             trace = Path(folder, "module.pt")
             try:
-                _traced(module, inputs, keywords, torch).save(str(trace))
+                with kept_whole(module, torch):
+                    _traced(module, inputs, keywords, torch).save(str(trace))
             except Exception as error:  # whatever the module's own code may raise
                 names = [f"{key}=" for key in keywords] or [""] * len(inputs)
                 shapes = ", ".join(
