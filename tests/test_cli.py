@@ -694,9 +694,53 @@ def test_detect_on_a_video(run_json, video, tmp_path):
     cv2 = pytest.importorskip("cv2")
     frames = run_json("detect", video, "--save", tmp_path / "out")
     assert [f["frame"] for f in frames] == [0, 1, 2]
-    written = cv2.VideoCapture(str(tmp_path / "out" / "clip.avi"))
+    assert all(f["ms"] > 0 for f in frames)
+    written = cv2.VideoCapture(str(tmp_path / "out" / "clip_boxes.avi"))
     assert written.get(cv2.CAP_PROP_FRAME_COUNT) == 3
     assert written.get(cv2.CAP_PROP_FPS) == 5
+
+
+@needs_weights
+def test_what_was_seen_on_a_video(run, video, tmp_path):
+    code, out, _ = run("segment", video, "--model", "selfie", "--save", tmp_path)
+    first, foreground, file = out.splitlines()
+    assert (code, first.startswith(f"{video}  3 frames, ")) == (0, True)
+    assert foreground.split()[1] == "foreground"
+    assert file == f"  {tmp_path / 'clip_overlay.avi'}"
+
+
+@needs_weights
+def test_results_take_no_place_of_an_input(run, video, tmp_path):
+    folder = video.parent
+    taken = folder / "clip_classified.avi"
+    taken.write_bytes(video.read_bytes())
+    code, _, _ = run("classify", folder, "--save", folder)
+    assert code == 0
+    assert taken.read_bytes() == video.read_bytes()
+    assert {path.name for path in folder.iterdir()} == {
+        "clip.avi", "clip_classified.avi", "clip_classified_2.avi",
+        "clip_classified_classified.avi",
+    }  # fmt: skip
+
+
+@needs_weights
+def test_a_video_that_is_interrupted_can_be_played(run, video, tmp_path, monkeypatch):
+    cv2 = pytest.importorskip("cv2")
+    from kuiper import vision
+
+    clip = vision.VideoReader(video)
+
+    def frames(reader):
+        yield from clip
+        raise KeyboardInterrupt
+
+    reader = type("Camera", (), {"fps": 5, "n_frames": None, "__iter__": frames})
+    monkeypatch.setattr(vision, "VideoReader", lambda source: reader())
+    code, out, err = run("detect", "0", "--save", tmp_path)
+    assert (code, err) == (130, "kuiper detect: interrupted\n")
+    assert out.startswith("0  3 frames, ")
+    written = cv2.VideoCapture(str(tmp_path / "0_boxes.avi"))
+    assert written.get(cv2.CAP_PROP_FRAME_COUNT) == 3
 
 
 @needs_weights
@@ -802,6 +846,18 @@ def test_tables_with_rich(capsys, monkeypatch):
     assert "[a]" in out
     assert "[value]" in out
     assert Console(plain=True)._rich_out is None
+
+
+def test_results_go_to_a_file_while_a_bar_is_on_the_terminal(capsys, monkeypatch):
+    pytest.importorskip("rich", reason="an extra of the command line")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    console = Console()
+    for i in console.progress(range(2), 2, "pictures"):
+        console.text(f"picture {i}")
+    out, err = capsys.readouterr()
+    assert out == "picture 0\npicture 1\n"
+    assert "pictures" in err
+    assert "picture 0" not in err
 
 
 def test_progress_says_nothing_where_nobody_looks(capsys):
