@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kuiper._bundled import TASKS
 from kuiper.cli._arguments import (
     Commands,
     add_output,
@@ -41,7 +42,7 @@ def add_commands(commands: Commands) -> None:
         "name what is on pictures",
         f"{_INPUT}example: kuiper classify photo.jpg --topk 3 --save annotated/",
     )
-    _add_common(parser, "mobilenet_v2", "mobilenet_v2, squeezenet")
+    _add_common(parser, "classify")
     parser.add_argument("--labels", metavar="FILE", help="class names, one a line")
     parser.add_argument(
         "--topk", type=positive, default=5, metavar="N", help="guesses (default: 5)"
@@ -56,7 +57,7 @@ def add_commands(commands: Commands) -> None:
         f"{_INPUT}Any export of NanoDet or YOLOv5, v8, v9, v10, 11 will do.\n"
         "example: kuiper detect holiday/ --save boxes/ --json",
     )
-    _add_common(parser, "nanodet_m", "nanodet_m")
+    _add_common(parser, "detect")
     add = parser.add_argument
     add("--labels", metavar="FILE", help="class names, one a line (default: COCO's for 80)")
     add("--threshold", type=fraction, metavar="X", help="least score (default: the decoder's)")
@@ -76,7 +77,7 @@ def add_commands(commands: Commands) -> None:
         f"{_INPUT}--save writes three pictures each: _mask, _overlay and _cutout (transparent).\n"
         "example: kuiper segment portrait.jpg --model selfie --save out/",
     )
-    _add_common(parser, "u2netp", "u2netp, selfie")
+    _add_common(parser, "segment")
     add = parser.add_argument
     add(
         "--kind",
@@ -86,14 +87,14 @@ def add_commands(commands: Commands) -> None:
     add("--size", type=height_width, metavar="N|HxW", help="the network's input size")
 
 
-def _add_common(parser: argparse.ArgumentParser, default: str, names: str) -> None:
-    add = parser.add_argument
+def _add_common(parser: argparse.ArgumentParser, command: str) -> None:
+    add, names = parser.add_argument, TASKS[command]
     add("inputs", nargs="+", metavar="INPUT", help="pictures, folders, videos, cameras")
     add(
         "--model",
-        default=default,
+        default=names[0],
         metavar="NAME|FILE",
-        help=f"{names}, or a .pnnx.param file (default: {default})",
+        help=f"{', '.join(names)}, or a .pnnx.param file (default: {names[0]})",
     )
     add("--save", type=Path, metavar="FOLDER", help="write the pictures or videos that result")
     add("--batch", type=positive, default=1, metavar="N", help="pictures in one call (default: 1)")
