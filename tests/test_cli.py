@@ -210,6 +210,15 @@ def test_interrupted(run, small, monkeypatch):
 # -- info --------------------------------------------------------------------------------------
 
 
+def test_what_goes_on_is_told_where_it_is_wanted(small):
+    done = subprocess.run(
+        [sys.executable, "-m", "kuiper", "info", str(small), "--verbose"],
+        cwd=PACKAGES, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert f"kuiper.pnnx: read {small}: 0 weights\nkuiper.model: planned for " in done.stderr
+
+
 def test_info_as_json(run_json, small):
     (facts,) = run_json("info", small, "--shape", "2x3x8x6", "--operators")
     assert facts["inputs"] == [{"name": "0", "shape": [1, 3, None, None], "dtype": "f32"}]

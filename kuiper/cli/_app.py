@@ -61,6 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(
         as_json=getattr(options, "json", False), plain=getattr(options, "plain", False)
     )
+    if getattr(options, "verbose", False):
+        import logging
+
+        logging.basicConfig(format="%(name)s: %(message)s")
+        logging.getLogger("kuiper").setLevel(logging.DEBUG)
     try:
         if getattr(options, "threads", None) is not None and isinstance(options.threads, int):
             kuiper.set_num_threads(options.threads)
