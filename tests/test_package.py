@@ -48,6 +48,7 @@ FLOORS = {
     "_value": 0,
     "_dtypes": 0,
     "_cgroup": 0,
+    "_log": 0,
     "_memory": 0,
     "_threads": 0,
     "_version": 0,
