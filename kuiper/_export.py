@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kuiper import _log
+from kuiper._tracing import kept_whole
 from kuiper.errors import InputError, KuiperError, MissingPackageError
 from kuiper.model import Model, load
 from kuiper.pnnx._messages import recognise
@@ -29,6 +30,10 @@ def from_torch(
     module: Any, example_inputs: Any, example_inputs2: Any = None, *, moduleop: str | None = None
 ) -> Model:
     """Turn a PyTorch module into a model: traced by torch, converted by pnnx, loaded.
+
+    A few calls are traced in another way than for a plain export, since pnnx loses a part of them:
+    causal masks of ``nn.MultiheadAttention``, weights of ``nn.LayerNorm`` without bias, a GELU of
+    tanh that is written out, and what else docs/models.md lists.  The numbers are PyTorch's.
 
     Parameters
     ----------
@@ -115,7 +120,7 @@ def export_module(
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder, "module.pt")
             try:
-                with warnings.catch_warnings(record=True) as said:
+                with warnings.catch_warnings(record=True) as said, kept_whole(module, torch):
                     warnings.simplefilter("always")
                     _traced(module, inputs, keywords, torch).save(str(trace))
                 _tell_frozen(name, said, torch)

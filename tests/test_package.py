@@ -29,6 +29,7 @@ FLOORS = {
     "__main__": 6,
     "_bundled": 6,
     "_export": 6,
+    "_tracing": 6,
     "cli": 6,
     "model": 6,
     "report": 6,
