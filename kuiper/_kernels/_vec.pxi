@@ -26,7 +26,7 @@ cdef extern from "_vec.h" nogil:
     vi32 veq "kp_eq"(vf32, vf32) noexcept
     vi32 veq_int "kp_eq_int"(vi32, vi32) noexcept
     vf32 select "kp_select"(vi32, vf32, vf32) noexcept
-    vf32 scaled "kp_scaled"(vf32, vi32) noexcept                # x 2^n for -252 <= n <= 254
+    vf32 scaled "kp_scaled"(vf32, vf32) noexcept                # x 2^n for whole n, -252 <= n <= 254
     vf32 vmax "kp_max"(vf32, vf32) noexcept                     # the second where either is NaN
     vf32 vmin "kp_min"(vf32, vf32) noexcept
     vf32 vsqrt "kp_sqrt"(vf32) noexcept
