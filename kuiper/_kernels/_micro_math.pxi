@@ -94,9 +94,11 @@ cdef inline vf32 exp_negative(vf32 x) noexcept nogil:
     """Return exp(-x) for what is a divisor once 1 is added: 3 ulp for |x| < 8, then up to 30.
 
     Two thirds of what vexp costs: one product instead of two takes the integer off, and -x is of
-    that product as well.
+    that product as well.  That the product is not rounded is what keeps the bits.
     """
     cdef vi32 whole
+    if not FUSES:
+        return vexp(-x)
     cdef vf32 c = vmin(splat(105.0), vmax(splat(-90.0), x))
     cdef vf32 n = nearest(c, splat(-1.44269504), &whole)
     cdef vf32 f = c * splat(-1.44269504) - n

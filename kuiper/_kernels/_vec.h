@@ -36,6 +36,13 @@
 #include <arm_neon.h>
 #endif
 
+/* Whether a product and a sum round once, together. */
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#define KP_FUSES 1
+#else
+#define KP_FUSES 0
+#endif
+
 /* How many vectors the registers hold; sizes of tiles depend on it. */
 #if KP_AVX512 || KP_NEON
 #define KP_REGISTERS 32
