@@ -171,11 +171,9 @@ def _tell_frozen(name: str, said: Sequence[Any], torch: Any) -> None:
     }
     for place, what in places.items():
         logging.getLogger("kuiper.export").warning(
-            "%s: %s: the export keeps what came of it for the example inputs (%s)",
-            name,
-            place,
-            what,
-        )
+            "%s: %s asks for a value (%s); the export keeps what came of it for the example inputs",
+            name, place, what[:1].lower() + what[1:],
+        )  # fmt: skip
 
 
 def _in_float32(module: Any, inputs: tuple[Any, ...], torch: Any) -> tuple[Any, tuple[Any, ...]]:

@@ -82,7 +82,7 @@ def test_detect_as_json_with_a_bad_picture(capsys):
     out, err = capsys.readouterr()
     assert code == 1
     assert "nowhere.png" in err
-    (cat,) = json.loads(out)["found"]
+    (cat,) = json.loads(out)["detections"]
     assert cat["label"] == "cat"
 
 
