@@ -199,15 +199,18 @@ def extensions() -> list[Extension]:
     return modules
 
 
-setup(
-    ext_modules=cythonize(
-        extensions(),
-        compiler_directives=DIRECTIVES,
-        shared_utility_qualified_name="kuiper._cyutility",
-        nthreads=int(os.environ.get("KUIPER_BUILD_JOBS", os.cpu_count() or 1)),
-        build_dir="build/cython",
-    ),
-    options={
-        "build_ext": {"parallel": int(os.environ.get("KUIPER_BUILD_JOBS", os.cpu_count() or 1))}
-    },
-)
+# Where processes are spawned or come from a server (macOS, Windows, Python 3.14), those that Cython
+# starts import this file.
+if __name__ == "__main__":
+    setup(
+        ext_modules=cythonize(
+            extensions(),
+            compiler_directives=DIRECTIVES,
+            shared_utility_qualified_name="kuiper._cyutility",
+            nthreads=int(os.environ.get("KUIPER_BUILD_JOBS", os.cpu_count() or 1)),
+            build_dir="build/cython",
+        ),
+        options={
+            "build_ext": {"parallel": int(os.environ.get("KUIPER_BUILD_JOBS", os.cpu_count() or 1))}
+        },
+    )

@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (found,) = detector([image])
         ms = (time.perf_counter() - start) * 1000
         if options.json:
-            print(json.dumps({"file": path, "ms": ms, "found": [vars(d) for d in found]}))
+            print(json.dumps({"file": path, "ms": ms, "detections": [vars(d) for d in found]}))
         else:
             print(f"{path}  {ms:.1f} ms")
             for thing in found:

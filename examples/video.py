@@ -8,35 +8,47 @@ Reading, computing and writing overlap: a thread of its own reads frames ahead, 
 go of the GIL while it runs, decoding the next frame costs nothing.  With a camera, frames that came
 while the last one was computed are dropped, so that what you see is now.
 
-q or Esc ends it.  A window needs opencv-python; opencv-python-headless can only --save.
+q, Esc or Ctrl-C ends it.  A window needs a display and opencv-python; opencv-python-headless can
+only --save.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import queue
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 import kuiper
 
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # what is wrong with a file, we say ourselves
 try:
     import cv2
 
-    from kuiper.vision import Detector, Segmenter, VideoReader, draw_detections, overlay
+    from kuiper.vision import (
+        Detector,
+        Segmenter,
+        VideoReader,
+        VideoWriter,
+        draw_detections,
+        overlay,
+    )
     from kuiper.vision.drawing import draw_text
 except (ImportError, kuiper.MissingPackageError) as error:
     sys.exit(f"video.py: {error}")
 
 
-def read_ahead(frames: Iterator[np.ndarray], newest_only: bool) -> Iterator[np.ndarray]:
+def read_ahead(
+    frames: Iterator[np.ndarray], newest_only: bool
+) -> Generator[np.ndarray, None, None]:
     """Yield frames that a thread reads meanwhile.
 
     Parameters
@@ -99,6 +111,55 @@ def make_painter(task: str, model: str | None) -> Callable[[np.ndarray], np.ndar
     return lambda frame: overlay(frame, segmenter([frame])[0])
 
 
+def window_trouble() -> str:
+    """Say why no window can be opened, "" where one can: OpenCV itself would end the process."""
+    if sys.platform == "linux" and not (os.getenv("DISPLAY") or os.getenv("WAYLAND_DISPLAY")):
+        return "there is no display for a window; --save FILE.avi writes a video"
+    try:
+        cv2.destroyAllWindows()
+    except cv2.error:
+        return (
+            "this OpenCV has no windows; --save FILE.avi writes a video, or put opencv-python "
+            "in the place of opencv-python-headless"
+        )
+    return ""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Paint frame by frame until the source or somebody ends it; return the number of frames."""
+    trouble = "" if options.save else window_trouble()
+    if trouble:
+        raise ValueError(trouble)
+    if options.save and options.save.resolve() == Path(options.source).resolve():
+        raise ValueError(f"{options.save} cannot be read and written at the same time")
+    reader = VideoReader(options.source)
+    paint, meter = make_painter(options.task, options.model), Meter()
+    count = 0
+    with contextlib.ExitStack() as stack:
+        if options.save:
+            writer = stack.enter_context(VideoWriter(options.save, reader.fps))
+        frames = read_ahead(iter(reader), newest_only=options.source.isdecimal())
+        stack.enter_context(contextlib.closing(frames))
+        try:
+            for frame in frames:
+                picture = paint(frame)
+                count += 1
+                draw_text(picture, f"{meter.tick():.1f} fps", 4, 24, (40, 40, 40))
+                if options.save:
+                    writer.write(picture)
+                else:
+                    cv2.imshow("kuiper", picture)
+                    if cv2.waitKey(1) in (ord("q"), 27):
+                        break
+                if count == options.frames:
+                    break
+        except KeyboardInterrupt:  # as good an end as any
+            print()
+    if not count:
+        raise ValueError(f"{options.source}: no frame in it that OpenCV can read")
+    return count
+
+
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
@@ -108,7 +169,12 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("source", metavar="VIDEO", help="a file, or the number of a camera")
     add("--task", choices=["detect", "segment"], default="detect")
     add("--model", metavar="NAME|FILE", help="default: nanodet_m to detect, selfie to segment")
-    add("--save", type=Path, metavar="FILE.avi", help="write a video instead of showing a window")
+    add(
+        "--save",
+        type=Path,
+        metavar="FILE",
+        help="write an .avi or .mp4 instead of showing a window",
+    )
     add("--frames", type=int, metavar="N", help="stop after N frames")
     return parser.parse_args(argv)
 
@@ -116,35 +182,15 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     options = parse_arguments(argv)
-    writer = None
-    count, start = 0, time.perf_counter()
+    start = time.perf_counter()
     try:
-        reader = VideoReader(options.source)
-        paint, meter = make_painter(options.task, options.model), Meter()
-        for frame in read_ahead(iter(reader), newest_only=options.source.isdecimal()):
-            picture = paint(frame)
-            count += 1
-            draw_text(picture, f"{meter.tick():.1f} fps", 4, 24, (40, 40, 40))
-            if options.save is not None:
-                if writer is None:
-                    size = (picture.shape[1], picture.shape[0])
-                    codec = cv2.VideoWriter_fourcc(*"MJPG")
-                    writer = cv2.VideoWriter(str(options.save), codec, reader.fps, size)
-                writer.write(picture)
-            else:
-                cv2.imshow("kuiper", picture)
-                if cv2.waitKey(1) in (ord("q"), 27):
-                    break
-            if count == options.frames:
-                break
+        count = run(options)
     except (OSError, ValueError, kuiper.KuiperError, cv2.error) as error:
         print(f"video.py: {error}", file=sys.stderr)
         return 1
-    finally:
-        if writer is not None:
-            writer.release()
     seconds = time.perf_counter() - start
-    print(f"{count} frames in {seconds:.1f} s, {count / seconds:.1f} per second")
+    frames = "frame" if count == 1 else "frames"
+    print(f"{count} {frames} in {seconds:.1f} s, {count / seconds:.1f} per second")
     return 0
 
 

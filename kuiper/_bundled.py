@@ -15,7 +15,7 @@ from pathlib import Path
 
 import kuiper
 
-__all__ = ["BUNDLED", "find_labels", "find_model", "models_folder"]
+__all__ = ["BUNDLED", "TASKS", "find_labels", "find_model", "models_folder"]
 
 # name -> file in the folder of models
 BUNDLED = {
@@ -24,6 +24,13 @@ BUNDLED = {
     "nanodet_m": "nanodet_m.f16.pnnx.param",
     "u2netp": "u2netp.f16.pnnx.param",
     "selfie": "selfie_segmentation.f16.pnnx.param",
+}
+
+# command -> what it runs of these, first the one that it takes by itself
+TASKS = {
+    "classify": ("mobilenet_v2", "squeezenet"),
+    "detect": ("nanodet_m",),
+    "segment": ("u2netp", "selfie"),
 }
 
 

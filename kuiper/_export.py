@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kuiper import _log
+from kuiper._tracing import kept_whole
 from kuiper.errors import InputError, KuiperError, MissingPackageError
 from kuiper.model import Model, load
 from kuiper.pnnx._messages import recognise
@@ -28,6 +30,10 @@ def from_torch(
     module: Any, example_inputs: Any, example_inputs2: Any = None, *, moduleop: str | None = None
 ) -> Model:
     """Turn a PyTorch module into a model: traced by torch, converted by pnnx, loaded.
+
+    A few calls are traced in another way than for a plain export, since pnnx loses a part of them:
+    causal masks of ``nn.MultiheadAttention``, weights of ``nn.LayerNorm`` without bias, a GELU of
+    tanh that is written out, and what else docs/models.md lists.  The numbers are PyTorch's.
 
     Parameters
     ----------
@@ -111,11 +117,13 @@ def export_module(
     module.eval()
     try:
         # With gradients on, attention is traced as the operators that pnnx knows.
-        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder, "module.pt")
             try:
-                _traced(module, inputs, keywords, torch).save(str(trace))
+                with warnings.catch_warnings(record=True) as said, kept_whole(module, torch):
+                    warnings.simplefilter("always")
+                    _traced(module, inputs, keywords, torch).save(str(trace))
+                _tell_frozen(name, said, torch)
             except Exception as error:  # whatever the module's own code may raise
                 names = [f"{key}=" for key in keywords] or [""] * len(inputs)
                 shapes = ", ".join(
@@ -147,6 +155,25 @@ def export_module(
     finally:
         for part, training in modes:
             part.training = training
+
+
+def _tell_frozen(name: str, said: Sequence[Any], torch: Any) -> None:
+    """Log where a trace holds what was true of the example inputs only."""
+    import logging
+
+    package = os.path.dirname(torch.__file__)
+    places = {
+        f"{warning.filename}:{warning.lineno}": str(warning.message).partition(" might cause ")[0]
+        for warning in said
+        if issubclass(warning.category, torch.jit.TracerWarning)
+        and "might cause the trace to be incorrect" in str(warning.message)
+        and not warning.filename.startswith(package)
+    }
+    for place, what in places.items():
+        logging.getLogger("kuiper.export").warning(
+            "%s: %s asks for a value (%s); the export keeps what came of it for the example inputs",
+            name, place, what[:1].lower() + what[1:],
+        )  # fmt: skip
 
 
 def _in_float32(module: Any, inputs: tuple[Any, ...], torch: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -279,7 +306,9 @@ def run_pnnx(
                 for key in ("pnnxpy", "pnnxonnx", "ncnnparam", "ncnnbin", "ncnnpy")
             ),
         ]
+        _log.info("kuiper.export", "%s", " ".join(command))
         done = subprocess.run(command, capture_output=True, text=True, cwd=scrap)
+        _log.debug("kuiper.export", "pnnx said: %s", _gist(done.stdout + done.stderr))
         if done.returncode or not made.exists() or not made.with_suffix(".bin").exists():
             raise KuiperError(
                 f"{name}: pnnx {_end(done.returncode)} and wrote no model; it said:\n"

@@ -263,6 +263,9 @@ class Value(_Known):
     def expand(self, shape: Sequence[int]) -> Value:
         """Return the view broadcast to `shape` (zero strides along the repeated axes)."""
         lead = len(shape) - self.rank
+        if any(n not in (1, m) for n, m in zip(self.shape, shape[lead:], strict=True)):
+            # A record should have said so before; a view would read beyond the tensor.
+            raise ValueError(f"shape {self.shape} cannot be repeated to {tuple(shape)}")
         strides = [0] * lead + [
             0 if mine == 1 and extent != 1 else stride
             for mine, extent, stride in zip(self.shape, shape[lead:], self.strides, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from kuiper import _threads
+from kuiper import _log, _threads
 from kuiper._dtypes import DTYPES, from_numpy
 from kuiper._kernels import _dispatch
 from kuiper._kernels._executor import ArenaPool
@@ -662,17 +663,38 @@ class Model:
 
     def _find_plan(self, key: tuple[Any, ...], arrays: Sequence[np.ndarray]) -> Plan | Staged:
         """Look a plan up, or make it, and note that it was the last to be used."""
-        _, n_threads, _, keep, _ = key
+        shapes, n_threads, isa, keep, _ = key
+        start: float | None = None
+        dropped: list[tuple[Any, ...]] = []
         with self._lock:
             plan = self._plans.get(key)
             if plan is None:
+                start = time.perf_counter()
                 plan = self._plans[key] = self._compile(arrays, n_threads, keep)
                 while len(self._plans) > self.PLANS_KEPT:
-                    self._plans.popitem(last=False)
+                    dropped.append(self._plans.popitem(last=False)[0][0])
+                milliseconds, reports = (time.perf_counter() - start) * 1e3, self.passes
             else:
                 self._plans.move_to_end(key)
             self._latest = plan
-            return plan
+        if start is not None:  # told without the lock: nobody knows what a handler does
+            what = "in stages, as shapes depend on values"
+            if isinstance(plan, Plan):
+                what = f"{len(plan.steps)} steps, {plan.arena_bytes} bytes of memory"
+            _log.debug(
+                "kuiper.model", "planned for %s, %d threads, %s: %s; it took %.1f ms",
+                " ".join(map(str, shapes)), n_threads, isa, what, milliseconds,
+            )  # fmt: skip
+            for report in reports:
+                if any(report[1:]):
+                    _log.debug("kuiper.passes", "%s", report)
+            for old in dropped:
+                _log.info(
+                    "kuiper.model", "the plan for %s is dropped, as %d others are newer; the next "
+                    "call with these shapes makes it again", " ".join(map(str, old)),
+                    self.PLANS_KEPT,
+                )  # fmt: skip
+        return plan
 
     @np.errstate(all="ignore")  # arithmetic of weights gives no more warnings than that of a run
     def _compile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -22,6 +23,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="run every N-th test of each file only, where a build or an emulator is slow",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # A shell that is no terminal's starts what goes on behind it (`pytest &`) with Ctrl-C ignored,
+    # and so would be the programs whose Ctrl-C is tested.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -6,8 +6,10 @@ import io
 import json
 import os
 import re
+import select
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ import kuiper
 from kuiper.cli import main
 from kuiper.cli._app import EXIT_CODES, build_parser
 from kuiper.cli._console import Console, bytes_text, count_text
-from kuiper.cli.exporting import _commands
+from kuiper.cli.completing import subcommands
 from kuiper.cli.inspecting import difference
 
 from .support.shipped import MODELS
@@ -103,7 +105,7 @@ def test_a_reader_that_stops_is_no_error(tmp_path, small):
 
 
 def test_every_command_explains_itself(capsys):
-    commands = _commands(build_parser())
+    commands = subcommands(build_parser())
     assert set(commands) == {
         "info", "check", "expr", "graph", "run", "bench", "profile", "classify", "detect",
         "segment", "export", "completion",
@@ -206,6 +208,15 @@ def test_interrupted(run, small, monkeypatch):
 
 
 # -- info --------------------------------------------------------------------------------------
+
+
+def test_what_goes_on_is_told_where_it_is_wanted(small):
+    done = subprocess.run(
+        [sys.executable, "-m", "kuiper", "info", str(small), "--verbose"],
+        cwd=PACKAGES, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert f"kuiper.pnnx: read {small}: 0 weights\nkuiper.model: planned for " in done.stderr
 
 
 def test_info_as_json(run_json, small):
@@ -694,9 +705,53 @@ def test_detect_on_a_video(run_json, video, tmp_path):
     cv2 = pytest.importorskip("cv2")
     frames = run_json("detect", video, "--save", tmp_path / "out")
     assert [f["frame"] for f in frames] == [0, 1, 2]
-    written = cv2.VideoCapture(str(tmp_path / "out" / "clip.avi"))
+    assert all(f["ms"] > 0 for f in frames)
+    written = cv2.VideoCapture(str(tmp_path / "out" / "clip_boxes.avi"))
     assert written.get(cv2.CAP_PROP_FRAME_COUNT) == 3
     assert written.get(cv2.CAP_PROP_FPS) == 5
+
+
+@needs_weights
+def test_what_was_seen_on_a_video(run, video, tmp_path):
+    code, out, _ = run("segment", video, "--model", "selfie", "--save", tmp_path)
+    first, foreground, file = out.splitlines()
+    assert (code, first.startswith(f"{video}  3 frames, ")) == (0, True)
+    assert foreground.split()[1] == "foreground"
+    assert file == f"  {tmp_path / 'clip_overlay.avi'}"
+
+
+@needs_weights
+def test_results_take_no_place_of_an_input(run, video, tmp_path):
+    folder = video.parent
+    taken = folder / "clip_classified.avi"
+    taken.write_bytes(video.read_bytes())
+    code, _, _ = run("classify", folder, "--save", folder)
+    assert code == 0
+    assert taken.read_bytes() == video.read_bytes()
+    assert {path.name for path in folder.iterdir()} == {
+        "clip.avi", "clip_classified.avi", "clip_classified_2.avi",
+        "clip_classified_classified.avi",
+    }  # fmt: skip
+
+
+@needs_weights
+def test_a_video_that_is_interrupted_can_be_played(run, video, tmp_path, monkeypatch):
+    cv2 = pytest.importorskip("cv2")
+    from kuiper import vision
+
+    clip = vision.VideoReader(video)
+
+    def frames(reader):
+        yield from clip
+        raise KeyboardInterrupt
+
+    reader = type("Camera", (), {"fps": 5, "n_frames": None, "__iter__": frames})
+    monkeypatch.setattr(vision, "VideoReader", lambda source: reader())
+    code, out, err = run("detect", "0", "--save", tmp_path)
+    assert (code, err) == (130, "kuiper detect: interrupted\n")
+    assert out.startswith("0  3 frames, ")
+    written = cv2.VideoCapture(str(tmp_path / "0_boxes.avi"))
+    assert written.get(cv2.CAP_PROP_FRAME_COUNT) == 3
 
 
 @needs_weights
@@ -743,12 +798,31 @@ def test_export_of_nothing(run, tmp_path):
 def test_completion_names_all_commands_and_options(run, shell):
     code, out, _ = run("completion", shell)
     assert code == 0
-    for name in _commands(build_parser()):
+    for name in subcommands(build_parser()):
         assert name in out
     assert "roofline" in out
 
 
-def test_completion_in_bash(run, tmp_path):
+def shell(*arguments: str, cwd: Path) -> str:
+    """Return what a shell prints; skip where it is not installed."""
+    try:
+        done = subprocess.run(arguments, cwd=cwd, capture_output=True, text=True, timeout=60)
+    except FileNotFoundError:
+        pytest.skip(f"there is no {arguments[0]} here")
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Return a folder with files to complete."""
+    for name in ("my.pnnx.param", "my photo.jpg"):
+        (tmp_path / name).touch()
+    (tmp_path / "mine").mkdir()
+    return tmp_path
+
+
+def test_completion_in_bash(run, tmp_path, folder):
     script = tmp_path / "kuiper.bash"
     script.write_text(run("completion", "bash")[1])
 
@@ -758,17 +832,82 @@ def test_completion_in_bash(run, tmp_path):
             f"source {script}; COMP_WORDS=({quoted}); COMP_CWORD={len(words)}; _kuiper; "
             'printf "%s\\n" "${COMPREPLY[@]}"'
         )
-        try:
-            done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, timeout=20)
-        except FileNotFoundError:
-            pytest.skip("there is no bash here")
-        assert done.stderr == ""
-        return done.stdout.split()
+        return sorted(shell("bash", "-c", code, cwd=folder).splitlines())
 
     assert complete("pro") == ["profile"]
-    assert set(complete("detect", "--thr")) == {"--threshold", "--threads"}
-    assert set(complete("classify", "--preset", "c")) == {"course", "caffe"}
+    assert complete("detect", "--thr") == ["--threads", "--threshold"]
+    assert complete("graph", "-") == sorted(
+        name for action in subcommands(build_parser())["graph"][1]._actions
+        for name in action.option_strings
+    )  # fmt: skip
+    assert complete("classify", "--preset", "c") == ["caffe", "course"]
+    assert complete("classify", "--preset", "=", "c") == ["caffe", "course"]
     assert complete("completion", "z") == ["zsh"]
+    assert complete("classify", "m") == ["mine", "my photo.jpg", "my.pnnx.param"]
+    assert complete("info", "m") == ["mine", "mobilenet_v2", "my photo.jpg", "my.pnnx.param"]
+    assert complete("segment", "--model", "s") == ["selfie"]
+    assert complete("detect", "--save", "m") == ["mine"]
+    assert complete("detect", "--threshold", "") == [""]
+
+
+def test_completion_in_fish(run, tmp_path, folder):
+    script = tmp_path / "kuiper.fish"
+    script.write_text(run("completion", "fish")[1])
+
+    def complete(line: str) -> list[str]:
+        code = f"source {script}; complete -C '{line}'"
+        text = shell("fish", "--no-config", "-c", code, cwd=folder)
+        return sorted(line.partition("\t")[0] for line in text.splitlines())
+
+    assert complete("kuiper pro") == ["profile"]
+    assert complete("kuiper detect --thr") == ["--threads", "--threshold"]
+    assert complete("kuiper classify --preset c") == ["caffe", "course"]
+    assert complete("kuiper completion z") == ["zsh"]
+    assert complete("kuiper info mo") == ["mobilenet_v2"]
+    assert complete("kuiper classify my") == ["my photo.jpg", "my.pnnx.param"]
+    assert complete("kuiper detect --save m") == ["mine/"]
+    assert complete("kuiper detect --threshold ") == []
+
+
+def test_completion_in_zsh(run, tmp_path, folder):
+    pty = pytest.importorskip("pty", reason="a terminal is needed")
+    script = tmp_path / "kuiper.zsh"
+    script.write_text(run("completion", "zsh")[1])
+    shell("zsh", "-n", str(script), cwd=folder)
+    here, there = pty.openpty()
+    environment = {**os.environ, "TERM": "dumb", "HOME": str(tmp_path)}
+    with subprocess.Popen(
+        ["zsh", "-f", "-i"], cwd=folder, env=environment, stdin=there, stdout=there, stderr=there,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        os.close(there)
+
+        def until(mark: str) -> str:
+            """Return what zsh writes until this appears."""
+            told, end = "", time.monotonic() + 60
+            while mark not in told:
+                assert select.select([here], [], [], max(0, end - time.monotonic()))[0], told
+                told += os.read(here, 4096).decode(errors="replace")
+            return told
+
+        try:
+            os.write(here, b"PS1=; setopt nobeep; autoload -Uz compinit && compinit -u -D\n")
+            os.write(here, f"source {script}; print rea''dy\n".encode())
+            until("ready")
+            for line, expected in {
+                "kuiper pro\t": "kuiper profile ",
+                "kuiper detect --thresh\t": "kuiper detect --threshold=",
+                "kuiper classify --preset im\t": "kuiper classify --preset imagenet ",
+                "kuiper classify 'my p\t": "kuiper classify 'my photo.jpg' ",
+                "kuiper info mo\t": "kuiper info mobilenet_v2 ",
+                "kuiper detect --save m\t": "kuiper detect --save mine/",
+            }.items():
+                os.write(here, line.encode())
+                until(expected)
+                os.write(here, b"\x15")  # Ctrl-U takes the line away
+        finally:
+            process.kill()
+            os.close(here)
 
 
 # -- texts -------------------------------------------------------------------------------------
@@ -802,6 +941,18 @@ def test_tables_with_rich(capsys, monkeypatch):
     assert "[a]" in out
     assert "[value]" in out
     assert Console(plain=True)._rich_out is None
+
+
+def test_results_go_to_a_file_while_a_bar_is_on_the_terminal(capsys, monkeypatch):
+    pytest.importorskip("rich", reason="an extra of the command line")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    console = Console()
+    for i in console.progress(range(2), 2, "pictures"):
+        console.text(f"picture {i}")
+    out, err = capsys.readouterr()
+    assert out == "picture 0\npicture 1\n"
+    assert "pictures" in err
+    assert "picture 0" not in err
 
 
 def test_progress_says_nothing_where_nobody_looks(capsys):

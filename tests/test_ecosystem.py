@@ -186,6 +186,40 @@ def test_loading_and_running_print_nothing():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_logging_is_not_imported_and_not_configured():
+    code = f"""if True:
+        import sys, kuiper, numpy
+        model = kuiper.load({PARAM!r})
+        model(numpy.ones((1, 3, 4, 4), "f"))
+        assert "logging" not in sys.modules
+        import logging
+        model(numpy.ones((1, 3, 5, 5), "f"))
+        for name in (None, "kuiper", "kuiper.model", "kuiper.pnnx"):
+            logger = logging.getLogger(name)
+            assert not logger.handlers and logger.level == (0 if name else logging.WARNING)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(kuiper.__file__).parent.parent,
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_what_is_logged(caplog):
+    with caplog.at_level("DEBUG", "kuiper"):
+        model = kuiper.load(PARAM)
+        for width in range(1, model.PLANS_KEPT + 2):
+            model(np.ones((1, 3, 4, width), np.float32))
+            model(np.ones((1, 3, 4, width), np.float32))  # says nothing: the plan is known
+    told = [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
+    assert told[0][:2] == ("kuiper.pnnx", "DEBUG")
+    plans = [message for name, level, message in told if (name, level) == ("kuiper.model", "DEBUG")]
+    assert len(plans) == model.PLANS_KEPT + 1
+    assert plans[2].startswith("planned for (1, 3, 4, 3), ")
+    assert told[-1][:2] == ("kuiper.model", "INFO")
+    assert told[-1][2].startswith("the plan for (1, 3, 4, 1) is dropped")
+
+
 # -- types and builds ------------------------------------------------------------------------------
 
 

@@ -219,3 +219,32 @@ def test_a_module_that_cannot_be_imported(tmp_path, monkeypatch, text, error, sa
     with pytest.raises(error, match=said):
         _export.call_by_name(f"{path}:make", {})
     sys.modules.pop("nets_that_fail", None)
+
+
+def test_values_that_a_trace_freezes_are_told(caplog):
+    class TracerWarning(UserWarning):
+        pass
+
+    torch = types.SimpleNamespace(
+        __file__="/lib/torch/__init__.py", jit=types.SimpleNamespace(TracerWarning=TracerWarning)
+    )
+    asks = "Converting a tensor to a Python boolean might cause the trace to be incorrect. We"
+
+    def warning(text, place, kind=TracerWarning):
+        return types.SimpleNamespace(message=kind(text), category=kind, filename=place, lineno=7)
+
+    _export._tell_frozen(
+        "Net",
+        [
+            warning(asks, "/home/net.py"), warning(asks, "/home/net.py"),
+            warning(asks, "/lib/torch/nn/functional.py"),
+            warning("Iterating over a tensor might cause", "/home/net.py", UserWarning),
+        ],
+        torch,
+    )  # fmt: skip
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("kuiper.export", "WARNING")
+    assert record.getMessage() == (
+        "Net: /home/net.py:7 asks for a value (converting a tensor to a Python boolean); the export "
+        "keeps what came of it for the example inputs"
+    )

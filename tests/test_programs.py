@@ -82,7 +82,7 @@ def test_detect_as_json_with_a_bad_picture(capsys):
     out, err = capsys.readouterr()
     assert code == 1
     assert "nowhere.png" in err
-    (cat,) = json.loads(out)["found"]
+    (cat,) = json.loads(out)["detections"]
     assert cat["label"] == "cat"
 
 
@@ -145,9 +145,72 @@ def test_video(capsys, tmp_path, task):
     assert np.abs(picture - cv2.imread(str(PHOTOS / "chelsea.png"))[:, :450]).max() > 100
 
 
-def test_video_that_is_missing(capsys, tmp_path):
-    assert program("video").main([str(tmp_path / "none.avi")]) == 1
-    assert "none.avi" in capsys.readouterr().err
+def test_video_that_cannot_be(capsys, tmp_path):
+    main = program("video").main
+    clip = make_video(tmp_path / "in.avi", 1, np.zeros((48, 64, 3), np.uint8))
+    for source, target, said in (
+        ("none.avi", "out.avi", "No such file or directory"),
+        ("in.avi", "in.avi", "cannot be read and written at the same time"),
+        ("in.avi", "out.gif", "not in '.gif'"),
+    ):
+        assert main([str(tmp_path / source), "--save", str(tmp_path / target)]) == 1
+        assert said in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [clip.name]
+
+
+def test_video_without_a_display(capsys, tmp_path, monkeypatch):
+    video = program("video")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    assert video.main(["0"]) == 1
+    assert "no display for a window; --save" in capsys.readouterr().err
+    monkeypatch.setenv("DISPLAY", ":0")
+
+    def missing():
+        raise cv2.error("The function is not implemented")
+
+    monkeypatch.setattr(cv2, "destroyAllWindows", missing)
+    assert video.main(["0"]) == 1
+    assert "opencv-python in the place of" in " ".join(capsys.readouterr().err.split())
+
+
+@needs_weights
+def test_video_in_a_window(capsys, tmp_path, monkeypatch):
+    video = program("video")
+    source = make_video(tmp_path / "in.avi", 9, np.zeros((48, 64, 3), np.uint8))
+    shown = []
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setattr(cv2, "destroyAllWindows", lambda: None)
+    monkeypatch.setattr(cv2, "imshow", lambda _, picture: shown.append(picture))
+    monkeypatch.setattr(cv2, "waitKey", lambda _: ord("q") if len(shown) == 5 else -1)
+    assert video.main([str(source)]) == 0
+    assert len(shown) == 5
+    assert capsys.readouterr().out.startswith("5 frames in ")
+
+
+@needs_weights
+def test_video_that_is_interrupted(capsys, tmp_path, monkeypatch):
+    video = program("video")
+    source = make_video(tmp_path / "in.avi", 9, np.zeros((48, 64, 3), np.uint8))
+    real, painted = video.make_painter, []
+
+    def painter(task, model):
+        paint = real(task, model)
+
+        def stop_at_the_fourth(frame):
+            if len(painted) == 3:
+                raise KeyboardInterrupt
+            painted.append(frame)
+            return paint(frame)
+
+        return stop_at_the_fourth
+
+    monkeypatch.setattr(video, "make_painter", painter)
+    target = tmp_path / "new" / "out.mp4"
+    assert video.main([str(source), "--save", str(target)]) == 0
+    assert capsys.readouterr().out.lstrip().startswith("3 frames in ")
+    assert cv2.VideoCapture(str(target)).get(cv2.CAP_PROP_FRAME_COUNT) == 3
 
 
 def test_reading_ahead_keeps_all_frames_of_a_file_in_order():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from kuiper.vision import (  # noqa: E402
     Guess,
     Preprocessing,
     Segmenter,
+    VideoReader,
+    VideoWriter,
     best_guesses,
     class_colour,
     cut_out,
@@ -42,6 +45,7 @@ from kuiper.vision import (  # noqa: E402
     preprocess,
     probabilities,
     save_image,
+    video,
 )
 
 from .support.shipped import MODELS  # noqa: E402
@@ -635,3 +639,67 @@ def test_pictures_from_open_files(tmp_path):
         assert load_image(file).shape == (4, 5, 3)
     with pytest.raises(ValueError, match="<file>: not an image"):
         load_image(io.BytesIO(b"junk"))
+
+
+# -- videos --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".avi", ".mp4", ".mkv"])
+def test_videos_survive_writing(tmp_path, suffix):
+    path = tmp_path / "new" / f"clip{suffix}"
+    with VideoWriter(path, 10) as writer:
+        for value in (0, 120, 240):
+            writer.write(np.full((48, 64, 3), value, np.uint8))
+        with pytest.raises(
+            ValueError, match=r"a frame of \(48, 32, 3\) after one of \(48, 64, 3\)"
+        ):
+            writer.write(np.zeros((48, 32, 3), np.uint8))
+    reader = VideoReader(path)
+    assert (reader.fps, reader.n_frames) == (10, 3)
+    means = [frame.mean() for frame in reader]
+    assert np.allclose(means, [0, 120, 240], atol=6)
+
+
+def test_a_video_without_frames_is_no_file(tmp_path):
+    with VideoWriter(tmp_path / "clip.avi"):
+        pass
+    assert not [*tmp_path.iterdir()]
+    with pytest.raises(ValueError, match=r"one of \.avi, .*, not in '\.gif'"):
+        VideoWriter(tmp_path / "clip.gif")
+
+
+def test_a_codec_that_opencv_lacks(tmp_path, monkeypatch):
+    monkeypatch.setitem(video.CODECS, ".avi", "ZZZZ")
+    with (
+        VideoWriter(tmp_path / "clip.avi", 10) as writer,
+        pytest.raises(ValueError, match=r"cannot write ZZZZ of 64x48 pixels at 10 frames .* \.mkv"),
+    ):
+        writer.write(np.zeros((48, 64, 3), np.uint8))
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "it is empty"),
+        (b"<html>not found</html>", "it is a web page"),
+        (b"some words", "not a video that OpenCV can open$"),
+        (b"RIFF\x00\x00\x01\x00AVI LIST", "only a part of a file"),
+        (b"\x00\x00\x00\x20ftypisom", "only a part of a file"),
+    ],
+)
+def test_a_file_that_is_no_video_says_what_it_is(tmp_path, capfd, content, said):
+    path = tmp_path / "clip.avi"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=said):
+        VideoReader(path)
+    assert "cap" not in capfd.readouterr().err  # what OpenCV calls its readers
+
+
+def test_cameras_that_are_not_there(monkeypatch):
+    with pytest.raises(ValueError, match="there is no camera 97 that OpenCV can open"):
+        VideoReader("97")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: [Path("/dev/video1")])
+    with pytest.raises(ValueError, match="this system has /dev/video1"):
+        VideoReader("97")

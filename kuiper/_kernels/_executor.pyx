@@ -216,20 +216,31 @@ cdef void run_all(
     """Run the steps from `start` to `stop`; `ends` has a row for each thread and counts from 0."""
     cdef char** slots = context.slots
     cdef int* progress = context.progress
-    cdef Py_ssize_t n_slots = context.n_slots, rank
+    cdef Py_ssize_t n_slots = context.n_slots
     entries += start
     if n_threads <= 1 or SERIAL:
         walk(entries, stop - start, slots, progress, 0, 1, ends)
         return
     progress += start * progress_ints(n_threads)
-    # The team may come out smaller than asked for (nested regions, thread limits), so its size is
-    # read inside; the results depend on nothing of the kind.
+    # Nothing is assigned in here: Cython would make it the last thread's value behind the region.
     with parallel(num_threads=n_threads):
-        rank = team_rank()
-        walk(
-            entries, stop - start, slots + rank * n_slots, progress, rank, team_size(),
-            NULL if ends == NULL else ends + rank * stop,
-        )
+        walk_as_member(entries, stop - start, slots, n_slots, progress, ends, stop)
+
+
+cdef void walk_as_member(
+    const entry_t* entries, Py_ssize_t count, char** slots, Py_ssize_t n_slots, int* progress,
+    double* ends, Py_ssize_t n_ends,
+) noexcept nogil:
+    """Walk as the calling thread of a team, with its own row of `slots` and of `ends`.
+
+    The team may be smaller than was asked for (nested regions, thread limits), so its size is read
+    here; the results depend on nothing of the kind.
+    """
+    cdef Py_ssize_t rank = team_rank()
+    walk(
+        entries, count, slots + rank * n_slots, progress, rank, team_size(),
+        NULL if ends == NULL else ends + rank * n_ends,
+    )
 
 
 cdef inline Py_ssize_t progress_ints(Py_ssize_t team) noexcept nogil:

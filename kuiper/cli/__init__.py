@@ -9,7 +9,8 @@
     inspecting     info, check, expr, graph
     measuring      run, bench, profile
     pictures       classify, detect, segment
-    exporting      export, completion
+    exporting      export
+    completing     completion
 
 Nothing in kuiper imports this package, so that importing kuiper costs none of it.
 

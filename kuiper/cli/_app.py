@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import kuiper
-from kuiper.cli import exporting, inspecting, measuring, pictures
+from kuiper.cli import completing, exporting, inspecting, measuring, pictures
 from kuiper.cli._arguments import HelpFormatter
 from kuiper.cli._console import Console
 
@@ -35,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     version = f"kuiper {kuiper.__version__}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for module in (inspecting, measuring, pictures, exporting):
+    for module in (inspecting, measuring, pictures, exporting, completing):
         module.add_commands(commands)
     return parser
 
@@ -61,6 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(
         as_json=getattr(options, "json", False), plain=getattr(options, "plain", False)
     )
+    if getattr(options, "verbose", False):
+        import logging
+
+        logging.basicConfig(format="%(name)s: %(message)s")
+        logging.getLogger("kuiper").setLevel(logging.DEBUG)
     try:
         if getattr(options, "threads", None) is not None and isinstance(options.threads, int):
             kuiper.set_num_threads(options.threads)

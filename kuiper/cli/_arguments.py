@@ -156,6 +156,7 @@ def add_output(parser: argparse.ArgumentParser, threads: bool = True) -> None:
     add = parser.add_argument
     add("--json", action="store_true", help="print JSON, one object a line")
     add("--plain", action="store_true", help="plain text even where rich is installed")
+    add("--verbose", action="store_true", help="say on standard error what is read and planned")
     if threads:
         add("--threads", type=positive, metavar="N", help="threads to use (default: all there are)")
 

@@ -147,7 +147,12 @@ class Console:
             # The label may be a path, with braces and brackets that mean something to rich.
             words = TextColumn("{task.description}", markup=False)
             parts = (words, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            with Progress(*parts, console=self._rich_err, transient=True) as bar:
+            # On one terminal rich writes what is printed above the bar; results that go to a file
+            # must not take that way, which ends on the terminal.
+            shared = sys.stdout.isatty()
+            with Progress(
+                *parts, console=self._rich_err, transient=True, redirect_stdout=shared
+            ) as bar:
                 task = bar.add_task(label, total=total)
                 for item in items:
                     yield item

@@ -1,4 +1,4 @@
-"""Commands around files: export, completion."""
+"""The command that makes .pnnx files: export."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import ast
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +58,6 @@ example: kuiper export torchvision.models:resnet18 --arg weights=DEFAULT --shape
     add("--moduleop", metavar="CLASS,...", help="classes that pnnx shall keep as one operator")
     add("-o", "--output", metavar="FILE", help="the .pnnx.param file (default: beside SOURCE)")
     add_output(parser, threads=False)
-
-    parser = new_command(
-        commands,
-        "completion",
-        completion,
-        "print the script that completes commands in a shell",
-        """\
-bash:  eval "$(kuiper completion bash)"             in ~/.bashrc
-zsh:   eval "$(kuiper completion zsh)"              in ~/.zshrc, after compinit
-fish:  kuiper completion fish > ~/.config/fish/completions/kuiper.fish""",
-    )
-    parser.add_argument("shell", choices=["bash", "zsh", "fish"])
 
 
 def _keyword(text: str) -> tuple[str, Any]:
@@ -140,91 +127,3 @@ def export(options: argparse.Namespace, console: Console) -> int:
         console.complain(f"kuiper export: kuiper does not know {listed}")
         return 3
     return 0
-
-
-# -- completion ----------------------------------------------------------------------------
-
-
-def _commands(parser: argparse.ArgumentParser) -> dict[str, tuple[str, argparse.ArgumentParser]]:
-    """Return the commands of a parser: name -> help and parser of its own."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            helps = {a.dest: a.help or "" for a in action._choices_actions}
-            return {name: (helps.get(name, ""), sub) for name, sub in action.choices.items()}
-    return {}
-
-
-def _options(parser: argparse.ArgumentParser) -> dict[str, tuple[str, list[str]]]:
-    """Return the long options of a command: name -> help and choices."""
-    return {
-        name: (action.help or "", [str(c) for c in action.choices or []])
-        for action in parser._actions
-        for name in action.option_strings
-        if name.startswith("--")
-    }
-
-
-def completion(options: argparse.Namespace, console: Console) -> int:
-    """Print the script for a shell."""
-    from kuiper.cli._app import build_parser
-
-    commands = _commands(build_parser())
-    print({"bash": _bash, "zsh": _zsh, "fish": _fish}[options.shell](commands))
-    return 0
-
-
-def _bash(commands: Mapping[str, tuple[str, argparse.ArgumentParser]]) -> str:
-    cases, choices = [], []
-    for name, (_, parser) in commands.items():
-        found = _options(parser)
-        cases.append(f"    {name}) words='{' '.join(found)}' ;;")
-        for option, (_, values) in found.items():
-            if values:
-                choices.append(f"    {name}:{option}) words='{' '.join(values)}' ;;")
-    choices.append("    completion:completion) words='bash zsh fish' ;;")
-    new_line = "\n"
-    return f"""\
-_kuiper() {{
-  local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}} words=''
-  local command=${{COMP_WORDS[1]}}
-  COMPREPLY=()
-  if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W '{" ".join(commands)} --help --version' -- "$current"))
-    return
-  fi
-  case "$command:$previous" in
-{new_line.join(choices)}
-  esac
-  if [ -n "$words" ]; then COMPREPLY=($(compgen -W "$words" -- "$current")); return; fi
-  case "$command" in
-{new_line.join(cases)}
-  esac
-  case "$current" in
-    -*) COMPREPLY=($(compgen -W "$words" -- "$current")) ;;
-    *) COMPREPLY=($(compgen -f -- "$current")) ;;
-  esac
-}}
-complete -o filenames -F _kuiper kuiper"""
-
-
-def _zsh(commands: Mapping[str, tuple[str, argparse.ArgumentParser]]) -> str:
-    return "autoload -Uz bashcompinit && bashcompinit\n" + _bash(commands)
-
-
-def _fish(commands: Mapping[str, tuple[str, argparse.ArgumentParser]]) -> str:
-    def quoted(text: str) -> str:
-        return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-    lines = ["complete -c kuiper -n __fish_use_subcommand -f"]
-    for name, (summary, parser) in commands.items():
-        lines.append(f"complete -c kuiper -n __fish_use_subcommand -a {name} -d {quoted(summary)}")
-        for option, (text, values) in _options(parser).items():
-            line = (
-                f"complete -c kuiper -n '__fish_seen_subcommand_from {name}' "
-                f"-l {option[2:]} -d {quoted(text)}"
-            )
-            lines.append(f"{line} -xa {quoted(' '.join(values))}" if values else line)
-    lines.append(
-        "complete -c kuiper -n '__fish_seen_subcommand_from completion' -xa 'bash zsh fish'"
-    )
-    return "\n".join(lines)

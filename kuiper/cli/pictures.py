@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kuiper._bundled import TASKS
 from kuiper.cli._arguments import (
     Commands,
     add_output,
@@ -22,6 +23,7 @@ from kuiper.cli._arguments import (
     positive,
 )
 from kuiper.cli._console import Console
+from kuiper.pnnx._messages import plural
 
 __all__ = ["add_commands"]
 
@@ -40,7 +42,7 @@ def add_commands(commands: Commands) -> None:
         "name what is on pictures",
         f"{_INPUT}example: kuiper classify photo.jpg --topk 3 --save annotated/",
     )
-    _add_common(parser, "mobilenet_v2", "mobilenet_v2, squeezenet")
+    _add_common(parser, "classify")
     parser.add_argument("--labels", metavar="FILE", help="class names, one a line")
     parser.add_argument(
         "--topk", type=positive, default=5, metavar="N", help="guesses (default: 5)"
@@ -55,7 +57,7 @@ def add_commands(commands: Commands) -> None:
         f"{_INPUT}Any export of NanoDet or YOLOv5, v8, v9, v10, 11 will do.\n"
         "example: kuiper detect holiday/ --save boxes/ --json",
     )
-    _add_common(parser, "nanodet_m", "nanodet_m")
+    _add_common(parser, "detect")
     add = parser.add_argument
     add("--labels", metavar="FILE", help="class names, one a line (default: COCO's for 80)")
     add("--threshold", type=fraction, metavar="X", help="least score (default: the decoder's)")
@@ -75,7 +77,7 @@ def add_commands(commands: Commands) -> None:
         f"{_INPUT}--save writes three pictures each: _mask, _overlay and _cutout (transparent).\n"
         "example: kuiper segment portrait.jpg --model selfie --save out/",
     )
-    _add_common(parser, "u2netp", "u2netp, selfie")
+    _add_common(parser, "segment")
     add = parser.add_argument
     add(
         "--kind",
@@ -85,14 +87,14 @@ def add_commands(commands: Commands) -> None:
     add("--size", type=height_width, metavar="N|HxW", help="the network's input size")
 
 
-def _add_common(parser: argparse.ArgumentParser, default: str, names: str) -> None:
-    add = parser.add_argument
+def _add_common(parser: argparse.ArgumentParser, command: str) -> None:
+    add, names = parser.add_argument, TASKS[command]
     add("inputs", nargs="+", metavar="INPUT", help="pictures, folders, videos, cameras")
     add(
         "--model",
-        default=default,
+        default=names[0],
         metavar="NAME|FILE",
-        help=f"{names}, or a .pnnx.param file (default: {default})",
+        help=f"{', '.join(names)}, or a .pnnx.param file (default: {names[0]})",
     )
     add("--save", type=Path, metavar="FOLDER", help="write the pictures or videos that result")
     add("--batch", type=positive, default=1, metavar="N", help="pictures in one call (default: 1)")
@@ -114,12 +116,15 @@ class _Job:
     draw : callable
         A picture and its result -> (suffix of the name, picture) for each picture to save; the
         first is what a video shows.
+    seen : callable
+        A result -> what a frame adds to the summary of a video, for each name.
     """
 
     compute: Callable[[list[np.ndarray]], list[Any]]
     record: Callable[[Any], dict[str, Any]]
     lines: Callable[[Any], list[str]]
     draw: Callable[[np.ndarray, Any], list[tuple[str, np.ndarray]]]
+    seen: Callable[[Any], dict[str, float]]
 
 
 def classify(options: argparse.Namespace, console: Console) -> int:
@@ -134,6 +139,7 @@ def classify(options: argparse.Namespace, console: Console) -> int:
         lambda guesses: {"top": [vars(guess) for guess in guesses]},
         lambda guesses: [f"  {guess.probability:.4f}  {guess.label}" for guess in guesses],
         lambda image, guesses: [("_classified", draw_guesses(image, guesses))],
+        lambda guesses: {guesses[0].label: 1},
     )
     return _work(options, console, job)
 
@@ -165,7 +171,11 @@ def detect(options: argparse.Namespace, console: Console) -> int:
         ] or ["  nothing"]
 
     job = _Job(
-        detector, record, lines, lambda image, found: [("_boxes", draw_detections(image, found))]
+        detector,
+        record,
+        lines,
+        lambda image, found: [("_boxes", draw_detections(image, found))],
+        lambda found: {d.label: 1 for d in found},
     )
     return _work(options, console, job)
 
@@ -191,6 +201,7 @@ def segment(options: argparse.Namespace, console: Console) -> int:
         lambda mask: {"foreground": round(share(mask), 6), "size": list(mask.shape)},
         lambda mask: [f"  foreground {share(mask):.1%}"],
         draw,
+        lambda mask: {"foreground": share(mask)},
     )
     return _work(options, console, job)
 
@@ -217,6 +228,7 @@ def _work(options: argparse.Namespace, console: Console, job: _Job) -> int:
         if not found:
             failed += _refuse(options, console, Path(name), "no pictures in this folder")
         paths += found
+    taken.update(path.resolve() for path in paths)  # no result may take an input's place
     pictures = [path for path in paths if not is_video(path)]
     for group, errors in _groups(
         console.progress(pictures, len(pictures), "pictures"), options.batch
@@ -305,12 +317,12 @@ def _one_batch(
 
 
 def _free_name(folder: Path, stem: str, suffix: str, taken: set[Path]) -> Path:
-    """Return a path that no other input of this run has got."""
+    """Return a path that is no input of this run, nor a result of one."""
     path, number = folder / f"{stem}{suffix}", 1
-    while path in taken:
+    while path.resolve() in taken:
         number += 1
         path = folder / f"{stem}_{number}{suffix}"
-    taken.add(path)
+    taken.add(path.resolve())
     return path
 
 
@@ -318,34 +330,37 @@ def _video(
     path: Path, options: argparse.Namespace, console: Console, job: _Job, taken: set[Path]
 ) -> None:
     """Do the job on every frame; write a video, and a line of JSON for each frame."""
-    import cv2
-
-    from kuiper.vision import VideoReader
+    from kuiper.vision import VideoReader, VideoWriter
 
     reader = VideoReader(path)
     writer = None
-    start = time.perf_counter()
-    number = -1
+    total: dict[str, float] = {}
+    n_frames, start = 0, time.perf_counter()
     try:
-        for number, frame in enumerate(console.progress(reader, reader.n_frames, str(path))):
+        for frame in console.progress(reader, reader.n_frames, str(path)):
+            before = time.perf_counter()
             (result,) = job.compute([frame])
-            console.data({"file": str(path), "frame": number, **job.record(result)})
-            if options.save is None:
-                continue
-            picture = job.draw(frame, result)[0][1]
-            if writer is None:
-                options.save.mkdir(parents=True, exist_ok=True)
-                target = _free_name(options.save, path.stem, ".avi", taken)
-                size = (picture.shape[1], picture.shape[0])
-                codec = cv2.VideoWriter.fourcc(*"MJPG")
-                writer = cv2.VideoWriter(str(target), codec, reader.fps, size)
-                if not writer.isOpened():
-                    raise ValueError(f"{target}: OpenCV cannot write a video here")
-            writer.write(picture)
-    finally:
+            ms = (time.perf_counter() - before) * 1e3
+            record = {"file": str(path), "frame": n_frames, "ms": round(ms, 3)}
+            console.data({**record, **job.record(result)})
+            n_frames += 1
+            for name, value in job.seen(result).items():
+                total[name] = total.get(name, 0) + value
+            if options.save is not None:
+                suffix, picture = job.draw(frame, result)[0]
+                if writer is None:
+                    target = _free_name(options.save, path.stem + suffix, ".avi", taken)
+                    writer = VideoWriter(target, reader.fps)
+                writer.write(picture)
+    finally:  # after Ctrl-C, too: a camera has no other end
         if writer is not None:
-            writer.release()
-    if number < 0:
+            writer.close()
+        if n_frames:
+            rate = n_frames / (time.perf_counter() - start)
+            console.text(f"{path}  {plural(n_frames, 'frame')}, {rate:.1f} per second")
+            for name, value in sorted(total.items(), key=lambda item: -item[1])[:10]:
+                console.text(f"  {value / n_frames:6.1%}  {name}")
+            if writer is not None:
+                console.text(f"  {writer.path}")
+    if not n_frames:
         raise ValueError(f"{path}: no frame in it that OpenCV can read")
-    rate = (number + 1) / (time.perf_counter() - start)
-    console.text(f"{path}  {number + 1} frames, {rate:.1f} per second")

@@ -111,6 +111,8 @@ def apply(name: str, values: list[Any]) -> Any:
 def convert(value: Any, dtype: np.dtype) -> np.ndarray:
     """Bring an argument to the dtype that is computed in; integers wrap, as in PyTorch."""
     if isinstance(value, int) and dtype.kind in "iu":
+        if not -(1 << 63) <= value < 1 << 63:
+            raise ExpressionError(f"{value} has more than 64 bits")
         return np.asarray(value, np.int64).astype(dtype)
     return np.asarray(value).astype(dtype, copy=False)
 

@@ -228,6 +228,8 @@ class Clamp(Formula):
     @classmethod
     def formula(cls, a: SimpleNamespace) -> Any:
         bounds = [bound for bound in (a.min, a.max) if bound is not None]
+        if any(isinstance(bound, complex) for bound in bounds):
+            raise ShapeError("a bound is a complex number, which is neither less nor greater")
         if a.input.dtype == np.float32 and all(map(is_number, bounds)):
             return activation_tree(*Clamp.activation(a)), [a.input]
         tree: Node = Ref(0)

@@ -196,6 +196,12 @@ def _mask_length(item: Any) -> int:
     return int(np.count_nonzero(values))
 
 
+def _check_mask(number: int, mask: Any, expected: tuple[int, ...]) -> None:
+    """Require a mask of the extents of the axes that it stands for."""
+    if mask.shape != expected:
+        raise ShapeError(f"index {number} is a mask of shape {mask.shape}, expected {expected}")
+
+
 def _indexed_shape(shape: tuple[int, ...], indices: Sequence[Any]) -> tuple[int, ...]:
     """Return the shape of ``x[indices]``.
 
@@ -209,11 +215,7 @@ def _indexed_shape(shape: tuple[int, ...], indices: Sequence[Any]) -> tuple[int,
         rank = 1
         if item is not None and _is_mask(item):
             rank = len(item.shape)
-            if item.shape != shape[axis : axis + rank]:
-                raise ShapeError(
-                    f"index {number} is a mask of shape {item.shape}, expected "
-                    f"{shape[axis : axis + rank]}"
-                )
+            _check_mask(number, item, shape[axis : axis + rank])
         if axis + rank > len(shape):
             raise ShapeError(f"there are more indices than axes of an input of shape {shape}")
         if item is None:
@@ -301,6 +303,12 @@ class Index(KernelRecord):
         _list_walk(b, a.input, a.expr, y.shape).gather(y)
 
 
+def _spreads(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Tell whether what has a shape can be repeated to fill another one."""
+    pairs = zip(reversed(shape), reversed(whole), strict=False)
+    return len(shape) <= len(whole) and all(n in (1, m) for n, m in pairs)
+
+
 @record("Tensor.index_put")
 class IndexPut(KernelRecord):
     """A copy of the input with ``x[indices] = values``, or ``+= values`` with `accumulate`.
@@ -338,17 +346,13 @@ class IndexPut(KernelRecord):
         computed = [item for item in a.indices if item is not None and _is_unknown_mask(item)]
         if computed:
             # One value for all places, or a whole slice for each: a choice; else numpy.
-            mask = computed[0]
-            after = a.input.rank - (len(a.indices) - 1) - mask.rank
-            gaps = len(a.indices) - 1
-            fits = (
-                len(values) <= after
-                and np.broadcast_shapes(values, a.input.shape[a.input.rank - after :])
-                == a.input.shape[a.input.rank - after :]
-            )
-            if a.accumulate or a.indices != (None,) * gaps + (mask,) or not fits:
+            mask, gaps = computed[0], len(a.indices) - 1
+            rest = a.input.shape[gaps + mask.rank :]
+            after = len(rest)
+            if a.accumulate or a.indices != (None,) * gaps + (mask,) or not _spreads(values, rest):
                 cls.in_numpy(a, b)
                 return
+            _check_mask(gaps, mask, a.input.shape[gaps : gaps + mask.rank])
             where = mask.reshape((*mask.shape, *(1,) * after))
             _choose(
                 b,
@@ -361,7 +365,7 @@ class IndexPut(KernelRecord):
             cls.in_numpy(a, b)
             return
         shape = _indexed_shape(a.input.shape, a.indices)
-        if np.broadcast_shapes(values, shape) != shape:
+        if not _spreads(values, shape):
             raise ShapeError(f"'values' has shape {values}, expected one that fits {shape}")
         source = cast(b, a.values, a.input.dtype)
         y = _copied(b, a.input, source, *a.indices)

@@ -98,6 +98,9 @@ def _infer(a: SimpleNamespace, cell: str, gates: int) -> list[TensorSpec]:
     network = _Network(a, cell, gates)
     if network.length < 1:
         raise ShapeError(f"the input has shape {a.input.shape}, expected at least one time")
+    n_weights = len(a.weights or ())
+    if a.num_layers > n_weights:  # before anything is listed for each layer
+        raise ShapeError(f"'num_layers' is {a.num_layers}, but there are {n_weights} weights")
     expected = network.expected_weights(a)
     got = {} if a.weights is None else {name: w.shape for name, w in a.weights.items()}
     for name in dict.fromkeys((*expected, *got)):

@@ -290,6 +290,10 @@ class _Extreme(_Reduction):
     @classmethod
     def infer(cls, a: SimpleNamespace) -> Any:
         spec = super().infer(a)
+        if a.n_outputs > 1 and not a.dim:
+            raise ShapeError(
+                "there are places to be found as well, but no 'dim' to find them along"
+            )
         return (spec, TensorSpec(spec.shape, np.int64)) if a.n_outputs > 1 else spec
 
     @classmethod

@@ -473,9 +473,16 @@ def _transformed(a: Any, x: np.ndarray, onesided: bool, norm: Norm) -> np.ndarra
     return np.swapaxes(function(frames * _window(a), norm=norm), -1, -2)
 
 
-def _spectra_shape(a: SimpleNamespace, length: int, onesided: bool) -> tuple[int, int]:
-    """Return how many frequencies and frames a signal gives."""
+def _spectra_shape(
+    a: SimpleNamespace, signal: TensorSpec, onesided: bool, pad: int = 0
+) -> tuple[int, int]:
+    """Return how many frequencies and frames a signal gives, padded at both ends."""
     _check_window(a)
+    if signal.rank == 0:
+        raise ShapeError("the signal has no axis of times")
+    if onesided and signal.dtype.kind == "c":
+        raise ShapeError("the spectra of complex numbers have two sides, but 'onesided' is set")
+    length = signal.shape[-1] + 2 * pad
     if a.center:
         if a.pad_mode == "reflect" and a.n_fft // 2 >= length:
             raise ShapeError(f"a signal of {length} cannot be reflected by {a.n_fft // 2}")
@@ -504,7 +511,7 @@ class Stft(NumpyRecord):
 
     @staticmethod
     def result(a: SimpleNamespace) -> TensorSpec:
-        shape = (*a.input.shape[:-1], *_spectra_shape(a, a.input.shape[-1], _onesided(a)))
+        shape = (*a.input.shape[:-1], *_spectra_shape(a, a.input, _onesided(a)))
         dtype = complex_dtype(a.input.dtype)
         if not a.return_complex:
             return TensorSpec((*shape, 2), real_dtype(dtype))
@@ -551,7 +558,7 @@ def _kept(a: SimpleNamespace, count: int, length: int | None) -> tuple[int, int]
 def _check_spectra(a: SimpleNamespace, spectra: TensorSpec, onesided: bool) -> None:
     _check_window(a)
     expected = a.n_fft // 2 + 1 if onesided else a.n_fft
-    if spectra.dtype.kind != "c" or spectra.shape[-2] != expected:
+    if spectra.rank < 2 or spectra.dtype.kind != "c" or spectra.shape[-2] != expected:
         raise ShapeError(f"the spectra are {spectra}, expected complex (..., {expected}, frames)")
 
 
@@ -628,8 +635,8 @@ class Spectrogram(NumpyRecord):
     @staticmethod
     def result(a: SimpleNamespace) -> TensorSpec:
         _divides_by_window(a)
-        length = a.waveform.shape[-1] + 2 * a.pad
-        shape = (*a.waveform.shape[:-1], *_spectra_shape(a, length, a.onesided is not False))
+        spectra = _spectra_shape(a, a.waveform, a.onesided is not False, a.pad)
+        shape = (*a.waveform.shape[:-1], *spectra)
         dtype = complex_dtype(a.waveform.dtype)
         return TensorSpec(shape, dtype if a.power is None else real_dtype(dtype))
 

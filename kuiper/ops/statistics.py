@@ -489,7 +489,11 @@ class Correlation(NumpyRecord):
     @staticmethod
     def compute(a: SimpleNamespace) -> typing.Any:
         x = np.atleast_2d(a.input).astype(np.float64)
-        y = np.corrcoef(x)
+        # As np.corrcoef, which would warn where there is one observation.
+        off = x - x.mean(1, keepdims=True)
+        sums = off @ off.T
+        roots = np.sqrt(np.diag(sums))
+        y = np.clip(sums / roots[:, None] / roots, -1.0, 1.0)
         return y.reshape(x.shape[:1] * 2 if a.input.ndim == 2 else ())
 
 

@@ -55,7 +55,9 @@ def _affine(op: Operator) -> tuple[np.ndarray, np.ndarray]:
     mean, variance, weight, bias = (
         op.attributes[n].numpy() if n in op.attributes else None for n in names
     )
-    return scale_and_shift(mean, variance, weight, bias, op.params.get("eps", 1e-5))
+    # As the record reads it: a number of thousands of digits is a word.
+    eps = float(op.params.get("eps", 1e-5))
+    return scale_and_shift(mean, variance, weight, bias, eps)
 
 
 def _into_weights(graph: Graph, producer: Operator, norm: Operator) -> None:

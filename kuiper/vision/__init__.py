@@ -7,6 +7,7 @@
     detection        letterbox, decoders (NanoDet, YOLOv5/8/10/11), suppression of double boxes
     segmentation     masks, overlays, cut-outs
     drawing          boxes and labels on a picture
+    video            frames of a file or camera, and a file of frames
 
 The command line and the programs in ``examples/`` are built of these parts.  The package needs
 OpenCV (``pip install opencv-python-headless``) and is imported by nothing else in kuiper.
@@ -36,7 +37,6 @@ from kuiper.vision.drawing import class_colour, draw_detections
 from kuiper.vision.images import (
     PRESETS,
     Preprocessing,
-    VideoReader,
     find_pictures,
     is_video,
     load_image,
@@ -45,6 +45,7 @@ from kuiper.vision.images import (
     save_image,
 )
 from kuiper.vision.segmentation import Segmenter, cut_out, overlay
+from kuiper.vision.video import VideoReader, VideoWriter
 
 __all__ = [
     "PRESETS",
@@ -56,6 +57,7 @@ __all__ = [
     "Preprocessing",
     "Segmenter",
     "VideoReader",
+    "VideoWriter",
     "best_guesses",
     "class_colour",
     "cut_out",

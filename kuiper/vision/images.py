@@ -18,7 +18,6 @@ __all__ = [
     "PRESETS",
     "VIDEO_SUFFIXES",
     "Preprocessing",
-    "VideoReader",
     "find_pictures",
     "is_video",
     "load_image",
@@ -143,44 +142,6 @@ def is_video(path: str | Path) -> bool:
     bool
     """
     return str(path).isdecimal() or Path(path).suffix.lower() in VIDEO_SUFFIXES
-
-
-class VideoReader:
-    """The frames of a video file, or of a camera.
-
-    Parameters
-    ----------
-    source : str or Path
-        A file, or the number of a camera (``"0"`` is the first).
-
-    Attributes
-    ----------
-    fps : float
-        Frames per second as the source tells, 25 where it does not.
-    n_frames : int or None
-        None where it is not known, as for a camera.
-    """
-
-    def __init__(self, source: str | Path) -> None:
-        text = str(source)
-        if not text.isdecimal() and not Path(text).exists():
-            raise FileNotFoundError(2, "No such file or directory", text)
-        self._capture = cv2.VideoCapture(int(text) if text.isdecimal() else text)
-        if not self._capture.isOpened():
-            raise ValueError(f"{text}: not a video or camera that OpenCV can open")
-        self.fps = self._capture.get(cv2.CAP_PROP_FPS) or 25.0
-        count = int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT))
-        self.n_frames = count if count > 0 else None
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        try:
-            while True:
-                good, frame = self._capture.read()
-                if not good:
-                    return
-                yield frame
-        finally:
-            self._capture.release()
 
 
 # -- from a picture to the network's input ---------------------------------------------------

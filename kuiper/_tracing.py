@@ -1,0 +1,138 @@
+"""Trace a PyTorch module so that what it computes survives the conversion by pnnx.
+
+pnnx recognises patterns in a trace, and for some of them it writes an operator that says less than
+was there: nothing in the file tells any more what is missing, and its own runtime gives other
+numbers than PyTorch as well.  While a module is traced here, such calls are made in another way
+that gives the same numbers and that pnnx converts as it is::
+
+    called                                   pnnx would                         traced
+    nn.LayerNorm without bias                leave out the weight               with a bias of zeros
+    x ** 3                                   write a written-out GELU of tanh   x * x * x
+                                             as the GELU of erf
+    nn.MultiheadAttention(is_causal=True)    leave out the mask                 with the mask alone
+    x.as_strided(size, stride) of a view     forget how the view lies           of x in memory order
+    x[a:b].zero_(), .fill_(v)                write x[a:b] for x                 x[a:b].copy_(zeros)
+    torch.div(x, y, rounding_mode="floor")   write x / y                        torch.floor_divide
+    the same with "trunc", of floats         round down                         torch.trunc(x / y)
+
+Nothing here imports torch before it is asked to trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["kept_whole"]
+
+
+@contextmanager
+def kept_whole(module: Any, torch: Any) -> Iterator[None]:
+    """Let what is traced in this context survive the conversion.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Its layer norms without bias have one in the meantime.
+    torch : module
+    """
+    bare = [
+        part
+        for part in module.modules()
+        if type(part) is torch.nn.LayerNorm and part.weight is not None and part.bias is None
+    ]
+    for part in bare:
+        zeros = torch.zeros_like(part.weight)
+        part.bias = torch.nn.Parameter(zeros, requires_grad=part.weight.requires_grad)
+    try:
+        with _mode(torch):
+            yield
+    finally:
+        for part in bare:
+            part.bias = None
+
+
+def _mode(torch: Any) -> Any:
+    """Return what sees each call of PyTorch's functions, and makes some of them another way."""
+    attention = torch.nn.functional.multi_head_attention_forward
+    makers: dict[str, Callable[..., Any]] = {
+        "pow": _cube,
+        "__pow__": _cube,
+        "as_strided": _as_strided,
+        "zero_": _fill,
+        "fill_": _fill,
+        "div": _divide,
+        "divide": _divide,
+    }
+
+    class Whole(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            if function is attention:
+                if kwargs.get("is_causal") and kwargs.get("attn_mask") is not None:
+                    kwargs = {**kwargs, "is_causal": False}
+            elif make := makers.get(getattr(function, "__name__", "")):
+                result = make(torch, *args, **kwargs)
+                if result is not None:
+                    return result
+            return function(*args, **kwargs)
+
+    return Whole()
+
+
+def _cube(torch: Any, x: Any = None, exponent: Any = None, **others: Any) -> Any:
+    """Return the third power as PyTorch computes it, as two products."""
+    exponent = others.pop("exponent", exponent)
+    if others or type(exponent) not in (int, float) or exponent != 3 or not _is_float(torch, x):
+        return None
+    return x * x * x
+
+
+def _as_strided(
+    torch: Any,
+    x: Any = None,
+    size: Any = None,
+    stride: Any = None,
+    storage_offset: int | None = None,
+    **others: Any,
+) -> Any:
+    """Return the same elements by their places in a tensor that lies as it is written."""
+    if others or x is None:
+        return None
+    order = sorted(range(x.dim()), key=lambda axis: (-x.stride(axis), -x.shape[axis]))
+    if order == list(range(x.dim())) and x.is_contiguous():
+        return None
+    start = 0 if storage_offset is None else storage_offset - x.storage_offset()
+    dense = x.permute(order)
+    if start < 0 or not dense.is_contiguous():
+        return None
+    return dense.contiguous().as_strided(size, stride, start)
+
+
+def _fill(torch: Any, x: Any = None, value: Any = 0, **others: Any) -> Any:
+    """Fill a part of a tensor by copying into it."""
+    if others or x is None or not x._is_view():
+        return None
+    if isinstance(value, torch.Tensor):
+        return x.copy_(value.expand(x.shape))
+    return x.copy_(torch.full_like(x, value))
+
+
+def _divide(torch: Any, x: Any = None, y: Any = None, **others: Any) -> Any:
+    """Return a rounded quotient by functions of their own."""
+    y = others.pop("other", y)
+    rounding = others.pop("rounding_mode", None)
+    if others:
+        return None
+    if rounding == "floor":
+        return torch.floor_divide(x, y)
+    if rounding == "trunc" and (_is_float(torch, x) or _is_float(torch, y)):
+        return torch.trunc(torch.div(x, y))
+    return None
+
+
+def _is_float(torch: Any, x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.is_floating_point()

@@ -1,0 +1,218 @@
+"""Read the frames of a video or a camera, and write a video frame by frame."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from kuiper.pnnx._messages import recognise
+from kuiper.vision._opencv import cv2
+
+__all__ = ["VideoReader", "VideoWriter"]
+
+# What OpenCV can write everywhere: a JPEG for each frame; MPEG-4 in formats that hold none.
+CODECS = {".avi": "MJPG", ".mkv": "MJPG", ".mp4": "mp4v", ".m4v": "mp4v", ".mov": "mp4v"}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep OpenCV from writing what it tried: the one message is ours."""
+    log = cv2.utils.logging
+    level = log.getLogLevel()
+    log.setLogLevel(log.LOG_LEVEL_SILENT)
+    try:
+        yield
+    finally:
+        log.setLogLevel(level)
+
+
+class VideoReader:
+    """The frames of a video file, or of a camera.
+
+    Parameters
+    ----------
+    source : str or Path
+        A file, or the number of a camera (``"0"`` is the first).
+
+    Attributes
+    ----------
+    fps : float
+        Frames per second as the source tells, 25 where it does not.
+    n_frames : int or None
+        As the file tells; None where it is not known, as for a camera.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If it is no video that OpenCV can open, or there is no such camera.
+    """
+
+    def __init__(self, source: str | Path) -> None:
+        text = str(source)
+        self._capture: Any
+        with _quiet():
+            if text.isdecimal():
+                self._capture = cv2.VideoCapture(int(text))
+                trouble = "" if self._capture.isOpened() else _no_camera(int(text))
+            else:
+                with open(text, "rb") as file:  # so that the system's own reason is told
+                    head = file.read(256)
+                self._capture = _open_file(text)
+                trouble = "" if self._capture.isOpened() else _no_video(head)
+        if trouble:
+            raise ValueError(f"{text}: {trouble}")
+        self.fps = self._capture.get(cv2.CAP_PROP_FPS) or 25.0
+        count = int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT))
+        self.n_frames = count if count > 0 else None
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        try:
+            while True:
+                good, frame = self._capture.read()
+                if not good:
+                    return
+                yield frame
+        finally:
+            self._capture.release()
+
+
+def _open_file(path: str) -> Any:
+    """Return what OpenCV opens a file with.
+
+    By itself OpenCV would try all that it has, ending with readers of its own that write to the
+    terminal what they think of the file, and one that takes ``clip7.mp4`` for a row of pictures.
+    """
+    registry = cv2.videoio_registry
+    backends = [b for b in registry.getStreamBackends() if b != cv2.CAP_IMAGES]
+    if cv2.CAP_FFMPEG in backends:
+        backends = [b for b in backends if b != cv2.CAP_OPENCV_MJPEG]
+    capture = cv2.VideoCapture()
+    for backend in backends or [cv2.CAP_ANY]:
+        if capture.open(path, backend):
+            break
+    return capture
+
+
+def _no_camera(number: int) -> str:
+    """Say why there is nothing to read from a camera."""
+    what = f"there is no camera {number} that OpenCV can open"
+    if sys.platform == "linux":
+        devices = sorted(map(str, Path("/dev").glob("video*")))
+        if not devices:
+            return f"{what}: this system has none (no /dev/video*)"
+        if f"/dev/video{number}" not in devices:
+            return f"{what}: this system has {', '.join(devices)}"
+    return f"{what}; another program may have it, or this user may not use it"
+
+
+def _no_video(head: bytes) -> str:
+    """Say why a file cannot be opened, as far as its first bytes tell."""
+    if not head:
+        return "not a video: it is empty"
+    if head[4:8] == b"ftyp" or head.startswith((b"RIFF", b"\x1aE\xdf\xa3")):
+        return (
+            "OpenCV cannot open it, though it begins like a video: it is damaged, only a part of "
+            "a file, or in a coding that this OpenCV does not know"
+        )
+    what = recognise(head)
+    return f"not a video that OpenCV can open{f': {what}' if what else ''}"
+
+
+class VideoWriter:
+    """A video file, written frame by frame.
+
+    Parameters
+    ----------
+    path : str or Path
+        The suffix chooses the format: ``.avi`` and ``.mkv`` hold a JPEG for each frame, which every
+        OpenCV can write; ``.mp4``, ``.m4v`` and ``.mov`` hold MPEG-4, which is a quarter as large.
+        The folder is made.
+    fps : float, default=25
+        Frames per second.
+
+    Raises
+    ------
+    ValueError
+        If the suffix is none of these.
+
+    Examples
+    --------
+    >>> from kuiper.vision import VideoReader, VideoWriter                # doctest: +SKIP
+    >>> reader = VideoReader("street.mp4")                                # doctest: +SKIP
+    >>> with VideoWriter("half.avi", reader.fps) as writer:               # doctest: +SKIP
+    ...     for frame in reader:
+    ...         writer.write(frame[::2, ::2])
+    """
+
+    def __init__(self, path: str | Path, fps: float = 25) -> None:
+        self.path = Path(path)
+        if self.path.suffix.lower() not in CODECS:
+            raise ValueError(
+                f"{path}: a video has to end in one of {', '.join(CODECS)}, "
+                f"not in '{self.path.suffix}'"
+            )
+        self.fps = fps
+        self._writer: Any = None
+        self._shape: tuple[int, ...] = ()
+
+    def write(self, frame: np.ndarray) -> None:
+        """Append a frame; the first one says how large the video is.
+
+        Parameters
+        ----------
+        frame : numpy.ndarray of uint8, shape (height, width, 3)
+            Blue first.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        ValueError
+            If OpenCV has no writer for it, or the frame is not as large as the first.
+        """
+        if self._writer is None:
+            self._open(frame)
+        if frame.shape != self._shape:
+            raise ValueError(f"{self.path}: a frame of {frame.shape} after one of {self._shape}")
+        self._writer.write(np.ascontiguousarray(frame))
+
+    def _open(self, frame: np.ndarray) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "wb"):  # so that the system's own reason is told
+            pass
+        codec = CODECS[self.path.suffix.lower()]
+        size = (frame.shape[1], frame.shape[0])
+        with _quiet():
+            writer = cv2.VideoWriter(str(self.path), cv2.VideoWriter.fourcc(*codec), self.fps, size)
+        if not writer.isOpened():
+            self.path.unlink()
+            others = ", ".join(suffix for suffix in CODECS if CODECS[suffix] != codec)
+            raise ValueError(
+                f"{self.path}: this OpenCV cannot write {codec} of {size[0]}x{size[1]} pixels at "
+                f"{self.fps:g} frames per second; try one of {others}"
+            )
+        self._writer, self._shape = writer, frame.shape
+
+    def close(self) -> None:
+        """Finish the file; without this it cannot be played.  No frame, no file."""
+        if self._writer is not None:
+            self._writer.release()
+
+    def __enter__(self) -> VideoWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

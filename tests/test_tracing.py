@@ -1,0 +1,123 @@
+"""What `from_torch` traces in another way, because pnnx alone would lose a part of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kuiper
+
+torch = pytest.importorskip("torch", reason="converting a module needs torch")
+pytest.importorskip("pnnx", reason="converting a module needs pnnx")
+nn = torch.nn
+
+
+class Net(nn.Module):
+    """A function of the network and its input; with some layers."""
+
+    def __init__(self, function, **parts):
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            self.add_module(name, part)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter)
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def gelu(net, x):
+    return 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+
+
+def gelu_by_functions(net, x):
+    cube = torch.pow(x, exponent=3.0)
+    return 0.5 * x * (1.0 + torch.tanh((2.0 / torch.pi) ** 0.5 * (x + 0.044715 * cube)))
+
+
+def causal(net, x):
+    mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+    return net.attention(x, x, x, attn_mask=mask, is_causal=True, need_weights=False)[0]
+
+
+def decoder(net, x):
+    mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+    return net.decoder(x, x, tgt_mask=mask)
+
+
+def overlapping(net, x):
+    parts = x.transpose(0, 1).reshape(3, 2, 1, 8).transpose(0, 2)
+    size, stride = list(parts.shape), list(parts.stride())
+    return parts.as_strided([size[0], 3, *size[2:]], [stride[0], stride[1] // 2, *stride[2:]]) * 2
+
+
+def partly_set(net, x):
+    bias = net.norm.bias.clone()
+    bias[2:5].zero_()
+    bias[6:].fill_(0.5)
+    return x + bias
+
+
+def numbers():
+    return torch.randn(1, 6, 8)
+
+
+def integers():
+    return torch.randint(-99, 99, (1, 6, 8))
+
+
+CASES = {
+    "layer norm without bias": lambda: Net(
+        lambda net, x: net.norm(x), norm=nn.LayerNorm(8, bias=False)
+    ),
+    "tanh GELU": lambda: Net(gelu),
+    "tanh GELU by functions": lambda: Net(gelu_by_functions),
+    "causal attention": lambda: Net(
+        causal, attention=nn.MultiheadAttention(8, 2, batch_first=True)
+    ),
+    "causal decoder": lambda: Net(
+        decoder,
+        decoder=nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 1),
+    ),
+    "strides of a view": lambda: Net(overlapping),
+    "a part set to a number": lambda: Net(partly_set, norm=nn.LayerNorm(8)),
+    "floor of a quotient": lambda: Net(lambda net, x: torch.div(x, 0.3, rounding_mode="floor")),
+    "floor of integers": lambda: Net(lambda net, x: torch.div(x, 5, rounding_mode="floor")),
+    "truncated quotient": lambda: Net(lambda net, x: x.div(0.3, rounding_mode="trunc")),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_pnnx_loses_is_kept(name):
+    torch.manual_seed(3)
+    net = CASES[name]().eval()
+    draw = integers if "integers" in name else numbers
+    model = kuiper.from_torch(net, draw())
+    x = draw()
+    with torch.no_grad():
+        expected = net(x).numpy()
+    np.testing.assert_allclose(model(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_module_is_left_as_it_was():
+    net = CASES["layer norm without bias"]()
+    kuiper.from_torch(net, numbers())
+    assert net.norm.bias is None
+    assert [name for name, _ in net.named_parameters()] == ["norm.weight"]
+    with pytest.raises(kuiper.KuiperError, match="cannot trace"):
+        kuiper.from_torch(net, torch.rand(2, 3))
+    assert net.norm.bias is None
+
+
+def test_calls_that_lose_nothing_are_left_alone():
+    """Powers, fills and strides that pnnx converts, with arguments in every form."""
+
+    def function(net, x):
+        y = torch.empty(8)
+        y.fill_(2.0)
+        z = torch.as_strided(input=x.contiguous(), size=(1, 6, 8), stride=(48, 8, 1))
+        return torch.pow(input=x, exponent=2) + x**4 + y + z + torch.div(input=x, other=3.0)
+
+    net, x = Net(function), numbers()
+    np.testing.assert_allclose(kuiper.from_torch(net, numbers())(x), net(x).numpy(), rtol=1e-5)
