@@ -91,6 +91,10 @@ FITS = [
         -0.502 * LN2, 0.502 * LN2, 4, lambda r: 1 / np.maximum(np.abs(np.expm1(r)), 1e-2),
     ),
     Fit(
+        "exp2: 1 + f P(f)", np.exp2, lambda f: 1 + 0 * f, lambda f: f, lambda f: f,
+        -0.5, 0.5, 4, lambda f: np.exp2(-f),
+    ),
+    Fit(
         "log: f - f^2 / 2 + f^3 P(f)", np.log1p, lambda f: f - f * f / 2, lambda f: f**3,
         lambda f: f, math.sqrt(0.5) - 1, math.sqrt(2) - 1, 8,
         lambda f: 1 / np.maximum(np.abs(np.log1p(f)), 1e-3),

@@ -14,12 +14,18 @@ that gives the same numbers and that pnnx converts as it is::
     x[a:b].zero_(), .fill_(v)                write x[a:b] for x                 x[a:b].copy_(zeros)
     torch.div(x, y, rounding_mode="floor")   write x / y                        torch.floor_divide
     the same with "trunc", of floats         round down                         torch.trunc(x / y)
+    zeros.scatter_(...), zeros[i] = v        store the zeros as they are        zeros.scatter(...)
+    and the like                             when the trace has run
+
+The last is for places that depend on the data: what the trace wrote into a tensor that was made in
+the model would be in the file, and never be taken back.
 
 Nothing here imports torch before it is asked to trace.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -53,6 +59,40 @@ def kept_whole(module: Any, torch: Any) -> Iterator[None]:
             part.bias = None
 
 
+# What makes a tensor of which pnnx makes a constant, and what makes another one of such.
+_CREATORS = {
+    f"{prefix}{name}{suffix}"
+    for name in ("zeros", "ones", "full", "empty")
+    for prefix, suffix in (("", ""), ("", "_like"), ("new_", ""))
+} | {"eye", "arange", "tensor", "new_tensor"}
+_KEEPERS = {
+    "clone", "to", "float", "long", "int", "bool", "type", "type_as", "contiguous", "expand",
+    "repeat", "reshape", "view", "unsqueeze", "triu", "tril", "masked_fill", "copy_", "fill_",
+    "zero_",
+}  # fmt: skip
+
+# What writes to places that may depend on the data.
+_WRITERS = {
+    "scatter_", "scatter_add_", "scatter_reduce_", "index_add_", "index_copy_", "index_fill_",
+    "index_put_", "masked_fill_", "masked_scatter_", "__setitem__",
+}  # fmt: skip
+
+
+class _Made:
+    """The tensors that were made in the trace, as long as they live."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, weakref.ref[Any]] = {}
+
+    def add(self, tensor: Any) -> None:
+        if hasattr(tensor, "is_floating_point"):
+            self._known[id(tensor)] = weakref.ref(tensor)
+
+    def __contains__(self, tensor: Any) -> bool:
+        known = self._known.get(id(tensor))
+        return known is not None and known() is tensor
+
+
 def _mode(torch: Any) -> Any:
     """Return what sees each call of PyTorch's functions, and makes some of them another way."""
     attention = torch.nn.functional.multi_head_attention_forward
@@ -66,6 +106,8 @@ def _mode(torch: Any) -> Any:
         "divide": _divide,
     }
 
+    made = _Made()
+
     class Whole(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -74,11 +116,18 @@ def _mode(torch: Any) -> Any:
             if function is attention:
                 if kwargs.get("is_causal") and kwargs.get("attn_mask") is not None:
                     kwargs = {**kwargs, "is_causal": False}
-            elif make := makers.get(getattr(function, "__name__", "")):
+                return function(*args, **kwargs)
+            name = getattr(function, "__name__", "")
+            result = None
+            if make := makers.get(name):
                 result = make(torch, *args, **kwargs)
-                if result is not None:
-                    return result
-            return function(*args, **kwargs)
+            elif name in _WRITERS and args and args[0] in made:
+                result = _written(torch, name, *args, **kwargs)
+            if result is None:
+                result = function(*args, **kwargs)
+            if name in _CREATORS or (name in _KEEPERS and args and args[0] in made):
+                made.add(result)
+            return result
 
     return Whole()
 
@@ -119,6 +168,36 @@ def _fill(torch: Any, x: Any = None, value: Any = 0, **others: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return x.copy_(value.expand(x.shape))
     return x.copy_(torch.full_like(x, value))
+
+
+def _written(torch: Any, name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Trace what is written into a tensor as another tensor, which has its name from then on.
+
+    So the trace never writes into the tensor that pnnx makes a constant of.
+    """
+    tracer = torch._C
+    state = tracer._get_tracing_state()
+    if state is None or x._is_view():
+        return None
+    if name == "__setitem__":
+        places, value = args
+        places = places if isinstance(places, tuple) else (places,)
+        if not all(isinstance(place, torch.Tensor) for place in places):
+            return None
+        if not isinstance(value, torch.Tensor):
+            value = torch.full((), value, dtype=x.dtype)
+        result = x.index_put(places, value)
+    else:
+        # A bool for a number stops PyTorch's tracer.
+        plain = [int(value) if type(value) is bool else value for value in args]
+        result = getattr(x, name[:-1])(*plain, **kwargs)
+    tracer._set_tracing_state(None)
+    try:
+        x.copy_(result)
+    finally:
+        tracer._set_tracing_state(state)
+    tracer._set_value_trace(x, tracer._get_value_trace(result))
+    return x
 
 
 def _divide(torch: Any, x: Any = None, y: Any = None, **others: Any) -> Any:

@@ -32,6 +32,11 @@ WAYS = (
     "winograd2 staged",
     "winograd2 blocked",
 )
+# With the strides that they serve.
+WINOGRAD = [(way, 1) for way in WAYS[3:]] + [(way, 2) for way in WAYS[3:5]]
+each_winograd = pytest.mark.parametrize(
+    ("way", "stride"), WINOGRAD, ids=[f"{way} by {stride}" for way, stride in WINOGRAD]
+)
 
 
 @pytest.fixture(autouse=True)
@@ -493,8 +498,8 @@ def test_an_output_that_exceeds_the_caches(name, choose):
 
 
 @EACH_ISA
-@pytest.mark.parametrize("way", WAYS[3:])
-def test_winograd_planes(name, choose, way):
+@each_winograd
+def test_winograd_planes(name, choose, way, stride):
     """Planes that two or four divide, and planes that they do not."""
     choose(way)
     kind = "winograd_output" if "staged" in way else "conv_winograd"
@@ -504,43 +509,49 @@ def test_winograd_planes(name, choose, way):
             if min(height + top + bottom, width + left + right) < 3:
                 continue
             x = noise((2, 17, height, width))
-            check(x, *filters(19, 17, 3), padding=padding, rtol=2e-5, kind=kind, parts=(1, 2, 7))
+            check(
+                x, *filters(19, 17, 3), stride=(stride, stride), padding=padding, rtol=2e-5,
+                kind=kind, parts=(1, 2, 7),
+            )  # fmt: skip
 
 
 @EACH_ISA
-@pytest.mark.parametrize("way", WAYS[3:])
+@each_winograd
 @pytest.mark.parametrize("words", [(), ("add", "nn.ReLU"), ("nn.SiLU", "add")], ids="-".join)
-def test_winograd_edges(name, choose, way, words):
+def test_winograd_edges(name, choose, way, stride, words):
     """Every number of outputs that the last tile of a row or column may have, in a batch.
 
     Edges of one and two outputs have transforms of their own, and each frequency its own tiles.
     """
     choose(way)
     weight, bias = filters(35, 18, 3)
+    how = {"stride": (stride, stride), "padding": (1, 1), "words": words, "rtol": 2e-5}
     for height, width in itertools.product(range(5, 9), repeat=2):
-        x = noise((2, 18, height, width))
-        check(x, weight, bias, padding=(1, 1), words=words, rtol=2e-5, parts=(1, 3))
+        x = noise((2, 18, stride * height, stride * width))
+        check(x, weight, bias, parts=(1, 3), **how)
 
 
 @EACH_ISA
-@pytest.mark.parametrize("way", WAYS[3:])
-def test_winograd_channels(name, choose, way):
+@each_winograd
+def test_winograd_channels(name, choose, way, stride):
     choose(way)
     for channels, out in itertools.product(around_lanes(33), repeat=2):
         x = noise((1, channels, 6, 6))
-        check(x, *filters(out, channels, 3), padding=(1, 1), rtol=2e-5, parts=(1,))
+        how = {"stride": (stride, stride), "padding": (1, 1), "rtol": 2e-5, "parts": (1,)}
+        check(x, *filters(out, channels, 3), **how)
 
 
 @EACH_ISA
-@pytest.mark.parametrize("kind", ["winograd4", "winograd2"])
-def test_both_forms_of_winograd_give_the_same_bits(name, choose, kind):
+@pytest.mark.parametrize(("kind", "stride"), [("winograd4", 1), ("winograd2", 1), ("winograd4", 2)])
+def test_both_forms_of_winograd_give_the_same_bits(name, choose, kind, stride):
     """Which one is taken depends on the size of the batch, and must not show."""
-    x = noise((3, 20, 14, 9))
+    x = noise((3, 20, 14 * stride, 9 * stride))
     weight, bias = filters(40, 20, 3)
+    how = {"stride": (stride, stride), "padding": (1, 1), "rtol": 2e-5, "words": ("add", "nn.SiLU")}
     results = []
     for form in ("staged", "blocked"):
         choose(f"{kind} {form}")
-        results.append(check(x, weight, bias, padding=(1, 1), rtol=2e-5, words=("add", "nn.SiLU")))
+        results.append(check(x, weight, bias, **how))
     assert results[0].tobytes() == results[1].tobytes()
 
 
@@ -555,12 +566,16 @@ def test_winograd_stores_past_the_caches(name, choose, words, gap):
 
 
 @pytest.mark.parametrize("size", [28, 15, 14, 13])
-@pytest.mark.parametrize("kind", ["winograd4", "winograd2"])
-def test_winograd_is_accurate(choose, kind, size):
+@pytest.mark.parametrize(
+    ("kind", "stride", "rtol"),
+    [("winograd4", 1, 4e-6), ("winograd2", 1, 4e-6), ("winograd4", 2, 2e-6)],
+)
+def test_winograd_is_accurate(choose, kind, stride, rtol, size):
     """The bound that the documentation states, on normally distributed data, at edges too."""
     choose(f"{kind} staged")
     x, (weight, bias) = noise((1, 128, size, size)), filters(64, 128, 3)
-    check(x, weight, bias, padding=(1, 1), rtol=4e-6, parts=(2,), gaps=(0, 0))
+    how = {"stride": (stride, stride), "padding": (1, 1), "parts": (2,), "gaps": (0, 0)}
+    check(x, weight, bias, rtol=rtol, **how)
 
 
 # -- transposed --------------------------------------------------------------------------------
@@ -686,71 +701,81 @@ def test_numbers_that_are_none_stay_where_they_belong(name, choose, way, odd):
 
 
 @EACH_ISA
-@pytest.mark.parametrize("way", WAYS[3:])
+@each_winograd
 @pytest.mark.parametrize("odd", [np.nan, np.inf])
 @pytest.mark.parametrize("words", [(), ("add", "nn.ReLU6"), ("nn.LeakyReLU", "add")], ids="-".join)
-def test_every_pixel_of_a_winograd_tile_reaches_its_windows_alone(name, choose, way, odd, words):
+def test_every_pixel_of_a_winograd_tile_reaches_its_windows_alone(
+    name, choose, way, stride, odd, words
+):
     """Wherever a number lies that is none: inside, at borders, in edges of one to four outputs."""
     choose(way)
+    how = {"stride": (stride, stride), "padding": (1, 1)}
     for channels, (height, width) in ((17, (5, 6)), (33, (7, 8)), (16, (3, 4))):
         weight, bias = filters(19, channels, 3)
         x = noise((2, channels, height, width))
-        summand = noise((2, 19, height, width), 5) if "add" in words else None
+        shape = (2, 19, -(-height // stride), -(-width // stride))
+        summand = noise(shape, 5) if "add" in words else None
         place = itertools.product(range(height), range(width))
         for number, (i, j) in enumerate(place):
             damaged = x.copy()
             damaged[1, number % channels, i, j] = odd
             with np.errstate(all="ignore"):
-                sums = correlated(damaged, weight, bias, padding=(1, 1))
+                sums = correlated(damaged, weight, bias, **how)
                 expected = reference_post(sums, words, summand)
             got, _ = convolve(
                 damaged, weight, bias, words=words, summand=summand, shape=expected.shape,
-                padding=(1, 1), parts=(1,),
+                parts=(1,), **how,
             )  # fmt: skip
             expected = expected.astype(np.float32)
             hit = ~np.isfinite(sums)
-            assert hit.sum() == 19 * (3 - (i in (0, height - 1))) * (3 - (j in (0, width - 1)))
+            seen = [
+                sum(0 <= at - (o * stride - 1) < 3 for o in range(-(-extent // stride)))
+                for at, extent in ((i, height), (j, width))
+            ]
+            assert hit.sum() == 19 * seen[0] * seen[1]
             np.testing.assert_array_equal(got[hit], expected[hit])
             assert_close(got[~hit], expected[~hit], 2e-5)
 
 
 @EACH_ISA
-@pytest.mark.parametrize("way", WAYS[3:])
+@each_winograd
 @pytest.mark.parametrize("half", [False, True], ids=["float", "half"])
-def test_what_overflows_in_a_transform_of_winograd(name, choose, way, half):
+def test_what_overflows_in_a_transform_of_winograd(name, choose, way, stride, half):
     """Inputs, products and sums that leave float's range where the result does not."""
     choose(way)
+    how = {"stride": (stride, stride), "padding": (1, 1)}
     weight, bias = filters(19, 17, 3)
     weight = (weight / 200).astype(np.float16 if half else np.float32)
     x = noise((1, 17, 9, 10)) * np.float32(5e37)
-    expected = correlated(x, weight.astype(np.float32), bias, padding=(1, 1)).astype(np.float32)
+    expected = correlated(x, weight.astype(np.float32), bias, **how).astype(np.float32)
     assert np.isfinite(expected).all()
-    got, _ = convolve(x, weight, bias, shape=expected.shape, padding=(1, 1))
+    got, _ = convolve(x, weight, bias, shape=expected.shape, **how)
     assert_close(got, expected, 2e-5)
     # One filter alone overflows, in any vector of them.
     for odd in (0, 8, 16, 18):
         weight = filters(19, 17, 3)[0]
         weight[odd] *= np.float32(4e37)
         x = noise((1, 17, 9, 10))
-        expected = correlated(x, weight, bias, padding=(1, 1)).astype(np.float32)
+        expected = correlated(x, weight, bias, **how).astype(np.float32)
         if np.isfinite(expected).all():
-            got, _ = convolve(x, weight, bias, shape=expected.shape, padding=(1, 1))
+            got, _ = convolve(x, weight, bias, shape=expected.shape, **how)
             for one, other in zip(got[0], expected[0], strict=True):
                 assert_close(one, other, 2e-5)
 
 
 @EACH_ISA
-@pytest.mark.parametrize("way", WAYS[3:])
-def test_weights_that_are_no_numbers_spoil_their_filter_alone(name, choose, way):
+@each_winograd
+def test_weights_that_are_no_numbers_spoil_their_filter_alone(name, choose, way, stride):
     choose(way)
+    how = {"stride": (stride, stride), "padding": (1, 1)}
     weight, bias = filters(19, 17, 3)
     x = noise((1, 17, 6, 6)) + 4
     weight[3, 2, 1, 1] = np.inf
     weight[18, 0, 1, 1] = np.nan
     with np.errstate(invalid="ignore"):
-        expected = correlated(x, weight, bias, padding=(1, 1)).astype(np.float32)
+        expected = correlated(x, weight, bias, **how).astype(np.float32)
     assert np.isposinf(expected[0, 3]).all()
-    got, _ = convolve(x, weight, bias, shape=expected.shape, padding=(1, 1))
+    got, _ = convolve(x, weight, bias, shape=expected.shape, **how)
     assert np.isposinf(got[0, 3]).all()
     assert np.isnan(got[0, 18]).all()
     rest = [number for number in range(19) if number not in (3, 18)]

@@ -309,9 +309,10 @@ def test_weights_may_start_at_any_byte(byte, order):
         packed = _pack.pack_panels(anywhere(weight).transpose(axes), anywhere(bias))
         np.testing.assert_array_equal(packed, expected)
     filters = noise((nr + 1, 17, 3, 3))
-    for tile in (2, 4):
-        expected = winograd.pack_winograd(filters, tile)
-        np.testing.assert_array_equal(winograd.pack_winograd(anywhere(filters), tile), expected)
+    for tile, stride in ((2, 1), (4, 1), (4, 2)):
+        expected = winograd.pack_winograd(filters, tile, stride=stride)
+        packed = winograd.pack_winograd(anywhere(filters), tile, stride=stride)
+        np.testing.assert_array_equal(packed, expected)
 
 
 class Asked:
@@ -339,12 +340,13 @@ def test_large_weights_are_packed_part_by_part(n_threads):
     whole[:columns, 0], whole[:columns, 1:] = bias, weight[:, 0]
     np.testing.assert_array_equal(packed, whole.reshape(11, nr, -1).transpose(0, 2, 1))
     filters = noise((4 * nr + 5, 1100, 3, 3))
-    for tile in (2, 4):
+    for tile, stride in ((2, 1), (4, 1), (4, 2)):
         asked = Asked(filters)
-        packed = winograd.pack_winograd(asked, tile, n_threads)
+        packed = winograd.pack_winograd(asked, tile, n_threads, stride)
         assert len(asked.slices) > 1
         for panel in range(5):
-            part = winograd.pack_winograd(filters[panel * nr : (panel + 1) * nr], tile)
+            few = filters[panel * nr : (panel + 1) * nr]
+            part = winograd.pack_winograd(few, tile, stride=stride)
             np.testing.assert_array_equal(packed[:, panel : panel + 1], part)
 
 

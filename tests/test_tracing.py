@@ -88,6 +88,58 @@ CASES = {
 }
 
 
+def _best(x):
+    return x.topk(2, dim=1)[1]
+
+
+def _set_by_lists(x):
+    made = torch.zeros_like(x)
+    made[torch.arange(x.shape[0])[:, None], _best(x)] = 1.0
+    return made * x
+
+
+def _set_by_mask(x):
+    made = x.new_full(x.shape, 0.5)
+    made[x > 0.3] = x.sum()
+    made[:, 0] = 2.0
+    return made
+
+
+def _set_rows(x):
+    made = torch.zeros(x.shape)
+    made[x[:, 0].topk(2)[1]] = x[:2]
+    return made + made.clone().masked_fill_(x < 0, 1.0)
+
+
+WRITERS = {
+    "scatter_ of a number": lambda x: torch.zeros_like(x).scatter_(1, _best(x), 1.5) * x,
+    "scatter_ of a bool": lambda x: x.masked_fill(
+        torch.ones_like(x, dtype=torch.bool).scatter_(1, _best(x), False), 0.0
+    ),
+    "scatter_ of a tensor": lambda x: torch.full_like(x, 2).scatter_(1, _best(x), src=x),
+    "scatter_add_": lambda x: torch.zeros(5, 6).scatter_add_(1, _best(x), x),
+    "index_add_": lambda x: torch.ones_like(x).float().index_add_(0, x[:, 0].topk(2)[1], x[:2]),
+    "index_fill_": lambda x: torch.zeros_like(x).index_fill_(0, x[:, 0].topk(2)[1], 3.0),
+    "masked_fill_": lambda x: torch.zeros_like(x).masked_fill_(x > 0.3, 1.0) + x,
+    "by lists": _set_by_lists,
+    "by a mask": _set_by_mask,
+    "rows": _set_rows,
+    "out of place": lambda x: torch.zeros_like(x).scatter(1, _best(x), 1.0) * x,
+    "at a fixed place": lambda x: torch.zeros(5, 6).index_fill_(0, torch.tensor([1, 3]), 2.0) + x,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_is_written_where_the_data_says(name):
+    """The constant that it is written into must not have what the trace wrote."""
+    torch.manual_seed(5)
+    net = Net(lambda net, x: WRITERS[name](x))
+    model = kuiper.from_torch(net, torch.randn(5, 6))
+    for _ in range(2):
+        x = torch.randn(5, 6)
+        np.testing.assert_allclose(model(x), net(x).numpy(), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_what_pnnx_loses_is_kept(name):
     torch.manual_seed(3)

@@ -157,7 +157,7 @@ cdef inline void wino_input(
     Py_ssize_t rows, Py_ssize_t columns, float* v, Py_ssize_t stride,
 ) noexcept nogil:
     cdef Py_ssize_t c = 0
-    cdef bint ends_h = wino_needs(t, rows, t + 1), ends_w = wino_needs(t, columns, t + 1)
+    cdef bint ends_h = wino_needs(t, 1, rows, t + 1), ends_w = wino_needs(t, 1, columns, t + 1)
     while c + LANES <= channels:
         wino_input_vector(t, small_h, small_w, pixels, ends_h, ends_w, c, LANES, v, stride)
         c += LANES
@@ -261,10 +261,14 @@ cdef inline void wino_pair(
 
 
 cdef inline void wino_g(
-    int t, const double* g0, const double* g1, const double* g2, double* o, Py_ssize_t stride
+    int t, int step, const double* g0, const double* g1, const double* g2, double* o,
+    Py_ssize_t stride,
 ) noexcept nogil:
     """One column of G g for a vector of filters; in float64, since it is done once."""
     cdef double a = A, b = B, a2 = A2, b2 = B2
+    if step == 2:
+        strided_g(g0, g1, g2, o, stride)
+        return
     cdef int i
     cdef double at_zero = 1.0 if t == 2 else 1.0 / (a2 * b2)
     for i in range(LANES):
@@ -278,7 +282,7 @@ cdef inline void wino_g(
 
 
 cdef inline void wino_filter(
-    int t, Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel,
+    int t, int step, Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel,
     Py_ssize_t stride, Py_ssize_t nr,
 ) noexcept nogil:
     cdef float[FILTER_CHANNELS * 9 * MAX_LANES] taps  # of some channels, a vector for each tap
@@ -297,12 +301,12 @@ cdef inline void wino_filter(
                 g[q] = taps[c * 9 * LANES + q]
             for j in range(3):
                 wino_g(
-                    t, &g[j * LANES], &g[(3 + j) * LANES], &g[(6 + j) * LANES], &half[j * LANES],
-                    3 * LANES,
+                    t, step, &g[j * LANES], &g[(3 + j) * LANES], &g[(6 + j) * LANES],
+                    &half[j * LANES], 3 * LANES,
                 )
             for i in range(patch):
                 wino_g(
-                    t, &half[3 * i * LANES], &half[(3 * i + 1) * LANES],
+                    t, step, &half[3 * i * LANES], &half[(3 * i + 1) * LANES],
                     &half[(3 * i + 2) * LANES], &o[0], LANES,
                 )
                 for j in range(patch):
@@ -382,20 +386,30 @@ cdef void wino_filter_2(
     Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel, Py_ssize_t stride,
     Py_ssize_t nr,
 ) noexcept nogil:
-    wino_filter(2, count, channels, weight, panel, stride, nr)
+    wino_filter(2, 1, count, channels, weight, panel, stride, nr)
 
 
 cdef void wino_filter_4(
     Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel, Py_ssize_t stride,
     Py_ssize_t nr,
 ) noexcept nogil:
-    wino_filter(4, count, channels, weight, panel, stride, nr)
+    wino_filter(4, 1, count, channels, weight, panel, stride, nr)
+
+
+cdef void wino_filter_4_strided(
+    Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel, Py_ssize_t stride,
+    Py_ssize_t nr,
+) noexcept nogil:
+    wino_filter(4, 2, count, channels, weight, panel, stride, nr)
 
 
 cdef void fill_winograd(kernels_t* k) noexcept:
-    k.wino_filter[2] = wino_filter_2
-    k.wino_filter[4] = wino_filter_4
-    k.wino_input[2] = wino_input_2
-    k.wino_input[4] = wino_input_4
-    k.wino_output[2] = wino_output_2
-    k.wino_output[4] = wino_output_4
+    k.wino_filter[2][1] = wino_filter_2
+    k.wino_filter[4][1] = wino_filter_4
+    k.wino_filter[4][2] = wino_filter_4_strided
+    k.wino_input[2][1] = wino_input_2
+    k.wino_input[4][1] = wino_input_4
+    k.wino_input[4][2] = wino_input_4_strided
+    k.wino_output[2][1] = wino_output_2
+    k.wino_output[4][1] = wino_output_4
+    k.wino_output[4][2] = wino_output_4_strided

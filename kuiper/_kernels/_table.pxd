@@ -273,12 +273,12 @@ ctypedef void (*grouped_fn)(
     Py_ssize_t ldy, const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
-# Winograd F(t x t, 3x3) for t = 2 and t = 4 (fixed per function).
+# Winograd F(t x t, 3x3) for t = 2 and t = 4, and for t = 4 with a stride of 2 (fixed per function).
 # Filters: weight[(i * channels + c) * 9], i < count <= lanes -> panel[f * stride + c * nr + i],
 # zeros from `count` to lanes.  The others take one tile, all channels; of its t x t outputs only
 # the first rows x columns are wanted.  Frequencies that wino_needs denies are not written, and what
 # is read in their place does not matter.
-# Input: (t + 2)^2 pixels, row by row -> v[f * stride + c].
+# Input: the pixels of all windows, row by row -> v[f * stride + c].
 # Output: m[f * stride + c] -> rows x columns pixels, plus bias and residual, clamped; tells whether
 # the products were finite, and left room for the transform.  `streams` allows stores past the
 # caches; vectors of y then lie on cache lines.
@@ -298,13 +298,16 @@ ctypedef bint (*wino_output_fn)(
 ) noexcept nogil
 
 
-cdef inline bint wino_needs(int t, Py_ssize_t wanted, int point) noexcept nogil:
+cdef inline bint wino_needs(int t, int step, Py_ssize_t wanted, int point) noexcept nogil:
     """Whether `wanted` outputs of a tile of t, along one axis, take the interpolation point.
 
+    With a stride, `step`, of 2 they take all.  With 1:
     The points are 0, a, -a, then b, -b for t = 4, then infinity.  All t outputs take all of them;
     t - 1 do without infinity by the same formulas; two and one of t = 4 are F(2) over 0, a, -a and
     infinity, and that without infinity.
     """
+    if step == 2:
+        return True
     if point == t + 1:
         return wanted == t or wanted == 2
     return point < 3 or wanted > 2
@@ -324,6 +327,7 @@ ctypedef void (*typed_apply_fn)(
 
 cdef enum:
     MAX_TILE = 4
+    MAX_WINO_STEP = 2
     MAX_UNARY = 64
     MAX_BINARY = 16
 
@@ -362,10 +366,10 @@ ctypedef struct kernels_t:
     # by width and step of the window; NULL where there is none
     dwrow_fn[MAX_DW_KW + 1][MAX_DW_STEP + 1] dwrow
     grouped_fn grouped           # NULL where vectors cannot be permuted
-    # Winograd: by the side of a tile
-    wino_filter_fn[MAX_TILE + 1] wino_filter
-    wino_input_fn[MAX_TILE + 1] wino_input
-    wino_output_fn[MAX_TILE + 1] wino_output
+    # Winograd: by the side of a tile and the stride
+    wino_filter_fn[MAX_TILE + 1][MAX_WINO_STEP + 1] wino_filter
+    wino_input_fn[MAX_TILE + 1][MAX_WINO_STEP + 1] wino_input
+    wino_output_fn[MAX_TILE + 1][MAX_WINO_STEP + 1] wino_output
     # elementwise functions of one tensor and of two, by number
     unary_fn[MAX_UNARY] unary
     binary_fn[MAX_BINARY] binary

@@ -36,6 +36,13 @@
 #include <arm_neon.h>
 #endif
 
+/* Whether a product and a sum round once, together. */
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#define KP_FUSES 1
+#else
+#define KP_FUSES 0
+#endif
+
 /* How many vectors the registers hold; sizes of tiles depend on it. */
 #if KP_AVX512 || KP_NEON
 #define KP_REGISTERS 32
@@ -111,16 +118,18 @@ static inline kp_vf32 kp_select(kp_vi32 mask, kp_vf32 a, kp_vf32 b) {
     return kp_from_bits((kp_bits(a) & mask) | (kp_bits(b) & ~mask));
 }
 
-/* x 2^n for -252 <= n <= 254; rounds once, also into the denormals. */
-#if defined(__AVX512F__)
-static inline kp_vf32 kp_scaled(kp_vf32 x, kp_vi32 n) {
-    return (kp_vf32)_mm512_scalef_ps((__m512)x, _mm512_cvtepi32_ps((__m512i)n));
+/* x 2^n for whole n, -252 <= n <= 254; rounds once, also into the denormals. */
+#if KP_AVX512
+static inline kp_vf32 kp_scaled(kp_vf32 x, kp_vf32 n) {
+    return (kp_vf32)_mm512_scalef_ps((__m512)x, (__m512)n);
 }
 #else
-static inline kp_vf32 kp_scaled(kp_vf32 x, kp_vi32 n) {
-    kp_vi32 half = n >> 1;
+static inline kp_vf32 kp_scaled(kp_vf32 x, kp_vf32 n) {
+    /* Next to 3 2^22 the floats are the integers: the last bits of the sum are n. */
+    kp_vi32 whole = kp_bits(n + kp_splat(12582912.0f)) - kp_splat_int(0x4B400000);
+    kp_vi32 half = whole >> 1;
     return x * kp_from_bits((half + kp_splat_int(127)) << 23)
-             * kp_from_bits((n - half + kp_splat_int(127)) << 23);
+             * kp_from_bits((whole - half + kp_splat_int(127)) << 23);
 }
 #endif
 

@@ -9,6 +9,7 @@ cdef extern from "_vec.h" nogil:
         LANES "KP_LANES"
         REGISTERS "KP_REGISTERS"
         PERMUTES "KP_PERMUTES"
+        FUSES "KP_FUSES"
     vf32 load "kp_load"(const float*) noexcept
     vf32 load_any "kp_load_any"(const f32_any*) noexcept
     # n < LANES values from any byte on, zeros behind
@@ -26,7 +27,7 @@ cdef extern from "_vec.h" nogil:
     vi32 veq "kp_eq"(vf32, vf32) noexcept
     vi32 veq_int "kp_eq_int"(vi32, vi32) noexcept
     vf32 select "kp_select"(vi32, vf32, vf32) noexcept
-    vf32 scaled "kp_scaled"(vf32, vi32) noexcept                # x 2^n for -252 <= n <= 254
+    vf32 scaled "kp_scaled"(vf32, vf32) noexcept                # x 2^n, whole n of -252 to 254
     vf32 vmax "kp_max"(vf32, vf32) noexcept                     # the second where either is NaN
     vf32 vmin "kp_min"(vf32, vf32) noexcept
     vf32 vsqrt "kp_sqrt"(vf32) noexcept

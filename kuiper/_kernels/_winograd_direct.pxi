@@ -56,8 +56,8 @@ cdef void load_fields(
     Py_ssize_t channels, float* field, Py_ssize_t nr,
 ) noexcept nogil:
     """Write the receptive field of one output at field[k * nr], some channels of it."""
-    cdef Py_ssize_t top = place.h + pixel // place.columns - p.pad_top
-    cdef Py_ssize_t left = place.w + pixel % place.columns - p.pad_left, h, w, i, tap
+    cdef Py_ssize_t top = (place.h + pixel // place.columns) * p.stride - p.pad_top
+    cdef Py_ssize_t left = (place.w + pixel % place.columns) * p.stride - p.pad_left, h, w, i, tap
     cdef const float* source
     for tap in range(9):
         h, w = top + tap // 3, left + tap % 3

@@ -1,10 +1,12 @@
 """Winograd convolution F(t x t, 3x3), with fewer multiplications than a 3x3 convolution has.
 
 A tile is t x t outputs: t = 4 takes a quarter of the multiplications, and four times the weights;
-t = 2 takes 4/9 of them, and less than twice the weights.
+t = 2 takes 4/9 of them, and less than twice the weights.  With a stride of 2, t = 4 takes 9/16 of
+them, and four times the weights; see _micro_winograd_strided.pxi.
 
-Three stages: transform patches of the input, t + 2 a side, to as many frequencies; multiply a
-matrix for each frequency (tiles x channels by channels x filters); transform the products back.
+Three stages: transform patches of the input, t + 2 a side (2 t + 1 with a stride of 2), to as many
+frequencies; multiply a matrix for each frequency (tiles x channels by channels x filters);
+transform the products back.
 
 Where tiles do not divide the plane, those at its right and bottom edges need fewer frequencies.
 Tiles are numbered so that each frequency has one range of them: first the right edge, then the
@@ -43,7 +45,7 @@ cdef extern from "_sync.h" nogil:
     const char* acquire "kp_acquire"(const char* const* where) noexcept
 
 cdef enum:
-    MAX_FREQUENCIES = 36
+    MAX_FREQUENCIES = 81
     REGIONS = 4                  # right edge, inner tiles, bottom edge, corner
     STREAMED_BYTES = 1 << 24     # an output of more is read from memory, wherever it is put
 
@@ -57,7 +59,12 @@ def frequency_stride(Py_ssize_t tiles, Py_ssize_t channels):
     return (ceil_div(tiles * spaced(channels), LINE_FLOATS) | 1) * LINE_FLOATS
 
 
-def pack_winograd(weight, int tile, int n_threads=1):
+def n_frequencies(int tile, int stride):
+    """Return how many frequencies a tile has."""
+    return ((tile - 1) * stride + 3) ** 2
+
+
+def pack_winograd(weight, int tile, int n_threads=1, int stride=1):
     """Transform and pack 3x3 filters.
 
     Parameters
@@ -67,6 +74,8 @@ def pack_winograd(weight, int tile, int n_threads=1):
     tile : int
         Side of a tile, 2 or 4.
     n_threads : int
+    stride : int
+        1, or 2 with a tile of 4.
 
     Returns
     -------
@@ -79,12 +88,12 @@ def pack_winograd(weight, int tile, int n_threads=1):
     touch_pages(packed, n_threads)
     packed[:, :, 0] = 0  # the bias is added once, after the transform back
     for rows in parts(weight, n_threads):
-        pack_part(weight[rows], tile, packed[:, panels_of(rows)], n_threads)
+        pack_part(weight[rows], tile, stride, packed[:, panels_of(rows)], n_threads)
     return packed
 
 
 cdef pack_part(
-    const float[:, :, :, ::1] weight, int tile, float[:, :, :, :] out, int n_threads
+    const float[:, :, :, ::1] weight, int tile, int step, float[:, :, :, :] out, int n_threads
 ):
     cdef Py_ssize_t out_channels = weight.shape[0], in_channels = weight.shape[1]
     cdef const kernels_t* kernels = active()
@@ -92,7 +101,7 @@ cdef pack_part(
     cdef Py_ssize_t vectors = nr // lanes, q, first, stride = out.strides[0] // 4
     for q in prange(panels * vectors, nogil=True, num_threads=n_threads, schedule="static"):
         first = q * lanes
-        kernels.wino_filter[tile](
+        kernels.wino_filter[tile][step](
             max(min(lanes, out_channels - first), 0), in_channels,
             &weight[0, 0, 0, 0] + min(first, out_channels - 1) * in_channels * 9,
             &out[0, q // vectors, 1, q % vectors * lanes], stride, nr,
@@ -102,7 +111,9 @@ cdef pack_part(
 cdef struct winograd_t:
     const kernels_t* kernels
     int tile                     # its side, in outputs
-    int patch                    # its side, in inputs
+    int stride
+    int patch                    # its side, in inputs and in frequencies
+    int points                   # its side, in weights: the last may be that of many frequencies
     ref_t x
     ref_t weight
     const char* filters          # before they were transformed; NULL until a tile wants them
@@ -157,7 +168,7 @@ cdef class _Winograd(Step):
             self.failure = error
         return 0
 
-    cdef _fill(self, int tile, x, weight, filters, bias, y, v, m, block, padding, post):
+    cdef _fill(self, int tile, int stride, x, weight, filters, bias, y, v, m, block, padding, post):
         cdef Py_ssize_t last_h, last_w, right, inner, bottom, corner, i, j
         cdef bint at_bottom, at_right
         zeros = np.zeros(x.shape[1], np.float32)
@@ -167,7 +178,8 @@ cdef class _Winograd(Step):
         self.p.step = <void*> self
         self.p.filters_are_halves = filters.are_halves
         self.p.kernels = active()
-        self.p.tile, self.p.patch = tile, tile + 2
+        self.p.tile, self.p.stride = tile, stride
+        self.p.patch, self.p.points = (tile - 1) * stride + 3, tile + 2
         self.p.x, self.p.y, self.p.bias = self.ref(x), self.ref(y), self.ref(bias)
         self.p.weight, self.p.v, self.p.m = self.ref(weight), self.ref(v), self.ref(m)
         self.p.zeros = &zero_view[0]
@@ -190,12 +202,12 @@ cdef class _Winograd(Step):
         inner = self.p.n * self.p.inner_h * self.p.inner_w
         bottom = self.p.n * (self.p.tiles_h - self.p.inner_h) * self.p.inner_w
         corner = self.p.n * self.p.tiles_h * self.p.tiles_w - right - inner - bottom
-        for i in range(tile + 2):
-            at_bottom = wino_needs(tile, last_h, i)
-            for j in range(tile + 2):
-                at_right = wino_needs(tile, last_w, j)
-                self.p.first[(tile + 2) * i + j] = 0 if at_right else right
-                self.p.last[(tile + 2) * i + j] = (
+        for i in range(self.p.patch):
+            at_bottom = wino_needs(tile, stride, last_h, i)
+            for j in range(self.p.patch):
+                at_right = wino_needs(tile, stride, last_w, j)
+                self.p.first[self.p.patch * i + j] = 0 if at_right else right
+                self.p.last[self.p.patch * i + j] = (
                     right + inner + (bottom if at_bottom else 0)
                     + (corner if at_bottom and at_right else 0)
                 )
@@ -208,12 +220,12 @@ cdef class _Winograd(Step):
 
 
 cdef class WinogradStep(_Winograd):
-    """3x3 convolution of stride 1, blocked.
+    """3x3 convolution, blocked.
 
     Parameters
     ----------
-    tile : int
-        Side of a tile, 2 or 4.
+    tile, stride : int
+        Side of a tile, 2 or 4 with a stride of 1, 4 with one of 2.
     x, y : Value
         Channels-last.
     weight : Value
@@ -224,7 +236,7 @@ cdef class WinogradStep(_Winograd):
         for the first tile that has to be computed again.
     bias : Value, shape (out_channels,)
     v, m : Value
-        Scratch of ``4 * (tile + 2) ** 2`` times the :func:`frequency_stride` of `block` tiles and
+        Scratch of 4 :func:`n_frequencies` times the :func:`frequency_stride` of `block` tiles and
         of ``in_channels`` or ``out_channels``, in bytes, for each thread.
     block : int
         Tiles that a part takes at a time.
@@ -233,8 +245,8 @@ cdef class WinogradStep(_Winograd):
     post : Post or None
     """
 
-    def __init__(self, tile, x, weight, filters, bias, y, v, m, block, padding, post=None):
-        self._fill(tile, x, weight, filters, bias, y, v, m, block, padding, post)
+    def __init__(self, tile, stride, x, weight, filters, bias, y, v, m, block, padding, post=None):
+        self._fill(tile, stride, x, weight, filters, bias, y, v, m, block, padding, post)
         self.run = winograd_run
         self.kind = "conv_winograd"
         tiles = self.p.n * self.p.tiles_h * self.p.tiles_w
@@ -242,7 +254,7 @@ cdef class WinogradStep(_Winograd):
 
 
 cdef class WinogradStageStep(_Winograd):
-    """One stage of a 3x3 convolution of stride 1.
+    """One stage of a 3x3 convolution.
 
     Parameters
     ----------
@@ -250,18 +262,18 @@ cdef class WinogradStageStep(_Winograd):
         0 transforms the input, 1 multiplies, 2 transforms back.
     v, m : Value
         As for :class:`WinogradStep` with all tiles in one block, but shared by all parts.
-    tile, x, weight, filters, bias, y, padding, post
+    tile, stride, x, weight, filters, bias, y, padding, post
         As for :class:`WinogradStep`.
     """
 
-    def __init__(self, stage, tile, x, weight, filters, bias, y, v, m, padding, post=None):
-        self._fill(tile, x, weight, filters, bias, y, v, m, None, padding, post)
+    def __init__(self, stage, tile, stride, x, weight, filters, bias, y, v, m, padding, post=None):
+        self._fill(tile, stride, x, weight, filters, bias, y, v, m, None, padding, post)
         self.p.stage = stage
         self.run = winograd_stage_run
         self.kind = ("winograd_input", "winograd_gemm", "winograd_output")[stage]
         panels = n_panels(self.p.out_channels)
-        frequencies = self.p.patch * self.p.patch
-        self.max_parts = max(frequencies * panels if stage == 1 else self.p.block, 1)
+        weights = self.p.points * self.p.points
+        self.max_parts = max(weights * panels if stage == 1 else self.p.block, 1)
 
 
 cdef struct place_t:             # of a tile
@@ -301,7 +313,7 @@ cdef void transform_input(
     """Write the frequencies of one tile, all channels, at v[f * v_stride]."""
     cdef (const float*)[MAX_FREQUENCIES] pixels
     cdef place_t place = place_of(p, tile)
-    cdef Py_ssize_t top = place.h - p.pad_top, left = place.w - p.pad_left
+    cdef Py_ssize_t top = place.h * p.stride - p.pad_top, left = place.w * p.stride - p.pad_left
     cdef Py_ssize_t i, j, h, w
     cdef const float* row
     for i in range(p.patch):
@@ -313,25 +325,42 @@ cdef void transform_input(
                 pixels[p.patch * i + j] = row + j * p.x_pitch
             else:
                 pixels[p.patch * i + j] = p.zeros
-    p.kernels.wino_input[p.tile](
+    p.kernels.wino_input[p.tile][p.stride](
         p.in_channels, <const float* const*> pixels, place.rows, place.columns, v, p.v_stride
     )
 
 
+cdef inline Py_ssize_t end_of(const winograd_t* p, Py_ssize_t point) noexcept nogil:
+    """The frequency, along an axis, before which the weight of a point ends."""
+    return p.patch if point == p.points - 1 else point + 1
+
+
 cdef void multiply(
-    const winograd_t* p, const float* weight, Py_ssize_t f, Py_ssize_t panel, Py_ssize_t first,
+    const winograd_t* p, const float* weight, Py_ssize_t q, Py_ssize_t panel, Py_ssize_t first,
     Py_ssize_t count, const float* v, float* m,
 ) noexcept nogil:
-    """One panel of the product of one frequency, for a block of `count` tiles from `first` on."""
+    """One panel of weight q, for all frequencies of it and `count` tiles from `first` on."""
+    cdef Py_ssize_t nr = p.kernels.nr, panels = (p.out_channels + nr - 1) // nr
+    cdef Py_ssize_t i = q // p.points, j = q % p.points, h, w
+    weight += (q * panels + panel) * (p.in_channels + 1) * nr
+    for h in range(i, end_of(p, i)):
+        for w in range(j, end_of(p, j)):
+            multiply_one(p, weight, p.patch * h + w, panel, first, count, v, m)
+
+
+cdef void multiply_one(
+    const winograd_t* p, const float* w, Py_ssize_t f, Py_ssize_t panel, Py_ssize_t first,
+    Py_ssize_t count, const float* v, float* m,
+) noexcept nogil:
+    """One panel of the product of one frequency."""
     cdef const kernels_t* kernels = p.kernels
     cdef (const float*)[MAX_MR] rows
-    cdef Py_ssize_t nr = kernels.nr, panels = (p.out_channels + nr - 1) // nr
+    cdef Py_ssize_t nr = kernels.nr
     cdef Py_ssize_t n = min(nr, p.out_channels - panel * nr), depth = (p.in_channels + 1) * nr
     cdef Py_ssize_t skipped = max(p.first[f] - first, 0)
     cdef Py_ssize_t tiles = min(p.last[f] - first, count) - skipped
     cdef Py_ssize_t groups = (tiles + kernels.mr - 1) // kernels.mr
     cdef Py_ssize_t g, start, height, i, ahead
-    cdef const float* w = weight + (f * panels + panel) * depth
     if tiles <= 0:
         return
     v += f * p.v_stride + skipped * p.v_pitch
@@ -372,7 +401,7 @@ cdef void transform_output(
     if p.post.has_residual:
         residual = <const float*> at(slots, p.post.residual) + pixel * r_pitch
     cdef const float* added = residual if p.post.residual_in_tile else NULL
-    if not p.kernels.wino_output[p.tile](
+    if not p.kernels.wino_output[p.tile][p.stride](
         p.out_channels, m, p.m_stride, <const float*> at(slots, p.bias),
         y, p.out_w * p.y_pitch, p.y_pitch, place.rows, place.columns,
         added, p.out_w * r_pitch, r_pitch, p.post.lo, p.post.hi,
@@ -389,7 +418,7 @@ cdef void transform_output(
 cdef void winograd_run(
     const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
 ) noexcept nogil:
-    """3x3 convolution of stride 1, plus post-ops.
+    """3x3 convolution of stride 1 or 2, plus post-ops.
 
     Layout : x (n, h, w, ic) -> y (n, oh, ow, oc), pitched
     Needs  : weights of pack_winograd for the table's tile
@@ -403,39 +432,48 @@ cdef void winograd_run(
     cdef float* m = <float*> at(slots, p.m)
     cdef Py_ssize_t tiles = p.n * p.tiles_h * p.tiles_w, nr = p.kernels.nr
     cdef Py_ssize_t panels = (p.out_channels + nr - 1) // nr
-    cdef Py_ssize_t blocks = (tiles + p.block - 1) // p.block, b, t, first, count, f, panel
+    cdef Py_ssize_t blocks = (tiles + p.block - 1) // p.block, b, t, first, count, q, panel
     for b in range(share_start(blocks, part, n_parts), share_start(blocks, part + 1, n_parts)):
         first = b * tiles // blocks
         count = (b + 1) * tiles // blocks - first
         for t in range(count):
             transform_input(p, x, first + t, v + t * p.v_pitch)
-        for f in range(p.patch * p.patch):
+        for q in range(p.points * p.points):
             for panel in range(panels):
-                multiply(p, weight, f, panel, first, count, v, m)
+                multiply(p, weight, q, panel, first, count, v, m)
         for t in range(count):
             transform_output(p, slots, first + t, m + t * p.m_pitch)
+
+
+cdef Py_ssize_t tiles_of(const winograd_t* p, Py_ssize_t q) noexcept nogil:
+    """How many tiles weight q multiplies, once for each of its frequencies."""
+    cdef Py_ssize_t i = q // p.points, j = q % p.points, h, w, total = 0
+    for h in range(i, end_of(p, i)):
+        for w in range(j, end_of(p, j)):
+            total += p.last[p.patch * h + w] - p.first[p.patch * h + w]
+    return total
 
 
 cdef Py_ssize_t product_start(
     const winograd_t* p, Py_ssize_t panels, Py_ssize_t part, Py_ssize_t n_parts
 ) noexcept nogil:
-    """Where share `part` of the products starts; frequencies count by their tiles."""
-    cdef Py_ssize_t f, total = 0, tiles, wanted
-    for f in range(p.patch * p.patch):
-        total += p.last[f] - p.first[f]
+    """Where share `part` of the products starts; weights count by the tiles they multiply."""
+    cdef Py_ssize_t q, total = 0, tiles, wanted, n_weights = p.points * p.points
+    for q in range(n_weights):
+        total += tiles_of(p, q)
     wanted = share_start(total * panels, part, n_parts)
-    for f in range(p.patch * p.patch):
-        tiles = p.last[f] - p.first[f]
+    for q in range(n_weights):
+        tiles = tiles_of(p, q)
         if wanted < tiles * panels:
-            return f * panels + wanted // tiles
+            return q * panels + wanted // tiles
         wanted -= tiles * panels
-    return p.patch * p.patch * panels
+    return n_weights * panels
 
 
 cdef void winograd_stage_run(
     const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
 ) noexcept nogil:
-    """One stage of a 3x3 convolution of stride 1; see winograd_run."""
+    """One stage of a 3x3 convolution; see winograd_run."""
     cdef const winograd_t* p = <const winograd_t*> params
     cdef const float* x = <const float*> at(slots, p.x)
     cdef const float* weight = <const float*> at(slots, p.weight)

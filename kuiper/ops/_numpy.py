@@ -204,6 +204,8 @@ def convert(array: np.ndarray | complex, dtype: np.dtype) -> np.ndarray:
     is dropped.
     """
     if is_number(array) and dtype.kind in "iu" and isinstance(array, int):
+        if not -(1 << 63) <= array < 1 << 63:
+            raise ShapeError(f"{array} has more than 64 bits")
         array = np.asarray(array, np.int64)
     array = np.asarray(array)
     if array.dtype.kind == "c" and dtype.kind != "c":

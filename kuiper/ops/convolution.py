@@ -285,7 +285,9 @@ class Conv(Record):
         elif a.groups > 1 and grouped.is_grouped(in_channels, out_channels // a.groups):
             step = _grouped(b, x, image, filters, taps, geometry, a.groups, post)
         elif tile := _winograd_tile(geometry, a.groups, filters.shape, size):
-            step = _winograd(b, tile, x, image, filters, (top, left), post)
+            step = _winograd(
+                b, tile, geometry.stride[0], x, image, filters, (top, left), post
+            )  # fmt: skip
         elif a.groups == 1 and x.shape[1] <= SHALLOW_CHANNELS:
             step = _shallow(b, x, image, filters, (top, left), geometry, size, post)
         elif regions := cut_regions(taps, geometry.stride, x.shape[2:], size):
@@ -590,14 +592,17 @@ def _shallow(
 def _winograd_tile(geometry: Any, groups: int, shape: Any, size: Any) -> int:
     """Estimate how a convolution is fastest: by Winograd in tiles of side 4 or 2, or directly (0).
 
+    With a stride of 2 there are no tiles of side 2.
+
     Large tiles multiply less, but read more weights, which small planes of many channels do not
     amortise.  The estimate knows neither the batch nor the number of threads: results must not
     depend on them.
     """
     out_channels, in_channels = shape[:2]
-    if geometry.kernel != (3, 3) or groups != 1 or min(in_channels, out_channels) < 16:
+    least_channels = {(1, 1): 16, (2, 2): 32}.get(geometry.stride)
+    if geometry.kernel != (3, 3) or geometry.dilation != (1, 1) or groups != 1:
         return 0
-    if geometry.stride != (1, 1) or geometry.dilation != (1, 1):
+    if least_channels is None or min(in_channels, out_channels) < least_channels:
         return 0
     # Cycles of one core per pair of channels: two FMAs on full vectors a cycle; the transforms;
     # the weights from the L3 cache or memory, where they exceed the L2 cache.
@@ -607,15 +612,17 @@ def _winograd_tile(geometry: Any, groups: int, shape: Any, size: Any) -> int:
         is_large = 4 * weights * in_channels * out_channels > L2_BYTES
         return 4 * weights / BYTES_PER_CYCLE if is_large else 0.0
 
-    best, least = 0, 0.9 * (9 * size[0] * size[1] / (2 * lanes) + reading(9))
-    for tile, transform in ((4, 250), (2, 80)):
-        frequencies = (tile + 2) ** 2
+    stride = geometry.stride[0]
+    best, least = 0, 9 * size[0] * size[1] / (2 * lanes) + reading(9)
+    if stride == 1:
+        least *= 0.9
+    for tile, transform in ((4, 250), (2, 80)) if stride == 1 else ((4, 400),):
         tiles_h, tiles_w = -(-size[0] // tile), -(-size[1] // tile)
         tiles = tiles_h * tiles_w
         # Each tile takes two points more than it has outputs, along either axis.
-        products = (size[0] + 2 * tiles_h) * (size[1] + 2 * tiles_w) / (2 * lanes)
+        products = (size[0] + 2 * tiles_h) * (size[1] + 2 * tiles_w) if stride == 1 else 81 * tiles
         transforms = transform * tiles / lanes * (1 / in_channels + 1 / out_channels)
-        cycles = products + transforms + reading(frequencies)
+        cycles = products / (2 * lanes) + transforms + reading((tile + 2) ** 2)
         if cycles < least:
             best, least = tile, cycles
     return best
@@ -634,44 +641,47 @@ def _winograd_is_blocked(
     )
 
 
-def _winograd_block(tiles: int, channels: int, n_threads: int) -> int:
+def _winograd_block(tiles: int, stride: int, channels: int, n_threads: int) -> int:
     """Return how many tiles a thread should take through all stages at a time.
 
     Few, for their frequencies to stay in the L2 cache; with many channels more, since the weights
     are read once for each block.  As many blocks for one thread as for the other.
     """
     wanted = min(84, max(28, 14 * (channels // 256)))
+    if stride == 2:
+        # More than twice the frequencies, of which most share weights.
+        wanted = 14 if channels >= 256 else 7
     blocks = -(-tiles // wanted)
     rounds = -(-blocks // n_threads)
-    if tiles >= rounds * n_threads * 14:
+    if tiles >= rounds * n_threads * min(wanted, 14):
         blocks = rounds * n_threads
     return -(-tiles // blocks)
 
 
 def _winograd(
-    b: Binder, tile: Any, x: Any, image: Any, filters: Any, padding: Any, post: Any
+    b: Binder, tile: int, stride: int, x: Any, image: Any, filters: Any, padding: Any, post: Any
 ) -> Any:
     """Bind a Winograd convolution: the last step is returned, those ahead of it are added."""
     x = b.channels_last(x)
     n, out_channels, height, width = image.shape
     in_channels = x.shape[1]
     weight = b.packed(
-        ("winograd", tile), lambda: winograd.pack_winograd(filters, tile, b.n_threads)
+        ("winograd", tile), lambda: winograd.pack_winograd(filters, tile, b.n_threads, stride)
     )
     bias = filters.bias()
     bias = b.constant(np.zeros(out_channels, np.float32) if bias is None else bias)
     tiles = -(-height // tile) * -(-width // tile) * n
-    frequencies = (tile + 2) ** 2
+    frequencies = winograd.n_frequencies(tile, stride)
     if _winograd_is_blocked(frequencies, tiles, in_channels, out_channels, b.n_threads):
-        block = _winograd_block(tiles, in_channels + out_channels, b.n_threads)
+        block = _winograd_block(tiles, stride, in_channels + out_channels, b.n_threads)
         v = b.scratch(4 * frequencies * winograd.frequency_stride(block, in_channels))
         m = b.scratch(4 * frequencies * winograd.frequency_stride(block, out_channels))
         return winograd.WinogradStep(
-            tile, x, weight, filters, bias, image, v, m, block, padding, post
+            tile, stride, x, weight, filters, bias, image, v, m, block, padding, post
         )
     v = b.temporary((frequencies, winograd.frequency_stride(tiles, in_channels)))
     m = b.temporary((frequencies, winograd.frequency_stride(tiles, out_channels)))
-    operands = (tile, x, weight, filters, bias, image, v, m, padding)
+    operands = (tile, stride, x, weight, filters, bias, image, v, m, padding)
     b.step(winograd.WinogradStageStep(0, *operands))
     b.step(winograd.WinogradStageStep(1, *operands))
     return winograd.WinogradStageStep(2, *operands, post)

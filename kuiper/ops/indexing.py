@@ -781,6 +781,8 @@ class IndexFill(KernelRecord):
     @staticmethod
     def result(a: SimpleNamespace) -> TensorSpec:
         axis_of(a.dim, a.input.shape)
+        if not is_number(a.value) and a.value.shape != ():
+            raise ShapeError(f"'value' has shape {a.value.shape}, expected a number")
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod

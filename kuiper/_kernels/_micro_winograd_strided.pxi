@@ -1,0 +1,189 @@
+# Transforms of Winograd's F(4 x 4, 3x3) for a stride of 2, by its two phases along each axis.
+#
+# Output k is w0 d[2k] + w1 d[2k + 1] + w2 d[2k + 2]: the even pixels see a filter of two taps, w0
+# and w2, with a stride of 1, the odd ones the tap w1.  Of two taps four outputs take five products,
+# F(4, 2), of one tap four: 9 where the definition takes 12, and 81 for 144 along both axes.
+#
+# F(4, 2) interpolates at c, -c, e, -e and infinity, c = 3/8 and e = 3/2: of all pairs of short
+# binary fractions, by trial, the one that rounds best, as well as the definition does.  Along an
+# axis come these five, then the four odd pixels, which share a weight: of 81 frequencies 36 have
+# one of their own.
+
+cdef extern from *:
+    """
+    #define KP_C 0.375f
+    #define KP_E 1.5f
+    #define KP_C2 (KP_C * KP_C)
+    #define KP_E2 (KP_E * KP_E)
+    """
+    const float C "KP_C", C2 "KP_C2", E "KP_E", E2 "KP_E2"
+
+cdef enum:
+    EVENS = 5                # products of the even pixels
+    STRIDED_PATCH = 9        # pixels along an axis, and frequencies
+
+
+cdef inline void strided_bt(
+    vf32 d0, vf32 d2, vf32 d4, vf32 d6, vf32 d8, vf32* o
+) noexcept nogil:
+    """One column of B' d, as far as the even pixels go."""
+    cdef vf32 p = d6 - splat(E2) * d2, q = d4 - splat(E2) * d0
+    cdef vf32 r = d6 - splat(C2) * d2, s = d4 - splat(C2) * d0
+    o[0] = p + splat(C) * q
+    o[1] = p - splat(C) * q
+    o[2] = r + splat(E) * s
+    o[3] = r - splat(E) * s
+    o[4] = splat(C2 * E2) * d0 - splat(C2 + E2) * d4 + d8
+
+
+cdef inline void strided_at(
+    vf32 m0, vf32 m1, vf32 m2, vf32 m3, vf32 m4, vf32 m5, vf32 m6, vf32 m7, vf32 m8, vf32* o
+) noexcept nogil:
+    """One column of A' m."""
+    cdef vf32 a = m0 + m1, b = m0 - m1, c = m2 + m3, d = m2 - m3
+    o[0] = a + c + m5
+    o[1] = splat(C) * b + splat(E) * d + m6
+    o[2] = splat(C2) * a + splat(E2) * c + m7
+    o[3] = m4 + splat(E * E2) * d + splat(C * C2) * b + m8
+
+
+cdef inline vf32 lanes_of(const float* x, long n) noexcept nogil:
+    """Load a vector, or its first n lanes where n < LANES."""
+    return load(x) if n == LANES else load_n(x, n)
+
+
+cdef inline void strided_row(
+    vf32 d0, vf32 d1, vf32 d2, vf32 d3, vf32 d4, vf32 d5, vf32 d6, vf32 d7, vf32 d8, float* v,
+    Py_ssize_t stride, long n,
+) noexcept nogil:
+    """Transform and store one row."""
+    cdef vf32[STRIDED_PATCH] o
+    cdef int j
+    strided_bt(d0, d2, d4, d6, d8, &o[0])
+    o[EVENS], o[EVENS + 1], o[EVENS + 2], o[EVENS + 3] = d1, d3, d5, d7
+    for j in range(STRIDED_PATCH):
+        if n == LANES:
+            store(v + j * stride, o[j])
+        else:
+            store_n(v + j * stride, o[j], n)
+
+
+cdef inline void strided_input_vector(
+    const float* const* pixels, Py_ssize_t c, long n, float* v, Py_ssize_t stride
+) noexcept nogil:
+    cdef vf32[EVENS][STRIDED_PATCH] half
+    cdef vf32[EVENS] o
+    cdef const float* const* row
+    cdef int i, j
+    for j in range(STRIDED_PATCH):
+        row = pixels + j
+        strided_bt(
+            lanes_of(row[0] + c, n), lanes_of(row[2 * STRIDED_PATCH] + c, n),
+            lanes_of(row[4 * STRIDED_PATCH] + c, n), lanes_of(row[6 * STRIDED_PATCH] + c, n),
+            lanes_of(row[8 * STRIDED_PATCH] + c, n), &o[0],
+        )
+        for i in range(EVENS):
+            half[i][j] = o[i]
+    v += c
+    for i in range(EVENS):
+        strided_row(
+            half[i][0], half[i][1], half[i][2], half[i][3], half[i][4], half[i][5], half[i][6],
+            half[i][7], half[i][8], v + i * STRIDED_PATCH * stride, stride, n,
+        )
+    for i in range(EVENS, STRIDED_PATCH):
+        row = pixels + (2 * (i - EVENS) + 1) * STRIDED_PATCH
+        strided_row(
+            lanes_of(row[0] + c, n), lanes_of(row[1] + c, n), lanes_of(row[2] + c, n),
+            lanes_of(row[3] + c, n), lanes_of(row[4] + c, n), lanes_of(row[5] + c, n),
+            lanes_of(row[6] + c, n), lanes_of(row[7] + c, n), lanes_of(row[8] + c, n),
+            v + i * STRIDED_PATCH * stride, stride, n,
+        )
+
+
+cdef void wino_input_4_strided(
+    Py_ssize_t channels, const float* const* pixels, Py_ssize_t rows, Py_ssize_t columns, float* v,
+    Py_ssize_t stride,
+) noexcept nogil:
+    cdef Py_ssize_t c = 0
+    while c + LANES <= channels:
+        strided_input_vector(pixels, c, LANES, v, stride)
+        c += LANES
+    if c < channels:
+        strided_input_vector(pixels, c, channels - c, v, stride)
+
+
+cdef inline void strided_output_vector(
+    const float* m, Py_ssize_t stride, Py_ssize_t c, long n, const float* bias, float* y,
+    Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns, const float* residual,
+    Py_ssize_t r_row, Py_ssize_t r_column, vf32 low, vf32 high, vf32* spoilt,
+) noexcept nogil:
+    """As wino_output_vector; each output has products of its own, so all of them are looked at."""
+    cdef vf32[4][STRIDED_PATCH] half
+    cdef vf32[4] o
+    cdef vf32 b = lanes_of(bias + c, n), value
+    cdef Py_ssize_t down = STRIDED_PATCH * stride
+    cdef const float* p
+    cdef int i, j
+    for j in range(STRIDED_PATCH):
+        p = m + j * stride + c
+        strided_at(
+            lanes_of(p, n), lanes_of(p + down, n), lanes_of(p + 2 * down, n),
+            lanes_of(p + 3 * down, n), lanes_of(p + 4 * down, n), lanes_of(p + 5 * down, n),
+            lanes_of(p + 6 * down, n), lanes_of(p + 7 * down, n), lanes_of(p + 8 * down, n), &o[0],
+        )
+        for i in range(4):
+            half[i][j] = o[i]
+    for i in range(4):
+        if i < rows:
+            strided_at(
+                half[i][0], half[i][1], half[i][2], half[i][3], half[i][4], half[i][5],
+                half[i][6], half[i][7], half[i][8], &o[0],
+            )
+            for j in range(4):
+                if j < columns:
+                    spoilt[0] += splat(0.0) * o[j]
+                    value = o[j] + b
+                    if residual != NULL:
+                        value += lanes_of(residual + i * r_row + j * r_column + c, n)
+                    value = vmin(high, vmax(low, value))
+                    if n == LANES:
+                        store(y + i * row + j * column + c, value)
+                    else:
+                        store_n(y + i * row + j * column + c, value, n)
+
+
+cdef bint wino_output_4_strided(
+    Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
+    float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
+    const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
+    bint streams,
+) noexcept nogil:
+    cdef Py_ssize_t c = 0
+    cdef vf32 low = splat(lo), high = splat(hi), spoilt = splat(0.0)
+    while c + LANES <= channels:
+        strided_output_vector(
+            m, stride, c, LANES, bias, y, row, column, rows, columns, residual, r_row, r_column,
+            low, high, &spoilt,
+        )
+        c += LANES
+    if c < channels:
+        strided_output_vector(
+            m, stride, c, channels - c, bias, y, row, column, rows, columns, residual, r_row,
+            r_column, low, high, &spoilt,
+        )
+    return reduce_add(spoilt) == 0.0
+
+
+cdef inline void strided_g(
+    const double* g0, const double* g1, const double* g2, double* o, Py_ssize_t stride
+) noexcept nogil:
+    """One column of G g for a vector of filters, once for what the odd pixels share."""
+    cdef double c = C, e = E, at_c = 0.5 / (c * (c * c - e * e)), at_e = 0.5 / (e * (e * e - c * c))
+    cdef int i
+    for i in range(LANES):
+        o[i] = at_c * (g0[i] + c * g2[i])
+        o[stride + i] = -at_c * (g0[i] - c * g2[i])
+        o[2 * stride + i] = at_e * (g0[i] + e * g2[i])
+        o[3 * stride + i] = -at_e * (g0[i] - e * g2[i])
+        o[4 * stride + i] = g2[i]
+        o[EVENS * stride + i] = g1[i]
