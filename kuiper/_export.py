@@ -309,7 +309,9 @@ def run_pnnx(
         _log.info("kuiper.export", "%s", " ".join(command))
         done = subprocess.run(command, capture_output=True, text=True, cwd=scrap)
         _log.debug("kuiper.export", "pnnx said: %s", _gist(done.stdout + done.stderr))
-        if done.returncode or not made.exists() or not made.with_suffix(".bin").exists():
+        # What it writes next shows that the two are complete; a later crash does them no harm.
+        whole = made.exists() and made.with_suffix(".bin").exists()
+        if not whole or (done.returncode and not Path(scrap, "pnnxpy").exists()):
             gist = _gist(done.stdout + done.stderr)
             hint = ""
             if done.returncode < 0 and gist.endswith("pass_level1"):
