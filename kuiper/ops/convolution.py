@@ -39,6 +39,9 @@ BLOCKED_TILES = 24
 RING_BYTES = 400 << 10
 
 
+_ONE_PLANE = winograd.Planes()
+
+
 class _Geometry:
     """A convolution's arguments, brought to two spatial axes.
 
@@ -284,8 +287,8 @@ class Conv(Record):
             step = _depthwise(b, x, image, filters, taps, geometry, size, post)
         elif a.groups > 1 and grouped.is_grouped(in_channels, out_channels // a.groups):
             step = _grouped(b, x, image, filters, taps, geometry, a.groups, post)
-        elif tile := _winograd_tile(geometry, a.groups, filters.shape, size):
-            step = _winograd(
+        elif tile := winograd_tile(geometry, a.groups, filters.shape, size):
+            step = winograd_steps(
                 b, tile, geometry.stride[0], x, image, filters, (top, left), post
             )  # fmt: skip
         elif a.groups == 1 and x.shape[1] <= SHALLOW_CHANNELS:
@@ -589,10 +592,11 @@ def _shallow(
     )
 
 
-def _winograd_tile(geometry: Any, groups: int, shape: Any, size: Any) -> int:
+def winograd_tile(geometry: Any, groups: int, shape: Any, size: Any, planes: int = 1) -> int:
     """Estimate how a convolution is fastest: by Winograd in tiles of side 4 or 2, or directly (0).
 
-    With a stride of 2 there are no tiles of side 2.
+    With a stride of 2 there are no tiles of side 2.  `size` is that of one of the output's
+    `planes`; of the filters' planes, each counts as so many channels.
 
     Large tiles multiply less, but read more weights, which small planes of many channels do not
     amortise.  The estimate knows neither the batch nor the number of threads: results must not
@@ -613,7 +617,7 @@ def _winograd_tile(geometry: Any, groups: int, shape: Any, size: Any) -> int:
         return 4 * weights / BYTES_PER_CYCLE if is_large else 0.0
 
     stride = geometry.stride[0]
-    best, least = 0, 9 * size[0] * size[1] / (2 * lanes) + reading(9)
+    best, least = 0, 9 * planes * size[0] * size[1] / (2 * lanes) + reading(9)
     if stride == 1:
         least *= 0.9
     for tile, transform in ((4, 250), (2, 80)) if stride == 1 else ((4, 400),):
@@ -622,7 +626,7 @@ def _winograd_tile(geometry: Any, groups: int, shape: Any, size: Any) -> int:
         # Each tile takes two points more than it has outputs, along either axis.
         products = (size[0] + 2 * tiles_h) * (size[1] + 2 * tiles_w) if stride == 1 else 81 * tiles
         transforms = transform * tiles / lanes * (1 / in_channels + 1 / out_channels)
-        cycles = products / (2 * lanes) + transforms + reading((tile + 2) ** 2)
+        cycles = planes * (products / (2 * lanes) + transforms) + reading((tile + 2) ** 2)
         if cycles < least:
             best, least = tile, cycles
     return best
@@ -658,8 +662,16 @@ def _winograd_block(tiles: int, stride: int, channels: int, n_threads: int) -> i
     return -(-tiles // blocks)
 
 
-def _winograd(
-    b: Binder, tile: int, stride: int, x: Any, image: Any, filters: Any, padding: Any, post: Any
+def winograd_steps(
+    b: Binder,
+    tile: int,
+    stride: int,
+    x: Any,
+    image: Any,
+    filters: Any,
+    padding: Any,
+    post: Any,
+    planes: winograd.Planes = _ONE_PLANE,
 ) -> Any:
     """Bind a Winograd convolution: the last step is returned, those ahead of it are added."""
     x = b.channels_last(x)
@@ -670,21 +682,28 @@ def _winograd(
     )
     bias = filters.bias()
     bias = b.constant(np.zeros(out_channels, np.float32) if bias is None else bias)
-    tiles = -(-height // tile) * -(-width // tile) * n
+    stacks = -(-height // tile) * -(-width // tile) * n // planes.outputs
+    tiles = stacks * planes.outputs
     frequencies = winograd.n_frequencies(tile, stride)
+    matrices = ((planes.inputs, in_channels), (planes.outputs, out_channels))
     if _winograd_is_blocked(frequencies, tiles, in_channels, out_channels, b.n_threads):
         block = _winograd_block(tiles, stride, in_channels + out_channels, b.n_threads)
-        v = b.scratch(4 * frequencies * winograd.frequency_stride(block, in_channels))
-        m = b.scratch(4 * frequencies * winograd.frequency_stride(block, out_channels))
-        return winograd.WinogradStep(
-            tile, stride, x, weight, filters, bias, image, v, m, block, padding, post
+        block = -(-block // planes.outputs)
+        v, m = (
+            b.scratch(4 * frequencies * winograd.frequency_stride(block * count, channels))
+            for count, channels in matrices
         )
-    v = b.temporary((frequencies, winograd.frequency_stride(tiles, in_channels)))
-    m = b.temporary((frequencies, winograd.frequency_stride(tiles, out_channels)))
+        return winograd.WinogradStep(
+            tile, stride, x, weight, filters, bias, image, v, m, block, padding, post, planes
+        )
+    v, m = (
+        b.temporary((frequencies, winograd.frequency_stride(stacks * count, channels)))
+        for count, channels in matrices
+    )
     operands = (tile, stride, x, weight, filters, bias, image, v, m, padding)
-    b.step(winograd.WinogradStageStep(0, *operands))
-    b.step(winograd.WinogradStageStep(1, *operands))
-    return winograd.WinogradStageStep(2, *operands, post)
+    b.step(winograd.WinogradStageStep(0, *operands, planes=planes))
+    b.step(winograd.WinogradStageStep(1, *operands, planes=planes))
+    return winograd.WinogradStageStep(2, *operands, post, planes)
 
 
 @record("kuiper.ExpandDepthwise")
