@@ -38,6 +38,7 @@ from kuiper.passes import (
     restore_indices,
     restore_masks,
     restore_outputs,
+    restore_quotients,
     write_views,
 )
 from kuiper.plan import Plan, check_sizes, infer_known, infer_specs, leaf_operands, make_plan
@@ -374,6 +375,7 @@ class Model:
         restore_outputs(self._free)
         restore_masks(self._free)
         restore_indices(self._free)
+        restore_quotients(self._free)
         write_views(self._free)
         self._input_operands = graph.inputs
         self._input_infos = tuple(_info(operand) for operand in self._input_operands)

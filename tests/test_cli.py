@@ -943,6 +943,45 @@ def test_tables_with_rich(capsys, monkeypatch):
     assert Console(plain=True)._rich_out is None
 
 
+@pytest.mark.parametrize("width", [100, 50, 44, 20])
+def test_no_figure_is_cut_on_a_narrow_terminal(width):
+    rich = pytest.importorskip("rich.console", reason="an extra of the command line")
+    console, file = Console(), io.StringIO()
+    console._rich_out = rich.Console(file=file, width=width, highlight=False)
+    console.table(
+        ["operator", "type", ">us", ">share"],
+        [("features.11.expand3x3", "nn.Conv2d", "12345.6", "97.1%"), ("out", "", "0.5", "0.0%")],
+    )
+    console.facts([("memory", "3.9 MiB for intermediate results")])
+    text = file.getvalue()
+    assert "12345.6" in text
+    assert "97.1%" in text
+    assert "features" in text
+    assert all(len(line) <= width for line in text.splitlines())
+    assert ("us 12345.6" in text) == (width == 20)  # a few lines for each row instead of columns
+
+
+def test_what_a_terminal_cannot_show(small, tmp_path):
+    path = tmp_path / "\u732b.npy"
+    np.save(path, np.zeros((1, 3, 4, 4), np.float32))
+    done = subprocess.run(
+        [sys.executable, "-m", "kuiper", "run", str(small), f"{path}x.npy", "--json"],
+        cwd=PACKAGES, capture_output=True, timeout=60,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"},
+    )  # fmt: skip
+    assert done.returncode == 4
+    assert b"\\u732b.npyx.npy: No such file" in done.stderr
+
+
+def test_json_of_other_letters(capsys, monkeypatch):
+    Console(as_json=True).data({"file": "\u732b"})
+    assert capsys.readouterr().out == '{"file": "\u732b"}\n'
+    ascii_out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", ascii_out)
+    Console(as_json=True).data({"file": "\u732b"})
+    assert ascii_out.buffer.getvalue() == b'{"file": "\\u732b"}\n'
+
+
 def test_results_go_to_a_file_while_a_bar_is_on_the_terminal(capsys, monkeypatch):
     pytest.importorskip("rich", reason="an extra of the command line")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)

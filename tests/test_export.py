@@ -245,6 +245,6 @@ def test_values_that_a_trace_freezes_are_told(caplog):
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("kuiper.export", "WARNING")
     assert record.getMessage() == (
-        "Net: /home/net.py:7 asks for a value (converting a tensor to a Python boolean); the export "
-        "keeps what came of it for the example inputs"
+        "Net: /home/net.py:7 asks for a value (converting a tensor to a Python boolean); the "
+        "export keeps what came of it for the example inputs"
     )

@@ -1490,6 +1490,40 @@ def test_a_mask_that_was_reshaped(key, dtype):
     assert source.type == ("torch.logical_not" if dtype == "bool" else "pnnx.Input")
 
 
+@pytest.mark.parametrize(
+    ("expr", "types", "becomes"),
+    [
+        ("div(@0,80)", ("i64", "i64"), "floor_divide(@0,80)"),
+        ("sub(@0,mul(div(@0,7),7))", ("i32", "i32"), "sub(@0,mul(floor_divide(@0,7),7))"),
+        ("add(div(@0,5),div(neg(@0),3))", ("i64", "i64"), None),
+        # Floating-point on the way, or at the end, or nobody knows.
+        ("div(@0,80)", ("i64", "f32"), ""),
+        ("div(@0,80)", ("f32", "i64"), ""),
+        ("div(@0,2.5)", ("i64", "i64"), ""),
+        ("torch.long(div(@0,80))", ("i64", "i64"), ""),
+        ("floor_divide(@0,80)", ("i64", "i64"), ""),
+        ("div(@0,80)", ("i64", None), ""),
+    ],
+)
+def test_quotients_of_integers_are_rounded_down(expr, types, becomes):
+    source, result = (t and f"(5){t}" for t in types)
+    notes = f"#x={source}" + (f" #y={result}" if result else "")
+    graph = graph_of(text(f"pnnx.Expression e 1 1 x y expr={expr} {notes}", inputs=("x",)))
+    passes.restore_quotients(graph)
+    if becomes is not None:
+        assert graph.operator("e").params["expr"] == (becomes or expr)
+    if becomes == "":
+        return
+    x = np.array([-81, -80, -1, 0, 79], source[3:].replace("i", "int"))
+    floored = {
+        "div(@0,80)": x // 80,
+        "sub(@0,mul(div(@0,7),7))": x % 7,
+        "add(div(@0,5),div(neg(@0),3))": x // 5 + -x // 3,
+    }
+    np.testing.assert_array_equal(Model(graph)(x), floored[expr])
+    assert Model(graph)(x).dtype == x.dtype
+
+
 ZERO = np.zeros(1, np.int64)
 ENDS = (
     "torch.argmax e 1 1 i k dim=1 keepdim=False #i=(1,6)i64 #k=(1)i64",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -58,6 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command is None:  # whoever types the name alone wants to know what there is
         parser.print_help(sys.stderr)
         return EXIT_CODES["usage"]
+    for stream in (sys.stdout, sys.stderr):  # a file's name may hold what a terminal cannot show
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     console = Console(
         as_json=getattr(options, "json", False), plain=getattr(options, "plain", False)
     )

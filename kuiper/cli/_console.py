@@ -65,7 +65,10 @@ class Console:
     def data(self, value: Any) -> None:
         """Write a value as one line of JSON, if that is wanted; NaN and infinities as null."""
         if self.as_json:
-            text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=_plain)
+            unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+            text = json.dumps(
+                _finite(value), ensure_ascii=not unicode, allow_nan=False, default=_plain
+            )
             self._clear()
             print(text, flush=True)
 
@@ -84,14 +87,19 @@ class Console:
 
     def facts(self, rows: Sequence[tuple[str, Any]]) -> None:
         """Write names and values, one pair a line."""
+        if self._rich_out is not None:
+            from rich.table import Table
+
+            grid = Table.grid(padding=(0, 2, 0, 0))
+            grid.add_column(style="cyan", no_wrap=True)
+            grid.add_column(overflow="fold")
+            for name, value in rows:
+                grid.add_row(_escaped(name), _escaped(str(value)))
+            self._rich_out.print(grid)
+            return
         width = max((len(name) for name, _ in rows), default=0)
         for name, value in rows:
-            if self._rich_out is not None:
-                self._rich_out.print(
-                    f"[cyan]{_escaped(name):{width}}[/cyan]  {_escaped(str(value))}"
-                )
-            else:
-                self.text(f"{name:{width}}  {value}")
+            self.text(f"{name:{width}}  {value}")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Write a table.
@@ -108,26 +116,63 @@ class Console:
         names = [name.lstrip(">") for name in columns]
         right = [name.startswith(">") for name in columns]
         cells = [[str(cell) for cell in row] for row in rows]
-        if self._rich_out is not None:
-            from rich import box
-            from rich.table import Table
-
-            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-            for name, flush in zip(names, right, strict=True):
-                # Words may be folded where the terminal is narrow, numbers may not.
-                justify: Literal["left", "right"] = "right" if flush else "left"
-                table.add_column(name, justify=justify, overflow="fold", no_wrap=flush)
-            for row in cells:
-                table.add_row(*map(_escaped, row))
-            self._rich_out.print(table)
-            return
         widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+        if self._rich_out is not None:
+            self._rich_table(names, right, cells, widths)
+            return
         for row in [names, ["-" * width for width in widths], *cells]:
             line = "  ".join(
                 cell.rjust(width) if flush else cell.ljust(width)
                 for cell, width, flush in zip(row, widths, right, strict=True)
             )
             self.text(line.rstrip())
+
+    def _rich_table(
+        self,
+        names: Sequence[str],
+        right: Sequence[bool],
+        cells: Sequence[Sequence[str]],
+        widths: Sequence[int],
+    ) -> None:
+        """Write a table that fits the terminal; no figure may be cut, texts may be folded."""
+        from rich import box
+        from rich.table import Table
+
+        assert self._rich_out is not None
+        widths = list(widths)
+        spare = self._rich_out.width - 2 * len(widths) - sum(widths)
+        while spare < 0:
+            foldable = [
+                w if w > 8 and not flush else 0 for w, flush in zip(widths, right, strict=True)
+            ]
+            if not any(foldable):  # too narrow for columns: a few lines for each row
+                self._rich_blocks(names, cells)
+                return
+            widths[foldable.index(max(foldable))] -= 1
+            spare += 1
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for name, flush, width in zip(names, right, widths, strict=True):
+            justify: Literal["left", "right"] = "right" if flush else "left"
+            table.add_column(
+                name, justify=justify, overflow="fold", min_width=width, max_width=width
+            )
+        for row in cells:
+            table.add_row(*map(_escaped, row))
+        self._rich_out.print(table)
+
+    def _rich_blocks(self, names: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+        """Write each row of a table as a title, and the other columns below it by their names."""
+        assert self._rich_out is not None
+        for first, *others in cells:
+            self._rich_out.print(f"[bold]{_escaped(first)}[/bold]")
+            line = ""
+            for name, cell in zip(names[1:], others, strict=True):
+                pair = f"  {name} {cell}".rstrip() if cell else ""
+                if line and len(line) + len(pair) > self._rich_out.width:
+                    self._rich_out.print(_escaped(line))
+                    line = ""
+                line += pair
+            self._rich_out.print(_escaped(line))
 
     # -- progress --------------------------------------------------------------------------
 

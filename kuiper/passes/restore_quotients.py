@@ -1,0 +1,57 @@
+"""A quotient of integers that is an integer again was rounded down.
+
+pnnx writes ``torch.div(x, y, rounding_mode="floor")`` like a quotient that is not rounded, which
+of integers would be floating-point.  The annotated types tell which it was::
+
+    pnnx.Expression e 1 1 x y expr=div(@0,80) #x=(1,300)i64 #y=(1,300)i64
+                                ->   pnnx.Expression e 1 1 x y expr=floor_divide(@0,80)
+
+Of floats nothing tells the two apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kuiper.expression import Call, Literal, Node, parse
+from kuiper.ir import Graph
+
+__all__ = ["restore_quotients"]
+
+_INTEGERS = {"i8", "i16", "i32", "i64", "u8"}
+
+# What gives integers of integers, as `div` is meant to.
+_CLOSED = {
+    "add", "sub", "mul", "div", "floor_divide", "remainder", "fmod", "neg", "abs", "sign", "max",
+    "min", "maximum", "minimum", "square", "size",
+}  # fmt: skip
+
+
+def restore_quotients(graph: Graph) -> None:
+    """Round the quotients of expressions that are integers throughout."""
+    for op in graph.find("pnnx.Expression"):
+        text = str(op.params.get("expr"))
+        if (
+            "div(" not in text
+            or not op.inputs
+            or any(o.dtype not in _INTEGERS for o in (*op.inputs, *op.outputs))
+        ):
+            continue
+        tree = parse(text, len(op.inputs))
+        if any(_may_be_float(node) for node in tree.preorder()):
+            continue
+        rounded = str(tree.transform(_round))
+        if rounded != str(tree):
+            op.params = {**op.params, "expr": rounded}
+
+
+def _may_be_float(node: Node) -> bool:
+    if isinstance(node, Call):
+        return node.name not in _CLOSED
+    return isinstance(node, Literal) and type(node.value) is not int
+
+
+def _round(node: Node, children: Sequence[Node]) -> Node:
+    if isinstance(node, Call) and node.name == "div":
+        return Call("floor_divide", tuple(children))
+    return node.with_children(children)
