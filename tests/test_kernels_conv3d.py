@@ -71,7 +71,8 @@ def choose(monkeypatch):
     """Return a function that leaves the record one way of computing a convolution."""
 
     def chosen(tile: int, is_blocked: bool) -> None:
-        monkeypatch.setattr(convolution3d, "winograd_tile", lambda *_: tile)
+        for module in (convolution, convolution3d):
+            monkeypatch.setattr(module, "winograd_tile", lambda *_: tile)
         monkeypatch.setattr(convolution, "_winograd_is_blocked", lambda *_: is_blocked)
         monkeypatch.setattr(convolution, "_winograd_block", lambda *_: 7)
 
@@ -175,3 +176,40 @@ def test_when_winograd_pays():
         )  # fmt: skip
         kinds = {step.kind for step in model.plan((1, channels, *extents)).steps}
         assert bool(kinds & {"conv_winograd", "winograd_output"}) == pays, (channels, extents)
+
+
+# -- windows that are flat ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", ISAS)
+@pytest.mark.parametrize("groups", [1, 2, 18])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation", "padding"),
+    [
+        ((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0)),
+        ((1, 1, 1), (2, 1, 1), (1, 1, 1), (0, 0, 0)),
+        ((1, 1, 1), (2, 2, 1), (1, 1, 1), (0, 0, 0)),
+        ((3, 1, 1), (1, 1, 1), (2, 1, 1), (2, 0, 0)),
+        ((4, 1, 1), (2, 1, 1), (1, 1, 1), (1, 0, 0)),
+        ((3, 1, 1), (1, 1, 1), (1, 1, 1), (1, 1, 0)),
+        ((1, 3, 3), (1, 1, 1), (1, 1, 1), (0, 1, 1)),
+        ((1, 3, 3), (1, 2, 2), (3, 1, 1), (0, 0, 1)),
+        ((1, 5, 2), (1, 1, 3), (1, 2, 1), (0, 3, 1)),
+        ((1, 3, 3), (2, 1, 1), (1, 1, 1), (1, 1, 1)),
+    ],
+    ids=str,
+)
+def test_flat_windows(variant, groups, kernel, stride, dilation, padding):
+    """Windows of one plane or one column are those of images; some here only look like them."""
+    options = {"stride": stride, "dilation": dilation, "padding": padding, "groups": groups}
+    x, bias = noise((2, 18, 6, 9, 7)), noise((36,), 2)
+    weight = noise((36, 18 // groups, *kernel), 1)
+    reference = expected(x.astype(np.float64), weight.astype(np.float64), bias, **options)
+    model = model_of("F.conv3d", [x], options, {"weight": weight, "bias": bias}, keys=["input"])
+    with isa(variant):
+        results = []
+        for count in (1, 3):
+            with threads(count):
+                results.append(model(x))
+    assert_close(results[0], reference.astype(np.float32), 1e-5)
+    assert results[0].tobytes() == results[1].tobytes()

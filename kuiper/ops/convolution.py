@@ -261,11 +261,7 @@ class Conv(Record):
         filters = Filters(a.weight, a.bias, (*a.weight.shape[:2], *geometry.kernel))
         y, image, residual = _output(a, b, spatial)
         post = make_post(b, residual)
-        taps = [
-            (u * geometry.dilation[0] - top, v * geometry.dilation[1] - left)
-            for u in range(geometry.kernel[0])
-            for v in range(geometry.kernel[1])
-        ]
+        taps = _taps(geometry, (top, left))
         size = (image.shape[2], image.shape[3])
         out_channels, in_channels = filters.shape[:2]
         scale = getattr(a, "input_scale", None)
@@ -283,40 +279,70 @@ class Conv(Record):
                 b, x, image, packed, [(0, 0, *size, taps, offsets[0])], geometry.stride, (1, 1),
                 a.groups, in_channels, out_channels // a.groups, post,
             )  # fmt: skip
-        elif a.groups == x.shape[1] == out_channels and a.groups > 1:
-            step = _depthwise(b, x, image, filters, taps, geometry, size, post)
-        elif a.groups > 1 and grouped.is_grouped(in_channels, out_channels // a.groups):
-            step = _grouped(b, x, image, filters, taps, geometry, a.groups, post)
-        elif tile := winograd_tile(geometry, a.groups, filters.shape, size):
-            step = winograd_steps(
-                b, tile, geometry.stride[0], x, image, filters, (top, left), post
-            )  # fmt: skip
-        elif a.groups == 1 and x.shape[1] <= SHALLOW_CHANNELS:
-            step = _shallow(b, x, image, filters, (top, left), geometry, size, post)
-        elif regions := cut_regions(taps, geometry.stride, x.shape[2:], size):
-            step = _by_region(b, x, image, filters, regions, taps, geometry, a.groups, post)
-        elif a.groups == 1 and strassen_pays(
-            size[0] * size[1], len(taps), in_channels, out_channels
-        ):
-            step = strassen_step(
-                b, b.channels_last(x), image, _ByTap(filters), filters.bias, taps,
-                geometry.stride, post,
-            )  # fmt: skip
         else:
-            x = b.channels_last(x)
-            phases = [(0, 0, *size, taps, 0)]
-            packed = b.packed(
-                "conv",
-                lambda: pack_groups([filters], filters.bias(), a.groups, b.n_threads),
-            )
-            step = _implicit(
-                b, x, image, packed, phases, geometry.stride, (1, 1), a.groups, in_channels,
-                out_channels // a.groups, post,
-            )  # fmt: skip
+            step = image_steps(b, x, image, filters, geometry, (top, left), a.groups, post)
         step.flops = 2.0 * image.size * in_channels * len(taps) / images
         step.bytes = 4.0 * ((x.size + image.size) / images + a.weight.size)
         b.step(step)
         _finish(b, y, image, spatial)
+
+
+def image_steps(
+    b: Binder,
+    x: Value,
+    image: Value,
+    filters: Filters,
+    geometry: Any,
+    origin: tuple[int, int],
+    groups: int,
+    post: Any,
+) -> Any:
+    """Bind a convolution by constant filters: the last step is returned, those ahead are added.
+
+    Parameters
+    ----------
+    b : Binder
+    x, image : Value
+        Input and output, (n, c, h, w).
+    filters : Filters
+    geometry : object
+        `kernel`, `stride` and `dilation`, each (int, int).
+    origin : (int, int)
+        Padding above and to the left.
+    groups : int
+    post : Post or None
+    """
+    taps = _taps(geometry, origin)
+    size = (image.shape[2], image.shape[3])
+    out_channels, in_channels = filters.shape[:2]
+    if groups == x.shape[1] == out_channels and groups > 1:
+        return _depthwise(b, x, image, filters, taps, geometry, size, post)
+    if groups > 1 and grouped.is_grouped(in_channels, out_channels // groups):
+        return _grouped(b, x, image, filters, taps, geometry, groups, post)
+    if tile := winograd_tile(geometry, groups, filters.shape, size):
+        return winograd_steps(b, tile, geometry.stride[0], x, image, filters, origin, post)
+    if groups == 1 and x.shape[1] <= SHALLOW_CHANNELS:
+        return _shallow(b, x, image, filters, origin, geometry, size, post)
+    if regions := cut_regions(taps, geometry.stride, x.shape[2:], size):
+        return _by_region(b, x, image, filters, regions, taps, geometry, groups, post)
+    x = b.channels_last(x)
+    if groups == 1 and strassen_pays(size[0] * size[1], len(taps), in_channels, out_channels):
+        return strassen_step(
+            b, x, image, _ByTap(filters), filters.bias, taps, geometry.stride, post
+        )  # fmt: skip
+    packed = b.packed("conv", lambda: pack_groups([filters], filters.bias(), groups, b.n_threads))
+    return _implicit(
+        b, x, image, packed, [(0, 0, *size, taps, 0)], geometry.stride, (1, 1), groups,
+        in_channels, out_channels // groups, post,
+    )  # fmt: skip
+
+
+def _taps(geometry: Any, origin: tuple[int, int]) -> list[tuple[int, int]]:
+    """Where the pixels of a window lie, relative to its place in the output."""
+    return [
+        (u * geometry.dilation[0] - origin[0], v * geometry.dilation[1] - origin[1])
+        for u, v in np.ndindex(geometry.kernel)
+    ]
 
 
 def _as_image(value: Value, spatial: int) -> Value:

@@ -21,6 +21,7 @@ from kuiper.ops.convolution import (
     Filters,
     check_weight,
     for_axes,
+    image_steps,
     pack_at_run_time,
     pack_groups,
     panel_offsets,
@@ -113,6 +114,16 @@ class Conv3d(Record):
         x = _channels_last(b, x)
         out_channels, in_channels = a.weight.shape[:2]
         filters = Filters(a.weight, a.bias, _flat(a.weight.shape))
+        if filters.is_constant and (flat := _flattened(geometry, padding)):
+            y = _output(a, b)
+            step = image_steps(
+                b, flat.view(x), flat.view(y), filters, flat, flat.origin, a.groups,
+                make_post(b, _residual(b)),
+            )  # fmt: skip
+            step.flops = 2.0 * y.size * in_channels * len(taps)
+            step.bytes = 4.0 * (x.size + y.size + a.weight.size)
+            b.step(step)
+            return
         if filters.is_constant and (tile := _winograd_tile(a, b, geometry)):
             y = _output(a, b)
             step = winograd_steps(
@@ -239,6 +250,36 @@ def _winograd_tile(a: SimpleNamespace, b: Binder, geometry: _Geometry) -> int:
     extents = b.output_spec().shape[-3:]
     shape = (out_channels, depth * in_channels)
     return winograd_tile(plane, a.groups, shape, extents[1:], extents[0])
+
+
+def _flattened(geometry: _Geometry, padding: Any) -> SimpleNamespace | None:
+    """Return the convolution of images that one of volumes is, or None.
+
+    A window of one plane moves over images, the planes.  One of a single column moves over images
+    whose rows are whole planes.
+    """
+    kernel, stride, dilation = geometry.kernel, geometry.stride, geometry.dilation
+    front, top, left = padding
+    if kernel[1:] == stride[1:] == (1, 1) and not any((*top, *left)):
+        return SimpleNamespace(
+            kernel=(kernel[0], 1), stride=(stride[0], 1), dilation=(dilation[0], 1),
+            origin=(front[0], 0), view=_rows,
+        )  # fmt: skip
+    if kernel[0] == stride[0] == 1 and not any(front):
+        return SimpleNamespace(
+            kernel=kernel[1:], stride=stride[1:], dilation=dilation[1:],
+            origin=(top[0], left[0]), view=_planes,
+        )  # fmt: skip
+    return None
+
+
+def _rows(volumes: Value) -> Value:
+    """View (n, d, h, w, c) without gaps as images (n, c, d, h * w)."""
+    n, depth, height, width, channels = volumes.shape
+    row = height * width * channels
+    return volumes.with_layout(
+        (n, channels, depth, height * width), (depth * row, 1, row, channels)
+    )
 
 
 def _planes(volumes: Value) -> Value:
