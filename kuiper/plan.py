@@ -340,6 +340,12 @@ def check_sizes(specs: Mapping[Operand, Any], max_memory: int) -> None:
     """Raise ShapeError if one operand alone is larger than `max_memory` bytes."""
     for operand, spec in specs.items():
         for tensor in tensors_in(spec):
+            # An array without elements must have strides as well, which are made of its extents.
+            if tensor.size == 0 and math.prod(n for n in tensor.shape if n) >= 1 << 58:
+                raise ShapeError(
+                    f"{operand.maker.label}: its output '{operand.name}', {tensor}, has extents "
+                    "that no array has"
+                )
             if _n_bytes(tensor) > max_memory:
                 raise ShapeError(
                     f"{operand.maker.label}: its output '{operand.name}', {tensor}, takes "

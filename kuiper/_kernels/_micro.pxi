@@ -20,6 +20,7 @@ include "_micro_winograd.pxi"
 include "_micro_math.pxi"
 include "_micro_activations.pxi"
 include "_micro_elementwise.pxi"
+include "_micro_typed.pxi"
 
 cdef kernels_t kernels
 
@@ -36,6 +37,7 @@ cdef void fill_table() noexcept:
     fill_grouped(&kernels)
     fill_winograd(&kernels)
     fill_elementwise(&kernels)
+    fill_typed(&kernels)
 
 
 fill_table()

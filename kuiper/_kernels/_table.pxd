@@ -313,6 +313,18 @@ cdef inline bint wino_needs(int t, int step, Py_ssize_t wanted, int point) noexc
     return point < 3 or wanted > 2
 
 
+# y[i] = x[i] in another type, for i < n; types are numbered in typed.pxd.
+ctypedef void (*typed_convert_fn)(
+    int source, int target, Py_ssize_t n, const void* x, void* y
+) noexcept nogil
+
+# y[i] = f(a[i], b[i]) for i < n, in one type; functions are numbered in typed.pxd as well.  y may
+# be a or b where its elements are as large.
+ctypedef void (*typed_apply_fn)(
+    int function, int type, Py_ssize_t n, const void* a, const void* b, void* y
+) noexcept nogil
+
+
 cdef enum:
     MAX_TILE = 4
     MAX_WINO_STEP = 2
@@ -362,6 +374,9 @@ ctypedef struct kernels_t:
     unary_fn[MAX_UNARY] unary
     binary_fn[MAX_BINARY] binary
     chain_fn chain
+    # elements of any type
+    typed_convert_fn typed_convert
+    typed_apply_fn typed_apply
 
 
 cdef inline dwrow_fn row_kernel(

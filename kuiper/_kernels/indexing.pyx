@@ -21,7 +21,7 @@ cdef enum:
     MAX_AXES = 16
     MAX_INDICES = 6
     MAX_OPERANDS = 8     # two tensors and their indices
-    BLOCK = 512          # elements of an inner loop that are done at once
+    BLOCK = 1024         # elements of an inner loop that are done at once
     SHARE_BYTES = 16384  # a share that moves less is not worth another thread
     LINE = 16            # elements that two threads should not both write to
 
@@ -133,17 +133,27 @@ ctypedef fused integer_t:
 
 
 cdef inline void add_places(
-    const index_t* p, fault_t* fault, const integer_t* index, Py_ssize_t step, Py_ssize_t n,
-    Py_ssize_t* offset,
+    const index_t* p, bint is_first, fault_t* fault, const integer_t* index, Py_ssize_t step,
+    Py_ssize_t n, Py_ssize_t* offset,
 ) noexcept nogil:
     cdef Py_ssize_t i
-    cdef int64_t place, low = 1
-    # First whether all are well, in a loop that vectors can do.
+    cdef int64_t place
+    cdef uint64_t one, outside = 0, last = p.extent - 1
+    # First whether all are well, in a loop that vectors can do: either difference is negative where
+    # an index is not.
     for i in range(n):
-        low &= <int64_t> (0 <= index[i * step]) & <int64_t> (index[i * step] < p.extent)
-    if low:
+        one = <uint64_t> <int64_t> index[i * step]
+        outside |= one | (last - one)
+    if is_first:
         for i in range(n):
-            offset[i] += <Py_ssize_t> index[i * step] * p.stride
+            offset[i] = 0
+    if outside >> 63 == 0:
+        if is_first and p.stride == 1:
+            for i in range(n):
+                offset[i] = <Py_ssize_t> index[i * step]
+        else:
+            for i in range(n):
+                offset[i] += <Py_ssize_t> index[i * step] * p.stride
         return
     for i in range(n):
         place = index[i * step]
@@ -155,30 +165,44 @@ cdef inline void add_places(
         offset[i] += place * p.stride
 
 
+cdef struct found_t:
+    # Which places were found last: equal ones need not be found again.
+    Py_ssize_t n
+    Py_ssize_t[MAX_INDICES] begin
+
+
 cdef inline void find_places(
     const index_t* indices, int count, const walk_t* walk, const place_t* place, Py_ssize_t start,
-    Py_ssize_t n, char* const* slots, fault_t* fault, Py_ssize_t* offset,
+    Py_ssize_t n, char* const* slots, fault_t* fault, Py_ssize_t* offset, found_t* found,
 ) noexcept nogil:
     """Write how far n elements of the inner loop are from where index 0 of all axes would be.
 
     The operands of the walk are two tensors, then the indices.
     """
-    cdef Py_ssize_t i, step, begin
+    cdef Py_ssize_t step, begin, i
     cdef int k
-    for i in range(n):
-        offset[i] = 0
+    cdef bint is_known = found.n == n
     for k in range(count):
-        step = walk.step[2 + k]
-        begin = place.offset[2 + k] + start * step
+        begin = place.offset[2 + k] + start * walk.step[2 + k]
+        is_known = is_known and found.begin[k] == begin
+        found.begin[k] = begin
+    if is_known and count > 0:
+        return
+    found.n = n
+    if count == 0:
+        for i in range(n):
+            offset[i] = 0
+    for k in range(count):
+        step, begin = walk.step[2 + k], found.begin[k]
         if indices[k].is_wide:
             add_places(
-                &indices[k], fault, <const int64_t*> at(slots, indices[k].values) + begin, step, n,
-                offset,
+                &indices[k], k == 0, fault, <const int64_t*> at(slots, indices[k].values) + begin,
+                step, n, offset,
             )
         else:
             add_places(
-                &indices[k], fault, <const int32_t*> at(slots, indices[k].values) + begin, step, n,
-                offset,
+                &indices[k], k == 0, fault, <const int32_t*> at(slots, indices[k].values) + begin,
+                step, n, offset,
             )
 
 
@@ -264,7 +288,7 @@ cdef void gather_run(
 
     Layout : x, y and the indices any strides; elements of 1, 2, 4, 8 or 16 bytes
     Needs  : x not empty along the axes of the indices
-    Threads: over rows of the walk and blocks of 512 elements
+    Threads: over rows of the walk and blocks of 1024 elements
     Source : torch.gather, torch.index_select, torch.embedding, torch.Tensor.__getitem__
     """
     cdef const gather_t* p = <const gather_t*> params
@@ -276,11 +300,13 @@ cdef void gather_run(
     cdef Py_ssize_t item = share_start(total, part, n_parts)
     cdef Py_ssize_t stop = share_start(total, part + 1, n_parts), block, start, n
     cdef Py_ssize_t[BLOCK] offset
+    cdef found_t found
     cdef place_t place
     cdef const char* source
     cdef char* target
     if item >= stop:
         return
+    found.n = 0
     go_to(walk, &place, item // p.blocks)
     block = item % p.blocks
     while True:
@@ -289,10 +315,10 @@ cdef void gather_run(
         source = x + (place.offset[0] + start * walk.step[0]) * size
         target = y + (place.offset[1] + start * walk.step[1]) * size
         if p.runs:
-            find_places(p.indices, p.count, walk, &place, 0, 1, slots, fault, offset)
+            find_places(p.indices, p.count, walk, &place, 0, 1, slots, fault, offset, &found)
             memcpy(target, source + offset[0] * size, n * size)
         else:
-            find_places(p.indices, p.count, walk, &place, start, n, slots, fault, offset)
+            find_places(p.indices, p.count, walk, &place, start, n, slots, fault, offset, &found)
             if size == 1:
                 gather_items(walk, <const uint8_t*> source, <uint8_t*> target, offset, n)
             elif size == 2:
@@ -474,9 +500,11 @@ cdef void scatter_run(
     cdef fault_t* fault = <fault_t*> at(slots, p.fault)
     cdef Py_ssize_t size = p.itemsize, start, n, first = 0, last, _row
     cdef Py_ssize_t[BLOCK] offset
+    cdef found_t found
     cdef Py_ssize_t[MAX_OPERANDS] ahead
     cdef place_t place
     cdef int k
+    found.n = 0
     for k in range(walk.operands):
         ahead[k] = 0
     if p.lane >= 0:
@@ -504,7 +532,8 @@ cdef void scatter_run(
         while start < walk.inner:
             n = min(<Py_ssize_t> BLOCK, walk.inner - start)
             find_places(
-                p.indices, p.count, &walk, &place, start, 1 if p.runs else n, slots, fault, offset
+                p.indices, p.count, &walk, &place, start, 1 if p.runs else n, slots, fault, offset,
+                &found,
             )
             scatter_block(
                 p, source + (place.offset[0] + start * walk.step[0]) * size,
@@ -619,7 +648,7 @@ cdef void select_run(
 
     Layout : all any strides; mask of bytes, elements of 1, 2, 4, 8 or 16 bytes
     Needs  : nothing
-    Threads: over rows of the walk and blocks of 512 elements
+    Threads: over rows of the walk and blocks of 1024 elements
     Source : torch.where, torch.Tensor.masked_fill
     """
     cdef const select_t* p = <const select_t*> params

@@ -5,23 +5,25 @@ Tensors are seen as (outer, n, inner), and a *line* runs along the middle axis.
 Sorting turns each element into an unsigned key that has its order, and puts key and place together
 in one integer, or in a pair where keys take 64 bits.  Those are sorted by their digits, the lowest
 first; that keeps equal elements in their places, and takes as long whatever the values are.  Of a
-line of which only the first few are wanted, those whose first digit is too large are left out.
+line of which only the first few are wanted, most elements are only compared with the last of those
+that are kept.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from kuiper._kernels._step cimport Step, at, ref_t, share_start
+from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 
 cdef enum:
     STRIP = 256          # lines that are looked through together
-    LANES = 32           # strands that a line of adjacent elements is cut into
+    LANES = 16           # strands that a line of adjacent elements is cut into
+    PIECE = 1024         # of such a line: what is looked at twice shall be in the L1 cache
     SHARE_TERMS = 8192   # a share of fewer elements is not worth another thread
+    FOUR = 4             # lines that are scanned together
     DIGIT = 8            # bits
     RADIX = 256
-    FIRST = 11           # bits of the digit by which a part of a line is left out
-    BUCKETS = 2048
-    FEW = 24             # entries that are sorted by insertion
+    FEW = 32             # elements that are compared with a bound together
+    INSERTED = 64        # entries that are sorted by insertion, at the most
 
 ctypedef fused number_t:
     uint8_t
@@ -76,34 +78,65 @@ cdef inline void look_through(
                 place[j] = i if better else place[j]
 
 
+cdef inline number_t extreme_of(
+    bint is_least, const number_t* x, Py_ssize_t n, bint* has_nan
+) noexcept nogil:
+    """Return the extreme of n > 0 adjacent elements, whatever where one of them is NaN."""
+    cdef number_t[LANES] best
+    cdef int32_t[LANES] odd
+    cdef Py_ssize_t i, j, rows = n // LANES
+    cdef number_t value, result = x[0]
+    cdef int32_t any_odd = 0
+    if rows > 0:
+        for j in range(LANES):
+            best[j] = x[j]
+            odd[j] = x[j] != x[j]
+        for i in range(1, rows):
+            if is_least:
+                for j in range(LANES):
+                    value = x[i * LANES + j]
+                    best[j] = value if value < best[j] else best[j]
+                    odd[j] |= value != value
+            else:
+                for j in range(LANES):
+                    value = x[i * LANES + j]
+                    best[j] = value if value > best[j] else best[j]
+                    odd[j] |= value != value
+        for j in range(LANES):
+            any_odd |= odd[j]
+            if best[j] < result if is_least else best[j] > result:
+                result = best[j]
+    for i in range(rows * LANES, n):
+        any_odd |= x[i] != x[i]
+        if x[i] < result if is_least else x[i] > result:
+            result = x[i]
+    has_nan[0] = any_odd
+    return result
+
+
 cdef inline void look_along(
     bint is_least, const number_t* x, Py_ssize_t n, number_t* best, Py_ssize_t* place
 ) noexcept nogil:
-    """Find the first extreme of one line of adjacent elements."""
-    cdef number_t[LANES] lane_best
-    cdef int32_t[LANES] lane_place
-    cdef Py_ssize_t rows = n // LANES, j, other
-    cdef bint better
-    best[0], place[0] = x[0], 0
-    if rows > 1:
-        look_through(is_least, x, LANES, rows, LANES, lane_best, lane_place)
-        best[0], place[0] = lane_best[0], lane_place[0] * LANES
-        for j in range(1, LANES):
-            other = lane_place[j] * <Py_ssize_t> LANES + j
-            better = lane_best[j] < best[0] if is_least else lane_best[j] > best[0]
-            better |= lane_best[j] != lane_best[j] and best[0] == best[0]
-            # Of equal ones, two NaN among them, the first.
-            if not better and other < place[0]:
-                better = lane_best[j] == best[0] or (
-                    lane_best[j] != lane_best[j] and best[0] != best[0]
-                )
-            if better:
-                best[0], place[0] = lane_best[j], other
-    for j in range(rows * LANES if rows > 1 else 1, n):
-        better = x[j] < best[0] if is_least else x[j] > best[0]
-        better |= x[j] != x[j] and best[0] == best[0]
-        if better:
-            best[0], place[0] = x[j], j
+    """Find the first extreme of one line of adjacent elements: what it is, then where."""
+    cdef Py_ssize_t start = 0, where = 0, count
+    cdef number_t here, extreme = x[0]
+    cdef bint has_nan
+    while start < n:
+        count = min(<Py_ssize_t> PIECE, n - start)
+        here = extreme_of(is_least, x + start, count, &has_nan)
+        if has_nan:
+            where = start
+            while x[where] == x[where]:
+                where += 1
+            best[0], place[0] = x[where], where
+            return
+        if here < extreme if is_least else here > extreme:
+            extreme, where = here, start
+        start += count
+    while x[where] != extreme:
+        where += 1
+    # Of equal ones, 0 and -0 among them, the first.
+    best[0], place[0] = x[where], where
 
 
 cdef inline void find_extremes(
@@ -292,6 +325,14 @@ cdef inline uint64_t sort_key(entry_t entry) noexcept nogil:
         return entry
 
 
+cdef inline uint64_t key_part(entry_t entry) noexcept nogil:
+    """The key of what is sorted, without the place."""
+    if entry_t is pair_t:
+        return entry.key
+    else:
+        return entry >> 32
+
+
 cdef inline uint64_t place_of(entry_t entry) noexcept nogil:
     if entry_t is pair_t:
         return entry.place
@@ -299,23 +340,58 @@ cdef inline uint64_t place_of(entry_t entry) noexcept nogil:
         return <uint32_t> entry
 
 
-cdef inline Py_ssize_t keep_first(
-    entry_t* entries, Py_ssize_t n, Py_ssize_t k, int shift, entry_t* kept
+cdef inline void make_entry(entry_t* entry, uint64_t key, Py_ssize_t place) noexcept nogil:
+    if entry_t is pair_t:
+        entry.key, entry.place = key, place
+    else:
+        entry[0] = key << 32 | <uint64_t> place
+
+
+cdef inline bint any_below(
+    const sort_t* p, const char* x, Py_ssize_t step, Py_ssize_t n, uint64_t flip, uint64_t bound
 ) noexcept nogil:
-    """Copy those whose first digit is among the k least ones', in their order; return how many."""
-    cdef uint32_t[BUCKETS] count
-    cdef Py_ssize_t i, sum = 0, m = 0
-    cdef uint64_t last = 0
-    memset(count, 0, sizeof(count))
-    for i in range(n):
-        count[sort_key(entries[i]) >> shift] += 1
-    while sum + count[last] < k:
-        sum += count[last]
-        last += 1
-    for i in range(n):
-        kept[m] = entries[i]
-        m += (sort_key(entries[i]) >> shift) <= last
-    return m
+    """Whether one of a few elements has a key below a bound."""
+    cdef Py_ssize_t i
+    cdef bint found = False
+    cdef uint32_t bound_32 = <uint32_t> bound, flip_32 = <uint32_t> flip
+    if p.dtype == b"f" and step == 4:
+        for i in range(n):
+            found |= (key_of_float((<const uint32_t*> x)[i]) ^ flip_32) < bound_32
+    else:
+        for i in range(n):
+            found |= (key_of(p.dtype, x + i * step) ^ flip) < bound
+    return found
+
+
+cdef inline Py_ssize_t keep_best(
+    const sort_t* p, const char* x, Py_ssize_t step, entry_t* entries, entry_t* other
+) noexcept nogil:
+    """Make entries of those elements that may be among the first k; return how many.
+
+    A few more than k are kept, and sorted whenever there is no room; the k-th of them is the bound
+    that whatever comes later has to be below.  Most elements are compared with it and that is all.
+    """
+    cdef Py_ssize_t room = 2 * p.k + 2 * FEW, count = 0, i, j, n
+    # Keys have 32 bits where they are packed; to turn them upside down is to turn the order round.
+    cdef uint64_t bound = ~(<uint64_t> 0), flip, key
+    if entry_t is not pair_t:
+        bound >>= 32
+    flip = bound if p.descending else 0
+    i = 0
+    while i < p.n:
+        n = min(<Py_ssize_t> FEW, p.n - i)
+        if count < p.k or any_below(p, x + i * step, step, n, flip, bound):
+            for j in range(i, i + n):
+                key = key_of(p.dtype, x + j * step) ^ flip
+                if count < p.k or key < bound:
+                    make_entry(&entries[count], key, j)
+                    count += 1
+                    if count == room:
+                        sort_entries(entries, other, count)
+                        count = p.k
+                        bound = key_part(entries[count - 1])
+        i += n
+    return count
 
 
 cdef inline void sort_few(entry_t* entries, Py_ssize_t n) noexcept nogil:
@@ -363,27 +439,33 @@ cdef inline entry_t* sort_by_digits(
     return entries
 
 
+cdef inline void sort_entries(entry_t* entries, entry_t* other, Py_ssize_t n) noexcept nogil:
+    """Sort entries in place, with room for as many others."""
+    cdef entry_t* sorted_ones
+    # A packed key is the upper half.
+    cdef int lowest = 0 if entry_t is pair_t else 32, digits = 8 if entry_t is pair_t else 4
+    if n <= INSERTED:
+        sort_few(entries, n)
+        return
+    sorted_ones = sort_by_digits(entries, other, n, lowest, digits)
+    if sorted_ones != entries:
+        memcpy(entries, sorted_ones, n * sizeof(entry_t))
+
+
 cdef inline void sort_line(
     const sort_t* p, const char* x, entry_t* entries, char* values, int64_t* places
 ) noexcept nogil:
     """Sort one line; x, values and places are its first elements."""
     cdef entry_t* other = entries + p.n
-    cdef entry_t* kept
     cdef Py_ssize_t n = p.n, step = p.inner * p.itemsize, i
     cdef uint64_t place
-    # A packed key is the upper half.
-    cdef int lowest = 0 if entry_t is pair_t else 32, digits = 8 if entry_t is pair_t else 4
-    make_entries(p, x, step, entries)
-    if n > 256 and p.k < n // 4:
-        n = keep_first(entries, n, p.k, 64 - FIRST, other)
-        entries, other = other, entries
-    if n <= FEW:
-        sort_few(entries, n)
-        kept = entries
+    if 4 * (p.k + FEW) < n:
+        n = keep_best(p, x, step, entries, other)
     else:
-        kept = sort_by_digits(entries, other, n, lowest, digits)
+        make_entries(p, x, step, entries)
+    sort_entries(entries, other, n)
     for i in range(p.k):
-        place = place_of(kept[i])
+        place = place_of(entries[i])
         if p.has_values:
             memcpy(values + i * step, x + place * step, p.itemsize)
         if p.has_places:
@@ -476,12 +558,13 @@ cdef class SortStep(Step):
 
 # -- scans -------------------------------------------------------------------------------------
 
-ctypedef fused whole_t:
-    uint8_t
-    int32_t
-    int64_t
+# What is summed in, and what comes out.
+ctypedef fused sum_t:
+    uint64_t
+    double
 
-ctypedef fused real_t:
+ctypedef fused result_t:
+    uint64_t
     float
     double
 
@@ -494,41 +577,78 @@ cdef struct scan_t:
     Py_ssize_t n
     Py_ssize_t inner
     Py_ssize_t strips
+    Py_ssize_t items             # that are shared out
 
 
-cdef inline void scan_reals(
-    const scan_t* p, const real_t* x, real_t* y, Py_ssize_t count
+cdef inline void scan_strip(
+    bint multiplies, const number_t* x, result_t* y, sum_t* sums, Py_ssize_t n, Py_ssize_t step,
+    Py_ssize_t count,
 ) noexcept nogil:
-    cdef double[STRIP] sums
+    """Scan `count` adjacent lines, whose elements are a step apart."""
     cdef Py_ssize_t i, j
     for j in range(count):
-        sums[j] = 1 if p.multiplies else 0
-    for i in range(p.n):
-        if p.multiplies:
+        sums[j] = 1 if multiplies else 0
+    for i in range(n):
+        if multiplies:
             for j in range(count):
-                sums[j] *= x[i * p.inner + j]
-                y[i * p.inner + j] = <real_t> sums[j]
+                sums[j] *= <sum_t> x[i * step + j]
+                y[i * step + j] = <result_t> sums[j]
         else:
             for j in range(count):
-                sums[j] += x[i * p.inner + j]
-                y[i * p.inner + j] = <real_t> sums[j]
+                sums[j] += <sum_t> x[i * step + j]
+                y[i * step + j] = <result_t> sums[j]
 
 
-cdef inline void scan_wholes(
-    const scan_t* p, const whole_t* x, uint64_t* y, Py_ssize_t count
+cdef inline void scan_along(
+    bint multiplies, const number_t* x, result_t* y, sum_t* sums, Py_ssize_t n
 ) noexcept nogil:
-    # Unsigned, because it may run over.
-    cdef uint64_t[STRIP] sums
-    cdef Py_ssize_t i, j
-    for j in range(count):
-        sums[j] = 1 if p.multiplies else 0
-    for i in range(p.n):
-        for j in range(count):
-            if p.multiplies:
-                sums[j] *= <uint64_t> <int64_t> x[i * p.inner + j]
-            else:
-                sums[j] += <uint64_t> <int64_t> x[i * p.inner + j]
-            y[i * p.inner + j] = sums[j]
+    """Scan one line of adjacent elements."""
+    cdef Py_ssize_t i
+    cdef sum_t total = 1 if multiplies else 0
+    for i in range(n):
+        total = total * <sum_t> x[i] if multiplies else total + <sum_t> x[i]
+        y[i] = <result_t> total
+
+
+cdef inline void scan_four(
+    bint multiplies, const number_t* x, result_t* y, sum_t* sums, Py_ssize_t n
+) noexcept nogil:
+    """Scan four lines of adjacent elements at once: a single one waits for each of its sums."""
+    cdef Py_ssize_t i
+    cdef sum_t a, b, c, d
+    a = b = c = d = 1 if multiplies else 0
+    for i in range(n):
+        if multiplies:
+            a *= <sum_t> x[i]
+            b *= <sum_t> x[n + i]
+            c *= <sum_t> x[2 * n + i]
+            d *= <sum_t> x[3 * n + i]
+        else:
+            a += <sum_t> x[i]
+            b += <sum_t> x[n + i]
+            c += <sum_t> x[2 * n + i]
+            d += <sum_t> x[3 * n + i]
+        y[i], y[n + i] = <result_t> a, <result_t> b
+        y[2 * n + i], y[3 * n + i] = <result_t> c, <result_t> d
+
+
+cdef inline void scan_lines(
+    const scan_t* p, const number_t* x, result_t* y, sum_t* sums, Py_ssize_t first, Py_ssize_t stop
+) noexcept nogil:
+    """Scan the items from `first` on: strips of lines, or fours of lines of adjacent elements."""
+    cdef Py_ssize_t item, start, count
+    for item in range(first, stop):
+        if p.inner > 1:
+            start = item // p.strips * p.n * p.inner + item % p.strips * STRIP
+            count = min(<Py_ssize_t> STRIP, p.inner - item % p.strips * STRIP)
+            scan_strip(p.multiplies, x + start, y + start, sums, p.n, p.inner, count)
+            continue
+        start, count = FOUR * item, min(<Py_ssize_t> FOUR, p.outer - FOUR * item)
+        if count == FOUR:
+            scan_four(p.multiplies, x + start * p.n, y + start * p.n, sums, p.n)
+            continue
+        for start in range(start, start + count):
+            scan_along(p.multiplies, x + start * p.n, y + start * p.n, sums, p.n)
 
 
 cdef void scan_run(
@@ -538,30 +658,26 @@ cdef void scan_run(
 
     Layout : x, y (outer, n, inner), C order
     Needs  : nothing
-    Threads: over the outer axis x strips of the inner one
+    Threads: over the outer axis x strips of the inner one, or over fours of lines
     Source : torch.cumsum, torch.cumprod
     """
     cdef const scan_t* p = <const scan_t*> params
     cdef const char* x = at(slots, p.x)
     cdef char* y = at(slots, p.y)
-    cdef Py_ssize_t item, start, first, count
-    for item in range(
-        share_start(p.outer * p.strips, part, n_parts),
-        share_start(p.outer * p.strips, part + 1, n_parts),
-    ):
-        first = item % p.strips * STRIP
-        start = item // p.strips * p.n * p.inner + first
-        count = min(<Py_ssize_t> STRIP, p.inner - first)
-        if p.dtype == b"f":
-            scan_reals(p, <const float*> x + start, <float*> y + start, count)
-        elif p.dtype == b"d":
-            scan_reals(p, <const double*> x + start, <double*> y + start, count)
-        elif p.dtype == b"i":
-            scan_wholes(p, <const int32_t*> x + start, <uint64_t*> y + start, count)
-        elif p.dtype == b"l":
-            scan_wholes(p, <const int64_t*> x + start, <uint64_t*> y + start, count)
-        else:
-            scan_wholes(p, <const uint8_t*> x + start, <uint64_t*> y + start, count)
+    cdef Py_ssize_t first = share_start(p.items, part, n_parts)
+    cdef Py_ssize_t stop = share_start(p.items, part + 1, n_parts)
+    cdef double[STRIP] reals
+    cdef uint64_t[STRIP] wholes  # unsigned, because they may run over
+    if p.dtype == b"f":
+        scan_lines(p, <const float*> x, <float*> y, reals, first, stop)
+    elif p.dtype == b"d":
+        scan_lines(p, <const double*> x, <double*> y, reals, first, stop)
+    elif p.dtype == b"i":
+        scan_lines(p, <const int32_t*> x, <uint64_t*> y, wholes, first, stop)
+    elif p.dtype == b"l":
+        scan_lines(p, <const int64_t*> x, <uint64_t*> y, wholes, first, stop)
+    else:
+        scan_lines(p, <const uint8_t*> x, <uint64_t*> y, wholes, first, stop)
 
 
 cdef class ScanStep(Step):
@@ -582,9 +698,12 @@ cdef class ScanStep(Step):
         self.p.dtype = ord(EXTREME_DTYPES[x.dtype.name])
         self.p.outer, self.p.n, self.p.inner = x.shape
         self.p.strips = (self.p.inner + STRIP - 1) // STRIP
+        self.p.items = (
+            ceil_div(self.p.outer, FOUR) if self.p.inner == 1 else self.p.outer * self.p.strips
+        )
         self.run = scan_run
         self.params = &self.p
         self.kind = "scan"
         self.flops = float(x.size)
         self.bytes = float(x.n_bytes + y.n_bytes)
-        self.max_parts = max(1, min(self.p.outer * self.p.strips, x.size // SHARE_TERMS))
+        self.max_parts = max(1, min(self.p.items, x.size // SHARE_TERMS))

@@ -28,7 +28,6 @@ __all__ = [
     "NumpyRecord",
     "Overloaded",
     "broadcast",
-    "cast",
     "checked_index",
     "convert",
     "deviation",
@@ -205,6 +204,8 @@ def convert(array: np.ndarray | complex, dtype: np.dtype) -> np.ndarray:
     is dropped.
     """
     if is_number(array) and dtype.kind in "iu" and isinstance(array, int):
+        if not -(1 << 63) <= array < 1 << 63:
+            raise ShapeError(f"{array} has more than 64 bits")
         array = np.asarray(array, np.int64)
     array = np.asarray(array)
     if array.dtype.kind == "c" and dtype.kind != "c":
@@ -214,20 +215,6 @@ def convert(array: np.ndarray | complex, dtype: np.dtype) -> np.ndarray:
     elif array.dtype.kind == "f" and dtype == np.int64:
         array = _whole(array, np.int64)
     return array.astype(dtype, copy=False)
-
-
-def cast(b: Binder, value: Any, dtype: np.dtype) -> Value:
-    """Return a number or tensor as a tensor of another dtype; what is known costs no step."""
-    if is_number(value):
-        return b.constant(np.require(convert(value, dtype), requirements="C"))
-    if value.dtype == dtype:
-        return value
-    if value.constant is not None:
-        known = np.asarray(value.constant, value.dtype)
-        return b.constant(np.require(convert(known, dtype), requirements="C"))
-    other = b.temporary(value.shape, dtype)
-    b.python(lambda array: convert(array, dtype), [value], [other])
-    return other
 
 
 def _whole(array: np.ndarray, dtype: type[np.signedinteger]) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +13,11 @@ from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.expression.promotion import is_number, result_type
-from kuiper.ops._numpy import NumpyRecord, broadcast, convert
+from kuiper.ops._binder import Binder
+from kuiper.ops._numpy import KernelRecord, NumpyRecord, broadcast, convert
 from kuiper.ops._record import record
 from kuiper.ops._schema import Bool, Float, Scalar, Tensor
+from kuiper.ops._typed import bind_function, has_kernels
 from kuiper.ops.elementwise import Formula
 
 __all__ = ["BINARY", "TESTS", "UNARY", "AddCMul", "Lerp", "NanToNum"]
@@ -43,12 +46,13 @@ SAME = (
     ("frac", "input - trunc(input)", lambda x: x - np.trunc(x)),
 )
 
+# Then the kernel, if there is one; where a number follows, it is the other operand.
 TESTS = (
-    ("isnan", "input is not a number", np.isnan),
-    ("isinf", "input is infinite", np.isinf),
-    ("isfinite", "input is neither infinite nor NaN", np.isfinite),
-    ("isposinf", "input is infinity", np.isposinf),
-    ("isneginf", "input is -infinity", np.isneginf),
+    ("isnan", "input is not a number", np.isnan, "unequal"),
+    ("isinf", "input is infinite", np.isinf, "is_infinite"),
+    ("isfinite", "input is neither infinite nor NaN", np.isfinite, "is_finite"),
+    ("isposinf", "input is infinity", np.isposinf, "equal", math.inf),
+    ("isneginf", "input is -infinity", np.isneginf, "equal", -math.inf),
     ("signbit", "input has the sign bit", np.signbit),
     ("isreal", "the imaginary part of input is 0", np.isreal),
 )
@@ -109,7 +113,10 @@ class _Same(_Unary):
     to_float = False
 
 
-class _Test(_Unary):
+class _Test(NumpyRecord):
+    arguments = (Tensor("input"),)
+    function: Callable[..., Any]
+
     @classmethod
     def result(cls, a: SimpleNamespace) -> TensorSpec:
         _check_complex(cls.function, a.input.dtype, 1)
@@ -118,6 +125,22 @@ class _Test(_Unary):
     @classmethod
     def compute(cls, a: SimpleNamespace) -> Any:
         return cls.function(a.input)
+
+
+class _FastTest(_Test, KernelRecord):
+    runs_in_numpy = False
+    layout = "like"
+    takes: tuple[Any, ...]  # the kernel, and perhaps its other operand
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        name, *others = cls.takes
+        # An integer is compared with infinity as a float.
+        dtype = FLOAT32 if others and a.input.dtype.kind != "f" else a.input.dtype
+        if has_kernels(a.input.dtype):
+            bind_function(b, name, dtype, [a.input, *(others or [a.input])])
+        else:
+            cls.in_numpy(a, b)
 
 
 class _Binary(NumpyRecord):
@@ -151,13 +174,13 @@ def _register(
         "function": staticmethod(function),
     }
     if takes:
-        members["takes"] = takes[0]
+        members["takes"] = takes[0] if base is _Binary else takes
     record(f"aten::{name}")(type(name, (base,), members))
 
 
 for _base, _rows in ((_Unary, UNARY), (_Same, SAME), (_Test, TESTS), (_Binary, BINARY)):
     for _row in _rows:
-        _register(_base, *_row)
+        _register(_FastTest if _base is _Test and len(_row) > 3 else _base, *_row)
 
 
 @record("aten::isclose")

@@ -12,14 +12,15 @@ import numpy as np
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
-from kuiper.ops._numpy import NumpyRecord, convert
+from kuiper.ops._numpy import KernelRecord, NumpyRecord, convert
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Any_, Bool, DType, Tensor
+from kuiper.ops._typed import write_cast
 
 __all__ = ["LogGamma", "Positive", "To", "TypeAs"]
 
 
-class _Cast(NumpyRecord):
+class _Cast(KernelRecord):
     """Base of the casts: a view where the type is right already."""
 
     layout = "view"
@@ -34,11 +35,11 @@ class _Cast(NumpyRecord):
         return convert(a.input, cls.dtype(a))
 
     @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
         if cls.dtype(a) == a.input.dtype:
             b.alias(a.input)
         else:
-            super().bind(a, b)
+            write_cast(b, a.input, b.output(layout=a.input))
 
 
 @record("Tensor.to")

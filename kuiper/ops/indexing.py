@@ -21,12 +21,12 @@ from kuiper.ops._numpy import (
     NumpyRecord,
     Overloaded,
     broadcast,
-    cast,
     checked_index,
     convert,
 )
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Any_, Argument, Bool, Host, Int, Scalar, Str, Tensor, ValuesNeeded
+from kuiper.ops._typed import cast, write_cast
 from kuiper.ops.shape import Slice, axis_of, cut_out, is_at
 
 __all__ = ["Embedding", "Gather", "Index", "IndexPut", "MaskedFill", "SliceCopy", "Where"]
@@ -781,6 +781,8 @@ class IndexFill(KernelRecord):
     @staticmethod
     def result(a: SimpleNamespace) -> TensorSpec:
         axis_of(a.dim, a.input.shape)
+        if not is_number(a.value) and a.value.shape != ():
+            raise ShapeError(f"'value' has shape {a.value.shape}, expected a number")
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
@@ -1006,7 +1008,7 @@ class Copy(Record):
         if a.src.dtype == y.dtype:
             b.copy(a.src.expand(y.shape), y)
         else:
-            b.python(lambda x: np.broadcast_to(convert(x, y.dtype), y.shape), [a.src], [y])
+            write_cast(b, a.src, y)
 
 
 @record("Tensor.fill")
@@ -1043,11 +1045,10 @@ def _overwrite(b: Binder, x: Value, source: Value, cuts: Sequence[tuple[Any, ...
     if not is_at(x, y):
         b.copy(x, y)
     place = cut_out(y, cuts)
-    if source.dtype != y.dtype:
-        dtype, other = y.dtype, source
-        source = b.temporary(other.shape, dtype)
-        b.python(lambda array: convert(array, dtype), [other], [source])
-    b.copy(source.expand(place.shape), place)
+    if source.dtype == y.dtype:
+        b.copy(source.expand(place.shape), place)
+    else:
+        write_cast(b, source, place)
 
 
 def _check_source(

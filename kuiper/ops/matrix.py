@@ -582,7 +582,19 @@ class _LinalgNorm(Norm):
 
     @classmethod
     def infer(cls, a: SimpleNamespace) -> Any:
-        return super().infer(cls.as_vector(a))
+        same = cls.as_vector(a)
+        if not isinstance(same.p, str) and same.of_matrices is not None:
+            _, outer = cls._sides(same)
+            if a.input.shape[outer] == 0:
+                raise ShapeError(f"the input has shape {a.input.shape}, nothing to choose from")
+        return super().infer(same)
+
+    @staticmethod
+    def _sides(same: SimpleNamespace) -> tuple[int, int]:
+        """Return the axis to sum along and the one to choose from, in norms of matrices."""
+        rows, columns = same.dim
+        # The sums of columns for 1, of rows for infinity.
+        return (rows, columns) if abs(same.p) == 1 else (columns, rows)
 
     @classmethod
     def bind(cls, a: SimpleNamespace, b: Binder) -> None:
@@ -590,11 +602,9 @@ class _LinalgNorm(Norm):
         if isinstance(same.p, str) or same.of_matrices is None:
             super().bind(same, b)
             return
-        rows, columns = same.dim
         x, p = a.input, same.p
         function = np.max if p > 0 else np.min
-        # The sums of columns for 1, of rows for infinity.
-        inner, outer = (rows, columns) if abs(p) == 1 else (columns, rows)
+        inner, outer = cls._sides(same)
 
         def norm(array: Any) -> Any:
             sums = np.abs(array).sum(axis=inner, keepdims=True)

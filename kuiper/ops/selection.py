@@ -360,6 +360,8 @@ class Nms(DataDependent):
                 f"'boxes' has shape {a.boxes.shape}, expected {(a.scores.size, 4)} for "
                 f"{a.scores.size} scores"
             )
+        if "c" in (a.boxes.dtype.kind, a.scores.dtype.kind):
+            raise ShapeError("'boxes' or 'scores' are complex numbers, which have no order")
         return super().infer(a)
 
     @staticmethod

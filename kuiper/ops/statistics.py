@@ -216,6 +216,8 @@ class Distance(NumpyRecord):
     @staticmethod
     def result(a: SimpleNamespace) -> TensorSpec:
         broadcast(a.input, a.other)
+        if isinstance(a.p, complex):
+            raise ShapeError(f"'p' is {a.p}, expected a real number")
         return TensorSpec((), result_type([a.input, a.other]))
 
     @staticmethod
@@ -416,10 +418,13 @@ class Diff(NumpyRecord):
     def result(a: SimpleNamespace) -> TensorSpec:
         axis = axis_of(a.dim, a.input.shape)
         shape, dtype = list(a.input.shape), a.input.dtype
+        if not shape:
+            raise ShapeError("the input has no axis to take differences along")
         for more in (a.prepend, a.append):
             if more is not None:
                 rest = [n for d, n in enumerate(more.shape) if d != axis]
-                if rest != [n for d, n in enumerate(shape) if d != axis] or more.dtype != dtype:
+                fits = rest == [n for d, n in enumerate(shape) if d != axis]
+                if not fits or more.rank != len(shape) or more.dtype != dtype:
                     raise ShapeError(f"cannot join {more!r} to {a.input!r} along axis {axis}")
                 shape[axis] += more.shape[axis]
         shape[axis] = max(shape[axis] - a.n, 0)

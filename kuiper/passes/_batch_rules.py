@@ -415,7 +415,8 @@ def _repeat(c: Call) -> Place:
     place = _same(c)
     repeats = c.a.sizes if hasattr(c.a, "sizes") else c.a.dims
     axis = place.axis + c.outputs[0].rank - c.a.input.rank
-    times = repeats[place.axis + len(repeats) - c.a.input.rank] if repeats else 1
+    own = place.axis + len(repeats) - c.a.input.rank  # torch.tile fills up with ones in front
+    times = repeats[own] if own >= 0 else 1
     return Place(axis, place.outer * times, place.inner)
 
 

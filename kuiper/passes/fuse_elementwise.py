@@ -34,7 +34,8 @@ def fuse_elementwise(graph: Graph, specs: dict[Operand, Any]) -> None:
             continue
         tree, operands = _expression(op, specs)
         absorbed: list[Operator] = []
-        for operand in dict.fromkeys(operands):
+        # An expression may have operands that it does not refer to.
+        for operand in dict.fromkeys(operands[k] for k in tree.references()):
             producer = operand.producer
             if (
                 producer is None
