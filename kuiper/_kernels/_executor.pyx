@@ -39,7 +39,11 @@ cdef extern from *:
     #define kp_team_size omp_get_num_threads
     #define kp_team_rank omp_get_thread_num
     #define KP_OPENMP 1
-    #if defined(__clang__) || __GNUC__ >= 9
+    #if defined(__clang__)
+    /* LLVM's runtime begins anew in a forked child by itself, and crashes at times in its own
+       handler of forks where its threads were ended before. */
+    static inline int kp_end_threads(void) { return 0; }
+    #elif __GNUC__ >= 9
     /* Ends the threads that wait for the calling thread's next region; 0 where that worked.
        The runtime may be older than the compiler (a new gcc on an old distribution, as wheels are
        built): then the function is missing, which a weak reference survives. */
@@ -104,7 +108,7 @@ cdef struct entry_t:
 def _before_fork():
     """End the waiting threads, so that parent and child both start theirs at their next run.
 
-    A child has none of its parent's threads, but GNU's runtime would wait for them.
+    A child has none of its parent's threads, but GNU's runtime would wait for them; LLVM's knows.
     """
     _threads.note_fork(survives=end_threads() == 0)
 
