@@ -114,6 +114,14 @@ def test_a_crash_of_pnnx_is_called_one(pnnx, torch_script):
         _export.run_pnnx(torch_script, torch_script.parent / "x.param")
 
 
+def test_a_known_crash_of_pnnx_is_explained(pnnx, torch_script):
+    pnnx("print('############# pass_level1', flush=True); os.abort()")
+    with pytest.raises(
+        kuiper.KuiperError, match="called more than once and nobody uses the result"
+    ):
+        _export.run_pnnx(torch_script, torch_script.parent / "x.param")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
