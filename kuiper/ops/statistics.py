@@ -252,6 +252,8 @@ class Deviation(Schemas, Record):
         a = cls.read(a)
         if a.input.dtype.kind != "f":
             raise ShapeError(f"the input is {a.input.dtype}, expected float32")
+        if isinstance(getattr(a, "correction", None), complex):
+            raise ShapeError(f"'correction' is {a.correction}, expected a real number")
         return tuple(_reduced(a, a.input.dtype) for _ in cls.kinds)
 
     @classmethod
