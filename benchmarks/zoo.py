@@ -382,6 +382,14 @@ FINDINGS = {
             "one of the calls: `y = norm(x); norm(y); return y` is enough.",
         ),
     ),
+    "vision": (
+        (
+            "ssdlite320_mobilenet_v3_large",
+            "torchvision scripts its `batched_nms` where it is traced, so a branch (`prim::If`) is "
+            "in the file, and kuiper runs none: take boxes and scores out ahead of it, and call "
+            "`torchvision.ops.nms`, which is an operator. The other detectors have the same.",
+        ),
+    ),
     "ultralytics": (
         (
             "rtdetr-l",
