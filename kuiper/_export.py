@@ -309,10 +309,18 @@ def run_pnnx(
         _log.info("kuiper.export", "%s", " ".join(command))
         done = subprocess.run(command, capture_output=True, text=True, cwd=scrap)
         _log.debug("kuiper.export", "pnnx said: %s", _gist(done.stdout + done.stderr))
-        if done.returncode or not made.exists() or not made.with_suffix(".bin").exists():
+        # What it writes next shows that the two are complete; a later crash does them no harm.
+        whole = made.exists() and made.with_suffix(".bin").exists()
+        if not whole or (done.returncode and not Path(scrap, "pnnxpy").exists()):
+            gist = _gist(done.stdout + done.stderr)
+            hint = ""
+            if done.returncode < 0 and gist.endswith("pass_level1"):
+                hint = (
+                    "\nIt crashes there where one module is called more than once and nobody uses "
+                    "the result of one of the calls: leave that call out"
+                )
             raise KuiperError(
-                f"{name}: pnnx {_end(done.returncode)} and wrote no model; it said:\n"
-                f"{_gist(done.stdout + done.stderr)}"
+                f"{name}: pnnx {_end(done.returncode)} and wrote no model; it said:\n{gist}{hint}"
             )
         for suffix in (".bin", ".param"):
             target.with_suffix(suffix).write_bytes(made.with_suffix(suffix).read_bytes())

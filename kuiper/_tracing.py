@@ -25,6 +25,8 @@ Nothing here imports torch before it is asked to trace.
 
 from __future__ import annotations
 
+import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -107,12 +109,27 @@ def _mode(torch: Any) -> Any:
     }
 
     made = _Made()
+    inside = {torch.overrides.__file__, torch._tensor.__file__}
 
     class Whole(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            kwargs = kwargs or {}
+            caller = sys._getframe(1)
+            while caller.f_back and caller.f_code.co_filename in inside:
+                caller = caller.f_back
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                result = self.call(function, args, kwargs or {})
+            for one in said:
+                # The tracer warns of the line that it was called from, which is not this one.
+                here = one.filename == __file__
+                place = caller.f_code.co_filename if here else one.filename
+                line = caller.f_lineno if here else one.lineno
+                warnings.warn_explicit(one.message, one.category, place, line)
+            return result
+
+        def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if function is attention:
                 if kwargs.get("is_causal") and kwargs.get("attn_mask") is not None:
                     kwargs = {**kwargs, "is_causal": False}

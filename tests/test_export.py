@@ -114,6 +114,25 @@ def test_a_crash_of_pnnx_is_called_one(pnnx, torch_script):
         _export.run_pnnx(torch_script, torch_script.parent / "x.param")
 
 
+def test_a_crash_after_the_model_is_written_does_no_harm(pnnx, torch_script):
+    param = torch_script.parent / "x.param"
+    pnnx(f"{WRITE}; open(options['pnnxpy'], 'w').close(); os.abort()")
+    assert _export.run_pnnx(torch_script, param) == param
+    assert param.read_text() == GRAPH
+    # Before that, nobody knows how much of the weights is there.
+    pnnx(f"{WRITE}; os.abort()")
+    with pytest.raises(kuiper.KuiperError, match="crashed"):
+        _export.run_pnnx(torch_script, torch_script.parent / "y.param")
+
+
+def test_a_known_crash_of_pnnx_is_explained(pnnx, torch_script):
+    pnnx("print('############# pass_level1', flush=True); os.abort()")
+    with pytest.raises(
+        kuiper.KuiperError, match="called more than once and nobody uses the result"
+    ):
+        _export.run_pnnx(torch_script, torch_script.parent / "x.param")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -53,7 +53,7 @@ def choose(monkeypatch):
     def chosen(way: str) -> None:
         kind, _, form = way.partition(" ")
         tile = int(kind.removeprefix("winograd")) if "winograd" in kind else 0
-        monkeypatch.setattr(convolution, "_winograd_tile", lambda *_: tile)
+        monkeypatch.setattr(convolution, "winograd_tile", lambda *_: tile)
         monkeypatch.setattr(convolution, "strassen_pays", lambda *_: False)
         monkeypatch.setattr(convolution, "SHALLOW_CHANNELS", 99 if kind == "shallow" else 0)
         few = (lambda *_: False) if kind == "implicit" else IS_GROUPED

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from .workbench import ISAS, isa
+from kuiper._kernels import _dispatch
+
+from .support.engine import n_threads
+from .workbench import ISAS, isa, noise
 from .workgraph import model_of
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -71,3 +74,73 @@ def test_one_sequence_and_several(name, kind, hidden):
         for number in range(3):
             alone = model(x[number : number + 1])
             assert alone.tobytes() == together[number : number + 1].tobytes()
+
+
+# -- threads that share each time's cells ------------------------------------------------------
+
+
+def layers(cell, hidden, layers, bidirectional, proj_size=0):
+    """Return the arguments and the weights of a network of 24 features."""
+    gates = {"nn.LSTM": 4, "nn.GRU": 3, "nn.RNN": 1}[cell]
+    state, width, weights = proj_size or hidden, 24, {}
+    for layer in range(layers):
+        for suffix in ("", "_reverse")[: 1 + bidirectional]:
+            end = f"_l{layer}{suffix}"
+            shapes = {
+                "weight_ih": (gates * hidden, width), "weight_hh": (gates * hidden, state),
+                "bias_ih": (gates * hidden,), "bias_hh": (gates * hidden,),
+            }  # fmt: skip
+            if proj_size:
+                shapes["weight_hr"] = (proj_size, hidden)
+            for name, shape in shapes.items():
+                weights[name + end] = 0.1 * noise(shape, len(weights))
+        width = state * (1 + bidirectional)
+    params = {
+        "input_size": 24, "hidden_size": hidden, "num_layers": layers, "bias": True,
+        "batch_first": False, "bidirectional": bidirectional,
+    }  # fmt: skip
+    return params | ({"proj_size": proj_size} if cell == "nn.LSTM" else {}), weights
+
+
+@pytest.mark.parametrize("variant", ISAS)
+@pytest.mark.parametrize("states", [False, True], ids=["zeros", "states"])
+@pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
+@pytest.mark.parametrize("cell", ["nn.LSTM", "nn.GRU", "nn.RNN"])
+def test_threads_that_share_cells_give_the_same_bits(variant, cell, bidirectional, states):
+    hidden = 256
+    params, weights = layers(cell, hidden, 2, bidirectional)
+    for batch, length in ((1, 9), (3, 4), (6, 1)):
+        x = [noise((length, batch, 24))]
+        if states:
+            shape = (2 * (1 + bidirectional), batch, hidden)
+            x += [noise(shape, seed) for seed in range(2 if cell == "nn.LSTM" else 1)]
+        results, rounds = [], []
+        with isa(variant):
+            for count in (1, 2, 3, 5):
+                model = model_of(cell, x, params, weights, n_outputs=3 if cell == "nn.LSTM" else 2)
+                with n_threads(count):
+                    results.append(b"".join(y.tobytes() for y in model(*x)))
+                    steps = model.plan(*(array.shape for array in x)).steps
+                    rounds.append(max(step.rounds for step in steps))
+                    timed = model.profile(*x, runs=1)
+                assert len(timed.rows) == len(steps)
+                assert all(row["seconds"] >= 0 for row in timed.rows)
+        assert len(set(results)) == 1
+        shared = [count > 1 + bidirectional for count in (1, 2, 3, 5)]
+        assert rounds == [length if share else 1 for share in shared]
+
+
+def test_when_threads_share_cells():
+    """Not small networks, nor large batches, projections, or very long sequences."""
+
+    def rounds(hidden=256, batch=1, length=5, proj_size=0):
+        params, weights = layers("nn.LSTM", hidden, 1, False, proj_size)
+        x = noise((length, batch, 24))
+        model = model_of("nn.LSTM", [x], params, weights)
+        with n_threads(2):
+            return max(step.rounds for step in model.plan(x.shape).steps)
+
+    assert rounds() == 5
+    assert rounds(hidden=64) == rounds(batch=8) == rounds(proj_size=8) == 1
+    assert rounds(hidden=200) == (5 if 200 % _dispatch.tile()[1] == 0 else 1)
+    assert rounds(length=5000) == 1

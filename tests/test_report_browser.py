@@ -162,6 +162,58 @@ def test_views_and_colours(browser, small_page, tmp_path):
     assert one(browser, "#details h2").text != ""
 
 
+def press(browser, *keys: str) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    ActionChains(browser).send_keys(*keys).perform()
+
+
+def test_keys_instead_of_a_mouse(browser, small_page, tmp_path):
+    from selenium.webdriver.common.keys import Keys
+
+    open_page(browser, small_page, tmp_path)
+    press(browser, Keys.ARROW_DOWN)
+    first = one(browser, "#details h2").text
+    press(browser, Keys.ARROW_DOWN)
+    second = one(browser, "#details h2").text
+    assert second != first
+    press(browser, Keys.ARROW_UP)
+    assert one(browser, "#details h2").text == first
+    before = view_box(browser)
+    press(browser, "+")
+    assert view_box(browser)[2] < before[2]
+    press(browser, "0", "/", "x")
+    assert one(browser, "#search").get_attribute("value") == "x"
+    press(browser, Keys.ESCAPE)
+    link = one(browser, "#details a")
+    goal = link.get_attribute("data-go")
+    link.send_keys(Keys.ENTER)
+    assert one(browser, "#details h2").text == goal
+    one(browser, 'nav button[data-view="operators"]').click()
+    row = one(browser, ".pane:not([hidden]) tr[data-op]")
+    row.send_keys(Keys.ENTER)
+    assert one(browser, "#details h2").text == row.get_attribute("data-op")
+
+
+def test_a_page_is_dark_where_the_system_is_and_prints_light(browser, small_page, tmp_path):
+    open_page(browser, small_page, tmp_path)
+
+    def paper(media: str, scheme: str) -> str:
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        arguments = {"media": media, "features": features}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", arguments)
+        return one(browser, "body").value_of_css_property("background-color")
+
+    try:
+        light = paper("screen", "light")
+        assert light.startswith("rgba(255, 255, 255")
+        assert paper("screen", "dark") != light
+        assert paper("print", "dark") == light
+        assert one(browser, "nav").value_of_css_property("display") == "none"
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+
+
 def test_a_link_to_an_operator(browser, small_page, tmp_path):
     open_page(browser, small_page, tmp_path)
     browser.get((tmp_path / "page.html").as_uri() + "#op=gate")

@@ -275,7 +275,7 @@ def test_special_values_by_winograd(tile, is_blocked, variant, monkeypatch):
         taken.append(_may_be_winograd(tile, *given))
         return tile if taken[-1] else 0
 
-    monkeypatch.setattr(convolution, "_winograd_tile", choose)
+    monkeypatch.setattr(convolution, "winograd_tile", choose)
     monkeypatch.setattr(convolution, "_winograd_is_blocked", lambda *_: is_blocked)
     found, tried = [], 0
     for case, runs in STORED:

@@ -152,6 +152,19 @@ def test_what_pnnx_loses_is_kept(name):
     np.testing.assert_allclose(model(x), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_values_that_the_trace_freezes_are_told_with_their_lines(caplog):
+    def function(net, x):
+        if x.sum() > -1e9:
+            x = x + 1
+        return x * len(x)
+
+    kuiper.from_torch(Net(function), numbers())
+    first = function.__code__.co_firstlineno
+    told = [record.getMessage() for record in caplog.records if "asks for a value" in record.msg]
+    places = [message.split(" asks")[0] for message in told]
+    assert places == [f"Net: {__file__}:{first + 1}", f"Net: {__file__}:{first + 3}"]
+
+
 def test_the_module_is_left_as_it_was():
     net = CASES["layer norm without bias"]()
     kuiper.from_torch(net, numbers())

@@ -39,7 +39,11 @@ cdef extern from *:
     #define kp_team_size omp_get_num_threads
     #define kp_team_rank omp_get_thread_num
     #define KP_OPENMP 1
-    #if defined(__clang__) || __GNUC__ >= 9
+    #if defined(__clang__)
+    /* LLVM's runtime begins anew in a forked child by itself, and crashes at times in its own
+       handler of forks where its threads were ended before. */
+    static inline int kp_end_threads(void) { return 0; }
+    #elif __GNUC__ >= 9
     /* Ends the threads that wait for the calling thread's next region; 0 where that worked.
        The runtime may be older than the compiler (a new gcc on an old distribution, as wheels are
        built): then the function is missing, which a weak reference survives. */
@@ -104,7 +108,7 @@ cdef struct entry_t:
 def _before_fork():
     """End the waiting threads, so that parent and child both start theirs at their next run.
 
-    A child has none of its parent's threads, but GNU's runtime would wait for them.
+    A child has none of its parent's threads, but GNU's runtime would wait for them; LLVM's knows.
     """
     _threads.note_fork(survives=end_threads() == 0)
 
@@ -122,44 +126,51 @@ cdef class Program:
         In the order in which they run.
     """
 
-    cdef entry_t* entries
+    cdef entry_t* entries        # the rounds of all steps
     cdef Py_ssize_t count
+    cdef list ends               # where each step's rounds end
     cdef readonly tuple steps
     cdef list stretches          # where each ends that runs without a look at signals
     cdef tuple fallible          # the steps that read when they run, which may fail
     cdef list checking           # the steps that may find a value out of range
 
     def __cinit__(self, steps):
-        cdef Py_ssize_t i
+        cdef Py_ssize_t i = 0, round
         cdef Step step
-        cdef double seconds = 0
+        cdef double seconds = 0, each
         self.steps = tuple(steps)
+        self.ends = []
         self.stretches = []
         self.fallible = tuple(step for step in self.steps if hasattr(step, "failure"))
         self.checking = []
-        self.count = len(self.steps)
+        for step in self.steps:
+            self.count += step.rounds
+            self.ends.append(self.count)
         self.entries = <entry_t*> calloc(max(self.count, 1), sizeof(entry_t))
         if self.entries == NULL:
             raise MemoryError
-        for i in range(self.count):
-            step = self.steps[i]
-            self.entries[i].run = step.run
-            self.entries[i].params = step.params
-            self.entries[i].max_parts = step.max_parts
-            self.entries[i].seconds = step.flops / FLOPS_PER_SECOND + step.bytes / BYTES_PER_SECOND
+        for step in self.steps:
+            each = step.flops / FLOPS_PER_SECOND + step.bytes / BYTES_PER_SECOND
+            each /= max(step.rounds, 1)
             if step.fault.slot >= 0:
                 self.checking.append(step)
-            seconds += self.entries[i].seconds
-            if seconds > SECONDS_PER_STRETCH and i + 1 < self.count:
-                self.stretches.append(i + 1)
-                seconds = 0
+            for round in range(step.rounds):
+                self.entries[i].run = step.run
+                self.entries[i].params = step.params_of(round)
+                self.entries[i].max_parts = step.max_parts
+                self.entries[i].seconds = each
+                i += 1
+                seconds += each
+                if seconds > SECONDS_PER_STRETCH and i < self.count:
+                    self.stretches.append(i)
+                    seconds = 0
         self.stretches.append(self.count)
 
     def __dealloc__(self):
         free(self.entries)
 
     def __len__(self):
-        return self.count
+        return len(self.steps)
 
     def run(self, Context context not None, int n_threads):
         """Run every step once on the slots of `context`.
@@ -206,7 +217,8 @@ cdef class Program:
             start = clock_now()
             run_all(self.entries, 0, self.count, context, n_threads, &ends[0, 0])
         self.look_for_faults(context)
-        return np.diff(np.asarray(ends).min(0)[:self.count], prepend=start)
+        last = np.asarray(ends).min(0)[np.subtract(self.ends, 1, dtype=np.intp)]
+        return np.diff(last, prepend=start)
 
 
 cdef void run_all(

@@ -43,6 +43,8 @@ cdef class Step:
     cdef step_fn run
     cdef const void* params          # the subclass's own struct; lives as long as the step
     cdef public Py_ssize_t max_parts        # how many shares are worth having; 1 = serial
+    # How often it runs, with other parameters each time: a round ends before the next one starts
+    cdef public Py_ssize_t rounds
     cdef public object keep          # what the pointers in params point into
     cdef readonly list slots         # of the operands it touches, for their lifetimes
     cdef public str name             # the operator's name, for profiles
@@ -53,4 +55,5 @@ cdef class Step:
     cdef ref_t fault                 # where a fault_t lies; slot -1 where nothing can go wrong
     cdef public str complaint        # what is said then; {} stands for the value
 
+    cdef const void* params_of(self, Py_ssize_t round) noexcept
     cdef ref_t ref(self, object value) except *

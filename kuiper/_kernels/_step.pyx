@@ -10,8 +10,12 @@ cdef class Step:
 
     def __cinit__(self):
         self.slots = []
-        self.max_parts = 1
+        self.max_parts = self.rounds = 1
         self.fault.slot = -1
+
+    cdef const void* params_of(self, Py_ssize_t round) noexcept:
+        """Return the parameters of a round; a step of several has its own."""
+        return self.params
 
     cdef ref_t ref(self, object value) except *:
         """Note that the step touches a plan value, and return where it lies."""
@@ -35,6 +39,7 @@ def run_alone(Step step not None, arrays, int n_threads):
         In how many shares, one thread each.
     """
     cdef Py_ssize_t i, part, parts = min(n_threads, step.max_parts), n_slots = len(arrays), row
+    cdef const void* params
     cdef char* address
     cdef char** slots = <char**> calloc(n_slots * parts, sizeof(char*))
     if slots == NULL:
@@ -47,6 +52,10 @@ def run_alone(Step step not None, arrays, int n_threads):
         address = <char*> <uintptr_t> array.__array_interface__["data"][0]
         for part in range(parts):
             slots[part * n_slots + i] = address + part * row
-    for part in prange(parts, nogil=True, num_threads=n_threads, schedule="static", chunksize=1):
-        step.run(step.params, slots + part * n_slots, part, parts)
+    for i in range(step.rounds):
+        params = step.params_of(i)
+        for part in prange(
+            parts, nogil=True, num_threads=n_threads, schedule="static", chunksize=1
+        ):
+            step.run(params, slots + part * n_slots, part, parts)
     free(slots)

@@ -4,18 +4,19 @@
 # since each product mixes many pixels.  Such a tile is computed again from the filters as the file
 # has them: one product of filters and receptive fields, in the micro-kernels' terms
 #
-#     sums[filter, pixel] = sum_k taps[filter][k] * fields[k, pixel]      k = (channel, row, column)
+#     sums[filter, pixel] = sum_k taps[filter][k] * fields[k, pixel]
 #
-# with the roles of the operands exchanged, since the filters lie in rows.  A few channels and
-# filters at a time keep everything on the stack: no scratch memory waits for such tiles.
+# for k = (channel, plane, row, column), with the roles of the operands exchanged, since the filters
+# lie in rows.  A few filters, and planes of a few channels, at a time keep everything on the stack:
+# no scratch memory waits for such tiles.
 
 from libc.math cimport ldexp, NAN
 from libc.stdint cimport uint16_t
 from libc.string cimport memcpy, memset
 
 cdef enum:
-    DIRECT_CHANNELS = 8                  # at a time
-    DIRECT_TAPS = 9 * DIRECT_CHANNELS
+    DIRECT_PLANES = 8                    # at a time
+    DIRECT_TAPS = 9 * DIRECT_PLANES
     DIRECT_FILTERS = 8 * MAX_MR
     MAX_NR = 2 * LINE_FLOATS             # two vectors, see NV in _micro_gemm.pxi
 
@@ -52,20 +53,22 @@ cdef inline const float* load_taps(
 
 
 cdef void load_fields(
-    const winograd_t* p, const float* x, const place_t* place, Py_ssize_t pixel, Py_ssize_t c,
-    Py_ssize_t channels, float* field, Py_ssize_t nr,
+    const winograd_t* p, const float* x, const place_t* place, Py_ssize_t pixel, Py_ssize_t first,
+    Py_ssize_t count, float* field, Py_ssize_t nr,
 ) noexcept nogil:
-    """Write the receptive field of one output at field[k * nr], some channels of it."""
+    """Write the receptive field of one output at field[k * nr], some planes of its channels."""
     cdef Py_ssize_t top = (place.h + pixel // place.columns) * p.stride - p.pad_top
-    cdef Py_ssize_t left = (place.w + pixel % place.columns) * p.stride - p.pad_left, h, w, i, tap
+    cdef Py_ssize_t left = (place.w + pixel % place.columns) * p.stride - p.pad_left
+    cdef Py_ssize_t i, plane, h, w, tap, before = place.volume * p.in_d
     cdef const float* source
-    for tap in range(9):
-        h, w = top + tap // 3, left + tap % 3
-        source = p.zeros
-        if 0 <= h < p.in_h and 0 <= w < p.in_w:
-            source = x + ((place.image * p.in_h + h) * p.in_w + w) * p.x_pitch
-        for i in range(channels):
-            field[(9 * i + tap) * nr] = source[c + i]
+    for i in range(count):
+        plane = place.plane * p.stride_d + (first + i) % p.kernel_d * p.dilation_d - p.front
+        for tap in range(9):
+            h, w = top + tap // 3, left + tap % 3
+            source = p.zeros
+            if 0 <= plane < p.in_d and 0 <= h < p.in_h and 0 <= w < p.in_w:
+                source = x + (((before + plane) * p.in_h + h) * p.in_w + w) * p.x_pitch
+            field[(9 * i + tap) * nr] = source[(first + i) // p.kernel_d]
 
 
 cdef void direct_sums(
@@ -76,27 +79,28 @@ cdef void direct_sums(
     cdef float[(1 + DIRECT_TAPS) * MAX_NR] panel
     cdef float[MAX_MR * DIRECT_TAPS] taps
     cdef (const float*)[MAX_MR] rows
-    cdef Py_ssize_t nr = p.kernels.nr, mr = p.kernels.mr, c = 0, channels, o, height, i, j
+    cdef Py_ssize_t nr = p.kernels.nr, mr = p.kernels.mr, at = 0, planes, o, height, i, j
+    cdef Py_ssize_t all_planes = p.in_channels * p.kernel_d
     memset(&panel[0], 0, sizeof(panel))  # no bias, and nothing in columns without an output
     memset(sums, 0, count * nr * sizeof(float))
-    while c < p.in_channels:
-        channels = min(DIRECT_CHANNELS, p.in_channels - c)
+    while at < all_planes:
+        planes = min(DIRECT_PLANES, all_planes - at)
         for j in range(n):
-            load_fields(p, x, place, pixel + j, c, channels, &panel[nr + j], nr)
+            load_fields(p, x, place, pixel + j, at, planes, &panel[nr + j], nr)
         o = 0
         while o < count:
             height = min(mr, count - o)
             for i in range(height):
                 rows[i] = load_taps(
-                    p, 9 * ((first + o + i) * p.in_channels + c), 9 * channels,
+                    p, 9 * ((first + o + i) * all_planes + at), 9 * planes,
                     &taps[i * DIRECT_TAPS],
                 )
             p.kernels.gemm[height](
-                1, 9 * channels, <const float* const*> rows, &panel[0], 0, sums + o * nr, nr, n,
+                1, 9 * planes, <const float* const*> rows, &panel[0], 0, sums + o * nr, nr, n,
                 sums + o * nr, nr, -INFINITY, INFINITY,
             )
             o += height
-        c += channels
+        at += planes
 
 
 cdef void direct_tile(

@@ -3,12 +3,14 @@
 What the inputs contribute to the gates is one matrix product for the whole sequence, made
 beforehand.  What is left per time is a product of the previous state with the hidden weights, for
 a tile of sequences at once, and the cell itself.  Shares take sequences and directions, which
-depend on nothing of each other, so no thread waits for another within a sequence.
+depend on nothing of each other, so no thread waits for another within a sequence.  Where there are
+fewer of these than threads, the step has a round for each time, and shares take some cells each.
 """
 
 import numpy as np
 
 from libc.math cimport INFINITY
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from kuiper._kernels._dispatch cimport active
@@ -21,6 +23,11 @@ cdef enum cell_t:
     GRU
     RNN_TANH
     RNN_RELU
+
+cdef enum:
+    LEAST_TILES_OF_TWO = 8       # sequences that make two tiles
+    LEAST_WEIGHTS = 1 << 16      # of a time: some two microseconds
+    MOST_ROUNDS = 4096           # each takes some hundred bytes
 
 cells = {"lstm": LSTM, "gru": GRU, "rnn_tanh": RNN_TANH, "rnn_relu": RNN_RELU}
 
@@ -58,6 +65,11 @@ cdef struct recurrent_t:
     Py_ssize_t sums              # rows of the hidden weights: gates x hidden
 
 
+cdef struct round_t:             # one time of all sequences
+    const recurrent_t* p
+    Py_ssize_t step              # counted as the direction goes
+
+
 cdef sequence_t sequence(ref_t ref, value):
     """Take over (directions, [times,] batch, features)."""
     cdef sequence_t s
@@ -70,6 +82,19 @@ cdef sequence_t sequence(ref_t ref, value):
 
 cdef inline Py_ssize_t padded(Py_ssize_t n, Py_ssize_t nr) noexcept nogil:
     return ceil_div(n, nr) * nr
+
+
+def has_rounds(int n_threads, directions, length, batch, state, sums, hidden, bint projects):
+    """Tell whether threads should share each time's cells; the results are the same.
+
+    That takes panels of whole gates, and work that is long against the wait for each other.
+    """
+    return (
+        n_threads > directions and batch < LEAST_TILES_OF_TWO and batch <= active().mr
+        and not projects
+        and hidden % active().nr == 0 and hidden >= 2 * active().nr
+        and state * sums >= LEAST_WEIGHTS and 1 <= length <= MOST_ROUNDS
+    )
 
 
 def recurrent_scratch_bytes(Py_ssize_t sums, Py_ssize_t hidden):
@@ -99,6 +124,8 @@ cdef class RecurrentStep(Step):
         Takes the last states.
     projection : Value, optional
         Panels that make a state out of an LSTM's cell output, for each direction.
+    by_round : bool
+        What :func:`has_rounds` tells.
 
     Notes
     -----
@@ -106,9 +133,11 @@ cdef class RecurrentStep(Step):
     """
 
     cdef recurrent_t p
+    cdef round_t* times
 
     def __init__(self, cell, gates, weight, y, scratch, h0=None, c0=None, c=None, hn=None,
-                 projection=None):
+                 projection=None, bint by_round=False):
+        cdef Py_ssize_t i
         self.p.kernels = active()
         self.p.cell = cells[cell]
         self.p.gates, self.p.y = sequence(self.ref(gates), gates), sequence(self.ref(y), y)
@@ -134,40 +163,73 @@ cdef class RecurrentStep(Step):
         self.keep = zeros
         self.p.zeros = &zero_view[0]
         # Each tile reads all weights at each time, so tiles are high; but two threads want two.
-        self.p.tiles = max(ceil_div(self.p.batch, active().mr), 2 if self.p.batch >= 8 else 1)
+        self.p.tiles = max(
+            ceil_div(self.p.batch, active().mr), 2 if self.p.batch >= LEAST_TILES_OF_TWO else 1
+        )
         self.run = recurrent_run
         self.params = &self.p
         self.kind = cell
         self.flops = 2.0 * gates.size * self.p.state
         self.bytes = gates.n_bytes + weight.n_bytes + y.n_bytes
         self.max_parts = self.p.directions * self.p.tiles
+        if by_round:
+            self.times = <round_t*> malloc(self.p.length * sizeof(round_t))
+            if self.times == NULL:
+                raise MemoryError
+            for i in range(self.p.length):
+                self.times[i].p, self.times[i].step = &self.p, i
+            self.run = round_run
+            self.rounds = self.p.length
+            self.max_parts = self.p.directions * (self.p.hidden // active().nr)
+
+    cdef const void* params_of(self, Py_ssize_t round) noexcept:
+        return &self.p if self.times == NULL else &self.times[round]
+
+    def __dealloc__(self):
+        free(self.times)
 
 
 cdef inline void run_cell(
-    const recurrent_t* p, const float* x, float* s, float* c, const float* h, float* y
+    const recurrent_t* p, Py_ssize_t first, Py_ssize_t n, const float* x, float* s, float* c,
+    const float* h, float* y,
 ) noexcept nogil:
-    """One cell of one sequence: x from the inputs, s from the state h, result to y."""
-    cdef Py_ssize_t n = p.hidden, j
+    """The n cells from `first` on, of one sequence: x from the inputs, s from the state h.
+
+    A gate's numbers are `hidden` apart; s and the result, y, and the states c and h are those of
+    the first cell of the layer.
+    """
+    cdef Py_ssize_t gate = p.hidden, j
+    x += first
+    s += first
+    y += first
     if p.cell == LSTM:
-        for j in range(4 * n):
-            s[j] = s[j] + x[j]
-        p.kernels.unary[<int> SIGMOID](2 * n, s, s, 0, 0)
-        p.kernels.unary[<int> TANH](n, s + 2 * n, s + 2 * n, 0, 0)
-        p.kernels.unary[<int> SIGMOID](n, s + 3 * n, s + 3 * n, 0, 0)
+        c += first
         for j in range(n):
-            c[j] = s[n + j] * c[j] + s[j] * s[2 * n + j]
+            s[j] = s[j] + x[j]
+            s[gate + j] = s[gate + j] + x[gate + j]
+            s[2 * gate + j] = s[2 * gate + j] + x[2 * gate + j]
+            s[3 * gate + j] = s[3 * gate + j] + x[3 * gate + j]
+        p.kernels.unary[<int> SIGMOID](n, s, s, 0, 0)
+        p.kernels.unary[<int> SIGMOID](n, s + gate, s + gate, 0, 0)
+        p.kernels.unary[<int> TANH](n, s + 2 * gate, s + 2 * gate, 0, 0)
+        p.kernels.unary[<int> SIGMOID](n, s + 3 * gate, s + 3 * gate, 0, 0)
+        for j in range(n):
+            c[j] = s[gate + j] * c[j] + s[j] * s[2 * gate + j]
         p.kernels.unary[<int> TANH](n, c, s, 0, 0)
         for j in range(n):
-            y[j] = s[3 * n + j] * s[j]
+            y[j] = s[3 * gate + j] * s[j]
     elif p.cell == GRU:
-        for j in range(2 * n):
+        h += first
+        for j in range(n):
             s[j] = s[j] + x[j]
-        p.kernels.unary[<int> SIGMOID](2 * n, s, s, 0, 0)
+            s[gate + j] = s[gate + j] + x[gate + j]
+        p.kernels.unary[<int> SIGMOID](n, s, s, 0, 0)
+        p.kernels.unary[<int> SIGMOID](n, s + gate, s + gate, 0, 0)
         for j in range(n):
-            s[2 * n + j] = x[2 * n + j] + s[j] * s[2 * n + j]
-        p.kernels.unary[<int> TANH](n, s + 2 * n, s + 2 * n, 0, 0)
+            s[2 * gate + j] = x[2 * gate + j] + s[j] * s[2 * gate + j]
+        p.kernels.unary[<int> TANH](n, s + 2 * gate, s + 2 * gate, 0, 0)
         for j in range(n):
-            y[j] = s[2 * n + j] + s[n + j] * (h[j] - s[2 * n + j])
+            y[j] = s[2 * gate + j] + s[gate + j] * (h[j] - s[2 * gate + j])
     else:
         for j in range(n):
             s[j] = s[j] + x[j]
@@ -256,7 +318,7 @@ cdef void recurrent_run(
             multiply(kernels, m, p.state, h, weight, sums, ld, p.sums)
             for i in range(m):
                 run_cell(
-                    p, gates + i * p.gates.row, sums + i * ld,
+                    p, 0, p.hidden, gates + i * p.gates.row, sums + i * ld,
                     c + i * p.c.row if p.has_c else NULL, h[i],
                     outputs + i * p.hidden if p.has_projection else y + i * p.y.row,
                 )
@@ -269,4 +331,73 @@ cdef void recurrent_run(
                 memcpy(
                     <float*> at(slots, p.hn.ref) + d * p.hn.direction + (first + i) * p.hn.row,
                     h[i], p.state * sizeof(float),
+                )
+
+
+cdef inline const float* state_before(
+    const recurrent_t* p, char* const* slots, Py_ssize_t d, Py_ssize_t step, Py_ssize_t row
+) noexcept nogil:
+    """The state of a sequence that a step starts from."""
+    cdef Py_ssize_t t = step - 1 if d == 0 else p.length - step
+    if step > 0:
+        return (
+            <const float*> at(slots, p.y.ref) + d * p.y.direction + t * p.y.time + row * p.y.row
+        )
+    if p.has_h0:
+        return <const float*> at(slots, p.h0.ref) + d * p.h0.direction + row * p.h0.row
+    return p.zeros
+
+
+cdef void round_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """One time of a recurrent layer; see recurrent_run.
+
+    Threads: over directions x panels of cells; a round ends before the next one starts
+    """
+    cdef const recurrent_t* p = (<const round_t*> params).p
+    cdef Py_ssize_t step = (<const round_t*> params).step, nr = p.kernels.nr
+    cdef Py_ssize_t ld = padded(p.sums, nr), panels = p.hidden // nr, items = p.directions * panels
+    cdef Py_ssize_t item = share_start(items, part, n_parts)
+    cdef Py_ssize_t last = share_start(items, part + 1, n_parts)
+    cdef Py_ssize_t d, t, i, first, n, gate
+    cdef float* sums = <float*> at(slots, p.scratch)
+    cdef (const float*)[MAX_MR] h
+    cdef const float* weight
+    cdef const float* gates
+    cdef const float* c0
+    cdef float* c = NULL
+    cdef float* y
+    while item < last:
+        d = item // panels
+        first = item % panels * nr
+        n = min(panels - item % panels, last - item) * nr
+        item += n // nr
+        t = step if d == 0 else p.length - 1 - step
+        weight = <const float*> at(slots, p.weight) + d * (p.state + 1) * ld
+        gates = <const float*> at(slots, p.gates.ref) + d * p.gates.direction + t * p.gates.time
+        y = <float*> at(slots, p.y.ref) + d * p.y.direction + t * p.y.time
+        for i in range(p.batch):
+            h[i] = state_before(p, slots, d, step, i)
+        for gate in range(p.sums // p.hidden):
+            multiply(
+                p.kernels, p.batch, p.state, h,
+                weight + (gate * p.hidden + first) // nr * (p.state + 1) * nr,
+                sums + gate * p.hidden + first, ld, n,
+            )
+        for i in range(p.batch):
+            if p.has_c:
+                c = <float*> at(slots, p.c.ref) + d * p.c.direction + i * p.c.row
+                if step == 0 and p.has_c0:
+                    c0 = <const float*> at(slots, p.c0.ref) + d * p.c0.direction + i * p.c0.row
+                    memcpy(c + first, c0 + first, n * sizeof(float))
+                elif step == 0:
+                    memset(c + first, 0, n * sizeof(float))
+            run_cell(
+                p, first, n, gates + i * p.gates.row, sums + i * ld, c, h[i], y + i * p.y.row
+            )
+            if p.has_hn and step == p.length - 1:
+                memcpy(
+                    <float*> at(slots, p.hn.ref) + d * p.hn.direction + i * p.hn.row + first,
+                    y + i * p.y.row + first, n * sizeof(float),
                 )

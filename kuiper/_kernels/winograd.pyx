@@ -8,6 +8,10 @@ Three stages: transform patches of the input, t + 2 a side (2 t + 1 with a strid
 frequencies; multiply a matrix for each frequency (tiles x channels by channels x filters);
 transform the products back.
 
+A volume is a stack of planes.  Its filters have a 3x3 part for each of some planes, and their
+products are one sum: that of a product of matrices with so many times the terms.  All tiles of a
+volume at one place of its planes, a stack here, go together; an image's stacks are single tiles.
+
 Where tiles do not divide the plane, those at its right and bottom edges need fewer frequencies.
 Tiles are numbered so that each frequency has one range of them: first the right edge, then the
 inner tiles, the bottom edge, the corner.  Frequencies that only inner rows of tiles need end before
@@ -23,6 +27,8 @@ the bottom; those that only inner columns need start behind the right edge.
 Both compute every output by the same operations in the same order.  A tile where something is not
 finite is computed again without Winograd, see _winograd_direct.pxi.
 """
+
+from collections import namedtuple
 
 import numpy as np
 
@@ -46,8 +52,27 @@ cdef extern from "_sync.h" nogil:
 
 cdef enum:
     MAX_FREQUENCIES = 81
+    MAX_DEPTH = 7                # of a filter
     REGIONS = 4                  # right edge, inner tiles, bottom edge, corner
     STREAMED_BYTES = 1 << 24     # an output of more is read from memory, wherever it is put
+
+
+MOST_DEPTH = MAX_DEPTH
+
+Planes = namedtuple(
+    "Planes", "inputs outputs kernel stride dilation front", defaults=(1, 1, 1, 1, 1, 0)
+)
+Planes.__doc__ = """How windows lie along the third axis of volumes; an image is one plane.
+
+Attributes
+----------
+inputs, outputs : int
+    Planes of a volume.
+kernel, stride, dilation : int
+    Of the window; a kernel is at most `MOST_DEPTH`.
+front : int
+    Padding in front of the first plane.
+"""
 
 
 def frequency_stride(Py_ssize_t tiles, Py_ssize_t channels):
@@ -124,13 +149,19 @@ cdef struct winograd_t:
     ref_t v                      # transformed input
     ref_t m                      # products
     const float* zeros
-    Py_ssize_t n
+    Py_ssize_t n                 # volumes
+    Py_ssize_t in_d
     Py_ssize_t in_h
     Py_ssize_t in_w
     Py_ssize_t x_pitch
+    Py_ssize_t out_d
     Py_ssize_t out_h
     Py_ssize_t out_w
     Py_ssize_t y_pitch
+    Py_ssize_t kernel_d
+    Py_ssize_t stride_d
+    Py_ssize_t dilation_d
+    Py_ssize_t front
     Py_ssize_t in_channels
     Py_ssize_t out_channels
     Py_ssize_t v_pitch           # from tile to tile
@@ -141,11 +172,11 @@ cdef struct winograd_t:
     Py_ssize_t pad_left
     Py_ssize_t tiles_h
     Py_ssize_t tiles_w
-    Py_ssize_t block             # tiles that a part takes at a time, when blocked
+    Py_ssize_t block             # stacks that a part takes at a time, when blocked
     Py_ssize_t inner_h           # tiles along an axis that are whole
     Py_ssize_t inner_w
-    Py_ssize_t[MAX_FREQUENCIES] first  # tile that needs a frequency
-    Py_ssize_t[MAX_FREQUENCIES] last   # tile that needs a frequency, plus one
+    Py_ssize_t[MAX_FREQUENCIES] first  # stack that needs a frequency
+    Py_ssize_t[MAX_FREQUENCIES] last   # stack that needs a frequency, plus one
     int stage
     bint streams                 # outputs go past the caches
     post_t post
@@ -168,7 +199,9 @@ cdef class _Winograd(Step):
             self.failure = error
         return 0
 
-    cdef _fill(self, int tile, int stride, x, weight, filters, bias, y, v, m, block, padding, post):
+    cdef _fill(
+        self, int tile, int stride, x, weight, filters, bias, y, v, m, block, padding, post, planes
+    ):
         cdef Py_ssize_t last_h, last_w, right, inner, bottom, corner, i, j
         cdef bint at_bottom, at_right
         zeros = np.zeros(x.shape[1], np.float32)
@@ -183,7 +216,11 @@ cdef class _Winograd(Step):
         self.p.x, self.p.y, self.p.bias = self.ref(x), self.ref(y), self.ref(bias)
         self.p.weight, self.p.v, self.p.m = self.ref(weight), self.ref(v), self.ref(m)
         self.p.zeros = &zero_view[0]
+        self.p.in_d, self.p.out_d = planes.inputs, planes.outputs
+        self.p.kernel_d, self.p.stride_d = planes.kernel, planes.stride
+        self.p.dilation_d, self.p.front = planes.dilation, planes.front
         self.p.n, self.p.in_channels, self.p.in_h, self.p.in_w = x.shape
+        self.p.n //= self.p.in_d
         _, self.p.out_channels, self.p.out_h, self.p.out_w = y.shape
         self.p.x_pitch, self.p.y_pitch = x.pitch, y.pitch
         self.p.v_pitch = spaced(self.p.in_channels)
@@ -192,8 +229,8 @@ cdef class _Winograd(Step):
         self.p.tiles_h = ceil_div(self.p.out_h, tile)
         self.p.tiles_w = ceil_div(self.p.out_w, tile)
         self.p.block = self.p.n * self.p.tiles_h * self.p.tiles_w if block is None else block
-        self.p.v_stride = frequency_stride(self.p.block, self.p.in_channels)
-        self.p.m_stride = frequency_stride(self.p.block, self.p.out_channels)
+        self.p.v_stride = frequency_stride(self.p.block * self.p.in_d, self.p.in_channels)
+        self.p.m_stride = frequency_stride(self.p.block * self.p.out_d, self.p.out_channels)
         self.p.inner_h, self.p.inner_w = self.p.out_h // tile, self.p.out_w // tile
         # Outputs of the last tiles; all the same where there is no edge.
         last_h = self.p.out_h - (self.p.tiles_h - 1) * tile
@@ -227,30 +264,34 @@ cdef class WinogradStep(_Winograd):
     tile, stride : int
         Side of a tile, 2 or 4 with a stride of 1, 4 with one of 2.
     x, y : Value
-        Channels-last.
+        Channels-last; the planes of volumes one after the other.
     weight : Value
-        As :func:`pack_winograd` makes it.
+        As :func:`pack_winograd` makes it, of all planes of the filters one after the other.
     filters : object
-        What it was made of: `stored()` returns an array (out_channels, in_channels, 3, 3), in C
-        order, at any address, which is float16 where `are_halves` and float32 else.  It is called
-        for the first tile that has to be computed again.
+        What it was made of: `stored()` returns an array (out_channels, in_channels, planes, 3, 3),
+        in C order, at any address, which is float16 where `are_halves` and float32 else.  It is
+        called for the first tile that has to be computed again.
     bias : Value, shape (out_channels,)
     v, m : Value
-        Scratch of 4 :func:`n_frequencies` times the :func:`frequency_stride` of `block` tiles and
-        of ``in_channels`` or ``out_channels``, in bytes, for each thread.
+        Scratch of 4 :func:`n_frequencies` times the :func:`frequency_stride` of the tiles of
+        `block` stacks and of ``in_channels`` or ``out_channels``, in bytes, for each thread.
     block : int
-        Tiles that a part takes at a time.
+        Stacks that a part takes at a time.
     padding : (int, int)
         Top and left.
     post : Post or None
+    planes : Planes
     """
 
-    def __init__(self, tile, stride, x, weight, filters, bias, y, v, m, block, padding, post=None):
-        self._fill(tile, stride, x, weight, filters, bias, y, v, m, block, padding, post)
+    def __init__(
+        self, tile, stride, x, weight, filters, bias, y, v, m, block, padding, post=None,
+        planes=Planes(),
+    ):
+        self._fill(tile, stride, x, weight, filters, bias, y, v, m, block, padding, post, planes)
         self.run = winograd_run
         self.kind = "conv_winograd"
-        tiles = self.p.n * self.p.tiles_h * self.p.tiles_w
-        self.max_parts = max(ceil_div(tiles, block), 1)
+        stacks = self.p.n * self.p.tiles_h * self.p.tiles_w
+        self.max_parts = max(ceil_div(stacks, block), 1)
 
 
 cdef class WinogradStageStep(_Winograd):
@@ -262,33 +303,40 @@ cdef class WinogradStageStep(_Winograd):
         0 transforms the input, 1 multiplies, 2 transforms back.
     v, m : Value
         As for :class:`WinogradStep` with all tiles in one block, but shared by all parts.
-    tile, stride, x, weight, filters, bias, y, padding, post
+    tile, stride, x, weight, filters, bias, y, padding, post, planes
         As for :class:`WinogradStep`.
     """
 
-    def __init__(self, stage, tile, stride, x, weight, filters, bias, y, v, m, padding, post=None):
-        self._fill(tile, stride, x, weight, filters, bias, y, v, m, None, padding, post)
+    def __init__(
+        self, stage, tile, stride, x, weight, filters, bias, y, v, m, padding, post=None,
+        planes=Planes(),
+    ):
+        self._fill(tile, stride, x, weight, filters, bias, y, v, m, None, padding, post, planes)
         self.p.stage = stage
         self.run = winograd_stage_run
         self.kind = ("winograd_input", "winograd_gemm", "winograd_output")[stage]
         panels = n_panels(self.p.out_channels)
         weights = self.p.points * self.p.points
-        self.max_parts = max(weights * panels if stage == 1 else self.p.block, 1)
+        tiles = self.p.block * (self.p.in_d if stage == 0 else self.p.out_d)
+        self.max_parts = max(weights * panels if stage == 1 else tiles, 1)
 
 
 cdef struct place_t:             # of a tile
-    Py_ssize_t image
+    Py_ssize_t volume
+    Py_ssize_t plane
     Py_ssize_t h                 # its first output
     Py_ssize_t w
     Py_ssize_t rows              # outputs that the plane has of it
     Py_ssize_t columns
 
 
-cdef place_t place_of(const winograd_t* p, Py_ssize_t tile) noexcept nogil:
-    """Where a tile lies; see the top of this file for the order."""
+cdef place_t place_of(const winograd_t* p, Py_ssize_t tile, Py_ssize_t planes) noexcept nogil:
+    """Where a tile lies, of stacks of so many; see the top of this file for the order."""
     cdef place_t place
     cdef Py_ssize_t region, row = 0, column = 0, rows = 1, columns = 1
     cdef bint at_bottom, at_right
+    place.plane = tile % planes
+    tile //= planes
     for region in range(REGIONS):
         at_bottom = region >= 2
         at_right = region == 0 or region == 3
@@ -299,7 +347,7 @@ cdef place_t place_of(const winograd_t* p, Py_ssize_t tile) noexcept nogil:
         if tile < p.n * rows * columns:
             break
         tile -= p.n * rows * columns
-    place.image = tile // (rows * columns)
+    place.volume = tile // (rows * columns)
     place.h = (row + tile // columns % rows) * p.tile
     place.w = (column + tile % columns) * p.tile
     place.rows = min(p.tile, p.out_h - place.h)
@@ -312,13 +360,14 @@ cdef void transform_input(
 ) noexcept nogil:
     """Write the frequencies of one tile, all channels, at v[f * v_stride]."""
     cdef (const float*)[MAX_FREQUENCIES] pixels
-    cdef place_t place = place_of(p, tile)
+    cdef place_t place = place_of(p, tile, p.in_d)
+    cdef Py_ssize_t plane = place.volume * p.in_d + place.plane
     cdef Py_ssize_t top = place.h * p.stride - p.pad_top, left = place.w * p.stride - p.pad_left
     cdef Py_ssize_t i, j, h, w
     cdef const float* row
     for i in range(p.patch):
         h = top + i
-        row = x + ((place.image * p.in_h + h) * p.in_w + left) * p.x_pitch
+        row = x + ((plane * p.in_h + h) * p.in_w + left) * p.x_pitch
         for j in range(p.patch):
             w = left + j
             if 0 <= h < p.in_h and 0 <= w < p.in_w:
@@ -339,13 +388,27 @@ cdef void multiply(
     const winograd_t* p, const float* weight, Py_ssize_t q, Py_ssize_t panel, Py_ssize_t first,
     Py_ssize_t count, const float* v, float* m,
 ) noexcept nogil:
-    """One panel of weight q, for all frequencies of it and `count` tiles from `first` on."""
+    """One panel of weight q, for all frequencies of it and `count` stacks from `first` on."""
     cdef Py_ssize_t nr = p.kernels.nr, panels = (p.out_channels + nr - 1) // nr
     cdef Py_ssize_t i = q // p.points, j = q % p.points, h, w
-    weight += (q * panels + panel) * (p.in_channels + 1) * nr
+    weight += (q * panels + panel) * (p.kernel_d * p.in_channels + 1) * nr
     for h in range(i, end_of(p, i)):
         for w in range(j, end_of(p, j)):
             multiply_one(p, weight, p.patch * h + w, panel, first, count, v, m)
+
+
+cdef void point_planes(
+    const winograd_t* p, const float* v, Py_ssize_t first, Py_ssize_t count, const float** rows
+) noexcept nogil:
+    """Find, for each plane of the filters, the rows that some tiles of the output see."""
+    cdef Py_ssize_t z, i, plane, stack
+    for i in range(count):
+        stack = (first + i) // p.out_d
+        for z in range(p.kernel_d):
+            plane = (first + i) % p.out_d * p.stride_d + z * p.dilation_d - p.front
+            rows[z * count + i] = p.zeros
+            if 0 <= plane < p.in_d:
+                rows[z * count + i] = v + (stack * p.in_d + plane) * p.v_pitch
 
 
 cdef void multiply_one(
@@ -354,25 +417,28 @@ cdef void multiply_one(
 ) noexcept nogil:
     """One panel of the product of one frequency."""
     cdef const kernels_t* kernels = p.kernels
-    cdef (const float*)[MAX_MR] rows
-    cdef Py_ssize_t nr = kernels.nr
-    cdef Py_ssize_t n = min(nr, p.out_channels - panel * nr), depth = (p.in_channels + 1) * nr
+    cdef (const float*)[MAX_DEPTH * MAX_MR] rows
+    cdef Py_ssize_t nr = kernels.nr, n = min(nr, p.out_channels - panel * nr)
+    cdef Py_ssize_t depth = (p.kernel_d * p.in_channels + 1) * nr
     cdef Py_ssize_t skipped = max(p.first[f] - first, 0)
-    cdef Py_ssize_t tiles = min(p.last[f] - first, count) - skipped
+    cdef Py_ssize_t tiles = (min(p.last[f] - first, count) - skipped) * p.out_d
     cdef Py_ssize_t groups = (tiles + kernels.mr - 1) // kernels.mr
     cdef Py_ssize_t g, start, height, i, ahead
     if tiles <= 0:
         return
-    v += f * p.v_stride + skipped * p.v_pitch
-    m += f * p.m_stride + skipped * p.m_pitch + panel * nr
+    v += f * p.v_stride + skipped * p.in_d * p.v_pitch
+    m += f * p.m_stride + skipped * p.out_d * p.m_pitch + panel * nr
     for g in range(groups):
         start = g * tiles // groups
         height = (g + 1) * tiles // groups - start
-        for i in range(height):
-            rows[i] = v + (start + i) * p.v_pitch
+        if p.kernel_d == 1 == p.out_d == p.in_d:
+            for i in range(height):
+                rows[i] = v + (start + i) * p.v_pitch
+        else:
+            point_planes(p, v, start, height, rows)
         ahead = panel_ahead(g, depth, nr)
         kernels.gemm[height](
-            1, p.in_channels, <const float* const*> rows, w,
+            p.kernel_d, p.in_channels, <const float* const*> rows, w,
             ahead + BOTH_LINES if groups == 1 else ahead,
             m + start * p.m_pitch, p.m_pitch, n, NULL, 0, -INFINITY, INFINITY,
         )
@@ -393,8 +459,9 @@ cdef void transform_output(
     const winograd_t* p, char* const* slots, Py_ssize_t tile, const float* m
 ) noexcept nogil:
     """Write the outputs of one tile from its products at m[f * m_stride]."""
-    cdef place_t place = place_of(p, tile)
-    cdef Py_ssize_t pixel = (place.image * p.out_h + place.h) * p.out_w + place.w, i
+    cdef place_t place = place_of(p, tile, p.out_d)
+    cdef Py_ssize_t plane = place.volume * p.out_d + place.plane
+    cdef Py_ssize_t pixel = (plane * p.out_h + place.h) * p.out_w + place.w, i
     cdef Py_ssize_t r_pitch = p.post.residual_pitch
     cdef float* y = <float*> at(slots, p.y) + pixel * p.y_pitch
     cdef const float* residual = NULL
@@ -418,11 +485,11 @@ cdef void transform_output(
 cdef void winograd_run(
     const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
 ) noexcept nogil:
-    """3x3 convolution of stride 1 or 2, plus post-ops.
+    """3x3 convolution of stride 1 or 2, of one plane or several, plus post-ops.
 
-    Layout : x (n, h, w, ic) -> y (n, oh, ow, oc), pitched
+    Layout : x (n, d, h, w, ic) -> y (n, od, oh, ow, oc), pitched
     Needs  : weights of pack_winograd for the table's tile
-    Threads: over blocks of tiles; each thread has a workspace of its own
+    Threads: over blocks of stacks; each thread has a workspace of its own
     Source : Lavin, Gray (2015), algorithm 1
     """
     cdef const winograd_t* p = <const winograd_t*> params
@@ -430,23 +497,23 @@ cdef void winograd_run(
     cdef const float* weight = <const float*> at(slots, p.weight)
     cdef float* v = <float*> at(slots, p.v)
     cdef float* m = <float*> at(slots, p.m)
-    cdef Py_ssize_t tiles = p.n * p.tiles_h * p.tiles_w, nr = p.kernels.nr
+    cdef Py_ssize_t stacks = p.n * p.tiles_h * p.tiles_w, nr = p.kernels.nr
     cdef Py_ssize_t panels = (p.out_channels + nr - 1) // nr
-    cdef Py_ssize_t blocks = (tiles + p.block - 1) // p.block, b, t, first, count, q, panel
+    cdef Py_ssize_t blocks = (stacks + p.block - 1) // p.block, b, t, first, count, q, panel
     for b in range(share_start(blocks, part, n_parts), share_start(blocks, part + 1, n_parts)):
-        first = b * tiles // blocks
-        count = (b + 1) * tiles // blocks - first
-        for t in range(count):
-            transform_input(p, x, first + t, v + t * p.v_pitch)
+        first = b * stacks // blocks
+        count = (b + 1) * stacks // blocks - first
+        for t in range(count * p.in_d):
+            transform_input(p, x, first * p.in_d + t, v + t * p.v_pitch)
         for q in range(p.points * p.points):
             for panel in range(panels):
                 multiply(p, weight, q, panel, first, count, v, m)
-        for t in range(count):
-            transform_output(p, slots, first + t, m + t * p.m_pitch)
+        for t in range(count * p.out_d):
+            transform_output(p, slots, first * p.out_d + t, m + t * p.m_pitch)
 
 
-cdef Py_ssize_t tiles_of(const winograd_t* p, Py_ssize_t q) noexcept nogil:
-    """How many tiles weight q multiplies, once for each of its frequencies."""
+cdef Py_ssize_t stacks_of(const winograd_t* p, Py_ssize_t q) noexcept nogil:
+    """How many stacks weight q multiplies, once for each of its frequencies."""
     cdef Py_ssize_t i = q // p.points, j = q % p.points, h, w, total = 0
     for h in range(i, end_of(p, i)):
         for w in range(j, end_of(p, j)):
@@ -457,16 +524,16 @@ cdef Py_ssize_t tiles_of(const winograd_t* p, Py_ssize_t q) noexcept nogil:
 cdef Py_ssize_t product_start(
     const winograd_t* p, Py_ssize_t panels, Py_ssize_t part, Py_ssize_t n_parts
 ) noexcept nogil:
-    """Where share `part` of the products starts; weights count by the tiles they multiply."""
-    cdef Py_ssize_t q, total = 0, tiles, wanted, n_weights = p.points * p.points
+    """Where share `part` of the products starts; weights count by the stacks they multiply."""
+    cdef Py_ssize_t q, total = 0, stacks, wanted, n_weights = p.points * p.points
     for q in range(n_weights):
-        total += tiles_of(p, q)
+        total += stacks_of(p, q)
     wanted = share_start(total * panels, part, n_parts)
     for q in range(n_weights):
-        tiles = tiles_of(p, q)
-        if wanted < tiles * panels:
-            return q * panels + wanted // tiles
-        wanted -= tiles * panels
+        stacks = stacks_of(p, q)
+        if wanted < stacks * panels:
+            return q * panels + wanted // stacks
+        wanted -= stacks * panels
     return n_weights * panels
 
 
@@ -480,13 +547,14 @@ cdef void winograd_stage_run(
     cdef float* v = <float*> at(slots, p.v)
     cdef float* m = <float*> at(slots, p.m)
     cdef Py_ssize_t nr = p.kernels.nr, panels = (p.out_channels + nr - 1) // nr, t, q
+    cdef Py_ssize_t tiles = p.block * (p.in_d if p.stage == 0 else p.out_d)
     if p.stage == 1:
         for q in range(
             product_start(p, panels, part, n_parts), product_start(p, panels, part + 1, n_parts)
         ):
             multiply(p, weight, q // panels, q % panels, 0, p.block, v, m)
         return
-    for t in range(share_start(p.block, part, n_parts), share_start(p.block, part + 1, n_parts)):
+    for t in range(share_start(tiles, part, n_parts), share_start(tiles, part + 1, n_parts)):
         if p.stage == 0:
             transform_input(p, x, t, v + t * p.v_pitch)
         else:

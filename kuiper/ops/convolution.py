@@ -39,6 +39,9 @@ BLOCKED_TILES = 24
 RING_BYTES = 400 << 10
 
 
+_ONE_PLANE = winograd.Planes()
+
+
 class _Geometry:
     """A convolution's arguments, brought to two spatial axes.
 
@@ -258,11 +261,7 @@ class Conv(Record):
         filters = Filters(a.weight, a.bias, (*a.weight.shape[:2], *geometry.kernel))
         y, image, residual = _output(a, b, spatial)
         post = make_post(b, residual)
-        taps = [
-            (u * geometry.dilation[0] - top, v * geometry.dilation[1] - left)
-            for u in range(geometry.kernel[0])
-            for v in range(geometry.kernel[1])
-        ]
+        taps = _taps(geometry, (top, left))
         size = (image.shape[2], image.shape[3])
         out_channels, in_channels = filters.shape[:2]
         scale = getattr(a, "input_scale", None)
@@ -280,40 +279,70 @@ class Conv(Record):
                 b, x, image, packed, [(0, 0, *size, taps, offsets[0])], geometry.stride, (1, 1),
                 a.groups, in_channels, out_channels // a.groups, post,
             )  # fmt: skip
-        elif a.groups == x.shape[1] == out_channels and a.groups > 1:
-            step = _depthwise(b, x, image, filters, taps, geometry, size, post)
-        elif a.groups > 1 and grouped.is_grouped(in_channels, out_channels // a.groups):
-            step = _grouped(b, x, image, filters, taps, geometry, a.groups, post)
-        elif tile := _winograd_tile(geometry, a.groups, filters.shape, size):
-            step = _winograd(
-                b, tile, geometry.stride[0], x, image, filters, (top, left), post
-            )  # fmt: skip
-        elif a.groups == 1 and x.shape[1] <= SHALLOW_CHANNELS:
-            step = _shallow(b, x, image, filters, (top, left), geometry, size, post)
-        elif regions := cut_regions(taps, geometry.stride, x.shape[2:], size):
-            step = _by_region(b, x, image, filters, regions, taps, geometry, a.groups, post)
-        elif a.groups == 1 and strassen_pays(
-            size[0] * size[1], len(taps), in_channels, out_channels
-        ):
-            step = strassen_step(
-                b, b.channels_last(x), image, _ByTap(filters), filters.bias, taps,
-                geometry.stride, post,
-            )  # fmt: skip
         else:
-            x = b.channels_last(x)
-            phases = [(0, 0, *size, taps, 0)]
-            packed = b.packed(
-                "conv",
-                lambda: pack_groups([filters], filters.bias(), a.groups, b.n_threads),
-            )
-            step = _implicit(
-                b, x, image, packed, phases, geometry.stride, (1, 1), a.groups, in_channels,
-                out_channels // a.groups, post,
-            )  # fmt: skip
+            step = image_steps(b, x, image, filters, geometry, (top, left), a.groups, post)
         step.flops = 2.0 * image.size * in_channels * len(taps) / images
         step.bytes = 4.0 * ((x.size + image.size) / images + a.weight.size)
         b.step(step)
         _finish(b, y, image, spatial)
+
+
+def image_steps(
+    b: Binder,
+    x: Value,
+    image: Value,
+    filters: Filters,
+    geometry: Any,
+    origin: tuple[int, int],
+    groups: int,
+    post: Any,
+) -> Any:
+    """Bind a convolution by constant filters: the last step is returned, those ahead are added.
+
+    Parameters
+    ----------
+    b : Binder
+    x, image : Value
+        Input and output, (n, c, h, w).
+    filters : Filters
+    geometry : object
+        `kernel`, `stride` and `dilation`, each (int, int).
+    origin : (int, int)
+        Padding above and to the left.
+    groups : int
+    post : Post or None
+    """
+    taps = _taps(geometry, origin)
+    size = (image.shape[2], image.shape[3])
+    out_channels, in_channels = filters.shape[:2]
+    if groups == x.shape[1] == out_channels and groups > 1:
+        return _depthwise(b, x, image, filters, taps, geometry, size, post)
+    if groups > 1 and grouped.is_grouped(in_channels, out_channels // groups):
+        return _grouped(b, x, image, filters, taps, geometry, groups, post)
+    if tile := winograd_tile(geometry, groups, filters.shape, size):
+        return winograd_steps(b, tile, geometry.stride[0], x, image, filters, origin, post)
+    if groups == 1 and x.shape[1] <= SHALLOW_CHANNELS:
+        return _shallow(b, x, image, filters, origin, geometry, size, post)
+    if regions := cut_regions(taps, geometry.stride, x.shape[2:], size):
+        return _by_region(b, x, image, filters, regions, taps, geometry, groups, post)
+    x = b.channels_last(x)
+    if groups == 1 and strassen_pays(size[0] * size[1], len(taps), in_channels, out_channels):
+        return strassen_step(
+            b, x, image, _ByTap(filters), filters.bias, taps, geometry.stride, post
+        )  # fmt: skip
+    packed = b.packed("conv", lambda: pack_groups([filters], filters.bias(), groups, b.n_threads))
+    return _implicit(
+        b, x, image, packed, [(0, 0, *size, taps, 0)], geometry.stride, (1, 1), groups,
+        in_channels, out_channels // groups, post,
+    )  # fmt: skip
+
+
+def _taps(geometry: Any, origin: tuple[int, int]) -> list[tuple[int, int]]:
+    """Where the pixels of a window lie, relative to its place in the output."""
+    return [
+        (u * geometry.dilation[0] - origin[0], v * geometry.dilation[1] - origin[1])
+        for u, v in np.ndindex(geometry.kernel)
+    ]
 
 
 def _as_image(value: Value, spatial: int) -> Value:
@@ -589,10 +618,11 @@ def _shallow(
     )
 
 
-def _winograd_tile(geometry: Any, groups: int, shape: Any, size: Any) -> int:
+def winograd_tile(geometry: Any, groups: int, shape: Any, size: Any, planes: int = 1) -> int:
     """Estimate how a convolution is fastest: by Winograd in tiles of side 4 or 2, or directly (0).
 
-    With a stride of 2 there are no tiles of side 2.
+    With a stride of 2 there are no tiles of side 2.  `size` is that of one of the output's
+    `planes`; of the filters' planes, each counts as so many channels.
 
     Large tiles multiply less, but read more weights, which small planes of many channels do not
     amortise.  The estimate knows neither the batch nor the number of threads: results must not
@@ -613,7 +643,7 @@ def _winograd_tile(geometry: Any, groups: int, shape: Any, size: Any) -> int:
         return 4 * weights / BYTES_PER_CYCLE if is_large else 0.0
 
     stride = geometry.stride[0]
-    best, least = 0, 9 * size[0] * size[1] / (2 * lanes) + reading(9)
+    best, least = 0, 9 * planes * size[0] * size[1] / (2 * lanes) + reading(9)
     if stride == 1:
         least *= 0.9
     for tile, transform in ((4, 250), (2, 80)) if stride == 1 else ((4, 400),):
@@ -622,7 +652,7 @@ def _winograd_tile(geometry: Any, groups: int, shape: Any, size: Any) -> int:
         # Each tile takes two points more than it has outputs, along either axis.
         products = (size[0] + 2 * tiles_h) * (size[1] + 2 * tiles_w) if stride == 1 else 81 * tiles
         transforms = transform * tiles / lanes * (1 / in_channels + 1 / out_channels)
-        cycles = products / (2 * lanes) + transforms + reading((tile + 2) ** 2)
+        cycles = planes * (products / (2 * lanes) + transforms) + reading((tile + 2) ** 2)
         if cycles < least:
             best, least = tile, cycles
     return best
@@ -658,8 +688,16 @@ def _winograd_block(tiles: int, stride: int, channels: int, n_threads: int) -> i
     return -(-tiles // blocks)
 
 
-def _winograd(
-    b: Binder, tile: int, stride: int, x: Any, image: Any, filters: Any, padding: Any, post: Any
+def winograd_steps(
+    b: Binder,
+    tile: int,
+    stride: int,
+    x: Any,
+    image: Any,
+    filters: Any,
+    padding: Any,
+    post: Any,
+    planes: winograd.Planes = _ONE_PLANE,
 ) -> Any:
     """Bind a Winograd convolution: the last step is returned, those ahead of it are added."""
     x = b.channels_last(x)
@@ -670,21 +708,28 @@ def _winograd(
     )
     bias = filters.bias()
     bias = b.constant(np.zeros(out_channels, np.float32) if bias is None else bias)
-    tiles = -(-height // tile) * -(-width // tile) * n
+    stacks = -(-height // tile) * -(-width // tile) * n // planes.outputs
+    tiles = stacks * planes.outputs
     frequencies = winograd.n_frequencies(tile, stride)
+    matrices = ((planes.inputs, in_channels), (planes.outputs, out_channels))
     if _winograd_is_blocked(frequencies, tiles, in_channels, out_channels, b.n_threads):
         block = _winograd_block(tiles, stride, in_channels + out_channels, b.n_threads)
-        v = b.scratch(4 * frequencies * winograd.frequency_stride(block, in_channels))
-        m = b.scratch(4 * frequencies * winograd.frequency_stride(block, out_channels))
-        return winograd.WinogradStep(
-            tile, stride, x, weight, filters, bias, image, v, m, block, padding, post
+        block = -(-block // planes.outputs)
+        v, m = (
+            b.scratch(4 * frequencies * winograd.frequency_stride(block * count, channels))
+            for count, channels in matrices
         )
-    v = b.temporary((frequencies, winograd.frequency_stride(tiles, in_channels)))
-    m = b.temporary((frequencies, winograd.frequency_stride(tiles, out_channels)))
+        return winograd.WinogradStep(
+            tile, stride, x, weight, filters, bias, image, v, m, block, padding, post, planes
+        )
+    v, m = (
+        b.temporary((frequencies, winograd.frequency_stride(stacks * count, channels)))
+        for count, channels in matrices
+    )
     operands = (tile, stride, x, weight, filters, bias, image, v, m, padding)
-    b.step(winograd.WinogradStageStep(0, *operands))
-    b.step(winograd.WinogradStageStep(1, *operands))
-    return winograd.WinogradStageStep(2, *operands, post)
+    b.step(winograd.WinogradStageStep(0, *operands, planes=planes))
+    b.step(winograd.WinogradStageStep(1, *operands, planes=planes))
+    return winograd.WinogradStageStep(2, *operands, post, planes)
 
 
 @record("kuiper.ExpandDepthwise")

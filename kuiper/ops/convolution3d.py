@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._kernels import _pack, conv3d
+from kuiper._kernels import _pack, conv3d, winograd
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
@@ -21,10 +21,13 @@ from kuiper.ops.convolution import (
     Filters,
     check_weight,
     for_axes,
+    image_steps,
     pack_at_run_time,
     pack_groups,
     panel_offsets,
     per_axis,
+    winograd_steps,
+    winograd_tile,
 )
 from kuiper.ops.padding import pad_spatial
 
@@ -111,6 +114,30 @@ class Conv3d(Record):
         x = _channels_last(b, x)
         out_channels, in_channels = a.weight.shape[:2]
         filters = Filters(a.weight, a.bias, _flat(a.weight.shape))
+        if filters.is_constant and (flat := _flattened(geometry, padding)):
+            y = _output(a, b)
+            step = image_steps(
+                b, flat.view(x), flat.view(y), filters, flat, flat.origin, a.groups,
+                make_post(b, _residual(b)),
+            )  # fmt: skip
+            step.flops = 2.0 * y.size * in_channels * len(taps)
+            step.bytes = 4.0 * (x.size + y.size + a.weight.size)
+            b.step(step)
+            return
+        if filters.is_constant and (tile := _winograd_tile(a, b, geometry)):
+            y = _output(a, b)
+            step = winograd_steps(
+                b, tile, geometry.stride[1], _planes(x), _planes(y), _ByPlane(a),
+                (padding[1][0], padding[2][0]), make_post(b, _residual(b)),
+                winograd.Planes(
+                    x.shape[1], y.shape[1], geometry.kernel[0], geometry.stride[0],
+                    geometry.dilation[0], padding[0][0],
+                ),
+            )  # fmt: skip
+            step.flops = 2.0 * y.size * in_channels * len(taps)
+            step.bytes = 4.0 * (x.size + y.size + a.weight.size)
+            b.step(step)
+            return
         is_depthwise = a.groups == out_channels == x.shape[4] > 1 and filters.is_constant
 
         def pack() -> np.ndarray:
@@ -196,6 +223,72 @@ class ConvTranspose3d(Record):
 def _flat(shape: Any) -> tuple[int, ...]:
     """Return a weight's shape with depth and height of the kernel as one axis."""
     return (*shape[:2], shape[2] * shape[3], shape[4])
+
+
+class _ByPlane(Filters):
+    """Filters (out, in, kd, 3, 3) as (out, kd * in, 3, 3), slice by slice."""
+
+    def __init__(self, a: SimpleNamespace) -> None:
+        out_channels, in_channels, depth, *kernel = a.weight.shape
+        super().__init__(a.weight, a.bias, (out_channels, depth * in_channels, *kernel))
+        self._volumes = (in_channels, depth, *kernel)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        filters = super().__getitem__(rows).reshape(-1, *self._volumes)
+        by_plane = np.ascontiguousarray(filters.swapaxes(1, 2))
+        return by_plane.reshape(len(filters), *self.shape[1:])
+
+
+def _winograd_tile(a: SimpleNamespace, b: Binder, geometry: _Geometry) -> int:
+    """Return the side of Winograd's tiles, plane by plane, or 0 if the definition is faster."""
+    out_channels, in_channels, depth = a.weight.shape[:3]
+    if depth > winograd.MOST_DEPTH:
+        return 0
+    plane = SimpleNamespace(
+        kernel=geometry.kernel[1:], stride=geometry.stride[1:], dilation=geometry.dilation[1:]
+    )
+    extents = b.output_spec().shape[-3:]
+    shape = (out_channels, depth * in_channels)
+    return winograd_tile(plane, a.groups, shape, extents[1:], extents[0])
+
+
+def _flattened(geometry: _Geometry, padding: Any) -> SimpleNamespace | None:
+    """Return the convolution of images that one of volumes is, or None.
+
+    A window of one plane moves over images, the planes.  One of a single column moves over images
+    whose rows are whole planes.
+    """
+    kernel, stride, dilation = geometry.kernel, geometry.stride, geometry.dilation
+    front, top, left = padding
+    if kernel[1:] == stride[1:] == (1, 1) and not any((*top, *left)):
+        return SimpleNamespace(
+            kernel=(kernel[0], 1), stride=(stride[0], 1), dilation=(dilation[0], 1),
+            origin=(front[0], 0), view=_rows,
+        )  # fmt: skip
+    if kernel[0] == stride[0] == 1 and not any(front):
+        return SimpleNamespace(
+            kernel=kernel[1:], stride=stride[1:], dilation=dilation[1:],
+            origin=(top[0], left[0]), view=_planes,
+        )  # fmt: skip
+    return None
+
+
+def _rows(volumes: Value) -> Value:
+    """View (n, d, h, w, c) without gaps as images (n, c, d, h * w)."""
+    n, depth, height, width, channels = volumes.shape
+    row = height * width * channels
+    return volumes.with_layout(
+        (n, channels, depth, height * width), (depth * row, 1, row, channels)
+    )
+
+
+def _planes(volumes: Value) -> Value:
+    """View (n, d, h, w, c) without gaps as images (n * d, c, h, w)."""
+    n, depth, height, width, channels = volumes.shape
+    row = width * channels
+    return volumes.with_layout(
+        (n * depth, channels, height, width), (height * row, 1, row, channels)
+    )
 
 
 def _channels_last(b: Binder, value: Value) -> Value:

@@ -178,6 +178,10 @@ def _bind(a: SimpleNamespace, b: Binder, cell: str, gates: int) -> None:
                 c[layer],
                 hn[layer],
                 projection,
+                recurrent.has_rounds(
+                    b.n_threads, directions, network.length, batch, state, sums, hidden,
+                    network.projects,
+                ),
             )
         )
         x = rows

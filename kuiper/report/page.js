@@ -139,8 +139,34 @@
     one("#hits").textContent = `${hit + 1} of ${hits.length}`;
     choose(hits[hit]);
   };
+
+  // -- keys -------------------------------------------------------------------------------
+
+  // The arrows follow the lines of a graph: to a producer, to a reader, to what stands beside.
+  function neighbour(key) {
+    const ops = data.graphs[which], op = ops[chosen];
+    if (!op) return Object.keys(ops)[0];
+    if (key === "ArrowUp") return op.inputs.flatMap(o => o.ops)[0];
+    if (key === "ArrowDown") return op.outputs.flatMap(o => o.ops)[0];
+    const place = group => ["y", "x"].map(axis => Number(one("rect", group).getAttribute(axis)));
+    const groups = all(".op", picture()), [y, x] = place(groups.find(group => group.dataset.op === chosen));
+    const right = key === "ArrowRight";
+    const beside = groups.map(group => [group.dataset.op, ...place(group)])
+      .filter(([, top, left]) => Math.abs(top - y) < 4 && (right ? left > x : left < x))
+      .sort((a, b) => right ? a[2] - b[2] : b[2] - a[2]);
+    return beside.length ? beside[0][0] : undefined;
+  }
   document.addEventListener("keydown", event => {
-    if (event.key === "/" && document.activeElement !== one("#search")) { event.preventDefault(); one("#search").focus(); }
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (["INPUT", "SELECT"].includes(document.activeElement.tagName)) return;
+    const key = event.key;
+    if (key === "/") one("#search").focus();
+    else if (key === "+" || key === "=") one("#plus").click();
+    else if (key === "-") one("#minus").click();
+    else if (key === "0") one("#fit").click();
+    else if (key.startsWith("Arrow") && view === "graph") { const name = neighbour(key); if (name) choose(name); }
+    else return;
+    event.preventDefault();
   });
 
   // -- choosing an operator ----------------------------------------------------------------
@@ -184,7 +210,7 @@
   const escaped = text => String(text).replace(/[&<>"]/g, c => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
   const shape = o => o.shape ? `(${o.shape.map(n => n === null ? "?" : n).join(",")})${o.dtype || ""}` : "";
   const number = x => Math.abs(x) >= 1e5 || (x !== 0 && Math.abs(x) < 1e-3) ? x.toExponential(3) : Number(x.toPrecision(5)).toString();
-  const link = name => `<a data-go="${escaped(name)}">${escaped(name)}</a>`;
+  const link = name => `<a href="#op=${encodeURIComponent(name)}" data-go="${escaped(name)}">${escaped(name)}</a>`;
   const rows = pairs => `<table>${pairs.map(([k, v]) => `<tr><td>${escaped(k)}</td><td>${v}</td></tr>`).join("")}</table>`;
 
   function timing(time) {
@@ -218,11 +244,16 @@
     }
     details.innerHTML = html;
     details.scrollTop = 0;
-    for (const anchor of all("a[data-go]", details)) anchor.onclick = () => { view = "graph"; refresh(); choose(anchor.dataset.go); };
+    for (const anchor of all("a[data-go]", details)) anchor.onclick = event => { event.preventDefault(); view = "graph"; refresh(); choose(anchor.dataset.go); };
   }
 
   // -- tables -------------------------------------------------------------------------------
 
+  // What can be clicked can be reached with Tab and pressed with Enter.
+  for (const cell of all("tr[data-op], .sortable th")) {
+    cell.tabIndex = 0;
+    cell.onkeydown = event => { if (event.key === "Enter") cell.click(); };
+  }
   for (const row of all("tr[data-op]")) row.onclick = () => choose(row.dataset.op);
   for (const table of all(".sortable")) {
     all("th", table).forEach((head, column) => {

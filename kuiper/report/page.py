@@ -366,8 +366,9 @@ _PAGE = """\
 <h2>Operators</h2>{operators}
 <h2>Steps</h2>{steps}</div>
 </section>
-<aside id="details"><p class="hint">Click an operator. Drag to move, turn the wheel to zoom, type
-/ to search and Enter to go on to the next that was found.</p></aside>
+<aside id="details" aria-live="polite"><p class="hint">Click an operator, or walk through the graph
+with the arrow keys. Drag to move; turn the wheel or press + - 0 to zoom. Type / to search, Enter to
+go on to the next that was found, Esc to end the search.</p></aside>
 </main>
 <script type="application/json" id="data">{data}</script>
 <script>
