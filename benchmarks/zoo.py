@@ -382,11 +382,20 @@ FINDINGS = {
             "one of the calls: `y = norm(x); norm(y); return y` is enough.",
         ),
     ),
+    "vision": (
+        (
+            "ssdlite320_mobilenet_v3_large",
+            "torchvision scripts its `batched_nms` where it is traced, so a branch (`prim::If`) is "
+            "in the file, and kuiper runs none: take boxes and scores out ahead of it, and call "
+            "`torchvision.ops.nms`, which is an operator. The other detectors have the same.",
+        ),
+    ),
     "ultralytics": (
         (
             "rtdetr-l",
-            'the places of the best boxes are `torch.div(..., rounding_mode="floor")`, in the '
-            "file a plain `div`; kuiper rounds since the annotated type is an integer's.",
+            'the places of the best boxes are `torch.div(..., rounding_mode="floor")`, in the file '
+            "a plain `div`. kuiper rounds since the annotated type is an integer's, so the file "
+            "runs; what else in it differs from PyTorch has not been found.",
         ),
     ),
     "forms": (

@@ -22,6 +22,7 @@ What `kuiper.supported_operators()` lists: {count} names for {records} operators
 the same operator. Arguments and defaults are PyTorch's; where a module and a function differ (a
 weight is an attribute here and an input there), either will do. An argument without a default is
 required. Where numpy is named first, the operator is a call of numpy between the compiled steps.
+*constant:* marks those whose results are computed once, while planning, and cost nothing in a run.
 *cut:* marks the operators whose results may have as many elements as values tell that the model
 computes: there the model is cut, and what follows is planned while it runs
 ([design.md](design.md), section 6).
@@ -75,7 +76,11 @@ def row(record: type[Record]) -> str:
     names = ", ".join(f"`{name}`" for name in record.types)
     arguments = ", ".join(f"`{argument!r}`" for argument in record.arguments)
     summary = (inspect.getdoc(record) or "").partition("\n\n")[0].replace("\n", " ")
-    marks = [("cut", record.data_dependent), ("numpy", record.runs_in_numpy)]
+    marks = [
+        ("constant", record.is_folded),
+        ("cut", record.data_dependent),
+        ("numpy", record.runs_in_numpy),
+    ]
     if found := ", ".join(word for word, holds in marks if holds):
         summary = f"*{found}:* {summary}"
     cells = [cell.replace("|", "\\|") for cell in (names, arguments, summary)]

@@ -306,7 +306,7 @@ cdef class TypedStep(Step):
     Raises
     ------
     ValueError
-        If the program is too long, or keeps too many values at once.
+        If the program is too long, or keeps too many values at once; see :func:`is_possible`.
     """
 
     cdef program_t p
@@ -405,6 +405,25 @@ cdef class TypedStep(Step):
             one.place, one.number = IN_REGISTER, taken(free)
             for value in ends[i]:
                 free.append(self.p.instructions[<int> value - self.p.n_inputs].number)
+
+
+def is_possible(n_inputs, instructions):
+    """Tell whether a program is short enough, and keeps few enough values at once.
+
+    Parameters
+    ----------
+    n_inputs : int
+    instructions : sequence of (name, dtype, arguments)
+    """
+    if n_inputs > MAX_INPUTS or len(instructions) > MAX_INSTRUCTIONS:
+        return False
+    kept = n_inputs
+    for ended in last_uses(n_inputs, instructions):
+        kept += 1
+        if kept > REGISTERS:
+            return False
+        kept -= len(ended)
+    return True
 
 
 def taken(free):

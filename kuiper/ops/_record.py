@@ -60,6 +60,8 @@ class Record:
         Whether another record may take its types over: those of users, who define one again.
     runs_in_numpy : bool
         Whether it is a call of numpy between the compiled steps.
+    is_folded : bool
+        Whether its result is always known while planning, so that it is no step at all.
     data_dependent : bool
         Whether the shapes of its outputs may depend on values that a model computes; where they
         do, `infer` raises :class:`~kuiper.ops._schema.ValuesNeeded` and the graph is cut there.
@@ -75,6 +77,7 @@ class Record:
     is_pure = True
     replaceable = False
     runs_in_numpy = False
+    is_folded = False
     data_dependent = False
     internal = False
     types: tuple[str, ...] = ()

@@ -7,13 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._kernels.typed import TYPES, TypedStep
-from kuiper._value import Value
-from kuiper.expression.promotion import is_number
+from kuiper._kernels.typed import TYPES, TypedStep, is_possible
+from kuiper._value import TensorSpec, Value
+from kuiper.expression import Call, Literal, Node, Ref
+from kuiper.expression.promotion import is_number, result_dtype
+from kuiper.expression.vocabulary import CASTS, words
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import convert
 
-__all__ = ["TypedProgram", "bind_function", "cast", "has_kernels", "write_cast"]
+__all__ = [
+    "TypedProgram",
+    "bind_function",
+    "cast",
+    "has_kernels",
+    "typed_program",
+    "write_cast",
+]
+
+BOOL = np.dtype(np.bool_)
+FLOAT32 = np.dtype(np.float32)
 
 
 def has_kernels(*dtypes: np.dtype) -> bool:
@@ -48,15 +60,22 @@ class TypedProgram:
         self.instructions.append((name, dtype, arguments))
         return "result", len(self.instructions) - 1
 
-    def step(self, y: Value) -> TypedStep:
-        """Return the step that writes the last value to `y`."""
+    def _numbered(self) -> list[tuple[str, np.dtype, tuple[int, ...]]]:
         count = len(self.inputs)
-        instructions = [
+        return [
             (name, dtype, tuple(n if kind == "input" else count + n for kind, n in arguments))
             for name, dtype, arguments in self.instructions
         ]
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether it is not too long for a step."""
+        return is_possible(len(self.inputs), self._numbered())
+
+    def step(self, y: Value) -> TypedStep:
+        """Return the step that writes the last value to `y`."""
         inputs = [(value.expand(y.shape), dtype) for value, dtype in self.inputs]
-        return TypedStep(inputs, instructions, y)
+        return TypedStep(inputs, self._numbered(), y)
 
     def finish(self) -> None:
         """Bind output 0 to the last value; it lies like the first operand of its shape."""
@@ -94,3 +113,148 @@ def write_cast(b: Binder, value: Value, y: Value) -> None:
     else:
         dtype, shape = y.dtype, y.shape
         b.python(lambda array: np.broadcast_to(convert(array, dtype), shape), [value], [y])
+
+
+# -- expressions -------------------------------------------------------------------------------
+
+# The kernels of an expression's functions of two operands.
+_BINARY = {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "div": "divide",
+    "max": "maximum",
+    "maximum": "maximum",
+    "min": "minimum",
+    "minimum": "minimum",
+    "and": "and",
+    "or": "or",
+    "xor": "xor",
+    "lshift": "shift_left",
+    "rshift": "shift_right",
+    "floor_divide": "floor_divide",
+    "remainder": "remainder",
+}
+
+# Of bools these are logic.
+_OF_BOOLS = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}
+
+# Functions of float32 that have kernels of their own.
+_OF_FLOAT32 = frozenset(
+    words(
+        "sqrt rsqrt reciprocal exp expm1 log log10 log1p erf sin cos tan asin acos atan sinh cosh "
+        "tanh asinh acosh atanh floor ceil trunc round sign sigmoid silu"
+    )
+)
+
+_ROUNDING = frozenset(words("floor ceil trunc round"))
+
+
+class _Impossible(Exception):
+    """What an expression wants has no kernel."""
+
+
+def typed_program(b: Binder, tree: Node, operands: Sequence[Value]) -> TypedProgram | None:
+    """Return the program of an expression over tensors of any type.
+
+    Parameters
+    ----------
+    b : Binder
+    tree : Node
+        References number the operands.
+    operands : sequence of Value
+
+    Returns
+    -------
+    TypedProgram or None
+        None where a function or type on the way has no kernel.
+    """
+    try:
+        program = _Lowering(b, operands).run(tree)
+    except _Impossible:
+        return None
+    return program if program.is_possible else None
+
+
+class _Lowering:
+    """One translation: a tree becomes instructions, with PyTorch's types."""
+
+    def __init__(self, b: Binder, operands: Sequence[Value]) -> None:
+        self.program = TypedProgram(b)
+        self.operands = operands
+        self.loaded: dict[tuple[Any, np.dtype], tuple[str, int]] = {}
+        self.names: dict[int, tuple[str, int]] = {}  # of results, by id of what is known of them
+        self.known: list[TensorSpec] = []
+
+    def run(self, tree: Node) -> TypedProgram:
+        stack: list[Any] = []
+        for node in tree.postorder():
+            if isinstance(node, Literal):
+                if not isinstance(node.value, bool | int | float):
+                    raise _Impossible
+                stack.append(node.value)
+            elif isinstance(node, Ref):
+                stack.append(self.operands[node.index])
+            elif isinstance(node, Call):
+                count = len(node.children)
+                values = stack[len(stack) - count :]
+                del stack[len(stack) - count :]
+                stack.append(self.call(node.name, values))
+            else:
+                raise _Impossible
+        if not isinstance(stack[0], TensorSpec):
+            raise _Impossible
+        return self.program
+
+    def argument(self, value: Any, dtype: np.dtype) -> tuple[str, int]:
+        """Return the name of a value in a type."""
+        if isinstance(value, TensorSpec):
+            name = self.names[id(value)]
+            return name if value.dtype == dtype else self.program.call("convert", dtype, name)
+        # repr keeps 0.0 and -0.0 apart, which compare equal, and 1 from True.
+        key = (repr(value) if is_number(value) else id(value)), dtype
+        if key not in self.loaded:
+            self.loaded[key] = self.program.load(value, dtype)
+        return self.loaded[key]
+
+    def call(self, name: str, values: list[Any]) -> Any:
+        if name in ("int", "size") or all(map(is_number, values)):
+            raise _Impossible
+        dtype, result = result_dtype(name, values)
+        if not has_kernels(dtype, result, *(v.dtype for v in values if not is_number(v))):
+            raise _Impossible
+        x, *others = [self.argument(value, dtype) for value in values]
+        if name in CASTS or (name in _ROUNDING and dtype.kind in "iu"):
+            found = x if x[0] == "result" else self.program.call("convert", dtype, x)
+        elif name in _BINARY:
+            found = self.binary(_BINARY[name], dtype, x, others[0], values[1])
+        elif name == "neg":
+            found = self.program.call("multiply", dtype, x, self.argument(-1, dtype))
+        elif name == "abs":
+            found = self.program.call("absolute", dtype, x)
+        elif name == "square":
+            found = self.program.call("multiply", dtype, x, x)
+        elif name in _OF_FLOAT32 and dtype == FLOAT32:
+            found = self.program.call(name, dtype, x)
+        else:
+            raise _Impossible
+        self.known.append(TensorSpec((1,) * _rank(values), result))
+        self.names[id(self.known[-1])] = found
+        return self.known[-1]
+
+    def binary(
+        self, name: str, dtype: np.dtype, x: tuple[str, int], y: tuple[str, int], divisor: Any
+    ) -> tuple[str, int]:
+        if dtype == BOOL:
+            name = _OF_BOOLS.get(name, name)
+        # A kernel of integers cannot refuse to divide by 0.
+        if name in ("floor_divide", "remainder") and (
+            dtype.kind not in "iu" or not is_number(divisor) or not convert(divisor, dtype)
+        ):
+            raise _Impossible
+        return self.program.call(name, dtype, x, y)
+
+
+def _rank(values: Sequence[Any]) -> int:
+    """Return the rank of what values give together; of shapes no more counts for a type."""
+    return max(len(value.shape) for value in values if not is_number(value))

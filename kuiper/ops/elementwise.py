@@ -16,6 +16,7 @@ from kuiper.expression import Deferred, ElementwiseProgram, Node, fold, parse
 from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Argument, Host, Tensors
+from kuiper.ops._typed import typed_program
 
 __all__ = ["Expression", "Formula", "bind_tree", "write_tree"]
 
@@ -66,8 +67,8 @@ def _fold(a: SimpleNamespace) -> Any:
 class Expression(Record):
     """Arithmetic on tensors and sizes: ``add(@0,mul(@1,2))``.
 
-    What depends on shapes alone is computed while planning; float32 arithmetic runs as one pass
-    over memory; other dtypes are evaluated with numpy.
+    What depends on shapes alone is computed while planning; arithmetic of float32, and most of
+    other types, runs as one pass over memory; the rest is evaluated with numpy.
     """
 
     arguments = (Tensors("operands"), _ExpressionText("expr"))
@@ -161,6 +162,10 @@ def _first_dying(values: Sequence[Value]) -> Value | None:
 
 def _bind_deferred(b: Binder, result: Deferred, operands: Any) -> None:
     inputs = _sources(b, result.sources, operands)
+    program = typed_program(b, result.tree, inputs)
+    if program is not None:
+        program.finish()
+        return
 
     def run(*arrays: Any) -> Any:
         from kuiper.expression import evaluate

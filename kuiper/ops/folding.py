@@ -14,9 +14,10 @@ from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
 from kuiper.ops._image import check_image
-from kuiper.ops._numpy import NumpyRecord, checked_index
+from kuiper.ops._numpy import KernelRecord, NumpyRecord, checked_index
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Int, Ints, Tensor
+from kuiper.ops.indexing import element_walk
 
 __all__ = ["Fold", "MaxUnpool", "Unfold"]
 
@@ -152,7 +153,7 @@ def _folded(x: np.ndarray, a: SimpleNamespace, counts: Any, shape: Any) -> np.nd
 # -- maximum pooling, the other way ------------------------------------------------------------
 
 
-class MaxUnpool(NumpyRecord):
+class MaxUnpool(KernelRecord):
     """Values put back to the places that maximum pooling took them from, zeros elsewhere."""
 
     spatial = 2
@@ -191,6 +192,18 @@ class MaxUnpool(NumpyRecord):
         index = checked_index(a.indices.reshape(planes, -1), size)
         np.put_along_axis(y, index, a.input.reshape(planes, -1), 1)
         return y.reshape(shape)
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        y = b.output()
+        b.step(FillStep(y, 0))
+        planes, taken = math.prod(y.shape[: -cls.spatial]), math.prod(cls._extents(a))
+        if a.input.size:
+            source, index = (
+                b.contiguous(tensor).viewed((planes, tensor.size // planes))
+                for tensor in (a.input, a.indices)
+            )
+            element_walk(b, y.viewed((planes, taken)), index, 1).scatter(source)
 
 
 def _register(spatial: int) -> None:

@@ -29,7 +29,16 @@ from kuiper.ops._schema import Any_, Argument, Bool, Host, Int, Scalar, Str, Ten
 from kuiper.ops._typed import cast, write_cast
 from kuiper.ops.shape import Slice, axis_of, cut_out, is_at
 
-__all__ = ["Embedding", "Gather", "Index", "IndexPut", "MaskedFill", "SliceCopy", "Where"]
+__all__ = [
+    "Embedding",
+    "Gather",
+    "Index",
+    "IndexPut",
+    "MaskedFill",
+    "SliceCopy",
+    "Where",
+    "element_walk",
+]
 
 
 def along(shape: Sequence[int], axis: int, extent: int) -> tuple[int, ...]:
@@ -431,10 +440,10 @@ class Gather(_AlongAxis):
     @classmethod
     def steps(cls, a: SimpleNamespace, b: Binder) -> None:
         index = b.constant(np.array(a.index, INT64)) if is_number(a.index) else a.index
-        _element_walk(b, _flat(a.input), _flat(index), cls._axis(a)).gather(_flat(b.output()))
+        element_walk(b, _flat(a.input), _flat(index), cls._axis(a)).gather(_flat(b.output()))
 
 
-def _element_walk(b: Binder, tensor: Value, index: Value, axis: int) -> _Walk:
+def element_walk(b: Binder, tensor: Value, index: Value, axis: int) -> _Walk:
     """Return the walk over the places that an index names along an axis, one per element."""
     axes = range(len(index.shape))
     walk = _Walk(b, tensor, index.shape, [(d, d) for d in axes if d != axis])
@@ -467,7 +476,7 @@ def _scatter(b: Binder, a: SimpleNamespace, axis: int, source: Any, kind: str = 
         source = source.with_layout(
             [min(n, m) for n, m in zip(source.shape, index.shape, strict=True)], source.strides
         )
-    _element_walk(b, _flat(y), index, axis).scatter(source, kind)
+    element_walk(b, _flat(y), index, axis).scatter(source, kind)
 
 
 @record("torch.scatter_add")
