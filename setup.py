@@ -84,6 +84,20 @@ def compiles(flags: list[str], source: str) -> bool:
     return True
 
 
+def preprocessed(source: str) -> str:
+    """Return what the preprocessor makes of a source; nothing for several machines at once."""
+    compiler = ccompiler.new_compiler()
+    customize_compiler(compiler)
+    with tempfile.TemporaryDirectory() as folder:
+        path, result = Path(folder, "probe.c"), Path(folder, "probe.i")
+        path.write_text(source)
+        try:
+            compiler.preprocess(str(path), str(result))
+        except CompileError:  # as on macOS
+            return ""
+        return result.read_text()
+
+
 def openmp_flags() -> tuple[list[str], list[str]]:
     """Return the compile and link flags for OpenMP, empty with a warning without it."""
     if os.environ.get("KUIPER_NO_OPENMP") == "1":
@@ -108,21 +122,23 @@ def openmp_flags() -> tuple[list[str], list[str]]:
     return [], []
 
 
+def contraction() -> list[str]:
+    """Return the flag that joins a product and a sum within an expression, and nowhere else.
+
+    gcc joins them across expressions too, if not told otherwise: from version 14 on in one copy of
+    a loop and not in another, so that bits would depend on where a batch or a share starts.  For
+    versions before, the flag means never.  clang needs none.
+    """
+    told = preprocessed("#if __GNUC__ >= 14 && !defined(__clang__)\nfound it\n#endif\n")
+    return ["-ffp-contract=on"] if "found it" in told else []
+
+
 def variants() -> list[str]:
     """Return the instruction sets to compile for: those of the machine that code is made for."""
     if MSVC or NO_VECTORS:
         return ["baseline"]
     machines = {machine for machine, _ in ISAS.values() if machine}
-    compiler = ccompiler.new_compiler()
-    customize_compiler(compiler)
-    with tempfile.TemporaryDirectory() as folder:
-        source, result = Path(folder, "probe.c"), Path(folder, "probe.i")
-        source.write_text("".join(f"#ifdef {m}\nfound {m[2:]}\n#endif\n" for m in machines))
-        try:
-            compiler.preprocess(str(source), str(result))
-        except CompileError:  # for several machines at once, as on macOS
-            return ["baseline"]
-        text = result.read_text()
+    text = preprocessed("".join(f"#ifdef {m}\nfound {m[2:]}\n#endif\n" for m in machines))
     chosen = CHOSEN_ISAS.split(",") if CHOSEN_ISAS else list(ISAS)
     return [
         isa
@@ -141,6 +157,8 @@ def extensions() -> list[Extension]:
     )
     if DEBUG and not MSVC:
         optimise = ["-O1", "-g", "-Wno-unused-function"]
+    if not MSVC:
+        optimise += contraction()
     # Fully unrolled register tiles need a larger budget than gcc's default.
     unroll = ["--param=max-completely-peeled-insns=2000", "--param=max-completely-peel-times=64"]
     if MSVC or not compiles(unroll, "int main(void) { return 0; }\n"):

@@ -26,6 +26,8 @@ FLOAT32 = np.dtype(np.float32)
 
 
 def _sgn(x: Any) -> Any:
+    if x.dtype == np.bool_:
+        return x
     if x.dtype.kind != "c":
         return np.where(np.isnan(x), x.dtype.type(0), np.sign(x))
     size = np.abs(x)
@@ -111,6 +113,12 @@ class _Unary(NumpyRecord):
 
 class _Same(_Unary):
     to_float = False
+
+    @classmethod
+    def result(cls, a: SimpleNamespace) -> TensorSpec:
+        if a.input.dtype == np.bool_ and cls.function is not _sgn:
+            raise ShapeError("the input is bool, expected numbers")
+        return super().result(a)
 
 
 class _Test(NumpyRecord):

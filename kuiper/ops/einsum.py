@@ -465,8 +465,10 @@ class Bilinear(_AsEinsum):
                 f"the inputs are {a.input1!r} and {a.input2!r}, expected float32 of equal shapes "
                 "apart from the last axis"
             )
-        if a.bias is not None and a.bias.shape != a.weight.shape[:1]:
-            raise ShapeError(f"'bias' has shape {a.bias.shape}, expected {a.weight.shape[:1]}")
+        if a.bias is not None and (
+            a.bias.shape != a.weight.shape[:1] or a.bias.dtype != np.float32
+        ):
+            raise ShapeError(f"'bias' is {a.bias!r}, expected float32 {a.weight.shape[:1]}")
         return spec
 
     @classmethod

@@ -127,6 +127,11 @@ class FakeQuantizeChannels(NumpyRecord):
                 f"the input is {a.input!r}, 'scale' {a.scale!r} and 'zero_point' {a.zero_point!r}, "
                 f"expected float32 and one of each for the {extent} places of axis {a.axis}"
             )
+        if "c" in (a.scale.dtype.kind, a.zero_point.dtype.kind):
+            raise ShapeError(
+                f"'scale' is {a.scale.dtype} and 'zero_point' {a.zero_point.dtype}, expected real "
+                "numbers"
+            )
         return TensorSpec(a.input.shape)
 
     @staticmethod

@@ -179,7 +179,13 @@ def _bind(a: SimpleNamespace, b: Binder, cell: str, gates: int) -> None:
                 hn[layer],
                 projection,
                 recurrent.has_rounds(
-                    b.n_threads, directions, network.length, batch, state, sums, hidden,
+                    b.n_threads,
+                    directions,
+                    network.length,
+                    batch,
+                    state,
+                    sums,
+                    hidden,
                     network.projects,
                 ),
             )

@@ -560,6 +560,9 @@ def _kept(a: SimpleNamespace, count: int, length: int | None) -> tuple[int, int]
 
 def _check_spectra(a: SimpleNamespace, spectra: TensorSpec, onesided: bool) -> None:
     _check_window(a)
+    length = a.n_fft if a.win_length is None else a.win_length
+    if _hop(a) > length:
+        raise ShapeError(f"'hop_length' is {_hop(a)}, expected at most the window's {length}")
     expected = a.n_fft // 2 + 1 if onesided else a.n_fft
     if spectra.rank < 2 or spectra.dtype.kind != "c" or spectra.shape[-2] != expected:
         raise ShapeError(f"the spectra are {spectra}, expected complex (..., {expected}, frames)")
