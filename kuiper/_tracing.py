@@ -10,6 +10,8 @@ that gives the same numbers and that pnnx converts as it is::
     x ** 3                                   write a written-out GELU of tanh   x * x * x
                                              as the GELU of erf
     nn.MultiheadAttention(is_causal=True)    leave out the mask                 with the mask alone
+    nn.MultiheadAttention(q, q, v)           write (q, v), which is read as     with a clone of q
+    and (q, k, q)                            (q, v, v)
     x.as_strided(size, stride) of a view     forget how the view lies           of x in memory order
     x[a:b].zero_(), .fill_(v)                write x[a:b] for x                 x[a:b].copy_(zeros)
     torch.div(x, y, rounding_mode="floor")   write x / y                        torch.floor_divide
@@ -53,12 +55,38 @@ def kept_whole(module: Any, torch: Any) -> Iterator[None]:
     for part in bare:
         zeros = torch.zeros_like(part.weight)
         part.bias = torch.nn.Parameter(zeros, requires_grad=part.weight.requires_grad)
+    hooks = [
+        part.register_forward_pre_hook(_three_inputs, with_kwargs=True)
+        for part in module.modules()
+        if type(part) is torch.nn.MultiheadAttention
+    ]
     try:
         with _mode(torch):
             yield
     finally:
         for part in bare:
             part.bias = None
+        for hook in hooks:
+            hook.remove()
+
+
+def _three_inputs(
+    part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Give an attention three tensors where its query comes again as either its key or its value.
+
+    The tracer hands the same tensor to a module once, so the file would not tell which is missing.
+    """
+    names = ("query", "key", "value")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    query, key, value = (given.get(name) for name in names)
+    if query is None or (query is key) == (query is value):
+        return None
+    again = "key" if query is key else "value"
+    place = names.index(again)
+    if place < len(args):
+        return (*args[:place], query.clone(), *args[place + 1 :]), kwargs
+    return args, {**kwargs, again: query.clone()}
 
 
 # What makes a tensor of which pnnx makes a constant, and what makes another one of such.

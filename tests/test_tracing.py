@@ -41,6 +41,15 @@ def causal(net, x):
     return net.attention(x, x, x, attn_mask=mask, is_causal=True, need_weights=False)[0]
 
 
+def query_for_key(net, x):
+    query = x + x.flip(1)
+    return net.attention(query, query, value=x, need_weights=False)[0]
+
+
+def query_for_value(net, x):
+    return net.attention(x, x + x.flip(1), x, need_weights=False)[0]
+
+
 def decoder(net, x):
     mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
     return net.decoder(x, x, tgt_mask=mask)
@@ -75,6 +84,12 @@ CASES = {
     "tanh GELU by functions": lambda: Net(gelu_by_functions),
     "causal attention": lambda: Net(
         causal, attention=nn.MultiheadAttention(8, 2, batch_first=True)
+    ),
+    "the query for the key": lambda: Net(
+        query_for_key, attention=nn.MultiheadAttention(8, 2, batch_first=True)
+    ),
+    "the query for the value": lambda: Net(
+        query_for_value, attention=nn.MultiheadAttention(8, 2, batch_first=True)
     ),
     "causal decoder": lambda: Net(
         decoder,
