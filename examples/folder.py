@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -41,7 +42,7 @@ def start_worker(model: str, threads: int) -> None:
     """Load the model, once for each process."""
     global _classifier
     # Ctrl-C reaches every process of the terminal; the one that hands out the work decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until here, `held_back` kept it away
     kuiper.set_num_threads(threads)
     _classifier = Classifier(model)
 
@@ -70,6 +71,24 @@ def end_last_line(output: Path) -> None:
     with output.open("r+b") as file:
         text = file.read()
         file.truncate(text.rfind(b"\n") + 1)
+
+
+@contextmanager
+def held_back(number: int) -> Iterator[None]:
+    """Let a signal wait, and never reach the processes that are started meanwhile."""
+    came: list[int] = []
+    before = signal.signal(number, lambda *_: came.append(number))
+    # Processes inherit what is blocked, but no handler; another thread may still take the signal.
+    has_masks = hasattr(signal, "pthread_sigmask")  # not on Windows
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [number]) if has_masks else set()
+    try:
+        yield
+    finally:
+        if has_masks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(number, before)
+        if came:
+            signal.raise_signal(number)
 
 
 def batches(paths: Iterable[str], count: int) -> Iterator[list[str]]:
@@ -188,7 +207,9 @@ def work(options: argparse.Namespace) -> int:
             # nobody.
             while True:
                 while len(waiting) < 3 * options.workers and (group := next(groups, None)):
-                    waiting.add(pool.submit(classify_batch, group, options.topk))
+                    # A worker may be started here; Ctrl-C would end it while it imports.
+                    with held_back(signal.SIGINT):
+                        waiting.add(pool.submit(classify_batch, group, options.topk))
                 if not waiting:
                     break
                 ready, waiting = wait(waiting, return_when=FIRST_COMPLETED)

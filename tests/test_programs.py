@@ -276,6 +276,35 @@ def test_folder_with_worker_processes(tmp_path):
 
 
 @needs_weights
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for child processes in /proc")
+def test_folder_keeps_ctrl_c_from_workers_that_start(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(20):
+        (folder / f"{number}.png").write_bytes((PHOTOS / "chelsea.png").read_bytes())
+    path = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, EXAMPLES / "folder.py", folder, "--workers", "2", "--batch", "1"]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        end = time.monotonic() + 100
+        while len(children.read_text().split()) < 3:  # the workers, and what watches resources
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < end
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, err) == (130, "")
+    assert "run it again" in out
+
+
+@needs_weights
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal as a terminal does")
 def test_folder_goes_on_after_ctrl_c(tmp_path):
     folder = tmp_path / "photos"
