@@ -110,11 +110,11 @@ class RandomWrites:
         results: list[tuple[str, np.ndarray]] = []
         for _ in range(length):
             chance = self.random.random()
-            if chance < 0.35:
+            if chance < 0.3:
                 self.pick(views)(self.tensor())
             elif chance < 0.65:
                 self.write()
-            elif chance < 0.95:
+            elif chance < 0.85:
                 self.compute()
             else:
                 tensor = self.tensor()
@@ -135,17 +135,17 @@ class RandomWrites:
         """Return an integer, both ends possible."""
         return int(self.random.integers(first, last + 1))
 
-    def tensor(self, test=lambda tensor: True):
-        """Return a tensor that passes, rather one of the last; None if none does."""
+    def tensor(self, test=lambda tensor: True, near=None):
+        """Return a tensor that passes, rather one of the last, or of the memory of `near`."""
         fitting = [tensor for tensor in self.tensors if test(tensor)]
-        if not fitting:
-            return None
+        if near is not None and self.random.random() < 0.5:
+            fitting = [tensor for tensor in fitting if tensor.root is near.root]
         return self.pick(fitting[-4:]) if self.random.random() < 0.7 else self.pick(fitting)
 
     # -- growing
 
     def make_input(self) -> None:
-        shape = tuple(self.number(1, 6) for _ in range(self.pick([1, 2, 3, 4, 4])))
+        shape = tuple(self.pick([1, 2, 3, 3, 3, 5]) for _ in range(self.pick([1, 2, 3, 4, 4])))
         dtype, kind = self.pick([(np.float32, "f32")] * 3 + [(np.int64, "i64")])
         name = f"x{len(self.inputs)}"
         self.graph.add_operand(name, shape, kind)
@@ -394,7 +394,7 @@ class RandomWrites:
         text = self.pick(list(FUNCTIONS))
         tensors = [x]
         if "@1" in text:
-            tensors.append(self.tensor(lambda y: fits(y.array, x.array, shape)))
+            tensors.append(self.tensor(lambda y: fits(y.array, x.array, shape), x))
         array = FUNCTIONS[text](*(y.array for y in tensors))
         (name,) = self.add("pnnx.Expression", [y.name(self) for y in tensors], expr=text)
         return array, name
@@ -405,7 +405,7 @@ class RandomWrites:
         if self.random.random() < 0.5:
             array, name = self.function(x, x.array.shape)
         else:
-            source = self.tensor(lambda y: y.array.shape == x.array.shape)
+            source = self.tensor(lambda y: y.array.shape == x.array.shape, x)
             array, name = source.array.copy(), source.name(self)
             if array.dtype != x.array.dtype:
                 own = x.name(self)

@@ -21,7 +21,7 @@ KINDS = {
 
 def check(seed: int) -> RandomWrites:
     """Run a program with and without optimisation, twice each, and leave the inputs alone."""
-    case = RandomWrites(seed, 3 + seed % 25)
+    case = RandomWrites(seed, 3 + seed % 40)
     inputs = [x.copy() for x in case.inputs]
     for optimize in (True, False):
         model = Model(case.graph, optimize=optimize)
@@ -46,6 +46,6 @@ def test_random_writes(first):
 def test_random_writes_vary():
     types = set()
     for seed in SEEDS:
-        case = RandomWrites(seed, 3 + seed % 25)
+        case = RandomWrites(seed, 3 + seed % 40)
         types.update(case.graph.type_counts())
     assert types >= KINDS
