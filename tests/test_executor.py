@@ -11,11 +11,11 @@ from kuiper._kernels._executor import Context, Program
 from .support.engine import n_threads
 from .test_kernels_pool import image_windows
 from .test_recurrent import layers
-from .workbench import Workbench, noise
+from .workbench import TEAM, Workbench, noise
 from .workgraph import model_of
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("threads", [1, TEAM])
 @pytest.mark.parametrize("seconds", [0.3, 2.5, 1e6])
 def test_a_step_in_pieces(threads, seconds):
     """A few of them, some, and as many as the step has shares."""
