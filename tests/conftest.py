@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections import Counter
 from pathlib import Path
@@ -43,6 +44,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         counts[item.path] += 1
     config.hook.pytest_deselected(items=others)
     items[:] = chosen
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # Tens of thousands of items would be walked by every collection that a test asks for.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -475,9 +475,9 @@ def test_subgraph_with_unknown_names():
 # -- size ------------------------------------------------------------------------------------
 
 
-def test_a_chain_of_a_hundred_thousand_operators():
+def test_a_long_chain():
     """No recursion, and nothing that grows faster than the graph."""
-    length = 100_000
+    length = 30_000
     start = time.process_time()
     graph = chain(length)
     assert len(graph.topological_order()) == length + 2
@@ -487,7 +487,7 @@ def test_a_chain_of_a_hundred_thousand_operators():
     graph.set_inputs(graph.operator("r0"), [graph.operand(f"{length}")])
     with pytest.raises(GraphError, match="cycle: 'r"):
         graph.topological_order()
-    assert time.process_time() - start < 60
+    assert time.process_time() - start < 20
 
 
 def test_an_operand_that_everybody_reads():

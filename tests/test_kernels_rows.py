@@ -97,7 +97,9 @@ def test_more_rows_than_a_strip(name):
 def test_long_sums_are_accurate(name, shape):
     with isa(name):
         x = noise(shape) + 100
-        assert_close(run_reduce(x, "mean"), reduced("mean", x), 1e-6)
+        # Where a vector is one float, blocks have fewer terms, and there are more of them.
+        tolerance = 1e-6 if _dispatch.lanes() > 1 else 3e-6
+        assert_close(run_reduce(x, "mean"), reduced("mean", x), tolerance)
         assert_close(run_reduce(x, "var"), reduced("var", x), 1e-5)
 
 

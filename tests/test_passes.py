@@ -1348,6 +1348,23 @@ def test_a_write_into_a_slice_becomes_a_copy():
     np.testing.assert_array_equal(y, expected)
 
 
+def test_a_write_that_nobody_reads_is_left_out():
+    graph = graph_of(text(WRITE + "\nF.relu r 1 1 b q", inputs=("x", "z"), outputs=("q",)))
+    passes.write_views(graph)
+    graph.verify()
+    assert not graph.find("Tensor.copy")
+    x, z = values(3, 5), values(2)
+    np.testing.assert_array_equal(run(graph, [x, z])[0], np.maximum(x * 2, 0))
+
+
+def test_a_write_into_a_copy_of_its_own_stays():
+    lines = "Tensor.clone d 1 1 x v\nTensor.copy c 2 1 v z y $self=v $src=z #x=(3,5)f32 #y=(3,5)f32"
+    graph = graph_of(text(lines, inputs=("x", "z")))
+    passes.write_views(graph)
+    x, z = values(3, 5), values(5)
+    np.testing.assert_array_equal(run(graph, [x, z])[0], np.broadcast_to(z, (3, 5)))
+
+
 def test_a_write_into_the_whole_stays():
     lines = "Tensor.copy c 2 1 x z y $self=x $src=z #x=(3,5)f32 #z=(5)f32 #y=(3,5)f32"
     graph = graph_of(text(lines, inputs=("x", "z")))

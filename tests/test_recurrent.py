@@ -143,4 +143,4 @@ def test_when_threads_share_cells():
     assert rounds() == 5
     assert rounds(hidden=64) == rounds(batch=8) == rounds(proj_size=8) == 1
     assert rounds(hidden=200) == (5 if 200 % _dispatch.tile()[1] == 0 else 1)
-    assert rounds(length=5000) == 1
+    assert rounds(length=5000) < 5

@@ -138,7 +138,8 @@ def test_a_number_is_planned_for_its_value():
     assert len(staged(model, x, np.array([3]))._later) == 4
 
 
-def test_kept_plans_are_bounded():
+def test_kept_plans_are_bounded(monkeypatch):
+    monkeypatch.setattr(Staged, "STAGES_KEPT", 32)
     model = model_of(ROWS)
     total = 3 * Staged.STAGES_KEPT
     plan = staged(model, rows(0, total))
@@ -155,7 +156,8 @@ def test_kept_plans_are_bounded():
     assert list(plan._later.values()) == recent
 
 
-def test_memory_is_steady_over_hundreds_of_shapes():
+def test_memory_is_steady_over_hundreds_of_shapes(monkeypatch):
+    monkeypatch.setattr(Staged, "STAGES_KEPT", 64)
     model = model_of(ROWS)
     total = 4 * Staged.STAGES_KEPT  # half of them, so twice what is kept
 
@@ -168,7 +170,7 @@ def test_memory_is_steady_over_hundreds_of_shapes():
     run_all()
     tracemalloc.start()
     try:
-        sizes = [run_all() for _ in range(6)]
+        sizes = [run_all() for _ in range(4)]
     finally:
         tracemalloc.stop()
     # The median: a table of the interpreter's own may happen to grow in one of them.

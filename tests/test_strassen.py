@@ -167,7 +167,7 @@ def test_what_is_not_finite_stays_in_its_windows(name, always, value, kernel):
 @EACH_ISA
 @pytest.mark.parametrize("value", [np.nan, np.inf, 3e38, 1e6, 0])
 def test_weights_unlike_their_neighbours_stay_in_their_columns(name, always, value):
-    channels, (_, nr) = 2 * _dispatch.lanes(), _dispatch.tile()
+    channels, (_, nr) = max(4, 2 * _dispatch.lanes()), _dispatch.tile()
     x = noise((1, channels, 1, 9)) * np.float32(0.1)
     for column in (1, nr + 2, 2 * nr + 3, 4 * nr):
         weight, bias = filters(4 * nr + 1, channels, 1)
@@ -249,7 +249,8 @@ def test_packed_parts(name):
 def test_large_weights_are_packed_part_by_part(name, threads):
     """Parts end between pairs of panels, whatever the number of threads."""
     _, nr = _dispatch.tile()
-    weight, bias = noise((9 * nr + 5, 1, 4096)), noise((9 * nr + 5,), 1)
+    channels = max(4096, 65536 // nr)
+    weight, bias = noise((9 * nr + 5, 1, channels)), noise((9 * nr + 5,), 1)
 
     class Slices:
         shape, asked = weight.shape, 0
@@ -261,7 +262,7 @@ def test_large_weights_are_packed_part_by_part(name, threads):
     slices = Slices()
     packed = strassen.pack_strassen(slices, bias, threads)
     assert slices.asked > 1
-    size = strassen.packed_floats(2 * nr, 1, 4096)
+    size = strassen.packed_floats(2 * nr, 1, channels)
     for pair in range(5):
         rows = slice(2 * pair * nr, 2 * (pair + 1) * nr)
         alone = strassen.pack_strassen(weight[rows], bias[rows], 1)

@@ -19,6 +19,7 @@ from libc.string cimport memset
 from kuiper import _threads
 from kuiper._kernels._pack import aligned_bytes
 
+from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._step cimport Step, fault_t, share_start, step_fn
 from kuiper.errors import ShapeError
 
@@ -92,17 +93,39 @@ cdef enum:
 
 # A chunk should be long against the hundred nanoseconds that taking it may cost.
 cdef double SECONDS_PER_CHUNK = 10e-6
-# How long a run may go on without looking whether Ctrl-C was pressed: estimated, on one thread.
+# How long a run may go on without looking whether Ctrl-C was pressed: estimated, on one thread,
+# and what that may be at the worst.
 cdef double SECONDS_PER_STRETCH = 20e-3
+cdef double WORST_PER_STRETCH = 0.4
 # What one core achieves, roughly, on cheap terms; for estimates of a step's length only.
 cdef double FLOPS_PER_SECOND = 150e9
 cdef double BYTES_PER_SECOND = 15e9
+# A longer step runs in pieces, so that a run can end between them.  It is better cut in vain than
+# not at all, so its bytes count as what is slow, element by element, and one float at a time is
+# SLOWER than vectors.
+cdef double SECONDS_PER_PIECE = 0.1
+cdef double SLOW_BYTES_PER_SECOND = 1.5e9
+cdef double SLOWER = 100
+cdef Py_ssize_t MOST_PIECES = 1 << 16
 
-cdef struct entry_t:
+cdef struct entry_t:             # a piece of a step, or of one of its rounds
     step_fn run
     const void* params
     Py_ssize_t max_parts
+    Py_ssize_t piece             # of how many
+    Py_ssize_t pieces
     double seconds               # estimated, on one thread
+
+
+def _seconds(Step step):
+    """Estimate how long a step takes on one thread, and how long it may take at the worst."""
+    cdef double flops = step.flops / FLOPS_PER_SECOND, slower = 1
+    if active().lanes == 1:
+        slower = SLOWER
+    return (
+        flops + step.bytes / BYTES_PER_SECOND,
+        slower * flops + step.bytes / SLOW_BYTES_PER_SECOND,
+    )
 
 
 def _before_fork():
@@ -126,44 +149,53 @@ cdef class Program:
         In the order in which they run.
     """
 
-    cdef entry_t* entries        # the rounds of all steps
+    cdef entry_t* entries        # the pieces of the rounds of all steps
     cdef Py_ssize_t count
-    cdef list ends               # where each step's rounds end
+    cdef list ends               # where each step's pieces end
     cdef readonly tuple steps
     cdef list stretches          # where each ends that runs without a look at signals
     cdef tuple fallible          # the steps that read when they run, which may fail
     cdef list checking           # the steps that may find a value out of range
 
     def __cinit__(self, steps):
-        cdef Py_ssize_t i = 0, round
+        cdef Py_ssize_t i = 0, round, piece, pieces
         cdef Step step
-        cdef double seconds = 0, each
+        cdef double seconds = 0, most = 0, each, longest
+        cdef list cuts = []
         self.steps = tuple(steps)
         self.ends = []
         self.stretches = []
         self.fallible = tuple(step for step in self.steps if hasattr(step, "failure"))
         self.checking = []
         for step in self.steps:
-            self.count += step.rounds
+            longest = _seconds(step)[1] / max(step.rounds, 1) / SECONDS_PER_PIECE
+            pieces = 1 + <Py_ssize_t> min(longest, min(step.max_parts, MOST_PIECES) - 1)
+            cuts.append(max(pieces, 1))
+            self.count += step.rounds * max(pieces, 1)
             self.ends.append(self.count)
         self.entries = <entry_t*> calloc(max(self.count, 1), sizeof(entry_t))
         if self.entries == NULL:
             raise MemoryError
-        for step in self.steps:
-            each = step.flops / FLOPS_PER_SECOND + step.bytes / BYTES_PER_SECOND
-            each /= max(step.rounds, 1)
+        for step, pieces in zip(self.steps, cuts):
+            each, longest = _seconds(step)
+            each /= max(step.rounds, 1) * pieces
+            longest /= max(step.rounds, 1) * pieces
             if step.fault.slot >= 0:
                 self.checking.append(step)
             for round in range(step.rounds):
-                self.entries[i].run = step.run
-                self.entries[i].params = step.params_of(round)
-                self.entries[i].max_parts = step.max_parts
-                self.entries[i].seconds = each
-                i += 1
-                seconds += each
-                if seconds > SECONDS_PER_STRETCH and i < self.count:
-                    self.stretches.append(i)
-                    seconds = 0
+                for piece in range(pieces):
+                    self.entries[i].run = step.run
+                    self.entries[i].params = step.params_of(round)
+                    self.entries[i].max_parts = step.max_parts
+                    self.entries[i].piece, self.entries[i].pieces = piece, pieces
+                    self.entries[i].seconds = each
+                    i += 1
+                    seconds += each
+                    most += longest
+                    late = seconds > SECONDS_PER_STRETCH or most > WORST_PER_STRETCH
+                    if late and i < self.count:
+                        self.stretches.append(i)
+                        seconds = most = 0
         self.stretches.append(self.count)
 
     def __dealloc__(self):
@@ -264,16 +296,18 @@ cdef void walk(
     const entry_t* entries, Py_ssize_t count, char** slots, int* progress, Py_ssize_t rank,
     Py_ssize_t team, double* ends,
 ) noexcept nogil:
-    cdef Py_ssize_t i, chunks, thread, owner
+    cdef Py_ssize_t i, first, chunks, parts, thread, owner
     cdef long chunk
     cdef int* counters
     for i in range(count):
         chunks = team
-        if entries[i].seconds > team * SECONDS_PER_CHUNK:
+        if team > 1 and entries[i].seconds > team * SECONDS_PER_CHUNK:
             chunks *= CHUNKS_PER_THREAD
-        chunks = min(chunks, entries[i].max_parts)
+        parts = min(chunks * entries[i].pieces, entries[i].max_parts)
+        first = share_start(parts, entries[i].piece, entries[i].pieces)
+        chunks = share_start(parts, entries[i].piece + 1, entries[i].pieces) - first
         if team == 1:
-            entries[i].run(entries[i].params, slots, 0, 1)
+            entries[i].run(entries[i].params, slots, first, parts)
         else:
             counters = progress + i * progress_ints(team)
             for thread in range(team):
@@ -285,8 +319,8 @@ cdef void walk(
                     )
                     if chunk < 0:
                         break
-                    chunk += share_start(chunks, owner, team)
-                    entries[i].run(entries[i].params, slots, chunk, chunks)
+                    chunk += first + share_start(chunks, owner, team)
+                    entries[i].run(entries[i].params, slots, chunk, parts)
                     finish(&counters[0])
             wait_for(&counters[0], chunks)
         if ends != NULL:

@@ -19,6 +19,8 @@ from kuiper._kernels._table cimport MAX_MR, kernels_t
 cdef enum:
     MAX_BATCH_AXES = 6
 
+cdef double FLOPS_PER_BLOCK = 1e9    # a block of rows need not be shorter
+
 max_batch_axes = MAX_BATCH_AXES
 
 cdef enum mask_t:
@@ -112,6 +114,7 @@ cdef class AttentionStep(Step):
     def __init__(self, q, k, v, y, scratch, scale, mask=None, mask_hides=False, is_causal=False,
                  weights=None):
         cdef int i
+        cdef double head
         self.p.kernels = active()
         self.p.q, self.p.k = matrices(self.ref(q), q), matrices(self.ref(k), k)
         self.p.v, self.p.y = matrices(self.ref(v), v), matrices(self.ref(y), y)
@@ -135,16 +138,20 @@ cdef class AttentionStep(Step):
         for i in range(self.p.n_axes):
             self.p.extents[i] = y.shape[i]
             self.p.batch *= y.shape[i]
-        # Few heads: several shares pack the same keys, each for many rows of its own.
-        self.p.blocks = 1
-        if self.p.batch < 16:
-            self.p.blocks = max(1, min(16, self.p.queries // (8 * active().mr)))
+        # Few heads, or long ones, since a run can end between shares only: several shares pack the
+        # same keys, each for many rows of its own.
+        head = 2.0 * self.p.queries * self.p.keys * (self.p.depth + self.p.columns)
+        self.p.blocks = max(
+            1,
+            min(
+                max(16 if self.p.batch < 16 else 1, <Py_ssize_t> (head / FLOPS_PER_BLOCK)),
+                self.p.queries // (8 * active().mr),
+            ),
+        )
         self.run = attention_run
         self.params = &self.p
         self.kind = "attention"
-        self.flops = 2.0 * self.p.batch * self.p.queries * self.p.keys * (
-            self.p.depth + self.p.columns
-        )
+        self.flops = head * self.p.batch
         self.bytes = q.n_bytes + k.n_bytes + v.n_bytes + y.n_bytes
         self.max_parts = max(self.p.batch * self.p.blocks, 1)
 

@@ -2,6 +2,11 @@
 
 import numpy as np
 
+from cpython.exc cimport PyErr_CheckSignals
+
+cdef enum:
+    PAIRS_PER_LOOK = 20_000_000      # at signals: some 100 ms
+
 ctypedef fused real:
     float
     double
@@ -22,7 +27,7 @@ def suppress(const real[:, ::1] boxes, double threshold):
     -------
     numpy.ndarray of bool, shape (n,)
     """
-    cdef Py_ssize_t count = boxes.shape[0], i, j
+    cdef Py_ssize_t count = boxes.shape[0], i, j, pairs = 0
     kept = np.full(count, True)
     cdef unsigned char[::1] keep = kept.view(np.uint8)
     areas = np.empty(count, np.asarray(boxes).dtype)
@@ -34,6 +39,11 @@ def suppress(const real[:, ::1] boxes, double threshold):
         for i in range(count):
             if not keep[i]:
                 continue
+            pairs += count - i
+            if pairs > PAIRS_PER_LOOK:
+                pairs = 0
+                with gil:
+                    PyErr_CheckSignals()
             for j in range(i + 1, count):
                 if not keep[j]:
                     continue

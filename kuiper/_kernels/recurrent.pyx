@@ -29,6 +29,8 @@ cdef enum:
     LEAST_WEIGHTS = 1 << 16      # of a time: some two microseconds
     MOST_ROUNDS = 4096           # each takes some hundred bytes
 
+cdef double FLOPS_PER_ROUND = 1e9    # where threads do not share a time: a fraction of a second
+
 cells = {"lstm": LSTM, "gru": GRU, "rnn_tanh": RNN_TANH, "rnn_relu": RNN_RELU}
 
 # One operand: a matrix for each direction, and for those of the whole sequence for each time.
@@ -65,9 +67,10 @@ cdef struct recurrent_t:
     Py_ssize_t sums              # rows of the hidden weights: gates x hidden
 
 
-cdef struct round_t:             # one time of all sequences
+cdef struct round_t:             # some times of all sequences, counted as the direction goes
     const recurrent_t* p
-    Py_ssize_t step              # counted as the direction goes
+    Py_ssize_t start
+    Py_ssize_t stop
 
 
 cdef sequence_t sequence(ref_t ref, value):
@@ -133,11 +136,12 @@ cdef class RecurrentStep(Step):
     """
 
     cdef recurrent_t p
-    cdef round_t* times
+    cdef round_t* times          # as many as rounds
 
     def __init__(self, cell, gates, weight, y, scratch, h0=None, c0=None, c=None, hn=None,
                  projection=None, bint by_round=False):
         cdef Py_ssize_t i
+        cdef double longest
         self.p.kernels = active()
         self.p.cell = cells[cell]
         self.p.gates, self.p.y = sequence(self.ref(gates), gates), sequence(self.ref(y), y)
@@ -167,23 +171,27 @@ cdef class RecurrentStep(Step):
             ceil_div(self.p.batch, active().mr), 2 if self.p.batch >= LEAST_TILES_OF_TWO else 1
         )
         self.run = recurrent_run
-        self.params = &self.p
         self.kind = cell
         self.flops = 2.0 * gates.size * self.p.state
         self.bytes = gates.n_bytes + weight.n_bytes + y.n_bytes
         self.max_parts = self.p.directions * self.p.tiles
+        # A run can end between rounds only.
+        longest = min(self.flops / FLOPS_PER_ROUND, MOST_ROUNDS)
+        self.rounds = max(1, min(self.p.length, <Py_ssize_t> longest))
         if by_round:
-            self.times = <round_t*> malloc(self.p.length * sizeof(round_t))
-            if self.times == NULL:
-                raise MemoryError
-            for i in range(self.p.length):
-                self.times[i].p, self.times[i].step = &self.p, i
             self.run = round_run
             self.rounds = self.p.length
             self.max_parts = self.p.directions * (self.p.hidden // active().nr)
+        self.times = <round_t*> malloc(max(self.rounds, 1) * sizeof(round_t))
+        if self.times == NULL:
+            raise MemoryError
+        for i in range(self.rounds):
+            self.times[i].p = &self.p
+            self.times[i].start = share_start(self.p.length, i, self.rounds)
+            self.times[i].stop = share_start(self.p.length, i + 1, self.rounds)
 
     cdef const void* params_of(self, Py_ssize_t round) noexcept:
-        return &self.p if self.times == NULL else &self.times[round]
+        return &self.times[round]
 
     def __dealloc__(self):
         free(self.times)
@@ -252,17 +260,32 @@ cdef inline void multiply(
         )
 
 
+cdef inline const float* state_before(
+    const recurrent_t* p, char* const* slots, Py_ssize_t d, Py_ssize_t step, Py_ssize_t row
+) noexcept nogil:
+    """The state of a sequence that a step starts from."""
+    cdef Py_ssize_t t = step - 1 if d == 0 else p.length - step
+    if step > 0:
+        return (
+            <const float*> at(slots, p.y.ref) + d * p.y.direction + t * p.y.time + row * p.y.row
+        )
+    if p.has_h0:
+        return <const float*> at(slots, p.h0.ref) + d * p.h0.direction + row * p.h0.row
+    return p.zeros
+
+
 cdef void recurrent_run(
     const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
 ) noexcept nogil:
-    """A recurrent layer over whole sequences.
+    """A recurrent layer over whole sequences, or over some of their times.
 
     Layout : gates (directions, times, batch, sums) -> y (directions, times, batch, state), strided
     Needs  : features without gaps; y does not overlap h0 or c0
-    Threads: over directions x tiles of sequences
+    Threads: over directions x tiles of sequences; a round ends before the next one starts
     Source : torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN
     """
-    cdef const recurrent_t* p = <const recurrent_t*> params
+    cdef const round_t* times = <const round_t*> params
+    cdef const recurrent_t* p = times.p
     cdef const kernels_t* kernels = p.kernels
     cdef Py_ssize_t ld = padded(p.sums, kernels.nr), items = p.directions * p.tiles
     cdef Py_ssize_t item, d, first, m, i, t, step
@@ -288,15 +311,12 @@ cdef void recurrent_run(
                 + d * (p.hidden + 1) * padded(p.state, kernels.nr)
             )
         for i in range(m):
-            h[i] = p.zeros
-            if p.has_h0:
-                h[i] = (
-                    <const float*> at(slots, p.h0.ref) + d * p.h0.direction
-                    + (first + i) * p.h0.row
-                )
+            h[i] = state_before(p, slots, d, times.start, first + i)
         if p.has_c:
             c = <float*> at(slots, p.c.ref) + d * p.c.direction + first * p.c.row
             for i in range(m):
+                if times.start > 0:
+                    break
                 if p.has_c0:
                     memcpy(
                         c + i * p.c.row,
@@ -306,7 +326,7 @@ cdef void recurrent_run(
                     )
                 else:
                     memset(c + i * p.c.row, 0, p.hidden * sizeof(float))
-        for step in range(p.length):
+        for step in range(times.start, times.stop):
             t = step if d == 0 else p.length - 1 - step
             gates = (
                 <const float*> at(slots, p.gates.ref) + d * p.gates.direction + t * p.gates.time
@@ -326,26 +346,12 @@ cdef void recurrent_run(
                 h[i] = y + i * p.y.row
             if p.has_projection:
                 multiply(kernels, m, p.hidden, rows, projection, y, p.y.row, p.state)
-        if p.has_hn:
+        if p.has_hn and times.stop == p.length:
             for i in range(m):
                 memcpy(
                     <float*> at(slots, p.hn.ref) + d * p.hn.direction + (first + i) * p.hn.row,
                     h[i], p.state * sizeof(float),
                 )
-
-
-cdef inline const float* state_before(
-    const recurrent_t* p, char* const* slots, Py_ssize_t d, Py_ssize_t step, Py_ssize_t row
-) noexcept nogil:
-    """The state of a sequence that a step starts from."""
-    cdef Py_ssize_t t = step - 1 if d == 0 else p.length - step
-    if step > 0:
-        return (
-            <const float*> at(slots, p.y.ref) + d * p.y.direction + t * p.y.time + row * p.y.row
-        )
-    if p.has_h0:
-        return <const float*> at(slots, p.h0.ref) + d * p.h0.direction + row * p.h0.row
-    return p.zeros
 
 
 cdef void round_run(
@@ -356,7 +362,7 @@ cdef void round_run(
     Threads: over directions x panels of cells; a round ends before the next one starts
     """
     cdef const recurrent_t* p = (<const round_t*> params).p
-    cdef Py_ssize_t step = (<const round_t*> params).step, nr = p.kernels.nr
+    cdef Py_ssize_t step = (<const round_t*> params).start, nr = p.kernels.nr
     cdef Py_ssize_t ld = padded(p.sums, nr), panels = p.hidden // nr, items = p.directions * panels
     cdef Py_ssize_t item = share_start(items, part, n_parts)
     cdef Py_ssize_t last = share_start(items, part + 1, n_parts)

@@ -40,6 +40,9 @@ def write_views(graph: Graph) -> None:
         if not views:
             continue
         result, source = copy.outputs[0], keys["src"]
+        if not result.uses:  # nobody sees what was written
+            graph.remove_operator(copy)
+            continue
         graph.set_outputs(copy, [])
         graph.remove_operator(copy)
         for number, view in enumerate(views):
@@ -69,6 +72,8 @@ def _views(target: Operand, copy: Operator) -> list[Operator]:
 def _is_view(producer: Operator | None) -> bool:
     if producer is None:
         return False
+    if producer.type.endswith((".clone", "_copy")):
+        return False  # in PyTorch with memory of its own
     record = find_record(producer.type)
     plumbing = ("pnnx.Attribute", "prim::TupleUnpack", "prim::ListUnpack")
     return record is not None and record.layout == "view" and producer.type not in plumbing

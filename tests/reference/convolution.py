@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from .padding import pad
@@ -40,7 +42,7 @@ def conv2d(
             rows = i * dilation[0] + np.arange(out_h) * stride[0]
             columns = j * dilation[1] + np.arange(out_w) * stride[1]
             tap = x[:, :, :, rows][..., columns]
-            y += np.einsum("ngchw,goc->ngohw", tap, w[..., i, j], optimize=True)
+            y += _mixed(w[..., i, j], tap)
     y = y.reshape(n, out_channels, out_h, out_w)
     return y if isinstance(bias, bool) or bias is None else y + bias[:, None, None]
 
@@ -78,7 +80,7 @@ def conv_transpose2d(
         for j in range(kernel_w):
             rows = i * dilation[0] + np.arange(height) * stride[0]
             columns = j * dilation[1] + np.arange(width) * stride[1]
-            part = np.einsum("ngchw,gco->ngohw", x, w[..., i, j], optimize=True)
+            part = _mixed(w[..., i, j].swapaxes(1, 2), x)
             y[:, :, :, rows[:, None], columns] += part
     y = y.reshape(n, groups * group_out, spread_h, spread_w)
     y = y[:, :, padding[0] : spread_h - padding[0], padding[1] : spread_w - padding[1]]
@@ -150,7 +152,7 @@ def conv3d(
             for u, d, n, s in zip(place, dilation, out, stride, strict=True)
         )
         tap = x[:, :, :, planes][:, :, :, :, rows][..., columns]
-        y += np.einsum("ngcdhw,goc->ngodhw", tap, w[(..., *place)], optimize=True)
+        y += _mixed(w[(..., *place)], tap)
     y = _with_bias(y.reshape(len(x), -1, *out), bias)
     return y[0] if input.ndim == 4 else y
 
@@ -176,11 +178,17 @@ def conv_transpose3d(
             u * d + np.arange(n) * s
             for u, d, n, s in zip(place, dilation, x.shape[3:], stride, strict=True)
         )
-        tap = np.einsum("ngcdhw,gco->ngodhw", x, w[(..., *place)], optimize=True)
+        tap = _mixed(w[(..., *place)].swapaxes(1, 2), x)
         y[:, :, :, planes[:, None, None], rows[:, None], columns] += tap
     kept = [slice(p, n - p) for p, n in zip(padding, spread, strict=True)]
     y = _with_bias(y.reshape(len(x), -1, *spread)[(..., *kept)], bias)
     return y[0] if input.ndim == 4 else y
+
+
+def _mixed(weight, x):
+    """Sum the channels of each group (n, g, c, ...) by weights (g, out, c)."""
+    y = np.ascontiguousarray(weight) @ x.reshape(*x.shape[:3], math.prod(x.shape[3:]))
+    return y.reshape(*y.shape[:3], *x.shape[3:])
 
 
 def _with_bias(y, bias):

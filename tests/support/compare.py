@@ -87,10 +87,14 @@ def assert_outputs(
 
 
 def assert_same_bits(
-    actual: Sequence[np.ndarray], expected: Sequence[np.ndarray], what: str
+    actual: np.ndarray | Sequence[np.ndarray],
+    expected: np.ndarray | Sequence[np.ndarray],
+    what: str,
 ) -> None:
-    """Fail unless two results are the same to the last bit."""
+    """Fail unless two results, of one output or of several, are the same to the last bit."""
     __tracebackhide__ = True
+    if isinstance(actual, np.ndarray):
+        actual, expected = [actual], [np.asarray(expected)]
     for number, (a, b) in enumerate(zip(actual, expected, strict=True)):
         if a.shape != b.shape or a.dtype != b.dtype or a.tobytes() != b.tobytes():
             count = int((a != b).sum()) if a.shape == b.shape else "all"
