@@ -327,8 +327,6 @@ class BinCount(DataDependent):
         if 8 * bins > MAX_CONSTANT_BYTES:
             raise ShapeError(f"its result would have {bins} elements, more than 2 GiB of them")
         counts = np.bincount(a.input, a.weights, a.minlength)
-        if a.input.size == 0:
-            return counts.astype(np.int64)  # whatever the weights are
         # Sums of float32 are float32, of all else float64.
         narrow = a.weights is not None and a.weights.dtype == np.float32
         return counts.astype(np.float32) if narrow else counts
