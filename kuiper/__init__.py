@@ -7,7 +7,7 @@
 The floors of the package, each importing only from those below::
 
     6  model, _export, __init__  load, Model, from_torch; beside them cli/, report/, vision/
-    5  plan, _arena            Graph and input shapes -> Plan
+    5  plan, _planner, _shapes   Graph and input shapes -> Plan
     4  passes/                 Graph -> Graph
     3  ops/                    one record per operator
     2  pnnx/, expression/      files and texts -> Graph, trees
@@ -18,7 +18,9 @@ The floors of the package, each importing only from those below::
 from __future__ import annotations
 
 from kuiper import errors, ir
+from kuiper._custom import operator
 from kuiper._export import from_torch
+from kuiper._profile import Profile
 from kuiper._threads import get_num_threads, set_num_threads
 from kuiper._version import __version__
 from kuiper.errors import (
@@ -34,11 +36,9 @@ from kuiper.errors import (
 )
 from kuiper.model import (
     Model,
-    Profile,
     TensorInfo,
     load,
     load_graph,
-    operator,
     save,
     show_config,
     supported_operators,

@@ -25,18 +25,18 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._value import TensorSpec
-from kuiper.ir import Graph, Operand, Operator
-from kuiper.ops._schema import Host
-from kuiper.passes.thaw import thaw
-from kuiper.plan import (
-    Plan,
+from kuiper._shapes import (
     attribute_specs,
     infer_known,
     infer_operator,
     leaf_operands,
     tensors_in,
 )
+from kuiper._value import TensorSpec
+from kuiper.ir import Graph, Operand, Operator
+from kuiper.ops._schema import Host
+from kuiper.passes.thaw import thaw
+from kuiper.plan import Plan
 
 __all__ = ["Staged"]
 

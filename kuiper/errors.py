@@ -79,3 +79,13 @@ class ExpressionError(KuiperError, ValueError):
         window = text[start : self.position + 60].expandtabs(1).replace("\n", " ")
         caret = " " * (self.position - start) + "^"
         return f"{self.message} at column {self.position + 1}\n  {window}\n  {caret}"
+
+
+def unforeseen(where: str, error: Exception) -> OperatorError:
+    """Return the error for arguments that a record does not refuse but cannot take either.
+
+    A file may say anything; who loads it is promised errors of this package, whatever it says.
+    """
+    return OperatorError(
+        f"{where}: cannot be computed with its arguments ({type(error).__name__}: {error})"
+    )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,20 +15,21 @@ from kuiper._kernels import _dispatch
 from kuiper._kernels._executor import ArenaPool
 from kuiper._kernels._pack import PackedWeights
 from kuiper._memory import check_max_memory
+from kuiper._planner import make_plan
+from kuiper._profile import Profile
+from kuiper._shapes import check_sizes, infer_known, infer_specs, leaf_operands
 from kuiper._stages import Staged
-from kuiper._value import TensorSpec, Value
+from kuiper._value import TensorSpec
 from kuiper._version import __version__
 from kuiper.errors import (
     GraphError,
     InputError,
     OperatorError,
-    ShapeError,
     UnsupportedOperatorError,
 )
 from kuiper.ir import Graph, Operand
-from kuiper.ops import Record, find_record, record, registered_types
-from kuiper.ops._binder import Binder
-from kuiper.ops._schema import Any_, Host, Tensors, ValuesNeeded, attribute_spec, resolve
+from kuiper.ops import find_record, registered_types
+from kuiper.ops._schema import attribute_spec, resolve
 from kuiper.passes import (
     NEEDED,
     PassReport,
@@ -41,23 +41,19 @@ from kuiper.passes import (
     restore_quotients,
     write_views,
 )
-from kuiper.plan import Plan, check_sizes, infer_known, infer_specs, leaf_operands, make_plan
+from kuiper.plan import Plan
 from kuiper.pnnx import Source, Target, load_graph, save_graph
 from kuiper.pnnx._messages import plural
 
 __all__ = [
     "Model",
-    "Profile",
     "TensorInfo",
     "load",
     "load_graph",
-    "operator",
     "save",
     "show_config",
     "supported_operators",
 ]
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Lists inside lists are walked by functions that call themselves.
 MAX_NESTING = 100
@@ -162,150 +158,6 @@ def save(model: Model | Graph, param: Target, bin: Target | None = None) -> None
 def supported_operators() -> list[str]:
     """Return the types of all operators that kuiper can run, sorted."""
     return sorted([*registered_types(), *GRAPH_TYPES])
-
-
-def operator(
-    type: str, n_outputs: int = 1, *, data_dependent: bool = False
-) -> Callable[[Function], Function]:
-    """Teach kuiper an operator of your own, written with numpy.
-
-    Parameters
-    ----------
-    type : str
-        The operator type in the ``.param`` file.
-    n_outputs : int, default=1
-    data_dependent : bool, default=False
-        Whether the shapes of its results depend on the values of its arguments.  What follows it
-        is planned while the model runs, for the shapes that came out.
-
-    Returns
-    -------
-    callable
-        A decorator for a function ``f(*arrays, **params)`` that returns one array, or a tuple of
-        `n_outputs`.  `params` are the literal parameters, the attributes and the inputs with a
-        keyword.  Arrays among the arguments must not be written to.  Unless it is data-dependent,
-        the function is also called on arrays of zeros while a plan is made, to learn what it
-        returns.  Whatever it raises comes out as the cause of an OperatorError that names the
-        operator.
-
-    Examples
-    --------
-    >>> import kuiper
-    >>> @kuiper.operator("docs.Scale")
-    ... def scale(x, factor):
-    ...     return x * factor
-    """
-
-    def register(function: Function) -> Function:
-        class Custom(Record):
-            __doc__ = function.__doc__ or f"An operator of the user's own: {type}."
-            arguments = (Tensors("inputs"), _Keywords())
-            replaceable = True
-            is_pure = False
-
-            @classmethod
-            def infer(cls, a: SimpleNamespace) -> tuple[TensorSpec, ...]:
-                call = _Call(function, a)
-                if cls.data_dependent and not call.is_known:
-                    raise ValuesNeeded("the shapes of its results depend on values")
-                results = call(*call.examples())
-                results = results if isinstance(results, tuple) else (results,)
-                if not len(results) == n_outputs == a.n_outputs:
-                    raise ShapeError(
-                        f"its function returned {len(results)} arrays, expected {n_outputs}; the "
-                        f"graph has {a.n_outputs} outputs"
-                    )
-                results = [np.asarray(r) for r in results]
-                return tuple(
-                    TensorSpec(r.shape, r.dtype, r if cls.data_dependent else None) for r in results
-                )
-
-            @classmethod
-            def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-                if cls.data_dependent:  # all that it depends on is known
-                    for index in range(a.n_outputs):
-                        constant = b.output_spec(index).constant
-                        assert constant is not None  # that is how it was inferred
-                        b.alias(b.constant(constant), index)
-                    return
-                outputs = [b.output(i) for i in range(a.n_outputs)]
-                call = _Call(function, a, b.operator.label)
-                tensors = [t for t in call.tensors if isinstance(t, Value)]
-                b.python(call, tensors, outputs, quiet=False)
-
-        Custom.data_dependent = data_dependent
-        find_record(type)  # so that a record of kuiper's own is there to be refused
-        record(type)(Custom)
-        return function
-
-    return register
-
-
-class _Call:
-    """A call of a user's function, some of whose arguments are tensors.
-
-    Parameters
-    ----------
-    function : callable
-    a : types.SimpleNamespace
-        `inputs` and `keywords`, with TensorSpec or Value for tensors.
-    label : str, optional
-        What errors name; where there is none, whoever calls adds it.
-
-    Attributes
-    ----------
-    tensors : list of (TensorSpec or Value)
-        The tensors among the arguments, for which arrays come in when it is called.
-    """
-
-    def __init__(
-        self, function: Callable[..., Any], a: SimpleNamespace, label: str | None = None
-    ) -> None:
-        self.label = label
-        self.function, self.inputs, self.keywords = function, a.inputs, a.keywords
-        arguments = (*a.inputs, *a.keywords.values())
-        self.tensors = [v for v in arguments if isinstance(v, TensorSpec | Value)]
-
-    def __call__(self, *arrays: np.ndarray) -> Any:
-        given = iter(arrays)
-
-        def argument(value: Any) -> Any:
-            if isinstance(value, TensorSpec | Value):
-                return next(given)
-            return value.value if isinstance(value, Host) else value
-
-        where = f"{self.label}: " if self.label else ""
-        positional = [argument(value) for value in self.inputs]
-        named = {key: argument(value) for key, value in self.keywords.items()}
-        try:
-            return self.function(*positional, **named)
-        except OperatorError as error:  # one of our own kind keeps its type
-            raise type(error)(f"{where}{error}") from error
-        except Exception as error:
-            raise OperatorError(
-                f"{where}its function raised {type(error).__name__}: {error}"
-            ) from error
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the values of all tensors are known."""
-        return all(tensor.is_constant for tensor in self.tensors)
-
-    def examples(self) -> list[np.ndarray]:
-        """Return arrays to try the function on: zeros, or the values of constants."""
-        return [
-            np.zeros(t.shape, t.dtype) if t.constant is None else np.array(t.constant, t.dtype)
-            for t in self.tensors
-        ]
-
-
-class _Keywords(Any_):
-    """Everything with a keyword, for operators whose arguments are not declared."""
-
-    catches_all = True
-
-    def __init__(self) -> None:
-        super().__init__("keywords", {})
 
 
 def show_config() -> dict[str, Any]:
@@ -836,76 +688,6 @@ class Model:
 
 def _reload(param: bytes, bin: bytes, options: Mapping[Any, Any]) -> Model:
     return load(param, bin, **options)
-
-
-class Profile:
-    """Times of the steps of a plan, in seconds; prints as a table.
-
-    Attributes
-    ----------
-    rows : list of dict
-        Per step: `name` (of the operator), `type`, `kind` (of the kernel), `seconds`, `share`,
-        `gflops` (billions of operations per second), `gbytes` (billions of bytes per second).
-    total : float
-        Seconds of all steps.
-    """
-
-    def __init__(
-        self,
-        plan: Plan | Staged,
-        steps: Sequence[Any],
-        seconds: np.ndarray,
-        types: Mapping[str, str],
-    ) -> None:
-        self.total = float(seconds.sum())
-        self.n_threads = plan.n_threads
-        self.arena_bytes = plan.arena_bytes
-        self.rows = [
-            {
-                "name": step.name,
-                "type": types.get(step.name, step.name),
-                "kind": step.kind,
-                "seconds": float(t),
-                "share": float(t) / self.total if self.total else 0.0,
-                "gflops": step.flops / t / 1e9 if t > 0 else 0.0,
-                "gbytes": step.bytes / t / 1e9 if t > 0 else 0.0,
-            }
-            for step, t in zip(steps, seconds, strict=True)
-        ]
-
-    def by_kind(self) -> list[dict[Any, Any]]:
-        """Return the same summed per kernel, slowest first."""
-        groups: dict[str, dict[Any, Any]] = {}
-        for row in self.rows:
-            group = groups.setdefault(
-                row["kind"], {"kind": row["kind"], "count": 0, "seconds": 0.0, "share": 0.0}
-            )
-            group["count"] += 1
-            group["seconds"] += row["seconds"]
-            group["share"] += row["share"]
-        return sorted(groups.values(), key=lambda g: -g["seconds"])
-
-    def __str__(self) -> str:
-        width = max([len(r["name"]) for r in self.rows] + [8])
-        lines = [
-            f"{'operator':{width}}  {'kernel':16} {'us':>9} {'share':>6} {'GFLOP/s':>8} {'GB/s':>6}"
-        ]
-        for r in self.rows:
-            lines.append(
-                f"{r['name']:{width}}  {r['kind']:16} {r['seconds'] * 1e6:9.1f} {r['share']:6.1%} "
-                f"{r['gflops']:8.1f} {r['gbytes']:6.1f}"
-            )
-        lines.append("")
-        for g in self.by_kind():
-            lines.append(
-                f"{g['kind']:{width}}  {g['count']:4d} steps       {g['seconds'] * 1e6:9.1f} "
-                f"{g['share']:6.1%}"
-            )
-        lines.append(
-            f"total {self.total * 1e3:.3f} ms, {self.n_threads} threads, "
-            f"arena {self.arena_bytes / 2**20:.1f} MiB"
-        )
-        return "\n".join(lines)
 
 
 def _evaluate(graph: Graph) -> list[np.ndarray]:

@@ -86,6 +86,8 @@ UNARY = {
     "expm1": (np.expm1, (-30, 88.7), 2),
     "log": (np.log, (1e-45, 3e38), 1),
     "log10": (np.log10, (1e-45, 3e38), 2),
+    "log2": (np.log2, (1e-45, 3e38), 2),
+    "exp2": (np.exp2, (-125.9, 127.9), 2),
     "log1p": (np.log1p, (-0.9999, 1e6), 2),
     "erf": (each(math.erf), (-5, 5), 2),
     "sin": (np.sin, (-12800, 12800), 2.5),
@@ -138,6 +140,8 @@ PARAMETRIC = {
         lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.5, 0), (-3, 3), 0.5
     ),
     ("threshold", (0.25, -2.0)): (lambda x: np.where(x > 0.25, x, -2.0), (-3, 3), 0),
+    ("nan_to", (2.0,)): (lambda x: x, (-3, 3), 0),
+    ("inf_to", (2.0, -1.0)): (lambda x: x, (-3, 3), 0),
 }  # fmt: skip
 
 
@@ -253,6 +257,9 @@ BINARY = {
     "fmod": (fmod, (-1e12, 1e12), (-1e3, 1e3), 0),
     "remainder": (remainder, (-1e12, 1e12), (-1e3, 1e3), 0.5),
     "floor_divide": (exact_floor_divide, (-1e9, 1e9), (1, 1e3), 0.5),
+    "fmax": (np.fmax, (-1e30, 1e30), (-1e30, 1e30), 0),
+    "fmin": (np.fmin, (-1e30, 1e30), (-1e30, 1e30), 0),
+    "hypot": (np.hypot, (-1e37, 1e37), (-1e37, 1e37), 2),
 }
 
 
@@ -301,11 +308,12 @@ def assert_same_kind(result, expected, message=""):
 
 
 # What C's libm says about every function that has one.
-LIBM = "exp expm1 log log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
+LIBM = "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan"
+HYPERBOLIC = "sinh cosh tanh asinh acosh atanh"
 
 
 @pytest.mark.parametrize("name", ISAS)
-@pytest.mark.parametrize("f", [*LIBM.split(" "), "sqrt", "floor", "ceil", "trunc", "abs", "neg"])
+@pytest.mark.parametrize("f", f"{LIBM} {HYPERBOLIC} sqrt floor ceil trunc abs neg".split(" "))
 def test_special_values_of_one_operand(f, name):
     other = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "neg": "negative"}
     other |= {"asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh"}
@@ -317,14 +325,16 @@ def test_special_values_of_one_operand(f, name):
 
 
 @pytest.mark.parametrize("name", ISAS)
-@pytest.mark.parametrize("f", ["add", "sub", "mul", "div", "pow", "atan2", "fmod", "max", "min"])
+@pytest.mark.parametrize(
+    "f", ["add", "sub", "mul", "div", "pow", "atan2", "fmod", "max", "min", "fmax", "fmin", "hypot"]
+)
 def test_special_values_of_two_operands(f, name):
     a, b = (x.ravel().copy() for x in np.meshgrid(SPECIAL, SPECIAL))
     other = {"sub": "subtract", "mul": "multiply", "div": "divide", "pow": "power"}
     other |= {"atan2": "arctan2", "max": "maximum", "min": "minimum"}
     expected = getattr(np, other.get(f, f))(a.astype(np.float64), b.astype(np.float64))
     expected = expected.astype(np.float32)
-    if f in ("max", "min"):
+    if f in ("max", "min", "fmax", "fmin"):
         keep = (a != 0) | (b != 0)  # which zero wins is left open
         a, b, expected = a[keep], b[keep], expected[keep]
     with isa(name):

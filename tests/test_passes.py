@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from kuiper import passes
+from kuiper._planner import make_plan
+from kuiper._shapes import infer_specs
 from kuiper._value import TensorSpec
 from kuiper.errors import GraphError, OperatorError, ShapeError
 from kuiper.ir import Attribute, Graph
 from kuiper.model import Model
 from kuiper.ops._schema import Host
 from kuiper.passes import PASSES, free_batch, optimize
-from kuiper.plan import infer_specs, make_plan
 
 from .support import assert_outputs
 from .textgraph import graph_of, lines_of, user_operator, values

@@ -21,6 +21,7 @@ include "_micro_math.pxi"
 include "_micro_activations.pxi"
 include "_micro_elementwise.pxi"
 include "_micro_typed.pxi"
+include "_micro_grid.pxi"
 
 cdef kernels_t kernels
 
@@ -38,6 +39,7 @@ cdef void fill_table() noexcept:
     fill_winograd(&kernels)
     fill_elementwise(&kernels)
     fill_typed(&kernels)
+    fill_grid(&kernels)
 
 
 fill_table()

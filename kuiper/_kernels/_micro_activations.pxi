@@ -158,6 +158,14 @@ cdef inline vf32 vthreshold(vf32 x, vf32 p, vf32 q) noexcept nogil:
     return select(vle(x, p), q, x)
 
 
+cdef inline vf32 vnan_to(vf32 x, vf32 p, vf32 q) noexcept nogil:
+    return select(veq(x, x), x, p)
+
+
+cdef inline vf32 vinf_to(vf32 x, vf32 p, vf32 q) noexcept nogil:
+    return select(veq(x, splat(INFINITY)), p, select(veq(x, splat(-INFINITY)), q, x))
+
+
 # Two operands ----------------------------------------------------------------------------------
 
 cdef inline vf32 vadd(vf32 a, vf32 b) noexcept nogil:
@@ -183,6 +191,24 @@ cdef inline vf32 vmaximum(vf32 a, vf32 b) noexcept nogil:
 
 cdef inline vf32 vminimum(vf32 a, vf32 b) noexcept nogil:
     return select(veq(a, a), vmin(a, b), a)
+
+
+cdef inline vf32 vfmax(vf32 a, vf32 b) noexcept nogil:
+    """NaN where both are; vmax has b where a is."""
+    return select(veq(b, b), vmax(a, b), a)
+
+
+cdef inline vf32 vfmin(vf32 a, vf32 b) noexcept nogil:
+    return select(veq(b, b), vmin(a, b), a)
+
+
+cdef inline vf32 vhypot(vf32 a, vf32 b) noexcept nogil:
+    """2 ulp; the square of a ratio is never too large."""
+    cdef vf32 x = vabs(a), y = vabs(b), high = vmaximum(x, y), low = vminimum(x, y), ratio
+    ratio = low / select(veq(high, splat(0.0)), splat(1.0), high)
+    high = high * vsqrt(splat(1.0) + ratio * ratio)
+    # An infinity counts more than a NaN.
+    return select(veq(x, splat(INFINITY)) | veq(y, splat(INFINITY)), splat(INFINITY), high)
 
 
 cdef inline vf32 vprelu(vf32 a, vf32 b) noexcept nogil:

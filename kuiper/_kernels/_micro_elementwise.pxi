@@ -317,6 +317,10 @@ cdef void f32_exp(Py_ssize_t n, const float* x, float* y, float p, float q) noex
     map_1(vexp, n, x, y)
 
 
+cdef void f32_exp2(Py_ssize_t n, const float* x, float* y, float p, float q) noexcept nogil:
+    map_1(vexp2, n, x, y)
+
+
 cdef void f32_expm1(Py_ssize_t n, const float* x, float* y, float p, float q) noexcept nogil:
     map_1(vexpm1, n, x, y)
 
@@ -327,6 +331,10 @@ cdef void f32_log(Py_ssize_t n, const float* x, float* y, float p, float q) noex
 
 cdef void f32_log10(Py_ssize_t n, const float* x, float* y, float p, float q) noexcept nogil:
     map_1(vlog10, n, x, y)
+
+
+cdef void f32_log2(Py_ssize_t n, const float* x, float* y, float p, float q) noexcept nogil:
+    map_1(vlog2, n, x, y)
 
 
 cdef void f32_log1p(Py_ssize_t n, const float* x, float* y, float p, float q) noexcept nogil:
@@ -465,6 +473,14 @@ cdef void f32_threshold(Py_ssize_t n, const float* x, float* y, float p, float q
     map_3(vthreshold, n, x, y, p, q)
 
 
+cdef void f32_nan_to(Py_ssize_t n, const float* x, float* y, float p, float q) noexcept nogil:
+    map_3(vnan_to, n, x, y, p, q)
+
+
+cdef void f32_inf_to(Py_ssize_t n, const float* x, float* y, float p, float q) noexcept nogil:
+    map_3(vinf_to, n, x, y, p, q)
+
+
 cdef void f32_add(const rows_t* rows) noexcept nogil:
     map_2(vadd, rows)
 
@@ -517,6 +533,18 @@ cdef void f32_floor_divide(const rows_t* rows) noexcept nogil:
     map_2(vfloor_divide, rows)
 
 
+cdef void f32_fmax(const rows_t* rows) noexcept nogil:
+    map_2(vfmax, rows)
+
+
+cdef void f32_fmin(const rows_t* rows) noexcept nogil:
+    map_2(vfmin, rows)
+
+
+cdef void f32_hypot(const rows_t* rows) noexcept nogil:
+    map_2(vhypot, rows)
+
+
 cdef void fill_elementwise(kernels_t* k) noexcept:
     k.chain = f32_chain
     k.unary[<int> fn.COPY] = f32_copy
@@ -532,9 +560,11 @@ cdef void fill_elementwise(kernels_t* k) noexcept:
     k.unary[<int> fn.TRUNC] = f32_trunc
     k.unary[<int> fn.ROUND] = f32_round
     k.unary[<int> fn.EXP] = f32_exp
+    k.unary[<int> fn.EXP2] = f32_exp2
     k.unary[<int> fn.EXPM1] = f32_expm1
     k.unary[<int> fn.LOG] = f32_log
     k.unary[<int> fn.LOG10] = f32_log10
+    k.unary[<int> fn.LOG2] = f32_log2
     k.unary[<int> fn.LOG1P] = f32_log1p
     k.unary[<int> fn.ERF] = f32_erf
     k.unary[<int> fn.SIN] = f32_sin
@@ -569,6 +599,8 @@ cdef void fill_elementwise(kernels_t* k) noexcept:
     k.unary[<int> fn.HARDSHRINK] = f32_hardshrink
     k.unary[<int> fn.SOFTSHRINK] = f32_softshrink
     k.unary[<int> fn.THRESHOLD] = f32_threshold
+    k.unary[<int> fn.NAN_TO] = f32_nan_to
+    k.unary[<int> fn.INF_TO] = f32_inf_to
     k.binary[<int> fn.ADD] = f32_add
     k.binary[<int> fn.SUB] = f32_sub
     k.binary[<int> fn.MUL] = f32_mul
@@ -582,3 +614,6 @@ cdef void fill_elementwise(kernels_t* k) noexcept:
     k.binary[<int> fn.FMOD] = f32_fmod
     k.binary[<int> fn.REMAINDER] = f32_remainder
     k.binary[<int> fn.FLOOR_DIVIDE] = f32_floor_divide
+    k.binary[<int> fn.FMAX] = f32_fmax
+    k.binary[<int> fn.FMIN] = f32_fmin
+    k.binary[<int> fn.HYPOT] = f32_hypot

@@ -90,6 +90,14 @@ cdef inline vf32 vexp(vf32 x) noexcept nogil:
     return exp_scaled(x, 0)
 
 
+cdef inline vf32 vexp2(vf32 x) noexcept nogil:
+    """2 ulp."""
+    cdef vi32 whole
+    cdef vf32 c = vmin(splat(130.0), vmax(splat(-152.0), x)), n = nearest(c, splat(1.0), &whole)
+    cdef vf32 r = (c - n) * splat(0.693147181)
+    return scaled(exp_tail(r) * r * r + r + splat(1.0), n)
+
+
 cdef inline vf32 exp_negative(vf32 x) noexcept nogil:
     """Return exp(-x) for what is a divisor once 1 is added: 3 ulp for |x| < 8, then up to 30.
 
@@ -159,6 +167,15 @@ cdef inline vf32 vlog10(vf32 x) noexcept nogil:
     cdef vf32 y = (f + log_tail(f)) * splat(0.434294482)
     # log10(2) in two parts, the first exact in the product
     return log_domain(x, y + e * splat(4.60503898e-6) + e * splat(0.301025390625))
+
+
+cdef inline vf32 vlog2(vf32 x) noexcept nogil:
+    """2 ulp; whole numbers for powers of two."""
+    cdef vf32 e
+    cdef vf32 f = split_exponent(x, &e) - splat(1.0)
+    # log2(e) in two parts: one product would lose the last bits where the exponent is 0.
+    cdef vf32 y = f + log_tail(f)
+    return log_domain(x, e + (y * splat(0.442695041) + y))
 
 
 cdef inline vf32 vlog1p(vf32 x) noexcept nogil:

@@ -44,6 +44,48 @@ ctypedef void (*resize_columns_fn)(
     Py_ssize_t y_step, Py_ssize_t count, Py_ssize_t channels,
 ) noexcept nogil
 
+# Images read at up to GRID_BLOCK places that a grid names, axes innermost first.  A place is
+# (g + 1) * scale - shift, then reflected or clamped as the padding says.
+cdef enum:
+    GRID_BLOCK = 128         # a multiple of all numbers of lanes
+    GRID_AXES = 3
+    GRID_NEAREST = 0
+    GRID_LINEAR = 1
+    GRID_ZEROS = 0
+    GRID_BORDER = 1
+    GRID_REFLECTION = 2
+
+ctypedef struct grid_axis_t:
+    float scale
+    float shift
+    float extent             # at most 2^22
+    float low                # where reflections begin, and how far apart their ends are
+    float span
+    int stride               # from one pixel to the next, in elements
+
+# What is known of the points: the first pixel that each reads, how far the next one along each axis
+# is, what the four pixels of a plane weigh and what two planes do; 0 where a point lies outside
+# the image, or nowhere.
+ctypedef struct grid_block_t:
+    int[GRID_BLOCK] first
+    int[GRID_AXES][GRID_BLOCK] step
+    float[4][GRID_BLOCK] weight
+    float[2][GRID_BLOCK] plane
+    float[GRID_BLOCK] is_inside
+    float[GRID_BLOCK] is_number
+    bint all_inside          # and are numbers
+
+ctypedef void (*grid_places_fn)(
+    int mode, int padding, int n_axes, const grid_axis_t* axes, const float* grid, Py_ssize_t n,
+    grid_block_t* block,
+) noexcept nogil
+
+# y[c * y_channel + i * y_pixel] = what point i reads of x + c * x_channel, for i < n.
+ctypedef void (*grid_read_fn)(
+    int mode, int n_axes, Py_ssize_t channels, const grid_block_t* block, Py_ssize_t n,
+    const float* x, Py_ssize_t x_channel, float* y, Py_ssize_t y_channel, Py_ssize_t y_pixel,
+) noexcept nogil
+
 # y[i] = sum_k weights[k] * rows[k][i] for i < count; 2 or 4 taps.
 ctypedef void (*resize_rows_fn)(
     int taps, const float* const* rows, const float* weights, float* y, Py_ssize_t count,
@@ -342,6 +384,8 @@ ctypedef struct kernels_t:
     # resampling
     resize_columns_fn resize_columns
     resize_rows_fn resize_rows
+    grid_places_fn grid_places
+    grid_read_fn grid_read
     # rows
     reduce_rows_fn reduce_rows
     reduce_columns_fn reduce_columns

@@ -15,9 +15,11 @@ cpdef enum Unary:
     TRUNC
     ROUND
     EXP
+    EXP2
     EXPM1
     LOG
     LOG10
+    LOG2
     LOG1P
     ERF
     SIN
@@ -53,6 +55,8 @@ cpdef enum Unary:
     HARDSHRINK      # bound
     SOFTSHRINK      # bound
     THRESHOLD       # threshold, value
+    NAN_TO          # value
+    INF_TO          # value for infinity, for -infinity
     N_UNARY
 
 # What a chain of cheap operations may do to its running value r, with an operand x or without.
@@ -95,4 +99,7 @@ cpdef enum Binary:
     FMOD
     REMAINDER
     FLOOR_DIVIDE
+    FMAX            # NaN only where both are
+    FMIN
+    HYPOT
     N_BINARY

@@ -1,4 +1,4 @@
-"""Elements chosen by values: gathering, scattering, choosing by a mask, triangles of matrices.
+"""Elements chosen by values: gathering, scattering, choosing by a mask, triangles, bags of rows.
 
 Operands of one shape are walked together: loops around an inner one, which _loops.py has merged as
 far as their strides allow.  An index is checked where it is met; one out of range is noted (see
@@ -792,3 +792,194 @@ cdef class TriangleStep(Step):
         self.kind = "triangle"
         self.bytes = 2.0 * x.n_bytes
         self.max_parts = max(1, min(x.size // self.p.columns, x.n_bytes // SHARE_BYTES))
+
+
+# -- elements that a mask lets through ----------------------------------------------------------
+
+cdef struct mask_t:
+    ref_t mask
+    ref_t source
+    ref_t y
+    ref_t fault
+    Py_ssize_t n
+    Py_ssize_t length            # of the source
+    Py_ssize_t itemsize
+
+
+cdef void masked_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Elements of a source, one after the other, where a mask is true.
+
+    Layout : mask, source and y in C order; y holds what it is where the mask is false
+    Threads: one, since each place depends on those before it
+    Source : torch.masked_scatter
+    """
+    cdef const mask_t* p = <const mask_t*> params
+    cdef const uint8_t* mask = <const uint8_t*> at(slots, p.mask)
+    cdef const char* source = at(slots, p.source)
+    cdef char* y = at(slots, p.y)
+    cdef Py_ssize_t i = 0, start, used = 0, n
+    while i < p.n:
+        while i < p.n and not mask[i]:
+            i += 1
+        start = i
+        while i < p.n and mask[i]:
+            i += 1
+        # What there is not enough of is not copied, but counted.
+        n = max(min(i - start, p.length - used), <Py_ssize_t> 0)
+        memcpy(y + start * p.itemsize, source + min(used, p.length) * p.itemsize, n * p.itemsize)
+        used += i - start
+    if used > p.length:
+        note(<long long*> at(slots, p.fault), used)
+
+
+cdef class MaskedScatterStep(Step):
+    """Puts the elements of a source, one after the other, where a mask is true.
+
+    Parameters
+    ----------
+    mask : Value
+        One byte an element, C order.
+    source : Value
+        In C order, of y's dtype.
+    y : Value
+        As many elements as the mask, C order; holds what it is before.
+    fault : Value
+        16 bytes of the context's own.
+    complaint : str
+        What is said if the mask is true more often than the source has elements.
+    """
+
+    cdef mask_t p
+
+    def __init__(self, mask, source, y, fault, complaint):
+        self.p.mask, self.p.source, self.p.y = self.ref(mask), self.ref(source), self.ref(y)
+        self.p.fault = self.fault = self.ref(fault)
+        self.complaint = complaint
+        self.p.n, self.p.length, self.p.itemsize = y.size, source.size, y.dtype.itemsize
+        self.run = masked_run
+        self.params = &self.p
+        self.kind = "masked_scatter"
+        self.bytes = float(mask.n_bytes + y.n_bytes)
+
+
+# -- bags of rows ------------------------------------------------------------------------------
+
+# What becomes of the rows of a bag.
+cdef enum:
+    BAG_SUM
+    BAG_MEAN
+    BAG_MAXIMUM
+
+cdef struct bag_t:
+    ref_t table
+    ref_t indices
+    ref_t offsets
+    ref_t weights
+    ref_t y
+    ref_t fault
+    int mode
+    bint has_weights
+    Py_ssize_t n                 # indices
+    Py_ssize_t bags
+    Py_ssize_t n_offsets
+    int64_t rows                 # of the table
+    Py_ssize_t width
+    int64_t padding              # an index that does not count, or -1
+
+
+cdef void bag_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """The sum, mean or maximum of the table rows of each bag.
+
+    Layout : table (rows, width), indices (n), offsets (bags or bags + 1) -> y (bags, width)
+    Needs  : C order; the table not empty where there are indices
+    Threads: over bags
+    Source : torch.nn.EmbeddingBag
+    """
+    cdef const bag_t* p = <const bag_t*> params
+    cdef const float* table = <const float*> at(slots, p.table)
+    cdef const int64_t* indices = <const int64_t*> at(slots, p.indices)
+    cdef const int64_t* offsets = <const int64_t*> at(slots, p.offsets)
+    cdef const float* weights = <const float*> at(slots, p.weights) if p.has_weights else NULL
+    cdef const float* row
+    cdef float* y
+    cdef float weight
+    cdef int64_t place
+    cdef Py_ssize_t bag, i, j, start, stop, count
+    for bag in range(share_start(p.bags, part, n_parts), share_start(p.bags, part + 1, n_parts)):
+        y = <float*> at(slots, p.y) + bag * p.width
+        memset(y, 0, p.width * sizeof(float))
+        start = max(min(offsets[bag], <int64_t> p.n), <int64_t> 0)
+        stop = p.n
+        if bag + 1 < p.n_offsets:
+            stop = min(offsets[bag + 1], <int64_t> p.n)
+        count = 0
+        for i in range(start, stop):
+            place = indices[i]
+            if not 0 <= place < p.rows:
+                note(<long long*> at(slots, p.fault), place)
+                place = 0
+            if place == p.padding:
+                continue
+            row = table + place * p.width
+            if p.mode == BAG_MAXIMUM:
+                for j in range(p.width):
+                    y[j] = row[j] if count == 0 else joined(MAXIMUM, y[j], row[j])
+            elif p.has_weights:
+                weight = weights[i]
+                for j in range(p.width):
+                    y[j] += row[j] * weight
+            else:
+                for j in range(p.width):
+                    y[j] += row[j]
+            count += 1
+        if p.mode == BAG_MEAN and count > 1:
+            for j in range(p.width):
+                y[j] /= <float> count
+
+
+cdef class EmbeddingBagStep(Step):
+    """Joins the rows of a table that bags of indices name.
+
+    Parameters
+    ----------
+    table : Value, shape (rows, width), C order
+    indices : Value, shape (n,), int64
+    offsets : Value, shape (bags,) or (bags + 1,), int64
+        Where bags begin; and where the last one ends, if there is one more.
+    weights : Value or None
+        A factor for each index.
+    y : Value, shape (bags, width), C order
+    mode : int
+        0 for the sum, 1 for the mean, 2 for the maximum.
+    padding : int
+        An index that does not count, or -1.
+    fault : Value
+        16 bytes of the context's own.
+    complaint : str
+        What is said of an index out of range.
+    """
+
+    cdef bag_t p
+
+    def __init__(self, table, indices, offsets, weights, y, mode, padding, fault, complaint):
+        self.p.table, self.p.indices = self.ref(table), self.ref(indices)
+        self.p.offsets, self.p.y = self.ref(offsets), self.ref(y)
+        self.p.has_weights = weights is not None
+        if weights is not None:
+            self.p.weights = self.ref(weights)
+        self.p.fault = self.fault = self.ref(fault)
+        self.complaint = complaint
+        self.p.mode, self.p.padding = mode, padding
+        self.p.n, self.p.n_offsets = indices.size, offsets.size
+        self.p.rows, self.p.width = table.shape
+        self.p.bags = y.shape[0]
+        self.run = bag_run
+        self.params = &self.p
+        self.kind = "embedding_bag"
+        self.flops = float(indices.size) * self.p.width
+        self.bytes = 4.0 * indices.size * self.p.width + y.n_bytes
+        self.max_parts = max(1, min(self.p.bags, <Py_ssize_t> self.bytes // SHARE_BYTES))

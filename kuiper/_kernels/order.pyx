@@ -363,6 +363,43 @@ cdef inline bint any_below(
     return found
 
 
+cdef inline Py_ssize_t keep_few(
+    const sort_t* p, const char* x, Py_ssize_t step, uint64_t* entries
+) noexcept nogil:
+    """Put the first k elements in order as they are met, where k is small; return k.
+
+    Those that are kept stay sorted, so the bound is always that of the k-th element so far.
+    """
+    cdef uint64_t ones = 0xFFFFFFFF, flip = ones if p.descending else 0, bound = ones, key, entry
+    cdef Py_ssize_t i = 0, j, at_entry, n, count = 0
+    cdef uint32_t[FEW] keys
+    while i < p.n:
+        n = min(<Py_ssize_t> FEW, p.n - i)
+        if count == p.k and not any_below(p, x + i * step, step, n, flip, bound):
+            i += n
+            continue
+        for j in range(n):
+            keys[j] = <uint32_t> (key_of(p.dtype, x + (i + j) * step) ^ flip)
+        for j in range(n):
+            key = keys[j]
+            if count == p.k:
+                if key >= bound:
+                    continue
+                at_entry = count - 1
+            else:
+                at_entry = count
+                count += 1
+            entry = key << 32 | <uint64_t> (i + j)
+            while at_entry > 0 and entries[at_entry - 1] > entry:
+                entries[at_entry] = entries[at_entry - 1]
+                at_entry -= 1
+            entries[at_entry] = entry
+            if count == p.k:
+                bound = entries[count - 1] >> 32
+        i += n
+    return count
+
+
 cdef inline Py_ssize_t keep_best(
     const sort_t* p, const char* x, Py_ssize_t step, entry_t* entries, entry_t* other
 ) noexcept nogil:
@@ -459,11 +496,14 @@ cdef inline void sort_line(
     cdef entry_t* other = entries + p.n
     cdef Py_ssize_t n = p.n, step = p.inner * p.itemsize, i
     cdef uint64_t place
-    if 4 * (p.k + FEW) < n:
-        n = keep_best(p, x, step, entries, other)
+    if entry_t is uint64_t and p.k <= FEW and 2 * p.k <= n:
+        n = keep_few(p, x, step, entries)
     else:
-        make_entries(p, x, step, entries)
-    sort_entries(entries, other, n)
+        if 4 * (p.k + FEW) < n:
+            n = keep_best(p, x, step, entries, other)
+        else:
+            make_entries(p, x, step, entries)
+        sort_entries(entries, other, n)
     for i in range(p.k):
         place = place_of(entries[i])
         if p.has_values:
@@ -554,6 +594,230 @@ cdef class SortStep(Step):
         self.flops = 20.0 * x.size
         self.bytes = 10.0 * x.n_bytes
         self.max_parts = max(1, min(self.p.outer * self.p.inner, x.size // 256))
+
+
+# -- ranks -------------------------------------------------------------------------------------
+
+# Which element of a sorted line is taken.
+cdef enum:
+    MIDDLE             # the lower of two, or the first NaN
+    NUMBERS_MIDDLE     # of those that are numbers
+    COUNTED            # the k-th
+    COMMONEST          # the last of the longest run of equal ones
+
+RANKS = {
+    "median": MIDDLE, "nanmedian": NUMBERS_MIDDLE, "kthvalue": COUNTED, "mode": COMMONEST,
+}
+
+
+cdef inline Py_ssize_t rank_of(
+    int rank, const sort_t* p, const entry_t* entries
+) noexcept nogil:
+    """Return which of the sorted entries of a line is taken."""
+    cdef uint64_t nan = ~(<uint64_t> 0)
+    cdef Py_ssize_t numbers = p.n, first = 0, longest = 0, taken = 0, i
+    if rank == COUNTED:
+        return p.k - 1
+    if p.dtype == b"f" or p.dtype == b"d":
+        if entry_t is not pair_t:
+            nan >>= 32
+        while numbers > 0 and key_part(entries[numbers - 1]) == nan:
+            numbers -= 1
+    if rank == MIDDLE:
+        return numbers if numbers < p.n else (p.n - 1) // 2
+    if rank == NUMBERS_MIDDLE:
+        return max(numbers - 1, <Py_ssize_t> 0) // 2
+    for i in range(1, numbers):
+        if key_part(entries[i]) != key_part(entries[i - 1]):
+            first = i
+        if i - first > longest:
+            longest, taken = i - first, i
+    return taken
+
+
+cdef inline void rank_line(
+    int rank, const sort_t* p, const char* x, entry_t* entries, char* value, int64_t* place
+) noexcept nogil:
+    cdef Py_ssize_t step = p.inner * p.itemsize, taken
+    make_entries(p, x, step, entries)
+    sort_entries(entries, entries + p.n, p.n)
+    taken = <Py_ssize_t> place_of(entries[rank_of(rank, p, entries)])
+    memcpy(value, x + taken * step, p.itemsize)
+    if place != NULL:
+        place[0] = taken
+
+
+cdef struct rank_t:
+    sort_t sort
+    int rank
+
+
+cdef void rank_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """One element of each line by its rank, and its place; of equal ones the first counts less.
+
+    Layout : x (outer, n, inner), values and places (outer, inner), C order
+    Needs  : 0 < n < 2**32
+    Threads: over lines
+    Source : torch.median, torch.nanmedian, torch.kthvalue, torch.mode
+    """
+    cdef const rank_t* r = <const rank_t*> params
+    cdef const sort_t* p = &r.sort
+    cdef const char* x = at(slots, p.x)
+    cdef char* values = at(slots, p.values)
+    cdef int64_t* places = <int64_t*> at(slots, p.places) if p.has_places else NULL
+    cdef char* scratch = at(slots, p.scratch)
+    cdef Py_ssize_t lines = p.outer * p.inner, line
+    cdef const char* first
+    for line in range(share_start(lines, part, n_parts), share_start(lines, part + 1, n_parts)):
+        first = x + (line // p.inner * p.n * p.inner + line % p.inner) * p.itemsize
+        if p.itemsize == 8:
+            rank_line(
+                r.rank, p, first, <pair_t*> scratch, values + line * p.itemsize,
+                places + line if p.has_places else NULL,
+            )
+        else:
+            rank_line(
+                r.rank, p, first, <uint64_t*> scratch, values + line * p.itemsize,
+                places + line if p.has_places else NULL,
+            )
+
+
+cdef class RankStep(Step):
+    """Takes one element of each line by its rank.
+
+    Parameters
+    ----------
+    x : Value, shape (outer, n, inner), C order
+        Of a dtype in `SORT_DTYPES`; lines are not empty.
+    values : Value
+        Outer * inner elements in C order.
+    places : Value or None
+        As many, int64.
+    rank : str
+        A key of `RANKS`.
+    k : int
+        For ``"kthvalue"``, from 1 on.
+    scratch : Value
+        As `sort_bytes` says.
+    """
+
+    cdef rank_t p
+
+    def __init__(self, x, values, places, rank, k, scratch):
+        cdef sort_t* p = &self.p.sort
+        p.x, p.values, p.scratch = self.ref(x), self.ref(values), self.ref(scratch)
+        p.has_values, p.has_places = True, places is not None
+        if places is not None:
+            p.places = self.ref(places)
+        p.descending, p.k = False, k
+        p.dtype, p.itemsize = ord(SORT_DTYPES[x.dtype.name]), x.dtype.itemsize
+        p.outer, p.n, p.inner = x.shape
+        self.p.rank = RANKS[rank]
+        self.run = rank_run
+        self.params = &self.p
+        self.kind = "rank"
+        self.flops = 20.0 * x.size
+        self.bytes = 10.0 * x.n_bytes
+        self.max_parts = max(1, min(p.outer * p.inner, x.size // 256))
+
+
+# -- searches ----------------------------------------------------------------------------------
+
+cdef struct search_t:
+    ref_t lines
+    ref_t values
+    ref_t y
+    bint right
+    bint is_float
+    bint is_wide
+    Py_ssize_t outer
+    Py_ssize_t many            # lines: outer, or one for all
+    Py_ssize_t n
+    Py_ssize_t m
+
+
+ctypedef fused searched_t:
+    int64_t
+    float
+
+
+cdef inline Py_ssize_t search_line(
+    bint right, const searched_t* line, Py_ssize_t n, searched_t value
+) noexcept nogil:
+    cdef Py_ssize_t low = 0, half
+    # What is no number is not less than anything, so that it comes last.
+    while n > 0:
+        half = n // 2
+        if not line[low + half] > value if right else not line[low + half] >= value:
+            low += half + 1
+            n -= half + 1
+        else:
+            n = half
+    return low
+
+
+cdef void search_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Where values belong in sorted lines.
+
+    Layout : lines (outer or 1, n), values (outer, m) -> y (outer, m), C order
+    Needs  : lines that are sorted; where they are not, any places come out
+    Threads: over values
+    Source : torch.searchsorted, torch.bucketize
+    """
+    cdef const search_t* p = <const search_t*> params
+    cdef const char* lines = at(slots, p.lines)
+    cdef const char* values = at(slots, p.values)
+    cdef char* y = at(slots, p.y)
+    cdef Py_ssize_t total = p.outer * p.m, i, first, place
+    for i in range(share_start(total, part, n_parts), share_start(total, part + 1, n_parts)):
+        first = i // p.m * p.n if p.many > 1 else 0
+        if p.is_float:
+            place = search_line(
+                p.right, <const float*> lines + first, p.n, (<const float*> values)[i]
+            )
+        else:
+            place = search_line(
+                p.right, <const int64_t*> lines + first, p.n, (<const int64_t*> values)[i]
+            )
+        if p.is_wide:
+            (<int64_t*> y)[i] = place
+        else:
+            (<int32_t*> y)[i] = <int32_t> place
+
+
+cdef class SearchStep(Step):
+    """Finds where values belong in sorted lines.
+
+    Parameters
+    ----------
+    lines : Value, shape (outer, n) or (1, n), C order
+        float32 or int64.
+    values : Value, shape (outer, m), C order
+        Of the same dtype.
+    y : Value, shape (outer, m), C order
+        int64 or int32.
+    right : bool
+        Whether behind equal elements, else in front of them.
+    """
+
+    cdef search_t p
+
+    def __init__(self, lines, values, y, right):
+        self.p.lines, self.p.values, self.p.y = self.ref(lines), self.ref(values), self.ref(y)
+        self.p.right, self.p.is_float = right, values.dtype.kind == "f"
+        self.p.is_wide = y.dtype.itemsize == 8
+        self.p.many, self.p.n = lines.shape
+        self.p.outer, self.p.m = values.shape
+        self.run = search_run
+        self.params = &self.p
+        self.kind = "search"
+        self.flops = float(values.size) * max(1, int(self.p.n).bit_length())
+        self.bytes = float(values.n_bytes + lines.n_bytes + y.n_bytes)
+        self.max_parts = max(1, values.size // 1024)
 
 
 # -- scans -------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
-"""Reductions of one axis: sums, extremes, products, norms, variances, log-sum-exp."""
+"""Reductions of one axis: sums, extremes, products, norms, variances, log-sum-exp, distances."""
 
-from libc.math cimport fabsf, INFINITY, logf, sqrtf
+from libc.math cimport fabsf, INFINITY, logf, powf, sqrtf
+from libc.string cimport memset
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._step cimport Step, at, ref_t, share_start
@@ -167,3 +168,122 @@ cdef inline float result_of(const reduce_t* p, float total, float shift) noexcep
     if p.result == LOG_SUM:
         return logf(total) + shift
     return total
+
+
+# -- distances ---------------------------------------------------------------------------------
+
+# Which norm of a difference.
+cdef enum:
+    COUNT
+    SUM
+    EUCLIDEAN
+    GREATEST
+    POWER
+
+cdef struct distance_t:
+    ref_t x
+    ref_t y
+    ref_t out
+    int norm
+    float power
+    Py_ssize_t batch
+    Py_ssize_t rows
+    Py_ssize_t terms
+    Py_ssize_t columns
+    Py_ssize_t strips
+
+
+cdef class DistanceStep(Step):
+    """The norms of the differences of all rows of one matrix and all columns of another.
+
+    Parameters
+    ----------
+    x : Value, shape (batch, rows, terms), C order
+    y : Value, shape (batch, terms, columns), C order
+    out : Value, shape (batch, rows, columns), C order
+    p : float
+        Of the norm; not negative.
+    """
+
+    cdef distance_t p
+
+    def __init__(self, x, y, out, p):
+        self.p.x, self.p.y, self.p.out = self.ref(x), self.ref(y), self.ref(out)
+        self.p.norm = {0.0: COUNT, 1.0: SUM, 2.0: EUCLIDEAN, float("inf"): GREATEST}.get(p, POWER)
+        self.p.power = p
+        self.p.batch, self.p.rows, self.p.terms = x.shape
+        self.p.columns = y.shape[2]
+        self.p.strips = (self.p.columns + STRIP - 1) // STRIP
+        self.run = distance_run
+        self.params = &self.p
+        self.kind = "distance"
+        self.flops = 3.0 * out.size * self.p.terms
+        self.bytes = float(x.n_bytes + y.n_bytes + out.n_bytes)
+        self.max_parts = max(
+            1, min(self.p.batch * self.p.rows * self.p.strips, out.size * self.p.terms // 8192)
+        )
+
+
+cdef inline void add_gaps(
+    int norm, float power, float x, const float* y, float* sums, Py_ssize_t count
+) noexcept nogil:
+    """Add up what one term makes of `count` distances; the compiler knows `norm`."""
+    cdef Py_ssize_t j
+    cdef float gap
+    for j in range(count):
+        gap = fabsf(x - y[j])
+        if norm == COUNT:
+            sums[j] += 0 if gap == 0 else 1
+        elif norm == SUM:
+            sums[j] += gap
+        elif norm == EUCLIDEAN:
+            sums[j] += gap * gap
+        elif norm == GREATEST:
+            sums[j] = sums[j] if sums[j] >= gap or sums[j] != sums[j] else gap
+        else:
+            sums[j] += powf(gap, power)
+
+
+cdef void distance_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Norms of differences, a strip of columns at a time.
+
+    Layout : x (batch, rows, terms), y (batch, terms, columns) -> out (batch, rows, columns)
+    Needs  : C order
+    Threads: over rows and strips of 256 columns
+    Source : torch.cdist
+    """
+    cdef const distance_t* p = <const distance_t*> params
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float* y = <const float*> at(slots, p.y)
+    cdef const float* terms
+    cdef const float* columns
+    cdef float* out = <float*> at(slots, p.out)
+    cdef float* sums
+    cdef Py_ssize_t total = p.batch * p.rows * p.strips, item, row, first, count, t, j
+    for item in range(share_start(total, part, n_parts), share_start(total, part + 1, n_parts)):
+        row, first = item // p.strips, item % p.strips * STRIP
+        count = min(<Py_ssize_t> STRIP, p.columns - first)
+        terms = x + row * p.terms
+        columns = y + row // p.rows * p.terms * p.columns + first
+        sums = out + row * p.columns + first
+        memset(sums, 0, count * sizeof(float))
+        for t in range(p.terms):
+            if p.norm == COUNT:
+                add_gaps(COUNT, 0, terms[t], columns, sums, count)
+            elif p.norm == SUM:
+                add_gaps(SUM, 1, terms[t], columns, sums, count)
+            elif p.norm == EUCLIDEAN:
+                add_gaps(EUCLIDEAN, 2, terms[t], columns, sums, count)
+            elif p.norm == GREATEST:
+                add_gaps(GREATEST, 0, terms[t], columns, sums, count)
+            else:
+                add_gaps(POWER, p.power, terms[t], columns, sums, count)
+            columns += p.columns
+        if p.norm == EUCLIDEAN:
+            for j in range(count):
+                sums[j] = sqrtf(sums[j])
+        elif p.norm == POWER:
+            for j in range(count):
+                sums[j] = powf(sums[j], 1 / p.power)

@@ -1,22 +1,25 @@
 """Images read at places that are computed at run time: grids, regions, deformed windows.
 
-All images are channels-last.  A place between pixels is a weighted sum of those around it: of the
-pixels inside the image alone, so that what lies outside cannot spoil a result (0 * infinity).
+All images are channels-last, but those of few channels that a grid names places in.  A place
+between pixels is a weighted sum of those around it: of the pixels inside the image alone, so that
+what lies outside cannot spoil a result (0 * infinity).
 """
 
-from libc.math cimport ceilf, fabsf, floorf, fmodf, isfinite, NAN, rintf, truncf
+from libc.math cimport ceilf, fabsf, floorf, fmodf, isfinite, NAN, rintf
+from libc.stdint cimport int32_t
 from libc.string cimport memset
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._step cimport Step, at, ref_t, share_start
-from kuiper._kernels._table cimport kernels_t
+from kuiper._kernels._table cimport GRID_AXES, GRID_BLOCK, grid_axis_t, grid_block_t, kernels_t
 
 cdef enum:
     SHARE_FLOATS = 4096      # a share that writes less is not worth another thread
     MAX_AXES = 3
     FEW = 8                  # channels that are not worth the call of a micro-kernel
+    EXACT = 8388608          # floats from here on are whole
 
-# How a place becomes pixels.
+# How a place becomes pixels; the first two, and what lies outside, are numbered as in _table.pxd.
 cdef enum:
     NEAREST
     LINEAR
@@ -167,7 +170,10 @@ cdef inline float reflected(const grid_t* p, float place, Py_ssize_t extent) noe
         return 0
     place = fabsf(place - low)
     if p.n_axes == 2:
-        rest = place - truncf(place / (2 * span)) * (2 * span)
+        rest = place / (2 * span)
+        # Without a call of a function, so that places are reflected several at a time.
+        rest = <float> <int32_t> (rest if rest < EXACT else <float> 0) if rest < EXACT else rest
+        rest = place - rest * (2 * span)
     else:
         rest = fmodf(place, 2 * span)
     return (rest if rest <= span or rest != rest else 2 * span - rest) + low
@@ -326,6 +332,114 @@ cdef inline void sample_cubic(
         add_up(p.kernels, n_columns, taps, weights, scratch + i * p.channels, p.channels)
         sums[i] = scratch + i * p.channels
     add_up(p.kernels, n_rows, sums, row_weight, y, p.channels)
+
+
+# -- grids over few channels -------------------------------------------------------------------
+
+cdef struct planes_t:
+    const kernels_t* kernels
+    ref_t x
+    ref_t grid
+    ref_t y
+    Py_ssize_t batch
+    Py_ssize_t channels
+    Py_ssize_t points            # of an image of the output
+    Py_ssize_t x_image           # strides, in elements
+    Py_ssize_t x_channel
+    Py_ssize_t y_image
+    Py_ssize_t y_channel
+    Py_ssize_t y_pixel
+    int mode
+    int padding
+    int n_axes
+    grid_axis_t[GRID_AXES] axes
+
+
+cdef class GridPlanesStep(Step):
+    """Reads an image of few channels at the places that a grid names, a channel at a time.
+
+    Parameters
+    ----------
+    x : Value, shape (n, c, pixels)
+        In any layout; no pixel lies 2^31 elements from the first one.
+    grid : Value, shape (n, points, axes), C order
+        Places from -1 to 1, the innermost axis first.
+    y : Value, shape (n, c, points)
+        In any layout.
+    extents : tuple of int
+        Two or three: those of the spatial axes of the input, none above 2^22.
+    mode, padding : str
+        Keys of `MODES` and `PADDINGS`; ``"nearest"`` or ``"bilinear"``.
+    align_corners : bool
+    """
+
+    cdef planes_t p
+
+    def __init__(self, x, grid, y, extents, mode, padding, align_corners):
+        cdef grid_axis_t* axis = self.p.axes
+        self.p.kernels = active()
+        self.p.x, self.p.grid, self.p.y = self.ref(x), self.ref(grid), self.ref(y)
+        self.p.batch, self.p.channels, self.p.points = y.shape
+        self.p.x_image, self.p.x_channel, stride = x.strides
+        self.p.y_image, self.p.y_channel, self.p.y_pixel = y.strides
+        self.p.n_axes = len(extents)
+        for extent in reversed(extents):
+            axis.extent, axis.stride = extent, stride
+            stride *= extent
+            # Those of PyTorch's formulas, for planes and for volumes, up to a factor of 2.
+            axis.span = extent - 1 if align_corners else extent
+            axis.scale = axis.span / 2
+            axis.shift = 0 if align_corners else 0.5
+            axis.low = 0 if align_corners else -0.5
+            axis += 1
+        self.p.mode, self.p.padding = MODES[mode], PADDINGS[padding]
+        self.run = planes_run
+        self.params = &self.p
+        self.kind = "grid_sample"
+        self.flops = 2.0 * y.size * (1, 2)[self.p.mode] ** self.p.n_axes
+        self.bytes = float(x.n_bytes + grid.n_bytes + y.n_bytes)
+        self.max_parts = max(min(self.p.batch * self.p.points, y.size // SHARE_FLOATS), 1)
+
+
+cdef void planes_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Pixels at computed places, where there are few channels.
+
+    Layout : x (n, c, pixels), grid (n, points, axes) -> y (n, c, points)
+    Needs  : grid in C order
+    Threads: over points
+    Source : torch.nn.functional.grid_sample
+    """
+    cdef const planes_t* p = <const planes_t*> params
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float* grid = <const float*> at(slots, p.grid)
+    cdef float* y = <float*> at(slots, p.y)
+    cdef float* target
+    cdef float outside
+    cdef grid_block_t block
+    cdef Py_ssize_t total = p.batch * p.points, q = share_start(total, part, n_parts)
+    cdef Py_ssize_t stop = share_start(total, part + 1, n_parts), n, i, c
+    while q < stop:
+        n = min(min(stop - q, <Py_ssize_t> GRID_BLOCK), p.points - q % p.points)
+        p.kernels.grid_places(
+            p.mode, p.padding, p.n_axes, p.axes, grid + q * p.n_axes, n, &block
+        )
+        target = y + q // p.points * p.y_image + q % p.points * p.y_pixel
+        p.kernels.grid_read(
+            p.mode, p.n_axes, p.channels, &block, n, x + q // p.points * p.x_image, p.x_channel,
+            target, p.y_channel, p.y_pixel,
+        )
+        if not block.all_inside:
+            for i in range(n):
+                if block.is_inside[i] == 0 or block.is_number[i] == 0:
+                    # In planes, not in volumes, PyTorch has NaN for a place that is none.
+                    outside = 0
+                    if block.is_number[i] == 0 and p.n_axes == 2 and p.mode == LINEAR:
+                        outside = NAN
+                    for c in range(p.channels):
+                        target[c * p.y_channel + i * p.y_pixel] = outside
+        q += n
 
 
 # -- regions -----------------------------------------------------------------------------------

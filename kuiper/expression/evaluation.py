@@ -251,6 +251,12 @@ def _hardshrink(x: Any, bound: Any = 0.5) -> Any:
     return np.where((x >= -bound) & (x <= bound), x.dtype.type(0), x)
 
 
+def _inf_to(x: Any, high: Any, low: Any) -> Any:
+    return np.where(
+        np.isposinf(x), x.dtype.type(high), np.where(np.isneginf(x), x.dtype.type(low), x)
+    )
+
+
 def _threshold(x: Any, threshold: Any, value: Any) -> Any:
     return np.where(x <= threshold, np.asarray(value).astype(x.dtype), x)
 
@@ -326,4 +332,11 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "hardshrink": _hardshrink,
     "softshrink": _softshrink,
     "threshold": _threshold,
+    "log2": np.log2,
+    "exp2": np.exp2,
+    "nan_to": lambda x, value: np.where(np.isnan(x), x.dtype.type(value), x),
+    "inf_to": _inf_to,
+    "fmax": np.fmax,
+    "fmin": np.fmin,
+    "hypot": np.hypot,
 }

@@ -290,6 +290,8 @@ _PARAMETERS: dict[str, tuple[float, ...]] = {
     "hardshrink": (0.5,),
     "softshrink": (0.5,),
     "threshold": (0.0, 0.0),
+    "nan_to": (0.0,),
+    "inf_to": (0.0, 0.0),
 }
 
 # What leaves float32 on the way: casts to other dtypes and operators on integers.

@@ -32,7 +32,7 @@ _FLOAT = frozenset(
         "div atan2 logaddexp sqrt rsqrt reciprocal exp expm1 log log10 log1p erf sin cos tan "
         "asin acos atan sinh cosh tanh asinh acosh atanh sigmoid logsigmoid hardsigmoid silu "
         "hardswish mish gelu gelu_tanh elu celu selu softplus softsign tanhshrink leaky_relu "
-        "hardshrink softshrink"
+        "hardshrink softshrink log2 exp2 hypot"
     )
 )
 
@@ -46,7 +46,8 @@ _NOT_BOOL = frozenset(
 _COMPLEX = frozenset(
     words(
         "add sub mul div pow neg abs square sqrt rsqrt reciprocal exp expm1 log log10 log1p "
-        "sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid silu tanhshrink"
+        "sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid silu tanhshrink "
+        "log2 exp2"
     )
 )
 

@@ -103,7 +103,16 @@ EXTENDED: dict[str, Signature] = PNNX | {
     "hardshrink": Signature(1, 2),  # x, lambda
     "softshrink": Signature(1, 2),  # x, lambda
     "threshold": Signature(3, 3),  # x, threshold, value
+    "log2": Signature(1, 1),
+    "exp2": Signature(1, 1),
+    "nan_to": Signature(2, 2),  # x, value
+    "inf_to": Signature(3, 3),  # x, value for infinity, for -infinity
+    "fmax": Signature(2, 2),
+    "fmin": Signature(2, 2),
+    "hypot": Signature(2, 2),
 }
 
-# Activations whose arguments behind the first are fixed numbers.
-PARAMETRIC = frozenset(words("leaky_relu elu celu softplus hardshrink softshrink threshold"))
+# Functions whose arguments behind the first are fixed numbers.
+PARAMETRIC = frozenset(
+    words("leaky_relu elu celu softplus hardshrink softshrink threshold nan_to inf_to")
+)

@@ -18,7 +18,7 @@ Layout: TypeAlias = "str | Sequence[int] | Value"
 
 
 class Binder(Protocol):
-    """Hands out memory and takes steps; :class:`kuiper.plan.Binder` says what each method does.
+    """Hands out memory and takes steps; :class:`kuiper._planner.Binder` says what each method does.
 
     Attributes
     ----------

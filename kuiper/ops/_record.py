@@ -40,7 +40,7 @@ class Record:
         Raises ShapeError with a text that starts after the operator's label.
     bind : callable
         ``bind(a, b)``: argument namespace with :class:`~kuiper._value.Value` for tensors and a
-        :class:`~kuiper.plan.Binder` -> None; adds steps, or makes an output a view.
+        :class:`~kuiper._planner.Binder` -> None; adds steps, or makes an output a view.
     doc : str
         First line of the record's docstring.
     activation : callable or None

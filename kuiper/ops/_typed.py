@@ -142,8 +142,8 @@ _OF_BOOLS = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}
 # Functions of float32 that have kernels of their own.
 _OF_FLOAT32 = frozenset(
     words(
-        "sqrt rsqrt reciprocal exp expm1 log log10 log1p erf sin cos tan asin acos atan sinh cosh "
-        "tanh asinh acosh atanh floor ceil trunc round sign sigmoid silu"
+        "sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p erf sin cos tan asin acos atan "
+        "sinh cosh tanh asinh acosh atanh floor ceil trunc round sign sigmoid silu"
     )
 )
 

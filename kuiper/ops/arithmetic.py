@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,7 @@ from kuiper.ops._schema import Bool, Float, Scalar, Tensor
 from kuiper.ops._typed import bind_function, has_kernels
 from kuiper.ops.elementwise import Formula
 
-__all__ = ["BINARY", "TESTS", "UNARY", "AddCMul", "Lerp", "NanToNum"]
+__all__ = ["BINARY", "FORMULAS", "TESTS", "UNARY", "AddCMul", "Lerp", "NanToNum"]
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -34,19 +35,23 @@ def _sgn(x: Any) -> Any:
     return np.where(size == 0, 0, x / np.where(size == 0, 1, size))
 
 
-# PyTorch's name, the formula, numpy's function.  Integers become float32 in the first table.
-UNARY = (
-    ("log2", "log(input) / log(2)", np.log2),
-    ("exp2", "2 ** input", np.exp2),
-    ("sinc", "sin(pi * input) / (pi * input), 1 at 0", np.sinc),
-    ("deg2rad", "input * pi / 180", np.deg2rad),
-    ("rad2deg", "input * 180 / pi", np.rad2deg),
+def _call(name: str, *arguments: Any) -> Node:
+    return Call(name, [x if isinstance(x, Node) else Literal(x) for x in arguments])
+
+
+# PyTorch's name, the formula, its expression.
+FORMULAS = (
+    ("log2", "log(input) / log(2)", _call("log2", Ref(0))),
+    ("exp2", "2 ** input", _call("exp2", Ref(0))),
+    ("deg2rad", "input * pi / 180", _call("mul", Ref(0), math.pi / 180)),
+    ("rad2deg", "input * 180 / pi", _call("mul", Ref(0), 180 / math.pi)),
+    ("frac", "input - trunc(input)", _call("sub", Ref(0), _call("trunc", Ref(0)))),
 )
 
-SAME = (
-    ("sgn", "input / abs(input), 0 at 0", _sgn),
-    ("frac", "input - trunc(input)", lambda x: x - np.trunc(x)),
-)
+# PyTorch's name, the formula, numpy's function.  Integers become float32 in the first table.
+UNARY = (("sinc", "sin(pi * input) / (pi * input), 1 at 0", np.sinc),)
+
+SAME = (("sgn", "input / abs(input), 0 at 0", _sgn),)
 
 # Then the kernel, if there is one; where a number follows, it is the other operand.
 TESTS = (
@@ -69,19 +74,30 @@ def _xlogy(x: Any, y: Any) -> Any:
     return np.where(np.isnan(y), y, np.where(x == 0, 0, product))
 
 
+def _log2_of_sum(x: Node, y: Node) -> Node:
+    """Return the expression log2(2 ** x + 2 ** y)."""
+    scale = math.log(2)
+    joined = _call("logaddexp", _call("mul", x, scale), _call("mul", y, scale))
+    return _call("mul", joined, 1 / scale)
+
+
 # With what they take: floats only (integers become float32), integers only, or anything.
 BINARY = (
-    ("hypot", "sqrt(input ** 2 + other ** 2)", np.hypot, "f"),
     ("copysign", "abs(input) with the sign of other", np.copysign, "float"),
-    ("logaddexp2", "log2(2 ** input + 2 ** other)", np.logaddexp2, "f"),
     ("xlogy", "input * log(other), 0 where input is 0", _xlogy, "float"),
     ("nextafter", "the float after input on the way to other", np.nextafter, "f"),
-    ("ldexp", "input * 2 ** other", lambda x, y: x * np.exp2(y), "float"),
     ("heaviside", "0 below 0, other at 0, 1 above", _heaviside, "same"),
-    ("fmax", "the greater one; a NaN only where both are", np.fmax, "any"),
-    ("fmin", "the lesser one; a NaN only where both are", np.fmin, "any"),
     ("gcd", "the greatest common divisor", np.gcd, "iu"),
     ("lcm", "the least common multiple", np.lcm, "iu"),
+)
+
+# The same for those that are expressions.
+BINARY_FORMULAS = (
+    ("hypot", "sqrt(input ** 2 + other ** 2)", partial(_call, "hypot"), "f"),
+    ("logaddexp2", "log2(2 ** input + 2 ** other)", _log2_of_sum, "f"),
+    ("ldexp", "input * 2 ** other", lambda x, y: _call("mul", x, _call("exp2", y)), "float"),
+    ("fmax", "the greater one; a NaN only where both are", partial(_call, "fmax"), "any"),
+    ("fmin", "the lesser one; a NaN only where both are", partial(_call, "fmin"), "any"),
 )
 
 
@@ -93,6 +109,40 @@ def _check_complex(function: Callable[..., Any], dtype: np.dtype, n_inputs: int)
                 function(*[np.zeros(1, dtype)] * n_inputs)
         except TypeError:
             raise ShapeError(f"it would compute in {dtype}, expected real numbers") from None
+
+
+class _Formula(Formula):
+    arguments = (Tensor("input"),)
+    tree: Node
+    takes_complex = False
+
+    @classmethod
+    def formula(cls, a: SimpleNamespace) -> Any:
+        if a.input.dtype.kind == "c" and not cls.takes_complex:
+            raise ShapeError(f"the input is {a.input.dtype}, expected real numbers")
+        return cls.tree, [a.input]
+
+
+class _BinaryFormula(Formula):
+    arguments = (Tensor("input"), Tensor("other", number=True))
+    tree: Callable[[Node, Node], Node]
+    takes = "any"
+
+    @classmethod
+    def formula(cls, a: SimpleNamespace) -> Any:
+        dtype = result_type([a.input, a.other])
+        if cls.takes == "f" and dtype.kind != "f":
+            raise ShapeError(f"its operands are {dtype}, expected floats")
+        if dtype.kind == "c":
+            raise ShapeError(f"it would compute in {dtype}, expected real numbers")
+        if is_number(a.other):
+            tree, operands = cls.tree(Ref(0), Literal(a.other)), [a.input]
+        else:
+            tree, operands = cls.tree(Ref(0), Ref(1)), [a.input, a.other]
+        if dtype.kind in "biu" and isinstance(tree, Call) and tree.name in ("fmax", "fmin"):
+            # Among integers there is no NaN, and the other words have kernels.
+            tree = Call({"fmax": "maximum", "fmin": "minimum"}[tree.name], tree.children)
+        return tree, operands
 
 
 class _Unary(NumpyRecord):
@@ -185,6 +235,34 @@ def _register(
         members["takes"] = takes[0] if base is _Binary else takes
     record(f"aten::{name}")(type(name, (base,), members))
 
+
+for _name, _text, _tree in FORMULAS:
+    record(f"aten::{_name}")(
+        type(
+            _name,
+            (_Formula,),
+            {
+                "__doc__": f"``{_text}``, element by element.\n\nSource: torch.{_name}.",
+                "__module__": __name__,
+                "tree": _tree,
+                "takes_complex": _name in ("log2", "exp2"),
+            },
+        )
+    )
+
+for _name, _text, _function, _takes in BINARY_FORMULAS:
+    record(f"aten::{_name}")(
+        type(
+            _name,
+            (_BinaryFormula,),
+            {
+                "__doc__": f"``{_text}``, element by element.\n\nSource: torch.{_name}.",
+                "__module__": __name__,
+                "tree": staticmethod(_function),
+                "takes": _takes,
+            },
+        )
+    )
 
 for _base, _rows in ((_Unary, UNARY), (_Same, SAME), (_Test, TESTS), (_Binary, BINARY)):
     for _row in _rows:
@@ -281,7 +359,7 @@ class Frexp(NumpyRecord):
 
 
 @record("aten::nan_to_num")
-class NanToNum(NumpyRecord):
+class NanToNum(Formula):
     """NaN and the infinities replaced by numbers: 0 and the largest ones by default.
 
     Source: torch.nan_to_num.
@@ -295,12 +373,13 @@ class NanToNum(NumpyRecord):
     )
 
     @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(a.input.shape, a.input.dtype)
-
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.nan_to_num(a.input, True, a.nan or 0.0, a.posinf, a.neginf)
+    def formula(a: SimpleNamespace) -> Any:
+        if a.input.dtype.kind != "f":
+            return Ref(0), [a.input]
+        limit = float(np.finfo(a.input.dtype).max)
+        high = limit if a.posinf is None else a.posinf
+        low = -limit if a.neginf is None else a.neginf
+        return _call("nan_to", _call("inf_to", Ref(0), high, low), a.nan or 0.0), [a.input]
 
 
 # -- of three tensors --------------------------------------------------------------------------

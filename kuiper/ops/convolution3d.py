@@ -104,64 +104,61 @@ class Conv3d(Record):
             margins = [side for pair in reversed(padding) for side in pair]
             x = pad_spatial(b, x, margins, a.padding_mode)
             padding = [(0, 0)] * 3
-        taps = [
-            tuple(
-                k * d - before
-                for k, d, (before, _) in zip(place, geometry.dilation, padding, strict=True)
-            )
-            for place in np.ndindex(geometry.kernel)
-        ]
         x = _channels_last(b, x)
-        out_channels, in_channels = a.weight.shape[:2]
-        filters = Filters(a.weight, a.bias, _flat(a.weight.shape))
-        if filters.is_constant and (flat := _flattened(geometry, padding)):
-            y = _output(a, b)
-            step = image_steps(
-                b, flat.view(x), flat.view(y), filters, flat, flat.origin, a.groups,
-                make_post(b, _residual(b)),
-            )  # fmt: skip
-            step.flops = 2.0 * y.size * in_channels * len(taps)
-            step.bytes = 4.0 * (x.size + y.size + a.weight.size)
-            b.step(step)
-            return
-        if filters.is_constant and (tile := _winograd_tile(a, b, geometry)):
-            y = _output(a, b)
-            step = winograd_steps(
-                b, tile, geometry.stride[1], _planes(x), _planes(y), _ByPlane(a),
-                (padding[1][0], padding[2][0]), make_post(b, _residual(b)),
-                winograd.Planes(
-                    x.shape[1], y.shape[1], geometry.kernel[0], geometry.stride[0],
-                    geometry.dilation[0], padding[0][0],
-                ),
-            )  # fmt: skip
-            step.flops = 2.0 * y.size * in_channels * len(taps)
-            step.bytes = 4.0 * (x.size + y.size + a.weight.size)
-            b.step(step)
-            return
-        is_depthwise = a.groups == out_channels == x.shape[4] > 1 and filters.is_constant
-
-        def pack() -> np.ndarray:
-            weight = filters.weight()
-            if is_depthwise:
-                return _pack.pack_depthwise(weight.reshape(out_channels, -1), filters.bias())
-            return pack_groups([weight], filters.bias(), a.groups, b.n_threads)
-
-        if filters.is_constant:
-            packed = b.packed("conv3d", pack)
-        else:
-            places = list(np.ndindex(*filters.shape[2:]))
-            packed, _ = pack_at_run_time(b, a, filters, a.groups, [places], by_column=True)
         y = _output(a, b)
-        phases = [((0, 0, 0), y.shape[1:4], taps, 0)]
-        window = conv3d.VolumeWindow(x, y, geometry.stride, (1, 1, 1), phases)
-        scratch = b.scratch(conv3d.volume_scratch_bytes(len(taps), is_depthwise))
-        step = conv3d.VolumeConvStep(
-            x, packed, y, window, a.groups, in_channels, out_channels // a.groups, scratch,
-            make_post(b, _residual(b)), is_depthwise,
-        )  # fmt: skip
-        step.flops = 2.0 * y.size * in_channels * len(taps)
+        step = _step(a, b, geometry, padding, x, y)
+        step.flops = 2.0 * y.size * a.weight.size / a.weight.shape[0]
         step.bytes = 4.0 * (x.size + y.size + a.weight.size)
         b.step(step)
+
+
+def _step(
+    a: SimpleNamespace, b: Binder, geometry: _Geometry, padding: Any, x: Value, y: Value
+) -> Any:
+    """Choose the way of (n, d, h, w, c) to its convolution; its last step is left to be added."""
+    out_channels, in_channels = a.weight.shape[:2]
+    filters = Filters(a.weight, a.bias, _flat(a.weight.shape))
+    post = make_post(b, _residual(b))
+    if filters.is_constant and (flat := _flattened(geometry, padding)):
+        return image_steps(
+            b, flat.view(x), flat.view(y), filters, flat, flat.origin, a.groups, post
+        )  # fmt: skip
+    if filters.is_constant and (tile := _winograd_tile(a, b, geometry)):
+        planes = winograd.Planes(
+            x.shape[1], y.shape[1], geometry.kernel[0], geometry.stride[0], geometry.dilation[0],
+            padding[0][0],
+        )  # fmt: skip
+        return winograd_steps(
+            b, tile, geometry.stride[1], _planes(x), _planes(y), _ByPlane(a),
+            (padding[1][0], padding[2][0]), post, planes,
+        )  # fmt: skip
+    is_depthwise = a.groups == out_channels == x.shape[4] > 1 and filters.is_constant
+
+    def pack() -> np.ndarray:
+        weight = filters.weight()
+        if is_depthwise:
+            return _pack.pack_depthwise(weight.reshape(out_channels, -1), filters.bias())
+        return pack_groups([weight], filters.bias(), a.groups, b.n_threads)
+
+    if filters.is_constant:
+        packed = b.packed("conv3d", pack)
+    else:
+        places = list(np.ndindex(*filters.shape[2:]))
+        packed, _ = pack_at_run_time(b, a, filters, a.groups, [places], by_column=True)
+    taps = [
+        tuple(
+            k * d - before
+            for k, d, (before, _) in zip(place, geometry.dilation, padding, strict=True)
+        )
+        for place in np.ndindex(geometry.kernel)
+    ]
+    window = conv3d.VolumeWindow(
+        x, y, geometry.stride, (1, 1, 1), [((0, 0, 0), y.shape[1:4], taps, 0)]
+    )
+    return conv3d.VolumeConvStep(
+        x, packed, y, window, a.groups, in_channels, out_channels // a.groups,
+        b.scratch(conv3d.volume_scratch_bytes(len(taps), is_depthwise)), post, is_depthwise,
+    )  # fmt: skip
 
 
 @record("nn.ConvTranspose3d", "F.conv_transpose3d")

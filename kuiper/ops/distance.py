@@ -9,16 +9,18 @@ from typing import Any
 import numpy as np
 
 from kuiper._kernels import elementwise
+from kuiper._kernels.reduce import DistanceStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref, fold
 from kuiper.expression.promotion import result_type
 from kuiper.ops._binder import Binder
-from kuiper.ops._numpy import NumpyRecord, broadcast, convert
+from kuiper.ops._numpy import KernelRecord, NumpyRecord, broadcast, convert
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import bind_reduction
 from kuiper.ops._schema import Any_, Bool, Float, Int, Tensor
-from kuiper.ops.elementwise import bind_tree
+from kuiper.ops.elementwise import bind_tree, write_tree
+from kuiper.ops.linear import product
 from kuiper.ops.reduce import Norm, norm_of
 from kuiper.ops.shape import axis_of
 
@@ -141,11 +143,16 @@ class Distances(NumpyRecord):
         return result
 
 
+# Up to so many rows of both matrices, differences cost less than a product of matrices.
+_FEW_ROWS = 25
+
+
 @record("aten::cdist")
-class CDist(Distances):
+class CDist(Distances, KernelRecord):
     """The p-norm of the difference of each row of one matrix and each row of another.
 
-    Source: torch.cdist.
+    Where PyTorch does so, Euclidean distances are roots of ``x @ x + y @ y - 2 * x @ y``: by
+    default for more than 25 rows.  Source: torch.cdist.
     """
 
     arguments = (Tensor("x1"), Tensor("x2"), Float("p", 2.0), Any_("compute_mode", None))
@@ -166,6 +173,40 @@ class CDist(Distances):
         batch = np.broadcast_shapes(a.x1.shape[:-2], a.x2.shape[:-2])
         x, y = (np.broadcast_to(convert(z, dtype), (*batch, *z.shape[-2:])) for z in (a.x1, a.x2))
         return Distances.between(x, y, a.p)
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        terms = a.x1.shape[-1]
+        if not a.x1.dtype == a.x2.dtype == np.float32 or terms == 0:
+            cls.in_numpy(a, b)
+            return
+        y = b.output()
+        if y.size == 0:
+            return
+        many = max(a.x1.shape[-2], a.x2.shape[-2]) > _FEW_ROWS
+        turned = a.x2.permute([*range(a.x2.rank - 2), a.x2.rank - 1, a.x2.rank - 2])
+        if a.p == 2 and (a.compute_mode == 1 or (many and a.compute_mode in (None, 0))):
+            _euclidean(b, a.x1, turned, y)
+            return
+        batch, rows, columns = y.shape[:-2], a.x1.shape[-2], a.x2.shape[-2]
+        count = math.prod(batch)
+        left = b.contiguous(a.x1.expand((*batch, rows, terms))).viewed((count, rows, terms))
+        right = b.contiguous(turned.expand((*batch, terms, columns)))
+        right = right.viewed((count, terms, columns))
+        b.step(DistanceStep(left, right, y.viewed((count, rows, columns)), a.p))
+
+
+def _euclidean(b: Binder, x: Value, turned: Value, y: Value) -> None:
+    """Add the steps for the distances of rows of `x` and columns of `turned`, by a product."""
+    squares = [
+        bind_reduction(b, x, (x.rank - 1,), True, "norm2", is_output=False),
+        bind_reduction(b, turned, (turned.rank - 2,), True, "norm2", is_output=False),
+    ]
+    product(b, x, turned, y)
+    sums = Call("add", [Call("square", [Ref(1)]), Call("square", [Ref(2)])])
+    gaps = Call("sub", [sums, Call("mul", [Ref(0), Literal(2.0)])])
+    tree = Call("sqrt", [Call("max", [gaps, Literal(0.0)])])
+    write_tree(b, tree, [y, *squares], y)
 
 
 @record("aten::pdist")

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from kuiper._kernels.indexing import GatherStep, ScatterStep, SelectStep
+from kuiper._kernels.indexing import (
+    EmbeddingBagStep,
+    GatherStep,
+    MaskedScatterStep,
+    ScatterStep,
+    SelectStep,
+)
 from kuiper._kernels.indexing import Index as KernelIndex
 from kuiper._kernels.move import FillStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
+from kuiper.expression import Call, Literal, Ref
 from kuiper.expression.promotion import is_number, result_type
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import (
@@ -27,6 +35,7 @@ from kuiper.ops._numpy import (
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Any_, Argument, Bool, Host, Int, Scalar, Str, Tensor, ValuesNeeded
 from kuiper.ops._typed import cast, write_cast
+from kuiper.ops.elementwise import write_tree
 from kuiper.ops.shape import Slice, axis_of, cut_out, is_at
 
 __all__ = [
@@ -561,7 +570,13 @@ class Scatter(Overloaded, KernelRecord):
             cls.in_numpy(a, b)
 
 
-_KERNEL_JOINS = {"sum": "add", "prod": "multiply", "amax": "maximum", "amin": "minimum"}
+_KERNEL_JOINS = {
+    "sum": "add",
+    "mean": "add",
+    "prod": "multiply",
+    "amax": "maximum",
+    "amin": "minimum",
+}
 
 
 @record("aten::scatter_reduce")
@@ -599,11 +614,39 @@ class ScatterReduce(_AlongAxis):
 
     @classmethod
     def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        kind = _KERNEL_JOINS.get(a.reduce)
-        if kind and a.include_self and a.input.dtype in NUMBERS:
-            _scatter(b, a, cls._axis(a), a.src, kind)
-        else:
+        if not _has_joins(a):
             cls.in_numpy(a, b)
+        elif a.index.size == 0:
+            _copied(b, a.input)
+        else:
+            index, axis = _flat(a.index), cls._axis(a)
+            source = _flat(cast(b, a.src, a.input.dtype))
+            source = source.with_layout(index.shape, source.strides)
+            _join(b, a, source, lambda y: element_walk(b, _flat(y), index, axis))
+
+
+def _has_joins(a: SimpleNamespace) -> bool:
+    """Tell whether there are kernels for what a scatter_reduce does."""
+    return a.input.dtype in NUMBERS and (a.reduce != "mean" or a.input.dtype == np.float32)
+
+
+def _join(b: Binder, a: SimpleNamespace, source: Value, walk: Callable[[Value], _Walk]) -> None:
+    """Bind output 0 to the input with values joined at the places that `walk` makes of a tensor."""
+    y = _copied(b, a.input, source, a.index)
+    if not a.include_self:
+        # Places that values come to begin with what changes nothing.
+        neutral = _JOINS[a.reduce][1]
+        if y.dtype.kind in "iu" and math.isinf(neutral):
+            limits = np.iinfo(y.dtype)
+            neutral = limits.min if neutral < 0 else limits.max
+        walk(y).scatter(_flat(b.constant(np.full((), neutral, y.dtype))))
+    walk(y).scatter(source, _KERNEL_JOINS[a.reduce])
+    if a.reduce == "mean":
+        counts = b.temporary(y.shape)
+        b.step(FillStep(counts, int(a.include_self)))
+        walk(counts).scatter(_flat(b.constant(np.ones((), np.float32))), "add")
+        mean = Call("div", [Ref(0), Call("max", [Ref(1), Literal(1.0)])])
+        write_tree(b, mean, [y, counts], y)
 
 
 @record("aten::index_reduce")
@@ -644,12 +687,16 @@ class IndexReduce(ScatterReduce):
 
     @classmethod
     def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        kind = _KERNEL_JOINS.get(a.reduce)
-        if kind and a.include_self and a.input.dtype in NUMBERS:
-            axis = axis_of(a.dim, a.input.shape or (1,))
-            _scatter_slices(b, a.input, axis, a.index, a.src, kind)
-        else:
+        if not _has_joins(a):
             cls.in_numpy(a, b)
+            return
+        axis = axis_of(a.dim, a.input.shape or (1,))
+        shape = along(a.input.shape or (1,), axis, a.index.size)
+        if 0 in shape:
+            _copied(b, a.input)
+        else:
+            source = _flat(cast(b, a.src, a.input.dtype))
+            _join(b, a, source, lambda y: _slice_walk(b, _flat(y), axis, a.index, shape))
 
 
 # -- whole slices along an axis ----------------------------------------------------------------
@@ -743,9 +790,13 @@ class IndexAdd(KernelRecord):
 
     @classmethod
     def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        if a.alpha == 1 and a.input.dtype in NUMBERS:
-            axis = axis_of(a.dim, a.input.shape)
-            _scatter_slices(b, a.input, axis, a.index, a.source, "add")
+        axis, source = axis_of(a.dim, a.input.shape), a.source
+        if a.alpha != 1 and source.dtype == a.input.dtype == np.float32 and source.size:
+            scaled = b.temporary(source.shape)
+            write_tree(b, Call("mul", [Ref(0), Literal(float(a.alpha))]), [source], scaled)
+            _scatter_slices(b, a.input, axis, a.index, scaled, "add")
+        elif a.alpha == 1 and a.input.dtype in NUMBERS:
+            _scatter_slices(b, a.input, axis, a.index, source, "add")
         else:
             cls.in_numpy(a, b)
 
@@ -944,7 +995,7 @@ class MaskedFill(KernelRecord):
 
 
 @record("aten::masked_scatter")
-class MaskedScatter(NumpyRecord):
+class MaskedScatter(KernelRecord):
     """The input, with the elements of `source` one after the other where the mask is true.
 
     Source: torch.masked_scatter.
@@ -965,6 +1016,20 @@ class MaskedScatter(NumpyRecord):
             raise ShapeError(f"the mask is true {count} times, 'source' has {a.source.size}")
         y[mask] = a.source.reshape(-1)[:count]
         return y
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        out = b.output()
+        y = out if out.is_contiguous else b.temporary(out.shape, out.dtype)
+        b.copy(a.input.expand(y.shape), y)
+        label = b.operator.label.replace("{", "{{").replace("}", "}}")
+        complaint = f"{label}: the mask is true {{}} times, 'source' has {a.source.size}"
+        mask = a.mask if a.mask.dtype.itemsize == 1 else cast(b, a.mask, np.dtype(np.bool_))
+        mask = b.contiguous(mask.expand(y.shape))
+        source = b.contiguous(cast(b, a.source, y.dtype))
+        b.step(MaskedScatterStep(mask, source, y, b.own(FAULT_BYTES), complaint))
+        if y is not out:
+            b.copy(y, out)
 
 
 @record("torch.where")
@@ -1243,7 +1308,7 @@ class OneHot(KernelRecord):
 
 
 @record("aten::embedding_bag")
-class EmbeddingBag(NumpyRecord):
+class EmbeddingBag(KernelRecord):
     """The sum, mean or maximum of the table rows of each bag.
 
     Bag k holds the indices from ``offsets[k]`` to ``offsets[k + 1]``; `mode` is 0 for the sum, 1
@@ -1293,6 +1358,31 @@ class EmbeddingBag(NumpyRecord):
             y /= np.maximum(sizes, 1).astype(y.dtype)[:, np.newaxis]
         largest = np.zeros((bags, width) if a.mode == 2 else bags, np.int64)
         return y, bag, sizes, largest
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        used = any(operand.uses for operand in b.operator.outputs[1 : a.n_outputs])
+        if a.weight.dtype != np.float32 or used or 0 in a.weight.shape:
+            cls.in_numpy(a, b)
+            return
+        outputs = [b.output(index) for index in range(a.n_outputs)]
+        if outputs[0].size == 0:
+            return
+        table = a.weight
+        if table.is_constant:
+            table = b.packed("table", lambda: np.require(a.weight.constant, np.float32, ["C", "A"]))
+        rows, weights = a.weight.shape[0], a.per_sample_weights
+        label = b.operator.label.replace("{", "{{").replace("}", "}}")
+        complaint = f"{label}: index {{}} is out of range for an axis of extent {rows}"
+        b.step(
+            EmbeddingBagStep(
+                b.contiguous(table), b.contiguous(cast(b, a.indices, INT64)),
+                b.contiguous(cast(b, a.offsets, INT64)),
+                None if weights is None else b.contiguous(weights),
+                outputs[0], a.mode, -1 if a.padding_idx is None else a.padding_idx % rows,
+                b.own(FAULT_BYTES), complaint,
+            )
+        )  # fmt: skip
 
 
 @record("aten::numel")

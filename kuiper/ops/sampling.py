@@ -10,18 +10,24 @@ from typing import Any
 import numpy as np
 
 from kuiper._kernels import _pack, linear
-from kuiper._kernels.sample import DeformStep, GridSampleStep, RoiAlignStep
+from kuiper._kernels.sample import DeformStep, GridPlanesStep, GridSampleStep, RoiAlignStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
 from kuiper.ops._image import image_input, image_output
-from kuiper.ops._numpy import NumpyRecord
+from kuiper.ops._numpy import KernelRecord
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Bool, Float, Int, Ints, Str, Tensor
+from kuiper.ops.linear import product
 
 __all__ = ["AffineGrid", "DeformConv2d", "GridSample", "RoiAlign"]
 
 FLOAT32 = np.dtype(np.float32)
+
+# Up to so many channels an image is read as it lies, even if a vector spans several pixels.
+MAX_PLANES = 16
+MIN_VECTOR = 8
+MAX_EXTENT = 1 << 22
 
 # Points along one axis of a region's cell; a file that asks for more would run for ever.
 MAX_RATIO = 4096
@@ -85,11 +91,22 @@ class GridSample(Record):
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         spatial = a.input.rank - 2
+        points = math.prod(a.grid.shape[1:-1])
+        if _is_planar(a):
+            y = b.output(layout=a.input)
+            if y.size:
+                batch, channels, *extents = a.input.shape
+                x = a.input.reshape((batch, channels, math.prod(extents)))
+                if x is None:
+                    x = b.contiguous(a.input).viewed((batch, channels, math.prod(extents)))
+                grid = b.contiguous(a.grid).viewed((batch, points, spatial))
+                y = y.viewed((batch, channels, points))
+                b.step(GridPlanesStep(x, grid, y, extents, a.mode, a.padding_mode, a.align_corners))
+            return
         y = image_output(b, spatial)
         if y.size == 0:
             return
         x, grid = image_input(b, a.input, spatial), b.contiguous(a.grid)
-        points = math.prod(a.grid.shape[1:-1])
         grid = grid.viewed((a.grid.shape[0], points, spatial))
         b.step(
             GridSampleStep(
@@ -99,8 +116,19 @@ class GridSample(Record):
         )  # fmt: skip
 
 
+def _is_planar(a: SimpleNamespace) -> bool:
+    """Tell whether an image is better read a channel at a time."""
+    channels, *extents = a.input.shape[1:]
+    # Pixels are told apart by 32 bits; one may be part of a longer row of channels.
+    spread = math.prod(extents) * max(map(abs, a.input.strides[-1:]), default=1)
+    if a.mode == "bicubic" or max(extents) > MAX_EXTENT or spread >= 1 << 31:
+        return False
+    is_vector = a.input.strides[1] == 1 and channels >= MIN_VECTOR
+    return channels <= MAX_PLANES and not is_vector
+
+
 @record("F.affine_grid")
-class AffineGrid(NumpyRecord):
+class AffineGrid(KernelRecord):
     """The places of the pixels of an image after an affine map: a grid for F.grid_sample.
 
     Source: torch.nn.functional.affine_grid.
@@ -126,17 +154,31 @@ class AffineGrid(NumpyRecord):
 
     @staticmethod
     def compute(a: SimpleNamespace) -> Any:
-        dtype = a.theta.dtype
-        places = []
-        for extent in a.size[2:]:
-            line = np.linspace(-1, 1, extent) if extent > 1 else np.zeros(1)
-            if not a.align_corners:
-                line = line * (extent - 1) / extent
-            places.append(line.astype(dtype))
-        grid = np.meshgrid(*places, indexing="ij")
-        base = np.stack([*reversed(grid), np.ones(a.size[2:], dtype)], -1)
-        points = base.reshape(-1, base.shape[-1]) @ np.swapaxes(a.theta, 1, 2)
+        points = _pixels(a).astype(a.theta.dtype) @ np.swapaxes(a.theta, 1, 2)
         return points.reshape(a.size[0], *a.size[2:], -1)
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        if a.theta.dtype != FLOAT32:
+            cls.in_numpy(a, b)
+            return
+        pixels = b.packed(("grid", *a.size[2:], a.align_corners), lambda: _pixels(a))
+        y, spatial = b.output(), len(a.size) - 2
+        y = y.viewed((a.size[0], math.prod(a.size[2:]), spatial))
+        product(b, pixels, a.theta.permute((0, 2, 1)), y)
+
+
+def _pixels(a: SimpleNamespace) -> np.ndarray:
+    """Return the places of the pixels of an image, innermost axis first, each with a 1 behind."""
+    places = []
+    for extent in a.size[2:]:
+        line = np.linspace(-1, 1, extent) if extent > 1 else np.zeros(1)
+        if not a.align_corners:
+            line = line * (extent - 1) / extent
+        places.append(line.astype(np.float32))
+    grid = np.meshgrid(*places, indexing="ij")
+    base = np.stack([*reversed(grid), np.ones(a.size[2:], np.float32)], -1)
+    return np.ascontiguousarray(base.reshape(-1, base.shape[-1]))
 
 
 @record("torchvision.ops.RoIAlign", "torchvision.ops.roi_align")

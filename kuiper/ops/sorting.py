@@ -9,13 +9,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kuiper._kernels.order import SORT_DTYPES, SortStep, sort_bytes
+from kuiper._kernels.order import SORT_DTYPES, RankStep, SearchStep, SortStep, sort_bytes
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
+from kuiper.expression.promotion import is_number
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import KernelRecord, NumpyRecord, Overloaded, checked_index
 from kuiper.ops._record import record
 from kuiper.ops._schema import Any_, Argument, Bool, Int, Scalar, Str, Tensor
+from kuiper.ops._typed import cast
 from kuiper.ops.shape import axis_of
 
 __all__ = [
@@ -29,7 +31,11 @@ __all__ = [
     "sorted_places",
 ]
 
+FLOAT32 = np.dtype(np.float32)
 INT64 = np.dtype(np.int64)
+
+# What can be searched in, or for.
+_SEARCHED = frozenset(("float32", "uint8", "int8", "int16", "int32", "int64"))
 
 
 def sorted_places(array: np.ndarray, axis: int, descending: bool) -> np.ndarray:
@@ -170,8 +176,11 @@ class MSort(KernelRecord):
 # -- one place of the order --------------------------------------------------------------------
 
 
-class _Ranked(Overloaded):
+class _Ranked(Overloaded, KernelRecord):
     """Base of what takes one element of each line in order, and tells its place."""
+
+    runs_in_numpy = False
+    kind: ClassVar[str]  # of the kernel
 
     @staticmethod
     def spec(a: SimpleNamespace, dtype: Any) -> TensorSpec:
@@ -210,6 +219,20 @@ class _Ranked(Overloaded):
         shape = cls.spec(a, INT64).shape
         return values.reshape(shape), places.reshape(shape)
 
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        dim = getattr(a, "dim", None)
+        x = b.contiguous(a.input)
+        x = x.viewed((x.size,)) if dim is None or not x.rank else x
+        axis = 0 if dim is None else axis_of(dim, x.shape)
+        if not can_sort(x, axis):
+            cls.in_numpy(a, b)
+            return
+        lines = x.viewed((math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])))
+        values, places = b.output(), b.output(1) if a.n_outputs > 1 else None
+        scratch = b.scratch(sort_bytes(x.shape[axis], x.dtype))
+        b.step(RankStep(lines, values, places, cls.kind, getattr(a, "k", 0), scratch))
+
 
 _BY_AXIS = (Tensor("input"), Int("dim"), Bool("keepdim", False))
 
@@ -222,6 +245,7 @@ class Median(_Ranked):
     """
 
     overloads = (_BY_AXIS, (Tensor("input"),))
+    kind = "median"
 
     @staticmethod
     def rank(a: SimpleNamespace, line: Any) -> Any:
@@ -241,6 +265,7 @@ class NanMedian(_Ranked):
     """
 
     overloads = Median.overloads
+    kind = "nanmedian"
 
     @staticmethod
     def rank(a: SimpleNamespace, line: Any) -> Any:
@@ -256,6 +281,7 @@ class KthValue(_Ranked):
     """
 
     overloads = ((Tensor("input"), Int("k", minimum=1), Int("dim", -1), Bool("keepdim", False)),)
+    kind = "kthvalue"
 
     @classmethod
     def result(cls, a: SimpleNamespace) -> Any:
@@ -278,6 +304,7 @@ class Mode(_Ranked):
     """
 
     overloads = ((Tensor("input"), Int("dim", -1), Bool("keepdim", False)),)
+    kind = "mode"
 
     @staticmethod
     def rank(a: SimpleNamespace, line: Any) -> Any:
@@ -359,11 +386,34 @@ def _found(boundaries: np.ndarray, values: np.ndarray, right: bool) -> np.ndarra
     return np.searchsorted(boundaries, values, "right" if right else "left")
 
 
-class _Searched(NumpyRecord):
+class _Searched(KernelRecord):
     @staticmethod
     def spec(values: Any, out_int32: bool) -> TensorSpec:
         shape = values.shape if hasattr(values, "shape") else ()
         return TensorSpec(shape, np.int32 if out_int32 else INT64)
+
+    @classmethod
+    def search(cls, b: Binder, lines: Value, values: Any, right: bool) -> bool:
+        """Bind output 0 to where values belong in lines, if there is a kernel for their dtypes."""
+        if is_number(values):
+            values = b.constant(np.asarray(values, INT64 if isinstance(values, int) else FLOAT32))
+        kinds = {lines.dtype.kind, values.dtype.kind}
+        if not {lines.dtype.name, values.dtype.name} <= _SEARCHED:
+            return False
+        dtype = FLOAT32 if "f" in kinds else INT64
+        if len(kinds) > 1 and lines.dtype != dtype and lines.dtype.itemsize > 2:
+            return False  # large integers would be rounded
+        y = b.output()
+        if y.size:
+            x, found = b.contiguous(cast(b, lines, dtype)), b.contiguous(cast(b, values, dtype))
+            outer = 1 if lines.rank == 1 else math.prod(lines.shape[:-1])
+            shape = (outer, y.size // outer)
+            b.step(
+                SearchStep(
+                    x.viewed((outer, lines.shape[-1])), found.viewed(shape), y.viewed(shape), right
+                )
+            )
+        return True
 
 
 @record("aten::searchsorted")
@@ -409,6 +459,12 @@ class SearchSorted(_Searched):
         pairs = zip(lines, values, strict=True)
         return np.stack([_found(x, y, right) for x, y in pairs]).reshape(a.values.shape)
 
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        right = a.right or a.side == "right"
+        if a.sorter is not None or not cls.search(b, a.sorted_sequence, a.values, right):
+            cls.in_numpy(a, b)
+
 
 @record("aten::bucketize")
 class Bucketize(_Searched):
@@ -431,6 +487,11 @@ class Bucketize(_Searched):
     @staticmethod
     def compute(a: SimpleNamespace) -> Any:
         return _found(a.boundaries, np.asarray(a.input), a.right)
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        if not cls.search(b, a.boundaries, a.input, a.right):
+            cls.in_numpy(a, b)
 
 
 # -- counts ------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def optimize(
     ----------
     graph : Graph
     specs : dict of Operand to (TensorSpec or Host)
-        What :func:`kuiper.plan.infer_specs` found.
+        What :func:`kuiper._shapes.infer_specs` found.
     evaluate : callable, optional
         Runs a graph without inputs and returns its outputs; without it constants are not folded.
     passes : tuple of callable, optional

@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kuiper._value import TensorSpec
 from kuiper.expression import Node, Ref, inline, parse
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ops import find_record, function_of
 from kuiper.ops.activation import activation_tree
+from kuiper.ops.elementwise import Formula
 from kuiper.passes._match import arguments_of, is_float32, same_shape
 
 __all__ = ["fuse_elementwise"]
@@ -63,15 +65,36 @@ def _is_elementwise(op: Operator, specs: dict[Operand, Any]) -> bool:
     if op.type == "pnnx.Expression":
         return len(op.inputs) > 0
     rule = find_record(op.type)
-    return rule is not None and rule.activation is not None and len(op.inputs) == 1
+    if rule is None:
+        return False
+    if rule.activation is not None:
+        return len(op.inputs) == 1
+    return _formula(op, specs) is not None
 
 
 def _expression(op: Operator, specs: dict[Operand, Any]) -> tuple[Node, Sequence[Operand]]:
     if op.type == "pnnx.Expression":
         expr = op.params["expr"]
         return (expr if isinstance(expr, Node) else parse(expr, len(op.inputs))), op.inputs
+    found = _formula(op, specs)
+    if found is not None:
+        return found
     function, parameters = function_of(op.type, arguments_of(op, specs))
     return activation_tree(function, parameters, Ref(0)), op.inputs
+
+
+def _formula(op: Operator, specs: dict[Operand, Any]) -> tuple[Node, Sequence[Operand]] | None:
+    """Return what an operator is that records write as an expression of its inputs."""
+    rule = find_record(op.type)
+    if rule is None or rule.activation is not None or not issubclass(rule, Formula):
+        return None
+    # Specs of their own tell the operands apart.
+    own = {x: TensorSpec(specs[x].shape, specs[x].dtype, specs[x].source) for x in op.inputs}
+    by_spec = {id(spec): operand for operand, spec in own.items()}
+    tree, found = rule.formula(arguments_of(op, own))
+    if not all(id(spec) in by_spec for spec in found):
+        return None  # it has weights of its own, which are not in the graph
+    return tree, [by_spec[id(spec)] for spec in found]
 
 
 def _all_uses_by(operand: Operand, op: Operator) -> bool:

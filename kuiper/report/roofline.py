@@ -172,7 +172,7 @@ def by_operator(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     Parameters
     ----------
     rows : sequence of dict
-        One for each step, as in :attr:`kuiper.model.Profile.rows`.
+        One for each step, as in :attr:`kuiper.Profile.rows`.
 
     Returns
     -------
