@@ -16,7 +16,7 @@ from .workgraph import model_of
 
 
 @pytest.mark.parametrize("threads", [1, TEAM])
-@pytest.mark.parametrize("seconds", [0.3, 2.5, 1e6])
+@pytest.mark.parametrize("seconds", [2.5, 9, 1e6])
 def test_a_step_in_pieces(threads, seconds):
     """A few of them, some, and as many as the step has shares."""
     x = noise((2, 5, 21, 17))

@@ -90,6 +90,7 @@ compiler = COMPILER.decode()
 cdef enum:
     INTS_PER_LINE = 16
     CHUNKS_PER_THREAD = 4        # of a long step, so that threads even out
+    CHUNKS_PER_PIECE = 2         # and thread: each chunk may transform or pack what others do too
 
 # A chunk should be long against the hundred nanoseconds that taking it may cost.
 cdef double SECONDS_PER_CHUNK = 10e-6
@@ -103,7 +104,7 @@ cdef double BYTES_PER_SECOND = 15e9
 # A longer step runs in pieces, so that a run can end between them.  It is better cut in vain than
 # not at all, so its bytes count as what is slow, element by element, and one float at a time is
 # SLOWER than vectors.
-cdef double SECONDS_PER_PIECE = 0.1
+cdef double SECONDS_PER_PIECE = 0.8
 cdef double SLOW_BYTES_PER_SECOND = 1.5e9
 cdef double SLOWER = 100
 cdef Py_ssize_t MOST_PIECES = 1 << 16
@@ -303,7 +304,8 @@ cdef void walk(
         chunks = team
         if team > 1 and entries[i].seconds > team * SECONDS_PER_CHUNK:
             chunks *= CHUNKS_PER_THREAD
-        parts = min(chunks * entries[i].pieces, entries[i].max_parts)
+        parts = max(chunks, min(chunks, CHUNKS_PER_PIECE * team) * entries[i].pieces)
+        parts = min(parts, entries[i].max_parts)
         first = share_start(parts, entries[i].piece, entries[i].pieces)
         chunks = share_start(parts, entries[i].piece + 1, entries[i].pieces) - first
         if team == 1:

@@ -353,7 +353,7 @@ def _takes_mask(a: SimpleNamespace, given: Any, mask: Any) -> bool:
     return (
         mask.shape[-2:] == (queries, keys)
         and rest == 0
-        and (mask.rank == 2 or (masks > 0 and n % masks == 0))
+        and (mask.rank == 2 or (masks > 0 and n % masks == 0) or masks == n == 0)
     )
 
 

@@ -20,6 +20,7 @@ from kuiper.expression.promotion import result_type
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import KernelRecord, NumpyRecord, broadcast, convert
 from kuiper.ops._record import Record, record
+from kuiper.ops._rows import bind_reduction
 from kuiper.ops._schema import Any_, Bool, Int, Ints, Scalar, Tensor
 from kuiper.ops.linear import product
 from kuiper.ops.reduce import Norm, norm_of
@@ -215,7 +216,7 @@ class Diag(Record):
 
 
 @record("aten::diagflat")
-class DiagFlat(NumpyRecord):
+class DiagFlat(KernelRecord):
     """A matrix whose diagonal has all elements of the input.
 
     Source: torch.diagflat.
@@ -231,9 +232,18 @@ class DiagFlat(NumpyRecord):
     def compute(a: SimpleNamespace) -> Any:
         return np.diagflat(a.input, a.offset)
 
+    @staticmethod
+    def steps(a: SimpleNamespace, b: Binder) -> None:
+        y = b.output()
+        if y.size:
+            b.step(FillStep(y, 0))
+        if a.input.size:
+            x = b.contiguous(a.input).viewed((a.input.size,))
+            b.copy(x, _diagonal(y, a.offset, 0, 1))
+
 
 @record("aten::trace")
-class Trace(NumpyRecord):
+class Trace(KernelRecord):
     """The sum of the main diagonal.
 
     Source: torch.trace.
@@ -249,6 +259,13 @@ class Trace(NumpyRecord):
     @staticmethod
     def compute(a: SimpleNamespace) -> Any:
         return np.trace(a.input, dtype=Trace.result(a).dtype)
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        if a.input.dtype != np.float32 or a.input.size == 0:
+            cls.in_numpy(a, b)
+        else:
+            bind_reduction(b, _diagonal(a.input, 0, 0, 1), (0,), False, "sum")
 
 
 # -- sums with products ------------------------------------------------------------------------

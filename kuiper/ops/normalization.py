@@ -230,7 +230,8 @@ class InstanceNorm(Record):
         if a.input.rank < 3:
             raise ShapeError(f"the input has shape {a.input.shape}, expected (n, c, ...)")
         channels = a.input.shape[1]
-        if a.num_features not in (None, channels):
+        # Without factors any channels will do, as PyTorch has it.
+        if a.affine and a.num_features not in (None, channels):
             raise ShapeError(
                 f"the input has shape {a.input.shape}, expected {a.num_features} channels"
             )

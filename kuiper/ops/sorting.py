@@ -176,6 +176,12 @@ class MSort(KernelRecord):
 # -- one place of the order --------------------------------------------------------------------
 
 
+def axis_extent(dim: int, shape: tuple[int, ...]) -> int:
+    """Return the extent of an axis; a 0-d tensor has one of 1."""
+    shape = shape or (1,)
+    return shape[axis_of(dim, shape)]
+
+
 class _Ranked(Overloaded, KernelRecord):
     """Base of what takes one element of each line in order, and tells its place."""
 
@@ -194,7 +200,9 @@ class _Ranked(Overloaded, KernelRecord):
 
     @classmethod
     def result(cls, a: SimpleNamespace) -> Any:
-        if a.input.size == 0:
+        dim = getattr(a, "dim", None)
+        taken = a.input.size if dim is None else axis_extent(dim, a.input.shape)
+        if taken == 0:
             raise ShapeError(f"the input has shape {a.input.shape}, nothing to take")
         values = cls.spec(a, a.input.dtype)
         if getattr(a, "dim", None) is None:
@@ -228,8 +236,10 @@ class _Ranked(Overloaded, KernelRecord):
         if not can_sort(x, axis):
             cls.in_numpy(a, b)
             return
-        lines = x.viewed((math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])))
         values, places = b.output(), b.output(1) if a.n_outputs > 1 else None
+        if x.size == 0:
+            return
+        lines = x.viewed((math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])))
         scratch = b.scratch(sort_bytes(x.shape[axis], x.dtype))
         b.step(RankStep(lines, values, places, cls.kind, getattr(a, "k", 0), scratch))
 
@@ -285,8 +295,7 @@ class KthValue(_Ranked):
 
     @classmethod
     def result(cls, a: SimpleNamespace) -> Any:
-        shape = a.input.shape or (1,)
-        extent = shape[axis_of(a.dim, shape)]
+        extent = axis_extent(a.dim, a.input.shape)
         if a.k > extent:
             raise ShapeError(f"'k' is {a.k}, expected at most {extent}, the extent of axis {a.dim}")
         return super().result(a)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import typing
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -9,11 +10,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from kuiper._kernels.order import ExtremeStep
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
+from kuiper.expression import Call, Literal, Ref
 from kuiper.expression.promotion import result_type
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import (
+    KernelRecord,
     NumpyRecord,
     Overloaded,
     Schemas,
@@ -26,7 +30,9 @@ from kuiper.ops._numpy import (
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import bind_reduction
 from kuiper.ops._schema import Bool, DType, Int, Ints, Scalar, Tensor
-from kuiper.ops.reduce import norm_of
+from kuiper.ops._typed import TypedProgram, has_kernels
+from kuiper.ops.elementwise import write_tree
+from kuiper.ops.reduce import MAX_EXTENT, Norm, norm_of
 from kuiper.ops.shape import axes_of, axis_of
 
 __all__ = ["AMinMax", "All", "Any", "CountNonzero", "CumMax", "Deviation", "Diff", "NanSum"]
@@ -50,10 +56,17 @@ def _reduced(a: SimpleNamespace, dtype: typing.Any) -> TensorSpec:
     return TensorSpec(shape, dtype)
 
 
+def _is_float32(a: SimpleNamespace, b: Binder) -> bool:
+    """Tell whether input and output have kernels, and something to compute."""
+    return a.input.dtype == b.output_spec().dtype == np.float32 and a.input.size > 0
+
+
 # -- truth and counts --------------------------------------------------------------------------
 
 
-class _Truth(Overloaded):
+class _Truth(Overloaded, KernelRecord):
+    runs_in_numpy = False
+    is_least: bool
     overloads = (
         (Tensor("input"),),
         (Tensor("input"), Ints("dim", nullable=True), Bool("keepdim", False)),
@@ -69,6 +82,24 @@ class _Truth(Overloaded):
     def compute(cls, a: SimpleNamespace) -> typing.Any:
         return cls.function(a.input, axis=_axes(a), keepdims=getattr(a, "keepdim", False))
 
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        x, axes = a.input, _axes(a)
+        terms = math.prod(x.shape[d] for d in axes)
+        if not has_kernels(x.dtype) or x.size == 0 or x.size >= MAX_EXTENT:
+            cls.in_numpy(a, b)
+            return
+        y = b.output()
+        # Of truth values any is the greatest and all the least.
+        if x.dtype != np.bool_:
+            truth = b.temporary(x.shape, np.bool_)
+            program = TypedProgram(b)
+            program.call("unequal", x.dtype, program.load(x, x.dtype), program.load(0, x.dtype))
+            b.step(program.step(truth))
+            x = truth
+        rows = b.contiguous(x.permute([*(d for d in range(x.rank) if d not in axes), *axes]))
+        b.step(ExtremeStep(rows.viewed((y.size, terms, 1)), y, None, cls.is_least))
+
 
 @record("aten::any")
 class Any(_Truth):
@@ -78,6 +109,7 @@ class Any(_Truth):
     """
 
     function: Callable[..., typing.Any] = staticmethod(np.any)
+    is_least = False
 
 
 @record("aten::all")
@@ -88,6 +120,7 @@ class All(_Truth):
     """
 
     function: Callable[..., typing.Any] = staticmethod(np.all)
+    is_least = True
 
 
 @record("aten::count_nonzero")
@@ -112,7 +145,7 @@ class CountNonzero(NumpyRecord):
 
 
 @record("aten::prod")
-class ProductOfAll(NumpyRecord):
+class ProductOfAll(KernelRecord):
     """The product of all elements; integers and booleans multiply in int64.
 
     Source: torch.prod.
@@ -128,6 +161,13 @@ class ProductOfAll(NumpyRecord):
     @staticmethod
     def compute(a: SimpleNamespace) -> typing.Any:
         return np.prod(convert(a.input, ProductOfAll.result(a).dtype))
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        if _is_float32(a, b) and a.input.rank:
+            bind_reduction(b, a.input, tuple(range(a.input.rank)), False, "prod")
+        else:
+            cls.in_numpy(a, b)
 
 
 @record("aten::sum_to_size")
@@ -163,7 +203,7 @@ _WITHOUT_NAN = (
 
 
 @record("aten::nansum")
-class NanSum(NumpyRecord):
+class NanSum(KernelRecord):
     """The sum of the elements that are not NaN.
 
     Source: torch.nansum.
@@ -181,6 +221,16 @@ class NanSum(NumpyRecord):
         return np.nansum(
             convert(a.input, NanSum.result(a).dtype), axis=_axes(a), keepdims=a.keepdim
         )
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        axes = _axes(a)
+        if not _is_float32(a, b) or not axes:
+            cls.in_numpy(a, b)
+            return
+        numbers = b.temporary(a.input.shape)
+        write_tree(b, Call("nan_to", [Ref(0), Literal(0.0)]), [a.input], numbers)
+        bind_reduction(b, numbers, axes, a.keepdim, "sum")
 
 
 @record("aten::nanmean")
@@ -205,7 +255,7 @@ class NanMean(NumpyRecord):
 
 
 @record("aten::dist")
-class Distance(NumpyRecord):
+class Distance(KernelRecord):
     """The p-norm of the difference of two tensors.
 
     Source: torch.dist.
@@ -223,6 +273,16 @@ class Distance(NumpyRecord):
     @staticmethod
     def compute(a: SimpleNamespace) -> typing.Any:
         return norm_of(np.asarray(a.input - a.other), float(a.p), None, False)
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        kind, shape = Norm.kinds.get(a.p), broadcast(a.input, a.other)
+        if kind is None or not _is_float32(a, b) or a.other.dtype != np.float32 or not shape:
+            cls.in_numpy(a, b)
+            return
+        gaps = b.temporary(shape)
+        write_tree(b, Call("sub", [Ref(0), Ref(1)]), [a.input, a.other], gaps)
+        bind_reduction(b, gaps, tuple(range(len(shape))), False, kind)
 
 
 # -- deviations --------------------------------------------------------------------------------
@@ -402,7 +462,7 @@ class LogCumSumExp(NumpyRecord):
 
 
 @record("aten::diff")
-class Diff(NumpyRecord):
+class Diff(KernelRecord):
     """Differences of neighbours along an axis, `n` times.
 
     Source: torch.diff.
@@ -436,6 +496,17 @@ class Diff(NumpyRecord):
     def compute(a: SimpleNamespace) -> typing.Any:
         parts = [x for x in (a.prepend, a.input, a.append) if x is not None]
         return np.diff(np.concatenate(parts, a.dim), a.n, a.dim)
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        if a.n != 1 or a.prepend is not None or a.append is not None or not _is_float32(a, b):
+            cls.in_numpy(a, b)
+            return
+        y, axis = b.output(), axis_of(a.dim, a.input.shape)
+        if y.size:
+            extent = y.shape[axis]
+            ends = [a.input.narrow(axis, start, extent) for start in (1, 0)]
+            write_tree(b, Call("sub", [Ref(0), Ref(1)]), ends, y)
 
 
 @record("aten::cov")
