@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from kuiper.ops import convolution
 from .benchbinder import BenchBinder, arguments, post_ops, reference_post, run_record
 from .support import assert_close
 from .workbench import ISAS, PARTS, Workbench, isa, noise
-from .workgraph import run_operator
+from .workgraph import model_of, run_operator
 
 EACH_ISA = pytest.mark.parametrize("name", ISAS)
 
@@ -546,6 +547,43 @@ def test_winograd_channels(name, choose, way, stride):
         x = noise((1, channels, 6, 6))
         how = {"stride": (stride, stride), "padding": (1, 1), "rtol": 2e-5, "parts": (1,)}
         check(x, *filters(out, channels, 3), **how)
+
+
+@EACH_ISA
+@each_winograd
+@pytest.mark.parametrize("words", [(), ("add", "nn.ReLU"), ("nn.SiLU", "add")], ids="-".join)
+def test_winograd_by_group(name, choose, monkeypatch, way, stride, words):
+    """Each group writes its own channels, and takes its own part of the summand."""
+    choose(way)
+    monkeypatch.setattr(convolution, "GROUP_PRODUCTS", 0)
+    kind = "conv_winograd" if "blocked" in way else "winograd_output"
+    for groups, channels, out in ((2, 5, 7), (3, 18, 16), (2, 16, 35)):
+        x, (weight, bias) = (
+            noise((2, groups * channels, 7, 9)),
+            filters(groups * out, groups * channels, 3, groups),
+        )
+        for b in (bias, None):
+            check(x, weight, b, groups=groups, stride=(stride, stride), padding=(1, 1), words=words,
+                  kind=kind, rtol=2e-5, parts=(1, 3))  # fmt: skip
+
+
+def test_which_groups_go_by_winograd(variant):
+    """Wide groups of large images; what each has to do is noted in its own step."""
+    wide = convolution.winograd_tile
+    geometry = SimpleNamespace(kernel=(3, 3), stride=(1, 1), dilation=(1, 1))
+    assert wide(geometry, (64, 64), (28, 28)) == 4
+    for channels, groups, side, steps in ((128, 2, 28, 2), (48, 2, 28, 2), (48, 2, 7, 1)):
+        x = noise((1, channels, side, side))
+        weight, bias = filters(channels, channels, 3, groups)
+        model = model_of(
+            "F.conv2d", [x],
+            {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": groups},
+            {"weight": weight, "bias": bias}, keys=["input"],
+        )  # fmt: skip
+        last = [s for s in model.plan(x.shape).steps if s.flops]
+        assert len(last) == steps
+        assert sum(s.flops for s in last) == 2 * 9 * x.size * channels // groups
+        assert_close(model(x), correlated(x, weight, bias, padding=(1, 1), groups=groups), 2e-5)
 
 
 @EACH_ISA

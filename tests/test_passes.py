@@ -63,6 +63,17 @@ def conv(name, x, y, c=3, o=4, more="", type="nn.Conv2d", kernel=1, padding=0) -
     )
 
 
+def branch(name, x, y, kernel, padding, c=4, o=4, groups=1, stride=1, dilation=1, more="") -> str:
+    """Return a convolution without a bias; pairs for both axes."""
+    (kh, kw), (ph, pw) = kernel, padding
+    return (
+        f"nn.Conv2d {name} 1 1 {x} {y} bias=False dilation=({dilation},{dilation}) "
+        f"groups={groups} in_channels={c} kernel_size=({kh},{kw}) out_channels={o} "
+        f"padding=({ph},{pw}) padding_mode=zeros stride=({stride},{stride}) "
+        f"@weight=({o},{c // groups},{kh},{kw})f32 " + more
+    )
+
+
 def norm(name, x, y, c=4, type="nn.BatchNorm2d") -> str:
     return (
         f"{type} {name} 1 1 {x} {y} affine=True eps=1e-02 num_features={c} @bias=({c})f32 "
@@ -167,7 +178,7 @@ AFFINE = ["pnnx.Attribute -> n.scale", "pnnx.Attribute -> n.shift"]
 )
 def test_other_norms_become_arithmetic(lines, x, left):
     graph = graph_of(text(*lines))
-    optimized(graph, [x], "fold_batch_norm")
+    optimized(graph, [x], "fold_batch_norm", "split_batch_norm")
     after = lines_of(graph)
     assert left in after
     assert set(AFFINE) <= set(after)
@@ -196,6 +207,145 @@ def test_a_norm_is_folded_once_for_all_copies_of_a_graph():
     weights = [copy.operator("c").attributes["weight"] for copy in copies]
     assert weights[0] is weights[1]
     assert weights[0] is not graph.operator("c").attributes["weight"]
+
+
+# -- branches ----------------------------------------------------------------------------------
+
+BIG, SMALL = ((3, 3), (1, 1)), ((1, 1), (0, 0))
+
+
+def total(*names: str, y: str = "y") -> str:
+    tree = "@0"
+    for k in range(1, len(names)):
+        tree = f"add({tree},@{k})"
+    return f"pnnx.Expression s {len(names)} 1 {' '.join(names)} {y} expr={tree}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "left"),
+    [
+        # RepVGG: a window, one of a pixel, and the tensor itself, scaled.
+        (
+            [
+                branch("a", "x", "p", *BIG),
+                branch("b", "x", "q", *SMALL),
+                norm("n", "x", "r"),
+                total("p", "q", "r"),
+            ],
+            ["nn.Conv2d x -> y"],
+        ),
+        # MobileOne: several of a size, each channel by itself; and groups.
+        (
+            [
+                *(branch(f"a{k}", "x", f"p{k}", *BIG, groups=4) for k in range(3)),
+                branch("b", "x", "q", *SMALL, groups=4),
+                norm("n", "x", "r"),
+                total("q", "p0", "p1", "p2", "r"),
+            ],
+            ["nn.Conv2d x -> y"],
+        ),
+        (
+            [
+                branch("a", "x", "p", *BIG, groups=2),
+                norm("n", "x", "r"),
+                norm("m", "x", "q"),
+                total("p", "r", "q"),
+            ],
+            ["nn.Conv2d x -> y"],
+        ),
+        # With a stride there is no identity.
+        (
+            [
+                branch("a", "x", "p", *BIG, stride=2),
+                branch("b", "x", "q", *SMALL, stride=2),
+                total("p", "q"),
+            ],
+            ["nn.Conv2d x -> y"],
+        ),
+        # ACNet: a cross in a square.  What else is added stays.
+        (
+            [
+                branch("a", "x", "p", (3, 1), (1, 0)),
+                branch("b", "x", "q", (1, 3), (0, 1)),
+                branch("c", "x", "r", (3, 3), (1, 1)),
+                total("p", "q", "x", "r"),
+            ],
+            ["nn.Conv2d x -> r", "add(@0,@1) x r -> y"],
+        ),
+        # Two tensors, each with its own.
+        (
+            [
+                "nn.ReLU f 1 1 x z",
+                branch("a", "x", "p", *BIG),
+                branch("b", "z", "q", *BIG),
+                branch("c", "x", "r", *SMALL),
+                branch("d", "z", "u", *SMALL),
+                total("p", "q", "r", "u"),
+            ],
+            ["nn.ReLU x -> z", "nn.Conv2d x -> p", "nn.Conv2d z -> q", "add(@0,@1) p q -> y"],
+        ),
+        # A window of 5 with steps of 2 holds one of 3 with the same steps.
+        (
+            [
+                branch("a", "x", "p", (5, 5), (4, 4), dilation=2),
+                branch("b", "x", "q", (3, 3), (2, 2), dilation=2),
+                norm("n", "x", "r"),
+                total("p", "q", "r"),
+            ],
+            ["nn.Conv2d x -> y"],
+        ),
+    ],
+    ids=["repvgg", "mobileone", "groups", "stride", "cross", "two tensors", "dilation"],
+)
+def test_branches_become_one_convolution(lines, left):
+    graph = graph_of(text(*lines))
+    optimized(graph, [values(2, 4, 9, 8)], "fuse_branches")
+    assert lines_of(graph) == left
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [branch("a", "x", "p", (3, 1), (1, 0)), branch("b", "x", "q", (1, 3), (0, 1))],
+        [branch("a", "x", "p", *BIG), branch("b", "x", "q", *SMALL, groups=2)],
+        [branch("a", "x", "p", (5, 5), (4, 4), dilation=2), branch("b", "x", "q", *BIG)],
+        [
+            branch("a", "x", "p", *BIG, more="").replace("=zeros", "=reflect"),
+            branch("b", "x", "q", *BIG),
+        ],
+        [branch("a", "x", "p", (1, 2), (0, 0)), branch("b", "x", "q", (1, 2), (0, 0), o=1)],
+        [branch("a", "x", "p", *BIG, stride=9), branch("b", "x", "q", *BIG)],
+    ],
+    ids=["neither holds the other", "groups", "dilation", "reflect", "broadcast", "stride"],
+)
+def test_branches_that_stay(lines):
+    graph = graph_of(text(*lines, total("p", "q")))
+    optimized(graph, [values(2, 4, 9, 8)], "fuse_branches")
+    assert [line for line in lines_of(graph) if "Conv2d" in line] == [
+        "nn.Conv2d x -> p",
+        "nn.Conv2d x -> q",
+    ]
+
+
+def test_a_branch_that_others_read_stays():
+    lines = [branch("a", "x", "p", *BIG), branch("b", "x", "q", *SMALL), total("p", "q")]
+    graph = graph_of(text(*lines, outputs=("y", "p")))
+    optimized(graph, [values(2, 4, 9, 8)], "fuse_branches")
+    assert len(lines_of(graph)) == 3
+    twice = "pnnx.Expression s 2 1 p q y expr=add(add(@0,@1),@0)"
+    graph = graph_of(text(*lines[:2], twice))
+    optimized(graph, [values(2, 4, 9, 8)], "fuse_branches")
+    assert len(lines_of(graph)) == 3
+
+
+def test_branches_are_summed_once_for_all_copies_of_a_graph():
+    lines = [branch("a", "x", "p", *BIG), branch("b", "x", "q", *SMALL), total("p", "q")]
+    graph = graph_of(text(*lines))
+    copies = [graph.copy(), graph.copy()]
+    for copy in copies:
+        optimized(copy, [values(2, 4, 9, 8)], "fuse_branches")
+    weights = [copy.operator("a").attributes["weight"] for copy in copies]
+    assert weights[0] is weights[1]
 
 
 # -- activations -------------------------------------------------------------------------------

@@ -52,11 +52,11 @@ class Post:
         self.before: tuple[int, float, float] | None = None
         self.after: tuple[int, float, float] | None = None
 
-    def narrow(self, image: int) -> Post:
-        """Return the same for one image of the batch."""
+    def narrow(self, axis: int, start: int, length: int) -> Post:
+        """Return the same for some images of the batch (axis 0) or some channels (1)."""
         post = copy(self)
         if post.residual is not None:
-            post.residual = post.residual.narrow(0, image, 1)
+            post.residual = post.residual.narrow(axis, start, length)
         return post
 
 

@@ -35,6 +35,9 @@ STAGED_BYTES = 6 << 20
 BLOCKED_WEIGHTS = 1.5
 BLOCKED_TILES = 24
 
+# Of an image of a group, below which all groups are faster together, by the definition.
+GROUP_PRODUCTS = 900_000
+
 # What an inverted residual keeps of its wide image: it shares the L2 cache with weights and images.
 RING_BYTES = 400 << 10
 
@@ -42,7 +45,7 @@ RING_BYTES = 400 << 10
 _ONE_PLANE = winograd.Planes()
 
 
-class _Geometry:
+class Geometry:
     """A convolution's arguments, brought to two spatial axes.
 
     Attributes
@@ -173,8 +176,38 @@ class Filters:
         filters = np.ascontiguousarray(self._weight.rows(rows.start, rows.stop), np.float32)
         return filters.reshape(len(filters), *self.shape[1:])
 
+    def some(self, start: int, count: int) -> Filters:
+        """Return the filters from number `start` on, where they are constants."""
+        return _SomeFilters(self, start, count)
+
     def bias(self) -> np.ndarray | None:
         return None if self._bias is None else np.asarray(self._bias.constant, np.float32)
+
+
+class _SomeFilters(Filters):
+    """A few of a convolution's filters."""
+
+    def __init__(self, all_: Filters, start: int, count: int) -> None:
+        self._all, self._start = all_, start
+        self.shape = (count, *all_.shape[1:])
+        self.is_constant = True
+
+    @property
+    def are_halves(self) -> bool:
+        return self._all.are_halves
+
+    def stored(self) -> np.ndarray:
+        return self._all.stored()[self._start : self._start + self.shape[0]]
+
+    def weight(self) -> np.ndarray:
+        return self[0 : self.shape[0]]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        return self._all[self._start + rows.start : self._start + rows.stop]
+
+    def bias(self) -> np.ndarray | None:
+        bias = self._all.bias()
+        return None if bias is None else bias[self._start : self._start + self.shape[0]]
 
 
 _COMMON = (
@@ -224,7 +257,7 @@ class Conv(Record):
     def infer(a: SimpleNamespace) -> TensorSpec:
         spatial = a.weight.rank - 2
         check_weight(a, spatial, in_axis=1)
-        geometry = _Geometry(a, spatial)
+        geometry = Geometry(a, spatial)
         extents = (1,) * (2 - spatial) + a.input.shape[a.input.rank - spatial :]
         out = geometry.output_extents(*extents)
         if min(out) < 1:
@@ -250,7 +283,7 @@ class Conv(Record):
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         spatial = a.weight.rank - 2
-        geometry = _Geometry(a, spatial)
+        geometry = Geometry(a, spatial)
         x = _as_image(a.input, spatial)
         top, bottom, left, right = geometry.padding
         if a.padding_mode != "zeros" and any(geometry.padding):
@@ -265,11 +298,10 @@ class Conv(Record):
         size = (image.shape[2], image.shape[3])
         out_channels, in_channels = filters.shape[:2]
         scale = getattr(a, "input_scale", None)
-        images = 1  # that a step computes a share of
         if scale is not None:
             if not filters.is_constant:
                 raise ShapeError("'input_scale' expects a weight and a bias that the file holds")
-            step, images = _scaled(b, x, scale, image, filters, post), image.shape[0]
+            step = _scaled(b, x, scale, image, filters, post)
         elif not filters.is_constant:
             x = b.channels_last(x)
             packed, offsets = pack_at_run_time(
@@ -279,10 +311,9 @@ class Conv(Record):
                 b, x, image, packed, [(0, 0, *size, taps, offsets[0])], geometry.stride, (1, 1),
                 a.groups, in_channels, out_channels // a.groups, post,
             )  # fmt: skip
+            _count(step, x, image, filters)
         else:
             step = image_steps(b, x, image, filters, geometry, (top, left), a.groups, post)
-        step.flops = 2.0 * image.size * in_channels * len(taps) / images
-        step.bytes = 4.0 * ((x.size + image.size) / images + a.weight.size)
         b.step(step)
         _finish(b, y, image, spatial)
 
@@ -312,6 +343,48 @@ def image_steps(
     groups : int
     post : Post or None
     """
+    size, in_channels = (image.shape[2], image.shape[3]), filters.shape[1]
+    if groups > 1:
+        # Each group by itself, if that needs fewer products and is long against three steps.
+        out_channels = filters.shape[0] // groups
+        products = math.prod(size) * out_channels * math.prod(filters.shape[1:])
+        tile = winograd_tile(geometry, (out_channels, in_channels), size)
+        if tile and products >= GROUP_PRODUCTS:
+            x, step = b.channels_last(x), None
+            for group in range(groups):
+                if step is not None:
+                    b.step(step)
+                part, channels = group * out_channels, (1, group * in_channels, in_channels)
+                some = filters.some(part, out_channels)
+                step = winograd_steps(
+                    b, tile, geometry.stride[0], x.narrow(*channels),
+                    image.narrow(1, part, out_channels), some, origin,
+                    None if post is None else post.narrow(1, part, out_channels), group=group,
+                )  # fmt: skip
+                _count(step, x.narrow(*channels), image.narrow(1, part, out_channels), some)
+            return step
+    step = _whole_step(b, x, image, filters, geometry, origin, groups, post)
+    _count(step, x, image, filters)
+    return step
+
+
+def _count(step: Any, x: Value, image: Value, filters: Filters) -> None:
+    """Note how much a convolution has to do."""
+    step.flops = 2.0 * image.size * math.prod(filters.shape[1:])
+    step.bytes = 4.0 * (x.size + image.size + math.prod(filters.shape))
+
+
+def _whole_step(
+    b: Binder,
+    x: Value,
+    image: Value,
+    filters: Filters,
+    geometry: Any,
+    origin: tuple[int, int],
+    groups: int,
+    post: Any,
+) -> Any:
+    """Bind a convolution with all its groups in one step."""
     taps = _taps(geometry, origin)
     size = (image.shape[2], image.shape[3])
     out_channels, in_channels = filters.shape[:2]
@@ -319,7 +392,7 @@ def image_steps(
         return _depthwise(b, x, image, filters, taps, geometry, size, post)
     if groups > 1 and grouped.is_grouped(in_channels, out_channels // groups):
         return _grouped(b, x, image, filters, taps, geometry, groups, post)
-    if tile := winograd_tile(geometry, groups, filters.shape, size):
+    if groups == 1 and (tile := winograd_tile(geometry, filters.shape, size)):
         return winograd_steps(b, tile, geometry.stride[0], x, image, filters, origin, post)
     if groups == 1 and x.shape[1] <= SHALLOW_CHANNELS:
         return _shallow(b, x, image, filters, origin, geometry, size, post)
@@ -463,7 +536,7 @@ def _by_region(
     filters: Filters,
     regions: Sequence[tuple[Band, Band]],
     taps: Sequence[tuple[int, int]],
-    geometry: _Geometry,
+    geometry: Geometry,
     groups: int,
     post: Any,
 ) -> Any:
@@ -544,7 +617,7 @@ def _scaled(b: Binder, x: Any, scale: Any, image: Any, filters: Any, post: Any) 
         y = image.narrow(0, i, 1)
         step = _implicit(
             b, x.narrow(0, i, 1), y, panels, [(0, 0, *size, [(0, 0)], 0)], (1, 1), (1, 1), 1,
-            in_channels, out_channels, None if post is None else post.narrow(i),
+            in_channels, out_channels, None if post is None else post.narrow(0, i, 1),
         )  # fmt: skip
         step.flops = 2.0 * y.size * in_channels
         step.bytes = 4.0 * (y.size * (1 + in_channels / out_channels) + packed.size)
@@ -618,7 +691,7 @@ def _shallow(
     )
 
 
-def winograd_tile(geometry: Any, groups: int, shape: Any, size: Any, planes: int = 1) -> int:
+def winograd_tile(geometry: Any, shape: Any, size: Any, planes: int = 1) -> int:
     """Estimate how a convolution is fastest: by Winograd in tiles of side 4 or 2, or directly (0).
 
     With a stride of 2 there are no tiles of side 2.  `size` is that of one of the output's
@@ -630,7 +703,7 @@ def winograd_tile(geometry: Any, groups: int, shape: Any, size: Any, planes: int
     """
     out_channels, in_channels = shape[:2]
     least_channels = {(1, 1): 16, (2, 2): 32}.get(geometry.stride)
-    if geometry.kernel != (3, 3) or geometry.dilation != (1, 1) or groups != 1:
+    if geometry.kernel != (3, 3) or geometry.dilation != (1, 1):
         return 0
     if least_channels is None or min(in_channels, out_channels) < least_channels:
         return 0
@@ -698,13 +771,15 @@ def winograd_steps(
     padding: Any,
     post: Any,
     planes: winograd.Planes = _ONE_PLANE,
+    group: int = 0,
 ) -> Any:
     """Bind a Winograd convolution: the last step is returned, those ahead of it are added."""
     x = b.channels_last(x)
     n, out_channels, height, width = image.shape
     in_channels = x.shape[1]
     weight = b.packed(
-        ("winograd", tile), lambda: winograd.pack_winograd(filters, tile, b.n_threads, stride)
+        ("winograd", tile, group),
+        lambda: winograd.pack_winograd(filters, tile, b.n_threads, stride),
     )
     bias = filters.bias()
     bias = b.constant(np.zeros(out_channels, np.float32) if bias is None else bias)
@@ -759,14 +834,14 @@ class ExpandDepthwise(Record):
 
     @staticmethod
     def infer(a: SimpleNamespace) -> TensorSpec:
-        height, width = _Geometry(a, 2).output_extents(*a.input.shape[2:])
+        height, width = Geometry(a, 2).output_extents(*a.input.shape[2:])
         return TensorSpec((a.input.shape[0], a.weight.shape[0], height, width))
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         from kuiper._kernels import expand_depthwise as kernel
 
-        geometry = _Geometry(a, 2)
+        geometry = Geometry(a, 2)
         x = b.channels_last(a.input)
         image, _, residual = _output(a, b, 2)
         expand = Filters(a.expand_weight, a.expand_bias, a.expand_weight.shape)
@@ -847,7 +922,7 @@ class ConvTranspose(Record):
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         spatial = a.weight.rank - 2
-        geometry = _Geometry(a, spatial)
+        geometry = Geometry(a, spatial)
         x = b.channels_last(_as_image(a.input, spatial))
         y, image, residual = _output(a, b, spatial)
         post = make_post(b, residual)
@@ -886,7 +961,7 @@ class ConvTranspose(Record):
         _finish(b, y, image, spatial)
 
 
-def _phases(geometry: _Geometry, extents: Any) -> Any:
+def _phases(geometry: Geometry, extents: Any) -> Any:
     """Split the output pixels by their place in the stride.
 
     All pixels of one phase see the same taps of the kernel, at the same distance: output pixel

@@ -239,14 +239,14 @@ class _ByPlane(Filters):
 def _winograd_tile(a: SimpleNamespace, b: Binder, geometry: _Geometry) -> int:
     """Return the side of Winograd's tiles, plane by plane, or 0 if the definition is faster."""
     out_channels, in_channels, depth = a.weight.shape[:3]
-    if depth > winograd.MOST_DEPTH:
+    if depth > winograd.MOST_DEPTH or a.groups > 1:
         return 0
     plane = SimpleNamespace(
         kernel=geometry.kernel[1:], stride=geometry.stride[1:], dilation=geometry.dilation[1:]
     )
     extents = b.output_spec().shape[-3:]
     shape = (out_channels, depth * in_channels)
-    return winograd_tile(plane, a.groups, shape, extents[1:], extents[0])
+    return winograd_tile(plane, shape, extents[1:], extents[0])
 
 
 def _flattened(geometry: _Geometry, padding: Any) -> SimpleNamespace | None:

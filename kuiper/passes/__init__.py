@@ -31,10 +31,11 @@ from kuiper.errors import GraphError
 from kuiper.ir import Graph, Operand
 from kuiper.passes.eliminate import eliminate_dead, eliminate_identity
 from kuiper.passes.eliminate_common import eliminate_common
-from kuiper.passes.fold_batch_norm import fold_batch_norm
+from kuiper.passes.fold_batch_norm import fold_batch_norm, split_batch_norm
 from kuiper.passes.fold_constants import fold_constants
 from kuiper.passes.free_batch import free_batch
 from kuiper.passes.fuse_activation import fuse_activation
+from kuiper.passes.fuse_branches import fuse_branches
 from kuiper.passes.fuse_elementwise import fuse_elementwise
 from kuiper.passes.fuse_expand import fuse_expand
 from kuiper.passes.fuse_gate import fuse_gate
@@ -79,6 +80,8 @@ PASSES: tuple[Pass, ...] = (
     eliminate_dead,
     fuse_pad,
     fold_batch_norm,
+    fuse_branches,
+    split_batch_norm,
     fuse_activation,
     fuse_residual,
     fuse_gate,

@@ -5,10 +5,13 @@ Behind a convolution that nothing else reads it disappears into the weights::
     y = (conv(x, w) + b - mean) * scale + bias,  scale = weight / sqrt(var + eps)
       = conv(x, w * scale) + (b - mean) * scale + bias
 
-Anywhere else (pre-activation networks) it becomes arithmetic with constants, which later passes
-fuse with what follows::
+Anywhere else (pre-activation networks) it is split into arithmetic with constants, which later
+passes fuse with what follows::
 
     nn.BatchNorm2d bn 1 1 x y   ->   pnnx.Expression bn 3 1 x s t y expr=add(mul(@0,@1),@2)
+
+That is a pass of its own: between the two, :mod:`kuiper.passes.fuse_branches` looks for batch
+normalisations.
 """
 
 from __future__ import annotations
@@ -23,17 +26,15 @@ from kuiper.ir import Attribute, Graph, Operand, Operator
 from kuiper.ops.batch_norm import scale_and_shift
 from kuiper.passes._match import is_float32, only_reader, take_over_output
 
-__all__ = ["fold_batch_norm"]
+__all__ = ["affine", "fold_batch_norm", "split_batch_norm"]
 
 NORMS = ("nn.BatchNorm1d", "nn.BatchNorm2d", "nn.BatchNorm3d")
 PRODUCERS = ("nn.Conv1d", "nn.Conv2d", "nn.Conv3d", "nn.Linear")
 
 
 def fold_batch_norm(graph: Graph, specs: dict[Operand, Any]) -> None:
-    """Fold every batch normalisation whose statistics are constants."""
-    for op in graph:
-        if op.type not in NORMS or not is_float32(op.outputs[0], specs):
-            continue
+    """Fold the batch normalisations that alone read what a dense operator computes."""
+    for op in _norms(graph, specs):
         producer = op.inputs[0].producer
         if (
             producer is not None
@@ -45,11 +46,19 @@ def fold_batch_norm(graph: Graph, specs: dict[Operand, Any]) -> None:
             and specs[op.inputs[0]].rank == len(producer.attributes["weight"].shape)
         ):
             _into_weights(graph, producer, op)
-        else:
-            _as_arithmetic(graph, specs, op)
 
 
-def _affine(op: Operator) -> tuple[np.ndarray, np.ndarray]:
+def split_batch_norm(graph: Graph, specs: dict[Operand, Any]) -> None:
+    """Write the batch normalisations that are left as arithmetic."""
+    for op in _norms(graph, specs):
+        _as_arithmetic(graph, specs, op)
+
+
+def _norms(graph: Graph, specs: dict[Operand, Any]) -> list[Operator]:
+    return [op for op in graph if op.type in NORMS and is_float32(op.outputs[0], specs)]
+
+
+def affine(op: Operator) -> tuple[np.ndarray, np.ndarray]:
     """Return (scale, shift) per channel, in float64."""
     names = ("running_mean", "running_var", "weight", "bias")
     mean, variance, weight, bias = (
@@ -73,7 +82,7 @@ def _into_weights(graph: Graph, producer: Operator, norm: Operator) -> None:
 
 
 def _folded(producer: Operator, norm: Operator) -> dict[str, Attribute]:
-    scale, shift = _affine(norm)
+    scale, shift = affine(norm)
     weight = producer.attributes["weight"]
     attributes = dict(producer.attributes)
     # Computed when it is packed, so that it takes no memory before and afterwards.
@@ -94,7 +103,7 @@ def _scaled(weight: Attribute, scale: np.ndarray, start: int, stop: int) -> np.n
 
 
 def _as_arithmetic(graph: Graph, specs: Any, norm: Operator) -> None:
-    scale, shift = _affine(norm)
+    scale, shift = affine(norm)
     x, result = norm.inputs[0], norm.outputs[0]
     name, location = norm.name, norm.location
     # Channels are axis 1: (c, 1, ...) broadcasts against (n, c, ...), and (c,) against (n, c).

@@ -1,0 +1,227 @@
+"""Convolutions of one tensor whose results are added up are one convolution by the summed filters.
+
+::
+
+    nn.Conv2d       a 1 1 x p  3x3           nn.Conv2d a 1 1 x y  3x3
+    nn.Conv2d       b 1 1 x q  1x1     ->
+    nn.BatchNorm2d  c 1 1 x r
+    pnnx.Expression s 3 1 p q r y expr=add(add(@0,@1),@2)
+
+A smaller window is a larger one with zeros around it, and a batch normalisation a 1x1 window that
+scales each channel by itself.  RepVGG, MobileOne, FastViT and RepViT are trained in this form and
+call it re-parameterisation: Ding et al., RepVGG: Making VGG-style ConvNets Great Again (2021).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kuiper.expression import Call, Node, Ref, compact, parse
+from kuiper.ir import Attribute, Graph, Operand, Operator
+from kuiper.ops.convolution import Geometry
+from kuiper.passes._match import (
+    arguments_of,
+    is_float32,
+    only_reader,
+    same_shape,
+    take_over_output,
+)
+from kuiper.passes.fold_batch_norm import affine
+
+__all__ = ["fuse_branches"]
+
+
+class Branch(NamedTuple):
+    """A summand that is a convolution: its window lies at `corner`, in taps from the pixel."""
+
+    number: int
+    maker: Operator
+    groups: int
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    corner: tuple[int, int]
+    window: tuple[int, ...]
+
+    @property
+    def extents(self) -> list[tuple[int, int]]:
+        """First tap, and the one behind the last, along either axis."""
+        return [(c, c + n) for c, n in zip(self.corner, self.window, strict=True)]
+
+    def holds(self, other: Branch) -> bool:
+        """Tell whether the other window lies in this one."""
+        return all(
+            low <= first and last <= high
+            for (low, high), (first, last) in zip(self.extents, other.extents, strict=True)
+        )
+
+    def place_of(self, other: Branch) -> tuple[int, int]:
+        """Return where the other window begins in this one."""
+        return other.corner[0] - self.corner[0], other.corner[1] - self.corner[1]
+
+
+def fuse_branches(graph: Graph, specs: dict[Operand, Any]) -> None:
+    """Make one convolution of those whose sum is all that is read."""
+    for op in graph.find("pnnx.Expression"):
+        if not op.inputs or not all(is_float32(o, specs) for o in (*op.inputs, *op.outputs)):
+            continue
+        expr = op.params["expr"]
+        tree = expr if isinstance(expr, Node) else parse(expr, len(op.inputs))
+        summands = _summands(tree)
+        if len(summands) > 1:
+            merged = _merge(graph, specs, op, summands)
+            if merged:
+                _shorten(graph, op, summands, merged)
+
+
+def _summands(tree: Node) -> list[Node]:
+    """Return what the additions at the root of an expression add up, in written order."""
+    found, stack = [], [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Call) and node.name == "add":
+            stack.extend(reversed(node.children))
+        else:
+            found.append(node)
+    return found
+
+
+def _merge(
+    graph: Graph, specs: dict[Operand, Any], op: Operator, summands: Sequence[Node]
+) -> set[int]:
+    """Sum filters; return the numbers of the inputs that others stand for now."""
+    uses = Counter(n.index for s in summands for n in s.preorder() if isinstance(n, Ref))
+    sources: dict[Operand, tuple[list[Branch], list[int]]] = {}
+    for number in (s.index for s in summands if isinstance(s, Ref)):
+        operand = op.inputs[number]
+        maker = operand.producer
+        if (
+            maker is None
+            or uses[number] > 1
+            or only_reader(operand) is not op
+            or not same_shape(operand, op.outputs[0], specs)
+        ):
+            continue
+        if maker.type == "nn.BatchNorm2d" and len(maker.inputs) == 1:
+            sources.setdefault(maker.inputs[0], ([], []))[1].append(number)
+        elif branch := _branch(number, maker, specs):
+            sources.setdefault(maker.inputs[0], ([], []))[0].append(branch)
+    merged: set[int] = set()
+    for x, (branches, norms) in sources.items():
+        while branches:
+            base = max(branches, key=lambda branch: math.prod(branch.window))
+            alike = [
+                branch
+                for branch in branches
+                if branch[2:5] == base[2:5] and base.holds(branch) and branch is not base
+            ]
+            branches = [branch for branch in branches if branch not in (base, *alike)]
+            scales = []
+            if base.stride == (1, 1) and same_shape(x, op.outputs[0], specs):
+                pixel = base._replace(corner=(0, 0), window=(1, 1))
+                if base.holds(pixel):
+                    scales, norms = [op.inputs[number].maker for number in norms], []
+            if alike or scales:
+                _sum_filters(graph, base, alike, scales)
+                merged.update(branch.number for branch in alike)
+                merged.update(op.inputs.index(scale.outputs[0]) for scale in scales)
+    return merged
+
+
+def _branch(number: int, maker: Operator, specs: dict[Operand, Any]) -> Branch | None:
+    if (
+        maker.type != "nn.Conv2d"
+        or len(maker.inputs) != 1
+        or "weight" not in maker.attributes
+        or maker.post_ops
+        or maker.params.get("padding_mode", "zeros") != "zeros"
+    ):
+        return None
+    geometry = Geometry(arguments_of(maker, specs), 2)
+    before, dilation = (geometry.padding[0], geometry.padding[2]), geometry.dilation
+    if any(p % d for p, d in zip(before, dilation, strict=True)):
+        return None
+    corner = (-before[0] // dilation[0], -before[1] // dilation[1])
+    groups = maker.params.get("groups", 1)
+    return Branch(
+        number, maker, groups, geometry.stride, dilation, corner, geometry.kernel
+    )  # fmt: skip
+
+
+def _sum_filters(
+    graph: Graph, base: Branch, others: Sequence[Branch], scales: Sequence[Operator]
+) -> None:
+    conv = base.maker
+    makers = [conv, *(branch.maker for branch in others), *scales]
+    sources = [attribute for maker in makers for attribute in maker.attributes.values()]
+    key = ("fuse_branches", conv.name, *map(id, sources))
+    if key not in graph.derived:
+        # The sources are kept, so that their ids stay theirs.
+        graph.derived[key] = (_summed(base, others, scales), sources)
+    conv.attributes = dict(graph.derived[key][0])
+    if "bias" in conv.params:
+        conv.params = {**conv.params, "bias": True}
+
+
+def _summed(
+    base: Branch, others: Sequence[Branch], scales: Sequence[Operator]
+) -> dict[str, Attribute]:
+    weight = base.maker.attributes["weight"]
+    bias = np.zeros(weight.shape[0])
+    for branch in (base, *others):
+        if "bias" in branch.maker.attributes:
+            bias += branch.maker.attributes["bias"].numpy()
+    scale = np.zeros(weight.shape[0])
+    for factors, shift in map(affine, scales):
+        scale += factors
+        bias += shift
+    parts = [(b.maker.attributes["weight"], base.place_of(b)) for b in (base, *others)]
+    middle = (-base.corner[0], -base.corner[1])
+    # Computed when it is packed, so that it takes no memory before and afterwards.
+    rows = partial(_filters, weight.shape, parts, scale if scales else None, middle)
+    attributes = dict(base.maker.attributes)
+    attributes["weight"] = Attribute(weight.shape, "f32", rows)
+    attributes["bias"] = Attribute.from_array(bias.astype(np.float32))
+    return attributes
+
+
+def _filters(
+    shape: tuple[int, ...],
+    parts: Iterable[tuple[Attribute, tuple[int, int]]],
+    scale: np.ndarray | None,
+    middle: tuple[int, int],
+    start: int,
+    stop: int,
+) -> np.ndarray:
+    """Return the bytes of some of the summed filters; computed in float64."""
+    total = np.zeros((stop - start, *shape[1:]))
+    for weight, (top, left) in parts:
+        filters = weight.rows(start, stop)
+        height, width = filters.shape[2:]
+        total[:, :, top : top + height, left : left + width] += filters
+    if scale is not None:
+        own = np.arange(start, stop)  # there are as many channels as filters
+        total[own - start, own % shape[1], middle[0], middle[1]] += scale[start:stop]
+    return total.astype(np.float32).reshape(-1).view(np.uint8)
+
+
+def _shorten(graph: Graph, op: Operator, summands: Sequence[Node], merged: set[int]) -> None:
+    """Leave out of a sum what others stand for."""
+    makers = [op.inputs[number].maker for number in merged]
+    left = [s for s in summands if not (isinstance(s, Ref) and s.index in merged)]
+    if len(left) == 1 and isinstance(left[0], Ref):
+        take_over_output(graph, op.inputs[left[0].index].maker, op)
+    else:
+        tree = left[0]
+        for summand in left[1:]:
+            tree = Call("add", [tree, summand])
+        tree, operands = compact(tree, op.inputs)
+        op.params = {"expr": str(tree)}
+        graph.set_inputs(op, operands)
+    for maker in makers:
+        graph.remove_operator(maker)
