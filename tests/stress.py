@@ -77,6 +77,24 @@ SEQUENCES = """pnnx.Input in 0 1 x
     nn.MultiheadAttention c 1 1 q y batch_first=True bias=True embed_dim=20 num_heads=4 @in_proj_bias=(60)f32 @in_proj_weight=(60,20)f32 @out_proj.bias=(20)f32 @out_proj.weight=(20,20)f32
     pnnx.Output end 1 0 y"""  # noqa: E501
 
+# Cells that threads share, time by time.
+STATES = """pnnx.Input in 0 1 x
+    nn.GRU a 1 1 x p batch_first=True bias=True bidirectional=False hidden_size=160 input_size=24 num_layers=1 @bias_hh_l0=(480)f32 @bias_ih_l0=(480)f32 @weight_hh_l0=(480,160)f32 @weight_ih_l0=(480,24)f32
+    nn.LSTM b 1 3 p q h c batch_first=True bias=True bidirectional=True hidden_size=128 input_size=160 num_layers=1 proj_size=0 @bias_hh_l0=(512)f32 @bias_hh_l0_reverse=(512)f32 @bias_ih_l0=(512)f32 @bias_ih_l0_reverse=(512)f32 @weight_hh_l0=(512,128)f32 @weight_hh_l0_reverse=(512,128)f32 @weight_ih_l0=(512,160)f32 @weight_ih_l0_reverse=(512,160)f32
+    pnnx.Output out0 1 0 q
+    pnnx.Output out1 1 0 c"""  # noqa: E501
+
+# Volumes, strides and integers.
+PLANES = """pnnx.Input in 0 1 x
+    nn.Conv3d a 1 1 x p bias=True dilation=(1,1,1) groups=1 in_channels=32 kernel_size=(3,3,3) out_channels=64 padding=(1,1,1) padding_mode=zeros stride=(1,1,1) @bias=(64)f32 @weight=(64,32,3,3,3)f32
+    torch.max b 1 2 p q i dim=2 keepdim=False
+    nn.Conv2d c 1 1 q r bias=True dilation=(1,1) groups=1 in_channels=64 kernel_size=(3,3) out_channels=64 padding=(1,1) padding_mode=zeros stride=(2,2) @bias=(64)f32 @weight=(64,64,3,3)f32
+    pnnx.Expression d 1 1 i j expr=add(mul(@0,3),floor_divide(@0,2))
+    nn.MaxPool2d e 1 2 r s k ceil_mode=False dilation=(1,1) kernel_size=(2,2) padding=(0,0) return_indices=True stride=(2,2)
+    nn.MaxUnpool2d f 2 1 s k y kernel_size=(2,2) padding=(0,0) stride=(2,2)
+    pnnx.Output out0 1 0 y
+    pnnx.Output out1 1 0 j"""  # noqa: E501
+
 EXPRESSION = "add(@0,mul(sigmoid(@1),sub(@0,2)))"
 
 
@@ -108,6 +126,8 @@ def make_jobs(folder: Path, stored: int) -> list[Job]:
     texts = {
         "images": (IMAGES, images),
         "rows": (ROWS, [(rows(5 + k, k),) for k in range(12)]),
+        "states": (STATES, [(values(1 + k % 2, 2 + k, 24, seed=k),) for k in range(4)]),
+        "planes": (PLANES, [(values(1, 32, 2 + k, 16 + 4 * k, 20, seed=k),) for k in range(3)]),
         "sequences": (SEQUENCES, [(values(1 + k % 3, 4 + k, 24, seed=k),) for k in range(6)]),
     }
     jobs = [

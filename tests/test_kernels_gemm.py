@@ -329,7 +329,7 @@ class Asked:
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 def test_large_weights_are_packed_part_by_part(n_threads):
     _, nr = _dispatch.tile()
-    columns, channels = 10 * nr + 3, max(9000, 72000 // nr)
+    columns, channels = 10 * nr + min(3, nr), max(9000, 72000 // nr)
     weight, bias = noise((columns, 1, channels)), noise((columns,), 1)
     asked = Asked(weight)
     packed = _pack.pack_panels(asked, bias, n_threads)
