@@ -6,6 +6,8 @@ diffusers and torchaudio in small sizes. Nothing is downloaded.
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import torch
 from common import images
@@ -69,6 +71,7 @@ def _give_operators() -> None:
     if library is None or getattr(_give_operators, "done", False):
         return
     torchvision.extension._has_ops = _yes
+    sys.modules["torchvision.ops.roi_align"]._has_ops = _yes
     library.impl("nms", _nms, "CPU")
     library.impl("roi_align", _roi_align, "CPU")
     _give_operators.done = True

@@ -120,7 +120,10 @@ def export_module(
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder, "module.pt")
             try:
-                with warnings.catch_warnings(record=True) as said, kept_whole(module, torch):
+                with (
+                    warnings.catch_warnings(record=True) as said,
+                    kept_whole(module, torch) as kept,
+                ):
                     warnings.simplefilter("always")
                     _traced(module, inputs, keywords, torch).save(str(trace))
                 _tell_frozen(name, said, torch)
@@ -140,7 +143,7 @@ def export_module(
                     [tuple(x.shape) for x in inputs],
                     [tuple(x.shape) for x in inputs2 or ()],
                     [_DTYPES.get(str(x.dtype), "f32") for x in inputs],
-                    moduleop=moduleop,
+                    moduleop=",".join((*((moduleop,) if moduleop else ()), *kept)) or None,
                     name=name,
                 )
             except MissingPackageError:

@@ -18,9 +18,15 @@ that gives the same numbers and that pnnx converts as it is::
     the same with "trunc", of floats         round down                         torch.trunc(x / y)
     zeros.scatter_(...), zeros[i] = v        store the zeros as they are        zeros.scatter(...)
     and the like                             when the trace has run
+    what is scripted where it is traced      keep its branches and loops    as Python runs it
+    (torchvision's batched_nms)
 
-The last is for places that depend on the data: what the trace wrote into a tensor that was made in
-the model would be in the file, and never be taken back.
+What is written to places that depend on the data would be in the file as the trace wrote it, and
+never be taken back.  Three of torchvision's own functions are traced as ones that hold for any
+number of boxes, none among them; see `_of_any_number`.
+
+"Same" padding in TensorFlow's style, which depends on the size of the image, becomes one operator
+of kuiper's own, ``kuiper.SamePadding``: pnnx would write the amounts of the traced size.
 
 Nothing here imports torch before it is asked to trace.
 """
@@ -38,8 +44,10 @@ __all__ = ["kept_whole"]
 
 
 @contextmanager
-def kept_whole(module: Any, torch: Any) -> Iterator[None]:
+def kept_whole(module: Any, torch: Any) -> Iterator[tuple[str, ...]]:
     """Let what is traced in this context survive the conversion.
+
+    Gives the classes, if any, that pnnx has to keep as one operator each.
 
     Parameters
     ----------
@@ -61,8 +69,13 @@ def kept_whole(module: Any, torch: Any) -> Iterator[None]:
         if type(part) is torch.nn.MultiheadAttention
     ]
     try:
-        with _mode(torch):
-            yield
+        with (
+            _unscripted(torch),
+            _of_any_number(torch),
+            _same_padding(module, torch) as kept,
+            _mode(torch),
+        ):
+            yield kept
     finally:
         for part in bare:
             part.bias = None
@@ -87,6 +100,153 @@ def _three_inputs(
     if place < len(args):
         return (*args[:place], query.clone(), *args[place + 1 :]), kwargs
     return args, {**kwargs, again: query.clone()}
+
+
+@contextmanager
+def _unscripted(torch: Any) -> Iterator[None]:
+    """Trace the Python of what ``torch.jit.script_if_tracing`` would compile."""
+    tracer = sys.modules.get("torch.jit._trace")
+    compile_ = getattr(tracer, "script", None)
+    if compile_ is None:
+        yield
+        return
+
+    def script(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        plain = sys._getframe(1).f_globals is vars(tracer) and not isinstance(obj, torch.nn.Module)
+        return obj if plain else compile_(obj, *args, **kwargs)
+
+    tracer.script = script  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        tracer.script = compile_  # type: ignore[union-attr]
+
+
+@contextmanager
+def _of_any_number(torch: Any) -> Iterator[None]:
+    """Let torchvision's detectors be traced for any number of boxes, if they are imported."""
+
+    def separate(boxes: Any, scores: Any, idxs: Any, iou_threshold: float) -> Any:
+        """Suppress boxes of each class alone, which are moved to where no other class has any."""
+        # With the zero there is a largest one even of no boxes; it changes nothing otherwise,
+        # since boxes all of negative coordinates stay as far apart.
+        largest = torch.cat((boxes, boxes.new_zeros(1, 4))).max()
+        moved = boxes + (idxs.to(boxes) * (largest + 1))[:, None]
+        return sys.modules["torchvision.ops"].nms(moved, scores, iou_threshold)
+
+    def weights(first: Any, last: Any, extent: int, size: int) -> Any:
+        """Return by how much each of `size` values counts at each pixel, by two neighbours."""
+        pixels = torch.arange(extent)[None] - first[:, None]
+        count = (last - first + 1).clamp(min=1)[:, None]
+        places = ((pixels + 0.5) * size / count - 0.5).clamp(0, size - 1)
+        near = (1 - (places[..., None] - torch.arange(size)).abs()).clamp(min=0)
+        inside = (pixels >= 0) & (pixels < count)
+        return near * inside[..., None]
+
+    def paste(masks: Any, boxes: Any, im_h: Any, im_w: Any) -> Any:
+        """Resize each mask to its box and put it there; all at once, as two products."""
+        down = weights(boxes[:, 1], boxes[:, 3], int(im_h), masks.shape[2])
+        across = weights(boxes[:, 0], boxes[:, 2], int(im_w), masks.shape[3])
+        return down.matmul(masks[:, 0]).matmul(across.transpose(1, 2))
+
+    def at_most(input: Any, orig_kval: int, axis: int) -> int:
+        """Return how many of the best to keep; of a vector, whose extent the data decide, see
+        `_best`.
+        """
+        return _AtMost(orig_kval) if input.dim() == 1 else min(orig_kval, input.shape[axis])
+
+    others: list[tuple[Any, str, Any]] = []
+    for place, name, function in (
+        ("torchvision.models.detection._utils", "_topk_min", at_most),
+        ("torchvision.ops.boxes", "_batched_nms_coordinate_trick", separate),
+        ("torchvision.models.detection.roi_heads", "_onnx_paste_masks_in_image_loop", paste),
+    ):
+        part = sys.modules.get(place)
+        if hasattr(part, name):
+            others.append((part, name, getattr(part, name)))
+            setattr(part, name, function)
+    try:
+        yield
+    finally:
+        for part, name, function in others:
+            setattr(part, name, function)
+
+
+@contextmanager
+def _same_padding(module: Any, torch: Any) -> Iterator[tuple[str, ...]]:
+    """Let each layer of timm that pads by the size of its input do so in a module of its own."""
+    places: list[Any] = [
+        part
+        for name, part in [*sys.modules.items()]
+        if name.startswith("timm.layers.") and hasattr(part, "pad_same")
+    ]
+    names = {place.__name__ for place in places}
+    parts = [
+        part
+        for part in module.modules()
+        if type(part).__module__ in names
+        and type(part).__name__.endswith("Same")
+        and getattr(part, "same_pad", True)
+    ]
+    if not parts:
+        yield ()
+        return
+
+    class SamePadding(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, part: Any, pad: Any) -> None:
+            super().__init__()
+            # Kernel, stride and dilation, each down and across.
+            self.pairs = [
+                [*value] if isinstance(value, list | tuple) else [value, value]
+                for value in (part.kernel_size, part.stride, getattr(part, "dilation", 1))
+            ]
+            self.register_buffer("window", torch.tensor(self.pairs))
+            self.number = -float("inf") if isinstance(part, torch.nn.MaxPool2d) else 0.0
+            self.register_buffer("value", torch.tensor([self.number]))
+            self.pad = pad
+
+        def forward(self, x: Any) -> Any:
+            # pnnx keeps the buffers that are used.
+            used = 0.0 * self.window.sum() + torch.clamp(self.value, 0.0, 0.0).sum()
+            return self.pad(x, *self.pairs, self.number) + used
+
+    SamePadding.__module__ = "kuiper"
+    current: list[Any] = []
+    originals = [(place, place.pad_same) for place in places]
+
+    def pad_same(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return current.pop().kuiper_padding(x) if current else originals[0][1](x, *args, **kwargs)
+
+    def enter(part: Any, args: tuple[Any, ...]) -> None:
+        current[:] = [part]
+
+    hooks = []
+    for part in parts:
+        part.add_module("kuiper_padding", SamePadding(part, originals[0][1]).eval())
+        hooks.append(part.register_forward_pre_hook(enter))
+    for place, _ in originals:
+        place.pad_same = pad_same
+    try:
+        yield ("kuiper.SamePadding",)
+    finally:
+        for place, function in originals:
+            place.pad_same = function
+        for part in parts:
+            del part.kuiper_padding
+        for hook in hooks:
+            hook.remove()
+
+
+class _AtMost(int):
+    """How many of the best values to keep, if there are so many."""
+
+
+def _best(torch: Any, x: Any = None, k: Any = None, **others: Any) -> Any:
+    """Sort all and keep the first: their number is then no more than a bound, as in a slice."""
+    if type(k) is not _AtMost or others:
+        return None
+    values, places = x.sort(dim=-1, descending=True)
+    return values[: int(k)], places[: int(k)]
 
 
 # What makes a tensor of which pnnx makes a constant, and what makes another one of such.
@@ -132,6 +292,7 @@ def _mode(torch: Any) -> Any:
         "as_strided": _as_strided,
         "zero_": _fill,
         "fill_": _fill,
+        "topk": _best,
         "div": _divide,
         "divide": _divide,
     }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import types
+
 import numpy as np
 import pytest
 
@@ -165,6 +168,63 @@ def test_what_pnnx_loses_is_kept(name):
     with torch.no_grad():
         expected = net(x).numpy()
     np.testing.assert_allclose(model(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_scripted_function_has_no_branch():
+    @torch.jit.script_if_tracing
+    def function(x):
+        if x.numel() == 0:
+            return x
+        return x * 2
+
+    compiler = torch.jit._trace.script
+    model = kuiper.from_torch(Net(lambda net, x: function(x) + 1), numbers())
+    x = numbers()
+    np.testing.assert_allclose(model(x), x * 2 + 1, rtol=1e-6)
+    assert torch.jit._trace.script is compiler
+
+
+def test_same_padding_goes_by_the_size_of_the_image(monkeypatch):
+    """With a package that has timm's functions by timm's names."""
+    package = types.ModuleType("timm.layers.conv2d_same")
+    _timm(package)
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    torch.manual_seed(4)
+    first, second = package.Conv2dSame(3, 6, 3, stride=2), package.Conv2dSame(6, 5, 5, stride=3)
+    net = nn.Sequential(first, nn.ReLU(), second, package.MaxPool2dSame(2, 2)).eval()
+    model = kuiper.from_torch(net, torch.randn(1, 3, 32, 32))
+    for shape in ((1, 3, 32, 32), (2, 3, 33, 47), (1, 3, 50, 31)):
+        x = torch.randn(shape)
+        with torch.no_grad():
+            expected = net(x).numpy()
+        np.testing.assert_allclose(model(x), expected, rtol=1e-5, atol=1e-5)
+    assert not [name for name, _ in net.named_buffers()]
+
+
+def _timm(package):
+    """Write into a module what the layers of timm are."""
+    functional = nn.functional
+
+    def pad_same(x, kernel_size, stride, dilation=(1, 1), value=0):
+        amounts = []
+        for extent, k, s, d in zip(x.shape[-2:], kernel_size, stride, dilation, strict=True):
+            total = max((-(-int(extent) // s) - 1) * s + (k - 1) * d + 1 - int(extent), 0)
+            amounts[:0] = total // 2, total - total // 2
+        return functional.pad(x, amounts, value=value)
+
+    class Conv2dSame(nn.Conv2d):
+        def forward(self, x):
+            x = package.pad_same(x, self.weight.shape[-2:], self.stride, self.dilation)
+            return functional.conv2d(x, self.weight, self.bias, self.stride)
+
+    class MaxPool2dSame(nn.MaxPool2d):
+        def forward(self, x):
+            x = package.pad_same(x, (2, 2), (2, 2), value=-float("inf"))
+            return functional.max_pool2d(x, self.kernel_size, self.stride)
+
+    for part in (pad_same, Conv2dSame, MaxPool2dSame):
+        part.__module__ = package.__name__
+        setattr(package, part.__name__, part)
 
 
 def test_values_that_the_trace_freezes_are_told_with_their_lines(caplog):

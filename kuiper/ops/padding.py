@@ -20,7 +20,10 @@ from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Argument, Float, Ints, Str, Tensor
 
-__all__ = ["ModulePad", "Pad", "pad_spatial"]
+__all__ = ["ModulePad", "Pad", "SamePadding", "pad_spatial"]
+
+# Of a window; nothing that slides over images is larger.
+LARGEST_WINDOW = 1 << 16
 
 MODES = ("constant", "reflect", "replicate", "circular")
 
@@ -216,6 +219,54 @@ class Pad(Record):
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         _bind_pad(a, b)
+
+
+@record("kuiper.SamePadding")
+class SamePadding(Record):
+    """As many margins as let the windows of a convolution or pool reach every place of an image.
+
+    What is odd of them comes last, as in TensorFlow. `window` holds the kernel, the stride and the
+    dilation, each down and across. `kuiper.from_torch` and `kuiper export` write it for timm's
+    `Conv2dSame` and the like, since pnnx would write the amounts of the traced size.
+    Source: timm.layers.pad_same.
+    """
+
+    arguments = (Tensor("input"), Tensor("window"), Tensor("value"))
+    layout = "like"
+
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> Any:
+        return _infer_pad(cls.as_function(a))
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        _bind_pad(cls.as_function(a), b)
+
+    @staticmethod
+    def as_function(a: SimpleNamespace) -> SimpleNamespace:
+        """Return the arguments of the F.pad that it is for this input."""
+        shape = a.input.shape
+        window, value = a.window, a.value
+        if not (window.is_constant and window.shape == (3, 2) and window.dtype.kind in "iu"):
+            raise ShapeError("'window' is no constant of whole numbers of shape (3, 2)")
+        if not (value.is_constant and value.shape == (1,) and value.dtype.kind == "f"):
+            raise ShapeError("'value' is no constant number of shape (1,)")
+        if len(shape) < 3:
+            raise ShapeError(f"the input has shape {shape}, expected an image: 3 or 4 axes")
+        pad: list[int] = []
+        for axis, column in enumerate(zip(*window.constant.tolist(), strict=True)):
+            kernel, stride, dilation = column
+            if min(column) < 1 or max(column) > LARGEST_WINDOW:
+                raise ShapeError(
+                    f"'window' has kernel {kernel}, stride {stride} and dilation {dilation}, "
+                    f"expected numbers from 1 to {LARGEST_WINDOW}"
+                )
+            extent = shape[axis - 2]
+            steps = -(-extent // stride) - 1
+            total = max(steps * stride + (kernel - 1) * dilation + 1 - extent, 0)
+            pad[:0] = total // 2, total - total // 2
+        number = float(value.constant[0])
+        return SimpleNamespace(input=a.input, pad=tuple(pad), mode="constant", value=number)
 
 
 class ModulePad(Record):

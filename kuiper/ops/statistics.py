@@ -385,7 +385,7 @@ class AMinMax(Overloaded):
 
     @staticmethod
     def result(a: SimpleNamespace) -> typing.Any:
-        if a.input.size == 0:
+        if 0 in [a.input.shape[d] for d in _axes(a)]:
             raise ShapeError(f"the input has shape {a.input.shape}, nothing to reduce")
         return _reduced(a, a.input.dtype), _reduced(a, a.input.dtype)
 

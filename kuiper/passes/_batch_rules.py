@@ -215,6 +215,12 @@ def _pad(c: Call) -> Place:
     return place
 
 
+def _same_padding(c: Call) -> Place:
+    place = c.placed(c.a.input)
+    c.need(place.axis < c.a.input.rank - 2)
+    return place
+
+
 def _linear(c: Call) -> Place:
     place = _same(c)
     c.constant(c.a.weight, c.a.bias)
@@ -676,6 +682,7 @@ def _table() -> dict[str, Rule]:
         "nn.Unfold F.unfold nn.Fold F.fold nn.Softmax2d",
     )
     add(_pad, "F.pad")
+    add(_same_padding, "kuiper.SamePadding")
     add(_linear, "nn.Linear F.linear")
     add(_layer_norm, "nn.LayerNorm F.layer_norm nn.RMSNorm F.rms_norm")
     add(

@@ -14,11 +14,12 @@ from __future__ import annotations
 from typing import Any
 
 from kuiper.ir import Graph, Operand, Operator
+from kuiper.ops.padding import SamePadding
 from kuiper.passes._match import arguments_of, only_reader
 
 __all__ = ["fuse_pad"]
 
-PADS = ("nn.ZeroPad2d", "nn.ConstantPad2d", "F.pad")
+PADS = ("nn.ZeroPad2d", "nn.ConstantPad2d", "F.pad", "kuiper.SamePadding")
 
 
 def fuse_pad(graph: Graph, specs: dict[Operand, Any]) -> None:
@@ -53,6 +54,9 @@ def fuse_pad(graph: Graph, specs: dict[Operand, Any]) -> None:
 def _zero_sides(op: Operator, specs: dict[Operand, Any]) -> tuple[int, int, int, int] | None:
     """Return (left, right, top, bottom) of a zero padding of an image, else None."""
     a = arguments_of(op, specs)
+    if op.type == "kuiper.SamePadding":
+        a = SamePadding.as_function(a)
+        return a.pad if a.value == 0 and a.input.rank == 4 else None
     sides = a.pad if op.type == "F.pad" else a.padding
     if getattr(a, "mode", "constant") != "constant" or getattr(a, "value", 0) not in (None, 0):
         return None

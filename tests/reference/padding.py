@@ -49,3 +49,15 @@ def reflection_pad(input, *, padding, **_):
 def replication_pad(input, *, padding, **_):
     """Repeat the edge."""
     return pad(input, padding, "replicate")
+
+
+@reference("kuiper.SamePadding")
+def same_padding(input, *, window, value, **_):
+    """Pad so that a window starts at every stride, and none of its places is left out."""
+    pairs = [(0, 0)] * (input.ndim - 2)
+    for extent, (kernel, stride, dilation) in zip(input.shape[-2:], window.T, strict=True):
+        starts = np.arange(0, extent, stride)
+        reach = starts[-1] + dilation * (kernel - 1) + 1 if len(starts) else 0
+        missing = max(int(reach) - extent, 0)
+        pairs.append((missing // 2, missing - missing // 2))
+    return np.pad(input, pairs, constant_values=value[0])

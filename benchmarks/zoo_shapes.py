@@ -1,0 +1,154 @@
+"""Run the networks of the zoo at other batches and image sizes than those of their export.
+
+Each is exported once, from one image, and runs with 1, 2 and 8 of them, and with images of two
+other sizes where PyTorch itself takes them: one of whole steps of 32, one odd. Where the plain
+export holds the size, the network is exported again with a second ``inputshape2``. What is known is
+kept in ``shapes.json`` of the cache; ``benchmarks/zoo.py --write`` puts it into docs/models.md.
+
+Usage, with what ``zoo.py`` needs::
+
+    python benchmarks/zoo_shapes.py --family torchvision,timm --seconds 1800
+    python benchmarks/zoo_shapes.py --models swin_t,vit_b_16
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import zoo
+from common import default_cache, split_names
+
+FAMILIES = ("torchvision", "timm")
+BATCHES = (1, 2, 8)
+
+
+def sizes(extent: int) -> tuple[tuple[int, int], ...]:
+    """Return the other sizes that a network for square images of an extent is tried with."""
+    return (extent + 32, extent - 32), (extent - 23, extent + 11)
+
+
+def examine(family: str, name: str) -> dict:
+    """Return how one network fares at each shape: {"2x3x224x224": {"status": ..., ...}}."""
+    import torch
+    from models import SEED, keep_alive, outputs
+    from zoo_nets import pictures
+
+    network = zoo.FAMILIES[family][2](name)
+    module = network.build()
+
+    def draw(source, batch: int, seed: int) -> tuple:
+        return tuple(torch.from_numpy(array) for array in source(batch, seed))
+
+    def call(inputs) -> list[np.ndarray] | Exception:
+        try:
+            with torch.no_grad():
+                return [y.numpy() for y in zoo.leaves(outputs(module(*inputs)))]
+        except Exception as error:
+            return error
+
+    keep_alive(module, draw(network.draw, 2, SEED), SEED)
+    first = draw(network.draw, 1, 1)
+    extent = first[0].shape[-1]
+    shapes = [(network.draw, batch) for batch in BATCHES]
+    shapes += [(pictures(3, *size), 2) for size in sizes(extent)]
+    found, wanted = {}, {}
+    for source, batch in shapes:
+        inputs = draw(source, batch, 3)
+        label = "x".join(map(str, inputs[0].shape))
+        result = call(inputs)
+        if isinstance(result, Exception):
+            found[label] = {"status": "not in PyTorch"}
+        else:
+            wanted[label] = inputs, result
+    ways = [("plain", None)]
+    # Two sizes that PyTorch takes: more steps of 32, as some networks allow no others.
+    second = draw(pictures(3, extent + 64, extent + 32), 2, 4)
+    if len(wanted) > len(BATCHES):
+        ways.append(("inputshape2", second))
+    for way, other in ways:
+        left = [label for label in wanted if found.get(label, {}).get("status") != "equal"]
+        if not left:
+            break
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                zoo.export(module, first, other, (), Path(folder))
+            except Exception as error:
+                for label in left:
+                    found.setdefault(label, {"status": "no export"})
+                    found[label]["again"] = str(error).splitlines()[0][:200]
+                continue
+            for label in left:
+                facts = zoo.compare(Path(folder), *wanted[label])
+                if facts["status"] == "equal" or label not in found:
+                    found[label] = facts | {"way": way}
+                else:
+                    found[label]["again"] = facts
+    return found
+
+
+def examine_apart(family: str, name: str) -> dict:
+    """Examine a network in a process of its own."""
+    context = multiprocessing.get_context("fork")
+    receiving, sending = context.Pipe(duplex=False)
+
+    def work() -> None:
+        try:
+            sending.send(examine(family, name))
+        except Exception as error:
+            sending.send({"failed": f"{type(error).__name__}: {error}"[:300]})
+
+    child = context.Process(target=work)
+    child.start()
+    sending.close()
+    try:
+        if receiving.poll(zoo.SECONDS):
+            return receiving.recv()
+        child.kill()
+        return {"failed": f"took longer than {zoo.SECONDS} s"}
+    except EOFError:
+        child.join()
+        return {"failed": f"its process ended with {child.exitcode}"}
+    finally:
+        child.join()
+
+
+def main() -> int:
+    """Examine what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--family", default=",".join(FAMILIES), help="%(default)s")
+    parser.add_argument("--models", default="", help="names, comma-separated; all by default")
+    parser.add_argument("--every", type=int, default=1, help="only every so many of a family")
+    parser.add_argument("--seconds", type=float, default=np.inf, help="start none after this time")
+    parser.add_argument("--cache", type=Path, default=default_cache(), help="%(default)s")
+    options = parser.parse_args()
+    store = options.cache / "shapes.json"
+    started = time.monotonic()
+    asked = split_names(options.models)
+    for family in split_names(options.family):
+        for name in zoo.names_of(family)[:: 1 if asked else options.every]:
+            known = zoo._load(store)
+            if (name not in asked) if asked else (name in known.get(family, {})):
+                continue
+            if time.monotonic() - started > options.seconds:
+                return 0
+            found = examine_apart(family, name)
+            known = zoo._load(store)
+            known.setdefault(family, {})[name] = found
+            temporary = store.with_suffix(f".{os.getpid()}")
+            temporary.write_text(json.dumps(known, indent=1))
+            temporary.replace(store)
+            print(family, name, found, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    sys.exit(main())
