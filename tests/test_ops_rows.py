@@ -141,7 +141,7 @@ def test_scans():
         ("nn.LayerNorm", X, {"normalized_shape": (4,)}, "expected its last axes to be .4,."),
         ("nn.GroupNorm", X, {"num_groups": 4}, "divisible by 4 groups"),
         ("nn.GroupNorm", X, {"num_groups": 3, "num_channels": 9}, "expected 9 channels"),
-        ("nn.InstanceNorm2d", X, {"num_features": 3}, "expected 3 channels"),
+        ("nn.InstanceNorm2d", X, {"num_features": 3, "affine": True}, "expected 3 channels"),
         ("F.instance_norm", X[0, 0].copy(), {}, "expected .n, c, ...."),
         ("nn.LocalResponseNorm", X[0, 0].copy(), {"size": 3}, "expected .n, c, ...."),
     ],
@@ -223,6 +223,8 @@ def test_group_and_instance_norm(run, shape):
         check(run("nn.GroupNorm", x, num_groups=groups, eps=1e-5, affine=False), expected, 1e-5)
     expected = REFERENCES["nn.InstanceNorm2d"](x.astype(np.float64), eps=1e-5)
     check(run("nn.InstanceNorm2d", x, eps=1e-5), expected, 1e-5)
+    # Without weights PyTorch takes any number of channels.
+    check(run("nn.InstanceNorm2d", x, num_features=3, eps=1e-5, affine=False), expected, 1e-5)
 
 
 def test_group_norm_without_spatial_axes():

@@ -515,6 +515,12 @@ def _average(b: Binder, weights: Value, y: Value) -> None:
     )  # fmt: skip
 
 
+def is_same_for_all(mask: TensorSpec) -> bool:
+    """Tell whether the mask of a layer is a constant that is the same for all sequences."""
+    values = mask.constant if mask.rank == 4 and mask.shape[0] > 0 else None
+    return values is not None and bool(np.all(values == values[:1]))
+
+
 @record("aten::_transformer_encoder_layer_fwd")
 class EncoderLayer(Record):
     """A transformer's encoder layer: attention and two linear layers, each with a sum and a norm.
@@ -557,7 +563,10 @@ class EncoderLayer(Record):
             n, length, _ = a.src.shape
             fitting = {2: (n, length) if a.mask_type == 1 else (length, length)}
             expected = fitting.get(a.mask.rank, (n, a.num_heads, length, length))
-            if a.mask.shape != expected:
+            shape = a.mask.shape
+            if shape != expected and shape[1:] == expected[1:] and is_same_for_all(a.mask):
+                shape = expected
+            if shape != expected:
                 raise ShapeError(f"'mask' has shape {a.mask.shape}, expected {expected}")
         return TensorSpec(a.src.shape)
 

@@ -197,7 +197,10 @@ class Arange(Created):
     def result(a: SimpleNamespace) -> TensorSpec:
         if a.step == 0 or not all(map(math.isfinite, (a.start, a.end, a.step))):
             raise ShapeError(f"cannot count from {a.start} to {a.end} in steps of {a.step}")
-        length = math.ceil((a.end - a.start) / a.step)
+        steps = (a.end - a.start) / a.step
+        if not math.isfinite(steps):
+            raise ShapeError(f"from {a.start} to {a.end} there are too many steps of {a.step}")
+        length = math.ceil(steps)
         if length < 0:
             raise ShapeError(f"{a.step} does not lead from {a.start} to {a.end}")
         return TensorSpec((length,), a.dtype or result_type([a.start, a.end, a.step]))

@@ -910,6 +910,8 @@ class Put(NumpyRecord):
             raise ShapeError(
                 f"'source' has shape {a.source.shape}, expected {a.index.size} elements"
             )
+        if a.source.dtype != a.input.dtype:
+            raise ShapeError(f"'source' is {a.source.dtype}, expected {a.input.dtype}")
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from kuiper._kernels.move import FillStep
 from kuiper._kernels.order import SORT_DTYPES, RankStep, SearchStep, SortStep, sort_bytes
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
@@ -202,7 +203,8 @@ class _Ranked(Overloaded, KernelRecord):
     def result(cls, a: SimpleNamespace) -> Any:
         dim = getattr(a, "dim", None)
         taken = a.input.size if dim is None else axis_extent(dim, a.input.shape)
-        if taken == 0:
+        # Of nothing at all, PyTorch's median is no number.
+        if taken == 0 and (dim is not None or a.input.dtype.kind != "f"):
             raise ShapeError(f"the input has shape {a.input.shape}, nothing to take")
         values = cls.spec(a, a.input.dtype)
         if getattr(a, "dim", None) is None:
@@ -217,6 +219,8 @@ class _Ranked(Overloaded, KernelRecord):
     @classmethod
     def compute(cls, a: SimpleNamespace) -> Any:
         whole = getattr(a, "dim", None) is None
+        if whole and a.input.size == 0:
+            return np.full((), np.nan, a.input.dtype)
         x = a.input.reshape(-1) if whole or not a.input.ndim else np.moveaxis(a.input, a.dim, -1)
         order = sorted_places(x, -1, False)
         rank = cls.rank(a, x)[..., np.newaxis]
@@ -238,6 +242,8 @@ class _Ranked(Overloaded, KernelRecord):
             return
         values, places = b.output(), b.output(1) if a.n_outputs > 1 else None
         if x.size == 0:
+            if values.size:
+                b.step(FillStep(values, math.nan))
             return
         lines = x.viewed((math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])))
         scratch = b.scratch(sort_bytes(x.shape[axis], x.dtype))

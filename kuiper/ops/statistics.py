@@ -385,7 +385,7 @@ class AMinMax(Overloaded):
 
     @staticmethod
     def result(a: SimpleNamespace) -> typing.Any:
-        if a.input.size == 0:
+        if 0 in [a.input.shape[d] for d in _axes(a)]:
             raise ShapeError(f"the input has shape {a.input.shape}, nothing to reduce")
         return _reduced(a, a.input.dtype), _reduced(a, a.input.dtype)
 
@@ -567,8 +567,8 @@ class Correlation(NumpyRecord):
     @staticmethod
     def compute(a: SimpleNamespace) -> typing.Any:
         x = np.atleast_2d(a.input).astype(np.float64)
-        # As np.corrcoef, which would warn where there is one observation.
-        off = x - x.mean(1, keepdims=True)
+        # As np.corrcoef, which would warn where there is one observation or none.
+        off = x - x.sum(1, keepdims=True) / x.shape[1]
         sums = off @ off.T
         roots = np.sqrt(np.diag(sums))
         y = np.clip(sums / roots[:, None] / roots, -1.0, 1.0)

@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from kuiper._value import TensorSpec
 from kuiper.ir import Attribute, Graph, Operand, Operator
 from kuiper.passes._match import arguments_of
@@ -111,6 +113,12 @@ class _Layer:
         n, length, _ = self.shape
         heads = self.a.num_heads
         given = self.specs[mask].shape
+        if len(given) == 4 and given[0] != n:
+            # Exported with another batch: one mask serves all sequences, as the record has seen.
+            first = np.asarray(self.specs[mask].constant, np.float32)[:1]
+            given = first.shape
+            data = {"data": Attribute.from_array(np.ascontiguousarray(first))}
+            mask = self.add("pnnx.Attribute", "first_mask", [], given, attributes=data)
         one_for_each = self.add(
             "torch.ne", "hidden", [mask], given, params={"other": 0}, keys=["input"], dtype="bool"
         )
