@@ -774,6 +774,32 @@ def page(results: dict) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
+def shapes_page(results: dict) -> str:
+    """Return what `zoo_shapes.py` found, as a section of the page; nothing if it never ran."""
+    rows = []
+    for family, networks in results.items():
+        for name, found in sorted(networks.items()):
+            if "failed" in found:
+                rows.append(f"| {family} | {name} | {found['failed']} |")
+                continue
+            told = ", ".join(
+                f"{label} {facts['status']}"
+                + (f" {facts['error']:.0e}" if facts.get("error") else "")
+                + (" (inputshape2)" if facts.get("way") == "inputshape2" else "")
+                for label, facts in found.items()
+            )
+            rows.append(f"| {family} | {name} | {told} |")
+    if not rows:
+        return ""
+    return (
+        "\n## Batches and image sizes\n\n"
+        "The same networks from an export with one image, run with 1, 2 and 8 of them and at two "
+        "other sizes,\nby `benchmarks/zoo_shapes.py`; *not in PyTorch* where that refuses the size "
+        "itself, *(inputshape2)* where it\ntook an export with a second size.\n\n"
+        "| family | model | |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
+    )
+
+
 def _applies(names: str, notes: list) -> bool:
     """Tell whether one of the names that a finding is about has something to be explained."""
     told = [name for name, _ in notes]
@@ -869,7 +895,8 @@ def main() -> int:
                 f"{facts.get('reason', '')} {facts.get('others', '')}",
                 flush=True,
             )
-    PAGE.write_text(page(_load(store)))
+    shapes = _load(store.with_name("shapes.json"))
+    PAGE.write_text(page(_load(store)) + shapes_page(shapes))
     return 0
 
 
