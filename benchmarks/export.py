@@ -103,7 +103,7 @@ def export(name: str, batches: list[int], cache: Path) -> None:
     import models
     import torch
 
-    spec = models.MODELS[name]
+    spec = models.spec_of(name)
     module = models.build(name)
     with torch.no_grad():
         first, second = (
@@ -144,7 +144,11 @@ def export(name: str, batches: list[int], cache: Path) -> None:
 def main() -> int:
     """Export what the command line asks for; a failing model does not stop the others."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default="", help="names, comma-separated; all by default")
+    parser.add_argument(
+        "--models",
+        default="",
+        help="names, comma-separated; all of models.MODELS by default, others for models.OTHERS",
+    )
     parser.add_argument(
         "--batch",
         default="",
@@ -156,9 +160,12 @@ def main() -> int:
     import models
 
     names = split_names(options.models) or list(models.MODELS)
-    unknown = [name for name in names if name not in models.MODELS]
+    if names == ["others"]:
+        names = list(models.OTHERS)
+    unknown = [name for name in names if name not in models.MODELS and name[:5] != "timm:"]
     if unknown:
-        parser.error(f"unknown models {unknown}; there are {', '.join(models.MODELS)}")
+        known = ", ".join(models.MODELS)
+        parser.error(f"unknown models {unknown}; there are {known}, timm:NAME, and others")
     failed = []
     for name in names:
         batches = [int(b) for b in split_names(options.batch)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
-from common import images
+from common import HERE, images
 from torch import Tensor, nn
 
 SEED = 20
@@ -188,10 +188,14 @@ class UNet(nn.Module):
 
 @dataclass(frozen=True)
 class Spec:
-    """A network of the benchmark: how to build it and the shape of one input image."""
+    """A network of the benchmark: how to build it and the shape of one input image.
+
+    `calm` is what :func:`keep_alive` knows it as.
+    """
 
     build: Callable[[], nn.Module]
     input_shape: tuple[int, int, int] = (3, 224, 224)
+    calm: bool = False
 
 
 def _torchvision(name: str, **options) -> Callable[[], nn.Module]:
@@ -218,6 +222,31 @@ MODELS = {
     "yolov5s": Spec(YOLOv5s, (3, 640, 640)),
     "unet": Spec(UNet, (3, 512, 512)),
 }
+
+
+# One or two of many families.
+OTHERS = tuple((HERE / "others.txt").read_text("utf-8").split())
+
+
+def spec_of(name: str) -> Spec:
+    """Return what a name stands for: one of `MODELS`, or ``timm:NAME``.
+
+    Raises
+    ------
+    KeyError
+        If there is no such network.
+    """
+    source, _, architecture = name.partition(":")
+    if source != "timm":
+        return MODELS[name]
+    import_torchvision()  # timm imports it
+    import timm
+
+    if not timm.is_model(architecture):
+        raise KeyError(name)
+    size = timm.get_pretrained_cfg(architecture).input_size
+    return Spec(lambda: timm.create_model(architecture, exportable=True), size, calm=True)
+
 
 WEIGHTED = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.Linear)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -312,9 +341,9 @@ def keep_alive(
 
 def build(name: str) -> nn.Module:
     """Build the network `name` with its seeded weights, in evaluation mode."""
-    spec = MODELS[name]
+    spec = spec_of(name)
     module = spec.build()
-    keep_alive(module, torch.from_numpy(images((2, *spec.input_shape), SEED)), SEED)
+    keep_alive(module, torch.from_numpy(images((2, *spec.input_shape), SEED)), SEED, spec.calm)
     return module
 
 
@@ -323,4 +352,14 @@ def outputs(result: Tensor | tuple[Tensor, ...]) -> list[Tensor]:
     return list(result) if isinstance(result, tuple | list) else [result]
 
 
-__all__ = ["MODELS", "SEED", "Spec", "build", "import_torchvision", "keep_alive", "outputs"]
+__all__ = [
+    "MODELS",
+    "OTHERS",
+    "SEED",
+    "Spec",
+    "build",
+    "import_torchvision",
+    "keep_alive",
+    "outputs",
+    "spec_of",
+]

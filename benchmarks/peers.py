@@ -364,6 +364,7 @@ def parse_arguments() -> argparse.Namespace:
         default=[],
         help="for the same page: figures with KUIPER_ISA set, a file for each instruction set",
     )
+    parser.add_argument("--others", type=Path, help="for the same page: figures of other networks")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md and .svg")
     options = parser.parse_args()
     options.runtimes = split_names(options.runtimes)
@@ -433,7 +434,8 @@ def main() -> int:
         cold = json.loads(options.cold.read_text()) if options.cold else []
         kernels = json.loads(options.kernels.read_text()) if options.kernels else None
         variants = [json.loads(path.read_text()) for path in options.variants]
-        for path in report.write(results, REPOSITORY / "docs", cold, kernels, variants):
+        others = json.loads(options.others.read_text()) if options.others else None
+        for path in report.write(results, REPOSITORY / "docs", cold, kernels, variants, others):
             print(f"wrote {path}")
     return status
 

@@ -230,7 +230,7 @@ Milliseconds per call, lower is better; in brackets the ratio to the fastest run
 kuiper, so that a figure below 1 in kuiper's column means faster than every other. `~` marks a
 figure during which other programs used the machine, `-` that there is none (see the notes).
 
-{pictures}{tables}{variants}{cold}{kernels}
+{pictures}{tables}{others}{variants}{cold}{kernels}
 ## The machine and the runtimes
 
 {facts}
@@ -254,6 +254,12 @@ figure during which other programs used the machine, `-` that there is none (see
   process that loads the input and nothing else. Requirements do not count numpy.
 
 Repeat it with `benchmarks/README.md`. This page is written by `benchmarks/peers.py --write`.
+"""
+
+OTHERS = """\
+One or two networks of many families, as timm has them. Where branches are exported as they are
+trained (MobileOne, RepVGG, RepViT), kuiper adds up their filters.
+
 """
 
 VARIANTS = """\
@@ -353,6 +359,14 @@ def kernel_table(kernels: dict) -> str:
     )
 
 
+def other_tables(others: dict) -> str:
+    """Lay out networks that have no picture, a table for each setting."""
+    return "\n".join(
+        f"### {setting_title(threads, batch)}\n\n{setting_table(models)}\n"
+        for (threads, batch), models in groups(others).items()
+    )
+
+
 def variant_tables(variants: list[dict]) -> str:
     """Lay out results of which each was measured with one instruction set of kuiper's."""
     parts = []
@@ -369,6 +383,7 @@ def write(
     cold: list[dict],
     kernels: dict | None = None,
     variants: list[dict] | None = None,
+    others: dict | None = None,
 ) -> list[Path]:
     """Write ``benchmarks.md`` and a picture per setting into `folder`; return the paths.
 
@@ -384,6 +399,8 @@ def write(
         What :mod:`kernels` keeps.
     variants : list of dict, optional
         What :mod:`peers` keeps where ``KUIPER_ISA`` chose the instruction set.
+    others : dict, optional
+        What :mod:`peers` keeps of ``models.OTHERS``.
     """
     folder.mkdir(exist_ok=True)
     paths, pictures, tables = [], "", ""
@@ -405,6 +422,7 @@ def write(
             pictures=pictures,
             tables=tables.rstrip() + "\n",
             cold=f"\n## Start, memory, size\n\n{cold_tables(cold)}\n" if cold else "",
+            others=f"\n## Other networks\n\n{OTHERS}{other_tables(others)}" if others else "",
             variants=f"\n## Older instruction sets\n\n{VARIANTS}{variant_tables(variants)}"
             if variants
             else "",

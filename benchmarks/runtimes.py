@@ -190,7 +190,7 @@ class Torch(Runtime):
         torch.set_num_threads(threads)
         home = folder.parent
         with torch.device("meta"):
-            module = models.MODELS[home.name].build()
+            module = models.spec_of(home.name).build()
         weights = torch.load(home / "weights.pt", weights_only=True)
         module.load_state_dict(weights, assign=True)
         self._torch = torch
