@@ -17,7 +17,7 @@ from kuiper.ops._image import check_image
 from kuiper.ops._numpy import KernelRecord, NumpyRecord, checked_index
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Int, Ints, Tensor
-from kuiper.ops.indexing import element_walk
+from kuiper.ops._walk import element_walk
 
 __all__ = ["Fold", "MaxUnpool", "Unfold"]
 

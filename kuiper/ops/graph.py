@@ -1,4 +1,4 @@
-"""Operators that carry values about and compute nothing: constants, tuples, aliases."""
+"""Operators that carry values about and compute nothing: constants, tuples, numbers of elements."""
 
 from __future__ import annotations
 
@@ -81,3 +81,21 @@ class TupleUnpack(Record):
                 b.alias(item, index)
             else:
                 b.host(item, index)
+
+
+@record("aten::numel")
+class Numel(Record):
+    """The number of elements of a tensor.
+
+    Source: torch.numel.
+    """
+
+    arguments = (Tensor("input"),)
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> Host:
+        return Host(a.input.size)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        b.host(a.input.size)

@@ -340,7 +340,11 @@ def check(data: bytes, reference: bool = False) -> str:
         _same_bits(_outcome(parallel, inputs), found, "two threads against one")
     for array, copy in zip(inputs, kept, strict=True):
         assert array.tobytes() == copy.tobytes(), "the run changed its input"
-    if not _close(expected, found) and not _is_unsteady(plain, inputs, expected, found):
+    if (
+        not _close(expected, found)
+        and not _sums_filters_at_infinity(model, inputs, expected, found)
+        and not _is_unsteady(plain, inputs, expected, found)
+    ):
         raise AssertionError(f"with and without optimisation: {_difference(expected, found)}")
     if reference and not _agrees_with_reference(param, archive, inputs, plain, expected):
         return "ran, has no reference"
@@ -475,6 +479,18 @@ def _error(a: np.ndarray, b: np.ndarray) -> float:
         return 0.0
     scale = float(np.abs(a[finite]).max())
     return float(np.abs(a[finite] - b[finite]).max()) / (scale or 1.0)
+
+
+def _sums_filters_at_infinity(model: kuiper.Model, inputs, expected, found) -> bool:
+    """Tell whether convolutions were joined that an infinity reached, or that overflow.
+
+    One by one they give infinities of both signs, whose sum is NaN; their summed filter does not.
+    """
+    if not any(key[0] == "fuse_branches" for key in model.graph.derived):
+        return False
+    weights = [a.numpy() for op in model.graph for a in op.attributes.values()]
+    floats = [a for a in (*inputs, *weights, *expected, *found) if a.dtype.kind in "fc"]
+    return not all(np.isfinite(a).all() for a in floats)
 
 
 def _is_unsteady(plain: kuiper.Model, inputs, expected, found) -> bool:
