@@ -381,11 +381,12 @@ def test_a_weight_that_is_packed_at_run_time(name, choose, how):
 
 
 @EACH_ISA
-@pytest.mark.parametrize("kernel", [1, 3, 5])
+@pytest.mark.parametrize("kernel", [1, 3, 5, 7])
 def test_depthwise_channels(name, choose, kernel):
     choose("depthwise")
     for channels in [n for n in around_lanes() if n > 1]:
-        for width in (1, 3, 4, 5, 9):  # around the pixels that share a load of weights
+        # Around the pixels that share a load of weights, and those that share loads of pixels.
+        for width in (1, 3, 4, 5, 9, kernel + 7, kernel + 10):
             x = noise((1, channels, 3, width))
             weight, bias = filters(channels, channels, kernel, channels)
             check(

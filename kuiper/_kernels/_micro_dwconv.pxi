@@ -9,13 +9,13 @@ cdef enum:
 
 
 cdef inline void dwconv_block(
-    int m, int nv, bint scattered, Py_ssize_t taps, const float* const* pixels,
-    const Py_ssize_t* steps, Py_ssize_t c, const float* w, float* y, Py_ssize_t ldy,
+    int m, int nv, bint scattered, bint whole, Py_ssize_t taps, const float* const* pixels,
+    const Py_ssize_t* steps, Py_ssize_t c, long n, const float* w, float* y, Py_ssize_t ldy,
     const float* residual, Py_ssize_t ldr, vf32 low, vf32 high,
 ) noexcept nogil:
-    """All taps for `m` pixels and `nv` vectors of channels.
+    """All taps for `m` pixels and `nv` vectors of channels, or one of which `n` count.
 
-    These two and `scattered` (every pixel has a pointer of its own) are known to the compiler.
+    Known to the compiler: `m`, `nv`, `whole`, and `scattered` (every pixel has its own pointer).
     """
     cdef vf32[MAX_DW_M][DW_NV_FEW] acc
     cdef vf32[DW_NV_FEW] tap
@@ -36,14 +36,19 @@ cdef inline void dwconv_block(
             if scattered:
                 pixel = pixels[t * m + i] + c
             for j in range(nv):
-                acc[i][j] += load(pixel + j * LANES) * tap[j]
+                acc[i][j] += (load(pixel + j * LANES) if whole else load_n(pixel, n)) * tap[j]
             if not scattered:
                 pixel += steps[t]
     for i in range(m):
         for j in range(nv):
-            if residual != NULL:
-                acc[i][j] += load(residual + i * ldr + c + j * LANES)
-            store(y + i * ldy + c + j * LANES, vmin(high, vmax(low, acc[i][j])))
+            if whole:
+                if residual != NULL:
+                    acc[i][j] += load(residual + i * ldr + c + j * LANES)
+                store(y + i * ldy + c + j * LANES, vmin(high, vmax(low, acc[i][j])))
+            else:
+                if residual != NULL:
+                    acc[i][j] += load_n(residual + i * ldr + c, n)
+                store_n(y + i * ldy + c, vmin(high, vmax(low, acc[i][j])), n)
 
 
 cdef inline void dwconv_pixels(
@@ -51,38 +56,35 @@ cdef inline void dwconv_pixels(
     const Py_ssize_t* steps, const float* w, float* y, Py_ssize_t ldy,
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    cdef vf32 low = splat(lo), high = splat(hi), v
-    cdef Py_ssize_t c = 0, t, rest, block = (taps + 1) * LANES
-    cdef const float* pixel
-    cdef int i
+    cdef vf32 low = splat(lo), high = splat(hi)
+    cdef Py_ssize_t c = 0, block = (taps + 1) * LANES
     if m <= 3:
         while c + DW_NV_FEW * LANES <= channels:
             dwconv_block(
-                m, DW_NV_FEW, scattered, taps, pixels, steps, c, w, y, ldy, residual, ldr, low, high
+                m, DW_NV_FEW, scattered, True, taps, pixels, steps, c, LANES, w, y, ldy, residual,
+                ldr, low, high,
             )
             w += DW_NV_FEW * block
             c += DW_NV_FEW * LANES
     while c + DW_NV * LANES <= channels:
         dwconv_block(
-            m, DW_NV, scattered, taps, pixels, steps, c, w, y, ldy, residual, ldr, low, high
+            m, DW_NV, scattered, True, taps, pixels, steps, c, LANES, w, y, ldy, residual, ldr,
+            low, high,
         )
         w += DW_NV * block
         c += DW_NV * LANES
     while c + LANES <= channels:
-        dwconv_block(m, 1, scattered, taps, pixels, steps, c, w, y, ldy, residual, ldr, low, high)
+        dwconv_block(
+            m, 1, scattered, True, taps, pixels, steps, c, LANES, w, y, ldy, residual, ldr, low,
+            high,
+        )
         w += block
         c += LANES
-    rest = channels - c
-    if rest == 0:
-        return
-    for i in range(m):
-        v = load(w)
-        for t in range(taps):
-            pixel = pixels[t * m + i] if scattered else pixels[t] + i * steps[t]
-            v += load_n(pixel + c, rest) * load(w + (t + 1) * LANES)
-        if residual != NULL:
-            v += load_n(residual + i * ldr + c, rest)
-        store_n(y + i * ldy + c, vmin(high, vmax(low, v)), rest)
+    if c < channels:
+        dwconv_block(
+            m, 1, scattered, False, taps, pixels, steps, c, channels - c, w, y, ldy, residual, ldr,
+            low, high,
+        )
 
 
 cdef void dwconv_1(
@@ -173,8 +175,8 @@ cdef void dwconv_8(
         dwconv_pixels(8, False, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
 
 
-# Windows of 3 or 5 columns that follow each other in a row: a pixel is loaded once for all windows
-# that see it, which are up to 3 or 5.
+# Windows of 3, 5 or 7 columns that follow each other in a row: a pixel is loaded once for all
+# windows that see it.
 
 cdef inline const float* dw_column(
     int kw, int s, int j, bint whole, const float* pixel, Py_ssize_t step, long n,
@@ -293,6 +295,14 @@ cdef void dwrow_5_2(
     dwrow(5, 2, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
 
 
+cdef void dwrow_7_1(
+    Py_ssize_t kh, Py_ssize_t channels, const float* const* rows, const Py_ssize_t* steps,
+    const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr, float lo,
+    float hi,
+) noexcept nogil:
+    dwrow(7, 1, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
+
+
 cdef void fill_dwconv(kernels_t* k) noexcept:
     # DW_NV sums for each pixel have to fit the registers.
     k.dw_m = 8 if REGISTERS == 32 else 4
@@ -308,3 +318,4 @@ cdef void fill_dwconv(kernels_t* k) noexcept:
     k.dwrow[3][2] = dwrow_3_2
     k.dwrow[5][1] = dwrow_5_1
     k.dwrow[5][2] = dwrow_5_2
+    k.dwrow[7][1] = dwrow_7_1

@@ -10,7 +10,7 @@ cdef enum:
     MAX_MR = 14
     MAX_DW_M = 8
     DW_ROW = 8
-    MAX_DW_KW = 5
+    MAX_DW_KW = 7
     MAX_DW_STEP = 2
     MAX_AHEAD = 65536  # floats of a panel that may wait in the L2 cache while another one is used
     LINE_FLOATS = 16   # of a cache line
