@@ -386,7 +386,8 @@ FINDINGS = {
         (
             "ssdlite320_mobilenet_v3_large, fcos_resnet50_fpn",
             "torchvision scripts its `batched_nms` where it is traced, so a branch (`prim::If`) is "
-            "in the file, and kuiper runs none. `kuiper.from_torch` traces the Python instead.",
+            "in the file, and kuiper runs none. `kuiper.from_torch` traces the Python instead: "
+            "[what was compared](#detectors-by-kuiperfrom_torch).",
         ),
     ),
     "ultralytics": (
@@ -776,28 +777,88 @@ def page(results: dict) -> str:
 
 def shapes_page(results: dict) -> str:
     """Return what `zoo_shapes.py` found, as a section of the page; nothing if it never ran."""
-    rows = []
+    rows, notes, counts = [], [], {}
     for family, networks in results.items():
         for name, found in sorted(networks.items()):
             if "failed" in found:
-                rows.append(f"| {family} | {name} | {found['failed']} |")
+                rows.append(f"| {family} | {name} | - | - | - | - |")
+                notes.append(f"- {name}: {found['failed']}")
                 continue
-            told = ", ".join(
-                f"{label} {facts['status']}"
-                + (f" {facts['error']:.0e}" if facts.get("error") else "")
-                + (" (inputshape2)" if facts.get("way") == "inputshape2" else "")
-                for label, facts in found.items()
-            )
-            rows.append(f"| {family} | {name} | {told} |")
+            batches, others, errors = [], [], []
+            square = None
+            for label, facts in found.items():
+                batch, _, size = label.split("x", 2)
+                square = square or size
+                told = facts["status"]
+                if facts.get("way", "plain") != "plain":
+                    told += f" ({facts['way']})"
+                kind = "batches" if size == square else "sizes"
+                counts.setdefault(kind, Counter())[told] += 1
+                (batches if size == square else others).append((batch, size, told))
+                errors.append(facts.get("error") or 0.0)
+                if facts.get("reason"):
+                    again = facts.get("again", "")
+                    again = again if isinstance(again, str) else again.get("reason", "")
+                    second = f"; with a second size: {again}" if again else ""
+                    notes.append(f"- {name} at {label}: {facts['reason']}{second}")
+            cells = [
+                _alike([(batch, told) for batch, _, told in batches]),
+                _alike([(size, told) for _, size, told in others]),
+                f"{max(errors):.1e}",
+            ]
+            rows.append(f"| {family} | {name} | {square} | {' | '.join(cells)} |")
     if not rows:
         return ""
     return (
         "\n## Batches and image sizes\n\n"
-        "The same networks from an export with one image, run with 1, 2 and 8 of them and at two "
-        "other sizes,\nby `benchmarks/zoo_shapes.py`; *not in PyTorch* where that refuses the size "
-        "itself, *(inputshape2)* where it\ntook an export with a second size.\n\n"
-        "| family | model | |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
+        f"{len(rows)} networks, each exported from one image, run by that one file with batches of "
+        "1, 2 and 8 and with two\nimages of two other sizes, and compared with PyTorch "
+        "(`benchmarks/zoo_shapes.py`): one size 32 taller and\nnarrower, one odd. *not "
+        "in PyTorch*: that refuses the size itself. *(inputshape2)*: the plain file holds the\n"
+        "traced size, one exported with a second size does not. *(from_torch)*: pnnx alone loses "
+        "something\nthat `kuiper.from_torch` keeps, see above.\n\n"
+        + "".join(f"- {kind}: {_sums(counter)}\n" for kind, counter in counts.items())
+        + "\n| family | model | exported at | batches | other sizes | worst error |\n"
+        "| --- | --- | --- | --- | --- | --: |\n"
+        + "\n".join(rows)
+        + "\n"
+        + ("\nWhat was said:\n\n" + "\n".join(notes) + "\n" if notes else "")
     )
+
+
+def detectors_page(results: dict) -> str:
+    """Return what `zoo_detectors.py` found, as a section of the page; nothing if it never ran."""
+    rows = []
+    for name, pictures in sorted(results.items()):
+        for label, facts in pictures.items():
+            if "failed" in facts:
+                rows.append(f"| {name} | {label} | - | - | - | - | {facts['failed']} |")
+                continue
+            numbers = (str(facts[key]) for key in ("wanted", "found", "same"))
+            worst = (f"{facts[key]:.1e}" for key in ("score", "corner"))
+            rows.append(f"| {name} | {label} | {' | '.join((*numbers, *worst))} |")
+    if not rows:
+        return ""
+    return (
+        "\n## Detectors by kuiper.from_torch\n\n"
+        "Detectors of torchvision with seeded weights, traced with picture 1 and run with that,\n"
+        "two others and a black one, from normalising the image to suppressing boxes\n"
+        "(`benchmarks/zoo_detectors.py`). Scores that are equal but for their last bits change\n"
+        "places, so boxes are compared as a set: *same* counts those of PyTorch's for each of\n"
+        "which kuiper has one of its own with that label, a score at most 1e-4 and corners at\n"
+        "most 1e-3 of the image's extent away; the worst of these distances follow. Not\n"
+        "checked: the order of rows, other sizes of image, trained weights.\n\n"
+        "| model | image | boxes of PyTorch | of kuiper | same | score | corner |\n"
+        "| --- | --- | --: | --: | --: | --: | --: |\n" + "\n".join(rows) + "\n"
+    )
+
+
+def _alike(told: list[tuple[str, str]]) -> str:
+    """Return labels with what was told of each, those of which the same was told together."""
+    groups: dict[str, list[str]] = {}
+    for label, what in told:
+        groups.setdefault(what, []).append(label)
+    return "; ".join(f"{', '.join(labels)} {what}" for what, labels in groups.items())
 
 
 def _applies(names: str, notes: list) -> bool:
@@ -895,8 +956,8 @@ def main() -> int:
                 f"{facts.get('reason', '')} {facts.get('others', '')}",
                 flush=True,
             )
-    shapes = _load(store.with_name("shapes.json"))
-    PAGE.write_text(page(_load(store)) + shapes_page(shapes))
+    shapes, detectors = (_load(store.with_name(name)) for name in ("shapes.json", "detectors.json"))
+    PAGE.write_text(page(_load(store)) + detectors_page(detectors) + shapes_page(shapes))
     return 0
 
 

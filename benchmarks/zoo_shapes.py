@@ -2,7 +2,8 @@
 
 Each is exported once, from one image, and runs with 1, 2 and 8 of them, and with images of two
 other sizes where PyTorch itself takes them: one of whole steps of 32, one odd. Where the plain
-export holds the size, the network is exported again with a second ``inputshape2``. What is known is
+export holds the size, the network is exported again with a second ``inputshape2``; where it runs at
+no size, by ``kuiper.from_torch``. What is known is
 kept in ``shapes.json`` of the cache; ``benchmarks/zoo.py --write`` puts it into docs/models.md.
 
 Usage, with what ``zoo.py`` needs::
@@ -73,25 +74,47 @@ def examine(family: str, name: str) -> dict:
     second = draw(pictures(3, extent + 64, extent + 32), 2, 4)
     if len(wanted) > len(BATCHES):
         ways.append(("inputshape2", second))
-    for way, other in ways:
+    for way, other in (*ways, ("from_torch", None)):
         left = [label for label in wanted if found.get(label, {}).get("status") != "equal"]
+        if way == "from_torch":  # only for what pnnx alone lost: it frees no sizes
+            left = left if any(label.endswith(f"x{extent}x{extent}") for label in left) else []
         if not left:
-            break
+            continue
         with tempfile.TemporaryDirectory() as folder:
             try:
-                zoo.export(module, first, other, (), Path(folder))
+                model = converted(module, first, other, way, Path(folder))
             except Exception as error:
                 for label in left:
                     found.setdefault(label, {"status": "no export"})
                     found[label]["again"] = str(error).splitlines()[0][:200]
                 continue
             for label in left:
-                facts = zoo.compare(Path(folder), *wanted[label])
+                facts = tried(model, *wanted[label])
                 if facts["status"] == "equal" or label not in found:
                     found[label] = facts | {"way": way}
                 else:
                     found[label]["again"] = facts
     return found
+
+
+def converted(module, first, other, way: str, folder: Path):
+    """Return what runs a network: a folder with its files, or a model of kuiper's."""
+    if way == "from_torch":
+        import kuiper
+
+        return kuiper.from_torch(module, first, other)
+    zoo.export(module, first, other, (), folder)
+    return folder
+
+
+def tried(model, inputs, wanted) -> dict:
+    """Return how a model fares with inputs of one shape."""
+    if isinstance(model, Path):
+        return zoo.compare(model, inputs, wanted)
+    try:
+        return zoo.judge(model, inputs, wanted)
+    except Exception as error:
+        return {"status": "refused", "reason": str(error)[:300]}
 
 
 def examine_apart(family: str, name: str) -> dict:

@@ -1,0 +1,115 @@
+"""Convert torchvision's detectors by `kuiper.from_torch` and compare what they find with PyTorch.
+
+They put out as many boxes as they find, best first, and scores that are equal but for their last
+bits change places. So what they find is compared as sets: for each box of PyTorch's there has to be
+one of kuiper's of its own, with the same label, a score at most 1e-4 and corners at most 1e-3 of
+the image's extent apart, and kuiper may find no more. What was found is kept in ``detectors.json``
+of the cache; ``benchmarks/zoo.py --write`` puts it into docs/models.md.
+
+Usage, with what ``zoo.py`` needs::
+
+    python benchmarks/zoo_detectors.py
+    python benchmarks/zoo_detectors.py --models retinanet_resnet50_fpn
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import zoo
+from common import default_cache, split_names
+
+MODELS = ("ssdlite320_mobilenet_v3_large", "retinanet_resnet50_fpn", "fcos_resnet50_fpn")
+SCORE, CORNER = 1e-4, 1e-3
+IMAGES = 3
+
+
+def sorted_out(results) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return boxes, scores and labels of a detector, which has them in an order of its own."""
+    (boxes,) = (array for array in results if array.ndim == 2)
+    flat = [array for array in results if array.ndim == 1]
+    (scores,) = (array for array in flat if array.dtype.kind == "f")
+    (labels,) = (array for array in flat if array.dtype.kind == "i")
+    return boxes, scores, labels
+
+
+def matched(actual, wanted, extent: int) -> dict:
+    """Return how many boxes PyTorch found, how many kuiper, and how many of them are the same."""
+    boxes, scores, labels = sorted_out(actual)
+    wanted_boxes, wanted_scores, wanted_labels = sorted_out(wanted)
+    free = np.ones(len(boxes), dtype=bool)
+    worst_score = worst_corner = 0.0
+    same = 0
+    for box, score, label in zip(wanted_boxes, wanted_scores, wanted_labels, strict=True):
+        apart = abs(scores - score)
+        distance = abs(boxes - box).max(1) / extent
+        fits = free & (labels == label) & (apart <= SCORE) & (distance <= CORNER)
+        if not fits.any():
+            continue
+        best = int(np.where(fits, distance, np.inf).argmin())
+        free[best] = False
+        same += 1
+        worst_score = max(worst_score, float(apart[best]))
+        worst_corner = max(worst_corner, float(distance[best]))
+    return {
+        "wanted": len(wanted_boxes),
+        "found": len(boxes),
+        "same": same,
+        "score": worst_score,
+        "corner": worst_corner,
+    }
+
+
+def examine(name: str) -> dict:
+    """Return what a detector finds in pictures, and in a black one where most scores are alike."""
+    import torch
+    from models import SEED, keep_alive
+
+    import kuiper
+
+    network = zoo.FAMILIES["vision"][2](name)
+    torch.manual_seed(SEED)
+    module = network.build().eval()
+
+    def draw(seed: int):
+        return torch.from_numpy(network.draw(1, seed)[0])
+
+    # Calm, or nearly every anchor scores above the threshold, or none.
+    keep_alive(module, (draw(SEED),), SEED, calm=True)
+    inputs = {f"picture {place + 1}": draw(1 + place) for place in range(IMAGES)}
+    inputs["black"] = torch.zeros_like(draw(1))
+    model = kuiper.from_torch(module, inputs["picture 1"])
+    facts = {}
+    for label, x in inputs.items():
+        with torch.no_grad():
+            wanted = [array.numpy() for array in module(x)]
+        try:
+            facts[label] = matched(model(x.numpy()), wanted, x.shape[-1])
+        except kuiper.KuiperError as error:
+            facts[label] = {"failed": str(error)[:300]}
+    return facts
+
+
+def main() -> int:
+    """Examine what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default=",".join(MODELS), help="%(default)s")
+    parser.add_argument("--cache", type=Path, default=default_cache(), help="%(default)s")
+    options = parser.parse_args()
+    store = options.cache / "detectors.json"
+    zoo.names_of("vision")
+    for name in split_names(options.models):
+        found = zoo._load(store) | {name: examine(name)}
+        store.write_text(json.dumps(found, indent=1))
+        print(name, found[name], flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    sys.exit(main())
