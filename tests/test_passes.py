@@ -126,6 +126,35 @@ def test_a_convolution_without_bias_gets_one():
     assert op.attributes["bias"].shape == (4,)
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("fold_batch_norm", conv("c", "z", "p")),
+        ("split_batch_norm", conv("c", "z", "p")),
+        ("fuse_pad", "F.pad c 1 1 z p mode=constant pad=(0,0,0,0) value=None"),
+    ],
+)
+def test_what_comes_before_the_input_of_a_module_is_a_shared_weight(name, line):
+    module = conv("n", "p x", "y", 3) if name == "fuse_pad" else norm("n", "p x", "y", 3)
+    module = module.replace(" n 1 1 ", " n 2 1 ")
+    graph = graph_of(text("nn.ReLU r 1 1 x z", line, module))
+    before = lines_of(graph)
+    optimized(graph, [X], name)
+    assert lines_of(graph) == before
+
+
+def test_a_norm_that_a_sum_of_branches_names_only():
+    lines = [
+        branch("a", "x", "p", *BIG),
+        branch("b", "x", "q", *SMALL),
+        norm("n", "x", "r"),
+        "pnnx.Expression s 4 1 p q x r y expr=add(add(@0,@1),@2)",
+    ]
+    graph = graph_of(text(*lines))
+    optimized(graph, [values(2, 4, 9, 8)], "fuse_branches", "split_batch_norm")
+    assert lines_of(graph) == ["nn.Conv2d x -> p", "add(@0,@1) p x -> y"]
+
+
 def test_norms_behind_other_products():
     graph = graph_of(text(linear("l", "x", "p"), norm("n", "p", "y", 5, "nn.BatchNorm1d")))
     optimized(graph, [values(3, 4)], "fold_batch_norm")

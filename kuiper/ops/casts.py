@@ -115,6 +115,8 @@ class LogGamma(NumpyRecord):
     @staticmethod
     def result(a: SimpleNamespace) -> TensorSpec:
         dtype = a.input.dtype
+        if dtype.kind == "c":
+            raise ShapeError(f"the input is {dtype}, expected real numbers")
         return TensorSpec(a.input.shape, np.float32 if dtype.kind in "biu" else dtype)
 
     @staticmethod

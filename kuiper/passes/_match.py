@@ -24,6 +24,16 @@ def only_reader(operand: Operand) -> Operator | None:
     return operand.uses[0].operator if len(operand.uses) == 1 else None
 
 
+def computes_from(operator: Operator, operand: Operand) -> bool:
+    """Tell whether an operator's input is `operand`; a module's shared weights come before it."""
+    if operator.inputs[0] is not operand or operator.input_keys[0] not in (None, "input"):
+        return False
+    posts = {post.slot for post in operator.post_ops}
+    keys = enumerate(operator.input_keys[1:], 1)
+    others = [slot for slot, key in keys if key is None and slot not in posts]
+    return not (operator.type.startswith("nn.") and others)
+
+
 def same_shape(a: Operand, b: Operand, specs: dict[Operand, Any]) -> bool:
     """Tell whether both are tensors of equal shape and dtype."""
     return isinstance(specs.get(a), TensorSpec) and specs[a] == specs.get(b)

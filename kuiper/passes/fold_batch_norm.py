@@ -55,7 +55,12 @@ def split_batch_norm(graph: Graph, specs: dict[Operand, Any]) -> None:
 
 
 def _norms(graph: Graph, specs: dict[Operand, Any]) -> list[Operator]:
-    return [op for op in graph if op.type in NORMS and is_float32(op.outputs[0], specs)]
+    # A second input stands for a weight that is shared, and comes first; the record knows.
+    return [
+        op
+        for op in graph
+        if op.type in NORMS and len(op.inputs) == 1 and is_float32(op.outputs[0], specs)
+    ]
 
 
 def affine(op: Operator) -> tuple[np.ndarray, np.ndarray]:

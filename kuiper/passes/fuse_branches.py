@@ -32,6 +32,7 @@ from kuiper.passes._match import (
     same_shape,
     take_over_output,
 )
+from kuiper.passes.eliminate import eliminate_dead
 from kuiper.passes.fold_batch_norm import affine
 
 __all__ = ["fuse_branches"]
@@ -67,8 +68,11 @@ class Branch(NamedTuple):
 
 def fuse_branches(graph: Graph, specs: dict[Operand, Any]) -> None:
     """Make one convolution of those whose sum is all that is read."""
+    joined = False
     for op in graph.find("pnnx.Expression"):
         if not op.inputs or not all(is_float32(o, specs) for o in (*op.inputs, *op.outputs)):
+            continue
+        if not op.outputs[0].uses:  # a sum before has left it out
             continue
         expr = op.params["expr"]
         tree = expr if isinstance(expr, Node) else parse(expr, len(op.inputs))
@@ -77,6 +81,10 @@ def fuse_branches(graph: Graph, specs: dict[Operand, Any]) -> None:
             merged = _merge(graph, specs, op, summands)
             if merged:
                 _shorten(graph, op, summands, merged)
+                joined = True
+    if joined:
+        # What a sum named and did not add up, nothing reads any more.
+        eliminate_dead(graph, specs)
 
 
 def _summands(tree: Node) -> list[Node]:

@@ -18,7 +18,7 @@ from typing import Any
 from kuiper.errors import KuiperError
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ops._post import activation_of
-from kuiper.passes._match import arguments_of, is_float32, only_reader
+from kuiper.passes._match import arguments_of, computes_from, is_float32, only_reader
 
 __all__ = ["fuse_expand"]
 
@@ -38,7 +38,7 @@ def fuse_expand(graph: Graph, specs: dict[Operand, Any]) -> None:
             continue
         wide = op.outputs[0]
         reader = only_reader(wide)
-        if reader is None or reader.type not in CONVOLUTIONS or reader.inputs[0] is not wide:
+        if reader is None or reader.type not in CONVOLUTIONS or not computes_from(reader, wide):
             continue
         if not (is_float32(wide, specs) and is_float32(reader.outputs[0], specs)):
             continue

@@ -16,7 +16,7 @@ from typing import Any
 
 from kuiper.errors import KuiperError
 from kuiper.ir import Graph, Operand, Operator
-from kuiper.passes._match import arguments_of, is_float32, only_reader
+from kuiper.passes._match import arguments_of, computes_from, is_float32, only_reader
 
 __all__ = ["fuse_gate"]
 
@@ -59,7 +59,7 @@ def _is_gated(image: Operand, gate: Operand, result: Operand, specs: dict[Operan
 
 def _can_scale(conv: Operator, result: Operand, specs: dict[Operand, Any]) -> bool:
     """Tell whether the convolution is 1x1, of constant weights, and small beside its input."""
-    if conv.inputs[0] is not result or conv.input_keys[0] not in (None, "input"):
+    if not computes_from(conv, result):
         return False
     try:
         a = arguments_of(conv, specs)

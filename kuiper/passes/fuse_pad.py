@@ -15,7 +15,7 @@ from typing import Any
 
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ops.padding import SamePadding
-from kuiper.passes._match import arguments_of, only_reader
+from kuiper.passes._match import arguments_of, computes_from, only_reader
 
 __all__ = ["fuse_pad"]
 
@@ -33,7 +33,7 @@ def fuse_pad(graph: Graph, specs: dict[Operand, Any]) -> None:
             sides is None
             or conv is None
             or conv.type != "nn.Conv2d"
-            or conv.inputs[0] is not op.outputs[0]
+            or not computes_from(conv, op.outputs[0])
         ):
             continue
         if conv.params.get("padding_mode", "zeros") != "zeros":

@@ -94,6 +94,8 @@ def run(target, note, seed: int, start: int, count: int, options: dict) -> None:
 def shrink(target, data: bytes, options: dict, seconds: float = 20.0) -> bytes:
     """Return a smaller input with the same finding."""
     name = signature_of(target, data, options)
+    if name is None:  # it does not come again
+        return data
     until = time.monotonic() + seconds
 
     def still(candidate: bytes) -> bool:
