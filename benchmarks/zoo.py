@@ -785,10 +785,9 @@ def shapes_page(results: dict) -> str:
                 notes.append(f"- {name}: {found['failed']}")
                 continue
             batches, others, errors = [], [], []
-            square = None
+            (square,) = (label.split("x", 2)[2] for label in found if label.startswith("1x"))
             for label, facts in found.items():
                 batch, _, size = label.split("x", 2)
-                square = square or size
                 told = facts["status"]
                 if facts.get("way", "plain") != "plain":
                     told += f" ({facts['way']})"

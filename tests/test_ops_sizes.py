@@ -219,3 +219,17 @@ def test_a_mask_that_was_written_out_for_the_traced_batch():
     (x,) = case.inputs
     (two,), (three,) = run_engine(model, [x]), run_engine(model, [np.concatenate([x, x[:1]])])
     np.testing.assert_array_equal(three, np.concatenate([two, two[:1]]))
+
+
+def test_a_clamped_size_pads():
+    lines = """
+        pnnx.Expression extra 1 1 x0 n expr=sub(4,size(@0,1))
+        torch.clamp least 1 1 n k max=None min=0 $input=n
+        pnnx.Expression list 1 1 k p expr=[0,@0]
+        F.pad pad 2 1 x0 p y mode=constant value=0.0 $input=x0 $pad=p
+    """
+    lines = "\n".join(line.strip() for line in lines.strip().splitlines())
+    for size in (1, 4, 6):
+        x = values(2, size)
+        (y,) = run(lines, x)
+        np.testing.assert_array_equal(y, np.pad(x, ((0, 0), (0, max(4 - size, 0)))))

@@ -214,7 +214,8 @@ class Clamp(Formula):
     """
 
     arguments: tuple[Argument, ...] = (
-        Tensor("input"),
+        # A number where the amounts of a padding are computed from the size of an image.
+        Tensor("input", number=True),
         Tensor("min", optional=True, number=True),
         Tensor("max", optional=True, number=True),
     )
@@ -230,7 +231,8 @@ class Clamp(Formula):
         bounds = [bound for bound in (a.min, a.max) if bound is not None]
         if any(isinstance(bound, complex) for bound in bounds):
             raise ShapeError("a bound is a complex number, which is neither less nor greater")
-        if a.input.dtype == np.float32 and all(map(is_number, bounds)):
+        single = not is_number(a.input) and a.input.dtype == np.float32
+        if single and all(map(is_number, bounds)):
             return activation_tree(*Clamp.activation(a)), [a.input]
         tree: Node = Ref(0)
         operands = [a.input]

@@ -13,6 +13,7 @@ from kuiper._kernels import elementwise
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ExpressionError, ShapeError
 from kuiper.expression import Deferred, ElementwiseProgram, Node, fold, parse
+from kuiper.expression.promotion import is_number
 from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Argument, Host, Tensors
@@ -51,6 +52,8 @@ def _host_or_spec(value: Any) -> Any:
     """Show an operand to the expression layer: host values bare, tensors as they are."""
     if isinstance(value, Host):
         return value.value
+    if is_number(value):
+        return value
     if value.is_constant and value.size == 1 and value.rank == 0:
         return np.asarray(value.constant, value.dtype)  # half precision is widened
     return value
