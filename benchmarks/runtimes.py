@@ -189,7 +189,7 @@ class Torch(Runtime):
 
         torch.set_num_threads(threads)
         home = folder.parent
-        # Not on the device "meta": tables that no file keeps (of relative positions) are built, too.
+        # Not on the device "meta": tables that no file keeps are built, too.
         module = models.spec_of(home.name).build()
         weights = torch.load(home / "weights.pt", weights_only=True)
         module.load_state_dict(weights, assign=True)
