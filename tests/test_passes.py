@@ -367,6 +367,27 @@ def test_a_branch_that_others_read_stays():
     assert len(lines_of(graph)) == 3
 
 
+def test_branches_whose_padding_depends_on_the_size():
+    """The middle of a window lies elsewhere at even sizes, where its margins are 0 and 1."""
+    lines = [
+        "kuiper.SamePadding pad 1 1 x z @value=(1)f32 @window=(3,2)f32",
+        branch("a", "z", "p", (3, 3), (0, 0), stride=2),
+        branch("b", "x", "q", (1, 1), (0, 0), stride=2),
+        total("p", "q"),
+    ]
+    graph = graph_of(text(*lines))
+    window, value = np.array([[3, 3], [2, 2], [1, 1]]), np.zeros(1, np.float32)
+    graph.operator("pad").attributes = {
+        "window": Attribute.from_array(window),
+        "value": Attribute.from_array(value),
+    }
+    model, plain = Model(graph), Model(graph.copy(), optimize=False)
+    for size in (8, 9, 8, 11):
+        x = values(2, 4, size, size)
+        assert_outputs([model(x)], [plain(x)], 1e-5, f"{size}")
+    assert [op.type for op in model.planned_graph(x.shape)].count("nn.Conv2d") == 1
+
+
 def test_branches_are_summed_once_for_all_copies_of_a_graph():
     lines = [branch("a", "x", "p", *BIG), branch("b", "x", "q", *SMALL), total("p", "q")]
     graph = graph_of(text(*lines))

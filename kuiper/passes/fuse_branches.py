@@ -167,7 +167,9 @@ def _sum_filters(
     conv = base.maker
     makers = [conv, *(branch.maker for branch in others), *scales]
     sources = [attribute for maker in makers for attribute in maker.attributes.values()]
-    key = ("fuse_branches", conv.name, *map(id, sources))
+    # Where windows lie depends on the size of the image where their padding does.
+    corners = [branch.corner for branch in (base, *others)]
+    key = ("fuse_branches", conv.name, *corners, *map(id, sources))
     if key not in graph.derived:
         # The sources are kept, so that their ids stay theirs.
         graph.derived[key] = (_summed(base, others, scales), sources)
