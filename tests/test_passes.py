@@ -1063,6 +1063,19 @@ def test_filters_of_each_member_are_groups(type, filters, form, constant):
     assert graph.operator("c").params["groups"] == 3
 
 
+def test_members_that_were_joined_come_apart():
+    lines = [
+        "torch.cat j 2 1 x z j0 dim=0",
+        conv("c", "j0", "c0", 3, 2),
+        "torch.chunk s 1 2 c0 u v chunks=2 dim=0",
+        "pnnx.Expression a 2 1 u v a0 expr=mul(@0,tanh(@1))",
+        "Tensor.reshape r 1 1 a0 y shape=(1,60)",
+    ]
+    shapes = [(1, 3, 5, 6), (1, 3, 5, 6)]
+    graph = members_are_independent(lines, shapes, 3, inputs=("x", "z"))
+    assert graph.operator("r").params["shape"] == (3, 60)
+
+
 def test_distances_of_each_member():
     lines = [
         "pnnx.Attribute a 0 1 a0 @data=(1,4,3)f32",
@@ -1074,6 +1087,23 @@ def test_distances_of_each_member():
     ]
     graph = members_are_independent(lines, [(1, 5, 3)], 4)
     assert graph.operator("r").params["shape"] == (4, 1, 25)
+
+
+@pytest.mark.parametrize("given", ["r0 a0", "a0 r0"])
+def test_distances_of_all_members_from_the_same_vectors(given):
+    """As in a network that puts the nearest vector of a book in the place of its own."""
+    turned = "dim0=1 dim1=0" if given.startswith("a") else "dim0=1 dim1=1"
+    lines = [
+        "Tensor.reshape r 1 1 x r0 shape=(30,3)",
+        "pnnx.Attribute a 0 1 a0 @data=(8,3)f32",
+        "pnnx.Expression e 0 1 e0 expr=2.0",
+        "pnnx.Expression n 0 1 n0 expr=None",
+        f"aten::cdist d 4 1 {given} e0 n0 d0",
+        f"torch.transpose t 1 1 d0 t0 {turned}",
+        "Tensor.reshape s 1 1 t0 y shape=(1,5,6,8)",
+    ]
+    graph = members_are_independent(lines, [(1, 5, 6, 3)], 4)
+    assert graph.operator("s").params["shape"] == (4, 5, 6, 8)
 
 
 def test_windows_and_heads_share_an_axis_with_the_batch():

@@ -276,8 +276,12 @@ def _along(c: Call) -> list[Place]:
 def _split(c: Call) -> list[Place]:
     source = c.a.tensor if hasattr(c.a, "tensor") else c.a.input
     place = c.placed(source)
-    c.need(place.axis != _axis(c.a.dim, source))
     c.need(not isinstance(c.outputs[0], Host))
+    if place.axis == _axis(c.a.dim, source):
+        # Two images of each member, say, that went through a network together.
+        chunks = getattr(c.a, "chunks", None)
+        c.need(isinstance(chunks, int) and place.outer % chunks == 0)
+        place = place._replace(outer=place.outer // chunks)
     return [place] * len(c.op.outputs)
 
 
@@ -512,7 +516,13 @@ def _matmul(c: Call) -> Place:
 
 
 def _distances(c: Call) -> Place:
-    return _together(c, [c.a.x1, c.a.x2], c.outputs[0].rank, rows=2)
+    x, y, rank = c.a.x1, c.a.x2, c.outputs[0].rank
+    for axis, spec, other in ((rank - 2, x, y), (rank - 1, y, x)):
+        place = c.place(spec)
+        if place is not None and place.axis == spec.rank - 2:
+            c.constant(other)
+            return place._replace(axis=axis)
+    return _together(c, [x, y], rank, rows=2)
 
 
 def _sum_of_products(c: Call) -> Place:
