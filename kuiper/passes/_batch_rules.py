@@ -279,8 +279,8 @@ def _split(c: Call) -> list[Place]:
     c.need(not isinstance(c.outputs[0], Host))
     if place.axis == _axis(c.a.dim, source):
         # Two images of each member, say, that went through a network together.
-        chunks = getattr(c.a, "chunks", None)
-        c.need(isinstance(chunks, int) and place.outer % chunks == 0)
+        chunks = getattr(c.a, "chunks", 0)
+        c.need(chunks > 0 and place.outer % chunks == 0)
         place = place._replace(outer=place.outer // chunks)
     return [place] * len(c.op.outputs)
 
