@@ -13,22 +13,13 @@ from kuiper._kernels import _pack, conv3d, winograd
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
+from kuiper.ops._conv_arguments import check_weight, for_axes, per_axis
+from kuiper.ops._conv_steps import image_steps
+from kuiper.ops._filters import Filters, pack_at_run_time, pack_groups, panel_offsets
 from kuiper.ops._post import make_post, residual_value
 from kuiper.ops._record import Record, record
-from kuiper.ops.convolution import (
-    Conv,
-    ConvTranspose,
-    Filters,
-    check_weight,
-    for_axes,
-    image_steps,
-    pack_at_run_time,
-    pack_groups,
-    panel_offsets,
-    per_axis,
-    winograd_steps,
-    winograd_tile,
-)
+from kuiper.ops._winograd import winograd_steps, winograd_tile
+from kuiper.ops.convolution import Conv, ConvTranspose
 from kuiper.ops.padding import pad_spatial
 
 __all__ = ["Conv3d", "ConvTranspose3d"]
