@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -180,11 +181,16 @@ class ExpandDepthwise(Record):
         b.step(step)
 
 
+# Each place in the stride of a transposed convolution costs time when it is planned.
+MAX_PHASES = 1 << 16
+
+
 @record("nn.ConvTranspose2d", "F.conv_transpose2d")
 class ConvTranspose(Record):
     """Transposed convolution: the adjoint of a convolution with the same arguments.
 
     Output extent ``(l - 1) * stride - 2 * padding + dilation * (k - 1) + output_padding + 1``.
+    The extents of the stride have a product of 65536 at most.
     Input (n, c, h, w) or (c, h, w), weight (in, out / groups, kh, kw).
     Source: torch.nn.ConvTranspose2d.
     """
@@ -229,6 +235,12 @@ class ConvTranspose(Record):
                 )
         if min(out) < 1:
             raise ShapeError(f"the output of an input {a.input.shape} would be {out}")
+        phases = math.prod(map(min, per_axis(a.stride, spatial), out))
+        if phases > MAX_PHASES:
+            raise ShapeError(
+                f"'stride' is {a.stride}, which makes {phases} kinds of places in an output of "
+                f"{out}, at most {MAX_PHASES} are supported"
+            )
         batch = a.input.shape[: a.input.rank - spatial - 1]
         return TensorSpec((*batch, a.weight.shape[1] * a.groups, *out))
 
@@ -262,7 +274,7 @@ class ConvTranspose(Record):
             offsets = panel_offsets(tap_lists, groups, in_channels, out_channels)
         else:
             packed, offsets = pack_at_run_time(b, a, filters, groups, tap_lists, by_column=False)
-        phases = [(*phase, offset) for phase, offset in zip(phases, offsets, strict=False)]
+        phases = [(*phase, offsets[kind]) for *phase, kind in phases]
         step = implicit_step(
             b, x, image, packed, phases, (1, 1), geometry.stride, groups, in_channels, out_channels,
             post,
@@ -282,9 +294,9 @@ def _phases(geometry: Geometry, extents: Any) -> Any:
 
     Returns
     -------
-    phases : list of (first_h, first_w, height, width, [(dy, dx)])
-    taps : list of [(u, v)]
-        Which taps of the kernel each phase takes.
+    phases : list of (first_h, first_w, height, width, [(dy, dx)], kind)
+    taps : list of ((u, v), ...)
+        Which taps of the kernel the phases of each kind take.
     """
     by_axis = []
     for axis in range(2):
@@ -299,20 +311,15 @@ def _phases(geometry: Geometry, extents: Any) -> Any:
             ]
             choices.append((first, -(-(extents[axis] - first) // stride), taps))
         by_axis.append(choices)
-    phases, tap_lists = [], []
+    phases: list[tuple[Any, ...]] = []
+    kinds: dict[tuple[tuple[int, int], ...], int] = {}
     for first_h, height, taps_h in by_axis[0]:
         for first_w, width, taps_w in by_axis[1]:
-            phases.append(
-                (
-                    first_h,
-                    first_w,
-                    height,
-                    width,
-                    [(dy, dx) for _, dy in taps_h for _, dx in taps_w],
-                )
-            )
-            tap_lists.append([(u, v) for u, _ in taps_h for v, _ in taps_w])
-    return phases, tap_lists
+            taken = tuple((u, v) for u, _ in taps_h for v, _ in taps_w)
+            seen = [(dy, dx) for _, dy in taps_h for _, dx in taps_w]
+            kind = kinds.setdefault(taken, len(kinds))
+            phases.append((first_h, first_w, height, width, seen, kind))
+    return phases, list(kinds)
 
 
 def _as_image(value: Value, spatial: int) -> Value:
