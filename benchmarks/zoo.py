@@ -378,8 +378,8 @@ FINDINGS = {
         ),
         (
             "timesformer",
-            "it takes `embeddings[:batch_size, 0]` for the class tokens of a batch, so the file has "
-            "the traced batch as the end of a slice, which may mean anything.",
+            "it takes `embeddings[:batch_size, 0]` for the class tokens of a batch: in the file "
+            "the traced batch is the end of a slice, which may mean anything.",
         ),
         (
             "dpt, blip_caption",
