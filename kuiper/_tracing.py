@@ -18,11 +18,14 @@ that gives the same numbers and that pnnx converts as it is::
     the same with "trunc", of floats         round down                         torch.trunc(x / y)
     zeros.scatter_(...), zeros[i] = v        store the zeros as they are        zeros.scatter(...)
     and the like                             when the trace has run
+    torch.full_like(x, v) and the like, of   store as many numbers as in    (x != x) & (x == x) as
+    as many as a mask selects                the trace                      numbers, plus v
+    x[:n] of them, if they are fewer         leave the bound out            x[ones.cumsum(0) <= n]
     what is scripted where it is traced      keep its branches and loops    as Python runs it
     (torchvision's batched_nms)
 
 What is written to places that depend on the data would be in the file as the trace wrote it, and
-never be taken back.  Three of torchvision's own functions are traced as ones that hold for any
+never be taken back.  Some of torchvision's own functions are traced as ones that hold for any
 number of boxes, none among them; see `_of_any_number`.
 
 "Same" padding in TensorFlow's style, which depends on the size of the image, becomes one operator
@@ -155,15 +158,31 @@ def _of_any_number(torch: Any) -> Iterator[None]:
         """
         return _AtMost(orig_kval) if input.dim() == 1 else min(orig_kval, input.shape[axis])
 
+    def merged(levels: Any, unmerged_results: Any) -> Any:
+        """Put what was pooled at each level of a pyramid back into the order of the boxes."""
+        taken = [torch.where(levels == level)[0] for level in range(len(unmerged_results))]
+        return torch.cat(list(unmerged_results))[torch.cat(taken).argsort()]
+
+    def masks(x: Any, labels: Any) -> Any:
+        """Take from the masks of each box that of its class."""
+        if len(labels) != 1:
+            return originals["maskrcnn_inference"](x, labels)
+        places = labels[0].reshape(-1, 1, 1, 1).expand(-1, 1, *x.shape[2:])
+        return [x.sigmoid().gather(1, places)]
+
     others: list[tuple[Any, str, Any]] = []
+    originals: dict[str, Any] = {}
     for place, name, function in (
         ("torchvision.models.detection._utils", "_topk_min", at_most),
         ("torchvision.ops.boxes", "_batched_nms_coordinate_trick", separate),
         ("torchvision.models.detection.roi_heads", "_onnx_paste_masks_in_image_loop", paste),
+        ("torchvision.models.detection.roi_heads", "maskrcnn_inference", masks),
+        ("torchvision.ops.poolers", "_onnx_merge_levels", merged),
     ):
         part = sys.modules.get(place)
         if hasattr(part, name):
-            others.append((part, name, getattr(part, name)))
+            originals[name] = getattr(part, name)
+            others.append((part, name, originals[name]))
             setattr(part, name, function)
     try:
         yield
@@ -246,7 +265,27 @@ def _best(torch: Any, x: Any = None, k: Any = None, **others: Any) -> Any:
     if type(k) is not _AtMost or others:
         return None
     values, places = x.sort(dim=-1, descending=True)
-    return values[: int(k)], places[: int(k)]
+    return _first(torch, values, int(k)), _first(torch, places, int(k))
+
+
+def _first(torch: Any, x: Any, count: int) -> Any:
+    """Return the first rows, so that the bound stays where there are no more of them in the trace.
+
+    A slice that takes all is nothing that pnnx keeps.
+    """
+    if count < x.shape[0]:
+        return x[:count]
+    rows = x if x.dim() == 1 else x[(slice(None), *[0] * (x.dim() - 1))]
+    return x[_filled(torch, "ones_like", rows, dtype=torch.int64).cumsum(0) <= count]
+
+
+def _at_most(torch: Any, x: Any, places: Any) -> Any:
+    """Return ``x[:count]`` of as many rows as the data decide."""
+    if not isinstance(places, slice) or type(places.stop) is not int or places.stop < 1:
+        return None
+    if places.start not in (None, 0) or places.step not in (None, 1) or 0 in x.shape[1:]:
+        return None
+    return _first(torch, x, places.stop)
 
 
 # What makes a tensor of which pnnx makes a constant, and what makes another one of such.
@@ -268,14 +307,27 @@ _WRITERS = {
 }  # fmt: skip
 
 
-class _Made:
-    """The tensors that were made in the trace, as long as they live."""
+# What gives as many as the data say; `where` of a condition alone and a mask as index do, too.
+_COUNTERS = {"argwhere", "masked_select", "nms", "nonzero", "unique", "unique_consecutive"}
+
+# What fills a tensor of another one's shape, and with what.
+_FILLERS = {"full_like": None, "ones_like": 1, "zeros_like": 0}
+
+
+class _Known:
+    """Tensors of which something was found out in the trace, as long as they live."""
 
     def __init__(self) -> None:
         self._known: dict[int, weakref.ref[Any]] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
     def add(self, tensor: Any) -> None:
-        if hasattr(tensor, "is_floating_point"):
+        if isinstance(tensor, list | tuple):
+            for part in tensor:
+                self.add(part)
+        elif hasattr(tensor, "data_ptr"):
             self._known[id(tensor)] = weakref.ref(tensor)
 
     def __contains__(self, tensor: Any) -> bool:
@@ -297,7 +349,8 @@ def _mode(torch: Any) -> Any:
         "divide": _divide,
     }
 
-    made = _Made()
+    # Those that pnnx makes constants of, and those whose extents the data may decide.
+    made, counted = _Known(), _Known()
     inside = {torch.overrides.__file__, torch._tensor.__file__}
 
     class Whole(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
@@ -329,13 +382,50 @@ def _mode(torch: Any) -> Any:
                 result = make(torch, *args, **kwargs)
             elif name in _WRITERS and args and args[0] in made:
                 result = _written(torch, name, *args, **kwargs)
+            elif name in _FILLERS and args and args[0] in counted:
+                result = _filled(torch, name, *args, **kwargs)
+            elif name == "__getitem__" and args[0] in counted:
+                result = _at_most(torch, *args)
             if result is None:
                 result = function(*args, **kwargs)
             if name in _CREATORS or (name in _KEEPERS and args and args[0] in made):
                 made.add(result)
+            if _counts(torch, name, args) or (counted and _among(counted, (args, kwargs))):
+                counted.add(result)
             return result
 
     return Whole()
+
+
+def _counts(torch: Any, name: str, args: tuple[Any, ...]) -> bool:
+    """Tell whether the data decide how many elements a call gives."""
+    if name == "__getitem__":
+        places = args[1] if isinstance(args[1], tuple) else (args[1],)
+        return any(isinstance(i, torch.Tensor) and i.dtype is torch.bool for i in places)
+    return name in _COUNTERS or (name == "where" and len(args) == 1)
+
+
+def _among(known: _Known, value: Any) -> bool:
+    """Tell whether one of the tensors in nested arguments is known."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return any(_among(known, part) for part in value)
+    return value in known
+
+
+def _filled(torch: Any, name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return a filled tensor that is computed from another one, so that it has its extents."""
+    value = _FILLERS[name]
+    if value is None:
+        value = kwargs.pop("fill_value") if "fill_value" in kwargs else args[0]
+    dtype = kwargs.pop("dtype", None) or x.dtype
+    if isinstance(value, torch.Tensor) or dtype.is_complex or x.dim() == 0:
+        return None
+    never = (x != x) & (x == x)
+    if dtype is torch.bool:
+        return ~never if value else never
+    return never.to(dtype) + (float(value) if dtype.is_floating_point else int(value))
 
 
 def _cube(torch: Any, x: Any = None, exponent: Any = None, **others: Any) -> Any:

@@ -39,6 +39,7 @@ from kuiper.passes import (
     restore_masks,
     restore_outputs,
     restore_quotients,
+    sized_margins,
     write_views,
 )
 from kuiper.plan import Plan
@@ -556,6 +557,7 @@ class Model:
     ) -> Plan | Staged:
         graph, inputs = self._prepared([TensorSpec(a.shape, a.dtype) for a in arrays], keep)
         specs, waiting = infer_known(graph, inputs)
+        _tell_margins(graph, specs)
 
         def compile(
             graph: Graph, inputs: dict[Operand, TensorSpec], specs: dict[Operand, Any]
@@ -688,6 +690,21 @@ class Model:
 
 def _reload(param: bytes, bin: bytes, options: Mapping[Any, Any]) -> Model:
     return load(param, bin, **options)
+
+
+def _tell_margins(graph: Graph, specs: Mapping[Operand, Any]) -> None:
+    """Warn where a module that pads by the size of its image would pad otherwise."""
+    held = sized_margins(graph, specs)
+    if held:
+        first = held[0]
+        traced, now = first.inputs[0].known_shape[-2:], specs[first.inputs[0]].shape[-2:]
+        _log.warning(
+            "kuiper.model", "%s%s: its margins %s are those of an image of %d x %d in the file, "
+            "which this one of %d x %d keeps; where the module pads by the size of its image, as "
+            "TensorFlow does, PyTorch gives other numbers: convert it by kuiper.from_torch, or for "
+            "this size", first.label, f" and {len(held) - 1} more" if held[1:] else "",
+            first.params["pad"], *traced, *now,
+        )  # fmt: skip
 
 
 def _evaluate(graph: Graph) -> list[np.ndarray]:

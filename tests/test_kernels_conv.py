@@ -13,7 +13,7 @@ from kuiper._kernels import _dispatch, grouped
 from kuiper._kernels.conv import conv2d
 from kuiper._value import channels_last_strides
 from kuiper.errors import InputError, OperatorError, ShapeError
-from kuiper.ops import convolution
+from kuiper.ops import _conv_steps, _winograd
 
 from .benchbinder import BenchBinder, arguments, post_ops, reference_post, run_record
 from .support import assert_close
@@ -55,13 +55,13 @@ def choose(monkeypatch):
     def chosen(way: str) -> None:
         kind, _, form = way.partition(" ")
         tile = int(kind.removeprefix("winograd")) if "winograd" in kind else 0
-        monkeypatch.setattr(convolution, "winograd_tile", lambda *_: tile)
-        monkeypatch.setattr(convolution, "strassen_pays", lambda *_: False)
-        monkeypatch.setattr(convolution, "SHALLOW_CHANNELS", 99 if kind == "shallow" else 0)
+        monkeypatch.setattr(_conv_steps, "winograd_tile", lambda *_: tile)
+        monkeypatch.setattr(_conv_steps, "strassen_pays", lambda *_: False)
+        monkeypatch.setattr(_conv_steps, "SHALLOW_CHANNELS", 99 if kind == "shallow" else 0)
         few = (lambda *_: False) if kind == "implicit" else IS_GROUPED
         monkeypatch.setattr(grouped, "is_grouped", few)
-        monkeypatch.setattr(convolution, "_winograd_is_blocked", lambda *_: form == "blocked")
-        monkeypatch.setattr(convolution, "_winograd_block", lambda *_: 5)
+        monkeypatch.setattr(_winograd, "_is_blocked", lambda *_: form == "blocked")
+        monkeypatch.setattr(_winograd, "_tiles_of_a_block", lambda *_: 5)
 
     return chosen
 
@@ -556,7 +556,7 @@ def test_winograd_channels(name, choose, way, stride):
 def test_winograd_by_group(name, choose, monkeypatch, way, stride, words):
     """Each group writes its own channels, and takes its own part of the summand."""
     choose(way)
-    monkeypatch.setattr(convolution, "GROUP_PRODUCTS", 0)
+    monkeypatch.setattr(_conv_steps, "GROUP_PRODUCTS", 0)
     kind = "conv_winograd" if "blocked" in way else "winograd_output"
     for groups, channels, out in ((2, 5, 7), (3, 18, 16), (2, 16, 35)):
         x, (weight, bias) = (
@@ -570,7 +570,7 @@ def test_winograd_by_group(name, choose, monkeypatch, way, stride, words):
 
 def test_which_groups_go_by_winograd(variant):
     """Wide groups of large images; what each has to do is noted in its own step."""
-    wide = convolution.winograd_tile
+    wide = _winograd.winograd_tile
     geometry = SimpleNamespace(kernel=(3, 3), stride=(1, 1), dilation=(1, 1))
     assert wide(geometry, (64, 64), (28, 28)) == 4
     for channels, groups, side, steps in ((128, 2, 28, 2), (48, 2, 28, 2), (48, 2, 7, 1)):

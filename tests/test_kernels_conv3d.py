@@ -9,7 +9,7 @@ import pytest
 
 from kuiper._kernels.conv3d import conv3d
 from kuiper.errors import InputError
-from kuiper.ops import convolution, convolution3d
+from kuiper.ops import _conv_steps, _winograd, convolution3d
 
 from .reference.convolution import conv3d as expected
 from .support import assert_close
@@ -71,10 +71,10 @@ def choose(monkeypatch):
     """Return a function that leaves the record one way of computing a convolution."""
 
     def chosen(tile: int, is_blocked: bool) -> None:
-        for module in (convolution, convolution3d):
+        for module in (_conv_steps, convolution3d):
             monkeypatch.setattr(module, "winograd_tile", lambda *_: tile)
-        monkeypatch.setattr(convolution, "_winograd_is_blocked", lambda *_: is_blocked)
-        monkeypatch.setattr(convolution, "_winograd_block", lambda *_: 7)
+        monkeypatch.setattr(_winograd, "_is_blocked", lambda *_: is_blocked)
+        monkeypatch.setattr(_winograd, "_tiles_of_a_block", lambda *_: 7)
 
     return chosen
 

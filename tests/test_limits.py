@@ -144,6 +144,31 @@ def test_geometry_that_makes_no_sense(line):
         run(text(IN, line, OUT))
 
 
+TRANSPOSED = (
+    "nn.ConvTranspose2d c 1 1 x y bias=True dilation=(1,1) groups=1 in_channels=4 "
+    "kernel_size=(2,3) out_channels=2 output_padding=(0,0) padding=(0,0) stride={} "
+    "@weight=(4,2,2,3)f32 @bias=(2)f32"
+)
+
+
+def test_transposed_convolutions_of_large_strides():
+    """Between the images of the kernel lies the bias; each place in the stride costs a little."""
+    weight = np.arange(48, dtype=np.float32).reshape(4, 2, 2, 3)
+    bias = np.array([0.5, -1], np.float32)
+    weights = archive(c__weight=weight.tobytes(), c__bias=bias.tobytes())
+
+    def transposed(stride):
+        return run(text(IN, TRANSPOSED.format(stride), OUT), weights)
+
+    found = transposed("(120,150)")
+    expected = np.tile(bias[None, :, None, None], (1, 1, 5 * 120 + 2, 5 * 150 + 3))
+    for i, j in np.ndindex(6, 6):
+        expected[0, :, 120 * i :, 150 * j :][:, :2, :3] += weight.sum(0)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    with pytest.raises(ShapeError, match=r"'stride' is \(300, 219\), which makes 65700 kinds"):
+        transposed("(300,219)")
+
+
 # -- the graph ---------------------------------------------------------------------------------
 
 

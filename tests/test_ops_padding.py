@@ -135,3 +135,45 @@ def test_pad_spatial(mode, layout):
     expected = reference(x, (1, 2, 3, 4), mode, 7.0 if mode == "constant" else None)
     np.testing.assert_array_equal(bench.view(padded), expected)
     assert pad_spatial(binder, value, (0, -1, -1, 0), mode).shape == (2, 5, 5, 6)
+
+
+SIZED = """7767517
+6 5
+pnnx.Input   in  0 1 x #x=(1,2,8,12)f32
+F.pad        p   1 1 x a mode=constant pad={first} value=0.0 #x=(1,2,8,12)f32 #a=(1,2,9,13)f32
+nn.MaxPool2d m   1 1 a b kernel_size=(3,3) stride=(2,2) padding=(0,0) dilation=(1,1) \
+ceil_mode=False return_indices=False #a=(1,2,9,13)f32 #b=(1,2,4,6)f32
+F.pad        q   1 1 b c mode=constant pad={second} value=None #b=(1,2,4,6)f32 #c=(1,2,7,9)f32
+nn.AvgPool2d n   1 1 c y kernel_size=(5,5) stride=({stride},2) padding=(0,0) \
+ceil_mode=False count_include_pad=True divisor_override=None #c=(1,2,7,9)f32 #y=(1,2,2,3)f32
+pnnx.Output  out 1 0 y
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "stride", "size", "told"),
+    [
+        ("(0,1,0,1)", "(1,2,1,2)", 2, (8, 12), None),
+        ("(0,1,0,1)", "(1,2,1,2)", 2, (16, 32), None),  # the same there, too
+        ("(0,1,0,1)", "(1,2,1,2)", 2, (11, 12), "'p' (F.pad) and 1 more: its margins (0, 1, 0, 1)"),
+        ("(0,1,0,1)", "(1,2,1,2)", 2, (8, 14), "'q' (F.pad): its margins (1, 2, 1, 2) are those"),
+        ("(0,1,0,1)", "(1,1,1,1)", 2, (9, 11), None),  # not by the size
+        ("(0,1,0,1)", "(1,2,2,2)", 1, (8, 14), "an image of 4 x 6 in the file, which this one of"),
+        ("(1,1,1,1)", "(1,2,1,2)", 2, (9, 11), None),
+    ],
+)
+def test_margins_that_may_go_by_the_size_are_told(caplog, first, second, stride, size, told):
+    """Where PyTorch may pad another size otherwise, which the file cannot tell."""
+    model = kuiper.load(SIZED.format(first=first, second=second, stride=stride).encode())
+    for _ in range(2):
+        assert model(noise((2, 2, *size))).shape[:2] == (2, 2)
+    messages = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert len(messages) == (told is not None)
+    assert told is None or told in messages[0]
+
+
+def test_a_module_with_even_margins_does_not_go_by_the_size(caplog):
+    text = SIZED.replace("(1,2,8,12)", "(1,2,9,13)").replace("(1,2,4,6)", "(1,2,5,7)")
+    model = kuiper.load(text.format(first="(1,1,1,1)", second="(2,2,2,2)", stride=1).encode())
+    model(noise((1, 2, 12, 16)))
+    assert not caplog.records

@@ -1029,6 +1029,83 @@ def test_a_batch_of_nothing():
     assert Model(graph)(np.zeros((0, 3, 5, 6), np.float32)).shape == (0, 90)
 
 
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("form", ["separate", "side by side"])
+@pytest.mark.parametrize(
+    ("type", "filters"), [("conv2d", "(6,4,3,3)"), ("conv_transpose2d", "(4,6,3,3)")]
+)
+def test_filters_of_each_member_are_groups(type, filters, form, constant):
+    """Modulated convolutions; of one member, pnnx drops what joins and separates the images."""
+    images = "pnnx.Attribute i 0 1 i0 @data=(1,4,5,5)f32" if constant else "F.relu i 1 1 z i0"
+    lines = [
+        images,
+        "pnnx.Attribute k 0 1 k0 @data=(1,6,4,3,3)f32",
+        "Tensor.reshape s 1 1 x s0 shape=(1,1,4,1,1)",
+        "pnnx.Expression m 2 1 k0 s0 m0 expr=mul(@0,@1)",
+        f"Tensor.reshape f 1 1 m0 f0 shape={filters}",
+        f"F.{type} c 2 1 i0 f0 c0 bias=None dilation=(1,1) groups=1 padding=(1,1) stride=(1,1) "
+        "$input=i0 $weight=f0",
+        "pnnx.Attribute n 0 1 n0 @data=(1,1,5,5)f32",
+        "pnnx.Expression a 2 1 c0 n0 a0 expr=add(@0,@1)",
+    ]
+    if form == "separate":
+        lines.append(conv("o", "a0", "y", 6, 2))
+    else:
+        lines += [
+            "Tensor.reshape r 1 1 a0 r0 shape=(6,1,5,5)",
+            "F.avg_pool2d p 1 1 r0 p0 "
+            "ceil_mode=False count_include_pad=True divisor_override=None kernel_size=(3,3) "
+            "padding=(1,1) stride=(1,1)",
+            "Tensor.reshape q 1 1 p0 y shape=(1,6,5,5)",
+        ]
+    inputs, shapes = (("x",), [(1, 4)]) if constant else (("x", "z"), [(1, 4), (1, 4, 5, 5)])
+    graph = members_are_independent(lines, shapes, 3, inputs=inputs)
+    assert graph.operator("c").params["groups"] == 3
+
+
+def test_members_that_were_joined_come_apart():
+    lines = [
+        "torch.cat j 2 1 x z j0 dim=0",
+        conv("c", "j0", "c0", 3, 2),
+        "torch.chunk s 1 2 c0 u v chunks=2 dim=0",
+        "pnnx.Expression a 2 1 u v a0 expr=mul(@0,tanh(@1))",
+        "Tensor.reshape r 1 1 a0 y shape=(1,60)",
+    ]
+    shapes = [(1, 3, 5, 6), (1, 3, 5, 6)]
+    graph = members_are_independent(lines, shapes, 3, inputs=("x", "z"))
+    assert graph.operator("r").params["shape"] == (3, 60)
+
+
+def test_distances_of_each_member():
+    lines = [
+        "pnnx.Attribute a 0 1 a0 @data=(1,4,3)f32",
+        "pnnx.Expression e 0 1 e0 expr=2.0",
+        "pnnx.Expression n 0 1 n0 expr=None",
+        "aten::cdist d 4 1 x a0 e0 n0 d0",
+        "aten::cdist f 4 1 d0 d0 e0 n0 f0",
+        "Tensor.reshape r 1 1 f0 y shape=(1,1,25)",
+    ]
+    graph = members_are_independent(lines, [(1, 5, 3)], 4)
+    assert graph.operator("r").params["shape"] == (4, 1, 25)
+
+
+@pytest.mark.parametrize("given", ["r0 a0", "a0 r0"])
+def test_distances_of_all_members_from_the_same_vectors(given):
+    """As in a network that puts the nearest vector of a book in the place of its own."""
+    turned = "dim0=1 dim1=0" if given.startswith("a") else "dim0=1 dim1=1"
+    lines = [
+        "Tensor.reshape r 1 1 x r0 shape=(30,3)",
+        "pnnx.Attribute a 0 1 a0 @data=(8,3)f32",
+        "pnnx.Expression e 0 1 e0 expr=2.0",
+        "pnnx.Expression n 0 1 n0 expr=None",
+        f"aten::cdist d 4 1 {given} e0 n0 d0",
+        f"torch.transpose t 1 1 d0 t0 {turned}",
+        "Tensor.reshape s 1 1 t0 y shape=(1,5,6,8)",
+    ]
+    graph = members_are_independent(lines, [(1, 5, 6, 3)], 4)
+    assert graph.operator("s").params["shape"] == (4, 5, 6, 8)
+
+
 def test_windows_and_heads_share_an_axis_with_the_batch():
     lines = [
         "Tensor.reshape a 1 1 x a0 shape=(1,2,3,2,3,4)",

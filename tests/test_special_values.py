@@ -14,7 +14,7 @@ import pytest
 
 import kuiper
 from kuiper.errors import OperatorError
-from kuiper.ops import convolution, find_record
+from kuiper.ops import _conv_steps, _winograd, find_record
 
 from .support.engine import n_threads, run
 from .support.special import RUNS, Kept, classes, kept_places, salt, special_cases
@@ -280,9 +280,9 @@ def test_special_values_by_winograd(tile, is_blocked, variant, monkeypatch):
         taken.append(_may_be_winograd(tile, *given))
         return tile if taken[-1] else 0
 
-    monkeypatch.setattr(convolution, "winograd_tile", choose)
-    monkeypatch.setattr(convolution, "_winograd_is_blocked", lambda *_: is_blocked)
-    monkeypatch.setattr(convolution, "GROUP_PRODUCTS", 0)
+    monkeypatch.setattr(_conv_steps, "winograd_tile", choose)
+    monkeypatch.setattr(_winograd, "_is_blocked", lambda *_: is_blocked)
+    monkeypatch.setattr(_conv_steps, "GROUP_PRODUCTS", 0)
     found, tried = [], 0
     for case, runs in STORED:
         if re.match("conv_|pattern/|structure/", case.id):

@@ -374,20 +374,30 @@ def test_the_planned_graph_shows_what_is_known_before_a_cut():
         ("Tensor.reshape", (-1, 4), (20, 4), (13, 4), (-1, 4)),
         ("Tensor.reshape", (1, 1, 4), (1, 4), (3, 4), (1, 1, 4)),  # the first or the second?
         ("Tensor.reshape", (20, 1), (20,), (20,), (20, 1)),
+        ("Tensor.reshape", (60, 4), (20, 3, 4), (13, 3, 4), (39, 4)),
+        ("Tensor.reshape", (2, 60), (2, 3, 20), (2, 3, 13), (2, 39)),
+        ("Tensor.reshape", (60,), (20, 3), (0, 3), (0,)),
+        ("Tensor.reshape", (6, 20), (3, 2, 20), (5, 2, 13), (10, 13)),
+        ("Tensor.reshape", (60,), (20, 3), (13, 4), (60,)),  # two that changed, in one
+        ("Tensor.reshape", (3, 20), (20, 3), (13, 3), (3, 20)),  # none of the two is its rows
         ("Tensor.expand", (2, 20, 3), (20, 1), (13, 1), (2, 13, 3)),
         ("Tensor.expand", (2, 20, 3), (1, 3), (13, 3), (2, 20, 3)),
+        ("torch.split", (20,), (20, 3), (13, 3), (13,)),
+        ("torch.split", (12, 8), (20, 3), (13, 3), (12, 8)),  # how many in each?
+        ("torch.split", (8,), (20, 3), (13, 3), (8,)),
         ("F.pad", (1, 20), (20,), (13,), (1, 20)),
     ],
 )
 def test_thaw(type, target, traced, actual, thawed):
     graph = Graph()
     graph.add_operand("x", traced, "f32")
-    key = "sizes" if type == "Tensor.expand" else "shape"
-    params = {key: target}
+    keys = {"Tensor.expand": "sizes", "torch.split": "split_size_or_sections"}
+    key = keys.get(type, "shape")
+    params = {key: target, "dim": 0}
     operator = graph.add_operator(type, "r", ["x"], ["y"], params=params)
     thaw(operator, {graph.operand("x"): TensorSpec(actual)})
-    assert operator.params == {key: thawed}
-    assert params == {key: target}
+    assert operator.params == {key: thawed, "dim": 0}
+    assert params == {key: target, "dim": 0}
 
 
 def test_a_reshape_to_what_was_traced_runs_with_what_came_out():

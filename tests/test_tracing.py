@@ -170,6 +170,111 @@ def test_what_pnnx_loses_is_kept(name):
     np.testing.assert_allclose(model(x), expected, rtol=1e-5, atol=1e-5)
 
 
+def _as_many(x):
+    """Fill tensors of as many rows as a mask, and as places, select."""
+    chosen, places = x[x[:, 0] > 0], torch.where(x[:, 1] > 0)[0]
+    return (
+        torch.cat((torch.full_like(chosen[:, :1], 3), chosen, torch.ones_like(chosen) * 2), 1),
+        torch.zeros_like(x[places, 0], dtype=torch.bool),
+        torch.ones_like(x[places], dtype=torch.bool),
+        torch.full_like(places, fill_value=2.9, dtype=torch.int64),
+    )
+
+
+def test_as_many_as_the_data_select():
+    torch.manual_seed(6)
+    net = Net(lambda net, x: _as_many(x))
+    model = kuiper.from_torch(net, torch.randn(9, 4))
+    for number in range(4):
+        x = torch.randn(9, 4) if number else -torch.randn(9, 4).abs()
+        x[4, 2] = float("nan")
+        for result, expected in zip(model(x), net(x), strict=True):
+            np.testing.assert_array_equal(result, expected.numpy())
+            assert result.dtype == expected.numpy().dtype
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("found", [3, 7])
+def test_a_bound_for_what_the_data_select(rank, found):
+    """Whether the trace met more or fewer."""
+
+    def bounded(net, x):
+        chosen = x[x[:, 0] > 0]
+        return (chosen if rank == 2 else chosen[:, 1])[:5] * 2
+
+    def draw(count):
+        x = torch.randn(9, 4)
+        x[:, 0] = (torch.randperm(9) < count).float() - 0.5
+        return x
+
+    torch.manual_seed(8)
+    net = Net(bounded)
+    model = kuiper.from_torch(net, draw(found))
+    for count in (0, 1, 5, 6, 9):
+        x = draw(count)
+        np.testing.assert_array_equal(model(x), net(x).numpy())
+        assert len(model(x)) == min(count, 5)
+
+
+def _levels(package):
+    """Pool boxes by their level with a function that holds for the boxes of the trace only."""
+
+    def _onnx_merge_levels(levels, unmerged_results):
+        result = torch.zeros(len(levels), *unmerged_results[0].shape[1:])
+        for level, pooled in enumerate(unmerged_results):
+            result[torch.where(levels == level)[0]] = pooled
+        return result
+
+    package._onnx_merge_levels = _onnx_merge_levels
+
+    def pooled(net, x):
+        levels = x[:, 0].clamp(0, 2).long()
+        parts = [x[torch.where(levels == level)[0]] * (level + 2) for level in range(3)]
+        return package._onnx_merge_levels(levels, parts)
+
+    return pooled
+
+
+def _classes(package):
+    """Take of each box the mask of its class, likewise."""
+
+    def maskrcnn_inference(x, labels):
+        counts = [len(label) for label in labels]
+        chosen = x.sigmoid()[torch.arange(len(x)), torch.cat(labels)][:, None]
+        return chosen.split(counts)
+
+    package.maskrcnn_inference = maskrcnn_inference
+
+    def masks(net, x):
+        boxes = x[x[:, 0] > 0.5]
+        grids = boxes[:, :, None, None] * torch.arange(6.0).reshape(2, 3)
+        (found,) = package.maskrcnn_inference(grids, [boxes[:, 1].clamp(0, 3).long()])
+        return found
+
+    return masks
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("torchvision.ops.poolers", _levels),
+        ("torchvision.models.detection.roi_heads", _classes),
+    ],
+)
+def test_boxes_may_be_as_many_as_there_are(monkeypatch, name, make):
+    """With a module that has a function of torchvision's by its name."""
+    package = types.ModuleType(name)
+    net = Net(make(package))
+    functions = vars(package).copy()
+    monkeypatch.setitem(sys.modules, name, package)
+    torch.manual_seed(7)
+    model = kuiper.from_torch(net, 2 * torch.randn(9, 4))
+    assert vars(package) == functions
+    for _ in range(3):
+        x = 2 * torch.randn(9, 4)
+        np.testing.assert_allclose(model(x), net(x).numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_a_scripted_function_has_no_branch():
     @torch.jit.script_if_tracing
     def function(x):

@@ -13,22 +13,13 @@ from kuiper._kernels import _pack, conv3d, winograd
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
+from kuiper.ops._conv_arguments import check_weight, for_axes, per_axis
+from kuiper.ops._conv_steps import image_steps
+from kuiper.ops._filters import Filters, pack_at_run_time, pack_groups, panel_offsets
 from kuiper.ops._post import make_post, residual_value
 from kuiper.ops._record import Record, record
-from kuiper.ops.convolution import (
-    Conv,
-    ConvTranspose,
-    Filters,
-    check_weight,
-    for_axes,
-    image_steps,
-    pack_at_run_time,
-    pack_groups,
-    panel_offsets,
-    per_axis,
-    winograd_steps,
-    winograd_tile,
-)
+from kuiper.ops._winograd import winograd_steps, winograd_tile
+from kuiper.ops.convolution import Conv, ConvTranspose
 from kuiper.ops.padding import pad_spatial
 
 __all__ = ["Conv3d", "ConvTranspose3d"]
@@ -166,6 +157,7 @@ class ConvTranspose3d(Record):
     """Transposed convolution of volumes: the adjoint of a convolution with the same arguments.
 
     Output extent ``(l - 1) * stride - 2 * padding + dilation * (k - 1) + output_padding + 1``.
+    The extents of the stride have a product of 65536 at most.
     Input (n, c, d, h, w) or (c, d, h, w), weight (in, out / groups, kd, kh, kw).
     Source: torch.nn.ConvTranspose3d.
     """
@@ -205,7 +197,7 @@ class ConvTranspose3d(Record):
         else:
             flat = [[(d * kernel[1] + h, w) for d, h, w in taps] for taps in tap_lists]
             packed, offsets = pack_at_run_time(b, a, filters, groups, flat, by_column=False)
-        phases = [(*phase, offset) for phase, offset in zip(phases, offsets, strict=False)]
+        phases = [(*phase, offsets[kind]) for *phase, kind in phases]
         window = conv3d.VolumeWindow(x, y, (1, 1, 1), geometry.stride, phases)
         step = conv3d.VolumeConvStep(
             x, packed, y, window, groups, in_channels, out_channels,
@@ -322,9 +314,9 @@ def _phases(geometry: _Geometry, extents: Any) -> Any:
 
     Returns
     -------
-    phases : list of (first, extent, [(dz, dy, dx)])
-    taps : list of [(d, h, w)]
-        Which taps of the kernel each phase takes.
+    phases : list of (first, extent, [(dz, dy, dx)], kind)
+    taps : list of ((d, h, w), ...)
+        Which taps of the kernel the phases of each kind take.
     """
     per_axis_choices = []
     for axis in range(3):
@@ -344,10 +336,12 @@ def _phases(geometry: _Geometry, extents: Any) -> Any:
                 for first in range(min(stride, extents[axis]))
             ]
         )
-    phases, tap_lists = [], []
+    phases: list[tuple[Any, ...]] = []
+    kinds: dict[tuple[tuple[int, ...], ...], int] = {}
     for choice in itertools.product(*per_axis_choices):
         firsts, counts, taps = zip(*choice, strict=True)
         combined = list(itertools.product(*taps))
-        phases.append((firsts, counts, [tuple(place for _, place in tap) for tap in combined]))
-        tap_lists.append([tuple(u for u, _ in tap) for tap in combined])
-    return phases, tap_lists
+        taken = tuple(tuple(u for u, _ in tap) for tap in combined)
+        seen = [tuple(place for _, place in tap) for tap in combined]
+        phases.append((firsts, counts, seen, kinds.setdefault(taken, len(kinds))))
+    return phases, list(kinds)

@@ -388,6 +388,8 @@ class IndexAdd(KernelRecord):
     @staticmethod
     def result(a: SimpleNamespace) -> TensorSpec:
         _check_slices(a)
+        if isinstance(a.alpha, complex) and a.input.dtype.kind != "c":
+            raise ShapeError(f"'alpha' is {a.alpha}, which {a.input.dtype} cannot hold")
         return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod

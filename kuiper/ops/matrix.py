@@ -293,13 +293,12 @@ class _SumWithProduct(Record):
         shape = (*x.shape[:-1], y.shape[-1])
         if a.input.rank > len(shape) or broadcast(a.input, TensorSpec(shape)) != shape:
             raise ShapeError(f"the input has shape {a.input.shape}, which does not fit {shape}")
-        for name in ("alpha", "beta") if x.dtype.kind in "biu" else ():
+        for name in ("alpha", "beta") if x.dtype.kind != "c" else ():
+            value = getattr(a, name)
             try:
-                x.dtype.type(int(getattr(a, name)))
-            except (ValueError, OverflowError):
-                raise ShapeError(
-                    f"'{name}' is {getattr(a, name)}, which {x.dtype} cannot hold"
-                ) from None
+                x.dtype.type(int(value) if x.dtype.kind in "biu" else float(value))
+            except (TypeError, ValueError, OverflowError):
+                raise ShapeError(f"'{name}' is {value}, which {x.dtype} cannot hold") from None
         return TensorSpec(shape, x.dtype)
 
     @classmethod

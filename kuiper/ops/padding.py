@@ -196,6 +196,13 @@ def _bind_pad(a: SimpleNamespace, b: Binder) -> None:
     _bind_margins(b, b.output(layout=a.input), kept, margins, a.mode, fill)
 
 
+def same_margins(extent: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
+    """Return what goes in front of an axis and behind it for windows to reach all of it."""
+    steps = -(-extent // stride) - 1
+    total = max(steps * stride + (kernel - 1) * dilation + 1 - extent, 0)
+    return total // 2, total - total // 2
+
+
 @record("F.pad")
 class Pad(Record):
     """The input with margins: a constant, its mirror image, its edge repeated, or wrapped around.
@@ -261,10 +268,7 @@ class SamePadding(Record):
                     f"'window' has kernel {kernel}, stride {stride} and dilation {dilation}, "
                     f"expected numbers from 1 to {LARGEST_WINDOW}"
                 )
-            extent = shape[axis - 2]
-            steps = -(-extent // stride) - 1
-            total = max(steps * stride + (kernel - 1) * dilation + 1 - extent, 0)
-            pad[:0] = total // 2, total - total // 2
+            pad[:0] = same_margins(shape[axis - 2], kernel, stride, dilation)
         number = float(value.constant[0])
         return SimpleNamespace(input=a.input, pad=tuple(pad), mode="constant", value=number)
 

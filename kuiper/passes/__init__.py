@@ -45,6 +45,7 @@ from kuiper.passes.restore_indices import restore_indices
 from kuiper.passes.restore_masks import restore_masks
 from kuiper.passes.restore_outputs import restore_outputs
 from kuiper.passes.restore_quotients import restore_quotients
+from kuiper.passes.same_padding import sized_margins
 from kuiper.passes.simplify_expression import simplify_expression
 from kuiper.passes.split_encoder_layer import split_encoder_layer
 from kuiper.passes.split_list import split_list
@@ -60,6 +61,7 @@ __all__ = [
     "restore_masks",
     "restore_outputs",
     "restore_quotients",
+    "sized_margins",
     "write_views",
 ]
 

@@ -57,6 +57,9 @@ class Call:
         Constants to be repeated, and along which axis.
     rewrites : dict of str to (tuple, int)
         Parameters whose element holds the extent of the output's axis: (value, index).
+    as_groups : bool
+        Whether it is a convolution with filters of each member: with as many groups, of one image
+        that has the channels of all members.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Call:
         self._places = places
         self.repeats: list[tuple[TensorSpec, int]] = []
         self.rewrites: dict[str, tuple[tuple[int, ...], int]] = {}
+        self.as_groups = False
 
     def place(self, spec: Any) -> Place | None:
         """Return where the batch of an argument is; None for what is the same for all members."""
@@ -207,6 +211,26 @@ def _images(c: Call) -> Any:
     return [Place(0, first.outer, first.inner)] * len(c.outputs)
 
 
+def _conv(c: Call) -> Any:
+    """The same filters for all, or (in StyleGAN) each member's own."""
+    a = c.a
+    filters = c.place(a.weight)
+    if filters is None:
+        return _images(c)
+    c.need(a.input.rank == a.weight.rank and a.input.shape[0] == 1)
+    c.need((filters.axis, filters.outer) == (0, 1))
+    c.need(a.groups % c.traced == a.input.shape[1] % c.traced == 0)
+    side_by_side = Place(1, 1, a.input.shape[1] // c.traced)
+    if c.traced > 1 or c.place(a.input) != Place(0):
+        c.spread(a.input, side_by_side)
+    channels = c.outputs[0].shape[1] // c.traced
+    if isinstance(a.bias, TensorSpec):
+        c.spread(a.bias, Place(0, 1, channels))
+    c.as_groups = True
+    # A reshape to images of their own is gone where there was but one.
+    return Place(0) if c.traced == 1 else side_by_side._replace(inner=channels)
+
+
 def _pad(c: Call) -> Place:
     place = _same(c)
     # Two numbers for each axis, the last one first.
@@ -252,8 +276,12 @@ def _along(c: Call) -> list[Place]:
 def _split(c: Call) -> list[Place]:
     source = c.a.tensor if hasattr(c.a, "tensor") else c.a.input
     place = c.placed(source)
-    c.need(place.axis != _axis(c.a.dim, source))
     c.need(not isinstance(c.outputs[0], Host))
+    if place.axis == _axis(c.a.dim, source):
+        # Two images of each member, say, that went through a network together.
+        chunks = getattr(c.a, "chunks", 0)
+        c.need(chunks > 0 and place.outer % chunks == 0)
+        place = place._replace(outer=place.outer // chunks)
     return [place] * len(c.op.outputs)
 
 
@@ -487,6 +515,16 @@ def _matmul(c: Call) -> Place:
     return left if b.rank <= 2 else _together(c, [a, b], rank, rows=2)
 
 
+def _distances(c: Call) -> Place:
+    x, y, rank = c.a.x1, c.a.x2, c.outputs[0].rank
+    for axis, spec, other in ((rank - 2, x, y), (rank - 1, y, x)):
+        place = c.place(spec)
+        if place is not None and place.axis == spec.rank - 2:
+            c.constant(other)
+            return place._replace(axis=axis)
+    return _together(c, [x, y], rank, rows=2)
+
+
 def _sum_of_products(c: Call) -> Place:
     """baddbmm, addmm: a summand that broadcasts, and a product."""
     tensors = [v for v in vars(c.a).values() if isinstance(v, TensorSpec)]
@@ -672,6 +710,7 @@ def _table() -> dict[str, Rule]:
     )
     for size in ("1d", "2d", "3d"):
         add(_images, spatial.replace("{}", size))
+        add(_conv, f"F.conv{size} F.conv_transpose{size}")
     add(
         _images,
         "F.batch_norm F.instance_norm nn.GroupNorm F.group_norm nn.LocalResponseNorm "
@@ -725,6 +764,7 @@ def _table() -> dict[str, Rule]:
         "Tensor.repeat_interleave torch.repeat_interleave aten::repeat_interleave",
     )
     add(_matmul, "torch.matmul torch.bmm torch.mm torch.mv")
+    add(_distances, "aten::cdist")
     add(_sum_of_products, "torch.baddbmm torch.addmm")
     add(_attention, "F.scaled_dot_product_attention")
     add(_multihead, "nn.MultiheadAttention")

@@ -374,10 +374,35 @@ class _Search:
                 self.write(op, key, (*value[:index], extent, *value[index + 1 :]))
             for spec, axis in call.repeats:
                 self.repeat(op, spec, axis, batch)
+            if call.as_groups:
+                self.group(op, call, batch)
         for op in self.counting:
             self.count(op, batch)
         for op in self.copied:
             self.write(op, "shape", (0, *self.call(op).a.shape[1:]))
+
+    def group(self, op: Operator, call: Call, batch: int) -> None:
+        """Let a convolution take its members as groups, side by side in one image."""
+        op.params = {**op.params, "groups": call.a.groups // self.traced * batch}
+        others = (0,) * (call.a.input.rank - 2)
+
+        def reshape(name: str, source: Operand, target: Operand, first: int) -> None:
+            params = {"shape": (first, -1, *others)}
+            self.graph.add_operator(
+                "Tensor.reshape", name, [source], [target], params=params, location=op.location
+            )
+
+        source, result = op.inputs[0], op.outputs[0]
+        if self.places.get(source) == Place(0):
+            name = self.graph.unique_name(f"{source.name}_members")
+            joined = self.graph.add_operand(name, None, source.dtype)
+            reshape(name, source, joined, 1)
+            self.graph.set_inputs(op, [joined, *op.inputs[1:]], op.input_keys)
+        if self.places[result] == Place(0):
+            name = self.graph.unique_name(f"{result.name}_members")
+            joined = self.graph.add_operand(name, None, result.dtype)
+            self.graph.set_outputs(op, [joined])
+            reshape(name, joined, result, batch)
 
     def write(self, op: Operator, key: str, value: tuple[int, ...]) -> None:
         """Set a parameter, which may have been an operand."""

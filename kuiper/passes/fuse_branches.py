@@ -24,7 +24,7 @@ import numpy as np
 
 from kuiper.expression import Call, Node, Ref, compact, parse
 from kuiper.ir import Attribute, Graph, Operand, Operator
-from kuiper.ops.convolution import Geometry
+from kuiper.ops._conv_arguments import Geometry
 from kuiper.passes._match import (
     arguments_of,
     is_float32,

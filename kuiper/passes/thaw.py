@@ -7,7 +7,12 @@ selected or how many boxes were kept::
     Tensor.reshape      r 1 1 p y shape=(1,1,20)    ->   shape=(1,1,13), where p has 13 elements
 
 An axis that the reshape carries over unchanged, with as many elements in front of it and behind it
-as before, gets the extent that it has in this run.  What cannot be told stays as it is.
+as before, gets the extent that it has in this run; so does one that it is merged into::
+
+    Tensor.reshape      r 1 1 b y shape=(60,4)      ->   shape=(39,4), where b, once (20,3,4), has
+                                                         13 rows
+
+A split into one part takes all that is there.  What cannot be told stays as it is.
 """
 
 from __future__ import annotations
@@ -33,6 +38,9 @@ def thaw(operator: Operator, specs: Mapping[Operand, Any]) -> None:
     specs : mapping of Operand to (TensorSpec or Host)
         Those of its inputs.
     """
+    if operator.type == "torch.split":
+        _thaw_split(operator, specs)
+        return
     key = "shape" if operator.type in RESHAPES else "sizes"
     if operator.type not in (*RESHAPES, "Tensor.expand") or not operator.inputs:
         return
@@ -43,26 +51,48 @@ def thaw(operator: Operator, specs: Mapping[Operand, Any]) -> None:
     if None in traced or len(traced) != actual.rank or -1 in target:
         return
     thawed = list(target)
+    changed: set[int] = set()
     for axis, (before, now) in enumerate(zip(traced, actual.shape, strict=True)):
         if before == now:
             continue
         if key == "sizes":
             place = len(target) - len(traced) + axis
-            places = [place] if place >= 0 and target[place] == before else []
+            places = [(place, 1)] if place >= 0 and target[place] == before else []
         else:
             places = _places(target, operator.inputs[0].known_shape, axis)
         if len(places) != 1:
             return
-        thawed[places[0]] = now
+        place, times = places[0]
+        if place in changed:
+            return
+        changed.add(place)
+        thawed[place] = now * times
     operator.params = {**operator.params, key: tuple(thawed)}
 
 
-def _places(target: tuple[int, ...], traced: tuple[int, ...], axis: int) -> list[int]:
-    """Return the axes of a reshape's target that an axis of its input may have become."""
-    around = math.prod(traced[:axis]), math.prod(traced[axis + 1 :])
-    return [
-        place
-        for place, extent in enumerate(target)
-        if extent == traced[axis]
-        and (math.prod(target[:place]), math.prod(target[place + 1 :])) == around
-    ]
+def _thaw_split(operator: Operator, specs: Mapping[Operand, Any]) -> None:
+    """Let the only part of a split have the extent of this run."""
+    sections = operator.params.get("split_size_or_sections")
+    axis, traced = operator.params.get("dim"), operator.inputs[0].shape
+    actual = specs.get(operator.inputs[0])
+    if not isinstance(sections, tuple) or len(sections) != 1 or not isinstance(axis, int):
+        return
+    if traced is None or not isinstance(actual, TensorSpec) or len(traced) != actual.rank:
+        return
+    if -actual.rank <= axis < actual.rank and traced[axis] == sections[0]:
+        extent = actual.shape[axis]
+        operator.params = {**operator.params, "split_size_or_sections": (extent,)}
+
+
+def _places(target: tuple[int, ...], traced: tuple[int, ...], axis: int) -> list[tuple[int, int]]:
+    """Return which axes of a reshape's target an axis of its input may be in, how many times."""
+    before, behind = math.prod(traced[:axis]), math.prod(traced[axis + 1 :])
+    found = []
+    for place, extent in enumerate(target):
+        outer, inner = math.prod(target[:place]), math.prod(target[place + 1 :])
+        if not outer or not inner or before % outer or behind % inner:
+            continue
+        times = (before // outer) * (behind // inner)
+        if extent == traced[axis] * times:
+            found.append((place, times))
+    return found

@@ -1,0 +1,79 @@
+"""Find margins that a module may choose by the size of its image, where the file has other ones.
+
+TensorFlow's "same" padding depends on the size, and a trace keeps the amounts of one::
+
+    F.pad       p 1 1 x q pad=(0,1,0,1)            #x=(1,3,224,224)f32
+    nn.Conv2d   c 1 1 q y kernel_size=(3,3) stride=(2,2) padding=(0,0) ...
+
+Of an image of 201x235 those would be ``(1,1,1,1)``.  The file does not tell whether the module
+chose them by the size or always has these, as some do, so nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kuiper._value import TensorSpec
+from kuiper.ir import Graph, Operand, Operator
+
+__all__ = ["sized_margins"]
+
+_WINDOWS = ("nn.Conv2d", "nn.MaxPool2d", "nn.AvgPool2d", "F.max_pool2d", "F.avg_pool2d")
+
+
+def sized_margins(graph: Graph, specs: Mapping[Operand, Any]) -> list[Operator]:
+    """Return the paddings that are "same" for the traced size and would not be for this one.
+
+    Parameters
+    ----------
+    graph : Graph
+        As it was loaded.
+    specs : mapping of Operand to (TensorSpec or Host)
+        For this run.
+
+    Returns
+    -------
+    list of Operator
+        None, if a padding in front of windows with strides is another one already when traced, or
+        if all are the same on both sides: then the module does not go by the size.
+    """
+    found, uneven = [], False
+    for op in graph.find(type="F.pad"):
+        pad, window = op.params.get("pad"), _window_behind(op)
+        if window is None or not isinstance(pad, tuple) or len(pad) != 4:
+            continue
+        traced, actual = op.inputs[0].shape, specs.get(op.inputs[0])
+        if traced is None or None in traced or len(traced) < 3:
+            continue
+        if not isinstance(actual, TensorSpec) or actual.rank != len(traced):
+            continue
+        if pad != _of_size(op.inputs[0].known_shape, window):
+            return []
+        uneven |= pad[0] != pad[1] or pad[2] != pad[3]
+        if pad != _of_size(actual.shape, window):
+            found.append(op)
+    return found if uneven else []
+
+
+def _of_size(shape: tuple[int, ...], window: list[tuple[int, int, int]]) -> tuple[int, ...]:
+    """Return the ``pad`` of an image, the last axis first."""
+    from kuiper.ops.padding import same_margins  # there anyway, where a graph has such operators
+
+    down, across = (same_margins(n, *of) for n, of in zip(shape[-2:], window, strict=True))
+    return (*across, *down)
+
+
+def _window_behind(op: Operator) -> list[tuple[int, int, int]] | None:
+    """Return kernel, stride and dilation, down and across, of what alone reads a padded image."""
+    consumers = op.outputs[0].consumers
+    if len(consumers) != 1 or consumers[0].type not in _WINDOWS:
+        return None
+    params = consumers[0].params
+    kernel, stride = params.get("kernel_size"), params.get("stride")
+    dilation, padding = params.get("dilation", (1, 1)), params.get("padding", (0, 0))
+    pairs = [value for value in (kernel, stride, dilation) if isinstance(value, tuple)]
+    numbers = [n for pair in pairs for n in pair if isinstance(n, int) and n > 0]
+    if len(pairs) != 3 or len(numbers) != 6 or padding != (0, 0) or stride == (1, 1):
+        return None
+    return list(zip(*pairs, strict=True))
