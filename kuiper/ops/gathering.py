@@ -421,7 +421,11 @@ class IndexCopy(KernelRecord):
     """
 
     arguments = (Tensor("input"), Int("dim"), Tensor("index", rank=1), Tensor("source"))
-    result = IndexAdd.result
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        _check_slices(a)
+        return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
     def compute(a: SimpleNamespace) -> Any:

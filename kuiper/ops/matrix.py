@@ -376,7 +376,11 @@ class _RareSum(KernelRecord):
             raise ShapeError(f"cannot multiply {x.shape} by {y.shape}")
         if broadcast(a.input, TensorSpec(shape)) != shape:
             raise ShapeError(f"the input has shape {a.input.shape}, which does not fit {shape}")
-        return TensorSpec(shape, result_type([a.input, x, y]))
+        dtype = result_type([a.input, x, y])
+        for name in ("alpha", "beta"):
+            if isinstance(getattr(a, name), complex) and dtype.kind != "c":
+                raise ShapeError(f"'{name}' is {getattr(a, name)}, which {dtype} cannot hold")
+        return TensorSpec(shape, dtype)
 
     @classmethod
     def compute(cls, a: SimpleNamespace) -> Any:
