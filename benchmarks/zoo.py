@@ -377,6 +377,11 @@ FINDINGS = {
             "of PyTorch differ as much as its export does, which has the order of the trace.",
         ),
         (
+            "timesformer",
+            "it takes `embeddings[:batch_size, 0]` for the class tokens of a batch: in the file "
+            "the traced batch is the end of a slice, which may mean anything.",
+        ),
+        (
             "dpt, blip_caption",
             "pnnx crashes where a module is called more than once and nobody uses the result of "
             "one of the calls: `y = norm(x); norm(y); return y` is enough.",
@@ -443,6 +448,7 @@ def examine(family: str, name: str, calm: bool = False) -> dict:
         "parameters": sum(p.numel() for p in module.parameters()),
         "shapes": [list(x.shape[1:]) for x in first],
         "when": time.strftime("%Y-%m-%d"),
+        "torch": ".".join(torch.__version__.split(".")[:2]),
     }
     if not all(np.isfinite(y).all() for y in expected[1]):
         return facts | {"status": "no test", "reason": "its seeded output is not finite"}
@@ -717,7 +723,8 @@ other inputs: max |a - b| over max |b|. `benchmarks/zoo.py` writes this page; do
 {batch} at once; *frozen* means that it holds the traced batch where it cannot be told from another
 number (the error names the operator). *ms* is one run at batch 1 on a machine that did other things
 at the same time: it tells a second from a millisecond, no more. [benchmarks.md](benchmarks.md) has
-figures.
+figures. *PyTorch* is the version that a row was made with: 2.15 with torchvision 0.29 and pnnx
+20261020, 2.13 with those of its time.
 """
 
 
@@ -756,8 +763,8 @@ def page(results: dict) -> str:
         parts.append(f"## {title}\n")
         other = "other shapes" if family == "forms" else f"batch {BATCH}"
         parts.append(
-            f"| model | input | operators | types | error | {other} | ms | |\n"
-            "| --- | --- | --: | --: | --: | --- | --: | --- |"
+            f"| model | input | operators | types | error | {other} | ms | PyTorch | |\n"
+            "| --- | --- | --: | --: | --: | --- | --: | --: | --- |"
         )
         notes = []
         for name, facts in sorted(found.items()):
@@ -846,7 +853,7 @@ def detectors_page(results: dict) -> str:
         "places, so boxes are compared as a set: *same* counts those of PyTorch's for each of\n"
         "which kuiper has one of its own with that label, a score at most 1e-4 and corners at\n"
         "most 1e-3 of the image's extent away; the worst of these distances follow. Not\n"
-        "checked: the order of rows, other sizes of image, trained weights.\n\n"
+        "checked: the order of rows, masks, other sizes of image, trained weights.\n\n"
         "| model | image | boxes of PyTorch | of kuiper | same | score | corner |\n"
         "| --- | --- | --: | --: | --: | --: | --: |\n" + "\n".join(rows) + "\n"
     )
@@ -904,6 +911,7 @@ def _row(family: str, name: str, facts: dict, notes: list) -> str:
         "-" if error is None else f"{error:.1e}",
         ", ".join(others) or "-",
         f"{facts['ms']:.0f}" if "ms" in facts else "-",
+        facts.get("torch", "-"),
         facts["status"],
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

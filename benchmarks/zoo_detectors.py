@@ -24,7 +24,14 @@ import numpy as np
 import zoo
 from common import default_cache, split_names
 
-MODELS = ("ssdlite320_mobilenet_v3_large", "retinanet_resnet50_fpn", "fcos_resnet50_fpn")
+MODELS = (
+    "ssdlite320_mobilenet_v3_large",
+    "retinanet_resnet50_fpn",
+    "fcos_resnet50_fpn",
+    "ssd300_vgg16",
+    "fasterrcnn_mobilenet_v3_large_320_fpn",
+    "maskrcnn_resnet50_fpn",
+)
 SCORE, CORNER = 1e-4, 1e-3
 IMAGES = 3
 

@@ -77,6 +77,27 @@ def picture(*shape: int) -> Draw:
     return lambda batch, seed: images((batch, *shape), seed)
 
 
+def picture_of_frames(frames: int, *shape: int) -> Draw:
+    """Return what draws videos."""
+    return lambda batch, seed: images((batch * frames, *shape), seed).reshape(batch, frames, *shape)
+
+
+def places(groups: int, points: int) -> Draw:
+    """Return what draws points on pictures of 64 by 64."""
+    return lambda batch, seed: (
+        np.random.default_rng(seed + 4)
+        .uniform(4, 60, (batch, groups, points, 2))
+        .astype(np.float32)
+    )
+
+
+def signs(groups: int, points: int) -> Draw:
+    """Return what draws whether a point is on the thing that is sought."""
+    return lambda batch, seed: np.random.default_rng(seed + 5).integers(
+        0, 2, (batch, groups, points)
+    )
+
+
 def wave(*shape: int) -> Draw:
     """Return what draws sound."""
     return lambda batch, seed: sound(*shape)(batch, seed)[0]
@@ -104,6 +125,9 @@ def net(kind: str, sizes, inputs: dict[str, Draw], wanted: tuple[str, ...] = (),
         configuration = getattr(transformers, config) if config else network.config_class
         torch.manual_seed(0)
         made = network(configuration(**(sizes() if callable(sizes) else sizes)))
+        for name, buffer in made.named_buffers():
+            if name.endswith("codebook.embed"):  # zeros until it is trained
+                buffer.normal_()
         return Named(made.eval(), tuple(inputs), wanted)
 
     return Network(build, lambda batch, seed: tuple(draw(batch, seed) for draw in inputs.values()))
@@ -814,6 +838,79 @@ TRANSFORMERS = {
             "mlp_dim": 96,
         },
         PIX,
+    ),
+    "sam": net(
+        "SamModel",
+        lambda: {
+            "vision_config": {
+                "hidden_size": 64,
+                "output_channels": 32,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "image_size": 64,
+                "patch_size": 8,
+                "window_size": 3,
+                "global_attn_indexes": [1],
+                "mlp_dim": 96,
+                "num_pos_feats": 16,
+            },
+            "prompt_encoder_config": {"hidden_size": 32, "image_size": 64, "patch_size": 8},
+            "mask_decoder_config": {
+                "hidden_size": 32,
+                "mlp_dim": 48,
+                "num_attention_heads": 4,
+                "iou_head_hidden_dim": 40,
+            },
+        },
+        {**PIX, "input_points": places(1, 3), "input_labels": signs(1, 3)},
+        ("iou_scores", "pred_masks"),
+    ),
+    "maskformer": net(
+        "MaskFormerForInstanceSegmentation",
+        lambda: {
+            "backbone_config": transformers.SwinConfig(
+                image_size=64,
+                embed_dim=16,
+                depths=[1, 1, 1, 1],
+                num_heads=[1, 2, 4, 4],
+                window_size=4,
+                out_features=["stage1", "stage2", "stage3", "stage4"],
+            ),
+            "decoder_config": transformers.DetrConfig(
+                d_model=64,
+                decoder_layers=2,
+                decoder_attention_heads=4,
+                decoder_ffn_dim=96,
+                num_queries=12,
+                use_timm_backbone=False,
+                use_pretrained_backbone=False,
+                backbone=None,
+                backbone_config=transformers.ResNetConfig(),
+            ),
+            "fpn_feature_size": 32,
+            "mask_feature_size": 32,
+            "num_labels": 7,
+        },
+        PIX,
+        ("class_queries_logits", "masks_queries_logits"),
+    ),
+    "timesformer": net(
+        "TimesformerForVideoClassification",
+        {**V, "num_frames": 4, "num_labels": 7},
+        {"pixel_values": picture_of_frames(4, 3, 64, 64)},
+    ),
+    "encodec": net(
+        "EncodecModel",
+        {
+            "num_filters": 8,
+            "hidden_size": 16,
+            "upsampling_ratios": [4, 2],
+            "num_lstm_layers": 1,
+            "codebook_size": 32,
+            "target_bandwidths": [60.0],
+        },
+        {"input_values": wave(1, 512)},
+        ("audio_values",),
     ),
     "sam2_encoder": net(
         "Sam2VisionModel",

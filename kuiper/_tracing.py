@@ -20,6 +20,7 @@ that gives the same numbers and that pnnx converts as it is::
     and the like                             when the trace has run
     torch.full_like(x, v) and the like, of   store as many numbers as in    (x != x) & (x == x) as
     as many as a mask selects                the trace                      numbers, plus v
+    x[:n] of them, if they are fewer         leave the bound out            x[ones.cumsum(0) <= n]
     what is scripted where it is traced      keep its branches and loops    as Python runs it
     (torchvision's batched_nms)
 
@@ -264,7 +265,27 @@ def _best(torch: Any, x: Any = None, k: Any = None, **others: Any) -> Any:
     if type(k) is not _AtMost or others:
         return None
     values, places = x.sort(dim=-1, descending=True)
-    return values[: int(k)], places[: int(k)]
+    return _first(torch, values, int(k)), _first(torch, places, int(k))
+
+
+def _first(torch: Any, x: Any, count: int) -> Any:
+    """Return the first rows, so that the bound stays where there are no more of them in the trace.
+
+    A slice that takes all is nothing that pnnx keeps.
+    """
+    if count < x.shape[0]:
+        return x[:count]
+    rows = x if x.dim() == 1 else x[(slice(None), *[0] * (x.dim() - 1))]
+    return x[_filled(torch, "ones_like", rows, dtype=torch.int64).cumsum(0) <= count]
+
+
+def _at_most(torch: Any, x: Any, places: Any) -> Any:
+    """Return ``x[:count]`` of as many rows as the data decide."""
+    if not isinstance(places, slice) or type(places.stop) is not int or places.stop < 1:
+        return None
+    if places.start not in (None, 0) or places.step not in (None, 1) or 0 in x.shape[1:]:
+        return None
+    return _first(torch, x, places.stop)
 
 
 # What makes a tensor of which pnnx makes a constant, and what makes another one of such.
@@ -363,6 +384,8 @@ def _mode(torch: Any) -> Any:
                 result = _written(torch, name, *args, **kwargs)
             elif name in _FILLERS and args and args[0] in counted:
                 result = _filled(torch, name, *args, **kwargs)
+            elif name == "__getitem__" and args[0] in counted:
+                result = _at_most(torch, *args)
             if result is None:
                 result = function(*args, **kwargs)
             if name in _CREATORS or (name in _KEEPERS and args and args[0] in made):

@@ -260,6 +260,15 @@ BINARY = {
     "fmax": (np.fmax, (-1e30, 1e30), (-1e30, 1e30), 0),
     "fmin": (np.fmin, (-1e30, 1e30), (-1e30, 1e30), 0),
     "hypot": (np.hypot, (-1e37, 1e37), (-1e37, 1e37), 2),
+    "copysign": (np.copysign, (-1e30, 1e30), (-9, 9), 0),
+    "xlogy": (lambda x, y: x * np.log(y), (-1e6, 1e6), (1e-6, 1e6), 2),
+    "heaviside": (np.heaviside, (-9, 9), (-9, 9), 0),
+    "nextafter": (
+        lambda x, y: np.nextafter(x.astype(np.float32), y.astype(np.float32)),
+        (-1e6, 1e6),
+        (-1e6, 1e6),
+        0,
+    ),
 }
 
 
@@ -326,7 +335,22 @@ def test_special_values_of_one_operand(f, name):
 
 @pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize(
-    "f", ["add", "sub", "mul", "div", "pow", "atan2", "fmod", "max", "min", "fmax", "fmin", "hypot"]
+    "f",
+    [
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "pow",
+        "atan2",
+        "fmod",
+        "max",
+        "min",
+        "fmax",
+        "fmin",
+        "hypot",
+        "copysign",
+    ],
 )
 def test_special_values_of_two_operands(f, name):
     a, b = (x.ravel().copy() for x in np.meshgrid(SPECIAL, SPECIAL))
@@ -341,6 +365,47 @@ def test_special_values_of_two_operands(f, name):
         result = function(f, a, b)
     for i in range(len(a)):
         assert_same_kind(result[i : i + 1], expected[i : i + 1], f"{f}({a[i]}, {b[i]})")
+
+
+# What PyTorch makes of them where numpy has something else, or nothing.
+PYTORCHS = {
+    "heaviside": lambda a, b: np.where(a == 0, b, np.where(a > 0, 1, 0)),
+    "xlogy": lambda a, b: np.where(np.isnan(b), b, np.where(a == 0, 0, a * np.log(b))),
+    "nextafter": np.nextafter,
+}
+
+
+@pytest.mark.parametrize("name", ISAS)
+@pytest.mark.parametrize("f", PYTORCHS)
+def test_special_values_of_rare_functions(f, name):
+    a, b = (x.ravel().copy() for x in np.meshgrid(SPECIAL, SPECIAL))
+    with np.errstate(all="ignore"):
+        expected = PYTORCHS[f](a, b).astype(np.float32)
+    with isa(name):
+        result = function(f, a, b)
+    for i in range(len(a)):
+        assert_same_kind(result[i : i + 1], expected[i : i + 1], f"{f}({a[i]}, {b[i]})")
+    if f == "nextafter":
+        np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("name", ISAS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sub(@0,trunc(@0))",
+        "nan_to(inf_to(@0,3.5,-2.5),0.25)",
+        "mul(round(div(@0,@1)),@1)",
+        "add(floor(mul(@0,0.5)),ceil(@1))",
+    ],
+)
+def test_roundings_and_replacements_are_links_of_chains(text, name):
+    x = np.resize(np.concatenate([samples(-100, 100), SPECIAL]), 1013)
+    y = np.resize(samples(0.5, 2), 1013)
+    with np.errstate(all="ignore"):
+        expected = evaluate(parse(text, extended=True), [x, y])
+    with isa(name):
+        np.testing.assert_array_equal(run(text, x, y), expected)
 
 
 RECORDS = json.loads(

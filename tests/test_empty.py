@@ -29,7 +29,9 @@ def test_an_empty_batch(family):
                 continue
         outcomes.append(True)
         for output, golden in zip(outputs, case.goldens, strict=True):
-            assert output.dtype == golden.values.dtype, case.id
+            # Weights that there are none of leave PyTorch's counts integers.
+            counts = case.name.startswith("bincount")
+            assert output.dtype == (np.int64 if counts else golden.values.dtype), case.id
     assert any(outcomes)
 
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kuiper._kernels.indexing import GatherStep, Index, ScatterStep, SelectStep, TriangleStep
-from kuiper._kernels.order import ExtremeStep, ScanStep, SortStep, sort_bytes
+from kuiper._kernels.indexing import (
+    EmbeddingBagStep,
+    GatherStep,
+    Index,
+    ScatterStep,
+    SelectStep,
+    TriangleStep,
+)
+from kuiper._kernels.order import ExtremeStep, QuantileStep, SortStep, sort_bytes
 from kuiper.errors import ShapeError
 
 from .workbench import PARTS, Workbench, noise
@@ -361,17 +368,59 @@ def test_extremes(shape, dtype, is_least):
         np.testing.assert_array_equal(bench.view(values), of_values(x, axis=1))
 
 
-@pytest.mark.parametrize("multiplies", [False, True])
-@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int32, np.int64, np.float32, np.float64])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 7, 1), (2, 9, 5), (2, 30, 700)])
-def test_scans(shape, dtype, multiplies):
-    x = noise(shape, 4, dtype)
-    if np.dtype(dtype).kind == "i":
-        x -= 50  # so that products run over
-    function = np.cumprod if multiplies else np.cumsum
-    wide = np.float64 if x.dtype.kind == "f" else np.int64
-    result = x.dtype if x.dtype.kind == "f" else np.int64
+@pytest.mark.parametrize("skips_nan", [False, True])
+@pytest.mark.parametrize("interpolation", ["linear", "lower", "higher", "midpoint", "nearest"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 7, 1), (2, 100, 3), (1, 9, 5)])
+def test_quantiles(shape, dtype, interpolation, skips_nan):
+    x = noise(shape, 5, dtype)
+    if x.size > 1:
+        x[0, 1, 0] = np.nan
+    levels = np.array([0, 0.25, 0.5, 0.8125, 1], dtype)  # of which products are exact
     bench = Workbench()
-    source, target = bench.put(x), bench.output(shape, dtype=result)
-    got = bench.run_all_parts(lambda: ScanStep(source, target, multiplies), target)
-    np.testing.assert_array_equal(got, function(x, axis=1, dtype=wide).astype(result))
+    source, fractions = bench.put(x), bench.put(levels)
+    target = bench.output((5, shape[0], shape[2]), dtype=dtype)
+    scratch = bench.scratch(sort_bytes(shape[1], np.dtype(dtype)))
+    got = bench.run_all_parts(
+        lambda: QuantileStep(source, fractions, target, interpolation, skips_nan, scratch), target
+    )
+    function = np.nanquantile if skips_nan else np.quantile
+    expected = function(x.astype(np.float64), levels, axis=1, method=interpolation)
+    np.testing.assert_allclose(got, expected, 1e-6 if dtype == np.float32 else 1e-14)
+
+
+@pytest.mark.parametrize("extent", [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 512, 513])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.int64, np.complex128])
+def test_short_runs(extent, dtype):
+    x = noise((5, extent), 3, dtype)
+    index = numbers((4, 3), 5)
+    got = gathered(x, index.reshape(-1, 1).repeat(extent, 1), 0, index_strides=(1, 0))
+    np.testing.assert_array_equal(got, x[index.reshape(-1)])
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize("width", [1, 3, 4, 15, 16, 33, 100])
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_bags(width, mode, is_weighted):
+    table, index = noise((9, width), 1), numbers((40,), 9)
+    # Bags of every size up to 9 rows, an empty one in front and behind.
+    sizes = [0, 1, 2, 3, 4, 5, 6, 7, 8, 4, 0]
+    offsets = np.cumsum([0, *sizes])[:-1]
+    weights = noise((40,), 2)
+    expected = np.zeros((len(sizes), width))
+    for bag, (start, size) in enumerate(zip(offsets, sizes, strict=True)):
+        places = [i for i in range(start, start + size) if index[i] != 6]
+        rows = table[index[places]].astype(np.float64)
+        if is_weighted and mode != 2:
+            rows *= weights[places, np.newaxis]
+        if len(places):
+            expected[bag] = rows.max(0) if mode == 2 else rows.sum(0)
+            expected[bag] /= len(places) if mode == 1 else 1
+    bench = Workbench()
+    values = [bench.put(array) for array in (table, index, offsets)]
+    factors = bench.put(weights) if is_weighted else None
+    target, fault = bench.output(expected.shape), bench.put(np.zeros(2, np.int64))
+    got = bench.run_all_parts(
+        lambda: EmbeddingBagStep(*values, factors, target, mode, 6, fault, "{}"), target
+    )
+    np.testing.assert_allclose(got, expected, 1e-5, 1e-6)

@@ -69,7 +69,7 @@ DIFFERENCES = (
     Difference(
         r"casts/clamp_.*|pooling/.*[mM]ax.*|pattern/pad_pool|leftover_arithmetic/f(max|min)"
         r"|reduce/(amax|amin|max|min).*|indexing/scatter_reduce_a(max|min).*|expression/.*(max|min).*"
-        r"|selection/unique_floats|leftover_sorting/nanmedian.*|leftover_statistics/aminmax.*",
+        r"|selection/unique_floats|leftover_sorting/(nanmedian|(nan)?quantile).*|leftover_statistics/aminmax.*",
         "of 0 and -0, which are equal, either may be the greater one",
         zeros=True,
     ),

@@ -193,6 +193,29 @@ def test_as_many_as_the_data_select():
             assert result.dtype == expected.numpy().dtype
 
 
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("found", [3, 7])
+def test_a_bound_for_what_the_data_select(rank, found):
+    """Whether the trace met more or fewer."""
+
+    def bounded(net, x):
+        chosen = x[x[:, 0] > 0]
+        return (chosen if rank == 2 else chosen[:, 1])[:5] * 2
+
+    def draw(count):
+        x = torch.randn(9, 4)
+        x[:, 0] = (torch.randperm(9) < count).float() - 0.5
+        return x
+
+    torch.manual_seed(8)
+    net = Net(bounded)
+    model = kuiper.from_torch(net, draw(found))
+    for count in (0, 1, 5, 6, 9):
+        x = draw(count)
+        np.testing.assert_array_equal(model(x), net(x).numpy())
+        assert len(model(x)) == min(count, 5)
+
+
 def _levels(package):
     """Pool boxes by their level with a function that holds for the boxes of the trace only."""
 

@@ -24,6 +24,10 @@ LINKS: dict[str, str | None] = {
     "prelu": None,
     "neg": None,
     "abs": None,
+    "floor": None,
+    "ceil": None,
+    "trunc": None,
+    "round": None,
     "square": None,
     "sqrt": None,
     "rsqrt": None,
@@ -33,6 +37,8 @@ LINKS: dict[str, str | None] = {
     "clamp": None,
     "hardsigmoid": None,
     "hardswish": None,
+    "nan_to": None,
+    "inf_to": None,
 }
 
 

@@ -211,6 +211,32 @@ cdef inline vf32 vhypot(vf32 a, vf32 b) noexcept nogil:
     return select(veq(x, splat(INFINITY)) | veq(y, splat(INFINITY)), splat(INFINITY), high)
 
 
+cdef inline vf32 vcopysign(vf32 a, vf32 b) noexcept nogil:
+    cdef vi32 sign = bits(splat(-0.0))
+    return from_bits((bits(a) & ~sign) | (bits(b) & sign))
+
+
+cdef inline vf32 vxlogy(vf32 a, vf32 b) noexcept nogil:
+    """1 ulp of the logarithm; 0 counts more than an infinity, a NaN of b more than 0."""
+    cdef vf32 y = select(veq(a, splat(0.0)), splat(0.0), a * vlog(b))
+    return select(veq(b, b), y, b)
+
+
+cdef inline vf32 vheaviside(vf32 a, vf32 b) noexcept nogil:
+    cdef vf32 zero = splat(0.0)
+    return select(veq(a, zero), b, select(vlt(zero, a), splat(1.0), zero))
+
+
+cdef inline vf32 vnextafter(vf32 a, vf32 b) noexcept nogil:
+    """The pattern of bits one up where the way leads from 0, else one down."""
+    cdef vf32 zero = splat(0.0)
+    cdef vi32 is_inwards = vlt(a, b) ^ vlt(zero, a), one = splat_int(1)
+    cdef vf32 y = from_bits(bits(a) + one + is_inwards + is_inwards)
+    y = select(veq(a, zero), vcopysign(from_bits(one), b), y)
+    y = select(veq(a, b), b, y)
+    return select(veq(a, a) & veq(b, b), y, a + b)
+
+
 cdef inline vf32 vprelu(vf32 a, vf32 b) noexcept nogil:
     return select(vlt(splat(0.0), a), a, a * b)
 

@@ -213,6 +213,14 @@ cdef inline void run_links(
             link_1(vneg, m, r)
         elif code == <int> fn.LINK_ABS:
             link_1(vabs, m, r)
+        elif code == <int> fn.LINK_FLOOR:
+            link_1(vfloor, m, r)
+        elif code == <int> fn.LINK_CEIL:
+            link_1(vceil, m, r)
+        elif code == <int> fn.LINK_TRUNC:
+            link_1(vtrunc, m, r)
+        elif code == <int> fn.LINK_ROUND:
+            link_1(vrint, m, r)
         elif code == <int> fn.LINK_SQUARE:
             link_1(vsquare, m, r)
         elif code == <int> fn.LINK_SQRT:
@@ -231,6 +239,10 @@ cdef inline void run_links(
             link_3(vleaky_relu, m, r, link)
         elif code == <int> fn.LINK_CLAMP:
             link_3(vclamp, m, r, link)
+        elif code == <int> fn.LINK_NAN_TO:
+            link_3(vnan_to, m, r, link)
+        elif code == <int> fn.LINK_INF_TO:
+            link_3(vinf_to, m, r, link)
     link_store(m, r, y + j, n)
 
 
@@ -545,6 +557,22 @@ cdef void f32_hypot(const rows_t* rows) noexcept nogil:
     map_2(vhypot, rows)
 
 
+cdef void f32_copysign(const rows_t* rows) noexcept nogil:
+    map_2(vcopysign, rows)
+
+
+cdef void f32_xlogy(const rows_t* rows) noexcept nogil:
+    map_2(vxlogy, rows)
+
+
+cdef void f32_heaviside(const rows_t* rows) noexcept nogil:
+    map_2(vheaviside, rows)
+
+
+cdef void f32_nextafter(const rows_t* rows) noexcept nogil:
+    map_2(vnextafter, rows)
+
+
 cdef void fill_elementwise(kernels_t* k) noexcept:
     k.chain = f32_chain
     k.unary[<int> fn.COPY] = f32_copy
@@ -617,3 +645,7 @@ cdef void fill_elementwise(kernels_t* k) noexcept:
     k.binary[<int> fn.FMAX] = f32_fmax
     k.binary[<int> fn.FMIN] = f32_fmin
     k.binary[<int> fn.HYPOT] = f32_hypot
+    k.binary[<int> fn.COPYSIGN] = f32_copysign
+    k.binary[<int> fn.XLOGY] = f32_xlogy
+    k.binary[<int> fn.HEAVISIDE] = f32_heaviside
+    k.binary[<int> fn.NEXTAFTER] = f32_nextafter

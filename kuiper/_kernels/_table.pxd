@@ -371,7 +371,7 @@ cdef enum:
     MAX_TILE = 4
     MAX_WINO_STEP = 2
     MAX_UNARY = 64
-    MAX_BINARY = 16
+    MAX_BINARY = 24
 
 ctypedef struct kernels_t:
     int lanes

@@ -75,6 +75,10 @@ cdef enum Link:
     LINK_PRELU           # r with the weight x
     LINK_NEG
     LINK_ABS
+    LINK_FLOOR
+    LINK_CEIL
+    LINK_TRUNC
+    LINK_ROUND
     LINK_SQUARE
     LINK_SQRT
     LINK_RSQRT
@@ -84,6 +88,8 @@ cdef enum Link:
     LINK_CLAMP
     LINK_HARDSIGMOID
     LINK_HARDSWISH
+    LINK_NAN_TO
+    LINK_INF_TO
 
 cpdef enum Binary:
     ADD
@@ -102,4 +108,8 @@ cpdef enum Binary:
     FMAX            # NaN only where both are
     FMIN
     HYPOT
+    COPYSIGN        # magnitude, sign
+    XLOGY
+    HEAVISIDE       # x, value at 0
+    NEXTAFTER
     N_BINARY

@@ -348,7 +348,8 @@ def unary_number(name):
 cdef _CHEAP = frozenset([
     "COPY", "ABS", "NEG", "SIGN", "SQUARE", "SQRT", "RSQRT", "RECIPROCAL", "FLOOR", "CEIL", "TRUNC",
     "ROUND", "RELU", "LEAKY_RELU", "CLAMP", "HARDSIGMOID", "HARDSWISH", "SOFTSIGN", "HARDSHRINK",
-    "SOFTSHRINK", "THRESHOLD", "ADD", "SUB", "MUL", "DIV", "MAX", "MIN", "PRELU",
+    "SOFTSHRINK", "THRESHOLD", "ADD", "SUB", "MUL", "DIV", "MAX", "MIN", "PRELU", "NAN_TO",
+    "INF_TO", "COPYSIGN", "HEAVISIDE",
 ])
 
 
@@ -367,6 +368,10 @@ cdef dict _LINK_CODES = {
     "prelu": LINK_PRELU,
     "neg": LINK_NEG,
     "abs": LINK_ABS,
+    "floor": LINK_FLOOR,
+    "ceil": LINK_CEIL,
+    "trunc": LINK_TRUNC,
+    "round": LINK_ROUND,
     "square": LINK_SQUARE,
     "sqrt": LINK_SQRT,
     "rsqrt": LINK_RSQRT,
@@ -376,6 +381,8 @@ cdef dict _LINK_CODES = {
     "clamp": LINK_CLAMP,
     "hardsigmoid": LINK_HARDSIGMOID,
     "hardswish": LINK_HARDSWISH,
+    "nan_to": LINK_NAN_TO,
+    "inf_to": LINK_INF_TO,
 }
 
 

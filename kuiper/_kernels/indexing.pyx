@@ -11,8 +11,10 @@ from libc.string cimport memcpy, memset
 
 import numpy as np
 
+from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._loops import walk_loops
 from kuiper._kernels._step cimport Step, at, ceil_div, fault_t, ref_t, share_start
+from kuiper._kernels._table cimport kernels_t
 
 cdef extern from "_sync.h" nogil:
     void note "kp_note"(long long* fault, long long value) noexcept
@@ -24,6 +26,7 @@ cdef enum:
     BLOCK = 1024         # elements of an inner loop that are done at once
     SHARE_BYTES = 16384  # a share that moves less is not worth another thread
     LINE = 16            # elements that two threads should not both write to
+    SHORT_RUN = 512      # bytes; longer runs are worth finding the place of each by itself
 
 ctypedef fused item_t:
     uint8_t
@@ -266,7 +269,35 @@ cdef struct gather_t:
     int count
     Py_ssize_t itemsize
     bint runs
+    Py_ssize_t run_bytes         # of a short run, which is what the inner loop moves; or 0
     Py_ssize_t blocks            # of an inner loop
+
+
+cdef inline void copy_short(char* y, const char* x, Py_ssize_t n) noexcept nogil:
+    """Copy a few bytes; the last piece may lie over the one before it."""
+    cdef Py_ssize_t i = 16
+    if n >= 16:
+        while i < n:
+            memcpy(y + i - 16, x + i - 16, 16)
+            i += 16
+        memcpy(y + n - 16, x + n - 16, 16)
+    elif n >= 8:
+        memcpy(y, x, 8)
+        memcpy(y + n - 8, x + n - 8, 8)
+    elif n >= 4:
+        memcpy(y, x, 4)
+        memcpy(y + n - 4, x + n - 4, 4)
+    else:
+        for i in range(n):
+            y[i] = x[i]
+
+
+cdef inline void gather_runs(
+    const gather_t* p, const char* x, char* y, const Py_ssize_t* offset, Py_ssize_t n
+) noexcept nogil:
+    cdef Py_ssize_t i, xs = p.walk.step[0], ys = p.walk.step[1] * p.itemsize
+    for i in range(n):
+        copy_short(y + i * ys, x + (i * xs + offset[i]) * p.itemsize, p.run_bytes)
 
 
 cdef inline void gather_items(
@@ -319,7 +350,9 @@ cdef void gather_run(
             memcpy(target, source + offset[0] * size, n * size)
         else:
             find_places(p.indices, p.count, walk, &place, start, n, slots, fault, offset, &found)
-            if size == 1:
+            if p.run_bytes:
+                gather_runs(p, source, target, offset, n)
+            elif size == 1:
                 gather_items(walk, <const uint8_t*> source, <uint8_t*> target, offset, n)
             elif size == 2:
                 gather_items(walk, <const uint16_t*> source, <uint16_t*> target, offset, n)
@@ -361,13 +394,19 @@ cdef class GatherStep(_IndexedStep):
         self.take(indices, fault, complaint)
         self.p.x, self.p.y = self.ref(x), self.ref(y)
         strides = [x_strides, y.strides, *(index.values.strides for index in indices)]
-        fill_walk(&self.walk, walk_loops(y.shape, strides))
+        loops = walk_loops(y.shape, strides)
+        fill_walk(&self.walk, loops)
         self.p.fault = self.fault
         self.p.walk, self.p.indices, self.p.count = &self.walk, self.indices, self.count
         self.p.itemsize = y.dtype.itemsize
         self.p.runs = (
             self.walk.step[0] == self.walk.step[1] == 1 and _is_constant_inside(&self.walk)
         )
+        if self.p.runs and self.walk.rank and self.walk.inner * self.p.itemsize <= SHORT_RUN:
+            # Rows of a narrow table: the places of many are found together.
+            self.p.run_bytes = self.walk.inner * self.p.itemsize
+            self.p.runs = False
+            fill_walk(&self.walk, loops[:-1])
         self.p.blocks = ceil_div(self.walk.inner, BLOCK)
         self.run = gather_run
         self.params = &self.p
@@ -866,6 +905,9 @@ cdef class MaskedScatterStep(Step):
 
 # -- bags of rows ------------------------------------------------------------------------------
 
+cdef enum:
+    TAPS = 4                     # rows that are joined at once
+
 # What becomes of the rows of a bag.
 cdef enum:
     BAG_SUM
@@ -873,6 +915,7 @@ cdef enum:
     BAG_MAXIMUM
 
 cdef struct bag_t:
+    const kernels_t* kernels
     ref_t table
     ref_t indices
     ref_t offsets
@@ -887,6 +930,27 @@ cdef struct bag_t:
     int64_t rows                 # of the table
     Py_ssize_t width
     int64_t padding              # an index that does not count, or -1
+
+
+cdef inline void join_rows(
+    const bag_t* p, int n, const float** taps, float* factors, float* y
+) noexcept nogil:
+    """Let y be the weighted sum or the maximum of up to four rows, of which it may be the first."""
+    cdef Py_ssize_t j
+    cdef int k
+    if n == 0:
+        memset(y, 0, p.width * sizeof(float))
+    elif p.mode == BAG_MAXIMUM:
+        for k in range(n):
+            for j in range(p.width):
+                y[j] = taps[k][j] if k == 0 else joined(MAXIMUM, y[j], taps[k][j])
+    else:
+        if n == 1 or n == 3:
+            # The micro-kernel takes two or four: one row is split into halves, which is exact.
+            factors[n - 1] *= 0.5
+            taps[n], factors[n] = taps[n - 1], factors[n - 1]
+            n += 1
+        p.kernels.resize_rows(n, taps, factors, y, p.width)
 
 
 cdef void bag_run(
@@ -904,19 +968,19 @@ cdef void bag_run(
     cdef const int64_t* indices = <const int64_t*> at(slots, p.indices)
     cdef const int64_t* offsets = <const int64_t*> at(slots, p.offsets)
     cdef const float* weights = <const float*> at(slots, p.weights) if p.has_weights else NULL
-    cdef const float* row
+    cdef (const float*)[TAPS] taps
+    cdef float[TAPS] factors
     cdef float* y
-    cdef float weight
     cdef int64_t place
-    cdef Py_ssize_t bag, i, j, start, stop, count
+    cdef Py_ssize_t bag, i, start, stop, count
+    cdef int n
     for bag in range(share_start(p.bags, part, n_parts), share_start(p.bags, part + 1, n_parts)):
         y = <float*> at(slots, p.y) + bag * p.width
-        memset(y, 0, p.width * sizeof(float))
         start = max(min(offsets[bag], <int64_t> p.n), <int64_t> 0)
         stop = p.n
         if bag + 1 < p.n_offsets:
             stop = min(offsets[bag + 1], <int64_t> p.n)
-        count = 0
+        count = n = 0
         for i in range(start, stop):
             place = indices[i]
             if not 0 <= place < p.rows:
@@ -924,21 +988,18 @@ cdef void bag_run(
                 place = 0
             if place == p.padding:
                 continue
-            row = table + place * p.width
-            if p.mode == BAG_MAXIMUM:
-                for j in range(p.width):
-                    y[j] = row[j] if count == 0 else joined(MAXIMUM, y[j], row[j])
-            elif p.has_weights:
-                weight = weights[i]
-                for j in range(p.width):
-                    y[j] += row[j] * weight
-            else:
-                for j in range(p.width):
-                    y[j] += row[j]
+            if n == TAPS:
+                join_rows(p, n, taps, factors, y)
+                # What there is so far is a row like the others.
+                taps[0], factors[0], n = y, 1, 1
+            taps[n] = table + place * p.width
+            factors[n] = weights[i] if p.has_weights and p.mode != BAG_MAXIMUM else 1
+            n += 1
             count += 1
+        join_rows(p, n, taps, factors, y)
         if p.mode == BAG_MEAN and count > 1:
-            for j in range(p.width):
-                y[j] /= <float> count
+            for i in range(p.width):
+                y[i] /= <float> count
 
 
 cdef class EmbeddingBagStep(Step):
@@ -966,6 +1027,7 @@ cdef class EmbeddingBagStep(Step):
     cdef bag_t p
 
     def __init__(self, table, indices, offsets, weights, y, mode, padding, fault, complaint):
+        self.p.kernels = active()
         self.p.table, self.p.indices = self.ref(table), self.ref(indices)
         self.p.offsets, self.p.y = self.ref(offsets), self.ref(y)
         self.p.has_weights = weights is not None

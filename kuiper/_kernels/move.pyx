@@ -135,6 +135,10 @@ cdef inline void block_of_items(
         for b in range(n_b):
             for a in range(n_a):
                 y[b * yb + a] = x[b * xb + a]
+    elif xa == -1 and ya == 1:
+        for b in range(n_b):
+            for a in range(n_a):
+                y[b * yb + a] = x[b * xb - a]
     else:
         for b in range(n_b):
             for a in range(n_a):

@@ -1,4 +1,4 @@
-"""Order along one axis: the greatest and the least, sorting, running sums and products.
+"""Order along one axis: the greatest and the least, sorting, ranks, quantiles and searches.
 
 Tensors are seen as (outer, n, inner), and a *line* runs along the middle axis.
 
@@ -9,17 +9,17 @@ line of which only the first few are wanted, most elements are only compared wit
 that are kept.
 """
 
+from libc.math cimport ceil, floor, rint
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels._step cimport Step, at, ref_t, share_start
 
 cdef enum:
     STRIP = 256          # lines that are looked through together
     LANES = 16           # strands that a line of adjacent elements is cut into
     PIECE = 1024         # of such a line: what is looked at twice shall be in the L1 cache
     SHARE_TERMS = 8192   # a share of fewer elements is not worth another thread
-    FOUR = 4             # lines that are scanned together
     DIGIT = 8            # bits
     RADIX = 256
     FEW = 32             # elements that are compared with a bound together
@@ -723,6 +723,142 @@ cdef class RankStep(Step):
         self.max_parts = max(1, min(p.outer * p.inner, x.size // 256))
 
 
+# -- quantiles ---------------------------------------------------------------------------------
+
+# What becomes of a rank between two elements.
+cdef enum:
+    LINEAR
+    LOWER
+    HIGHER
+    MIDPOINT
+    NEAREST
+
+INTERPOLATIONS = {
+    "linear": LINEAR, "lower": LOWER, "higher": HIGHER, "midpoint": MIDPOINT, "nearest": NEAREST,
+}
+
+ctypedef fused real_t:
+    float
+    double
+
+cdef struct quantile_t:
+    sort_t sort
+    ref_t levels
+    Py_ssize_t count
+    int interpolation
+    bint skips_nan
+
+
+cdef inline real_t between(
+    int interpolation, const real_t* x, Py_ssize_t step, real_t rank, const entry_t* entries
+) noexcept nogil:
+    """Return what a rank that need not be whole stands for; PyTorch's formulas."""
+    cdef real_t below, above, weight
+    if interpolation == LOWER:
+        rank = <real_t> floor(rank)
+    elif interpolation == HIGHER:
+        rank = <real_t> ceil(rank)
+    elif interpolation == NEAREST:
+        rank = <real_t> rint(rank)
+    below = x[<Py_ssize_t> place_of(entries[<Py_ssize_t> rank]) * step]
+    if interpolation != LINEAR and interpolation != MIDPOINT:
+        return below
+    above = x[<Py_ssize_t> place_of(entries[<Py_ssize_t> ceil(rank)]) * step]
+    weight = <real_t> 0.5 if interpolation == MIDPOINT else rank - <real_t> floor(rank)
+    if weight < 0.5:
+        return below + weight * (above - below)
+    return above - (above - below) * (1 - weight)
+
+
+cdef inline void quantile_line(
+    const quantile_t* q, const real_t* x, const real_t* levels, real_t* y, entry_t* entries
+) noexcept nogil:
+    cdef const sort_t* p = &q.sort
+    cdef Py_ssize_t lines = p.outer * p.inner, numbers = p.n, i
+    make_entries(p, <const char*> x, p.inner * p.itemsize, entries)
+    sort_entries(entries, entries + p.n, p.n)
+    while numbers > 0 and is_nan(x[<Py_ssize_t> place_of(entries[numbers - 1]) * p.inner]):
+        numbers -= 1
+    if numbers < p.n and not q.skips_nan:
+        numbers = p.n
+        levels = NULL
+    for i in range(q.count):
+        y[i * lines] = between(
+            q.interpolation, x, p.inner,
+            <real_t> (numbers - 1) if levels == NULL
+            else levels[i] * <real_t> max(numbers - 1, <Py_ssize_t> 0), entries,
+        )
+
+
+cdef inline bint is_nan(real_t x) noexcept nogil:
+    return x != x
+
+
+cdef void quantile_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Values below which fractions of each line lie.
+
+    Layout : x (outer, n, inner), levels (count) -> y (count, outer, inner), C order
+    Needs  : 0 < n < 2**32; levels from 0 to 1
+    Threads: over lines
+    Source : torch.quantile, torch.nanquantile
+    """
+    cdef const quantile_t* q = <const quantile_t*> params
+    cdef const sort_t* p = &q.sort
+    cdef char* scratch = at(slots, p.scratch)
+    cdef Py_ssize_t lines = p.outer * p.inner, line, first
+    for line in range(share_start(lines, part, n_parts), share_start(lines, part + 1, n_parts)):
+        first = line // p.inner * p.n * p.inner + line % p.inner
+        if p.itemsize == 8:
+            quantile_line(
+                q, <const double*> at(slots, p.x) + first, <const double*> at(slots, q.levels),
+                <double*> at(slots, p.values) + line, <pair_t*> scratch,
+            )
+        else:
+            quantile_line(
+                q, <const float*> at(slots, p.x) + first, <const float*> at(slots, q.levels),
+                <float*> at(slots, p.values) + line, <uint64_t*> scratch,
+            )
+
+
+cdef class QuantileStep(Step):
+    """Takes the values below which fractions of each line lie.
+
+    Parameters
+    ----------
+    x : Value, shape (outer, n, inner), C order
+        float32 or float64; lines are not empty.
+    levels : Value, shape (count,)
+        The fractions, from 0 to 1, of the same dtype.
+    y : Value
+        Count * outer * inner elements in C order.
+    interpolation : str
+        A key of `INTERPOLATIONS`.
+    skips_nan : bool
+        Whether NaN are left out, else lines with one have it for a result.
+    scratch : Value
+        As `sort_bytes` says.
+    """
+
+    cdef quantile_t p
+
+    def __init__(self, x, levels, y, interpolation, skips_nan, scratch):
+        cdef sort_t* p = &self.p.sort
+        p.x, p.values, p.scratch = self.ref(x), self.ref(y), self.ref(scratch)
+        p.descending, p.k = False, 0
+        p.dtype, p.itemsize = ord(SORT_DTYPES[x.dtype.name]), x.dtype.itemsize
+        p.outer, p.n, p.inner = x.shape
+        self.p.levels, self.p.count = self.ref(levels), levels.size
+        self.p.interpolation, self.p.skips_nan = INTERPOLATIONS[interpolation], skips_nan
+        self.run = quantile_run
+        self.params = &self.p
+        self.kind = "quantile"
+        self.flops = 20.0 * x.size
+        self.bytes = 10.0 * x.n_bytes
+        self.max_parts = max(1, min(p.outer * p.inner, x.size // 256))
+
+
 # -- searches ----------------------------------------------------------------------------------
 
 cdef struct search_t:
@@ -818,156 +954,3 @@ cdef class SearchStep(Step):
         self.flops = float(values.size) * max(1, int(self.p.n).bit_length())
         self.bytes = float(values.n_bytes + lines.n_bytes + y.n_bytes)
         self.max_parts = max(1, values.size // 1024)
-
-
-# -- scans -------------------------------------------------------------------------------------
-
-# What is summed in, and what comes out.
-ctypedef fused sum_t:
-    uint64_t
-    double
-
-ctypedef fused result_t:
-    uint64_t
-    float
-    double
-
-cdef struct scan_t:
-    ref_t x
-    ref_t y
-    bint multiplies
-    char dtype
-    Py_ssize_t outer
-    Py_ssize_t n
-    Py_ssize_t inner
-    Py_ssize_t strips
-    Py_ssize_t items             # that are shared out
-
-
-cdef inline void scan_strip(
-    bint multiplies, const number_t* x, result_t* y, sum_t* sums, Py_ssize_t n, Py_ssize_t step,
-    Py_ssize_t count,
-) noexcept nogil:
-    """Scan `count` adjacent lines, whose elements are a step apart."""
-    cdef Py_ssize_t i, j
-    for j in range(count):
-        sums[j] = 1 if multiplies else 0
-    for i in range(n):
-        if multiplies:
-            for j in range(count):
-                sums[j] *= <sum_t> x[i * step + j]
-                y[i * step + j] = <result_t> sums[j]
-        else:
-            for j in range(count):
-                sums[j] += <sum_t> x[i * step + j]
-                y[i * step + j] = <result_t> sums[j]
-
-
-cdef inline void scan_along(
-    bint multiplies, const number_t* x, result_t* y, sum_t* sums, Py_ssize_t n
-) noexcept nogil:
-    """Scan one line of adjacent elements."""
-    cdef Py_ssize_t i
-    cdef sum_t total = 1 if multiplies else 0
-    for i in range(n):
-        total = total * <sum_t> x[i] if multiplies else total + <sum_t> x[i]
-        y[i] = <result_t> total
-
-
-cdef inline void scan_four(
-    bint multiplies, const number_t* x, result_t* y, sum_t* sums, Py_ssize_t n
-) noexcept nogil:
-    """Scan four lines of adjacent elements at once: a single one waits for each of its sums."""
-    cdef Py_ssize_t i
-    cdef sum_t a, b, c, d
-    a = b = c = d = 1 if multiplies else 0
-    for i in range(n):
-        if multiplies:
-            a *= <sum_t> x[i]
-            b *= <sum_t> x[n + i]
-            c *= <sum_t> x[2 * n + i]
-            d *= <sum_t> x[3 * n + i]
-        else:
-            a += <sum_t> x[i]
-            b += <sum_t> x[n + i]
-            c += <sum_t> x[2 * n + i]
-            d += <sum_t> x[3 * n + i]
-        y[i], y[n + i] = <result_t> a, <result_t> b
-        y[2 * n + i], y[3 * n + i] = <result_t> c, <result_t> d
-
-
-cdef inline void scan_lines(
-    const scan_t* p, const number_t* x, result_t* y, sum_t* sums, Py_ssize_t first, Py_ssize_t stop
-) noexcept nogil:
-    """Scan the items from `first` on: strips of lines, or fours of lines of adjacent elements."""
-    cdef Py_ssize_t item, start, count
-    for item in range(first, stop):
-        if p.inner > 1:
-            start = item // p.strips * p.n * p.inner + item % p.strips * STRIP
-            count = min(<Py_ssize_t> STRIP, p.inner - item % p.strips * STRIP)
-            scan_strip(p.multiplies, x + start, y + start, sums, p.n, p.inner, count)
-            continue
-        start, count = FOUR * item, min(<Py_ssize_t> FOUR, p.outer - FOUR * item)
-        if count == FOUR:
-            scan_four(p.multiplies, x + start * p.n, y + start * p.n, sums, p.n)
-            continue
-        for start in range(start, start + count):
-            scan_along(p.multiplies, x + start * p.n, y + start * p.n, sums, p.n)
-
-
-cdef void scan_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
-) noexcept nogil:
-    """Running sums or products of each line; floats in double precision.
-
-    Layout : x, y (outer, n, inner), C order
-    Needs  : nothing
-    Threads: over the outer axis x strips of the inner one, or over fours of lines
-    Source : torch.cumsum, torch.cumprod
-    """
-    cdef const scan_t* p = <const scan_t*> params
-    cdef const char* x = at(slots, p.x)
-    cdef char* y = at(slots, p.y)
-    cdef Py_ssize_t first = share_start(p.items, part, n_parts)
-    cdef Py_ssize_t stop = share_start(p.items, part + 1, n_parts)
-    cdef double[STRIP] reals
-    cdef uint64_t[STRIP] wholes  # unsigned, because they may run over
-    if p.dtype == b"f":
-        scan_lines(p, <const float*> x, <float*> y, reals, first, stop)
-    elif p.dtype == b"d":
-        scan_lines(p, <const double*> x, <double*> y, reals, first, stop)
-    elif p.dtype == b"i":
-        scan_lines(p, <const int32_t*> x, <uint64_t*> y, wholes, first, stop)
-    elif p.dtype == b"l":
-        scan_lines(p, <const int64_t*> x, <uint64_t*> y, wholes, first, stop)
-    else:
-        scan_lines(p, <const uint8_t*> x, <uint64_t*> y, wholes, first, stop)
-
-
-cdef class ScanStep(Step):
-    """Computes running sums or products of each line.
-
-    Parameters
-    ----------
-    x, y : Value, shape (outer, n, inner), C order
-        x of a dtype in `EXTREME_DTYPES`; y of the same float type, or int64.
-    multiplies : bool
-    """
-
-    cdef scan_t p
-
-    def __init__(self, x, y, multiplies):
-        self.p.x, self.p.y = self.ref(x), self.ref(y)
-        self.p.multiplies = multiplies
-        self.p.dtype = ord(EXTREME_DTYPES[x.dtype.name])
-        self.p.outer, self.p.n, self.p.inner = x.shape
-        self.p.strips = (self.p.inner + STRIP - 1) // STRIP
-        self.p.items = (
-            ceil_div(self.p.outer, FOUR) if self.p.inner == 1 else self.p.outer * self.p.strips
-        )
-        self.run = scan_run
-        self.params = &self.p
-        self.kind = "scan"
-        self.flops = float(x.size)
-        self.bytes = float(x.n_bytes + y.n_bytes)
-        self.max_parts = max(1, min(self.p.items, x.size // SHARE_TERMS))

@@ -257,6 +257,14 @@ def _inf_to(x: Any, high: Any, low: Any) -> Any:
     )
 
 
+def _xlogy(x: Any, y: Any) -> Any:
+    return np.where(np.isnan(y), y, np.where(x == 0, 0, x * np.log(y)))
+
+
+def _heaviside(x: Any, y: Any) -> Any:
+    return np.where(x == 0, y, (x > 0).astype(y.dtype))
+
+
 def _threshold(x: Any, threshold: Any, value: Any) -> Any:
     return np.where(x <= threshold, np.asarray(value).astype(x.dtype), x)
 
@@ -339,4 +347,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fmax": np.fmax,
     "fmin": np.fmin,
     "hypot": np.hypot,
+    "copysign": np.copysign,
+    "xlogy": _xlogy,
+    "heaviside": _heaviside,
+    "nextafter": np.nextafter,
 }

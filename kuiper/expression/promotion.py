@@ -32,7 +32,7 @@ _FLOAT = frozenset(
         "div atan2 logaddexp sqrt rsqrt reciprocal exp expm1 log log10 log1p erf sin cos tan "
         "asin acos atan sinh cosh tanh asinh acosh atanh sigmoid logsigmoid hardsigmoid silu "
         "hardswish mish gelu gelu_tanh elu celu selu softplus softsign tanhshrink leaky_relu "
-        "hardshrink softshrink log2 exp2 hypot"
+        "hardshrink softshrink log2 exp2 hypot copysign xlogy"
     )
 )
 

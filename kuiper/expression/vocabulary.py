@@ -110,6 +110,10 @@ EXTENDED: dict[str, Signature] = PNNX | {
     "fmax": Signature(2, 2),
     "fmin": Signature(2, 2),
     "hypot": Signature(2, 2),
+    "copysign": Signature(2, 2),
+    "xlogy": Signature(2, 2),
+    "heaviside": Signature(2, 2),
+    "nextafter": Signature(2, 2),
 }
 
 # Functions whose arguments behind the first are fixed numbers.

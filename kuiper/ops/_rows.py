@@ -13,7 +13,33 @@ from kuiper._kernels.reduce import ReduceStep
 from kuiper._value import Buffer, Value, contiguous_strides
 from kuiper.ops._binder import Binder
 
-__all__ = ["as_rows", "bind_reduction", "memory_order"]
+__all__ = ["as_rows", "bind_reduction", "lines_of", "memory_order"]
+
+# What may be reduced some axes at a time, with what the results of the first ones are reduced.
+_AGAIN = {
+    "sum": "sum",
+    "mean": "mean",
+    "max": "max",
+    "min": "min",
+    "prod": "prod",
+    "norm1": "sum",
+    "norm2": "norm2",
+    "norm_inf": "max",
+}
+
+
+def lines_of(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
+    """Return (outer, n, inner) of a tensor in C order, of which n is an axis; one of rank 0 has it.
+
+    Parameters
+    ----------
+    shape : sequence of int
+    axis : int
+        Negative ones count from the end.
+    """
+    shape = shape or (1,)
+    axis %= len(shape)
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
 def memory_order(value: Value) -> list[int]:
@@ -67,8 +93,8 @@ def bind_reduction(
 ) -> Value:
     """Add the step that reduces `axes` of a float32 value.
 
-    A copy with the reduced axes last is made where the value does not lie so that one loop runs
-    over what is reduced.
+    Where other axes lie between those that are reduced, the last ones are reduced first; or, if the
+    kind does not allow that or the value lies otherwise, a copy has the reduced axes last.
 
     Parameters
     ----------
@@ -91,6 +117,10 @@ def bind_reduction(
     """
     order = memory_order(x)
     rows = as_rows(x, order, axes)
+    inner = _last_ones(x, order, axes)
+    if rows is None and inner and kind in _AGAIN and as_rows(x, order, inner) is not None:
+        part = bind_reduction(b, x, inner, True, kind, is_output=False)
+        return bind_reduction(b, part, axes, keepdim, _AGAIN[kind], is_output=is_output)
     if rows is None:
         order = [d for d in range(x.rank) if d not in axes] + sorted(axes)
         copy = b.temporary([x.shape[d] for d in order], x.dtype)
@@ -107,6 +137,16 @@ def bind_reduction(
     y = _in_order(b, shape, order, is_output)
     b.step(ReduceStep(rows, y.permute(order).reshape(rows.shape[::2]), kind, correction))
     return y
+
+
+def _last_ones(value: Value, order: Sequence[int], axes: Sequence[int]) -> list[int]:
+    """Return those of `axes` that nothing else follows in an order."""
+    last: list[int] = []
+    for d in reversed([d for d in order if value.shape[d] != 1]):
+        if d not in axes:
+            break
+        last.append(d)
+    return last
 
 
 def _in_order(b: Binder, shape: Sequence[int], order: Sequence[int], is_output: bool) -> Value:

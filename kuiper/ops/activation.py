@@ -18,7 +18,7 @@ from kuiper.expression.promotion import is_number
 from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Argument, Float, Int, Str, Tensor
-from kuiper.ops.elementwise import Formula, bind_tree
+from kuiper.ops.elementwise import Expression, Formula, bind_tree
 
 __all__ = ["ACTIVATIONS", "PReLU", "activation_tree"]
 
@@ -104,13 +104,53 @@ class Activation(Record):
         """Return the elementwise function and its parameters."""
         return cls.function, tuple(getattr(a, p.name) for p in cls.parameters)
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        return _same_float(a.input)
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> Any:
+        if a.input.dtype == np.float32:
+            return TensorSpec(a.input.shape, a.input.dtype)
+        return Expression.infer(cls._expression(a))
 
     @classmethod
     def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        bind_tree(b, activation_tree(*cls.activation(a)), [a.input])
+        if a.input.dtype == np.float32:
+            bind_tree(b, activation_tree(*cls.activation(a)), [a.input])
+        else:
+            Expression.bind(cls._expression(a), b)
+
+    @classmethod
+    def _expression(cls, a: SimpleNamespace) -> SimpleNamespace:
+        """Return what computes the function of another type than float32."""
+        name, parameters = cls.activation(a)
+        dtype = a.input.dtype
+        tree = activation_tree(name, parameters)
+        if dtype.kind != "f" and (name not in _OF_INTEGERS or dtype.kind == "c"):
+            raise ShapeError(f"the input is {dtype}, expected floats")
+        if dtype.kind != "f" and not _OF_INTEGERS[name]:
+            if dtype.kind == "b":
+                raise ShapeError("the input is bool, expected numbers")
+            # Bounds cut off towards zero are what PyTorch compares integers with.
+            bounds = {"relu": (0, None), "relu6": (0, 6)}.get(name, parameters)
+            if name == "threshold":
+                tree = activation_tree(name, tuple(map(int, parameters)))
+            else:
+                tree = Ref(0)
+                for word, bound in zip(("max", "min"), bounds, strict=True):
+                    if bound is not None:
+                        tree = Call(word, [tree, Literal(int(bound))])
+        return SimpleNamespace(expr=tree, operands=[a.input])
+
+
+# The functions that PyTorch knows of integers, and whether floats come out.
+_OF_INTEGERS = {
+    "relu": False,
+    "relu6": False,
+    "clamp": False,
+    "threshold": False,
+    "sigmoid": True,
+    "tanh": True,
+    "softsign": True,
+    "tanhshrink": True,
+}
 
 
 def _same_float(x: TensorSpec) -> TensorSpec:

@@ -21,18 +21,9 @@ from kuiper.ops._schema import Bool, Float, Scalar, Tensor
 from kuiper.ops._typed import bind_function, has_kernels
 from kuiper.ops.elementwise import Formula
 
-__all__ = ["BINARY", "FORMULAS", "TESTS", "UNARY", "AddCMul", "Lerp", "NanToNum"]
+__all__ = ["BINARY", "FORMULAS", "TESTS", "AddCMul", "Lerp", "NanToNum", "Sgn", "Sinc"]
 
 FLOAT32 = np.dtype(np.float32)
-
-
-def _sgn(x: Any) -> Any:
-    if x.dtype == np.bool_:
-        return x
-    if x.dtype.kind != "c":
-        return np.where(np.isnan(x), x.dtype.type(0), np.sign(x))
-    size = np.abs(x)
-    return np.where(size == 0, 0, x / np.where(size == 0, 1, size))
 
 
 def _call(name: str, *arguments: Any) -> Node:
@@ -48,12 +39,8 @@ FORMULAS = (
     ("frac", "input - trunc(input)", _call("sub", Ref(0), _call("trunc", Ref(0)))),
 )
 
-# PyTorch's name, the formula, numpy's function.  Integers become float32 in the first table.
-UNARY = (("sinc", "sin(pi * input) / (pi * input), 1 at 0", np.sinc),)
-
-SAME = (("sgn", "input / abs(input), 0 at 0", _sgn),)
-
-# Then the kernel, if there is one; where a number follows, it is the other operand.
+# PyTorch's name, the formula, numpy's function; the kernel, if there is one.  Where a number
+# follows, it is the other operand.
 TESTS = (
     ("isnan", "input is not a number", np.isnan, "unequal"),
     ("isinf", "input is infinite", np.isinf, "is_infinite"),
@@ -65,15 +52,6 @@ TESTS = (
 )
 
 
-def _heaviside(x: Any, y: Any) -> Any:
-    return np.where(x == 0, y, (x > 0).astype(y.dtype))
-
-
-def _xlogy(x: Any, y: Any) -> Any:
-    product = x * np.log(y)
-    return np.where(np.isnan(y), y, np.where(x == 0, 0, product))
-
-
 def _log2_of_sum(x: Node, y: Node) -> Node:
     """Return the expression log2(2 ** x + 2 ** y)."""
     scale = math.log(2)
@@ -81,21 +59,21 @@ def _log2_of_sum(x: Node, y: Node) -> Node:
     return _call("mul", joined, 1 / scale)
 
 
-# With what they take: floats only (integers become float32), integers only, or anything.
+# What numpy computes, all of integers.
 BINARY = (
-    ("copysign", "abs(input) with the sign of other", np.copysign, "float"),
-    ("xlogy", "input * log(other), 0 where input is 0", _xlogy, "float"),
-    ("nextafter", "the float after input on the way to other", np.nextafter, "f"),
-    ("heaviside", "0 below 0, other at 0, 1 above", _heaviside, "same"),
-    ("gcd", "the greatest common divisor", np.gcd, "iu"),
-    ("lcm", "the least common multiple", np.lcm, "iu"),
+    ("gcd", "the greatest common divisor", np.gcd),
+    ("lcm", "the least common multiple", np.lcm),
 )
 
-# The same for those that are expressions.
+# Those that are expressions, with what they take: floats only, or anything.
 BINARY_FORMULAS = (
     ("hypot", "sqrt(input ** 2 + other ** 2)", partial(_call, "hypot"), "f"),
     ("logaddexp2", "log2(2 ** input + 2 ** other)", _log2_of_sum, "f"),
-    ("ldexp", "input * 2 ** other", lambda x, y: _call("mul", x, _call("exp2", y)), "float"),
+    ("ldexp", "input * 2 ** other", lambda x, y: _call("mul", x, _call("exp2", y)), "any"),
+    ("copysign", "abs(input) with the sign of other", partial(_call, "copysign"), "any"),
+    ("xlogy", "input * log(other), 0 where input is 0", partial(_call, "xlogy"), "any"),
+    ("nextafter", "the float after input on the way to other", partial(_call, "nextafter"), "f"),
+    ("heaviside", "0 below 0, other at 0, 1 above", partial(_call, "heaviside"), "any"),
     ("fmax", "the greater one; a NaN only where both are", partial(_call, "fmax"), "any"),
     ("fmin", "the lesser one; a NaN only where both are", partial(_call, "fmin"), "any"),
 )
@@ -145,32 +123,6 @@ class _BinaryFormula(Formula):
         return tree, operands
 
 
-class _Unary(NumpyRecord):
-    arguments = (Tensor("input"),)
-    function: Callable[..., Any]
-    to_float = True
-
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        dtype = a.input.dtype
-        _check_complex(cls.function, dtype, 1)
-        return TensorSpec(a.input.shape, FLOAT32 if cls.to_float and dtype.kind in "biu" else dtype)
-
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        return cls.function(convert(a.input, cls.result(a).dtype))
-
-
-class _Same(_Unary):
-    to_float = False
-
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        if a.input.dtype == np.bool_ and cls.function is not _sgn:
-            raise ShapeError("the input is bool, expected numbers")
-        return super().result(a)
-
-
 class _Test(NumpyRecord):
     arguments = (Tensor("input"),)
     function: Callable[..., Any]
@@ -204,17 +156,12 @@ class _FastTest(_Test, KernelRecord):
 class _Binary(NumpyRecord):
     arguments = (Tensor("input"), Tensor("other", number=True))
     function: Callable[..., Any]
-    takes = "any"
 
     @classmethod
     def result(cls, a: SimpleNamespace) -> TensorSpec:
         dtype = result_type([a.input, a.other])
-        if cls.takes == "float" and dtype.kind in "biu":
-            dtype = FLOAT32
-        elif cls.takes in ("f", "iu") and dtype.kind not in cls.takes:
-            kind = "floats" if cls.takes == "f" else "integers"
-            raise ShapeError(f"its operands are {dtype}, expected {kind}")
-        _check_complex(cls.function, dtype, 2)
+        if dtype.kind not in "iu":
+            raise ShapeError(f"its operands are {dtype}, expected integers")
         return TensorSpec(broadcast(a.input, a.other), dtype)
 
     @classmethod
@@ -232,7 +179,7 @@ def _register(
         "function": staticmethod(function),
     }
     if takes:
-        members["takes"] = takes[0] if base is _Binary else takes
+        members["takes"] = takes
     record(f"aten::{name}")(type(name, (base,), members))
 
 
@@ -264,9 +211,47 @@ for _name, _text, _function, _takes in BINARY_FORMULAS:
         )
     )
 
-for _base, _rows in ((_Unary, UNARY), (_Same, SAME), (_Test, TESTS), (_Binary, BINARY)):
+for _base, _rows in ((_Test, TESTS), (_Binary, BINARY)):
     for _row in _rows:
         _register(_FastTest if _base is _Test and len(_row) > 3 else _base, *_row)
+
+
+@record("aten::sgn")
+class Sgn(Formula):
+    """``input / abs(input), 0 at 0``, element by element.
+
+    Source: torch.sgn.
+    """
+
+    arguments = (Tensor("input"),)
+
+    @staticmethod
+    def formula(a: SimpleNamespace) -> Any:
+        if a.input.dtype.kind != "c":
+            return _call("sign", Ref(0)), [a.input]
+        # The least float changes no other size, and lets 0 stay 0.
+        size = _call("max", _call("abs", Ref(0)), float(np.finfo(np.float32).tiny))
+        return _call("div", Ref(0), size), [a.input]
+
+
+@record("aten::sinc")
+class Sinc(Formula):
+    """``sin(pi * input) / (pi * input), 1 at 0``, element by element.
+
+    Source: torch.sinc.
+    """
+
+    arguments = (Tensor("input"),)
+
+    @staticmethod
+    def formula(a: SimpleNamespace) -> Any:
+        # Of what is so small it is 1.
+        angle = _call("mul", Ref(0), math.pi)
+        if a.input.dtype.kind == "c":
+            angle = _call("add", angle, 1e-30)
+        else:
+            angle = _call("max", _call("abs", angle), 1e-30)
+        return _call("div", _call("sin", angle), angle), [a.input]
 
 
 @record("aten::isclose")

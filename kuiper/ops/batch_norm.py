@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._value import TensorSpec, Value
+from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Bool, Float, Int, Tensor
-from kuiper.ops.elementwise import bind_tree
+from kuiper.ops.elementwise import bind_tree, write_tree
 
 __all__ = ["BatchNorm", "scale_and_shift"]
 
@@ -76,33 +76,26 @@ class BatchNorm(Record):
     def bind(a: SimpleNamespace, b: Binder) -> None:
         statistics = [a.running_mean, a.running_var, a.weight, a.bias]
         along = (-1,) + (1,) * (a.input.rank - 2)
+        tree: Node
         if all(v is None or v.is_constant for v in statistics):
             mean, variance, weight, bias = (None if v is None else v.constant for v in statistics)
             operands = [
                 b.constant(values.astype(np.float32).reshape(along))
                 for values in scale_and_shift(mean, variance, weight, bias, a.eps)
             ]
-            tree: Node = Call("add", [Call("mul", [Ref(0), Ref(1)]), Ref(2)])
+            tree = Call("add", [Call("mul", [Ref(0), Ref(1)]), Ref(2)])
             bind_tree(b, tree, [a.input, *operands])
             return
-        operands = [a.input]
-        tree = _normalised(operands, a, along, b)
-        bind_tree(b, tree, operands)
-
-
-def _normalised(operands: list[Value], a: SimpleNamespace, along: Any, b: Binder) -> Node:
-    """Return the formula for statistics that are computed at run time."""
-
-    def ref(value: Value) -> Node:
-        channels = b.contiguous(value)
-        operands.append(channels.viewed((channels.size, *along[1:])))
-        return Ref(len(operands) - 1)
-
-    centred = Call("sub", [Ref(0), ref(a.running_mean)])
-    deviation = Call("sqrt", [Call("add", [ref(a.running_var), Literal(a.eps)])])
-    tree: Node = Call("div", [centred, deviation])
-    if a.weight is not None:
-        tree = Call("mul", [tree, ref(a.weight)])
-    if a.bias is not None:
-        tree = Call("add", [tree, ref(a.bias)])
-    return tree
+        channels = (a.input.shape[1],)
+        scale, shift = b.temporary(channels), b.temporary(channels)
+        if channels != (0,):
+            deviation = Call("sqrt", [Call("add", [Ref(0), Literal(a.eps)])])
+            above = Literal(1.0) if a.weight is None else Ref(1)
+            write_tree(b, Call("div", [above, deviation]), [a.running_var, a.weight], scale)
+            tree = Call("neg", [Call("mul", [Ref(0), Ref(1)])])
+            if a.bias is not None:
+                tree = Call("sub", [Ref(2), Call("mul", [Ref(0), Ref(1)])])
+            write_tree(b, tree, [a.running_mean, scale, a.bias], shift)
+        tree = Call("add", [Call("mul", [Ref(0), Ref(1)]), Ref(2)])
+        columns = [value.viewed((value.size, *along[1:])) for value in (scale, shift)]
+        bind_tree(b, tree, [a.input, *columns])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kuiper._kernels import elementwise
-from kuiper._kernels.reduce import DistanceStep
+from kuiper._kernels.distance import DistanceStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref, fold
@@ -189,11 +189,17 @@ class CDist(Distances, KernelRecord):
             _euclidean(b, a.x1, turned, y)
             return
         batch, rows, columns = y.shape[:-2], a.x1.shape[-2], a.x2.shape[-2]
-        count = math.prod(batch)
+        count, by_rows = math.prod(batch), _is_long(terms, columns)
         left = b.contiguous(a.x1.expand((*batch, rows, terms))).viewed((count, rows, terms))
-        right = b.contiguous(turned.expand((*batch, terms, columns)))
-        right = right.viewed((count, terms, columns))
-        b.step(DistanceStep(left, right, y.viewed((count, rows, columns)), a.p))
+        right = a.x2 if by_rows else turned
+        right = b.contiguous(right.expand((*batch, *right.shape[-2:])))
+        right = right.viewed((count, *right.shape[-2:]))
+        b.step(DistanceStep(left, right, y.viewed((count, rows, columns)), a.p, by_rows))
+
+
+def _is_long(terms: int, columns: int) -> bool:
+    """Tell whether distances are better summed up along the vectors, one after the other."""
+    return terms >= 64 or (terms >= 16 and columns < 16)
 
 
 def _euclidean(b: Binder, x: Value, turned: Value, y: Value) -> None:
@@ -210,7 +216,7 @@ def _euclidean(b: Binder, x: Value, turned: Value, y: Value) -> None:
 
 
 @record("aten::pdist")
-class PDist(Distances):
+class PDist(Distances, KernelRecord):
     """The p-norm of the difference of each two rows of a matrix, as one vector.
 
     Source: torch.nn.functional.pdist.
@@ -227,3 +233,18 @@ class PDist(Distances):
     def compute(a: SimpleNamespace) -> Any:
         upper = np.triu_indices(a.input.shape[0], 1)
         return Distances.between(a.input, a.input, a.p)[upper]
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        rows, terms = a.input.shape
+        if a.input.dtype != np.float32 or terms == 0:
+            cls.in_numpy(a, b)
+            return
+        y = b.output()
+        if y.size == 0:
+            return
+        by_rows = _is_long(terms, rows)
+        left = b.contiguous(a.input)
+        right = left if by_rows else b.contiguous(a.input.permute((1, 0)))
+        left, right = (value.viewed((1, *value.shape)) for value in (left, right))
+        b.step(DistanceStep(left, right, y, a.p, by_rows))

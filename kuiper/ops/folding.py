@@ -12,12 +12,15 @@ from kuiper._kernels.fold import FoldStep
 from kuiper._kernels.move import FillStep
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
+from kuiper.expression import Call, Ref
 from kuiper.ops._binder import Binder
 from kuiper.ops._image import check_image
-from kuiper.ops._numpy import KernelRecord, NumpyRecord, checked_index
+from kuiper.ops._numpy import KernelRecord, checked_index
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Int, Ints, Tensor
 from kuiper.ops._walk import element_walk
+from kuiper.ops.elementwise import write_tree
+from kuiper.ops.linear import product
 
 __all__ = ["Fold", "MaxUnpool", "Unfold"]
 
@@ -245,7 +248,7 @@ for _spatial in (1, 2, 3):
 
 
 @record("aten::conv_tbc")
-class ConvTimeFirst(NumpyRecord):
+class ConvTimeFirst(KernelRecord):
     """Convolution along the first axis: (time, batch, channels), weight (kernel, in, out).
 
     Source: torch.conv_tbc.
@@ -279,3 +282,27 @@ class ConvTimeFirst(NumpyRecord):
         for tap, weight in enumerate(a.weight):
             y = y + x[tap : tap + steps] @ weight
         return y
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        time, batch, channels = a.input.shape
+        kernel, _, filters = a.weight.shape
+        if not a.input.dtype == a.weight.dtype == a.bias.dtype == np.float32 or not a.weight.size:
+            cls.in_numpy(a, b)
+            return
+        y, x = b.output(), b.contiguous(a.input)
+        if y.size == 0:
+            return
+        if a.pad:
+            padded = b.temporary((time + 2 * a.pad, batch, channels))
+            for start in (0, a.pad + time):
+                b.step(FillStep(padded.narrow(0, start, a.pad), 0.0))
+            b.copy(x, padded.narrow(0, a.pad, time))
+            x = padded
+        # What one output sees lies `batch` rows apart.
+        steps, row = y.shape[0], batch * channels
+        windows = x.with_layout((steps, batch, kernel, channels), (row, channels, row, 1))
+        windows = b.contiguous(windows).viewed((steps * batch, kernel * channels))
+        weight = b.contiguous(a.weight).viewed((kernel * channels, filters))
+        product(b, windows, weight, y.viewed((steps * batch, filters)))
+        write_tree(b, Call("add", [Ref(0), Ref(1)]), [y, a.bias], y)

@@ -22,6 +22,7 @@ from kuiper.ops._numpy import KernelRecord, NumpyRecord, broadcast, convert
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import bind_reduction
 from kuiper.ops._schema import Any_, Bool, Int, Ints, Scalar, Tensor
+from kuiper.ops.elementwise import write_tree
 from kuiper.ops.linear import product
 from kuiper.ops.reduce import Norm, norm_of
 from kuiper.ops.shape import axes_of, axis_of
@@ -310,15 +311,18 @@ class _SumWithProduct(Record):
             b.python(lambda *arrays: _sum_with_product(a, *arrays), [a.input, x, y], [out])
             return
         product(b, x, y, out)
-        tree: Node = Ref(0) if a.alpha == 1 else Call("mul", [Ref(0), Literal(float(a.alpha))])
-        if a.beta != 0:
-            input = Ref(1) if a.beta == 1 else Call("mul", [Ref(1), Literal(float(a.beta))])
-            tree = Call("add", [tree, input])
-        elif a.alpha == 1:
-            return
-        operands = [out, a.input][: 1 + (a.beta != 0)]
-        program = fold(tree, operands)
-        b.step(elementwise.ElementwiseStep(program, [v.expand(out.shape) for v in operands], out))
+        _add_input(b, a, out)
+
+
+def _add_input(b: Binder, a: SimpleNamespace, out: Value) -> None:
+    """Add the step that makes ``alpha * out + beta * input`` of a product."""
+    tree: Node = Ref(0) if a.alpha == 1 else Call("mul", [Ref(0), Literal(float(a.alpha))])
+    if a.beta != 0:
+        input = Ref(1) if a.beta == 1 else Call("mul", [Ref(1), Literal(float(a.beta))])
+        tree = Call("add", [tree, input])
+    elif a.alpha == 1:
+        return
+    write_tree(b, tree, [out, a.input][: 1 + (a.beta != 0)], out)
 
 
 def _sum_with_product(
@@ -356,11 +360,13 @@ class BAddBMM(_SumWithProduct):
     names = ("batch1", "batch2")
 
 
-class _RareSum(NumpyRecord):
+class _RareSum(KernelRecord):
     """A sum with a product of other ranks."""
 
     shape: Callable[..., tuple[int, ...] | None]
     multiply: Callable[..., np.ndarray]
+    # The factors as matrices.
+    matrices: Callable[..., tuple[Value, Value]]
 
     @classmethod
     def result(cls, a: SimpleNamespace) -> TensorSpec:
@@ -378,9 +384,21 @@ class _RareSum(NumpyRecord):
         products = cls.multiply(x, y) * a.alpha
         return products if a.beta == 0 else products + a.input * a.beta
 
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        x, y = (getattr(a, argument.name) for argument in cls.arguments[1:3])
+        if not a.input.dtype == x.dtype == y.dtype == np.float32 or x.size == 0:
+            cls.in_numpy(a, b)
+            return
+        out = b.output()
+        if out.size:
+            x, y = cls.matrices(b, x, y)
+            product(b, x, y, out.viewed((x.shape[0], y.shape[1])))
+            _add_input(b, a, out)
+
 
 @record("aten::_grouped_mm")
-class GroupedProducts(NumpyRecord):
+class GroupedProducts(KernelRecord):
     """Products of groups of rows, each with a matrix of its own: the experts of a mixture.
 
     `offs` has the place where each group ends.  With two matrices the groups are columns of the
@@ -442,6 +460,16 @@ class GroupedProducts(NumpyRecord):
                 z[:, part] = x[number] @ y[:, part]
         return z
 
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        x, y = a.input, a.mat2
+        if not x.dtype == y.dtype == np.float32 or not x.rank == y.rank == 3 or x.shape[-1] == 0:
+            cls.in_numpy(a, b)  # how long the groups are is known when it runs
+            return
+        out = b.output()
+        if out.size:
+            product(b, x, y, out)
+
 
 @record("aten::addmv")
 class AddMV(_RareSum):
@@ -457,6 +485,10 @@ class AddMV(_RareSum):
     def shape(x: Any, y: Any) -> Any:
         return x[:1] if x[1:] == y else None
 
+    @staticmethod
+    def matrices(b: Binder, x: Value, y: Value) -> Any:
+        return x, b.contiguous(y).viewed((y.size, 1))
+
 
 @record("aten::addr")
 class AddR(_RareSum):
@@ -471,6 +503,10 @@ class AddR(_RareSum):
     @staticmethod
     def shape(x: Any, y: Any) -> Any:
         return x + y
+
+    @staticmethod
+    def matrices(b: Binder, x: Value, y: Value) -> Any:
+        return b.contiguous(x).viewed((x.size, 1)), b.contiguous(y).viewed((1, y.size))
 
 
 @record("aten::addbmm")
@@ -489,6 +525,12 @@ class AddBMM(_RareSum):
     @staticmethod
     def multiply(x: Any, y: Any) -> Any:
         return np.tensordot(x, y, ([0, 2], [0, 1]))
+
+    @staticmethod
+    def matrices(b: Binder, x: Value, y: Value) -> Any:
+        batch, rows, terms = x.shape
+        rows_of_all = b.contiguous(x.permute((1, 0, 2))).viewed((rows, batch * terms))
+        return rows_of_all, b.contiguous(y).viewed((batch * terms, y.shape[2]))
 
 
 # -- products of other kinds -------------------------------------------------------------------
@@ -716,7 +758,7 @@ class LinalgVectorNorm(_LinalgNorm):
 
 
 @record("aten::linalg_vecdot")
-class VecDot(NumpyRecord):
+class VecDot(KernelRecord):
     """Dot products of the vectors along an axis.
 
     Source: torch.linalg.vecdot.
@@ -735,6 +777,16 @@ class VecDot(NumpyRecord):
     @staticmethod
     def compute(a: SimpleNamespace) -> Any:
         return (np.conj(a.input) * a.other).sum(a.dim)
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        shape = broadcast(a.input, a.other)
+        if a.input.dtype != np.float32 or 0 in shape:
+            cls.in_numpy(a, b)
+            return
+        products = b.temporary(shape)
+        write_tree(b, Call("mul", [Ref(0), Ref(1)]), [a.input, a.other], products)
+        bind_reduction(b, products, (axis_of(a.dim, shape),), False, "sum")
 
 
 @record("aten::linalg_vander")

@@ -12,10 +12,13 @@ from kuiper._kernels import _windows
 from kuiper._kernels.pool import PoolStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import OperatorError, ShapeError
+from kuiper.expression import Call, Literal, Ref
 from kuiper.ops._binder import Binder
 from kuiper.ops._image import check_image, image_input, image_output, spatial_extents
 from kuiper.ops._record import Record, record
+from kuiper.ops._rows import bind_reduction
 from kuiper.ops._schema import Bool, Float, Host, Ints, Tensor
+from kuiper.ops.elementwise import write_tree
 
 __all__ = ["AdaptiveAvgPool", "AdaptiveMaxPool", "AvgPool", "LPPool", "MaxPool"]
 
@@ -261,7 +264,6 @@ class LPPool(_FixedPool):
         Ints("stride", default=None, minimum=1, nullable=True),
         Bool("ceil_mode", False),
     )
-    layout = "contiguous"
 
     @classmethod
     def infer(cls, a: SimpleNamespace) -> Any:
@@ -271,9 +273,21 @@ class LPPool(_FixedPool):
 
     @classmethod
     def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        windows = cls._windows(a)
         size = int(np.prod(_per_axis("kernel_size", a.kernel_size, cls.spatial)))
         p, spatial = a.norm_type, cls.spatial
+        windows = cls._windows(a)
+        if b.output_spec().size == 0:
+            b.output()
+            return
+        if a.input.dtype == np.float32:
+            x = image_input(b, a.input, spatial)
+            powers = b.temporary(x.shape, layout="channels_last")
+            write_tree(b, Call("pow", [Ref(0), Literal(p)]), [x], powers)
+            y = image_output(b, spatial)
+            cls._step(b, powers, y, windows, "mean")
+            total = Call("mul", [Call("max", [Ref(0), Literal(0.0)]), Literal(float(size))])
+            write_tree(b, Call("pow", [total, Literal(1 / p)]), [y], y)
+            return
 
         def norm(x: Any) -> Any:
             powers = np.power(x.astype(np.float64), p)
@@ -316,7 +330,13 @@ class AdaptiveAvgPool(_AdaptivePool):
 
     @classmethod
     def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        cls._bind(a, b, "mean")
+        x, spatial = a.input, cls.spatial
+        is_one = all(len(axis) == 1 for axis in cls._windows(a))
+        if is_one and x.dtype == np.float32 and x.size and x.is_contiguous:
+            # Planes that lie one behind the other need no image of them.
+            bind_reduction(b, x, range(x.rank - spatial, x.rank), True, "mean")
+        else:
+            cls._bind(a, b, "mean")
 
 
 class AdaptiveMaxPool(_AdaptivePool):

@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kuiper._kernels.order import EXTREME_DTYPES, ExtremeStep, ScanStep
+from kuiper._kernels.order import EXTREME_DTYPES, ExtremeStep
+from kuiper._kernels.scan import SCAN_DTYPES, ScanStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import deviation, mean, variance
 from kuiper.ops._record import Record, record
-from kuiper.ops._rows import as_rows, bind_reduction, memory_order
+from kuiper.ops._rows import as_rows, bind_reduction, lines_of, memory_order
 from kuiper.ops._schema import Any_, Argument, Bool, Int, Ints, Scalar, Tensor
 from kuiper.ops.shape import axes_of, axis_of
 from kuiper.ops.sorting import can_sort, sort_lines, sorted_places
@@ -465,9 +466,8 @@ class _Scan(Record):
     @classmethod
     def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         dtype = b.output_spec().dtype
-        if a.input.dtype.name in EXTREME_DTYPES and a.input.rank:
-            axis, shape = axis_of(a.dim, a.input.shape), a.input.shape
-            rows = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+        if a.input.dtype.name in SCAN_DTYPES and a.input.rank:
+            rows = lines_of(a.input.shape, axis_of(a.dim, a.input.shape))
             x, y = b.contiguous(a.input), b.output()
             b.step(ScanStep(x.viewed(rows), y.viewed(rows), cls.function is np.cumprod))
             return

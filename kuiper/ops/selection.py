@@ -326,6 +326,8 @@ class BinCount(DataDependent):
         bins = max(int(a.input.max()) + 1 if a.input.size else 0, a.minlength)
         if 8 * bins > MAX_CONSTANT_BYTES:
             raise ShapeError(f"its result would have {bins} elements, more than 2 GiB of them")
+        if a.input.size == 0:
+            return np.zeros(bins, np.int64)  # also where there are weights
         counts = np.bincount(a.input, a.weights, a.minlength)
         # Sums of float32 are float32, of all else float64.
         narrow = a.weights is not None and a.weights.dtype == np.float32

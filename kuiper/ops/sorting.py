@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from kuiper._kernels.move import FillStep
-from kuiper._kernels.order import SORT_DTYPES, RankStep, SearchStep, SortStep, sort_bytes
+from kuiper._kernels.order import (
+    INTERPOLATIONS,
+    SORT_DTYPES,
+    QuantileStep,
+    RankStep,
+    SearchStep,
+    SortStep,
+    sort_bytes,
+)
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import KernelRecord, NumpyRecord, Overloaded, checked_index
 from kuiper.ops._record import record
+from kuiper.ops._rows import lines_of
 from kuiper.ops._schema import Any_, Argument, Bool, Int, Scalar, Str, Tensor
 from kuiper.ops._typed import cast
 from kuiper.ops.shape import axis_of
@@ -75,8 +83,7 @@ def sort_lines(
     if x.size == 0 or k == 0:
         return
     extent = x.shape[axis]
-    shape = (math.prod(x.shape[:axis]), extent, math.prod(x.shape[axis + 1 :]))
-    rows = b.contiguous(x).viewed(shape)
+    rows = b.contiguous(x).viewed(lines_of(x.shape, axis))
     b.step(SortStep(rows, values, places, k, descending, b.scratch(sort_bytes(extent, x.dtype))))
 
 
@@ -245,7 +252,7 @@ class _Ranked(Overloaded, KernelRecord):
             if values.size:
                 b.step(FillStep(values, math.nan))
             return
-        lines = x.viewed((math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])))
+        lines = x.viewed(lines_of(x.shape, axis))
         scratch = b.scratch(sort_bytes(x.shape[axis], x.dtype))
         b.step(RankStep(lines, values, places, cls.kind, getattr(a, "k", 0), scratch))
 
@@ -346,7 +353,7 @@ class _Levels(Argument):
 
 
 @record("aten::quantile")
-class Quantile(Overloaded):
+class Quantile(Overloaded, KernelRecord):
     """The value below which the fraction `q` of the elements along an axis lies.
 
     Between two elements it is interpolated.  Source: torch.quantile.
@@ -358,10 +365,11 @@ class Quantile(Overloaded):
             _Levels("q"),
             Int("dim", None, nullable=True),
             Bool("keepdim", False),
-            Str("interpolation", ("linear", "lower", "higher", "midpoint", "nearest"), "linear"),
+            Str("interpolation", tuple(INTERPOLATIONS), "linear"),
         ),
     )
-    function: ClassVar[Callable[..., Any]] = staticmethod(np.quantile)
+    runs_in_numpy = False
+    skips_nan: ClassVar[bool] = False
 
     @classmethod
     def result(cls, a: SimpleNamespace) -> TensorSpec:
@@ -377,11 +385,52 @@ class Quantile(Overloaded):
 
     @classmethod
     def compute(cls, a: SimpleNamespace) -> Any:
-        q = np.asarray(a.q)
-        if not (np.all(q >= 0) and np.all(q <= 1)):
-            raise ShapeError(f"'q' is {q.tolist()}, expected fractions between 0 and 1")
-        x = np.atleast_1d(a.input).astype(np.float64)
-        return cls.function(x, q, axis=a.dim, keepdims=a.keepdim, method=a.interpolation)
+        q = _checked_levels(np.asarray(a.q, a.input.dtype))
+        lines = a.input.reshape(1, -1) if a.dim is None else np.moveaxis(a.input, a.dim, -1)
+        lines = np.sort(lines.reshape(-1, lines.shape[-1]), -1)
+        gaps = np.isnan(lines).sum(-1)
+        last = (lines.shape[-1] - 1 - (gaps if cls.skips_nan else 0 * gaps)).astype(q.dtype)
+        ranks = np.maximum(q.reshape(-1, 1) * last, 0)
+        if not cls.skips_nan:
+            ranks = np.where(gaps > 0, last, ranks)
+        y = _interpolated(lines, ranks, a.interpolation)
+        return y.reshape(cls.result(a).shape)
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        is_tensor = hasattr(a.q, "shape")
+        x = b.contiguous(a.input)
+        axis = 0 if a.dim is None or not x.rank else axis_of(a.dim, x.shape)
+        x = x.viewed((x.size,)) if a.dim is None or not x.rank else x
+        if (is_tensor and not a.q.is_constant) or not can_sort(x, axis):
+            cls.in_numpy(a, b)
+            return
+        known = np.asarray(a.q.constant if is_tensor else a.q, x.dtype)
+        levels = b.constant(np.atleast_1d(_checked_levels(known)))
+        y, lines = b.output(), x.viewed(lines_of(x.shape, axis))
+        if y.size:
+            scratch = b.scratch(sort_bytes(x.shape[axis], x.dtype))
+            b.step(QuantileStep(lines, levels, y, a.interpolation, cls.skips_nan, scratch))
+
+
+def _checked_levels(q: np.ndarray) -> np.ndarray:
+    if not (np.all(q >= 0) and np.all(q <= 1)):
+        raise ShapeError(f"'q' is {q.tolist()}, expected fractions between 0 and 1")
+    return q
+
+
+def _interpolated(lines: np.ndarray, ranks: np.ndarray, interpolation: str) -> np.ndarray:
+    """Return what ranks (levels, lines) in sorted lines stand for, by PyTorch's formulas."""
+    rounding = {"lower": np.floor, "higher": np.ceil, "nearest": np.rint}.get(interpolation)
+    ranks = ranks if rounding is None else rounding(ranks)
+    places = np.arange(len(lines))
+    below = lines[places, np.floor(ranks).astype(INT64)]
+    if rounding is not None:
+        return below
+    above = lines[places, np.ceil(ranks).astype(INT64)]
+    weight = np.full_like(ranks, 0.5) if interpolation == "midpoint" else ranks - np.floor(ranks)
+    gap = above - below
+    return np.where(weight < 0.5, below + weight * gap, above - gap * (1 - weight))
 
 
 @record("aten::nanquantile")
@@ -391,7 +440,7 @@ class NanQuantile(Quantile):
     Source: torch.nanquantile.
     """
 
-    function: ClassVar[Callable[..., Any]] = staticmethod(np.nanquantile)
+    skips_nan: ClassVar[bool] = True
 
 
 # -- places in what is sorted ------------------------------------------------------------------

@@ -473,7 +473,9 @@ def _transformed(a: Any, x: np.ndarray, onesided: bool, norm: Norm) -> np.ndarra
         x = np.pad(x, sides, mode)
     frames = np.lib.stride_tricks.sliding_window_view(x, a.n_fft, -1)[..., :: _hop(a), :]
     function = np.fft.rfft if onesided else np.fft.fft
-    return np.swapaxes(function(frames * _window(a), norm=norm), -1, -2)
+    # A window of the signal's precision, so that the transform is computed in it.
+    window = _window(a).astype(real_dtype(x.dtype))
+    return np.swapaxes(function(frames * window, norm=norm), -1, -2)
 
 
 def _spectra_shape(
@@ -535,20 +537,27 @@ def _joined(a: Any, spectra: np.ndarray, real: bool, norm: Norm, length: int | N
     spectra = np.swapaxes(spectra, -1, -2)
     frames = (np.fft.irfft if real else np.fft.ifft)(spectra, a.n_fft, norm=norm)
     window, hop, count = _window(a), _hop(a), frames.shape[-2]
-    frames = frames * window
-    y = np.zeros((*frames.shape[:-2], a.n_fft + hop * (count - 1)), frames.dtype)
-    weight = np.zeros(y.shape[-1])
-    for number in range(count):
-        place = slice(number * hop, number * hop + a.n_fft)
-        y[..., place] += frames[..., number, :]
-        weight[place] += window**2
+    frames *= window.astype(real_dtype(frames.dtype))
+    y, weight = _side_by_side(frames, hop), _side_by_side(np.tile(window**2, (count, 1)), hop)
     start, end = _kept(a, count, length)
     end_of_frames = min(end, y.shape[-1])
     weight = weight[start:end_of_frames]
     if weight.size and weight.min() < 1e-11:
         raise ShapeError("the windows do not cover the whole signal")
-    y = y[..., start:end_of_frames] / weight
+    y = y[..., start:end_of_frames] / weight.astype(real_dtype(y.dtype))
     return np.pad(y, [(0, 0)] * (y.ndim - 1) + [(0, end - end_of_frames)])
+
+
+def _side_by_side(frames: np.ndarray, hop: int) -> np.ndarray:
+    """Add up frames (..., frames, length), each `hop` places behind the one before it."""
+    *lead, count, length = frames.shape
+    pieces = -(-length // hop)
+    y = np.zeros((*lead, count + pieces - 1, hop), frames.dtype)
+    # Piece k of all frames at once; the last pieces belong to the first frames.
+    for k in range(pieces - 1, -1, -1):
+        piece = frames[..., k * hop : (k + 1) * hop]
+        y[..., k : k + count, : piece.shape[-1]] += piece
+    return y.reshape(*lead, -1)[..., : length + hop * (count - 1)]
 
 
 def _kept(a: SimpleNamespace, count: int, length: int | None) -> tuple[int, int]:

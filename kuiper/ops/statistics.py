@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from kuiper._kernels.order import ExtremeStep
+from kuiper._kernels.scan import SCAN_DTYPES, LogSumScanStep, RunningExtremeStep
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
@@ -28,10 +29,10 @@ from kuiper.ops._numpy import (
     variance,
 )
 from kuiper.ops._record import Record, record
-from kuiper.ops._rows import bind_reduction
+from kuiper.ops._rows import bind_reduction, lines_of
 from kuiper.ops._schema import Bool, DType, Int, Ints, Scalar, Tensor
-from kuiper.ops._typed import TypedProgram, has_kernels
-from kuiper.ops.elementwise import write_tree
+from kuiper.ops._typed import TypedProgram, has_kernels, write_cast
+from kuiper.ops.elementwise import bind_tree, write_tree
 from kuiper.ops.reduce import MAX_EXTENT, Norm, norm_of
 from kuiper.ops.shape import axes_of, axis_of
 
@@ -124,7 +125,7 @@ class All(_Truth):
 
 
 @record("aten::count_nonzero")
-class CountNonzero(NumpyRecord):
+class CountNonzero(KernelRecord):
     """How many elements are not zero.
 
     Source: torch.count_nonzero.
@@ -139,6 +140,21 @@ class CountNonzero(NumpyRecord):
     @staticmethod
     def compute(a: SimpleNamespace) -> typing.Any:
         return np.count_nonzero(a.input, axis=_axes(a))
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        x, axes = a.input, _axes(a)
+        # Sums of ones are whole as long as they have no more than 24 bits.
+        if not has_kernels(x.dtype) or not 0 < x.size < 1 << 24 or not axes:
+            cls.in_numpy(a, b)
+            return
+        ones = b.temporary(x.shape)
+        program = TypedProgram(b)
+        truth = program.call("unequal", x.dtype, program.load(x, x.dtype), program.load(0, x.dtype))
+        program.call("convert", ones.dtype, truth)
+        b.step(program.step(ones))
+        counts = bind_reduction(b, ones, axes, False, "sum", is_output=False)
+        write_cast(b, counts, b.output())
 
 
 # -- sums and products -------------------------------------------------------------------------
@@ -171,7 +187,7 @@ class ProductOfAll(KernelRecord):
 
 
 @record("aten::sum_to_size")
-class SumToSize(NumpyRecord):
+class SumToSize(KernelRecord):
     """The sum over the axes that `size` has with an extent of 1, or not at all.
 
     Source: torch.Tensor.sum_to_size.
@@ -187,11 +203,22 @@ class SumToSize(NumpyRecord):
         return TensorSpec(a.size, INT64 if dtype.kind in "biu" else dtype)
 
     @staticmethod
-    def compute(a: SimpleNamespace) -> typing.Any:
-        lead = a.input.ndim - len(a.size)
-        ones = tuple(lead + d for d, n in enumerate(a.size) if n == 1)
-        y = a.input.sum((*range(lead), *ones), SumToSize.result(a).dtype)
-        return y.reshape(a.size)
+    def axes(a: SimpleNamespace) -> tuple[int, ...]:
+        lead = len(a.input.shape) - len(a.size)
+        return *range(lead), *(lead + d for d, n in enumerate(a.size) if n == 1)
+
+    @classmethod
+    def compute(cls, a: SimpleNamespace) -> typing.Any:
+        return a.input.sum(cls.axes(a), cls.result(a).dtype).reshape(a.size)
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        axes = cls.axes(a)
+        if not _is_float32(a, b) or not axes:
+            cls.in_numpy(a, b)
+            return
+        sums = bind_reduction(b, a.input, axes, True, "sum", is_output=False)
+        b.alias(b.contiguous(sums).viewed(a.size))
 
 
 _WITHOUT_NAN = (
@@ -234,7 +261,7 @@ class NanSum(KernelRecord):
 
 
 @record("aten::nanmean")
-class NanMean(NumpyRecord):
+class NanMean(KernelRecord):
     """The mean of the elements that are not NaN.
 
     Source: torch.nanmean.
@@ -252,6 +279,20 @@ class NanMean(NumpyRecord):
     def compute(a: SimpleNamespace) -> typing.Any:
         where = {"axis": _axes(a), "keepdims": a.keepdim}
         return np.nansum(a.input, **where) / np.sum(~np.isnan(a.input), **where)
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        axes = _axes(a)
+        if not _is_float32(a, b) or not axes:
+            cls.in_numpy(a, b)
+            return
+        sums = []
+        # Then ones in the place of numbers; what divides an infinite sum does not matter.
+        for number in (Ref(0), Call("add", [Call("mul", [Ref(0), Literal(0.0)]), Literal(1.0)])):
+            kept = b.temporary(a.input.shape)
+            write_tree(b, Call("nan_to", [number, Literal(0.0)]), [a.input], kept)
+            sums.append(bind_reduction(b, kept, axes, a.keepdim, "sum", is_output=False))
+        bind_tree(b, Call("div", [Ref(0), Ref(1)]), sums)
 
 
 @record("aten::dist")
@@ -375,13 +416,14 @@ class DeviationAndMean(Deviation):
 
 
 @record("aten::aminmax")
-class AMinMax(Overloaded):
+class AMinMax(Overloaded, KernelRecord):
     """The minimum and the maximum.
 
     Source: torch.aminmax.
     """
 
     overloads = ((Tensor("input"), Int("dim", None, nullable=True), Bool("keepdim", False)),)
+    runs_in_numpy = False
 
     @staticmethod
     def result(a: SimpleNamespace) -> typing.Any:
@@ -394,15 +436,25 @@ class AMinMax(Overloaded):
         where = {"axis": _axes(a), "keepdims": a.keepdim}
         return np.min(a.input, **where), np.max(a.input, **where)
 
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        axes = _axes(a)
+        if not _is_float32(a, b) or not axes:
+            cls.in_numpy(a, b)
+            return
+        for index, kind in enumerate(("min", "max")[: a.n_outputs]):
+            b.alias(bind_reduction(b, a.input, axes, a.keepdim, kind, is_output=False), index)
+
 
 # -- scans -------------------------------------------------------------------------------------
 
 
-class _Running(NumpyRecord):
+class _Running(KernelRecord):
     """A running extreme, and the place of its last occurrence so far."""
 
     arguments = (Tensor("input"), Int("dim"))
     ufunc: ClassVar[np.ufunc]
+    is_least: ClassVar[bool] = False
 
     @staticmethod
     def result(a: SimpleNamespace) -> typing.Any:
@@ -419,6 +471,18 @@ class _Running(NumpyRecord):
         reached = np.where((x == values) | (x != x), places, 0)
         found = np.maximum.accumulate(reached, axis=a.dim)
         return values.reshape(a.input.shape), found.reshape(a.input.shape)
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        if a.input.dtype.name not in SCAN_DTYPES:
+            cls.in_numpy(a, b)
+            return
+        values, places = b.output(), b.output(1) if a.n_outputs > 1 else None
+        if values.size:
+            rows = lines_of(a.input.shape, a.dim)
+            x = b.contiguous(a.input).viewed(rows)
+            places = None if places is None else places.viewed(rows)
+            b.step(RunningExtremeStep(x, values.viewed(rows), places, cls.is_least))
 
 
 @record("aten::cummax")
@@ -439,10 +503,11 @@ class CumMin(_Running):
     """
 
     ufunc = np.minimum
+    is_least = True
 
 
 @record("aten::logcumsumexp")
-class LogCumSumExp(NumpyRecord):
+class LogCumSumExp(KernelRecord):
     """The logarithm of the running sum of exponentials along an axis.
 
     Source: torch.logcumsumexp.
@@ -459,6 +524,16 @@ class LogCumSumExp(NumpyRecord):
     def compute(a: SimpleNamespace) -> typing.Any:
         x = np.atleast_1d(a.input).astype(np.float64)
         return np.logaddexp.accumulate(x, axis=a.dim).reshape(a.input.shape)
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        if a.input.dtype != np.float32:
+            cls.in_numpy(a, b)
+            return
+        y = b.output()
+        if y.size:
+            rows = lines_of(a.input.shape, a.dim)
+            b.step(LogSumScanStep(b.contiguous(a.input).viewed(rows), y.viewed(rows)))
 
 
 @record("aten::diff")
@@ -499,14 +574,26 @@ class Diff(KernelRecord):
 
     @classmethod
     def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        if a.n != 1 or a.prepend is not None or a.append is not None or not _is_float32(a, b):
+        if a.n == 0 or not _is_float32(a, b):
             cls.in_numpy(a, b)
             return
-        y, axis = b.output(), axis_of(a.dim, a.input.shape)
-        if y.size:
-            extent = y.shape[axis]
-            ends = [a.input.narrow(axis, start, extent) for start in (1, 0)]
-            write_tree(b, Call("sub", [Ref(0), Ref(1)]), ends, y)
+        axis, x = axis_of(a.dim, a.input.shape), a.input
+        parts = [part for part in (a.prepend, x, a.append) if part is not None]
+        if len(parts) > 1:
+            shape = list(x.shape)
+            shape[axis] = sum(part.shape[axis] for part in parts)
+            x, start = b.temporary(shape), 0
+            for part in parts:
+                b.copy(part, x.narrow(axis, start, part.shape[axis]))
+                start += part.shape[axis]
+        y = b.output()
+        for left in range(a.n - 1, -1, -1) if y.size else ():
+            shape = list(x.shape)
+            shape[axis] -= 1
+            gaps = b.temporary(shape) if left else y
+            ends = [x.narrow(axis, start, shape[axis]) for start in (1, 0)]
+            write_tree(b, Call("sub", [Ref(0), Ref(1)]), ends, gaps)
+            x = gaps
 
 
 @record("aten::cov")

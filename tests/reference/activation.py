@@ -77,10 +77,15 @@ def gelu(input, *, approximate="none", **_):
     return 0.5 * input * (1 + erf(input / math.sqrt(2)))
 
 
+def _like(input, number):
+    """Return a number as PyTorch compares it with tensors: cut off where those are integers."""
+    return int(number) if input.dtype.kind in "iu" else number
+
+
 @reference("nn.Hardtanh", "F.hardtanh")
 def hardtanh(input, *, min_val, max_val, **_):
     """Clamp to [min_val, max_val]."""
-    return np.clip(input, min_val, max_val)
+    return np.clip(input, _like(input, min_val), _like(input, max_val))
 
 
 @reference("nn.ELU", "F.elu")
@@ -160,7 +165,7 @@ def tanhshrink(input, **_):
 @reference("nn.Threshold", "F.threshold")
 def threshold(input, *, threshold, value, **_):
     """Return x where x > threshold, `value` elsewhere."""
-    return np.where(input > threshold, input, value)
+    return np.where(input > _like(input, threshold), input, _like(input, value))
 
 
 @reference("nn.LogSigmoid", "F.logsigmoid")

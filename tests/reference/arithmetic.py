@@ -8,10 +8,16 @@ import numpy as np
 
 from .registry import reference
 
+
+def _sinc(x):
+    with np.errstate(invalid="ignore"):  # of infinity
+        return np.where(x == 0, 1, np.sin(np.pi * x) / np.where(x == 0, 1, np.pi * x))
+
+
 _FUNCTIONS = {
     "log2": lambda x: np.log(x) / math.log(2),
     "exp2": lambda x: np.power(2.0, x),
-    "sinc": lambda x: np.where(x == 0, 1, np.sin(np.pi * x) / np.where(x == 0, 1, np.pi * x)),
+    "sinc": _sinc,
     "deg2rad": lambda x: x * np.pi / 180,
     "rad2deg": lambda x: x * 180 / np.pi,
     "sgn": lambda x: np.sign(x),

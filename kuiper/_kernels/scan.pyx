@@ -1,0 +1,427 @@
+"""Scans along one axis: running sums, products, extremes, and logarithms of sums.
+
+Tensors are seen as (outer, n, inner), and a *line* runs along the middle axis.  Where inner is 1
+the elements of a line are adjacent; elsewhere a strip of adjacent lines goes on together.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+
+from kuiper._kernels cimport elementwise as fn
+from kuiper._kernels._dispatch cimport active
+from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels._table cimport kernels_t
+
+cdef enum:
+    STRIP = 256          # lines that go on together, or elements of one line
+    FOUR = 4             # lines of adjacent elements that are scanned together
+    SHARE_TERMS = 8192   # a share of fewer elements is not worth another thread
+
+ctypedef fused number_t:
+    uint8_t
+    int32_t
+    int64_t
+    float
+    double
+
+# Kinds of elements, by the name of their dtype.
+SCAN_DTYPES = {
+    "float32": "f", "float64": "d", "int32": "i", "int64": "l", "bool": "b", "uint8": "b",
+}
+
+
+# -- sums and products -------------------------------------------------------------------------
+
+# What is summed in, and what comes out.
+ctypedef fused sum_t:
+    uint64_t
+    double
+
+ctypedef fused result_t:
+    uint64_t
+    float
+    double
+
+cdef struct scan_t:
+    ref_t x
+    ref_t y
+    bint multiplies
+    char dtype
+    Py_ssize_t outer
+    Py_ssize_t n
+    Py_ssize_t inner
+    Py_ssize_t strips
+    Py_ssize_t items             # that are shared out
+
+
+cdef inline void scan_strip(
+    bint multiplies, const number_t* x, result_t* y, sum_t* sums, Py_ssize_t n, Py_ssize_t step,
+    Py_ssize_t count,
+) noexcept nogil:
+    """Scan `count` adjacent lines, whose elements are a step apart."""
+    cdef Py_ssize_t i, j
+    for j in range(count):
+        sums[j] = 1 if multiplies else 0
+    for i in range(n):
+        if multiplies:
+            for j in range(count):
+                sums[j] *= <sum_t> x[i * step + j]
+                y[i * step + j] = <result_t> sums[j]
+        else:
+            for j in range(count):
+                sums[j] += <sum_t> x[i * step + j]
+                y[i * step + j] = <result_t> sums[j]
+
+
+cdef inline void scan_along(
+    bint multiplies, const number_t* x, result_t* y, sum_t* sums, Py_ssize_t n
+) noexcept nogil:
+    """Scan one line of adjacent elements."""
+    cdef Py_ssize_t i
+    cdef sum_t total = 1 if multiplies else 0
+    for i in range(n):
+        total = total * <sum_t> x[i] if multiplies else total + <sum_t> x[i]
+        y[i] = <result_t> total
+
+
+cdef inline void scan_four(
+    bint multiplies, const number_t* x, result_t* y, sum_t* sums, Py_ssize_t n
+) noexcept nogil:
+    """Scan four lines of adjacent elements at once: a single one waits for each of its sums."""
+    cdef Py_ssize_t i
+    cdef sum_t a, b, c, d
+    a = b = c = d = 1 if multiplies else 0
+    for i in range(n):
+        if multiplies:
+            a *= <sum_t> x[i]
+            b *= <sum_t> x[n + i]
+            c *= <sum_t> x[2 * n + i]
+            d *= <sum_t> x[3 * n + i]
+        else:
+            a += <sum_t> x[i]
+            b += <sum_t> x[n + i]
+            c += <sum_t> x[2 * n + i]
+            d += <sum_t> x[3 * n + i]
+        y[i], y[n + i] = <result_t> a, <result_t> b
+        y[2 * n + i], y[3 * n + i] = <result_t> c, <result_t> d
+
+
+cdef inline void scan_lines(
+    const scan_t* p, const number_t* x, result_t* y, sum_t* sums, Py_ssize_t first, Py_ssize_t stop
+) noexcept nogil:
+    """Scan the items from `first` on: strips of lines, or fours of lines of adjacent elements."""
+    cdef Py_ssize_t item, start, count
+    for item in range(first, stop):
+        if p.inner > 1:
+            start = item // p.strips * p.n * p.inner + item % p.strips * STRIP
+            count = min(<Py_ssize_t> STRIP, p.inner - item % p.strips * STRIP)
+            scan_strip(p.multiplies, x + start, y + start, sums, p.n, p.inner, count)
+            continue
+        start, count = FOUR * item, min(<Py_ssize_t> FOUR, p.outer - FOUR * item)
+        if count == FOUR:
+            scan_four(p.multiplies, x + start * p.n, y + start * p.n, sums, p.n)
+            continue
+        for start in range(start, start + count):
+            scan_along(p.multiplies, x + start * p.n, y + start * p.n, sums, p.n)
+
+
+cdef void scan_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Running sums or products of each line; floats in double precision.
+
+    Layout : x, y (outer, n, inner), C order
+    Needs  : nothing
+    Threads: over the outer axis x strips of the inner one, or over fours of lines
+    Source : torch.cumsum, torch.cumprod
+    """
+    cdef const scan_t* p = <const scan_t*> params
+    cdef const char* x = at(slots, p.x)
+    cdef char* y = at(slots, p.y)
+    cdef Py_ssize_t first = share_start(p.items, part, n_parts)
+    cdef Py_ssize_t stop = share_start(p.items, part + 1, n_parts)
+    cdef double[STRIP] reals
+    cdef uint64_t[STRIP] wholes  # unsigned, because they may run over
+    if p.dtype == b"f":
+        scan_lines(p, <const float*> x, <float*> y, reals, first, stop)
+    elif p.dtype == b"d":
+        scan_lines(p, <const double*> x, <double*> y, reals, first, stop)
+    elif p.dtype == b"i":
+        scan_lines(p, <const int32_t*> x, <uint64_t*> y, wholes, first, stop)
+    elif p.dtype == b"l":
+        scan_lines(p, <const int64_t*> x, <uint64_t*> y, wholes, first, stop)
+    else:
+        scan_lines(p, <const uint8_t*> x, <uint64_t*> y, wholes, first, stop)
+
+
+cdef class ScanStep(Step):
+    """Computes running sums or products of each line.
+
+    Parameters
+    ----------
+    x, y : Value, shape (outer, n, inner), C order
+        x of a dtype in `SCAN_DTYPES`; y of the same float type, or int64.
+    multiplies : bool
+    """
+
+    cdef scan_t p
+
+    def __init__(self, x, y, multiplies):
+        self.p.x, self.p.y = self.ref(x), self.ref(y)
+        self.p.multiplies = multiplies
+        self.p.dtype = ord(SCAN_DTYPES[x.dtype.name])
+        self.p.outer, self.p.n, self.p.inner = x.shape
+        self.p.strips = (self.p.inner + STRIP - 1) // STRIP
+        self.p.items = (
+            ceil_div(self.p.outer, FOUR) if self.p.inner == 1 else self.p.outer * self.p.strips
+        )
+        self.run = scan_run
+        self.params = &self.p
+        self.kind = "scan"
+        self.flops = float(x.size)
+        self.bytes = float(x.n_bytes + y.n_bytes)
+        self.max_parts = max(1, min(self.p.items, x.size // SHARE_TERMS))
+
+
+# -- extremes ----------------------------------------------------------------------------------
+
+cdef struct running_t:
+    ref_t x
+    ref_t values
+    ref_t places
+    bint has_places
+    bint is_least
+    char dtype
+    Py_ssize_t outer
+    Py_ssize_t n
+    Py_ssize_t inner
+    Py_ssize_t strips
+
+
+cdef inline void run_along(
+    bint is_least, const number_t* x, number_t* values, int64_t* places, Py_ssize_t n
+) noexcept nogil:
+    """Follow the extreme of one line of adjacent elements; of equal ones the last counts."""
+    cdef Py_ssize_t i, place = 0
+    cdef number_t best = x[0], value
+    for i in range(n):
+        value = x[i]
+        # A NaN is an extreme, and only another one follows it.
+        if (value <= best if is_least else value >= best) or value != value:
+            best, place = value, i
+        values[i] = best
+        if places != NULL:
+            places[i] = place
+
+
+cdef inline void run_strip(
+    bint is_least, const number_t* x, number_t* values, int64_t* places, Py_ssize_t n,
+    Py_ssize_t step, Py_ssize_t count,
+) noexcept nogil:
+    """Follow the extremes of `count` adjacent lines, whose elements are a step apart."""
+    cdef number_t[STRIP] best
+    cdef int64_t[STRIP] place
+    cdef Py_ssize_t i, j
+    cdef number_t value
+    cdef bint better
+    for j in range(count):
+        best[j], place[j] = x[j], 0
+    for i in range(n):
+        for j in range(count):
+            value = x[j]
+            better = (value <= best[j] if is_least else value >= best[j]) | (value != value)
+            best[j] = value if better else best[j]
+            place[j] = i if better else place[j]
+            values[j] = best[j]
+        x += step
+        values += step
+        if places != NULL:
+            for j in range(count):
+                places[j] = place[j]
+            places += step
+
+
+cdef inline void follow(
+    const running_t* p, const number_t* x, number_t* values, int64_t* places, Py_ssize_t part,
+    Py_ssize_t n_parts,
+) noexcept nogil:
+    cdef Py_ssize_t total = p.outer * p.strips, item, start, count
+    for item in range(share_start(total, part, n_parts), share_start(total, part + 1, n_parts)):
+        start = item // p.strips * p.n * p.inner + item % p.strips * STRIP
+        count = min(<Py_ssize_t> STRIP, p.inner - item % p.strips * STRIP)
+        if p.inner == 1:
+            run_along(
+                p.is_least, x + start, values + start,
+                NULL if places == NULL else places + start, p.n,
+            )
+        elif p.is_least:
+            run_strip(
+                True, x + start, values + start, NULL if places == NULL else places + start,
+                p.n, p.inner, count,
+            )
+        else:
+            run_strip(
+                False, x + start, values + start, NULL if places == NULL else places + start,
+                p.n, p.inner, count,
+            )
+
+
+cdef void running_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """The greatest or least element of each line so far, and its last place.
+
+    Layout : x, values, places (outer, n, inner), C order
+    Needs  : n > 0
+    Threads: over the outer axis x strips of the inner one
+    Source : torch.cummax, torch.cummin
+    """
+    cdef const running_t* p = <const running_t*> params
+    cdef const char* x = at(slots, p.x)
+    cdef char* values = at(slots, p.values)
+    cdef int64_t* places = <int64_t*> at(slots, p.places) if p.has_places else NULL
+    if p.dtype == b"f":
+        follow(p, <const float*> x, <float*> values, places, part, n_parts)
+    elif p.dtype == b"d":
+        follow(p, <const double*> x, <double*> values, places, part, n_parts)
+    elif p.dtype == b"i":
+        follow(p, <const int32_t*> x, <int32_t*> values, places, part, n_parts)
+    elif p.dtype == b"l":
+        follow(p, <const int64_t*> x, <int64_t*> values, places, part, n_parts)
+    else:
+        follow(p, <const uint8_t*> x, <uint8_t*> values, places, part, n_parts)
+
+
+cdef class RunningExtremeStep(Step):
+    """Follows the greatest or least element of each line.
+
+    Parameters
+    ----------
+    x, values : Value, shape (outer, n, inner), C order
+        Of a dtype in `SCAN_DTYPES`; lines are not empty.
+    places : Value or None
+        As many, int64.
+    is_least : bool
+    """
+
+    cdef running_t p
+
+    def __init__(self, x, values, places, is_least):
+        self.p.x, self.p.values = self.ref(x), self.ref(values)
+        self.p.has_places = places is not None
+        if places is not None:
+            self.p.places = self.ref(places)
+        self.p.is_least = is_least
+        self.p.dtype = ord(SCAN_DTYPES[x.dtype.name])
+        self.p.outer, self.p.n, self.p.inner = x.shape
+        self.p.strips = ceil_div(self.p.inner, STRIP)
+        self.run = running_run
+        self.params = &self.p
+        self.kind = "running_extreme"
+        self.flops = float(x.size)
+        self.bytes = 2.0 * x.n_bytes + (0 if places is None else places.n_bytes)
+        self.max_parts = max(1, min(self.p.outer * self.p.strips, x.size // SHARE_TERMS))
+
+
+# -- logarithms of sums ------------------------------------------------------------------------
+
+cdef struct log_sum_t:
+    const kernels_t* kernels
+    ref_t x
+    ref_t y
+    Py_ssize_t outer
+    Py_ssize_t n
+    Py_ssize_t inner
+    Py_ssize_t strips
+
+# What is known of a line: the sum of exponentials is `sum * exp(top)`.
+cdef struct total_t:
+    float top
+    double sum
+
+
+cdef inline float gap_to(total_t* line, float value) noexcept nogil:
+    """Return how far a value is from the greatest one, which it may become: the sign tells."""
+    cdef float gap = 0 if value == line.top else value - line.top
+    if gap > 0:
+        line.top = value
+    return gap
+
+
+cdef inline void add_exponential(total_t* line, float gap, float power) noexcept nogil:
+    """Add a value whose gap is known, and ``exp(-abs(gap))``."""
+    line.sum = line.sum * power + 1 if gap > 0 else line.sum + power
+
+
+cdef inline void log_sums(
+    const log_sum_t* p, total_t* lines, Py_ssize_t moves, const float* x, float* y, Py_ssize_t n
+) noexcept nogil:
+    """Go on by n values: of one line each (moves is 1), or of the same line (moves is 0)."""
+    cdef float[STRIP] gaps, powers, tops
+    cdef Py_ssize_t j
+    for j in range(n):
+        gaps[j] = gap_to(&lines[j * moves], x[j])
+        tops[j] = lines[j * moves].top
+        powers[j] = -gaps[j] if gaps[j] > 0 else gaps[j]
+    p.kernels.unary[<int> fn.EXP](n, powers, powers, 0, 0)
+    for j in range(n):
+        add_exponential(&lines[j * moves], gaps[j], powers[j])
+        powers[j] = <float> lines[j * moves].sum
+    p.kernels.unary[<int> fn.LOG](n, powers, powers, 0, 0)
+    for j in range(n):
+        y[j] = tops[j] + powers[j]
+
+
+cdef void log_sum_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """The logarithm of the sum of exponentials of each line so far, relative to its greatest value.
+
+    Layout : x, y (outer, n, inner), C order
+    Needs  : n > 0
+    Threads: over the outer axis x strips of the inner one
+    Source : torch.logcumsumexp
+    """
+    cdef const log_sum_t* p = <const log_sum_t*> params
+    cdef Py_ssize_t total = p.outer * p.strips, item, start, i, j, count
+    cdef total_t[STRIP] lines
+    cdef const float* x
+    cdef float* y
+    for item in range(share_start(total, part, n_parts), share_start(total, part + 1, n_parts)):
+        start = item // p.strips * p.n * p.inner + item % p.strips * STRIP
+        count = min(<Py_ssize_t> STRIP, p.inner - item % p.strips * STRIP)
+        x = <const float*> at(slots, p.x) + start
+        y = <float*> at(slots, p.y) + start
+        for j in range(count):
+            lines[j].top, lines[j].sum = x[j], 0
+        if p.inner > 1:
+            for i in range(p.n):
+                log_sums(p, lines, 1, x + i * p.inner, y + i * p.inner, count)
+            continue
+        i = 0
+        while i < p.n:
+            log_sums(p, lines, 0, x + i, y + i, min(<Py_ssize_t> STRIP, p.n - i))
+            i += STRIP
+
+
+cdef class LogSumScanStep(Step):
+    """Computes logarithms of running sums of exponentials of each line.
+
+    Parameters
+    ----------
+    x, y : Value, shape (outer, n, inner), C order
+        float32; lines are not empty.
+    """
+
+    cdef log_sum_t p
+
+    def __init__(self, x, y):
+        self.p.kernels = active()
+        self.p.x, self.p.y = self.ref(x), self.ref(y)
+        self.p.outer, self.p.n, self.p.inner = x.shape
+        self.p.strips = ceil_div(self.p.inner, STRIP)
+        self.run = log_sum_run
+        self.params = &self.p
+        self.kind = "log_sum_scan"
+        self.flops = 20.0 * x.size
+        self.bytes = float(x.n_bytes + y.n_bytes)
+        self.max_parts = max(1, min(self.p.outer * self.p.strips, x.size // 1024))
