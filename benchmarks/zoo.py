@@ -853,7 +853,7 @@ def detectors_page(results: dict) -> str:
         "places, so boxes are compared as a set: *same* counts those of PyTorch's for each of\n"
         "which kuiper has one of its own with that label, a score at most 1e-4 and corners at\n"
         "most 1e-3 of the image's extent away; the worst of these distances follow. Not\n"
-        "checked: the order of rows, other sizes of image, trained weights.\n\n"
+        "checked: the order of rows, masks, other sizes of image, trained weights.\n\n"
         "| model | image | boxes of PyTorch | of kuiper | same | score | corner |\n"
         "| --- | --- | --: | --: | --: | --: | --: |\n" + "\n".join(rows) + "\n"
     )

@@ -7,7 +7,7 @@ import pytest
 
 from kuiper import passes
 from kuiper._planner import make_plan
-from kuiper._shapes import infer_specs
+from kuiper._shapes import infer_known, infer_specs
 from kuiper._value import TensorSpec
 from kuiper.errors import GraphError, OperatorError, ShapeError
 from kuiper.ir import Attribute, Graph
@@ -1061,6 +1061,37 @@ def test_filters_of_each_member_are_groups(type, filters, form, constant):
     inputs, shapes = (("x",), [(1, 4)]) if constant else (("x", "z"), [(1, 4), (1, 4, 5, 5)])
     graph = members_are_independent(lines, shapes, 3, inputs=inputs)
     assert graph.operator("c").params["groups"] == 3
+
+
+@pytest.mark.parametrize("sign", ["@0", "sub(@0,6)"])
+def test_places_among_the_rows_of_each_member(sign):
+    """As networks for clouds of points take the neighbours of each."""
+    lines = [
+        "torch.topk t 1 2 x t0 t1 dim=1 k=2 largest=True sorted=True",
+        f"pnnx.Expression a 1 1 t1 a0 expr={sign}",
+        "Tensor.reshape p 1 1 a0 p0 shape=(6)",
+        "Tensor.reshape r 1 1 x r0 shape=(6,3)",
+        "pnnx.Expression l 1 1 p0 l0 expr=[@0]",
+        "Tensor.index i 2 1 r0 l0 i0",
+        "Tensor.reshape q 1 1 i0 y shape=(1,2,3,3)",
+    ]
+    graph = members_are_independent(lines, [(1, 6, 3)], 4)
+    assert graph.operator("q").params["shape"] == (4, 2, 3, 3)
+
+
+def test_a_mask_is_no_list_of_places():
+    lines = [
+        "Tensor.to c 1 1 x c0 copy=False dtype=torch.uint8",
+        "Tensor.reshape p 1 1 c0 p0 shape=(6)",
+        "Tensor.reshape r 1 1 x r0 shape=(6)",
+        "pnnx.Expression l 1 1 p0 l0 expr=[@0]",
+        "Tensor.index i 2 1 r0 l0 y",
+    ]
+    graph = graph_of(text(*lines))
+    graph.operand("x").shape = (1, 6)
+    freed = graph.copy()
+    free_batch(freed, [(2, 6)], lambda *given: infer_known(*given)[0])
+    assert lines_of(freed)[-2:] == lines_of(graph)[-2:]
 
 
 def test_members_that_were_joined_come_apart():

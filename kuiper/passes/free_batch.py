@@ -141,6 +141,8 @@ class _Search:
         self.frozen: set[Operator] = set()
         # Operators of which the first index counts the members.
         self.counting: set[Operator] = set()
+        # Operators that take rows of all members by places among the rows of one.
+        self.lists: set[Operator] = set()
         # Reshapes of which no more is known than that the first axis can only stay what it is.
         self.copied: set[Operator] = set()
 
@@ -189,6 +191,7 @@ class _Search:
         self.calls.pop(op, None)
         self.copied.discard(op)
         self.counting.discard(op)
+        self.lists.discard(op)
         if op.type == "pnnx.Input":
             self.places[op.outputs[0]] = self.starts.get(op.outputs[0])
             return None
@@ -205,6 +208,9 @@ class _Search:
         if op.type == "Tensor.index" and self.counts_members(op):
             self.counting.add(op)
             return self.settle(op, [Place(0)], origins)
+        if op.type == "Tensor.index" and (place := self.rows_of_members(op)):
+            self.lists.add(op)
+            return self.settle(op, [place], origins | self.origins_of_index(op))
         if any(place is Lost for place in known):
             if op.type in RESHAPES and self.keeps_first(op) and -1 not in self.call(op).a.shape:
                 self.copied.add(op)
@@ -265,6 +271,30 @@ class _Search:
             for constant, places in others
         )
 
+    def rows_of_members(self, op: Operator) -> Place | None:
+        """Return where the batch is in ``x[places]``, where both hold one member after the other.
+
+        That is how models of point clouds take the neighbours of each point.  What is added to the
+        places for each member is zero where there is one, so it has to be added anew.
+        """
+        indices = self.indices(op)
+        if self.traced != 1 or len(indices) != 1 or len(op.inputs) != 2:
+            return None
+        known, places = indices[0]
+        rows = self.places.get(op.inputs[0])
+        if known is not None or len(places) != 1 or not isinstance(rows, Place):
+            return None
+        place = places.pop()
+        if not isinstance(place, Place) or rows[:2] != (0, 1) or place[:2] != (0, 1):
+            return None
+        return place
+
+    def origins_of_index(self, op: Operator) -> frozenset[Operator]:
+        """Return the guesses on which the places of an index rest."""
+        maker = cast("Operator", op.inputs[1].producer)
+        nothing: frozenset[Operator] = frozenset()
+        return nothing.union(*(self.origins.get(o, nothing) for o in maker.inputs))
+
     def indices(self, op: Operator) -> list[tuple[np.ndarray | None, set[Any]]]:
         """Return the values of each index, if they are known, and where the batch of others is.
 
@@ -324,6 +354,25 @@ class _Search:
         )
         self.graph.set_inputs(op, [op.inputs[0], self.graph.operand(name)], op.input_keys)
 
+    def offset(self, op: Operator, batch: int) -> None:
+        """Let places among the rows of one member be those among the rows of all."""
+        maker = cast("Operator", op.inputs[1].producer)
+        (places,) = maker.inputs
+        spec, rows = self.specs[places], self.specs[op.inputs[0]].shape[0]
+        first = np.repeat(np.arange(batch) * rows, spec.shape[0])
+        name = self.graph.unique_name(f"{op.name}_rows")
+        offsets = self.graph.add_operand(name, first.shape, "i64")
+        self.graph.add_operator(
+            "pnnx.Attribute", name, [], [offsets],
+            attributes={"data": Attribute.from_array(first)}, location=op.location,
+        )  # fmt: skip
+        name = self.graph.unique_name(f"{op.name}_places")
+        self.graph.add_operator(
+            "pnnx.Expression", name, [places, offsets], [self.graph.add_operand(name)],
+            params={"expr": f"[add(remainder(@0,{rows}),@1)]"}, location=op.location,
+        )  # fmt: skip
+        self.graph.set_inputs(op, [op.inputs[0], self.graph.operand(name)], op.input_keys)
+
     # -- reshapes ------------------------------------------------------------------------------
 
     def candidates(self, op: Operator) -> list[Place]:
@@ -378,6 +427,8 @@ class _Search:
                 self.group(op, call, batch)
         for op in self.counting:
             self.count(op, batch)
+        for op in self.lists:
+            self.offset(op, batch)
         for op in self.copied:
             self.write(op, "shape", (0, *self.call(op).a.shape[1:]))
 
