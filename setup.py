@@ -180,6 +180,8 @@ def extensions() -> list[Extension]:
     for_all = [(f"KUIPER_HAS_{isa.upper()}", "1") for isa in isas]
     if NO_VECTORS:
         for_all.append(("KUIPER_NO_VECTORS", "1"))
+    if (DEBUG or SANITIZE) and not MSVC:  # gcc joins products and sums from -O2 on
+        for_all.append(("KUIPER_UNFUSED", "1"))
     modules = []
     for path in sorted(Path("kuiper").rglob("*.pyx")):
         name = ".".join(path.with_suffix("").parts)

@@ -36,8 +36,8 @@
 #include <arm_neon.h>
 #endif
 
-/* Whether a product and a sum round once, together. */
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+/* Whether a product and a sum round once, together: compilers join them where they optimise. */
+#if (defined(__FMA__) || defined(__ARM_FEATURE_FMA)) && !defined(KUIPER_UNFUSED)
 #define KP_FUSES 1
 #else
 #define KP_FUSES 0
@@ -220,6 +220,9 @@ static inline kp_vf32 kp_load_n(const float *p, long n) {
     if (n >= 2) v = vcombine_f32(vld1_f32(p), vdup_n_f32(0.0f));
     if (n == 1) v = vld1q_lane_f32(p, v, 0);
     if (n == 3) v = vld1q_lane_f32(p + 2, v, 2);
+    /* Where n is 0 all products of v are one; gcc would keep it there, and compute those of the other
+       ways before they meet, where they are rounded before they are added. */
+    __asm__ volatile("" : "+w"(v));
     return (kp_vf32)v;
 }
 static inline void kp_store_n(float *p, kp_vf32 v, long n) {

@@ -14,7 +14,7 @@ from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import checked_index
 from kuiper.ops._typed import cast
-from kuiper.ops.shape import is_at
+from kuiper.ops.joining import is_at
 
 __all__ = [
     "INT64",

@@ -14,6 +14,7 @@ from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref, fold
 from kuiper.expression.promotion import result_type
+from kuiper.ops._axes import axis_of
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import KernelRecord, NumpyRecord, broadcast, convert
 from kuiper.ops._record import Record, record
@@ -22,7 +23,6 @@ from kuiper.ops._schema import Any_, Bool, Float, Int, Tensor
 from kuiper.ops.elementwise import bind_tree, write_tree
 from kuiper.ops.linear import product
 from kuiper.ops.reduce import Norm, norm_of
-from kuiper.ops.shape import axis_of
 
 __all__ = ["CosineSimilarity", "Distances", "PairwiseDistance"]
 

@@ -15,12 +15,12 @@ from kuiper._kernels import elementwise
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Ref, fold
+from kuiper.ops._axes import axes_of
 from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import bind_reduction
 from kuiper.ops._schema import Ints, Str, Tensor, TensorList, Tensors
 from kuiper.ops.linear import product
-from kuiper.ops.shape import axes_of
 
 __all__ = ["Bilinear", "Dot", "Einsum", "Inner", "MultiDot", "Outer", "TensorDot"]
 

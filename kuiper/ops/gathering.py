@@ -14,6 +14,7 @@ from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
 from kuiper.expression.promotion import is_number
+from kuiper.ops._axes import axis_of
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import KernelRecord, Overloaded, broadcast, checked_index, convert
 from kuiper.ops._record import record
@@ -21,7 +22,6 @@ from kuiper.ops._schema import Bool, Int, Scalar, Str, Tensor
 from kuiper.ops._typed import cast
 from kuiper.ops._walk import INT64, Walk, along, check_index, copied, element_walk, flat, places_of
 from kuiper.ops.elementwise import write_tree
-from kuiper.ops.shape import axis_of
 
 __all__ = [
     "Gather",
@@ -421,7 +421,11 @@ class IndexCopy(KernelRecord):
     """
 
     arguments = (Tensor("input"), Int("dim"), Tensor("index", rank=1), Tensor("source"))
-    result = IndexAdd.result
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        _check_slices(a)
+        return TensorSpec(a.input.shape, a.input.dtype)
 
     @staticmethod
     def compute(a: SimpleNamespace) -> Any:

@@ -17,6 +17,7 @@ from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref, fold
 from kuiper.expression.promotion import result_type
+from kuiper.ops._axes import axes_of, axis_of
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import KernelRecord, NumpyRecord, broadcast, convert
 from kuiper.ops._record import Record, record
@@ -25,7 +26,6 @@ from kuiper.ops._schema import Any_, Bool, Int, Ints, Scalar, Tensor
 from kuiper.ops.elementwise import write_tree
 from kuiper.ops.linear import product
 from kuiper.ops.reduce import Norm, norm_of
-from kuiper.ops.shape import axes_of, axis_of
 
 __all__ = ["AddMM", "Cross", "Diag", "Diagonal", "Triangle"]
 
@@ -376,7 +376,11 @@ class _RareSum(KernelRecord):
             raise ShapeError(f"cannot multiply {x.shape} by {y.shape}")
         if broadcast(a.input, TensorSpec(shape)) != shape:
             raise ShapeError(f"the input has shape {a.input.shape}, which does not fit {shape}")
-        return TensorSpec(shape, result_type([a.input, x, y]))
+        dtype = result_type([a.input, x, y])
+        for name in ("alpha", "beta"):
+            if isinstance(getattr(a, name), complex) and dtype.kind != "c":
+                raise ShapeError(f"'{name}' is {getattr(a, name)}, which {dtype} cannot hold")
+        return TensorSpec(shape, dtype)
 
     @classmethod
     def compute(cls, a: SimpleNamespace) -> Any:

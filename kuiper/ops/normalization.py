@@ -18,6 +18,7 @@ from kuiper._kernels.normalize import (
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
+from kuiper.ops._axes import axes_of
 from kuiper.ops._binder import Binder
 from kuiper.ops._image import image_input, image_output
 from kuiper.ops._record import Record, record
@@ -26,7 +27,6 @@ from kuiper.ops._schema import Any_, Argument, Bool, Float, Int, Ints, Tensor
 from kuiper.ops.batch_norm import BatchNorm
 from kuiper.ops.elementwise import bind_tree
 from kuiper.ops.reduce import Norm, norm_of
-from kuiper.ops.shape import axes_of
 
 __all__ = [
     "GroupNorm",

@@ -14,11 +14,12 @@ import numpy as np
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
+from kuiper.ops._axes import axis_of
 from kuiper.ops._numpy import NumpyRecord
 from kuiper.ops._record import record
 from kuiper.ops._schema import Argument, Float, Int, Tensor
 from kuiper.ops.elementwise import Formula
-from kuiper.ops.shape import Identity, axis_of
+from kuiper.ops.shape import Identity
 
 __all__ = ["Dequantize", "FakeQuantize", "Quantize"]
 

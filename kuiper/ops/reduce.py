@@ -14,12 +14,12 @@ from kuiper._kernels.order import EXTREME_DTYPES, ExtremeStep
 from kuiper._kernels.scan import SCAN_DTYPES, ScanStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
+from kuiper.ops._axes import axes_of, axis_of
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import deviation, mean, variance
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import as_rows, bind_reduction, lines_of, memory_order
 from kuiper.ops._schema import Any_, Argument, Bool, Int, Ints, Scalar, Tensor
-from kuiper.ops.shape import axes_of, axis_of
 from kuiper.ops.sorting import can_sort, sort_lines, sorted_places
 
 __all__ = [

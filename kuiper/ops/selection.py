@@ -13,6 +13,7 @@ import numpy as np
 from kuiper._kernels import boxes
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
+from kuiper.ops._axes import axis_of
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import (
     MAX_CONSTANT_BYTES,
@@ -32,7 +33,6 @@ from kuiper.ops._schema import (
     Tensor,
     ValuesNeeded,
 )
-from kuiper.ops.shape import axis_of
 
 __all__ = ["BinCount", "Item", "MaskedSelect", "Nms", "NonZero", "RepeatInterleave", "Unique"]
 

@@ -11,12 +11,12 @@ from kuiper._kernels.softmax import SoftmaxStep, scratch_bytes
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Ref
+from kuiper.ops._axes import axis_of
 from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._rows import as_rows, memory_order
 from kuiper.ops._schema import Any_, Argument, Int, Ints, Tensor
 from kuiper.ops.elementwise import bind_tree
-from kuiper.ops.shape import axis_of
 
 __all__ = ["GLU", "LogSoftmax", "Softmax", "Softmax2d", "Softmin"]
 

@@ -21,13 +21,13 @@ from kuiper._kernels.order import (
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number
+from kuiper.ops._axes import axis_of
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import KernelRecord, NumpyRecord, Overloaded, checked_index
 from kuiper.ops._record import record
 from kuiper.ops._rows import lines_of
 from kuiper.ops._schema import Any_, Argument, Bool, Int, Scalar, Str, Tensor
 from kuiper.ops._typed import cast
-from kuiper.ops.shape import axis_of
 
 __all__ = [
     "ArgSort",

@@ -11,11 +11,12 @@ import numpy as np
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import promote
+from kuiper.ops._axes import axes_of, axis_of
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import NumpyRecord, broadcast
 from kuiper.ops._record import record
 from kuiper.ops._schema import Any_, Bool, DType, Float, Int, Ints, Scalar, Str, Tensor
-from kuiper.ops.shape import Identity, axes_of, axis_of
+from kuiper.ops.shape import Identity
 
 __all__ = ["InverseSpectrogram", "InverseStft", "Spectrogram", "Stft"]
 

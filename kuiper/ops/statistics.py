@@ -16,6 +16,7 @@ from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
 from kuiper.expression.promotion import result_type
+from kuiper.ops._axes import axes_of, axis_of
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import (
     KernelRecord,
@@ -34,7 +35,6 @@ from kuiper.ops._schema import Bool, DType, Int, Ints, Scalar, Tensor
 from kuiper.ops._typed import TypedProgram, has_kernels, write_cast
 from kuiper.ops.elementwise import bind_tree, write_tree
 from kuiper.ops.reduce import MAX_EXTENT, Norm, norm_of
-from kuiper.ops.shape import axes_of, axis_of
 
 __all__ = ["AMinMax", "All", "Any", "CountNonzero", "CumMax", "Deviation", "Diff", "NanSum"]
 

@@ -15,6 +15,7 @@ from kuiper._kernels.move import FillStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import result_type
+from kuiper.ops._axes import axes_of, axis_of, split_axis
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import NumpyRecord
 from kuiper.ops._record import Record, record
@@ -29,18 +30,10 @@ from kuiper.ops._schema import (
     TensorList,
     ValuesNeeded,
 )
-from kuiper.ops.shape import (
-    Cat,
-    TensorSplit,
-    View,
-    axes_of,
-    axis_of,
-    backwards,
-    check_tensors,
-    reshaped,
-    split_axis,
-    swapped,
-)
+from kuiper.ops.cutting import TensorSplit
+from kuiper.ops.joining import Cat, check_tensors
+from kuiper.ops.rearranging import backwards
+from kuiper.ops.shape import View, reshaped, swapped
 
 __all__ = ["AsStrided", "MatrixTranspose", "MeshGrid", "MoveDim", "Rot90", "SlidingWindow"]
 

@@ -11,12 +11,14 @@ import numpy as np
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number
+from kuiper.ops._axes import axis_of
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import NumpyRecord, convert
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Int, Tensor
 from kuiper.ops._typed import write_cast
-from kuiper.ops.shape import Slice, axis_of, cut_out, is_at
+from kuiper.ops.cutting import Slice, cut_out
+from kuiper.ops.joining import is_at
 
 __all__ = [
     "Copy",
