@@ -319,7 +319,10 @@ class SliceIndexes(View):
                 operand.value if isinstance(operand, Host) else getattr(operand, "constant", None)
             )
             if value is not None and np.size(value) == 1:
-                return int(np.asarray(value).item())
+                try:
+                    return int(np.asarray(value).item())
+                except (TypeError, ValueError, OverflowError):
+                    raise ShapeError(f"index {item} is {value!r}, expected an integer") from None
             if isinstance(operand, TensorSpec) and operand.size == 1:
                 raise ValuesNeeded(f"index {item} is computed while the model runs", [operand])
             raise ShapeError(f"index {item} is {operand!r}, expected a number known while planning")

@@ -145,7 +145,7 @@ def _levels(a: SimpleNamespace) -> list[_Level]:
                 f"'m.{number}.weight' is {weight!r}, expected that of a 1x1 convolution"
             )
         outputs = weight.shape[0]
-        if outputs % len(anchors) or outputs < 5 * len(anchors):
+        if not len(anchors) or outputs % len(anchors) or outputs < 5 * len(anchors):
             raise ShapeError(
                 f"'m.{number}.weight' has {outputs} rows, expected 5 or more for each of "
                 f"{len(anchors)} anchors"

@@ -132,6 +132,8 @@ class EmbeddingBag(KernelRecord):
     @staticmethod
     def result(a: SimpleNamespace) -> Any:
         bags, width = a.offsets.size - a.include_last_offset, a.weight.shape[1]
+        if a.weight.dtype.kind != "f":
+            raise ShapeError(f"the weight is {a.weight.dtype}, expected floats")
         return (
             TensorSpec((bags, width), a.weight.dtype),
             TensorSpec(a.indices.shape, np.int64),
