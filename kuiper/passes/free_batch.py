@@ -367,9 +367,13 @@ class _Search:
             attributes={"data": Attribute.from_array(first)}, location=op.location,
         )  # fmt: skip
         name = self.graph.unique_name(f"{op.name}_places")
+        # How often the rows fit is 0, or -1 counted from the end; other places are none of the
+        # next member's, but beyond all rows.
+        times = f"floor_divide(@0,{rows})"
+        beyond = f"mul(mul({times},add({times},1)),{rows * batch})"
         self.graph.add_operator(
             "pnnx.Expression", name, [places, offsets], [self.graph.add_operand(name)],
-            params={"expr": f"[add(remainder(@0,{rows}),@1)]"}, location=op.location,
+            params={"expr": f"[add(add(remainder(@0,{rows}),@1),{beyond})]"}, location=op.location,
         )  # fmt: skip
         self.graph.set_inputs(op, [op.inputs[0], self.graph.operand(name)], op.input_keys)
 
