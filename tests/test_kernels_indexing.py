@@ -370,23 +370,22 @@ def test_extremes(shape, dtype, is_least):
 
 @pytest.mark.parametrize("skips_nan", [False, True])
 @pytest.mark.parametrize("interpolation", ["linear", "lower", "higher", "midpoint", "nearest"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 7, 1), (2, 100, 3), (1, 9, 5)])
-def test_quantiles(shape, dtype, interpolation, skips_nan):
-    x = noise(shape, 5, dtype)
+def test_quantiles(shape, interpolation, skips_nan):
+    x = noise(shape, 5)
     if x.size > 1:
         x[0, 1, 0] = np.nan
-    levels = np.array([0, 0.25, 0.5, 0.8125, 1], dtype)  # of which products are exact
+    levels = np.array([0, 0.25, 0.5, 0.8125, 1], np.float32)  # of which products are exact
     bench = Workbench()
     source, fractions = bench.put(x), bench.put(levels)
-    target = bench.output((5, shape[0], shape[2]), dtype=dtype)
-    scratch = bench.scratch(sort_bytes(shape[1], np.dtype(dtype)))
+    target = bench.output((5, shape[0], shape[2]))
+    scratch = bench.scratch(sort_bytes(shape[1], x.dtype))
     got = bench.run_all_parts(
         lambda: QuantileStep(source, fractions, target, interpolation, skips_nan, scratch), target
     )
     function = np.nanquantile if skips_nan else np.quantile
     expected = function(x.astype(np.float64), levels, axis=1, method=interpolation)
-    np.testing.assert_allclose(got, expected, 1e-6 if dtype == np.float32 else 1e-14)
+    np.testing.assert_allclose(got, expected, 1e-6)
 
 
 @pytest.mark.parametrize("extent", [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 512, 513])

@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kuiper._kernels.distance import DistanceStep
-from kuiper._kernels.scan import LogSumScanStep, RunningExtremeStep, ScanStep
+from kuiper._kernels.order import (
+    RUNNING_DTYPES,
+    LogSumScanStep,
+    RunningExtremeStep,
+    ScanStep,
+)
+from kuiper._kernels.reduce import DistanceStep
 
 from .workbench import ISAS, Workbench, isa, noise
 
@@ -31,7 +36,7 @@ def test_scans(shape, dtype, multiplies):
 
 
 @pytest.mark.parametrize("is_least", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", sorted(RUNNING_DTYPES))
 @pytest.mark.parametrize("shape", SHAPES)
 def test_running_extremes(shape, dtype, is_least):
     x = noise(shape, 4, dtype)

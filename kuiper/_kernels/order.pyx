@@ -1,4 +1,5 @@
-"""Order along one axis: the greatest and the least, sorting, ranks, quantiles and searches.
+"""Order along one axis: the greatest and the least, sorting, ranks, quantiles, searches
+and, in _scans.pxi, running sums and the like.
 
 Tensors are seen as (outer, n, inner), and a *line* runs along the middle axis.
 
@@ -9,11 +10,14 @@ line of which only the first few are wanted, most elements are only compared wit
 that are kept.
 """
 
-from libc.math cimport ceil, floor, rint
+from libc.math cimport ceil, floor, isnan, rint
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from kuiper._kernels._step cimport Step, at, ref_t, share_start
+from kuiper._kernels cimport elementwise as fn
+from kuiper._kernels._dispatch cimport active
+from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels._table cimport kernels_t
 
 cdef enum:
     STRIP = 256          # lines that are looked through together
@@ -737,10 +741,6 @@ INTERPOLATIONS = {
     "linear": LINEAR, "lower": LOWER, "higher": HIGHER, "midpoint": MIDPOINT, "nearest": NEAREST,
 }
 
-ctypedef fused real_t:
-    float
-    double
-
 cdef struct quantile_t:
     sort_t sort
     ref_t levels
@@ -749,35 +749,35 @@ cdef struct quantile_t:
     bint skips_nan
 
 
-cdef inline real_t between(
-    int interpolation, const real_t* x, Py_ssize_t step, real_t rank, const entry_t* entries
+cdef inline float between(
+    int interpolation, const float* x, Py_ssize_t step, float rank, const uint64_t* entries
 ) noexcept nogil:
     """Return what a rank that need not be whole stands for; PyTorch's formulas."""
-    cdef real_t below, above, weight
+    cdef float below, above, weight
     if interpolation == LOWER:
-        rank = <real_t> floor(rank)
+        rank = <float> floor(rank)
     elif interpolation == HIGHER:
-        rank = <real_t> ceil(rank)
+        rank = <float> ceil(rank)
     elif interpolation == NEAREST:
-        rank = <real_t> rint(rank)
+        rank = <float> rint(rank)
     below = x[<Py_ssize_t> place_of(entries[<Py_ssize_t> rank]) * step]
     if interpolation != LINEAR and interpolation != MIDPOINT:
         return below
     above = x[<Py_ssize_t> place_of(entries[<Py_ssize_t> ceil(rank)]) * step]
-    weight = <real_t> 0.5 if interpolation == MIDPOINT else rank - <real_t> floor(rank)
+    weight = <float> 0.5 if interpolation == MIDPOINT else rank - <float> floor(rank)
     if weight < 0.5:
         return below + weight * (above - below)
     return above - (above - below) * (1 - weight)
 
 
 cdef inline void quantile_line(
-    const quantile_t* q, const real_t* x, const real_t* levels, real_t* y, entry_t* entries
+    const quantile_t* q, const float* x, const float* levels, float* y, uint64_t* entries
 ) noexcept nogil:
     cdef const sort_t* p = &q.sort
     cdef Py_ssize_t lines = p.outer * p.inner, numbers = p.n, i
     make_entries(p, <const char*> x, p.inner * p.itemsize, entries)
     sort_entries(entries, entries + p.n, p.n)
-    while numbers > 0 and is_nan(x[<Py_ssize_t> place_of(entries[numbers - 1]) * p.inner]):
+    while numbers > 0 and isnan(x[<Py_ssize_t> place_of(entries[numbers - 1]) * p.inner]):
         numbers -= 1
     if numbers < p.n and not q.skips_nan:
         numbers = p.n
@@ -785,13 +785,9 @@ cdef inline void quantile_line(
     for i in range(q.count):
         y[i * lines] = between(
             q.interpolation, x, p.inner,
-            <real_t> (numbers - 1) if levels == NULL
-            else levels[i] * <real_t> max(numbers - 1, <Py_ssize_t> 0), entries,
+            <float> (numbers - 1) if levels == NULL
+            else levels[i] * <float> max(numbers - 1, <Py_ssize_t> 0), entries,
         )
-
-
-cdef inline bint is_nan(real_t x) noexcept nogil:
-    return x != x
 
 
 cdef void quantile_run(
@@ -810,16 +806,10 @@ cdef void quantile_run(
     cdef Py_ssize_t lines = p.outer * p.inner, line, first
     for line in range(share_start(lines, part, n_parts), share_start(lines, part + 1, n_parts)):
         first = line // p.inner * p.n * p.inner + line % p.inner
-        if p.itemsize == 8:
-            quantile_line(
-                q, <const double*> at(slots, p.x) + first, <const double*> at(slots, q.levels),
-                <double*> at(slots, p.values) + line, <pair_t*> scratch,
-            )
-        else:
-            quantile_line(
-                q, <const float*> at(slots, p.x) + first, <const float*> at(slots, q.levels),
-                <float*> at(slots, p.values) + line, <uint64_t*> scratch,
-            )
+        quantile_line(
+            q, <const float*> at(slots, p.x) + first, <const float*> at(slots, q.levels),
+            <float*> at(slots, p.values) + line, <uint64_t*> scratch,
+        )
 
 
 cdef class QuantileStep(Step):
@@ -828,9 +818,9 @@ cdef class QuantileStep(Step):
     Parameters
     ----------
     x : Value, shape (outer, n, inner), C order
-        float32 or float64; lines are not empty.
+        float32; lines are not empty.
     levels : Value, shape (count,)
-        The fractions, from 0 to 1, of the same dtype.
+        The fractions, from 0 to 1, float32.
     y : Value
         Count * outer * inner elements in C order.
     interpolation : str
@@ -954,3 +944,6 @@ cdef class SearchStep(Step):
         self.flops = float(values.size) * max(1, int(self.p.n).bit_length())
         self.bytes = float(values.n_bytes + lines.n_bytes + y.n_bytes)
         self.max_parts = max(1, values.size // 1024)
+
+
+include "_scans.pxi"

@@ -1,4 +1,4 @@
-"""Reductions of one axis: sums, extremes, products, norms, variances, log-sum-exp."""
+"""Reductions of one axis: sums, extremes, products, norms, variances, log-sum-exp; distances."""
 
 from libc.math cimport fabsf, INFINITY, logf, sqrtf
 
@@ -167,3 +167,6 @@ cdef inline float result_of(const reduce_t* p, float total, float shift) noexcep
     if p.result == LOG_SUM:
         return logf(total) + shift
     return total
+
+
+include "_distances.pxi"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kuiper._kernels import elementwise
-from kuiper._kernels.distance import DistanceStep
+from kuiper._kernels.reduce import DistanceStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref, fold

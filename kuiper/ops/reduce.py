@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kuiper._kernels.order import EXTREME_DTYPES, ExtremeStep
-from kuiper._kernels.scan import SCAN_DTYPES, ScanStep
+from kuiper._kernels.order import EXTREME_DTYPES, SCAN_DTYPES, ExtremeStep, ScanStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._axes import axes_of, axis_of

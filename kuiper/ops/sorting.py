@@ -402,7 +402,7 @@ class Quantile(Overloaded, KernelRecord):
         x = b.contiguous(a.input)
         axis = 0 if a.dim is None or not x.rank else axis_of(a.dim, x.shape)
         x = x.viewed((x.size,)) if a.dim is None or not x.rank else x
-        if (is_tensor and not a.q.is_constant) or not can_sort(x, axis):
+        if (is_tensor and not a.q.is_constant) or x.dtype != FLOAT32 or not can_sort(x, axis):
             cls.in_numpy(a, b)
             return
         known = np.asarray(a.q.constant if is_tensor else a.q, x.dtype)

@@ -10,8 +10,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from kuiper._kernels.order import ExtremeStep
-from kuiper._kernels.scan import SCAN_DTYPES, LogSumScanStep, RunningExtremeStep
+from kuiper._kernels.order import (
+    RUNNING_DTYPES,
+    ExtremeStep,
+    LogSumScanStep,
+    RunningExtremeStep,
+)
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
@@ -474,7 +478,7 @@ class _Running(KernelRecord):
 
     @classmethod
     def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        if a.input.dtype.name not in SCAN_DTYPES:
+        if a.input.dtype.name not in RUNNING_DTYPES:
             cls.in_numpy(a, b)
             return
         values, places = b.output(), b.output(1) if a.n_outputs > 1 else None

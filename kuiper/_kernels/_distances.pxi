@@ -1,24 +1,17 @@
-"""Norms of the differences of vectors, each of one set and each of another.
-
-Short vectors lie as columns: a strip of distances grows term by term.  Long ones lie as rows, and
-each distance is a reduction, so that neither is read with steps.
-"""
+# Norms of the differences of vectors, each of one set and each of another: a part of reduce.pyx.
+#
+# Short vectors lie as columns: a strip of distances grows term by term.  Long ones lie as rows, and
+# each distance is a reduction, so that neither is read with steps.
 
 from libc.math cimport fabsf, powf, sqrtf
 from libc.string cimport memset
 
 from kuiper._kernels cimport elementwise as fn
-from kuiper._kernels._dispatch cimport active
-from kuiper._kernels._step cimport Step, at, ref_t, share_start
-from kuiper._kernels._table cimport (
-    REDUCE_ABS, REDUCE_ABS_MAX, REDUCE_SQUARES, REDUCE_SUM, kernels_t, rows_t,
-)
+from kuiper._kernels._table cimport rows_t
 
 cdef enum:
-    STRIP = 256          # distances that grow together
     ROWS = 8             # rows whose differences are taken at once,
     PIECE = 512          # and how much of each: they shall be in the L1 cache
-    SHARE_TERMS = 8192   # a share of fewer terms is not worth another thread
 
 # Which norm of a difference.
 cdef enum:

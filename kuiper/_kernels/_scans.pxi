@@ -1,32 +1,14 @@
-"""Scans along one axis: running sums, products, extremes, and logarithms of sums.
-
-Tensors are seen as (outer, n, inner), and a *line* runs along the middle axis.  Where inner is 1
-the elements of a line are adjacent; elsewhere a strip of adjacent lines goes on together.
-"""
-
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-
-from kuiper._kernels cimport elementwise as fn
-from kuiper._kernels._dispatch cimport active
-from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
-from kuiper._kernels._table cimport kernels_t
+# Scans: running sums, products, extremes and logarithms of sums, a part of order.pyx.
+#
+# Where inner is 1 the elements of a line are adjacent; elsewhere a strip of adjacent lines goes on
+# together.
 
 cdef enum:
-    STRIP = 256          # lines that go on together, or elements of one line
     FOUR = 4             # lines of adjacent elements that are scanned together
-    SHARE_TERMS = 8192   # a share of fewer elements is not worth another thread
 
-ctypedef fused number_t:
-    uint8_t
-    int32_t
-    int64_t
-    float
-    double
-
-# Kinds of elements, by the name of their dtype.
-SCAN_DTYPES = {
-    "float32": "f", "float64": "d", "int32": "i", "int64": "l", "bool": "b", "uint8": "b",
-}
+# What sums and products are made of, and what running extremes are found among.
+SCAN_DTYPES = EXTREME_DTYPES
+RUNNING_DTYPES = frozenset(["float32", "int64"])
 
 
 # -- sums and products -------------------------------------------------------------------------
@@ -281,14 +263,8 @@ cdef void running_run(
     cdef int64_t* places = <int64_t*> at(slots, p.places) if p.has_places else NULL
     if p.dtype == b"f":
         follow(p, <const float*> x, <float*> values, places, part, n_parts)
-    elif p.dtype == b"d":
-        follow(p, <const double*> x, <double*> values, places, part, n_parts)
-    elif p.dtype == b"i":
-        follow(p, <const int32_t*> x, <int32_t*> values, places, part, n_parts)
-    elif p.dtype == b"l":
-        follow(p, <const int64_t*> x, <int64_t*> values, places, part, n_parts)
     else:
-        follow(p, <const uint8_t*> x, <uint8_t*> values, places, part, n_parts)
+        follow(p, <const int64_t*> x, <int64_t*> values, places, part, n_parts)
 
 
 cdef class RunningExtremeStep(Step):
@@ -297,7 +273,7 @@ cdef class RunningExtremeStep(Step):
     Parameters
     ----------
     x, values : Value, shape (outer, n, inner), C order
-        Of a dtype in `SCAN_DTYPES`; lines are not empty.
+        Of a dtype in `RUNNING_DTYPES`; lines are not empty.
     places : Value or None
         As many, int64.
     is_least : bool
@@ -311,7 +287,7 @@ cdef class RunningExtremeStep(Step):
         if places is not None:
             self.p.places = self.ref(places)
         self.p.is_least = is_least
-        self.p.dtype = ord(SCAN_DTYPES[x.dtype.name])
+        self.p.dtype = ord(EXTREME_DTYPES[x.dtype.name])
         self.p.outer, self.p.n, self.p.inner = x.shape
         self.p.strips = ceil_div(self.p.inner, STRIP)
         self.run = running_run
