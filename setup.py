@@ -207,6 +207,9 @@ def extensions() -> list[Extension]:
         )
         if path.parent.name == "_kernels":
             module.cython_directives = KERNEL_DIRECTIVES
+        elif not (DEBUG or SANITIZE or MSVC):
+            # What reads files has no loops to gain by; the wheel has a limit.
+            module.extra_compile_args = [*flags, "-Os"]
         modules.append(module)
     modules.append(
         Extension(
