@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kuiper import _log, _threads
+from kuiper._custom import operator
 from kuiper._dtypes import DTYPES, from_numpy
 from kuiper._kernels import _dispatch
 from kuiper._kernels._executor import ArenaPool
@@ -88,6 +89,7 @@ def load(
     optimize: bool = True,
     threads: int | None = None,
     max_memory: int | None = None,
+    custom_operators: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Model:
     """Load a PNNX model and check that it can run.
 
@@ -109,6 +111,9 @@ def load(
         How many bytes a run may take for its operands (the weights apart); input shapes that want
         more are refused before anything is allocated, and so is a ``.param`` text whose graph might
         take more.  By default the memory of the machine, or of the container.
+    custom_operators : mapping of str to callable, optional
+        By operator type, functions for what kuiper does not have.  This is :func:`operator` for
+        each of them, with as many results as the graph wants: the next models know them as well.
 
     Returns
     -------
@@ -140,6 +145,11 @@ def load(
     array([0., 2.], dtype=float32)
     """
     graph = load_graph(param, bin, check_crc=check_crc, max_memory=max_memory)
+    for type, function in (custom_operators or {}).items():
+        if not callable(function):
+            raise InputError(f"custom_operators[{type!r}] is {function!r}, expected a function")
+        users = [op for op in graph if op.type == type]
+        operator(type, len(users[0].outputs) if users else 1)(function)
     return Model(graph, optimize=optimize, threads=threads, max_memory=max_memory)
 
 

@@ -673,6 +673,26 @@ def test_an_operator_may_be_defined_again_but_not_taken_from_kuiper():
         kuiper.operator("nn.ReLU")(lambda x: x)
 
 
+def test_operators_may_come_with_the_model():
+    """As many results as the graph wants; what is no function, or kuiper's own, is refused."""
+    files = files_of(SCALE.format(params=""))
+    with user_operator("tests.Scale", lambda x: x):
+        model = kuiper.load(*files, custom_operators={"tests.Scale": lambda x: x - x + 3})
+        y = model(np.zeros((2, 2), np.float32))
+        assert_close(y, np.full((2, 2), 1 / (1 + np.exp(-3)), np.float32))
+    halves = files_of(
+        "pnnx.Input in 0 1 x\ntests.Halves h 1 2 x a b\npnnx.Output o 1 0 a\npnnx.Output p 1 0 b"
+    )
+    with user_operator("tests.Halves", lambda x: x):
+        model = kuiper.load(*halves, custom_operators={"tests.Halves": lambda x: (x[:1], x[1:])})
+        first, second = model(values(2, 3))
+        assert first.shape == second.shape == (1, 3)
+    with pytest.raises(InputError, match=r"custom_operators\['tests.Scale'\] is 3, expected a fun"):
+        kuiper.load(*files, custom_operators={"tests.Scale": 3})
+    with pytest.raises(KuiperError, match=r"'nn.ReLU' has a record already"):
+        kuiper.load(*files, custom_operators={"nn.ReLU": lambda x: x})
+
+
 # -- shapes and plans --------------------------------------------------------------------------
 
 
