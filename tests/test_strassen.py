@@ -9,7 +9,7 @@ import pytest
 
 from kuiper._kernels import _dispatch, strassen
 from kuiper.model import Model
-from kuiper.ops import _strassen, convolution, linear
+from kuiper.ops import _conv_steps, _strassen, linear
 
 from .benchbinder import BenchBinder, arguments, post_ops, reference_post, run_record
 from .support import assert_close, assert_same_bits
@@ -36,9 +36,9 @@ def always(monkeypatch):
     def pays(rows, taps, channels, columns):
         return channels % (2 * _dispatch.lanes()) == 0 and columns > _dispatch.tile()[1]
 
-    monkeypatch.setattr(convolution, "winograd_tile", lambda *_: 0)
-    monkeypatch.setattr(convolution, "SHALLOW_CHANNELS", 0)
-    monkeypatch.setattr(convolution, "strassen_pays", pays)
+    monkeypatch.setattr(_conv_steps, "winograd_tile", lambda *_: 0)
+    monkeypatch.setattr(_conv_steps, "SHALLOW_CHANNELS", 0)
+    monkeypatch.setattr(_conv_steps, "strassen_pays", pays)
     monkeypatch.setattr(linear, "strassen_pays", pays)
 
 
@@ -206,7 +206,7 @@ def test_error_is_a_few_times_that_of_the_definition(name, always, monkeypatch):
     x = np.maximum(x, 0)  # as behind a ReLU: of one sign, which sums make larger
     expected = correlated(x, weight, bias)
     seven = check(x, weight, bias, kind="strassen")
-    monkeypatch.setattr(convolution, "strassen_pays", lambda *_: False)
+    monkeypatch.setattr(_conv_steps, "strassen_pays", lambda *_: False)
     eight = check(x, weight, bias, kind="conv")
     errors = [np.sqrt(np.mean((got - expected) ** 2)) for got in (seven, eight)]
     assert 0 < errors[1] < errors[0] < 5 * errors[1]
