@@ -213,8 +213,10 @@ def work(options: argparse.Namespace) -> int:
                 if not waiting:
                     break
                 ready, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in ready:
-                    errors += write(future.result(), output, bar)
+                # What came back is written whole, and counted.
+                with held_back(signal.SIGINT), held_back(signal.SIGTERM):
+                    for future in ready:
+                        errors += write(future.result(), output, bar)
         except KeyboardInterrupt:
             stopped = True
             # The batches under way take a moment; a second Ctrl-C would throw them away.
