@@ -231,7 +231,9 @@ cdef inline vf32 vnextafter(vf32 a, vf32 b) noexcept nogil:
     """The pattern of bits one up where the way leads from 0, else one down."""
     cdef vf32 zero = splat(0.0)
     cdef vi32 is_inwards = vlt(a, b) ^ vlt(zero, a), one = splat_int(1)
-    cdef vf32 y = from_bits(bits(a) + one + is_inwards + is_inwards)
+    # From zeros and NaN the way is another one; the bits of those could run over.
+    cdef vf32 start = select(veq(a, a) & ~veq(a, zero), a, splat(1.0))
+    cdef vf32 y = from_bits(bits(start) + (one + is_inwards + is_inwards))
     y = select(veq(a, zero), vcopysign(from_bits(one), b), y)
     y = select(veq(a, b), b, y)
     return select(veq(a, a) & veq(b, b), y, a + b)
