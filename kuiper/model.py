@@ -145,6 +145,8 @@ def load(
     array([0., 2.], dtype=float32)
     """
     graph = load_graph(param, bin, check_crc=check_crc, max_memory=max_memory)
+    if not isinstance(custom_operators, Mapping | None):
+        raise InputError(f"custom_operators is {custom_operators!r}, expected a dict of functions")
     for type, function in (custom_operators or {}).items():
         if not callable(function):
             raise InputError(f"custom_operators[{type!r}] is {function!r}, expected a function")

@@ -496,3 +496,13 @@ def test_a_model_outlives_its_files(change, is_planned, tmp_path):
     target = io.BytesIO()
     kuiper.save(model, io.BytesIO(), target)
     assert raw.tobytes() in target.getvalue()
+
+
+def test_no_more_is_ranked_than_ranks_can_tell():
+    """Of more elements the last rank would be rounded to one that is not there."""
+    ranked = "aten::quantile ranked 2 1 x q y"
+    level = "pnnx.Expression level 0 1 q expr=1.0"
+    param = text("pnnx.Input in 0 1 x #x=(4)f32", level, ranked, OUT)
+    assert run(param, shape=((1 << 18) + 1,)) == 1
+    with pytest.raises(ShapeError, match="16777217 elements to rank, expected at most 16777216"):
+        run(param, shape=((1 << 24) + 1,))

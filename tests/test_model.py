@@ -689,6 +689,8 @@ def test_operators_may_come_with_the_model():
         assert first.shape == second.shape == (1, 3)
     with pytest.raises(InputError, match=r"custom_operators\['tests.Scale'\] is 3, expected a fun"):
         kuiper.load(*files, custom_operators={"tests.Scale": 3})
+    with pytest.raises(InputError, match=r"custom_operators is \['tests.Scale'\], expected a dict"):
+        kuiper.load(*files, custom_operators=["tests.Scale"])
     with pytest.raises(KuiperError, match=r"'nn.ReLU' has a record already"):
         kuiper.load(*files, custom_operators={"nn.ReLU": lambda x: x})
 

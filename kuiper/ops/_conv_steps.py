@@ -28,7 +28,7 @@ SHALLOW_CHANNELS = 8
 GROUP_PRODUCTS = 900_000
 
 
-class Convolution(NamedTuple):
+class _Convolution(NamedTuple):
     """A convolution of images by filters that are known while planning."""
 
     x: Value
@@ -38,16 +38,13 @@ class Convolution(NamedTuple):
     origin: tuple[int, int]
     groups: int
     post: Any
+    # Where the pixels of a window lie.
+    taps: list[tuple[int, int]]
 
     @property
     def size(self) -> tuple[int, int]:
         """Height and width of the output."""
         return self.image.shape[2], self.image.shape[3]
-
-    @property
-    def taps(self) -> list[tuple[int, int]]:
-        """Where the pixels of a window lie."""
-        return window_taps(self.geometry, self.origin)
 
 
 def image_steps(
@@ -75,7 +72,8 @@ def image_steps(
     groups : int
     post : Post or None
     """
-    c = Convolution(x, image, filters, geometry, origin, groups, post)
+    taps = window_taps(geometry, origin)
+    c = _Convolution(x, image, filters, geometry, origin, groups, post, taps)
     if groups > 1 and (tile := _tile_of_groups(c)):
         return _group_by_group(b, c, tile)
     step = _whole_step(b, c)
@@ -97,7 +95,7 @@ def window_taps(geometry: Any, origin: tuple[int, int]) -> list[tuple[int, int]]
     ]
 
 
-def _tile_of_groups(c: Convolution) -> int:
+def _tile_of_groups(c: _Convolution) -> int:
     """Return the tiles of Winograd's algorithm, if groups are faster by it, one by one; else 0.
 
     They have to be long enough against the three steps of each.
@@ -109,7 +107,7 @@ def _tile_of_groups(c: Convolution) -> int:
     return winograd_tile(c.geometry, (out_channels, c.filters.shape[1]), c.size)
 
 
-def _group_by_group(b: Binder, c: Convolution, tile: int) -> Any:
+def _group_by_group(b: Binder, c: _Convolution, tile: int) -> Any:
     x, step = b.channels_last(c.x), None
     out_channels, in_channels = c.filters.shape[0] // c.groups, c.filters.shape[1]
     for group in range(c.groups):
@@ -126,7 +124,7 @@ def _group_by_group(b: Binder, c: Convolution, tile: int) -> Any:
     return step
 
 
-def _whole_step(b: Binder, c: Convolution) -> Any:
+def _whole_step(b: Binder, c: _Convolution) -> Any:
     """Bind a convolution with all its groups in one step, or one by Winograd's algorithm."""
     out_channels, in_channels = c.filters.shape[:2]
     if c.groups == c.x.shape[1] == out_channels and c.groups > 1:
@@ -173,7 +171,7 @@ def implicit_step(
     return conv.ConvStep(x, packed, image, window, groups, in_channels, out_channels, scratch, post)
 
 
-def _by_region(b: Binder, c: Convolution, regions: Sequence[tuple[Band, Band]]) -> Any:
+def _by_region(b: Binder, c: _Convolution, regions: Sequence[tuple[Band, Band]]) -> Any:
     """Bind a convolution of which each region of the output has taps of its own."""
     out_channels, in_channels = c.filters.shape[:2]
     (step_h, step_w), columns = c.geometry.stride, c.geometry.kernel[1]
@@ -240,7 +238,7 @@ def scaled_step(b: Binder, x: Any, scale: Any, image: Any, filters: Any, post: A
     return step
 
 
-def _depthwise(b: Binder, c: Convolution) -> Any:
+def _depthwise(b: Binder, c: _Convolution) -> Any:
     x, taps = b.channels_last(c.x), c.taps
     packed = b.packed("depthwise", lambda: depthwise_blocks(c.filters))
     window = _window.Window(x, c.image, c.geometry.stride, (1, 1), [(0, 0, *c.size, taps, 0)])
@@ -250,7 +248,7 @@ def _depthwise(b: Binder, c: Convolution) -> Any:
     )
 
 
-def _grouped(b: Binder, c: Convolution) -> Any:
+def _grouped(b: Binder, c: _Convolution) -> Any:
     x, taps = b.channels_last(c.x), c.taps
     packed = b.packed(
         "grouped", lambda: grouped.pack_grouped(c.filters.weight(), c.filters.bias(), c.groups)
@@ -260,7 +258,7 @@ def _grouped(b: Binder, c: Convolution) -> Any:
     return grouped.GroupedStep(x, packed, c.image, window, c.groups, scratch, c.post)
 
 
-def _shallow(b: Binder, c: Convolution) -> Any:
+def _shallow(b: Binder, c: _Convolution) -> Any:
     """Bind a convolution of few channels; the order of a receptive field follows the layout."""
     out_channels, channels, kernel_h, kernel_w = c.filters.shape
     (top, left), (dilation_h, dilation_w) = c.origin, c.geometry.dilation

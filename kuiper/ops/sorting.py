@@ -352,6 +352,10 @@ class _Levels(Argument):
         return float(value)
 
 
+# Ranks are computed in float32, which has all whole numbers up to here.
+MOST_RANKED = 1 << 24
+
+
 @record("aten::quantile")
 class Quantile(Overloaded, KernelRecord):
     """The value below which the fraction `q` of the elements along an axis lies.
@@ -380,6 +384,9 @@ class Quantile(Overloaded, KernelRecord):
         shape = a.input.shape or (1,)
         axes = range(len(shape)) if a.dim is None else (axis_of(a.dim, shape),)
         rest = [1 if d in axes else n for d, n in enumerate(shape) if a.keepdim or d not in axes]
+        extent = math.prod(shape[d] for d in axes)
+        if extent > MOST_RANKED:
+            raise ShapeError(f"there are {extent} elements to rank, expected at most {MOST_RANKED}")
         levels = a.q.shape if hasattr(a.q, "shape") else ()
         return TensorSpec((*levels, *rest), a.input.dtype)
 
