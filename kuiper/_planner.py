@@ -445,6 +445,10 @@ class Binder:
         """Return a 4-d `value` with adjacent channels, through a copy where it lies otherwise."""
         return value if value.is_channels_last else self._copied(value, "channels_last")
 
+    def spaced_rows(self, value: Value) -> Value:
+        """Return a matrix in C order, but for gaps between rows of inconvenient lengths; a copy."""
+        return self._copied(value, "spaced_rows")
+
     def _copied(self, value: Value, layout: str) -> Value:
         planner = self._planner
         key = (value.slot, value.offset, value.shape, value.strides, layout)

@@ -19,6 +19,7 @@ __all__ = [
     "Buffer",
     "TensorSpec",
     "Value",
+    "aliases",
     "channels_last_strides",
     "contiguous_strides",
     "spaced",
@@ -324,13 +325,18 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def aliases(step: int) -> bool:
+    """Tell whether rows that lie `step` elements apart share a few sets of the L1 cache."""
+    return step > 0 and step % ALIASING_ROW == 0
+
+
 def spaced(row: int) -> int:
     """Return how far apart rows of `row` elements should lie.
 
     Rows that are a large power of two apart share a few sets of the L1 cache; a tile of a matrix
     product, which reads a dozen of them at a time, would evict its own rows.
     """
-    return row + SPACING if row and row % ALIASING_ROW == 0 else row
+    return row + SPACING if aliases(row) else row
 
 
 def channels_last_strides(shape: Sequence[int], pitch: int | None = None) -> tuple[int, ...]:

@@ -65,6 +65,9 @@ class BenchBinder:
             return value
         return self.bench.put_channels_last(self.bench.view(value))
 
+    def spaced_rows(self, value: Value) -> Value:
+        return self.bench.put(self.bench.view(value), (value.shape[1] + 16, 1))
+
     def constant(self, array: np.ndarray) -> Value:
         return self.bench.put(np.ascontiguousarray(array))
 

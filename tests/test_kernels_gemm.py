@@ -65,11 +65,16 @@ def test_every_height_and_width_of_the_tile(depth):
             assert_close(got, product(x, weight, bias).astype(np.float32), 2e-6, f"{rows} rows")
 
 
-@pytest.mark.parametrize("rows", [1, 5, 29, 100])
-@pytest.mark.parametrize("wide", [False, True])
-def test_shares_of_rows_and_panels(rows, wide):
-    """Large weights go panel by panel, small ones tile by tile; shares never show."""
-    depth, columns = (1024, 200) if wide else (33, 130)
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns"),
+    [(rows, *shape) for rows in (1, 5, 29, 100) for shape in ((33, 130), (1024, 200))]
+    + [(700, 400, 350), (3100, 512, 512)],
+)
+def test_shares_of_rows_and_panels(rows, depth, columns):
+    """Large weights go panel by panel, for a block of many rows; small ones tile by tile.
+
+    Shares never show.
+    """
     x, weight, bias = noise((rows, depth)), noise((columns, depth), 1), noise((columns,), 2)
     bench = Workbench()
     y = bench.output((rows, columns))

@@ -662,6 +662,31 @@ def test_rows_that_would_share_cache_sets_lie_apart():
     assert {3 * 528, 3 * 1040, 3 * 512} <= sizes
 
 
+def test_rows_from_elsewhere_are_set_apart_once():
+    """The caller's own rows share cache sets; two large layers read one copy that does not."""
+    line = (
+        "nn.Linear {0} 1 1 x {1} bias=False in_features=512 out_features={2} @weight=({2},512)f32"
+    )
+    model, plan, (y, z, few) = run(
+        f"""
+        pnnx.Input in 0 1 x #x=(20,512)f32
+        {line.format("a", "y", 512)}
+        {line.format("b", "z", 600)}
+        {line.format("c", "few", 8)}
+        pnnx.Output o0 1 0 y
+        pnnx.Output o1 1 0 z
+        pnnx.Output o2 1 0 few
+        """,
+        x := values(20, 512),
+    )
+    for name, got in (("a", y), ("b", z), ("c", few)):
+        weight = model.graph.operator(name).attributes["weight"].numpy()
+        expected = (x.astype(np.float64) @ weight.T.astype(np.float64)).astype(np.float32)
+        assert_close(got, expected, 2e-6)
+    assert [step.name for step in plan.steps if step.kind == "copy"] == ["a"]
+    assert copies_in(model.plan((15, 512))) == 0  # it would cost more than it saves
+
+
 def test_pixels_that_would_share_cache_sets_lie_apart():
     text = f"""
         pnnx.Input in 0 1 x #x=(2,8,5,3)f32

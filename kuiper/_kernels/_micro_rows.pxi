@@ -227,11 +227,14 @@ cdef void reduce_columns(
 cdef inline float exp_row(
     bint keep, const float* x, float* y, Py_ssize_t n, vf32 scale, vf32 top
 ) noexcept nogil:
-    """Sum exp(scale * x - top) over a row, and keep the terms in y if they are wanted."""
+    """Sum exp(scale * x - top) over a row, and keep the terms in y if they are wanted.
+
+    None is above 1, and those that exp_negative knows less well are nothing beside the largest.
+    """
     cdef vf32 total = splat(0), acc = splat(0), v
     cdef Py_ssize_t i = 0, rest
     while i + LANES <= n:
-        v = vexp(load(x + i) * scale - top)
+        v = exp_negative(top - load(x + i) * scale)
         if keep:
             store(y + i, v)
         acc += v
@@ -242,7 +245,7 @@ cdef inline float exp_row(
     total += acc
     rest = n - i
     if rest > 0:
-        v = vexp(load_n(x + i, rest) * scale - top)
+        v = exp_negative(top - load_n(x + i, rest) * scale)
         if keep:
             store_n(y + i, v, rest)
         total += select(first_lanes(rest), v, splat(0))

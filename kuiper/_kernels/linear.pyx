@@ -15,6 +15,13 @@ from kuiper._kernels._step import run_alone
 from kuiper._value import Buffer, Value, contiguous_strides
 from kuiper.errors import InputError
 
+cdef enum:
+    PANEL_BYTES = 512 * 1024     # weights of more do not stay in the L2 cache
+    RESIDENT_BYTES = 768 * 1024  # neither do rows of more, from panel to panel:
+    BLOCK_BYTES = 256 * 1024     # so many do
+    LEAST_TILES = 4              # of a block
+
+
 cdef struct linear_t:
     const kernels_t* kernels
     ref_t x
@@ -51,7 +58,7 @@ cdef class LinearStep(Step):
         self.p.rows, self.p.depth = x.shape
         self.p.columns = y.shape[1]
         self.p.x_stride, self.p.y_stride = x.strides[0], y.strides[0]
-        self.p.panel_major = weight.n_bytes > 512 * 1024
+        self.p.panel_major = weight.n_bytes > PANEL_BYTES
         self.p.post = make_post(self, post)
         self.run = linear_run
         self.params = &self.p
@@ -73,6 +80,41 @@ cdef void linear_run(
     Source : torch.nn.Linear
     """
     cdef const linear_t* p = <const linear_t*> params
+    cdef Py_ssize_t tiles = ceil_div(p.rows, p.kernels.mr)
+    cdef Py_ssize_t work = ceil_div(p.columns, p.kernels.nr)
+    cdef Py_ssize_t blocks = row_blocks(p, tiles, n_parts), block, first, last
+    if blocks == 0:
+        linear_tiles(
+            p, slots, 0, tiles, share_start(work * tiles, part, n_parts),
+            share_start(work * tiles, part + 1, n_parts),
+        )
+    for block in range(blocks):
+        first = share_start(tiles, part * blocks + block, n_parts * blocks)
+        last = share_start(tiles, part * blocks + block + 1, n_parts * blocks)
+        linear_tiles(p, slots, first, last - first, 0, work * (last - first))
+
+
+cdef Py_ssize_t row_blocks(
+    const linear_t* p, Py_ssize_t tiles, Py_ssize_t n_parts
+) noexcept nogil:
+    """How many blocks of rows a share has, each of which is read once for all panels.
+
+    None where rows are few: shares are of tiles x panels then, which balances better.
+    """
+    cdef Py_ssize_t x_bytes = 4 * p.rows * p.depth, panel_bytes = 4 * p.kernels.nr * p.depth
+    if not p.panel_major or x_bytes <= RESIDENT_BYTES:
+        return 0
+    return min(
+        max(x_bytes // (n_parts * max(BLOCK_BYTES, 2 * panel_bytes)), 1),
+        tiles // (n_parts * LEAST_TILES),
+    )
+
+
+cdef void linear_tiles(
+    const linear_t* p, char* const* slots, Py_ssize_t first_tile, Py_ssize_t tiles, Py_ssize_t q,
+    Py_ssize_t stop,
+) noexcept nogil:
+    """Products q to stop of some tiles of rows by all panels."""
     cdef const kernels_t* kernels = p.kernels
     cdef const float* x = <const float*> at(slots, p.x)
     cdef const float* weight = <const float*> at(slots, p.weight)
@@ -81,23 +123,21 @@ cdef void linear_run(
     cdef float* y = <float*> at(slots, p.y)
     cdef float* y_tile
     cdef (const float*)[MAX_MR] rows
-    cdef Py_ssize_t nr = kernels.nr, panels = (p.columns + nr - 1) // nr
-    cdef Py_ssize_t tiles = (p.rows + kernels.mr - 1) // kernels.mr
-    cdef Py_ssize_t q, tile, panel, start, m, n, i, at_tile = -1
+    cdef Py_ssize_t nr = kernels.nr, panels = ceil_div(p.columns, nr)
+    cdef Py_ssize_t all_tiles = ceil_div(p.rows, kernels.mr)
+    cdef Py_ssize_t tile, panel, start, m, n, i, at_tile = -1
     if p.post.has_residual:
         residual = <const float*> at(slots, p.post.residual)
     start = m = 0
-    for q in range(
-        share_start(tiles * panels, part, n_parts), share_start(tiles * panels, part + 1, n_parts)
-    ):
+    for q in range(q, stop):
         if p.panel_major:
             tile, panel = q % tiles, q // tiles
         else:
             panel, tile = q % panels, q // panels
         if tile != at_tile:
             at_tile = tile
-            start = tile * p.rows // tiles
-            m = (tile + 1) * p.rows // tiles - start
+            start = (first_tile + tile) * p.rows // all_tiles
+            m = (first_tile + tile + 1) * p.rows // all_tiles - start
             for i in range(m):
                 rows[i] = x + (start + i) * p.x_stride
         n = min(nr, p.columns - panel * nr)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kuiper._kernels import _pack, linear
-from kuiper._value import TensorSpec, Value
+from kuiper._value import TensorSpec, Value, aliases
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
 from kuiper.ops._post import make_post, residual_value
@@ -18,6 +18,9 @@ from kuiper.ops._schema import Int, Tensor
 from kuiper.ops._strassen import strassen_pays, strassen_step
 
 __all__ = ["Linear", "Matmul", "product"]
+
+# Rows that share a few sets of the L1 cache are worth a copy for so many rows and columns.
+LEAST_ROWS, LEAST_COLUMNS = 16, 512
 
 
 def as_rows(b: Binder, value: Value) -> Value:
@@ -84,6 +87,9 @@ class Linear(Record):
             step.bytes = 4.0 * (x.size + a.weight.size + rows.size)
             b.step(step)
         else:
+            is_large = x.shape[0] >= LEAST_ROWS and rows.shape[1] >= LEAST_COLUMNS
+            if is_large and aliases(x.strides[0]):
+                x = b.spaced_rows(x)
             b.step(linear.LinearStep(x, _panels(a, b), rows, post))
 
 
