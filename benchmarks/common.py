@@ -47,13 +47,15 @@ def exported_models(cache: Path, batch: int) -> list[str]:
 def images(shape: tuple[int, ...], seed: int) -> np.ndarray:
     """Return random pictures: smooth blobs, edges and some noise, mean 0 and deviation 1.
 
+    What has another number of axes than a picture gets the like along those it has.
+
     White noise would not do: after a global average every such image looks alike, and an
     engine that mixed up its inputs would still agree with the reference.
 
     Parameters
     ----------
     shape : tuple of int
-        (batch, channels, height, width).
+        (batch, channels, height, width), or with other axes behind the first two.
     seed : int
         The same seed gives the same pictures everywhere.
 
@@ -62,15 +64,17 @@ def images(shape: tuple[int, ...], seed: int) -> np.ndarray:
     ndarray of float32, C-contiguous
     """
     generator = np.random.default_rng(seed)
-    batch, channels, height, width = shape
+    batch, channels, *extents = shape
     picture = np.zeros(shape, np.float32)
     for cell, amplitude in ((64, 1.0), (32, 0.7), (8, 0.4), (1, 0.2)):
-        rows, columns = -(-height // cell), -(-width // cell)
-        coarse = generator.standard_normal((batch, channels, rows, columns), np.float32)
-        fine = coarse.repeat(cell, axis=2).repeat(cell, axis=3)[:, :, :height, :width]
+        cells = (batch, channels, *(-(-extent // cell) for extent in extents))
+        fine = generator.standard_normal(cells, np.float32)
+        for axis, extent in enumerate(extents, 2):
+            fine = fine.repeat(cell, axis=axis).take(range(extent), axis=axis)
         picture += amplitude * fine
-    picture -= picture.mean(axis=(1, 2, 3), keepdims=True)
-    picture /= picture.std(axis=(1, 2, 3), keepdims=True)
+    axes = tuple(range(1, len(shape)))
+    picture -= picture.mean(axis=axes, keepdims=True)
+    picture /= picture.std(axis=axes, keepdims=True)
     return np.ascontiguousarray(picture)
 
 

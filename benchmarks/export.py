@@ -147,7 +147,8 @@ def main() -> int:
     parser.add_argument(
         "--models",
         default="",
-        help="names, comma-separated; all of models.MODELS by default, others for models.OTHERS",
+        help="names, comma-separated; all of models.MODELS by default; others for models.OTHERS, "
+        "kinds for kinds.KINDS",
     )
     parser.add_argument(
         "--batch",
@@ -157,15 +158,19 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, default=default_cache(), help="%(default)s")
     options = parser.parse_args()
 
+    import kinds
     import models
 
     names = split_names(options.models) or list(models.MODELS)
     if names == ["others"]:
         names = list(models.OTHERS)
-    unknown = [name for name in names if name not in models.MODELS and name[:5] != "timm:"]
+    if names == ["kinds"]:
+        names = list(kinds.KINDS)
+    known = {**models.MODELS, **kinds.KINDS}
+    unknown = [name for name in names if name not in known and name[:5] != "timm:"]
     if unknown:
-        known = ", ".join(models.MODELS)
-        parser.error(f"unknown models {unknown}; there are {known}, timm:NAME, and others")
+        listed = ", ".join(known)
+        parser.error(f"unknown models {unknown}; there are {listed}, timm:NAME, others and kinds")
     failed = []
     for name in names:
         batches = [int(b) for b in split_names(options.batch)]

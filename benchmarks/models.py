@@ -188,13 +188,13 @@ class UNet(nn.Module):
 
 @dataclass(frozen=True)
 class Spec:
-    """A network of the benchmark: how to build it and the shape of one input image.
+    """A network of the benchmark: how to build it and the shape of one input, without the batch.
 
     `calm` is what :func:`keep_alive` knows it as.
     """
 
     build: Callable[[], nn.Module]
-    input_shape: tuple[int, int, int] = (3, 224, 224)
+    input_shape: tuple[int, ...] = (3, 224, 224)
     calm: bool = False
 
 
@@ -229,7 +229,7 @@ OTHERS = tuple((HERE / "others.txt").read_text("utf-8").split())
 
 
 def spec_of(name: str) -> Spec:
-    """Return what a name stands for: one of `MODELS`, or ``timm:NAME``.
+    """Return what a name stands for: one of `MODELS` or of `kinds.KINDS`, or ``timm:NAME``.
 
     Raises
     ------
@@ -237,8 +237,12 @@ def spec_of(name: str) -> Spec:
         If there is no such network.
     """
     source, _, architecture = name.partition(":")
-    if source != "timm":
+    if name in MODELS:
         return MODELS[name]
+    if source != "timm":
+        from kinds import KINDS  # which is made of what stands here
+
+        return KINDS[name]
     import_torchvision()  # timm imports it
     import timm
 

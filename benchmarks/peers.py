@@ -365,6 +365,7 @@ def parse_arguments() -> argparse.Namespace:
         help="for the same page: figures with KUIPER_ISA set, a file for each instruction set",
     )
     parser.add_argument("--others", type=Path, help="for the same page: figures of other networks")
+    parser.add_argument("--kinds", type=Path, help="for the same page: figures of other kinds")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md and .svg")
     options = parser.parse_args()
     options.runtimes = split_names(options.runtimes)
@@ -435,7 +436,10 @@ def main() -> int:
         kernels = json.loads(options.kernels.read_text()) if options.kernels else None
         variants = [json.loads(path.read_text()) for path in options.variants]
         others = json.loads(options.others.read_text()) if options.others else None
-        for path in report.write(results, REPOSITORY / "docs", cold, kernels, variants, others):
+        kinds = json.loads(options.kinds.read_text()) if options.kinds else None
+        for path in report.write(
+            results, REPOSITORY / "docs", cold, kernels, variants, others, kinds
+        ):
             print(f"wrote {path}")
     return status
 

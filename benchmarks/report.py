@@ -230,7 +230,7 @@ Milliseconds per call, lower is better; in brackets the ratio to the fastest run
 kuiper, so that a figure below 1 in kuiper's column means faster than every other. `~` marks a
 figure during which other programs used the machine, `-` that there is none (see the notes).
 
-{pictures}{tables}{others}{variants}{cold}{kernels}
+{pictures}{tables}{others}{kinds}{variants}{cold}{kernels}
 ## The machine and the runtimes
 
 {facts}
@@ -259,6 +259,12 @@ Repeat it with `benchmarks/README.md`. This page is written by `benchmarks/peers
 OTHERS = """\
 One or two networks of many families, as timm has them. Where branches are exported as they are
 trained (MobileOne, RepVGG, RepViT), kuiper adds up their filters.
+
+"""
+
+KINDS = """\
+Networks for text, sound, video, volumes and sequences, and other work on pictures than telling what
+they show (`benchmarks/kinds.py`).
 
 """
 
@@ -384,6 +390,7 @@ def write(
     kernels: dict | None = None,
     variants: list[dict] | None = None,
     others: dict | None = None,
+    kinds: dict | None = None,
 ) -> list[Path]:
     """Write ``benchmarks.md`` and a picture per setting into `folder`; return the paths.
 
@@ -401,6 +408,8 @@ def write(
         What :mod:`peers` keeps where ``KUIPER_ISA`` chose the instruction set.
     others : dict, optional
         What :mod:`peers` keeps of ``models.OTHERS``.
+    kinds : dict, optional
+        What :mod:`peers` keeps of ``kinds.KINDS``.
     """
     folder.mkdir(exist_ok=True)
     paths, pictures, tables = [], "", ""
@@ -423,6 +432,7 @@ def write(
             tables=tables.rstrip() + "\n",
             cold=f"\n## Start, memory, size\n\n{cold_tables(cold)}\n" if cold else "",
             others=f"\n## Other networks\n\n{OTHERS}{other_tables(others)}" if others else "",
+            kinds=f"\n## Other kinds of networks\n\n{KINDS}{other_tables(kinds)}" if kinds else "",
             variants=f"\n## Older instruction sets\n\n{VARIANTS}{variant_tables(variants)}"
             if variants
             else "",
