@@ -62,7 +62,7 @@ ISAS = {
 }  # fmt: skip
 
 # What the micro-kernels include besides .pxi files, and the drivers do not.
-MICRO_HEADERS = ("_lanes.h", "_tile.h", "_transpose.h", "_vec.h")
+MICRO_HEADERS = ("_lanes.h", "_narrow.h", "_tile.h", "_transpose.h", "_vec.h")
 
 # A micro-kernel is one `cdef inline` body that many thin functions call with constants the compiler
 # must see, such as the height of a tile.

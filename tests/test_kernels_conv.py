@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kuiper._kernels import _dispatch, grouped
+from kuiper._kernels import _dispatch, conv, grouped
 from kuiper._kernels.conv import conv2d
 from kuiper._value import channels_last_strides
 from kuiper.errors import InputError, OperatorError, ShapeError
@@ -54,10 +54,13 @@ def choose(monkeypatch):
 
     def chosen(way: str) -> None:
         kind, _, form = way.partition(" ")
+        if kind == "narrow" and _dispatch.lanes() == 1:
+            pytest.skip("without vectors there is nothing that could be idle")
         tile = int(kind.removeprefix("winograd")) if "winograd" in kind else 0
         monkeypatch.setattr(_conv_steps, "winograd_tile", lambda *_: tile)
         monkeypatch.setattr(_conv_steps, "strassen_pays", lambda *_: False)
         monkeypatch.setattr(_conv_steps, "SHALLOW_CHANNELS", 99 if kind == "shallow" else 0)
+        monkeypatch.setattr(conv, "is_narrow", lambda *_: kind == "narrow")
         few = (lambda *_: False) if kind == "implicit" else IS_GROUPED
         monkeypatch.setattr(grouped, "is_grouped", few)
         monkeypatch.setattr(_winograd, "_is_blocked", lambda *_: form == "blocked")
@@ -226,6 +229,53 @@ def test_geometries(name, choose, way, how):
         kind = {"implicit": "conv", "depthwise": "conv_depthwise", "shallow": "conv_shallow"}[way]
         x = noise((2, channels, 9, 11))
         check(x, *filters(out, channels, kernel, groups), groups=groups, kind=kind, **how)
+
+
+@EACH_ISA
+def test_a_few_outputs(name, choose):
+    """Vectors of the input's channels, full and not, and tiles of all heights."""
+    choose("narrow")
+    for channels, out in itertools.product(around_lanes(), (1, 2, 3, 4)):
+        narrow = {"kind": "conv_narrow", "parts": (1, 2)}
+        check(noise((1, channels, 4, 5)), *filters(out, channels, 1), **narrow)
+        check(noise((1, channels, 3, 4)), *filters(out, channels, 3), padding=(1, 1), **narrow)
+    for width, out in itertools.product(range(1, 30), (1, 3)):
+        check(noise((1, 20, 1, width)), *filters(out, 20, 1), parts=(1,))
+
+
+@EACH_ISA
+@pytest.mark.parametrize("how", GEOMETRIES, ids=str)
+def test_geometries_of_a_few_outputs(name, choose, how):
+    choose("narrow")
+    for kernel, out in ((3, 1), ((1, 3), 3), ((3, 2), 4)):
+        check(noise((2, 18, 9, 11)), *filters(out, 18, kernel), kind="conv_narrow", **how)
+
+
+@EACH_ISA
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+def test_a_few_outputs_keep_to_their_windows(name, choose, odd):
+    choose("narrow")
+    weight, bias = filters(3, 37, 3)
+    x = noise((1, 37, 6, 25))
+    clean = correlated(x, weight, bias, padding=(1, 1))
+    for channel in (0, 17, 36):
+        damaged = x.copy()
+        damaged[0, channel, 2, 12] = odd
+        got, _ = convolve(damaged, weight, bias, shape=clean.shape, padding=(1, 1))
+        hit = np.zeros(clean.shape, bool)
+        hit[:, :, 1:4, 11:14] = True
+        assert not np.isfinite(got[hit]).any()
+        assert_close(got[~hit], clean[~hit].astype(np.float32), 5e-6)
+
+
+def test_which_outputs_are_few():
+    """Fewer than a vector has lanes, with enough to sum up for each."""
+    for name, most in (("baseline", 3), ("avx2", 4), ("avx512", 4), ("neon", 3)):
+        if name in ISAS:
+            with isa(name):
+                assert all(conv.is_narrow(9, 64, n) == (0 < n <= most) for n in range(9))
+                assert not conv.is_narrow(1, 8, 1)
+                assert not conv.is_narrow(0, 64, 1)
 
 
 # Channels, outputs, groups: vectors of whole groups, full and not; and such as no vector takes.
@@ -663,6 +713,18 @@ def test_transposed(name, how):
             continue
         check_transposed(x, weight, bias, groups=groups, **how)
         check_transposed(x, weight, None, groups=groups, parts=(1,), **how)
+
+
+@EACH_ISA
+@pytest.mark.parametrize("words", [(), ("add", "nn.ReLU"), ("nn.SiLU", "add")], ids="-".join)
+def test_transposed_to_a_few_outputs(name, choose, words):
+    """Phases of four, two and one taps have weights of different sizes."""
+    choose("narrow")
+    for out, kernel in ((1, (3, 3)), (3, (4, 4)), (4, (2, 5))):
+        x = noise((2, 21, 4, 5))
+        weight, bias = noise((21, out, *kernel), 1), noise((out,), 2)
+        check_transposed(x, weight, bias, words, stride=(2, 2), padding=(1, 0))
+        check_transposed(x, weight, None, words, (1,), output_padding=(1, 0), stride=(2, 1))
 
 
 @EACH_ISA

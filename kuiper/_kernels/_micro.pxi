@@ -12,6 +12,7 @@ include "_micro_pool.pxi"
 include "_micro_resize.pxi"
 include "_micro_rows.pxi"
 include "_micro_gemm.pxi"
+include "_micro_narrow.pxi"
 include "_micro_strassen.pxi"
 include "_micro_dwconv.pxi"
 include "_micro_grouped.pxi"
@@ -33,6 +34,7 @@ cdef void fill_table() noexcept:
     fill_resize(&kernels)
     fill_rows(&kernels)
     fill_gemm(&kernels)
+    fill_narrow(&kernels)
     fill_strassen(&kernels)
     fill_dwconv(&kernels)
     fill_grouped(&kernels)

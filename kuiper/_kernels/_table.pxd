@@ -173,6 +173,17 @@ ctypedef void (*gemm_strided_fn)(
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
+# A tile of m <= mr rows and n <= NARROW_CHANNELS columns, for which most lanes of a panel would be
+# idle.  weight: a vector of biases, then [tap, vector of channels, column, lane], zeros at the end.
+cdef enum:
+    NARROW_CHANNELS = 4
+
+ctypedef void (*narrow_fn)(
+    Py_ssize_t m, Py_ssize_t taps, Py_ssize_t channels, const float* const* rows,
+    const float* weight, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil
+
 # What gemm[1] does for one tap, for ROW_PANELS panels `stride` apart: y[q * nr + j], without a
 # residual or bounds.
 cdef enum:
@@ -401,6 +412,7 @@ ctypedef struct kernels_t:
     gemm_fn[MAX_MR + 1] gemm
     gemm_strided_fn gemm_strided
     gemm_row_fn gemm_row
+    narrow_fn narrow
     gemm_chain_fn[MAX_MR + 1] gemm_chain
     strassen_sums_fn strassen_sums
     tile_sum_fn tile_sum

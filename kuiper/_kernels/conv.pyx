@@ -21,12 +21,14 @@ from libc.string cimport memcpy, memset
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
-from kuiper._kernels._table cimport DW_ROW, dwrow_fn, kernels_t, panel_ahead, row_kernel
+from kuiper._kernels._table cimport (
+    DW_ROW, NARROW_CHANNELS, dwrow_fn, kernels_t, panel_ahead, row_kernel,
+)
 from kuiper._kernels._window cimport (
     Window, is_inside, output_pixel, phase_t, point_inside, point_rows, window_t,
 )
 
-from kuiper._kernels._pack import pack_panels
+from kuiper._kernels._pack import aligned_empty, pack_panels
 from kuiper._kernels._step import run_alone
 from kuiper._value import Buffer, Value, channels_last_strides
 from kuiper.errors import InputError
@@ -50,6 +52,7 @@ cdef enum:
     POST_COLUMNS = 256
     BLOCK_BYTES = 256 * 1024     # of pixels that stay in the L2 cache from panel to panel
     LEAST_TILES = 8              # of a block
+    LANES_SUM = 10               # what summing the lanes of a vector takes, in products
     PANEL_BYTES = 512 * 1024     # weights of more do not stay there beside the pixels
     # Lines of larger outputs are asked for before a tile is computed, by trial for each driver.
     FETCHED_BYTES = 1 << 23
@@ -68,6 +71,7 @@ cdef struct conv_t:
     Py_ssize_t in_channels       # of one group
     Py_ssize_t out_channels      # of one group
     bint panel_major
+    bint is_narrow               # of so few channels that the other tile is used
     Py_ssize_t x_bytes
     bint fetches                 # lines of the output, ahead of a tile
     post_t post
@@ -88,13 +92,15 @@ cdef class ConvStep(Step):
     scratch : Value
         ``8 * mr * max_taps`` bytes for each thread.
     post : Post or None
+    is_narrow : bool
+        Whether the weight is that of :func:`pack_narrow`: one group of a few output channels.
     """
 
     cdef conv_t p
     cdef Window window
 
     def __init__(self, x, weight, y, Window window, groups, in_channels, out_channels, scratch,
-                 post=None):
+                 post=None, is_narrow=False):
         zeros = np.zeros(max(in_channels, 1), np.float32)
         cdef float[::1] zero_view = zeros
         self.window = window
@@ -108,14 +114,64 @@ cdef class ConvStep(Step):
         # Small weights stay in the L2 cache: finish a tile of pixels before the next one.  Large
         # ones are read once: finish a panel first.
         self.p.panel_major = weight.n_bytes > PANEL_BYTES
+        self.p.is_narrow = is_narrow
         self.p.x_bytes = x.n_bytes
         self.p.fetches = 4 * y.size > FETCHED_BYTES
         self.p.post = make_post(self, post)
         self.run = conv_run
         self.params = &self.p
-        self.kind = "conv"
+        self.kind = "conv_narrow" if is_narrow else "conv"
         tiles = ceil_div(window.max_pixels, active().mr)
         self.max_parts = max(tiles * groups * ceil_div(out_channels, active().nr), 1)
+
+
+def is_narrow(Py_ssize_t taps, Py_ssize_t in_channels, Py_ssize_t out_channels):
+    """Estimate whether a few output channels are faster with vectors along the input's channels.
+
+    A pixel then ends with the sum over all lanes, once for each of its channels.
+    """
+    cdef Py_ssize_t lanes = active().lanes
+    if not 0 < out_channels <= min(NARROW_CHANNELS, lanes):
+        return False
+    products = out_channels * (taps * ceil_div(in_channels, lanes) + LANES_SUM)
+    return products < taps * in_channels
+
+
+def narrow_floats(Py_ssize_t taps, Py_ssize_t in_channels, Py_ssize_t out_channels):
+    """Return the size of a phase's weight, as :func:`pack_narrow` makes it."""
+    cdef Py_ssize_t lanes = active().lanes
+    return lanes * (1 + taps * ceil_div(in_channels, lanes) * out_channels)
+
+
+def pack_narrow(weights, bias):
+    """Pack the filters of each phase for the tile of a few channels.
+
+    Parameters
+    ----------
+    weights : sequence of array, shape (out_channels, in_channels, ...), float32
+        The taps of each phase.
+    bias : array, shape (out_channels,), float32, or None
+
+    Returns
+    -------
+    numpy.ndarray, float32
+        For each phase a vector of biases, then (taps, vectors of in_channels, out_channels, lanes).
+    """
+    lanes = active().lanes
+    parts = []
+    for weight in weights:
+        out_channels, in_channels = weight.shape[:2]
+        by_tap = weight.reshape(out_channels, in_channels, -1).transpose(2, 1, 0)
+        vectors = ceil_div(in_channels, lanes)
+        padded = np.zeros((by_tap.shape[0], vectors * lanes, out_channels), np.float32)
+        padded[:, :in_channels] = by_tap
+        first = np.zeros(lanes, np.float32)
+        if bias is not None:
+            first[:out_channels] = bias
+        swapped = padded.reshape(-1, vectors, lanes, out_channels).transpose(0, 1, 3, 2)
+        parts += [first, swapped.reshape(-1)]
+    packed = aligned_empty((sum(part.size for part in parts),))
+    return np.concatenate(parts, out=packed)
 
 
 cdef Py_ssize_t n_tiles(const conv_t* p, const phase_t* phase) noexcept nogil:
@@ -226,13 +282,20 @@ cdef void conv_tiles(
             for i in range(m):
                 fetch(y_tile + i * ldy)
                 fetch(y_tile + i * ldy + n - 1)
-        kernels.gemm[m](
-            phase.n_taps, p.in_channels, <const float* const*> rows,
-            weight + phase.weight + (group * panels + panel) * depth,
-            panel_ahead(tile, depth, nr) if p.panel_major else 0,
-            y_tile, ldy, n,
-            r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
-        )
+        if p.is_narrow:
+            kernels.narrow(
+                m, phase.n_taps, p.in_channels, <const float* const*> rows, weight + phase.weight,
+                y_tile, ldy, n,
+                r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
+            )
+        else:
+            kernels.gemm[m](
+                phase.n_taps, p.in_channels, <const float* const*> rows,
+                weight + phase.weight + (group * panels + panel) * depth,
+                panel_ahead(tile, depth, nr) if p.panel_major else 0,
+                y_tile, ldy, n,
+                r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
+            )
         q += 1
         # Post-ops take several panels at once: their rows are longer, and still in the cache.
         pending += n

@@ -137,6 +137,8 @@ def _whole_step(b: Binder, c: _Convolution) -> Any:
         )
     if c.groups == 1 and c.x.shape[1] <= SHALLOW_CHANNELS:
         return _shallow(b, c)
+    if c.groups == 1 and conv.is_narrow(len(c.taps), in_channels, out_channels):
+        return _narrow(b, c)
     if regions := cut_regions(c.taps, c.geometry.stride, c.x.shape[2:], c.size):
         return _by_region(b, c, regions)
     x = b.channels_last(c.x)
@@ -165,10 +167,22 @@ def implicit_step(
     in_channels: Any,
     out_channels: Any,
     post: Any,
+    is_narrow: bool = False,
 ) -> Any:
     window = _window.Window(x, image, in_step, out_step, phases)
     scratch = b.scratch(8 * _dispatch.tile()[0] * window.max_taps)
-    return conv.ConvStep(x, packed, image, window, groups, in_channels, out_channels, scratch, post)
+    return conv.ConvStep(
+        x, packed, image, window, groups, in_channels, out_channels, scratch, post, is_narrow
+    )
+
+
+def _narrow(b: Binder, c: _Convolution) -> Any:
+    out_channels, in_channels = c.filters.shape[:2]
+    packed = b.packed("narrow", lambda: conv.pack_narrow([c.filters.weight()], c.filters.bias()))
+    return implicit_step(
+        b, b.channels_last(c.x), c.image, packed, [(0, 0, *c.size, c.taps, 0)], c.geometry.stride,
+        (1, 1), 1, in_channels, out_channels, c.post, is_narrow=True,
+    )  # fmt: skip
 
 
 def _by_region(b: Binder, c: _Convolution, regions: Sequence[tuple[Band, Band]]) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from kuiper._kernels import conv
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
@@ -256,6 +258,12 @@ class ConvTranspose(Record):
         groups = a.groups
         in_channels, out_channels = filters.shape[0] // groups, filters.shape[1]
 
+        is_narrow = (
+            filters.is_constant
+            and groups == 1
+            and conv.is_narrow(min(map(len, tap_lists)), in_channels, out_channels)
+        )
+
         def pack() -> np.ndarray:
             # (in, out / groups, kh, kw) -> (out, in / groups, kh, kw), as a convolution has it.
             grouped = filters.weight().reshape(groups, in_channels, out_channels, *geometry.kernel)
@@ -267,9 +275,15 @@ class ConvTranspose(Record):
                 else forward[:, :, :0, 0]
                 for taps in tap_lists
             ]
+            if is_narrow:
+                return conv.pack_narrow(parts, filters.bias())
             return pack_groups(parts, filters.bias(), groups, b.n_threads)
 
-        if filters.is_constant:
+        if is_narrow:
+            packed = b.packed("conv_transpose narrow", pack)
+            sizes = [conv.narrow_floats(len(t), in_channels, out_channels) for t in tap_lists]
+            offsets = [0, *accumulate(sizes)]
+        elif filters.is_constant:
             packed = b.packed("conv_transpose", pack)
             offsets = panel_offsets(tap_lists, groups, in_channels, out_channels)
         else:
@@ -277,7 +291,7 @@ class ConvTranspose(Record):
         phases = [(*phase, offsets[kind]) for *phase, kind in phases]
         step = implicit_step(
             b, x, image, packed, phases, (1, 1), geometry.stride, groups, in_channels, out_channels,
-            post,
+            post, is_narrow,
         )  # fmt: skip
         step.kind = "conv_transpose"
         step.flops = 2.0 * x.size * a.weight.size / a.weight.shape[0]
