@@ -365,9 +365,14 @@ def kernel_table(kernels: dict) -> str:
     )
 
 
-def other_tables(others: dict) -> str:
-    """Lay out networks that have no picture, a table for each setting."""
-    return "\n".join(
+def other_tables(others: dict, results: dict) -> str:
+    """Lay out networks that have no picture, a table for each setting.
+
+    Where they were not measured together with the rest, it is told when and on what.
+    """
+    same = describe_machine(others) == describe_machine(results)
+    told = "" if same else f"Measured apart: {describe_machine(others)}.\n\n"
+    return told + "\n".join(
         f"### {setting_title(threads, batch)}\n\n{setting_table(models)}\n"
         for (threads, batch), models in groups(others).items()
     )
@@ -431,8 +436,12 @@ def write(
             pictures=pictures,
             tables=tables.rstrip() + "\n",
             cold=f"\n## Start, memory, size\n\n{cold_tables(cold)}\n" if cold else "",
-            others=f"\n## Other networks\n\n{OTHERS}{other_tables(others)}" if others else "",
-            kinds=f"\n## Other kinds of networks\n\n{KINDS}{other_tables(kinds)}" if kinds else "",
+            others=f"\n## Other networks\n\n{OTHERS}{other_tables(others, results)}"
+            if others
+            else "",
+            kinds=f"\n## Other kinds of networks\n\n{KINDS}{other_tables(kinds, results)}"
+            if kinds
+            else "",
             variants=f"\n## Older instruction sets\n\n{VARIANTS}{variant_tables(variants)}"
             if variants
             else "",
