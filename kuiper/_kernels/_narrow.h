@@ -1,8 +1,8 @@
 /* The register tile of a convolution to a few channels: vectors run along the input's channels.
 
-   The tile of _tile.h has a lane for each output channel, of three, 13 lanes of 16 would multiply
-   by nothing. Here all lanes are busy, and are added up once at the end of a pixel. In C for the
-   same reason as _tile.h. */
+   The tile of _tile.h has a lane for each output channel: where there are three, 13 lanes of 16 would
+   be idle. Here all are busy, and are added up once at the end of a pixel. In C for the same reason
+   as _tile.h. */
 #ifndef KUIPER_NARROW_H
 #define KUIPER_NARROW_H
 
