@@ -244,6 +244,17 @@ def test_a_few_outputs(name, choose):
 
 
 @EACH_ISA
+@pytest.mark.parametrize("out", [1, 2, 3, 4])
+def test_a_few_outputs_are_the_same_in_any_batch(name, choose, out):
+    """Tiles of other heights, and shares that begin elsewhere, give the same bits."""
+    choose("narrow")
+    x, (weight, bias) = noise((5, 37, 6, 7)), filters(out, 37, 3)
+    whole, _ = convolve(x, weight, bias, shape=(5, out, 6, 7), padding=(1, 1))
+    alone, _ = convolve(x[2:3], weight, bias, shape=(1, out, 6, 7), padding=(1, 1))
+    assert np.array_equal(alone[0], whole[2])
+
+
+@EACH_ISA
 @pytest.mark.parametrize("how", GEOMETRIES, ids=str)
 def test_geometries_of_a_few_outputs(name, choose, how):
     choose("narrow")
