@@ -62,7 +62,7 @@ ISAS = {
 }  # fmt: skip
 
 # What the micro-kernels include besides .pxi files, and the drivers do not.
-MICRO_HEADERS = ("_lanes.h", "_narrow.h", "_tile.h", "_transpose.h", "_vec.h")
+MICRO_HEADERS = ("_lanes.h", "_narrow.h", "_tile.h", "_transpose.h", "_variant.h", "_vec.h")
 
 # A micro-kernel is one `cdef inline` body that many thin functions call with constants the compiler
 # must see, such as the height of a tile.
@@ -174,7 +174,7 @@ def extensions() -> list[Extension]:
         ]  # fmt: skip
     kernels = Path("kuiper/_kernels")
     headers = [str(p) for p in sorted(kernels.glob("*.h")) if p.name not in MICRO_HEADERS]
-    micro_sources = [str(kernels / name) for name in MICRO_HEADERS]
+    micro_sources = [str(kernels / name) for name in (*MICRO_HEADERS, "_cpu.h")]
     micro_sources += [str(p) for p in sorted(kernels.glob("*.pxi"))]
     isas = variants()
     for_all = [(f"KUIPER_HAS_{isa.upper()}", "1") for isa in isas]

@@ -12,11 +12,13 @@ import json
 import re
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
 import kuiper
+from kuiper._kernels import _dispatch
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "kuiper"
@@ -251,6 +253,21 @@ def module_names() -> list[str]:
     return sorted(found)
 
 
+def test_variants_that_cannot_run_here_are_refused_not_run():
+    """Their first instruction might be an illegal one, which would end the process."""
+    built = {
+        path.name.split(".")[0].removeprefix("_micro_")
+        for suffix in EXTENSION_SUFFIXES
+        for path in (INSTALLED / "_kernels").glob(f"_micro_*{suffix}")
+    }
+    refused = built - set(_dispatch.available())
+    if not refused:
+        pytest.skip("this machine runs every variant that was built")
+    for name in refused:
+        with pytest.raises(ImportError, match=f"_micro_{name}: this processor lacks"):
+            importlib.import_module(f"kuiper._kernels._micro_{name}")
+
+
 def test_examples_in_docstrings_are_true():
     finder = doctest.DocTestFinder(exclude_empty=True)
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
@@ -258,7 +275,7 @@ def test_examples_in_docstrings_are_true():
         try:
             module = importlib.import_module(name)
         except ImportError:
-            # The micro-kernels of other processors are not compiled here.
+            # The micro-kernels of other processors are not compiled here, or refuse to run.
             assert "._micro_" in name
             continue
         for example in finder.find(module, name):

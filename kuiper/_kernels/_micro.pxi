@@ -6,6 +6,9 @@ from cpython.pycapsule cimport PyCapsule_New
 
 from kuiper._kernels._table cimport kernels_t
 
+cdef extern from "_variant.h":
+    pass
+
 include "_vec.pxi"
 include "_micro_move.pxi"
 include "_micro_pool.pxi"

@@ -247,38 +247,30 @@ cdef inline bint wino_output(
 
 
 cdef inline void wino_pair(
-    const double* g0, const double* g1, const double* g2, double point, double scale, double* o,
-    Py_ssize_t stride,
+    const vf64* g, Py_ssize_t apart, double point, double scale, vf64* o, Py_ssize_t stride
 ) noexcept nogil:
     """Filters at a point and at its negative, which have the same scale."""
-    cdef double even, odd
-    cdef int i
-    for i in range(LANES):
-        even = scale * (g0[i] + point * point * g2[i])
-        odd = scale * point * g1[i]
-        o[i] = even + odd
-        o[stride + i] = even - odd
+    cdef vf64 even = scale * (g[0] + point * point * g[2 * apart])
+    cdef vf64 odd = scale * point * g[apart]
+    o[0] = even + odd
+    o[stride] = even - odd
 
 
 cdef inline void wino_g(
-    int t, int step, const double* g0, const double* g1, const double* g2, double* o,
-    Py_ssize_t stride,
+    int t, int step, const vf64* g, Py_ssize_t apart, vf64* o, Py_ssize_t stride
 ) noexcept nogil:
     """One column of G g for a vector of filters; in float64, since it is done once."""
     cdef double a = A, b = B, a2 = A2, b2 = B2
     if step == 2:
-        strided_g(g0, g1, g2, o, stride)
+        strided_g(g, apart, o, stride)
         return
-    cdef int i
-    cdef double at_zero = 1.0 if t == 2 else 1.0 / (a2 * b2)
-    for i in range(LANES):
-        o[i] = at_zero * g0[i]
-        o[(t + 1) * stride + i] = g2[i]
+    o[0] = (1.0 if t == 2 else 1.0 / (a2 * b2)) * g[0]
     if t == 2:
-        wino_pair(g0, g1, g2, 1.0, 0.5, o + stride, stride)
+        wino_pair(g, apart, 1.0, 0.5, o + stride, stride)
     else:
-        wino_pair(g0, g1, g2, a, 0.5 / (a2 * (a2 - b2)), o + stride, stride)
-        wino_pair(g0, g1, g2, b, 0.5 / (b2 * (b2 - a2)), o + 3 * stride, stride)
+        wino_pair(g, apart, a, 0.5 / (a2 * (a2 - b2)), o + stride, stride)
+        wino_pair(g, apart, b, 0.5 / (b2 * (b2 - a2)), o + 3 * stride, stride)
+    o[(t + 1) * stride] = g[2 * apart]
 
 
 cdef inline void wino_filter(
@@ -286,34 +278,35 @@ cdef inline void wino_filter(
     Py_ssize_t stride, Py_ssize_t nr,
 ) noexcept nogil:
     cdef float[FILTER_CHANNELS * 9 * MAX_LANES] taps  # of some channels, a vector for each tap
-    cdef double[9 * MAX_LANES] g
-    cdef double[18 * MAX_LANES] half
-    cdef double[6 * MAX_LANES] o
-    cdef Py_ssize_t first = 0, c, n
+    cdef vf64[9] g
+    cdef vf64[18] half
+    cdef vf64[6] o
+    cdef Py_ssize_t first = 0, v, vector, lanes, c, n
+    cdef float* at
     cdef int i, j, q, patch = t + 2
-    # Lanes from `count` on stay zero.
-    memset(&taps[0], 0, FILTER_CHANNELS * 9 * LANES * sizeof(float))
     while first < channels:
         n = least(FILTER_CHANNELS, channels - first)
-        transpose(weight + first * 9, channels * 9, &taps[0], LANES, count, n * 9)
-        for c in range(n):
-            for q in range(9 * LANES):
-                g[q] = taps[c * 9 * LANES + q]
-            for j in range(3):
-                wino_g(
-                    t, step, &g[j * LANES], &g[(3 + j) * LANES], &g[(6 + j) * LANES],
-                    &half[j * LANES], 3 * LANES,
+        # All vectors of a panel before the next channels: together they fill lines of the cache.
+        for v in range(nr // LANES):
+            vector = v * LANES
+            lanes = least(LANES, count - vector) if count > vector else 0
+            if lanes < LANES:  # the others stay zero
+                memset(&taps[0], 0, FILTER_CHANNELS * 9 * LANES * sizeof(float))
+            if lanes > 0:
+                transpose(
+                    weight + (vector * channels + first) * 9, channels * 9, &taps[0], LANES, lanes,
+                    n * 9,
                 )
-            for i in range(patch):
-                wino_g(
-                    t, step, &half[3 * i * LANES], &half[(3 * i + 1) * LANES],
-                    &half[(3 * i + 2) * LANES], &o[0], LANES,
-                )
-                for j in range(patch):
-                    for q in range(LANES):
-                        panel[(patch * i + j) * stride + (first + c) * nr + q] = (
-                            <float> o[j * LANES + q]
-                        )
+            for c in range(n):
+                for q in range(9):
+                    load_double(&taps[(c * 9 + q) * LANES], &g[q])
+                for j in range(3):
+                    wino_g(t, step, &g[j], 3, &half[j], 3)
+                for i in range(patch):
+                    wino_g(t, step, &half[3 * i], 1, &o[0], 1)
+                    at = panel + patch * i * stride + (first + c) * nr + vector
+                    for j in range(patch):
+                        store_double(at + j * stride, &o[j])
         first += n
 
 

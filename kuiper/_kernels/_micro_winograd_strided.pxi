@@ -175,15 +175,13 @@ cdef bint wino_output_4_strided(
 
 
 cdef inline void strided_g(
-    const double* g0, const double* g1, const double* g2, double* o, Py_ssize_t stride
+    const vf64* g, Py_ssize_t apart, vf64* o, Py_ssize_t stride
 ) noexcept nogil:
     """One column of G g for a vector of filters, once for what the odd pixels share."""
     cdef double c = C, e = E, at_c = 0.5 / (c * (c * c - e * e)), at_e = 0.5 / (e * (e * e - c * c))
-    cdef int i
-    for i in range(LANES):
-        o[i] = at_c * (g0[i] + c * g2[i])
-        o[stride + i] = -at_c * (g0[i] - c * g2[i])
-        o[2 * stride + i] = at_e * (g0[i] + e * g2[i])
-        o[3 * stride + i] = -at_e * (g0[i] - e * g2[i])
-        o[4 * stride + i] = g2[i]
-        o[EVENS * stride + i] = g1[i]
+    o[0] = at_c * (g[0] + c * g[2 * apart])
+    o[stride] = -at_c * (g[0] - c * g[2 * apart])
+    o[2 * stride] = at_e * (g[0] + e * g[2 * apart])
+    o[3 * stride] = -at_e * (g[0] - e * g[2 * apart])
+    o[4 * stride] = g[2 * apart]
+    o[EVENS * stride] = g[apart]

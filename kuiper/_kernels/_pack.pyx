@@ -15,8 +15,11 @@ from kuiper._kernels._table cimport kernels_t
 from kuiper._kernels._pages import LARGE_PAGE_BYTES, LINE_BYTES, Pages
 
 
+cdef extern from "_populate.h" nogil:
+    void populate "kp_populate"(char* first, Py_ssize_t n_bytes) noexcept
+
+
 cdef enum:
-    PAGE_FLOATS = 1024
     # How much of a weight is read, widened and packed at a time.  The next part takes the same
     # memory, which is in the cache by then.
     PART_BYTES = 1 << 20
@@ -115,11 +118,14 @@ def touch_pages(array, int n_threads):
     them wait for each other.
     """
     cdef float[::1] x = array.reshape(-1)
-    cdef Py_ssize_t page
-    for page in prange(
-        ceil_div(x.shape[0], PAGE_FLOATS), nogil=True, num_threads=n_threads, schedule="static"
-    ):
-        x[page * PAGE_FLOATS] = 0
+    cdef Py_ssize_t first, part
+    cdef int parts = n_threads
+    for part in prange(parts, nogil=True, num_threads=parts, schedule="static"):
+        first = share_start(x.shape[0], part, parts)
+        if first < x.shape[0]:
+            populate(
+                <char*> (&x[0] + first), 4 * (share_start(x.shape[0], part + 1, parts) - first)
+            )
 
 
 def panel_floats(Py_ssize_t depth):

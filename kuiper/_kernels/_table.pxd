@@ -327,8 +327,8 @@ ctypedef void (*grouped_fn)(
 ) noexcept nogil
 
 # Winograd F(t x t, 3x3) for t = 2 and t = 4, and for t = 4 with a stride of 2 (fixed per function).
-# Filters: weight[(i * channels + c) * 9], i < count <= lanes -> panel[f * stride + c * nr + i],
-# zeros from `count` to lanes.  The others take one tile, all channels; of its t x t outputs only
+# Filters: weight[(i * channels + c) * 9], i < count <= nr -> panel[f * stride + c * nr + i],
+# zeros from `count` to nr.  The others take one tile, all channels; of its t x t outputs only
 # the first rows x columns are wanted.  Frequencies that wino_needs denies are not written, and what
 # is read in their place does not matter.
 # Input: the pixels of all windows, row by row -> v[f * stride + c].

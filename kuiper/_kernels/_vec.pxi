@@ -3,6 +3,7 @@
 
 cdef extern from "_vec.h" nogil:
     ctypedef float vf32 "kp_vf32"
+    ctypedef double vf64 "kp_vf64"                              # LANES of them, as well
     ctypedef int vi32 "kp_vi32"
     ctypedef float f32_any "kp_f32_any"                         # one that may start at any byte
     enum:
@@ -17,6 +18,8 @@ cdef extern from "_vec.h" nogil:
     void store "kp_store"(float*, vf32) noexcept
     void stream "kp_stream"(float*, vf32) noexcept              # a whole line, past the caches
     void store_n "kp_store_n"(float*, vf32, long) noexcept
+    void load_double "kp_load_double"(const float*, vf64*) noexcept
+    void store_double "kp_store_double"(float*, const vf64*) noexcept
     void prefetch "kp_prefetch"(const float*) noexcept
     vf32 splat "kp_splat"(float) noexcept
     vi32 splat_int "kp_splat_int"(int) noexcept

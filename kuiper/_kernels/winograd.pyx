@@ -122,14 +122,13 @@ cdef pack_part(
 ):
     cdef Py_ssize_t out_channels = weight.shape[0], in_channels = weight.shape[1]
     cdef const kernels_t* kernels = active()
-    cdef Py_ssize_t nr = kernels.nr, lanes = kernels.lanes, panels = out.shape[1]
-    cdef Py_ssize_t vectors = nr // lanes, q, first, stride = out.strides[0] // 4
-    for q in prange(panels * vectors, nogil=True, num_threads=n_threads, schedule="static"):
-        first = q * lanes
+    cdef Py_ssize_t nr = kernels.nr, panels = out.shape[1]
+    cdef Py_ssize_t panel, first, stride = out.strides[0] // 4
+    for panel in prange(panels, nogil=True, num_threads=n_threads, schedule="static"):
+        first = panel * nr
         kernels.wino_filter[tile][step](
-            max(min(lanes, out_channels - first), 0), in_channels,
-            &weight[0, 0, 0, 0] + min(first, out_channels - 1) * in_channels * 9,
-            &out[0, q // vectors, 1, q % vectors * lanes], stride, nr,
+            min(nr, out_channels - first), in_channels, &weight[first, 0, 0, 0],
+            &out[0, panel, 1, 0], stride, nr,
         )
 
 

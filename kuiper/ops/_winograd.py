@@ -14,7 +14,7 @@ __all__ = ["winograd_steps", "winograd_tile"]
 # Per core, of machines that kuiper meets; used in estimates only.
 L2_BYTES = 1 << 20
 
-BYTES_PER_CYCLE = 14  # from beyond it
+BYTES_PER_CYCLE = 11  # from beyond it
 
 # Above this, Winograd's intermediate matrices leave the caches, and blocks of tiles do better.
 STAGED_BYTES = 6 << 20
