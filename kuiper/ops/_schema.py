@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping, Sequence
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -259,7 +260,7 @@ class Ints(Argument):
         if isinstance(value, np.ndarray):
             value = value.tolist()
         if isinstance(value, tuple | list):
-            items = tuple(_integer(item, self.minimum) for item in value)
+            items = tuple([_integer(item, self.minimum) for item in value])
             if self.length is not None and len(items) == 1:
                 items *= self.length
         else:
@@ -433,9 +434,9 @@ def resolve(
     OperatorError
         Listing every argument that is missing, unknown or of a wrong type or value.
     """
-    by_name = {argument.name: argument for argument in arguments}
-    aliases = {alias: argument.name for argument in arguments for alias in argument.aliases}
-    rest = next((a.name for a in arguments if isinstance(a, Any_) and a.catches_all), None)
+    signature = _signature(tuple(arguments))
+    by_name, aliases = signature.by_name, signature.aliases
+    rest, weights = signature.rest, signature.weights
     found: dict[str, Any] = {}
     faults: list[str] = []
     post_slots = {post.slot for post in operator.post_ops if post.slot is not None}
@@ -452,12 +453,11 @@ def resolve(
         else:
             found[name] = value
 
-    weights = next((a for a in arguments if isinstance(a, Weights)), None)
     for name in operator.attributes:
         if weights is None or name in by_name or name in aliases:
             take(name, attributes.get(name))
         else:
-            found.setdefault(weights.name, {})[name] = attributes.get(name)
+            found.setdefault(weights, {})[name] = attributes.get(name)
     for name, value in operator.params.items():
         argument = by_name.get(name)
         if isinstance(value, bool) and isinstance(argument, Tensor) and not argument.number:
@@ -477,27 +477,27 @@ def resolve(
             positional.append(operand)
         else:
             take(key, _known(values, operand))
-    _place_positional(operator, arguments, positional, values, found, faults)
+    _place_positional(operator, signature, positional, values, found, faults)
 
-    result = SimpleNamespace()
+    fields: dict[str, Any] = {}
     wanted: list[TensorSpec] = []
-    for argument in arguments:
-        name = argument.name
+    for name, argument in by_name.items():
         if name not in found:
             if argument.default is REQUIRED:
                 faults.append(f"argument '{name}' is missing, expected {argument.expected}")
             else:
-                setattr(result, name, argument.default)
+                fields[name] = argument.default
             continue
         value = found[name]
         if value is UNKNOWN:
             continue
-        if isinstance(argument, Tensors):
-            setattr(result, name, value)
+        if name == signature.variadic:
+            fields[name] = value
             continue
-        value = _plain_number(value, argument)
+        if type(value) not in _LITERALS:
+            value = _plain_number(value, argument)
         try:
-            setattr(result, name, argument.convert(value))
+            fields[name] = argument.convert(value)
         except ShapeError as error:
             faults.append(str(error))
         except (ValueError, OverflowError, TypeError):
@@ -510,10 +510,37 @@ def resolve(
         raise OperatorError(f"{operator.label}: " + "; ".join(faults))
     if wanted:
         raise ValuesNeeded(f"{operator.label}: a number is computed while the model runs", wanted)
-    return result
+    return SimpleNamespace(**fields)
 
+
+class _Signature:
+    """What follows from the arguments of a record alone.
+
+    Attributes
+    ----------
+    by_name : dict of str to Argument
+        In the order of the record.
+    aliases : dict of str to str
+        Other names of arguments.
+    rest, weights, variadic : str or None
+        The argument that takes all other keywords, all other attributes, all inputs.
+    """
+
+    def __init__(self, arguments: Sequence[Argument]) -> None:
+        self.by_name = {argument.name: argument for argument in arguments}
+        self.aliases = {alias: a.name for a in arguments for alias in a.aliases}
+        catching = (a.name for a in arguments if isinstance(a, Any_) and a.catches_all)
+        self.rest = next(catching, None)
+        self.weights = next((a.name for a in arguments if isinstance(a, Weights)), None)
+        self.variadic = next((a.name for a in arguments if isinstance(a, Tensors)), None)
+
+
+_signature = cache(_Signature)
 
 UNKNOWN: Any = object()
+
+# What stands in a file, as almost all values do: no tensors, and nothing that holds any.
+_LITERALS = frozenset({bool, int, float, str, tuple, list, type(None)})
 
 
 def _plain(value: Any) -> Any:
@@ -535,15 +562,18 @@ def _is_number(value: Any) -> bool:
 
 
 def _place_positional(
-    operator: Any, arguments: Any, positional: Any, values: Any, found: Any, faults: Any
+    operator: Any, signature: Any, positional: Any, values: Any, found: Any, faults: Any
 ) -> None:
     """Give the inputs without keyword to the arguments that are still open, in order."""
-    variadic = next((a for a in arguments if isinstance(a, Tensors)), None)
-    if variadic is not None:
-        found[variadic.name] = [_known(values, operand) for operand in positional]
+    if signature.variadic is not None:
+        found[signature.variadic] = [_known(values, operand) for operand in positional]
+        return
+    if not positional:
         return
     still_open = [
-        a for a in arguments if a.name not in found and operator.params.get(a.name) is not False
+        argument
+        for name, argument in signature.by_name.items()
+        if name not in found and operator.params.get(name) is not False
     ]
     if operator.type.startswith("nn."):
         # A module whose weight is shared carries it as an extra first input as well.
