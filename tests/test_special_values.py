@@ -285,13 +285,13 @@ def test_special_values_by_winograd(tile, is_blocked, variant, monkeypatch):
     monkeypatch.setattr(_conv_steps, "GROUP_PRODUCTS", 0)
     found, tried = [], 0
     for case, runs in STORED:
-        if re.match("conv_|pattern/|structure/", case.id):
+        if re.match("conv_|pattern/|structure/", case.id) and b"3,3)" in case.param:
             taken.clear()
             runs = {name: kept for name, kept in runs.items() if name not in ("huge", "mixed")}
             found += faults(case, runs, variant, optimize=True)
             tried += any(taken)
     assert found == []
-    assert tried > 20
+    assert tried > 60
 
 
 # Their inputs are integers or booleans in every case.

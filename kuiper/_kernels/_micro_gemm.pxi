@@ -22,6 +22,47 @@ cdef extern from "_tile.h" nogil:
     ) noexcept
 
 
+cdef inline void tile_terms(
+    int m, int nv, int asked, const float** row, Py_ssize_t k, const float* panel,
+    Py_ssize_t ahead, vf32 (*acc)[NV],
+) noexcept nogil:
+    """Add the products of element k of each row; ask for so many lines of the panel ahead."""
+    cdef vf32[NV] b
+    cdef vf32 a
+    cdef int i, j
+    for j in range(asked):
+        prefetch(panel + ahead + j * LINE_FLOATS)
+    for j in range(nv):
+        b[j] = load(panel + j * LANES)
+    for i in range(m):
+        a = splat(row[i][k])
+        for j in range(nv):
+            acc[i][j] += a * b[j]
+
+
+cdef inline const float* tile_products(
+    int m, int nv, int asked, Py_ssize_t kc, const float** row, const float* panel,
+    Py_ssize_t ahead, vf32 (*acc)[NV],
+) noexcept nogil:
+    """Add the products of kc elements of each row; return where the panel goes on.
+
+    With vectors of eight there are two elements to a round: such a tile has so few products that
+    counting would take every tenth instruction.
+    """
+    cdef Py_ssize_t k = 0
+    if LANES == 8:
+        while k + 2 <= kc:
+            tile_terms(m, nv, asked, row, k, panel, ahead, acc)
+            tile_terms(m, nv, asked, row, k + 1, panel + NV * LANES, ahead, acc)
+            panel += 2 * NV * LANES
+            k += 2
+    while k < kc:
+        tile_terms(m, nv, asked, row, k, panel, ahead, acc)
+        panel += NV * LANES
+        k += 1
+    return panel
+
+
 cdef inline void gemm_tile(
     int m, int nv, bint alone, Py_ssize_t taps, Py_ssize_t kc, const float* const* rows,
     const float* panel, Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n,
@@ -32,28 +73,16 @@ cdef inline void gemm_tile(
     One that is `alone` asks for all lines of the panel ahead.
     """
     cdef vf32[MAX_MR][NV] acc
-    cdef vf32[NV] b
-    cdef vf32 a
     cdef (const float*)[MAX_MR] row
-    cdef Py_ssize_t t, k
-    cdef int i, j
+    cdef Py_ssize_t t
+    cdef int i
     tile_start(m, nv, acc, panel)
     panel += NV * LANES
     for t in range(taps):
         for i in range(m):
             row[i] = rows[i]
         rows += m
-        for k in range(kc):
-            prefetch(panel + ahead)
-            if alone:
-                prefetch(panel + ahead + LINE_FLOATS)
-            for j in range(nv):
-                b[j] = load(panel + j * LANES)
-            panel += NV * LANES
-            for i in range(m):
-                a = splat(row[i][k])
-                for j in range(nv):
-                    acc[i][j] += a * b[j]
+        panel = tile_products(m, nv, 2 if alone else 1, kc, row, panel, ahead, acc)
     tile_end(m, nv, acc, 0, y, ldy, n, residual, ldr, lo, hi)
 
 

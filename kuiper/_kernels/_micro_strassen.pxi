@@ -47,13 +47,11 @@ cdef inline void chain_tile(
 ) noexcept nogil:
     """gemm_tile, with stops."""
     cdef vf32[MAX_MR][NV] acc
-    cdef vf32[NV] b
-    cdef vf32 a
     cdef (const float*)[MAX_MR] row
     cdef const float* const* rows
     cdef const float* panel
-    cdef Py_ssize_t t, k
-    cdef int i, j, q
+    cdef Py_ssize_t t
+    cdef int i, q
     tile_start(m, NV, acc, segment.panel)
     for q in range(n_segments):
         if segment.added != NULL:
@@ -66,17 +64,9 @@ cdef inline void chain_tile(
             for i in range(m):
                 row[i] = rows[i]
             rows += m
-            for k in range(kc):
-                prefetch(panel + ahead)
-                if NV * LANES > LINE_FLOATS:
-                    prefetch(panel + ahead + LINE_FLOATS)
-                for j in range(NV):
-                    b[j] = load(panel + j * LANES)
-                panel += NV * LANES
-                for i in range(m):
-                    a = splat(row[i][k])
-                    for j in range(NV):
-                        acc[i][j] += a * b[j]
+            panel = tile_products(
+                m, NV, 2 if NV * LANES > LINE_FLOATS else 1, kc, row, panel, ahead, acc
+            )
         if segment.saved != NULL:
             tile_save(m, NV, acc, segment.saved)
         segment += 1
