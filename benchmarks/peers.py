@@ -366,6 +366,13 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--others", type=Path, help="for the same page: figures of other networks")
     parser.add_argument("--kinds", type=Path, help="for the same page: figures of other kinds")
+    parser.add_argument(
+        "--machines",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="for the same page: figures of other machines, a file for each",
+    )
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md and .svg")
     options = parser.parse_args()
     options.runtimes = split_names(options.runtimes)
@@ -437,8 +444,9 @@ def main() -> int:
         variants = [json.loads(path.read_text()) for path in options.variants]
         others = json.loads(options.others.read_text()) if options.others else None
         kinds = json.loads(options.kinds.read_text()) if options.kinds else None
+        machines = [json.loads(path.read_text()) for path in options.machines]
         for path in report.write(
-            results, REPOSITORY / "docs", cold, kernels, variants, others, kinds
+            results, REPOSITORY / "docs", cold, kernels, variants, others, kinds, machines
         ):
             print(f"wrote {path}")
     return status

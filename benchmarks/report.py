@@ -230,7 +230,7 @@ Milliseconds per call, lower is better; in brackets the ratio to the fastest run
 kuiper, so that a figure below 1 in kuiper's column means faster than every other. `~` marks a
 figure during which other programs used the machine, `-` that there is none (see the notes).
 
-{pictures}{tables}{others}{kinds}{variants}{cold}{kernels}
+{pictures}{tables}{others}{kinds}{machines}{variants}{cold}{kernels}
 ## The machine and the runtimes
 
 {facts}
@@ -265,6 +265,11 @@ trained (MobileOne, RepVGG, RepViT), kuiper adds up their filters.
 KINDS = """\
 Networks for text, sound, video, volumes and sequences, and other work on pictures than telling what
 they show (`benchmarks/kinds.py`).
+
+"""
+
+MACHINES = """\
+The same networks and runtimes, on processors without AVX-512 as well.
 
 """
 
@@ -378,6 +383,17 @@ def other_tables(others: dict, results: dict) -> str:
     )
 
 
+def machine_tables(machines: list[dict]) -> str:
+    """Lay out results of which each was measured on another machine."""
+    parts = []
+    for results in machines:
+        facts = [describe_machine(results), *versions(results)]
+        parts.append("\n".join(f"- {line}" for line in facts) + "\n")
+        for (threads, batch), models in groups(results).items():
+            parts.append(f"### {setting_title(threads, batch)}\n\n{setting_table(models)}\n")
+    return "\n".join(parts)
+
+
 def variant_tables(variants: list[dict]) -> str:
     """Lay out results of which each was measured with one instruction set of kuiper's."""
     parts = []
@@ -396,6 +412,7 @@ def write(
     variants: list[dict] | None = None,
     others: dict | None = None,
     kinds: dict | None = None,
+    machines: list[dict] | None = None,
 ) -> list[Path]:
     """Write ``benchmarks.md`` and a picture per setting into `folder`; return the paths.
 
@@ -415,6 +432,8 @@ def write(
         What :mod:`peers` keeps of ``models.OTHERS``.
     kinds : dict, optional
         What :mod:`peers` keeps of ``kinds.KINDS``.
+    machines : list of dict, optional
+        What :mod:`peers` keeps on other machines.
     """
     folder.mkdir(exist_ok=True)
     paths, pictures, tables = [], "", ""
@@ -441,6 +460,9 @@ def write(
             else "",
             kinds=f"\n## Other kinds of networks\n\n{KINDS}{other_tables(kinds, results)}"
             if kinds
+            else "",
+            machines=f"\n## Other processors\n\n{MACHINES}{machine_tables(machines)}"
+            if machines
             else "",
             variants=f"\n## Older instruction sets\n\n{VARIANTS}{variant_tables(variants)}"
             if variants

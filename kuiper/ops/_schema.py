@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -535,7 +535,8 @@ class _Signature:
         self.variadic = next((a.name for a in arguments if isinstance(a, Tensors)), None)
 
 
-_signature = cache(_Signature)
+# More than there are records; those of a user's own operators come and go.
+_signature = lru_cache(maxsize=2000)(_Signature)
 
 UNKNOWN: Any = object()
 
