@@ -269,7 +269,7 @@ they show (`benchmarks/kinds.py`).
 """
 
 MACHINES = """\
-The same networks and runtimes, on processors without AVX-512 as well.
+The same networks and runtimes on other machines.
 
 """
 
