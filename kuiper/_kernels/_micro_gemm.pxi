@@ -36,8 +36,11 @@ cdef inline void tile_terms(
         b[j] = load(panel + j * LANES)
     for i in range(m):
         a = splat(row[i][k])
-        for j in range(nv):
-            acc[i][j] += a * b[j]
+        if nv == 1:  # its factor comes from memory, without an instruction more
+            acc[i][0] += a * b[0]
+        else:
+            for j in range(nv):
+                acc[i][j] = accumulate(acc[i][j], a, b[j])
 
 
 cdef inline const float* tile_products(
@@ -76,6 +79,8 @@ cdef inline void gemm_tile(
     cdef (const float*)[MAX_MR] row
     cdef Py_ssize_t t
     cdef int i
+    set_aside(&lo)
+    set_aside(&hi)
     tile_start(m, nv, acc, panel)
     panel += NV * LANES
     for t in range(taps):
@@ -108,6 +113,8 @@ cdef inline void strided_tile(
     cdef const float* tenth
     cdef Py_ssize_t t, k
     cdef int i, j
+    set_aside(&lo)
+    set_aside(&hi)
     tile_start(m, nv, acc, panel)
     panel += NV * LANES
     for t in range(taps):
@@ -119,8 +126,11 @@ cdef inline void strided_tile(
             panel += NV * LANES
             for i in range(m):
                 a = splat(element(x, fifth, tenth, i, 4 * step, k))
-                for j in range(nv):
-                    acc[i][j] += a * b[j]
+                if nv == 1:
+                    acc[i][0] += a * b[0]
+                else:
+                    for j in range(nv):
+                        acc[i][j] = accumulate(acc[i][j], a, b[j])
     tile_end(m, nv, acc, first, y, ldy, n, residual, ldr, lo, hi)
 
 

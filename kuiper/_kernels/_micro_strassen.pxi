@@ -52,6 +52,8 @@ cdef inline void chain_tile(
     cdef const float* panel
     cdef Py_ssize_t t
     cdef int i, q
+    set_aside(&lo)
+    set_aside(&hi)
     tile_start(m, NV, acc, segment.panel)
     for q in range(n_segments):
         if segment.added != NULL:

@@ -92,6 +92,20 @@ static inline void kp_store_double(float *p, const kp_vf64 *v) { *p = (float)*v;
 
 #endif
 
+/* For loops that fill the registers, where gcc else stores and copies sums in each round: acc + a * b
+   in the place of `acc` (it would take the place of a factor for some), and memory as the place of
+   what only the code behind the loop wants. */
+#if KP_AVX512 && KP_FUSES && !defined(__clang__)
+static inline kp_vf32 kp_accumulate(kp_vf32 acc, kp_vf32 a, kp_vf32 b) {
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b));
+    return acc;
+}
+static inline void kp_set_aside(float *x) { __asm__("" : "+m"(*x)); }
+#else
+static inline kp_vf32 kp_accumulate(kp_vf32 acc, kp_vf32 a, kp_vf32 b) { return acc + a * b; }
+static inline void kp_set_aside(float *x) { (void)x; }
+#endif
+
 /* Store a whole cache line past the caches, at its address; elsewhere as kp_store.  Such stores are
    seen by other threads once the storing one has done a locked operation, as at the end of a step. */
 #if KP_AVX512

@@ -20,6 +20,8 @@ cdef extern from "_vec.h" nogil:
     void store_n "kp_store_n"(float*, vf32, long) noexcept
     void load_double "kp_load_double"(const float*, vf64*) noexcept
     void store_double "kp_store_double"(float*, const vf64*) noexcept
+    vf32 accumulate "kp_accumulate"(vf32, vf32, vf32) noexcept  # the first + the product of others
+    void set_aside "kp_set_aside"(float*) noexcept              # until the loop is over
     void prefetch "kp_prefetch"(const float*) noexcept
     vf32 splat "kp_splat"(float) noexcept
     vi32 splat_int "kp_splat_int"(int) noexcept
