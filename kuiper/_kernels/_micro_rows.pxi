@@ -229,12 +229,12 @@ cdef inline float exp_row(
 ) noexcept nogil:
     """Sum exp(scale * x - top) over a row, and keep the terms in y if they are wanted.
 
-    None is above 1, and those that exp_negative knows less well are nothing beside the largest.
+    None is above 1, and those that exp_term knows less well are nothing beside the largest.
     """
     cdef vf32 total = splat(0), acc = splat(0), v
     cdef Py_ssize_t i = 0, rest
     while i + LANES <= n:
-        v = exp_negative(top - load(x + i) * scale)
+        v = exp_term(top - load(x + i) * scale)
         if keep:
             store(y + i, v)
         acc += v
@@ -245,7 +245,7 @@ cdef inline float exp_row(
     total += acc
     rest = n - i
     if rest > 0:
-        v = exp_negative(top - load_n(x + i, rest) * scale)
+        v = exp_term(top - load_n(x + i, rest) * scale)
         if keep:
             store_n(y + i, v, rest)
         total += select(first_lanes(rest), v, splat(0))
@@ -339,7 +339,7 @@ cdef inline void softmax_block(
             store(buffer + (i * nv + j) * LANES, v)
     for i in range(n):
         for j in range(nv):
-            v = vexp(load(buffer + (i * nv + j) * LANES) - top[j])
+            v = exp_term(top[j] - load(buffer + (i * nv + j) * LANES))
             total[j] += v
             if not is_log:
                 store(buffer + (i * nv + j) * LANES, v)
@@ -364,7 +364,7 @@ cdef inline void softmax_edge(
         top = nan_max(top, v)
         store(buffer + i * LANES, v)
     for i in range(n):
-        v = vexp(load(buffer + i * LANES) - top)
+        v = exp_term(top - load(buffer + i * LANES))
         total += v
         if not is_log:
             store(buffer + i * LANES, v)
