@@ -140,7 +140,7 @@ static inline kp_vf32 kp_select(kp_vi32 mask, kp_vf32 a, kp_vf32 b) {
     return kp_from_bits((kp_bits(a) & mask) | (kp_bits(b) & ~mask));
 }
 
-/* x 2^n for 1/2 < x < 2 and whole n, -252 <= n <= 254; rounds once, also into the denormals. */
+/* x 2^n for 1/2 <= x < 2 and whole n, -252 <= n <= 254; rounds once, also into the denormals. */
 #if KP_AVX512
 static inline kp_vf32 kp_scaled(kp_vf32 x, kp_vf32 n) {
     /* What vanishes is left out: for each vector with such a lane Intel's processors would take as
