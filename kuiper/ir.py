@@ -470,13 +470,11 @@ class Graph:
         >>> graph.find("nn.*")
         [<nn.ReLU 'act'>]
         """
-        from fnmatch import fnmatchcase
-
+        has_type, has_name = _matcher(type), _matcher(name)
         return [
             operator
             for operator in self._operators.values()
-            if (type is None or fnmatchcase(operator.type, type))
-            and (name is None or fnmatchcase(operator.name, name))
+            if has_type(operator.type) and has_name(operator.name)
         ]
 
     def type_counts(self) -> Counter[Any]:
@@ -1005,6 +1003,18 @@ def _checked_keys(
     if len(keys) != len(inputs):
         raise GraphError(f"{operator.label}: {len(keys)} input keys for {len(inputs)} inputs")
     return keys
+
+
+def _matcher(pattern: str | None) -> Callable[[str], Any]:
+    """Return a function that tells whether a name matches a shell pattern."""
+    if pattern is None:
+        return lambda name: True
+    if not any(character in pattern for character in "*?["):
+        return pattern.__eq__
+    import re
+    from fnmatch import translate
+
+    return re.compile(translate(pattern)).match
 
 
 def _lookup(table: Mapping[str, Any], name: str, kind: str) -> Any:
