@@ -544,15 +544,32 @@ class Binder:
 
     def packed(self, key: Any, make: Callable[[], np.ndarray]) -> Value:
         """Return a constant that `make` computes once per model and instruction set."""
-        planner = self._planner
-        if any(map(self._may_vary, self.operator.inputs)):
-            return self.constant(make())
+        return self.constant(make() if self._varies() else self._cached(key, make))
+
+    def transformed(self, key: Any, make: Callable[[bool], Any], later: bool) -> Any:
+        """Return an object with filters that `make` transforms once per model and instruction set.
+
+        Where that can be done `later`, it is told so, and it is done while the model is used again:
+        then the object has an `advance`, see :meth:`PackedWeights.finish_later`.
+        """
+        if self._varies():
+            return make(False)
+        if not later:
+            return self._cached(key, lambda: make(False))
+        return self._cached(key, lambda: self._planner.cache.finish_later(make(True)))
+
+    def _cached(self, key: Any, make: Callable[[], Any]) -> Any:
+        cache = self._planner.cache
         attributes = tuple(self.operator.attributes.values())
         full_key = (self.operator.name, key, *map(id, attributes), _dispatch.active_name())
-        if full_key not in planner.cache:
+        if full_key not in cache:
             # The attributes are kept, so that their ids stay theirs.
-            planner.cache.add(full_key, lambda: (make(), attributes))
-        return self.constant(planner.cache[full_key][0])
+            cache.add(full_key, lambda: (make(), attributes))
+        return cache[full_key][0]
+
+    def _varies(self) -> bool:
+        """Tell whether the weight may be another one in the next plan."""
+        return any(map(self._may_vary, self.operator.inputs))
 
     def _may_vary(self, operand: Operand) -> bool:
         """Tell whether an input is a constant in this plan that may be another one in the next."""

@@ -102,7 +102,8 @@ def load(
         ``.bin``.
     check_crc : bool, default=False
         Also compare the checksum of every weight.  The whole archive is read, and kept in memory;
-        of a large one, weights are otherwise read from the open file when they are packed.
+        of a large one, weights are otherwise read from the open file when they are packed, the
+        largest filters by the first runs themselves.
     optimize : bool, default=True
         Without it, no pass simplifies or fuses anything: operator by operator, as in the file.
     threads : int, optional
@@ -439,9 +440,10 @@ class Model:
     def plan(self, *shapes: Sequence[int]) -> Plan:
         """Return the plan for inputs of the given shapes, making it if need be.
 
-        What a first run for these shapes would have to prepare is done here: weights are packed
-        and moved to large pages. (For a model that is just called, the latter happens little by
-        little: a call takes up to a tenth longer until then.)
+        What runs for these shapes would have to prepare is done here: weights are packed, large
+        filters transformed, and all are moved to large pages. (For a model that is just called, the
+        latter two happen little by little: the first calls read filters from the file and take up
+        to three times as long, those until the last page is moved up to a tenth longer.)
 
         Parameters
         ----------
@@ -458,6 +460,8 @@ class Model:
         ------
         ShapeError
             If the graph cannot take these shapes.
+        ModelFormatError
+            If weights cannot be read any more, since the file was changed.
         """
         arrays = [
             np.broadcast_to(np.zeros((), _info(o).dtype), shape)
@@ -516,7 +520,7 @@ class Model:
         # Whoever holds the lock may be making a plan, for which no run of another waits.
         if runs_again and self._packed.unsettled and self._lock.acquire(blocking=False):
             try:
-                self._packed.settle()
+                self._packed.settle(n_threads)
             finally:
                 self._lock.release()
         return plan
@@ -525,7 +529,7 @@ class Model:
         """Return a plan for runs that shall be fast from the first one on."""
         plan = self._plan(arrays)
         with self._lock:
-            self._packed.settle(wholly=True)
+            self._packed.settle(self.threads or _threads.get_num_threads(), wholly=True)
         return plan
 
     def _find_plan(self, key: tuple[Any, ...], arrays: Sequence[np.ndarray]) -> Plan | Staged:

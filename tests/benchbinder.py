@@ -41,6 +41,7 @@ class BenchBinder:
         self.post_ops = tuple(post)
         self.result = output
         self.steps: list = []
+        self.waiting: list = []
 
     def output_spec(self, index: int = 0) -> TensorSpec:
         return TensorSpec(self.target.shape, self.target.dtype)
@@ -75,6 +76,14 @@ class BenchBinder:
         array = make()
         place = self.constant(array)
         return Value(place.buffer, place.shape, place.strides, place.offset, place.dtype, array)
+
+    def transformed(self, key, make, later):
+        """Let filters wait, however small they are; `run_record` has them transformed."""
+        self.waiting.append(make(True))
+        return self.waiting[-1]
+
+    def own(self, n_bytes: int) -> Value:
+        return self.bench.put(np.zeros(n_bytes, np.uint8))
 
     def scratch(self, n_bytes: int) -> Value:
         return self.bench.scratch(n_bytes)
@@ -116,22 +125,33 @@ def bits(array: np.ndarray) -> np.ndarray:
 def run_record(binder: BenchBinder, type: str, a, parts=None) -> np.ndarray:
     """Bind and run a record in several numbers of shares, whose results agree bit by bit.
 
+    They do so before filters are transformed, while some are, and when all are.
+
     Returns
     -------
     numpy.ndarray
         A copy of the output.
     """
-    bench = binder.bench
     find_record(type).bind(a, binder)
-    results = []
-    for count in workbench.PARTS if parts is None else parts:
-        for value in bench.written:
-            bench.memory[value.slot][...] = PATTERN
-        bench.run(*binder.steps, parts=count)
-        results.append(bench.view(binder.result).copy())
-        same = results[-1].tobytes() == results[0].tobytes()
-        assert same, f"{count} shares give other bits than {workbench.PARTS[0]}"
-    return results[0]
+    counts = workbench.PARTS if parts is None else parts
+    expected = _run(binder, counts[0])
+    for count in counts[1:]:
+        assert _run(binder, count).tobytes() == expected.tobytes(), f"{count} shares, other bits"
+    for filters in binder.waiting:
+        while filters.advance(max(counts)):
+            assert _run(binder, counts[-1]).tobytes() == expected.tobytes(), "half transformed"
+        assert not filters.is_waiting
+    for count in counts if binder.waiting else ():
+        assert _run(binder, count).tobytes() == expected.tobytes(), f"{count} shares, transformed"
+    return expected
+
+
+def _run(binder: BenchBinder, count: int) -> np.ndarray:
+    bench = binder.bench
+    for value in bench.written:
+        bench.memory[value.slot][...] = PATTERN
+    bench.run(*binder.steps, parts=count)
+    return bench.view(binder.result).copy()
 
 
 # What the post-ops of the tests mean, in float64.

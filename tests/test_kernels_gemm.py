@@ -17,6 +17,7 @@ from .support import assert_close
 from .workbench import ISAS, PATTERN, Workbench, isa, noise
 
 DEPTHS = (1, 2, 3, 17, 64)
+WINOGRAD = [(2, 1), (4, 1), (4, 2)]  # tile and stride
 
 pytestmark = pytest.mark.parametrize("name", ISAS)
 
@@ -314,10 +315,9 @@ def test_weights_may_start_at_any_byte(byte, order):
         packed = _pack.pack_panels(anywhere(weight).transpose(axes), anywhere(bias))
         np.testing.assert_array_equal(packed, expected)
     filters = noise((nr + 1, 17, 3, 3))
-    for tile, stride in ((2, 1), (4, 1), (4, 2)):
-        expected = winograd.pack_winograd(filters, tile, stride=stride)
-        packed = winograd.pack_winograd(anywhere(filters), tile, stride=stride)
-        np.testing.assert_array_equal(packed, expected)
+    for how, later in itertools.product(WINOGRAD, (False, True)):
+        expected = transformed(filters, *how, later=later)
+        np.testing.assert_array_equal(transformed(anywhere(filters), *how, later=later), expected)
 
 
 class Asked:
@@ -345,14 +345,71 @@ def test_large_weights_are_packed_part_by_part(n_threads):
     whole[:columns, 0], whole[:columns, 1:] = bias, weight[:, 0]
     np.testing.assert_array_equal(packed, whole.reshape(11, nr, -1).transpose(0, 2, 1))
     filters = noise((4 * nr + 5, max(1100, 8800 // nr), 3, 3))
-    for tile, stride in ((2, 1), (4, 1), (4, 2)):
+    for how in WINOGRAD:
         asked = Asked(filters)
-        packed = winograd.pack_winograd(asked, tile, n_threads, stride)
+        packed = transformed(asked, *how, n_threads)
         assert len(asked.slices) > 1
         for panel in range(5):
-            few = filters[panel * nr : (panel + 1) * nr]
-            part = winograd.pack_winograd(few, tile, stride=stride)
+            part = transformed(filters[panel * nr : (panel + 1) * nr], *how)
             np.testing.assert_array_equal(packed[:, panel : panel + 1], part)
+
+
+def transformed(weight, tile, stride, n_threads=1, later=False) -> np.ndarray:
+    """Return filters as they are multiplied by, and check that both ways end alike."""
+    filters = winograd.WinogradFilters(weight, tile, stride, n_threads, later)
+    assert filters.is_waiting == later
+    assert (filters.scratch_bytes > 0) == later
+    while filters.advance(n_threads):
+        assert filters.is_waiting
+    assert not filters.is_waiting
+    assert filters.scratch_bytes == 0
+    assert filters.weights.ctypes.data % 64 == 0
+    return filters.weights
+
+
+def values_at(taps: np.ndarray, points: list[float]) -> np.ndarray:
+    """Return polynomials' values, over the products of differences that Lagrange divides by.
+
+    Taps are coefficients along the first axis.  The last row is that of infinity: the coefficient
+    of the highest power.
+    """
+    rows = []
+    for p in points:
+        divisor = np.prod([p - other for other in points if other != p])
+        rows.append(sum(tap * p**k for k, tap in enumerate(taps)) / divisor)
+    return np.stack([*rows, taps[-1]])
+
+
+@pytest.mark.parametrize(("tile", "stride"), WINOGRAD)
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_winograd_filters(tile, stride, n_threads):
+    """They are those of the interpolation that the transforms belong to, in float64."""
+    _, nr = _dispatch.tile()
+    points = {2: [0, 1, -1], 4: [0, 5 / 8, -5 / 8, 3 / 2, -3 / 2]}[tile]
+
+    def along(taps):
+        if stride == 1:
+            values = values_at(taps, points)
+            values[0] *= -1 if tile == 2 else 1  # the input's transform has the other sign
+            return values
+        even, odd = taps[[0, 2]], taps[1:2]
+        return np.concatenate([values_at(even, [3 / 8, -3 / 8, 3 / 2, -3 / 2]), odd])
+
+    for columns, channels in itertools.product((1, nr - 1, nr, 2 * nr + 1), (1, 2, 19)):
+        weight = noise((columns, channels, 3, 3))
+        wanted = along(weight.astype(np.float64).transpose(2, 3, 0, 1))
+        wanted = along(wanted.swapaxes(0, 1)).swapaxes(0, 1)
+        wanted = wanted.reshape((tile + 2) ** 2, columns, channels)
+        got = transformed(weight, tile, stride, n_threads)
+        panels = -(-columns // nr)
+        assert got.shape == ((tile + 2) ** 2, panels, 1 + channels, nr)
+        assert not got[:, :, 0].any()
+        flat = got[:, :, 1:].swapaxes(2, 3).reshape(-1, panels * nr, channels)
+        assert not flat[:, columns:].any()
+        # Parts of a tap are not above 1.2 along either axis.
+        assert np.abs(flat[:, :columns] - wanted).max() <= 5e-7 * np.abs(weight).max()
+        late = transformed(weight, tile, stride, n_threads, later=True)
+        np.testing.assert_array_equal(late, got)
 
 
 def test_packed_weights_lie_in_common_memory():

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import kuiper
+from kuiper._kernels._pack import PackedWeights
 from kuiper.errors import ModelFormatError
 from kuiper.ir import Attribute
 from kuiper.pnnx import archive as module
@@ -150,6 +151,7 @@ def test_loading_reads_no_weights(param, monkeypatch):
     sizes.clear()
     model(SMALL)
     assert WEIGHTS["c.weight"].nbytes <= sum(sizes) < len(BIN)
+    model.plan(SMALL.shape)  # until now, filters of that size are read in every run
     sizes.clear()
     model(SMALL)
     model(np.concatenate([SMALL, SMALL]))  # for which nothing is packed anew
@@ -274,7 +276,7 @@ def test_changes_that_do_not_matter(change, is_planned, param, expected):
     model = kuiper.load(param)
     assert is_open(model)
     if is_planned:
-        model(SMALL)
+        model.plan(SMALL.shape)
     if change == "replace":
         other = bin.with_name("other")
         other.write_bytes(b"\xff" * len(BIN))
@@ -301,7 +303,7 @@ def test_changes_that_are_noticed(change, is_planned, param, expected):
     bin = param.with_suffix(".bin")
     model = kuiper.load(param)
     if is_planned:
-        model(SMALL)
+        model.plan(SMALL.shape)
     write_over(bin, change)
     message = f"{bin}: the file was changed while it was in use.*load the model again"
     for _ in range(2):
@@ -405,6 +407,7 @@ def test_tiles_that_are_computed_again_read_their_filters(threads, param, expect
     spoilt = kuiper.load(PARAM, BIN)(x)
     assert not np.isfinite(spoilt).all()
     model = kuiper.load(param, threads=threads)
+    model.plan(LARGE.shape)
     np.testing.assert_array_equal(model(LARGE), expected[14])
     write_over(bin, "overwrite")
     for _ in range(2):
@@ -417,6 +420,41 @@ def test_tiles_that_are_computed_again_read_their_filters(threads, param, expect
     np.testing.assert_array_equal(model(x), spoilt)
     write_over(bin, "empty")
     np.testing.assert_array_equal(model(x), spoilt)  # from memory by now
+
+
+@posix
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("x", [SMALL, LARGE], ids=["small", "large"])
+def test_filters_that_wait_are_read_in_every_run(x, threads, param, expected, monkeypatch):
+    """Which fails where the file was changed; a model that has settled needs it no more."""
+    bin = param.with_suffix(".bin")
+    settle = PackedWeights.settle
+    monkeypatch.setattr(PackedWeights, "settle", lambda *_, **__: None)
+    model = kuiper.load(param, threads=threads)
+    np.testing.assert_array_equal(model(x), expected[x.shape[2]])
+    write_over(bin, "overwrite")
+    for _ in range(2):
+        with pytest.raises(ModelFormatError, match="load the model again"):
+            model(x)
+        with pytest.raises(ModelFormatError, match="load the model again"):
+            model.profile(x, runs=1)
+    bin.write_bytes(BIN)
+    np.testing.assert_array_equal(model(x), expected[x.shape[2]])
+    monkeypatch.setattr(PackedWeights, "settle", settle)
+    write_over(bin, "empty")
+    for _ in range(2):
+        with pytest.raises(ModelFormatError, match="load the model again"):
+            model(x)
+        with pytest.raises(ModelFormatError, match="load the model again"):
+            model.plan(x.shape)
+    assert model._packed._waiting
+    bin.write_bytes(BIN)
+    for _ in range(100):
+        model._packed._due = 0.0  # as if much time had passed
+        np.testing.assert_array_equal(model(x), expected[x.shape[2]])
+    assert not model._packed.unsettled
+    write_over(bin, "empty")
+    np.testing.assert_array_equal(model(x), expected[x.shape[2]])
 
 
 @posix

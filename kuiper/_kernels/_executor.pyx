@@ -21,7 +21,6 @@ from kuiper._kernels._pack import aligned_bytes
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._step cimport Step, fault_t, share_start, step_fn
-from kuiper.errors import ShapeError
 
 cdef extern from "_sync.h" nogil:
     long claim "kp_claim"(int* next, long end) noexcept
@@ -155,8 +154,7 @@ cdef class Program:
     cdef list ends               # where each step's pieces end
     cdef readonly tuple steps
     cdef list stretches          # where each ends that runs without a look at signals
-    cdef tuple fallible          # the steps that read when they run, which may fail
-    cdef list checking           # the steps that may find a value out of range
+    cdef list checking           # the steps that may note a fault
 
     def __cinit__(self, steps):
         cdef Py_ssize_t i = 0, round, piece, pieces
@@ -166,7 +164,6 @@ cdef class Program:
         self.steps = tuple(steps)
         self.ends = []
         self.stretches = []
-        self.fallible = tuple(step for step in self.steps if hasattr(step, "failure"))
         self.checking = []
         for step in self.steps:
             longest = _seconds(step)[1] / max(step.rounds, 1) / SECONDS_PER_PIECE
@@ -221,18 +218,14 @@ cdef class Program:
         self.look_for_faults(context)
 
     cdef look_for_faults(self, Context context):
-        """Raise what a step could not read, or ShapeError if one met a value out of range."""
+        """Raise the exception of a step that noted something in this context."""
         cdef Step step
         cdef fault_t* fault
-        for reader in self.fallible:
-            if reader.failure is not None:
-                error, reader.failure = reader.failure, None
-                raise error
         for step in self.checking:
             fault = <fault_t*> (context.slots[step.fault.slot] + step.fault.offset)
             if fault.found:
                 fault.found = 0
-                raise ShapeError(step.complaint.format(fault.value))
+                raise step.exception(fault.value)
 
     def run_timed(self, Context context not None, int n_threads):
         """Run every step once and return the seconds each took.

@@ -19,8 +19,6 @@
 # t = 4 those of F(2) over 0, a, -a and infinity serve, "small" here.  They multiply by filters that
 # were scaled for F(4); the input takes the quotients, -b^2 at 0 and a^2 - b^2 at a and -a.
 
-from libc.string cimport memset
-
 from kuiper._kernels._table cimport wino_needs
 
 cdef extern from *:
@@ -29,11 +27,29 @@ cdef extern from *:
     #define KP_B 1.5f
     #define KP_A2 (KP_A * KP_A)
     #define KP_B2 (KP_B * KP_B)
+    #define KP_AT_0 (1.0f / (KP_A2 * KP_B2))
+    #define KP_AT_A (0.5f / (KP_A2 * (KP_A2 - KP_B2)))
+    #define KP_AT_B (0.5f / (KP_B2 * (KP_B2 - KP_A2)))
+    /* G: the part that each tap has in the filter at a point. */
+    static const float kp_filter_2[4][3] = {
+        {1.0f, 0.0f, 0.0f},
+        {0.5f, 0.5f, 0.5f},
+        {0.5f, -0.5f, 0.5f},
+        {0.0f, 0.0f, 1.0f},
+    };
+    static const float kp_filter_4[6][3] = {
+        {KP_AT_0, 0.0f, 0.0f},
+        {KP_AT_A, KP_AT_A * KP_A, KP_AT_A * KP_A2},
+        {KP_AT_A, -KP_AT_A * KP_A, KP_AT_A * KP_A2},
+        {KP_AT_B, KP_AT_B * KP_B, KP_AT_B * KP_B2},
+        {KP_AT_B, -KP_AT_B * KP_B, KP_AT_B * KP_B2},
+        {0.0f, 0.0f, 1.0f},
+    };
     """
     const float A "KP_A", A2 "KP_A2", B "KP_B", B2 "KP_B2"
-
-cdef enum:
-    FILTER_CHANNELS = 16  # that are transposed at a time
+    const float AT_0 "KP_AT_0", AT_A "KP_AT_A", AT_B "KP_AT_B"
+    const float[4][3] FILTER_2 "kp_filter_2"
+    const float[6][3] FILTER_4 "kp_filter_4"
 
 
 # Values go in one by one, not as an array: compilers keep them in registers then.  Those behind the
@@ -247,67 +263,59 @@ cdef inline bint wino_output(
 
 
 cdef inline void wino_pair(
-    const vf64* g, Py_ssize_t apart, double point, double scale, vf64* o, Py_ssize_t stride
+    vf32 g0, vf32 g1, vf32 g2, float point, float scale, vf32* o
 ) noexcept nogil:
     """Filters at a point and at its negative, which have the same scale."""
-    cdef vf64 even = scale * (g[0] + point * point * g[2 * apart])
-    cdef vf64 odd = scale * point * g[apart]
+    cdef vf32 even = splat(scale) * g0 + splat(scale * point * point) * g2
+    cdef vf32 odd = splat(scale * point) * g1
     o[0] = even + odd
-    o[stride] = even - odd
+    o[1] = even - odd
 
 
-cdef inline void wino_g(
-    int t, int step, const vf64* g, Py_ssize_t apart, vf64* o, Py_ssize_t stride
-) noexcept nogil:
-    """One column of G g for a vector of filters; in float64, since it is done once."""
-    cdef double a = A, b = B, a2 = A2, b2 = B2
+cdef inline void wino_g(int t, int step, vf32 g0, vf32 g1, vf32 g2, vf32* o) noexcept nogil:
+    """One column of G g, for a vector of filters."""
     if step == 2:
-        strided_g(g, apart, o, stride)
-        return
-    o[0] = (1.0 if t == 2 else 1.0 / (a2 * b2)) * g[0]
-    if t == 2:
-        wino_pair(g, apart, 1.0, 0.5, o + stride, stride)
+        strided_g(g0, g1, g2, o)
+    elif t == 2:
+        o[0] = g0
+        wino_pair(g0, g1, g2, 1.0, 0.5, o + 1)
+        o[3] = g2
     else:
-        wino_pair(g, apart, a, 0.5 / (a2 * (a2 - b2)), o + stride, stride)
-        wino_pair(g, apart, b, 0.5 / (b2 * (b2 - a2)), o + 3 * stride, stride)
-    o[(t + 1) * stride] = g[2 * apart]
+        o[0] = splat(AT_0) * g0
+        wino_pair(g0, g1, g2, A, AT_A, o + 1)
+        wino_pair(g0, g1, g2, B, AT_B, o + 3)
+        o[5] = g2
+
+
+cdef inline vf32 wino_tap(
+    const float* taps, int j, vf32 part_0, vf32 part_1, vf32 part_2
+) noexcept nogil:
+    """What the taps of column j are along a row of G g."""
+    cdef Py_ssize_t tap = NV * LANES
+    taps += j * tap
+    return part_0 * load(taps) + part_1 * load(taps + 3 * tap) + part_2 * load(taps + 6 * tap)
 
 
 cdef inline void wino_filter(
-    int t, int step, Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel,
-    Py_ssize_t stride, Py_ssize_t nr,
+    int t, int step, const float* parts, Py_ssize_t channels, const float* taps, float* panel,
+    Py_ssize_t stride,
 ) noexcept nogil:
-    cdef float[FILTER_CHANNELS * 9 * MAX_LANES] taps  # of some channels, a vector for each tap
-    cdef vf64[9] g
-    cdef vf64[18] half
-    cdef vf64[6] o
-    cdef Py_ssize_t first = 0, v, vector, lanes, c, n
-    cdef float* at
-    cdef int i, j, q, patch = t + 2
-    while first < channels:
-        n = least(FILTER_CHANNELS, channels - first)
-        # All vectors of a panel before the next channels: together they fill lines of the cache.
-        for v in range(nr // LANES):
-            vector = v * LANES
-            lanes = least(LANES, count - vector) if count > vector else 0
-            if lanes < LANES:  # the others stay zero
-                memset(&taps[0], 0, FILTER_CHANNELS * 9 * LANES * sizeof(float))
-            if lanes > 0:
-                transpose(
-                    weight + (vector * channels + first) * 9, channels * 9, &taps[0], LANES, lanes,
-                    n * 9,
-                )
-            for c in range(n):
-                for q in range(9):
-                    load_double(&taps[(c * 9 + q) * LANES], &g[q])
-                for j in range(3):
-                    wino_g(t, step, &g[j], 3, &half[j], 3)
-                for i in range(patch):
-                    wino_g(t, step, &half[3 * i], 1, &o[0], 1)
-                    at = panel + patch * i * stride + (first + c) * nr + vector
-                    for j in range(patch):
-                        store_double(at + j * stride, &o[j])
-        first += n
+    """A row of G g G', by the parts that the taps have in that row of G."""
+    cdef vf32 part_0 = splat(parts[0]), part_1 = splat(parts[1]), part_2 = splat(parts[2])
+    cdef vf32[6] o
+    cdef Py_ssize_t k, v
+    cdef int j
+    for k in range(channels):
+        for v in range(NV):
+            wino_g(
+                t, step, wino_tap(taps + v * LANES, 0, part_0, part_1, part_2),
+                wino_tap(taps + v * LANES, 1, part_0, part_1, part_2),
+                wino_tap(taps + v * LANES, 2, part_0, part_1, part_2), &o[0],
+            )
+            for j in range(t + 2):
+                store(panel + j * stride + v * LANES, o[j])
+        taps += 9 * NV * LANES
+        panel += NV * LANES
 
 
 cdef void wino_input_2(
@@ -376,24 +384,21 @@ cdef bint wino_output_4(
 
 
 cdef void wino_filter_2(
-    Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel, Py_ssize_t stride,
-    Py_ssize_t nr,
+    int row, Py_ssize_t channels, const float* taps, float* panel, Py_ssize_t stride
 ) noexcept nogil:
-    wino_filter(2, 1, count, channels, weight, panel, stride, nr)
+    wino_filter(2, 1, &FILTER_2[row][0], channels, taps, panel, stride)
 
 
 cdef void wino_filter_4(
-    Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel, Py_ssize_t stride,
-    Py_ssize_t nr,
+    int row, Py_ssize_t channels, const float* taps, float* panel, Py_ssize_t stride
 ) noexcept nogil:
-    wino_filter(4, 1, count, channels, weight, panel, stride, nr)
+    wino_filter(4, 1, &FILTER_4[row][0], channels, taps, panel, stride)
 
 
 cdef void wino_filter_4_strided(
-    Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel, Py_ssize_t stride,
-    Py_ssize_t nr,
+    int row, Py_ssize_t channels, const float* taps, float* panel, Py_ssize_t stride
 ) noexcept nogil:
-    wino_filter(4, 2, count, channels, weight, panel, stride, nr)
+    wino_filter(4, 2, &FILTER_STRIDED[row][0], channels, taps, panel, stride)
 
 
 cdef void fill_winograd(kernels_t* k) noexcept:

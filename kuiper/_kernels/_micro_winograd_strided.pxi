@@ -15,8 +15,20 @@ cdef extern from *:
     #define KP_E 1.5f
     #define KP_C2 (KP_C * KP_C)
     #define KP_E2 (KP_E * KP_E)
+    #define KP_AT_C (0.5f / (KP_C * (KP_C2 - KP_E2)))
+    #define KP_AT_E (0.5f / (KP_E * (KP_E2 - KP_C2)))
+    /* G: the part that each tap has in the filter at a point, and in what the odd pixels share. */
+    static const float kp_filter_strided[6][3] = {
+        {KP_AT_C, 0.0f, KP_AT_C * KP_C},
+        {-KP_AT_C, 0.0f, KP_AT_C * KP_C},
+        {KP_AT_E, 0.0f, KP_AT_E * KP_E},
+        {-KP_AT_E, 0.0f, KP_AT_E * KP_E},
+        {0.0f, 0.0f, 1.0f},
+        {0.0f, 1.0f, 0.0f},
+    };
     """
-    const float C "KP_C", C2 "KP_C2", E "KP_E", E2 "KP_E2"
+    const float C "KP_C", C2 "KP_C2", E "KP_E", E2 "KP_E2", AT_C "KP_AT_C", AT_E "KP_AT_E"
+    const float[6][3] FILTER_STRIDED "kp_filter_strided"
 
 cdef enum:
     EVENS = 5                # products of the even pixels
@@ -174,14 +186,12 @@ cdef bint wino_output_4_strided(
     return reduce_add(spoilt) == 0.0
 
 
-cdef inline void strided_g(
-    const vf64* g, Py_ssize_t apart, vf64* o, Py_ssize_t stride
-) noexcept nogil:
+cdef inline void strided_g(vf32 g0, vf32 g1, vf32 g2, vf32* o) noexcept nogil:
     """One column of G g for a vector of filters, once for what the odd pixels share."""
-    cdef double c = C, e = E, at_c = 0.5 / (c * (c * c - e * e)), at_e = 0.5 / (e * (e * e - c * c))
-    o[0] = at_c * (g[0] + c * g[2 * apart])
-    o[stride] = -at_c * (g[0] - c * g[2 * apart])
-    o[2 * stride] = at_e * (g[0] + e * g[2 * apart])
-    o[3 * stride] = -at_e * (g[0] - e * g[2 * apart])
-    o[4 * stride] = g[2 * apart]
-    o[EVENS * stride] = g[apart]
+    cdef vf32 c = splat(AT_C * C) * g2, e = splat(AT_E * E) * g2
+    o[0] = c + splat(AT_C) * g0
+    o[1] = c - splat(AT_C) * g0
+    o[2] = e + splat(AT_E) * g0
+    o[3] = e - splat(AT_E) * g0
+    o[4] = g2
+    o[EVENS] = g1

@@ -1,5 +1,6 @@
 """Packing of weights into the panels that the GEMM tile reads."""
 
+import contextlib
 import math
 import threading
 import time
@@ -23,6 +24,12 @@ cdef enum:
     # How much of a weight is read, widened and packed at a time.  The next part takes the same
     # memory, which is in the cache by then.
     PART_BYTES = 1 << 20
+
+# Of the time that a model runs, what is given to its weights until they lie as they shall.
+TRANSFORMING_SHARE = 0.33    # runs are slow before filters are transformed
+ENLARGING_SHARE = 0.1
+MOST_CREDIT = 0.1            # seconds: what an idle model saves up
+RETRY_SECONDS = 1.0          # where filters cannot be read
 
 
 _thread = threading.local()
@@ -50,17 +57,36 @@ class PackedWeights(dict):
     def __init__(self, n_bytes):
         self._piece_bytes = n_bytes
         self._pieces = []        # lists: the pages, how many of their bytes are used
-        self._next_settling = 0.0
+        self._waiting = []       # filters to be transformed
+        self._due = 0.0          # when there is time for the next piece
         self.unsettled = False
 
     def add(self, key, make):
         """Return ``make()`` for later calls as well; what it packs lies in the common memory."""
+        with self._within():
+            self[key] = made = make()
+        return made
+
+    def finish_later(self, filters):
+        """Have :meth:`settle` transform filters, and return them.
+
+        Parameters
+        ----------
+        filters : object
+            With `advance`, as :class:`kuiper._kernels.winograd.WinogradFilters` has it.
+        """
+        self._waiting.append(filters)
+        self.unsettled = True
+        return filters
+
+    @contextlib.contextmanager
+    def _within(self):
+        """Let what is packed lie in the common memory."""
         previous, _thread.store = getattr(_thread, "store", None), self
         try:
-            self[key] = made = make()
+            yield
         finally:
             _thread.store = previous
-        return made
 
     def empty(self, n_bytes):
         """Return memory that starts on a cache line."""
@@ -72,24 +98,49 @@ class PackedWeights(dict):
         piece[1] = min(used + ceil_div(n_bytes, LINE_BYTES) * LINE_BYTES, pages.array.size)
         return pages.array[used:used + n_bytes]
 
-    def settle(self, wholly=False):
-        """Move weights to large pages: one page's worth, as long as that takes a tenth of the time.
+    def settle(self, n_threads=1, wholly=False):
+        """Transform filters that wait for it, then move weights to large pages.
+
+        Piece by piece, as long as that takes a third of the time that passes, or a tenth for pages.
 
         Parameters
         ----------
+        n_threads : int, default=1
         wholly : bool, default=False
-            Move all of them, however long it takes.
-        """
-        started = time.perf_counter()
-        if wholly or started >= self._next_settling:
-            self.unsettled = self._enlarge()
-            while wholly and self.unsettled:
-                self.unsettled = self._enlarge()
-            ended = time.perf_counter()
-            self._next_settling = ended + 9 * (ended - started)
+            All of them, however long it takes.
 
-    def _enlarge(self):
-        return any(pages.enlarge(used) for pages, used in self._pieces)
+        Raises
+        ------
+        ModelFormatError
+            If filters cannot be read.  Only `wholly`: a run that needs them says so itself.
+        """
+        started = ended = time.perf_counter()
+        self._due = max(self._due, started - MOST_CREDIT)
+        while self.unsettled and (wholly or ended >= self._due):
+            share = TRANSFORMING_SHARE if self._waiting else ENLARGING_SHARE
+            started = ended
+            try:
+                self.unsettled = self._advance(n_threads)
+            except Exception:
+                if wholly:
+                    raise
+                self._waiting.append(self._waiting.pop(0))
+                self._due += RETRY_SECONDS
+            ended = time.perf_counter()
+            self._due += (ended - started) / share
+
+    def _advance(self, n_threads):
+        """Do one piece, and tell whether there was one."""
+        if not self._waiting:
+            return any(pages.enlarge(used) for pages, used in self._pieces)
+        try:
+            with self._within():
+                is_done = not self._waiting[0].advance(n_threads)
+        except MemoryError:  # they serve as they are
+            is_done = True
+        if is_done:
+            del self._waiting[0]
+        return True
 
 
 def aligned_bytes(n_bytes):
@@ -180,7 +231,8 @@ def pack_panels(weight, bias, int n_threads=1):
     return packed
 
 
-cdef pack_part(const float[:, :, :] weight, bias, float[:, :, ::1] out, int n_threads):
+def pack_part(const float[:, :, :] weight, bias, float[:, :, ::1] out, int n_threads):
+    """Pack some columns as :func:`pack_panels` does, into panels that there are."""
     cdef Py_ssize_t columns = weight.shape[0], taps = weight.shape[1], channels = weight.shape[2]
     cdef const kernels_t* kernels = active()
     cdef Py_ssize_t nr = kernels.nr, panels = ceil_div(columns, nr), p

@@ -53,7 +53,8 @@ cdef class Step:
     cdef public double bytes         # read and written at the least
 
     cdef ref_t fault                 # where a fault_t lies; slot -1 where nothing can go wrong
-    cdef public str complaint        # what is said then; {} stands for the value
+    cdef public str complaint        # what is said then; {} stands for the value, see exception
 
     cdef const void* params_of(self, Py_ssize_t round) noexcept
     cdef ref_t ref(self, object value) except *
+    cdef object exception(self, int64_t value)

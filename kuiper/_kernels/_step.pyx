@@ -4,6 +4,10 @@ from cython.parallel cimport prange
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
 
+from kuiper.errors import ShapeError
+
+FAULT_BYTES = sizeof(fault_t)
+
 
 cdef class Step:
     """One prepared kernel call; subclasses fill `run` and `params` when they are made."""
@@ -24,6 +28,10 @@ cdef class Step:
         r.slot = value.slot
         r.offset = value.offset_bytes
         return r
+
+    cdef object exception(self, int64_t value):
+        """Return what a run raises that has noted a fault."""
+        return ShapeError(self.complaint.format(value))
 
 
 def run_alone(Step step not None, arrays, int n_threads):

@@ -327,8 +327,8 @@ ctypedef void (*grouped_fn)(
 ) noexcept nogil
 
 # Winograd F(t x t, 3x3) for t = 2 and t = 4, and for t = 4 with a stride of 2 (fixed per function).
-# Filters: weight[(i * channels + c) * 9], i < count <= nr -> panel[f * stride + c * nr + i],
-# zeros from `count` to nr.  The others take one tile, all channels; of its t x t outputs only
+# Filters: one panel of them, taps[(c * 9 + tap) * nr + i] -> panel[f * stride + c * nr + i] for the
+# points f of one row.  The others take one tile, all channels; of its t x t outputs only
 # the first rows x columns are wanted.  Frequencies that wino_needs denies are not written, and what
 # is read in their place does not matter.
 # Input: the pixels of all windows, row by row -> v[f * stride + c].
@@ -336,8 +336,7 @@ ctypedef void (*grouped_fn)(
 # the products were finite, and left room for the transform.  `streams` allows stores past the
 # caches; vectors of y then lie on cache lines.
 ctypedef void (*wino_filter_fn)(
-    Py_ssize_t count, Py_ssize_t channels, const float* weight, float* panel, Py_ssize_t stride,
-    Py_ssize_t nr,
+    int row, Py_ssize_t channels, const float* taps, float* panel, Py_ssize_t stride
 ) noexcept nogil
 ctypedef void (*wino_input_fn)(
     Py_ssize_t channels, const float* const* pixels, Py_ssize_t rows, Py_ssize_t columns, float* v,

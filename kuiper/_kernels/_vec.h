@@ -55,8 +55,6 @@
 typedef float kp_vf32 __attribute__((vector_size(4 * KP_LANES), aligned(4), may_alias));
 typedef int32_t kp_vi32 __attribute__((vector_size(4 * KP_LANES), aligned(4), may_alias));
 
-typedef double kp_vf64 __attribute__((vector_size(8 * KP_LANES), may_alias));
-
 /* What may start at any byte, as weights in a file do. */
 typedef float kp_f32_any __attribute__((aligned(1), may_alias));
 typedef float kp_vf32_any __attribute__((vector_size(4 * KP_LANES), aligned(1), may_alias));
@@ -67,14 +65,10 @@ static inline void kp_store(float *p, kp_vf32 v) { *(kp_vf32 *)p = v; }
 /* x - 0 keeps every x, -0.0 included, so the compiler turns it into a plain broadcast. */
 static inline kp_vf32 kp_splat(float x) { kp_vf32 zero = {0}; return x - zero; }
 static inline kp_vi32 kp_splat_int(int32_t x) { kp_vi32 zero = {0}; return x - zero; }
-/* As many doubles: more than a register holds, so they are passed by address. */
-static inline void kp_load_double(const float *p, kp_vf64 *v) { *v = __builtin_convertvector(kp_load(p), kp_vf64); }
-static inline void kp_store_double(float *p, const kp_vf64 *v) { kp_store(p, __builtin_convertvector(*v, kp_vf32)); }
 
 #else
 
 typedef float kp_vf32;
-typedef double kp_vf64;
 typedef int32_t kp_vi32;
 #if defined(__GNUC__)
 typedef float kp_f32_any __attribute__((aligned(1), may_alias));
@@ -87,8 +81,6 @@ static inline kp_vf32 kp_load_any(const kp_f32_any *p) { return *p; }
 static inline void kp_store(float *p, kp_vf32 v) { *p = v; }
 static inline kp_vf32 kp_splat(float x) { return x; }
 static inline kp_vi32 kp_splat_int(int32_t x) { return x; }
-static inline void kp_load_double(const float *p, kp_vf64 *v) { *v = *p; }
-static inline void kp_store_double(float *p, const kp_vf64 *v) { *p = (float)*v; }
 
 #endif
 

@@ -3,7 +3,6 @@
 
 cdef extern from "_vec.h" nogil:
     ctypedef float vf32 "kp_vf32"
-    ctypedef double vf64 "kp_vf64"                              # LANES of them, as well
     ctypedef int vi32 "kp_vi32"
     ctypedef float f32_any "kp_f32_any"                         # one that may start at any byte
     enum:
@@ -18,8 +17,6 @@ cdef extern from "_vec.h" nogil:
     void store "kp_store"(float*, vf32) noexcept
     void stream "kp_stream"(float*, vf32) noexcept              # a whole line, past the caches
     void store_n "kp_store_n"(float*, vf32, long) noexcept
-    void load_double "kp_load_double"(const float*, vf64*) noexcept
-    void store_double "kp_store_double"(float*, const vf64*) noexcept
     vf32 accumulate "kp_accumulate"(vf32, vf32, vf32) noexcept  # the first + the product of others
     void set_aside "kp_set_aside"(float*) noexcept              # until the loop is over
     void prefetch "kp_prefetch"(const float*) noexcept

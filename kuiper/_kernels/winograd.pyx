@@ -26,6 +26,9 @@ the bottom; those that only inner columns need start behind the right edge.
 
 Both compute every output by the same operations in the same order.  A tile where something is not
 finite is computed again without Winograd, see _winograd_direct.pxi.
+
+The filters, :class:`WinogradFilters`, may be transformed after the first runs.  Until then a run
+reads and transforms what it multiplies by, panel by panel, to the same bits.
 """
 
 from collections import namedtuple
@@ -34,27 +37,34 @@ import numpy as np
 
 from cython.parallel cimport prange
 from libc.math cimport INFINITY
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
+from libc.string cimport memset
 
 from kuiper._kernels._dispatch cimport active
+from kuiper._kernels._pack cimport pack_panel
 from kuiper._kernels._post cimport is_in_tile, make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport (
     BOTH_LINES, LINE_FLOATS, MAX_MR, kernels_t, panel_ahead, wino_needs,
 )
 
-from kuiper._kernels._pack import aligned_empty, n_panels, panels_of, parts, touch_pages
+from kuiper._kernels._pack import aligned_empty, n_panels, pack_part, parts, touch_pages
 from kuiper._value import spaced
 
 cdef extern from "_sync.h" nogil:
+    void note "kp_note"(long long* fault, long long value) noexcept
     void publish "kp_publish"(const char** where, const char* address) noexcept
     const char* acquire "kp_acquire"(const char* const* where) noexcept
+
+cdef extern from "_populate.h" nogil:
+    void populate "kp_populate"(char* first, Py_ssize_t n_bytes) noexcept
 
 cdef enum:
     MAX_FREQUENCIES = 81
     MAX_DEPTH = 7                # of a filter
     REGIONS = 4                  # right edge, inner tiles, bottom edge, corner
     STREAMED_BYTES = 1 << 24     # an output of more is read from memory, wherever it is put
+    ADVANCE_BYTES = 1 << 22      # of weights that are transformed at a time, between two runs
 
 
 MOST_DEPTH = MAX_DEPTH
@@ -89,8 +99,13 @@ def n_frequencies(int tile, int stride):
     return ((tile - 1) * stride + 3) ** 2
 
 
-def pack_winograd(weight, int tile, int n_threads=1, int stride=1):
-    """Transform and pack 3x3 filters.
+def transformed_bytes(Py_ssize_t out_channels, Py_ssize_t in_channels, int tile):
+    """Return how much memory transformed filters take."""
+    return 4 * (tile + 2) ** 2 * n_panels(out_channels) * (1 + in_channels) * active().nr
+
+
+cdef class WinogradFilters:
+    """3x3 filters, transformed and packed, at once or later.
 
     Parameters
     ----------
@@ -98,38 +113,141 @@ def pack_winograd(weight, int tile, int n_threads=1, int stride=1):
         In C order.  Or anything with a shape, slices of which are such arrays.
     tile : int
         Side of a tile, 2 or 4.
-    n_threads : int
     stride : int
         1, or 2 with a tile of 4.
+    n_threads : int
+    later : bool, default=False
+        Do nothing yet: until :meth:`advance` has transformed all, runs read slices of `weight` and
+        transform them where they are used.
 
-    Returns
-    -------
-    numpy.ndarray, shape ((tile + 2) ** 2, panels, 1 + in_channels, nr), float32
+    Attributes
+    ----------
+    weights : numpy.ndarray or None, shape ((tile + 2) ** 2, panels, 1 + in_channels, nr), float32
+        Not all of it is written while filters are waiting.
     """
-    out_channels, in_channels = weight.shape[:2]
-    packed = aligned_empty(
-        ((tile + 2) * (tile + 2), n_panels(out_channels), 1 + in_channels, active().nr)
-    )
-    touch_pages(packed, n_threads)
-    packed[:, :, 0] = 0  # the bias is added once, after the transform back
-    for rows in parts(weight, n_threads):
-        pack_part(weight[rows], tile, stride, packed[:, panels_of(rows)], n_threads)
-    return packed
 
+    cdef const char* transformed  # the weights; NULL until all are there
+    cdef const kernels_t* kernels
+    cdef int tile, stride
+    cdef Py_ssize_t columns, channels, panels
+    cdef Py_ssize_t done          # panels
+    cdef object source            # kept: runs that began before all were transformed still read it
+    cdef readonly object weights
+    cdef object failure           # why they could not be read in a run, which raises it
 
-cdef pack_part(
-    const float[:, :, :, ::1] weight, int tile, int step, float[:, :, :, :] out, int n_threads
-):
-    cdef Py_ssize_t out_channels = weight.shape[0], in_channels = weight.shape[1]
-    cdef const kernels_t* kernels = active()
-    cdef Py_ssize_t nr = kernels.nr, panels = out.shape[1]
-    cdef Py_ssize_t panel, first, stride = out.strides[0] // 4
-    for panel in prange(panels, nogil=True, num_threads=n_threads, schedule="static"):
-        first = panel * nr
-        kernels.wino_filter[tile][step](
-            min(nr, out_channels - first), in_channels, &weight[first, 0, 0, 0],
-            &out[0, panel, 1, 0], stride, nr,
+    def __init__(self, weight, int tile, int stride=1, int n_threads=1, bint later=False):
+        self.columns, self.channels = weight.shape[:2]
+        self.kernels = active()
+        self.tile, self.stride = tile, stride
+        self.panels = n_panels(self.columns)
+        self.source = weight
+        if not later:
+            self.allocate()
+            touch_pages(self.weights, n_threads)
+            for rows in parts(weight, n_threads):
+                self.transform(rows, n_threads)
+            self.publish()
+
+    @property
+    def is_waiting(self):
+        """Whether runs that begin now have to read the filters."""
+        return self.transformed == NULL
+
+    @property
+    def scratch_bytes(self):
+        """Memory that a run needs to read and transform some filters; 0 where all are."""
+        if not self.is_waiting:
+            return 0
+        return 4 * self.kernels.nr * (
+            1 + 9 * self.channels + (self.tile + 2) * (1 + self.channels)
         )
+
+    cdef allocate(self):
+        self.weights = aligned_empty(
+            ((self.tile + 2) ** 2, self.panels, 1 + self.channels, self.kernels.nr)
+        )
+
+    cdef publish(self):
+        publish(&self.transformed, <const char*> <uintptr_t> self.weights.ctypes.data)
+
+    def advance(self, int n_threads=1):
+        """Transform some of the filters, some megabytes of weights; call it until it is done.
+
+        Not from two threads at a time.
+
+        Returns
+        -------
+        bool
+            Whether there are any left.
+
+        Raises
+        ------
+        MemoryError
+            The system has not as much as the weights take.  The filters can be used as they are.
+        ModelFormatError
+            They cannot be read.
+        """
+        if not self.is_waiting:
+            return False
+        if self.weights is None:
+            self.allocate()
+        panel_bytes = 4 * (self.tile + 2) ** 2 * (1 + self.channels) * self.kernels.nr
+        stop = min(self.done + max(ADVANCE_BYTES // panel_bytes, 1), self.panels)
+        nr = self.kernels.nr
+        self.transform(slice(self.done * nr, min(stop * nr, self.columns)), n_threads)
+        self.done = stop
+        if stop == self.panels:
+            self.publish()
+        return stop < self.panels
+
+    cdef transform(self, rows, int n_threads):
+        """Write the weights of some panels."""
+        cdef float[:, :, :, ::1] out = self.weights
+        cdef Py_ssize_t start = rows.start // self.kernels.nr, n = n_panels(rows.stop) - start
+        cdef Py_ssize_t item, points = self.tile + 2, panel_bytes = out.shape[2] * out.shape[3] * 4
+        cdef Py_ssize_t panel, row, i
+        cdef float[:, :, ::1] taps = np.empty(
+            (n, 1 + 9 * self.channels, self.kernels.nr), np.float32
+        )
+        pack_part(_as_matrix(self.source[rows]), None, taps, n_threads)
+        for item in prange(n * points, nogil=True, num_threads=n_threads, schedule="static"):
+            panel, row = item // points, item % points
+            for i in range(points):
+                populate(<char*> &out[points * row + i, start + panel, 0, 0], panel_bytes)
+            transform_row(
+                self.kernels, self.tile, self.stride, row, self.channels, &taps[panel, 0, 0],
+                &out[points * row, start + panel, 0, 0], out.strides[0] // 4,
+            )
+
+    cdef int read_taps(self, Py_ssize_t panel, float* taps) except -1:
+        """Read the filters of one panel as they are, and pack them."""
+        cdef Py_ssize_t nr = self.kernels.nr, start = panel * nr, zero = 0
+        cdef Py_ssize_t count = min(nr, self.columns - start), terms = 9 * self.channels
+        cdef const float[:, :, ::1] rows = _as_matrix(self.source[start:start + count])
+        with nogil:
+            pack_panel(
+                self.kernels, &rows[0, 0, 0], terms, 1, &zero, terms, 1, NULL, count, taps
+            )
+        return 0
+
+
+def _as_matrix(filters):
+    """Return filters as :func:`pack_part` takes them, all numbers of one as terms of a sum."""
+    return filters.reshape(len(filters), 1, -1)
+
+
+cdef void transform_row(
+    const kernels_t* kernels, int tile, int stride, int row, Py_ssize_t channels,
+    const float* taps, float* out, Py_ssize_t apart,
+) noexcept nogil:
+    """Write the weights of one row of points, of one panel.
+
+    The biases are zeros: they are added once, after the transform back.
+    """
+    cdef Py_ssize_t nr = kernels.nr, i
+    for i in range(tile + 2):
+        memset(out + i * apart, 0, nr * sizeof(float))
+    kernels.wino_filter[tile][stride](row, channels, taps + nr, out + nr, apart)
 
 
 cdef struct winograd_t:
@@ -139,7 +257,10 @@ cdef struct winograd_t:
     int patch                    # its side, in inputs and in frequencies
     int points                   # its side, in weights: the last may be that of many frequencies
     ref_t x
-    ref_t weight
+    const char* const* weights   # NULL while the filters are waiting
+    ref_t fault                  # where a run notes that filters could not be read
+    ref_t u                      # for filters of a panel, where they are waiting
+    ref_t latch                  # the weights that all parts of a run use, or NULL
     const char* filters          # before they were transformed; NULL until a tile wants them
     bint filters_are_halves
     void* step                   # that reads them
@@ -185,21 +306,35 @@ cdef class _Winograd(Step):
     """What both forms share: the parameters of :class:`WinogradStep`."""
 
     cdef winograd_t p
+    cdef WinogradFilters weight
     cdef object filters
-    cdef public object failure   # the exception; the run that notes it raises it
 
-    cdef int read_filters(self) noexcept:
-        """Bring the filters into memory, for this and all later tiles; on failure note why."""
+    cdef object exception(self, int64_t value):
+        return self.weight.failure
+
+    cdef bint read_taps(self, Py_ssize_t panel, float* taps) noexcept:
+        """Read and pack the filters of a panel, and tell whether that went well."""
+        try:
+            self.weight.read_taps(panel, taps)
+        except BaseException as error:
+            self.weight.failure = error.with_traceback(None)
+            return False
+        return True
+
+    cdef bint read_filters(self) noexcept:
+        """Bring the filters into memory, for this and all later tiles, and tell about that."""
         try:
             array = self.filters.stored()
             self.keep = (*self.keep, array)
             publish(&self.p.filters, <const char*> <uintptr_t> array.ctypes.data)
-        except Exception as error:
-            self.failure = error
-        return 0
+        except BaseException as error:
+            self.weight.failure = error.with_traceback(None)
+            return False
+        return True
 
     cdef _fill(
-        self, int tile, int stride, x, weight, filters, bias, y, v, m, block, padding, post, planes
+        self, int tile, int stride, x, WinogradFilters weight, filters, bias, y, fault, u, v, m,
+        block, padding, post, planes,
     ):
         cdef Py_ssize_t last_h, last_w, right, inner, bottom, corner, i, j
         cdef bint at_bottom, at_right
@@ -213,7 +348,12 @@ cdef class _Winograd(Step):
         self.p.tile, self.p.stride = tile, stride
         self.p.patch, self.p.points = (tile - 1) * stride + 3, tile + 2
         self.p.x, self.p.y, self.p.bias = self.ref(x), self.ref(y), self.ref(bias)
-        self.p.weight, self.p.v, self.p.m = self.ref(weight), self.ref(v), self.ref(m)
+        self.weight = weight
+        self.fault = self.p.fault = self.ref(fault)
+        self.p.weights = &weight.transformed
+        if u is not None:
+            self.p.u = self.ref(u)
+        self.p.v, self.p.m = self.ref(v), self.ref(m)
         self.p.zeros = &zero_view[0]
         self.p.in_d, self.p.out_d = planes.inputs, planes.outputs
         self.p.kernel_d, self.p.stride_d = planes.kernel, planes.stride
@@ -264,13 +404,17 @@ cdef class WinogradStep(_Winograd):
         Side of a tile, 2 or 4 with a stride of 1, 4 with one of 2.
     x, y : Value
         Channels-last; the planes of volumes one after the other.
-    weight : Value
-        As :func:`pack_winograd` makes it, of all planes of the filters one after the other.
+    weight : WinogradFilters
+        Of all planes of the filters one after the other.
     filters : object
         What it was made of: `stored()` returns an array (out_channels, in_channels, planes, 3, 3),
         in C order, at any address, which is float16 where `are_halves` and float32 else.  It is
         called for the first tile that has to be computed again.
     bias : Value, shape (out_channels,)
+    fault : Value
+        Own memory for a fault_t.
+    u : Value or None
+        Scratch of `weight`'s `scratch_bytes` for each thread; not needed where none are waiting.
     v, m : Value
         Scratch of 4 :func:`n_frequencies` times the :func:`frequency_stride` of the tiles of
         `block` stacks and of ``in_channels`` or ``out_channels``, in bytes, for each thread.
@@ -283,10 +427,12 @@ cdef class WinogradStep(_Winograd):
     """
 
     def __init__(
-        self, tile, stride, x, weight, filters, bias, y, v, m, block, padding, post=None,
+        self, tile, stride, x, weight, filters, bias, y, fault, u, v, m, block, padding, post=None,
         planes=Planes(),
     ):
-        self._fill(tile, stride, x, weight, filters, bias, y, v, m, block, padding, post, planes)
+        self._fill(
+            tile, stride, x, weight, filters, bias, y, fault, u, v, m, block, padding, post, planes
+        )
         self.run = winograd_run
         self.kind = "conv_winograd"
         stacks = self.p.n * self.p.tiles_h * self.p.tiles_w
@@ -300,17 +446,23 @@ cdef class WinogradStageStep(_Winograd):
     ----------
     stage : int
         0 transforms the input, 1 multiplies, 2 transforms back.
+    latch : Value, shape (1,), uint64
+        Where the first stage notes for the second one whether the weights are transformed: they
+        may be so at any moment, and all parts of a run have to agree on how they share the work.
     v, m : Value
         As for :class:`WinogradStep` with all tiles in one block, but shared by all parts.
-    tile, stride, x, weight, filters, bias, y, padding, post, planes
+    tile, stride, x, weight, filters, bias, y, fault, u, padding, post, planes
         As for :class:`WinogradStep`.
     """
 
     def __init__(
-        self, stage, tile, stride, x, weight, filters, bias, y, v, m, padding, post=None,
-        planes=Planes(),
+        self, stage, latch, tile, stride, x, weight, filters, bias, y, fault, u, v, m, padding,
+        post=None, planes=Planes(),
     ):
-        self._fill(tile, stride, x, weight, filters, bias, y, v, m, None, padding, post, planes)
+        self._fill(
+            tile, stride, x, weight, filters, bias, y, fault, u, v, m, None, padding, post, planes
+        )
+        self.p.latch = self.ref(latch)
         self.p.stage = stage
         self.run = winograd_stage_run
         self.kind = ("winograd_input", "winograd_gemm", "winograd_output")[stage]
@@ -388,12 +540,41 @@ cdef void multiply(
     Py_ssize_t count, const float* v, float* m,
 ) noexcept nogil:
     """One panel of weight q, for all frequencies of it and `count` stacks from `first` on."""
-    cdef Py_ssize_t nr = p.kernels.nr, panels = (p.out_channels + nr - 1) // nr
     cdef Py_ssize_t i = q // p.points, j = q % p.points, h, w
-    weight += (q * panels + panel) * (p.kernel_d * p.in_channels + 1) * nr
     for h in range(i, end_of(p, i)):
         for w in range(j, end_of(p, j)):
             multiply_one(p, weight, p.patch * h + w, panel, first, count, v, m)
+
+
+cdef void multiply_waiting(
+    const winograd_t* p, char* const* slots, Py_ssize_t panel, Py_ssize_t first, Py_ssize_t count,
+    const float* v, float* m,
+) noexcept nogil:
+    """`multiply` by all weights of a panel, of filters that are read and transformed now."""
+    cdef Py_ssize_t nr = p.kernels.nr, depth = p.kernel_d * p.in_channels, size = (1 + depth) * nr
+    cdef Py_ssize_t row, i
+    cdef float* u = <float*> at(slots, p.u)  # a row of weights, then what they are made of
+    cdef float* taps = u + p.points * size
+    cdef bint are_read
+    with gil:
+        are_read = (<_Winograd> p.step).read_taps(panel, taps)
+    if not are_read:
+        note(<long long*> at(slots, p.fault), 0)
+        memset(taps, 0, (1 + 9 * depth) * nr * sizeof(float))
+    for row in range(p.points):
+        transform_row(p.kernels, p.tile, p.stride, row, depth, taps, u, size)
+        for i in range(p.points):
+            multiply(p, u + i * size, p.points * row + i, panel, first, count, v, m)
+
+
+cdef void multiply_transformed(
+    const winograd_t* p, const float* weights, Py_ssize_t q, Py_ssize_t panel, Py_ssize_t first,
+    Py_ssize_t count, const float* v, float* m,
+) noexcept nogil:
+    """`multiply` by weights that are there."""
+    cdef Py_ssize_t nr = p.kernels.nr, panels = (p.out_channels + nr - 1) // nr
+    weights += (q * panels + panel) * (1 + p.kernel_d * p.in_channels) * nr
+    multiply(p, weights, q, panel, first, count, v, m)
 
 
 cdef void point_planes(
@@ -446,12 +627,15 @@ cdef void multiply_one(
 include "_winograd_direct.pxi"
 
 
-cdef bint has_filters(const winograd_t* p) noexcept nogil:
+cdef bint has_filters(const winograd_t* p, char* const* slots) noexcept nogil:
     """Tell whether the filters are in memory, or could be read."""
-    if acquire(&p.filters) == NULL:
+    cdef bint are_there = acquire(&p.filters) != NULL
+    if not are_there:
         with gil:
-            (<_Winograd> p.step).read_filters()
-    return acquire(&p.filters) != NULL
+            are_there = (<_Winograd> p.step).read_filters()
+        if not are_there:
+            note(<long long*> at(slots, p.fault), 0)
+    return are_there
 
 
 cdef void transform_output(
@@ -472,7 +656,7 @@ cdef void transform_output(
         y, p.out_w * p.y_pitch, p.y_pitch, place.rows, place.columns,
         added, p.out_w * r_pitch, r_pitch, p.post.lo, p.post.hi,
         p.streams and <size_t> y % (4 * LINE_FLOATS) == 0,
-    ) and has_filters(p):
+    ) and has_filters(p, slots):
         direct_tile(p, slots, &place, y, added)
     for i in range(place.rows):
         post_tile(
@@ -487,26 +671,30 @@ cdef void winograd_run(
     """3x3 convolution of stride 1 or 2, of one plane or several, plus post-ops.
 
     Layout : x (n, d, h, w, ic) -> y (n, od, oh, ow, oc), pitched
-    Needs  : weights of pack_winograd for the table's tile
+    Needs  : filters packed for the table's tile
     Threads: over blocks of stacks; each thread has a workspace of its own
     Source : Lavin, Gray (2015), algorithm 1
     """
     cdef const winograd_t* p = <const winograd_t*> params
     cdef const float* x = <const float*> at(slots, p.x)
-    cdef const float* weight = <const float*> at(slots, p.weight)
+    cdef const float* weights = <const float*> acquire(p.weights)
     cdef float* v = <float*> at(slots, p.v)
     cdef float* m = <float*> at(slots, p.m)
     cdef Py_ssize_t stacks = p.n * p.tiles_h * p.tiles_w, nr = p.kernels.nr
     cdef Py_ssize_t panels = (p.out_channels + nr - 1) // nr
     cdef Py_ssize_t blocks = (stacks + p.block - 1) // p.block, b, t, first, count, q, panel
+    cdef Py_ssize_t units = 1 if weights == NULL else p.points * p.points
     for b in range(share_start(blocks, part, n_parts), share_start(blocks, part + 1, n_parts)):
         first = b * stacks // blocks
         count = (b + 1) * stacks // blocks - first
         for t in range(count * p.in_d):
             transform_input(p, x, first * p.in_d + t, v + t * p.v_pitch)
-        for q in range(p.points * p.points):
+        for q in range(units):
             for panel in range(panels):
-                multiply(p, weight, q, panel, first, count, v, m)
+                if weights == NULL:
+                    multiply_waiting(p, slots, panel, first, count, v, m)
+                else:
+                    multiply_transformed(p, weights, q, panel, first, count, v, m)
         for t in range(count * p.out_d):
             transform_output(p, slots, first * p.out_d + t, m + t * p.m_pitch)
 
@@ -542,19 +730,35 @@ cdef void winograd_stage_run(
     """One stage of a 3x3 convolution; see winograd_run."""
     cdef const winograd_t* p = <const winograd_t*> params
     cdef const float* x = <const float*> at(slots, p.x)
-    cdef const float* weight = <const float*> at(slots, p.weight)
+    cdef const char** latch = <const char**> at(slots, p.latch)
     cdef float* v = <float*> at(slots, p.v)
     cdef float* m = <float*> at(slots, p.m)
-    cdef Py_ssize_t nr = p.kernels.nr, panels = (p.out_channels + nr - 1) // nr, t, q
-    cdef Py_ssize_t tiles = p.block * (p.in_d if p.stage == 0 else p.out_d)
+    cdef Py_ssize_t tiles = p.block * (p.in_d if p.stage == 0 else p.out_d), t
+    if p.stage == 0 and part == 0:
+        latch[0] = acquire(p.weights)
     if p.stage == 1:
-        for q in range(
-            product_start(p, panels, part, n_parts), product_start(p, panels, part + 1, n_parts)
-        ):
-            multiply(p, weight, q // panels, q % panels, 0, p.block, v, m)
+        multiply_share(p, slots, part, n_parts)
         return
     for t in range(share_start(tiles, part, n_parts), share_start(tiles, part + 1, n_parts)):
         if p.stage == 0:
             transform_input(p, x, t, v + t * p.v_pitch)
         else:
             transform_output(p, slots, t, m + t * p.m_pitch)
+
+
+cdef void multiply_share(
+    const winograd_t* p, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """A share of the products of all tiles."""
+    cdef Py_ssize_t nr = p.kernels.nr, panels = (p.out_channels + nr - 1) // nr, i
+    cdef const float* weights = (<const float**> at(slots, p.latch))[0]
+    cdef const float* v = <const float*> at(slots, p.v)
+    cdef float* m = <float*> at(slots, p.m)
+    if weights == NULL:
+        for i in range(share_start(panels, part, n_parts), share_start(panels, part + 1, n_parts)):
+            multiply_waiting(p, slots, i, 0, p.block, v, m)
+        return
+    for i in range(
+        product_start(p, panels, part, n_parts), product_start(p, panels, part + 1, n_parts)
+    ):
+        multiply_transformed(p, weights, i // panels, i % panels, 0, p.block, v, m)

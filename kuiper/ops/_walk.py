@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kuiper._kernels._step import FAULT_BYTES
 from kuiper._kernels.indexing import GatherStep, ScatterStep
 from kuiper._kernels.indexing import Index as KernelIndex
 from kuiper._value import TensorSpec, Value
@@ -30,7 +31,6 @@ __all__ = [
 ]
 
 INT64 = np.dtype(np.int64)
-FAULT_BYTES = 16
 
 
 def along(shape: Sequence[int], axis: int, extent: int) -> tuple[int, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from kuiper._kernels import _dispatch, winograd
+from kuiper._kernels._step import FAULT_BYTES
 from kuiper.ops._binder import Binder
 
 __all__ = ["winograd_steps", "winograd_tile"]
@@ -24,6 +26,13 @@ STAGED_BYTES = 6 << 20
 BLOCKED_WEIGHTS = 1.5
 
 BLOCKED_TILES = 24
+
+# Filters that take this much once they are transformed wait for that, since most of a cold start's
+# time and all its memory would go into writing them; but not where a run reads them so often that
+# writing them is quicker.
+WAITING_BYTES = 1 << 20
+
+WAITING_BLOCKS = 8
 
 _ONE_PLANE = winograd.Planes()
 
@@ -81,6 +90,12 @@ def _is_blocked(
     )
 
 
+def _can_wait(filters: Any, tile: int, blocks: int) -> bool:
+    """Decide whether filters are transformed while the model is used again, not before it is."""
+    n_bytes = winograd.transformed_bytes(*filters.shape[:2], tile)
+    return n_bytes >= WAITING_BYTES and blocks <= WAITING_BLOCKS
+
+
 def _tiles_of_a_block(tiles: int, stride: int, channels: int, n_threads: int) -> int:
     """Return how many tiles a thread should take through all stages at a time.
 
@@ -114,31 +129,32 @@ def winograd_steps(
     x = b.channels_last(x)
     n, out_channels, height, width = image.shape
     in_channels = x.shape[1]
-    weight = b.packed(
-        ("winograd", tile, group),
-        lambda: winograd.pack_winograd(filters, tile, b.n_threads, stride),
-    )
-    bias = filters.bias()
-    bias = b.constant(np.zeros(out_channels, np.float32) if bias is None else bias)
     stacks = -(-height // tile) * -(-width // tile) * n // planes.outputs
     tiles = stacks * planes.outputs
     frequencies = winograd.n_frequencies(tile, stride)
-    matrices = ((planes.inputs, in_channels), (planes.outputs, out_channels))
-    if _is_blocked(frequencies, tiles, in_channels, out_channels, b.n_threads):
+    block = stacks
+    is_blocked = _is_blocked(frequencies, tiles, in_channels, out_channels, b.n_threads)
+    if is_blocked:
         block = _tiles_of_a_block(tiles, stride, in_channels + out_channels, b.n_threads)
         block = -(-block // planes.outputs)
-        v, m = (
-            b.scratch(4 * frequencies * winograd.frequency_stride(block * count, channels))
-            for count, channels in matrices
-        )
-        return winograd.WinogradStep(
-            tile, stride, x, weight, filters, bias, image, v, m, block, padding, post, planes
-        )
-    v, m = (
-        b.temporary((frequencies, winograd.frequency_stride(stacks * count, channels)))
-        for count, channels in matrices
+    weight = b.transformed(
+        ("winograd", tile, group),
+        lambda later: winograd.WinogradFilters(filters, tile, stride, b.n_threads, later),
+        _can_wait(filters, tile, -(-stacks // block)),
     )
-    operands = (tile, stride, x, weight, filters, bias, image, v, m, padding)
+    bias = filters.bias()
+    bias = b.constant(np.zeros(out_channels, np.float32) if bias is None else bias)
+    fault = b.own(FAULT_BYTES)
+    u = b.scratch(weight.scratch_bytes) if weight.is_waiting else None
+    operands = (tile, stride, x, weight, filters, bias, image, fault, u)
+    shapes = [
+        (frequencies, winograd.frequency_stride(block * count, channels))
+        for count, channels in ((planes.inputs, in_channels), (planes.outputs, out_channels))
+    ]
+    if is_blocked:
+        between = [b.scratch(4 * math.prod(shape)) for shape in shapes]
+        return winograd.WinogradStep(*operands, *between, block, padding, post, planes)
+    operands = (b.temporary((1,), np.uint64), *operands, *map(b.temporary, shapes), padding)
     b.step(winograd.WinogradStageStep(0, *operands, planes=planes))
     b.step(winograd.WinogradStageStep(1, *operands, planes=planes))
     return winograd.WinogradStageStep(2, *operands, post, planes)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kuiper._kernels._step import FAULT_BYTES
 from kuiper._kernels.indexing import EmbeddingBagStep
 from kuiper._kernels.move import FillStep
 from kuiper._value import TensorSpec
@@ -16,7 +17,7 @@ from kuiper.ops._numpy import KernelRecord, checked_index
 from kuiper.ops._record import record
 from kuiper.ops._schema import Any_, Bool, Int, Tensor, ValuesNeeded
 from kuiper.ops._typed import cast
-from kuiper.ops._walk import FAULT_BYTES, INT64, Walk
+from kuiper.ops._walk import INT64, Walk
 
 __all__ = [
     "Embedding",

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kuiper._kernels._step import FAULT_BYTES
 from kuiper._kernels.indexing import MaskedScatterStep, SelectStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
@@ -16,7 +17,6 @@ from kuiper.ops._numpy import KernelRecord, broadcast, convert
 from kuiper.ops._record import record
 from kuiper.ops._schema import Tensor
 from kuiper.ops._typed import cast
-from kuiper.ops._walk import FAULT_BYTES
 
 __all__ = [
     "MaskedFill",
