@@ -22,6 +22,7 @@ import kuiper
 from kuiper._kernels._pack import PackedWeights
 from kuiper.errors import ModelFormatError
 from kuiper.ir import Attribute
+from kuiper.ops import _winograd
 from kuiper.pnnx import archive as module
 from kuiper.pnnx.archive import Archive, write_archive
 
@@ -428,6 +429,7 @@ def test_tiles_that_are_computed_again_read_their_filters(threads, param, expect
 def test_filters_that_wait_are_read_in_every_run(x, threads, param, expected, monkeypatch):
     """Which fails where the file was changed; a model that has settled needs it no more."""
     bin = param.with_suffix(".bin")
+    monkeypatch.setattr(_winograd, "WAITING_BYTES", 1 << 20)
     settle = PackedWeights.settle
     monkeypatch.setattr(PackedWeights, "settle", lambda *_, **__: None)
     model = kuiper.load(param, threads=threads)

@@ -30,9 +30,9 @@ BLOCKED_TILES = 24
 # Filters that take this much once they are transformed wait for that, since most of a cold start's
 # time and all its memory would go into writing them; but not where a run reads them so often that
 # writing them is quicker.
-WAITING_BYTES = 1 << 20
+WAITING_BYTES = 4 << 20
 
-WAITING_BLOCKS = 8
+WAITING_BLOCKS = 4
 
 _ONE_PLANE = winograd.Planes()
 
