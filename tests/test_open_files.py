@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,12 @@ def write_over(path: Path, change: str) -> None:
     else:
         with open(path, "r+b") as file:
             file.write(b"\xff" * len(BIN))
+
+
+def assert_fails_to_read(model: kuiper.Model, x: np.ndarray) -> None:
+    for run in (model, partial(model.profile, runs=1)):
+        with pytest.raises(ModelFormatError, match="load the model again"):
+            run(x)
 
 
 # -- what is read when -------------------------------------------------------------------------
@@ -412,10 +419,7 @@ def test_tiles_that_are_computed_again_read_their_filters(threads, param, expect
     np.testing.assert_array_equal(model(LARGE), expected[14])
     write_over(bin, "overwrite")
     for _ in range(2):
-        with pytest.raises(ModelFormatError, match="load the model again"):
-            model(x)
-        with pytest.raises(ModelFormatError, match="load the model again"):
-            model.profile(x, runs=1)
+        assert_fails_to_read(model, x)
         np.testing.assert_array_equal(model(LARGE), expected[14])
     bin.write_bytes(BIN)
     np.testing.assert_array_equal(model(x), spoilt)
@@ -436,17 +440,13 @@ def test_filters_that_wait_are_read_in_every_run(x, threads, param, expected, mo
     np.testing.assert_array_equal(model(x), expected[x.shape[2]])
     write_over(bin, "overwrite")
     for _ in range(2):
-        with pytest.raises(ModelFormatError, match="load the model again"):
-            model(x)
-        with pytest.raises(ModelFormatError, match="load the model again"):
-            model.profile(x, runs=1)
+        assert_fails_to_read(model, x)
     bin.write_bytes(BIN)
     np.testing.assert_array_equal(model(x), expected[x.shape[2]])
     monkeypatch.setattr(PackedWeights, "settle", settle)
     write_over(bin, "empty")
     for _ in range(2):
-        with pytest.raises(ModelFormatError, match="load the model again"):
-            model(x)
+        assert_fails_to_read(model, x)
         with pytest.raises(ModelFormatError, match="load the model again"):
             model.plan(x.shape)
     assert model._packed._waiting

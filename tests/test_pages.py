@@ -175,17 +175,23 @@ class Clock:
         return True
 
 
-@linux
-def test_settling_takes_a_tenth_of_the_time(policy, monkeypatch):
-    weights = _pack.PackedWeights(4 * LARGE_PAGE_BYTES)
-    weights.add("a", lambda: _pack.aligned_empty((LARGE_PAGE_BYTES,)))
+def moving(monkeypatch, seconds):
+    """Let each move to a large page take so long; return the clock, and where moves are noted."""
     clock, moved = Clock(monkeypatch), []
 
     def enlarge(self, end):
         moved.append(end)
-        return clock.passes(0.5)
+        return clock.passes(seconds)
 
     monkeypatch.setattr(Pages, "enlarge", enlarge)
+    return clock, moved
+
+
+@linux
+def test_settling_takes_a_tenth_of_the_time(policy, monkeypatch):
+    weights = _pack.PackedWeights(4 * LARGE_PAGE_BYTES)
+    weights.add("a", lambda: _pack.aligned_empty((LARGE_PAGE_BYTES,)))
+    clock, moved = moving(monkeypatch, 0.5)
     for now, count in ((100.0, 1), (104.8, 1), (105.0, 2), (109.8, 2), (200.0, 3), (201.0, 3)):
         clock.now = now
         weights.settle()
@@ -198,13 +204,7 @@ def test_short_pieces_follow_each_other(policy, monkeypatch):
     """As many as the time since the last ones is worth; what an idle model saves up has a limit."""
     weights = _pack.PackedWeights(4 * LARGE_PAGE_BYTES)
     weights.add("a", lambda: _pack.aligned_empty((LARGE_PAGE_BYTES,)))
-    clock, moved = Clock(monkeypatch), []
-
-    def enlarge(self, end):
-        moved.append(end)
-        return clock.passes(0.001)
-
-    monkeypatch.setattr(Pages, "enlarge", enlarge)
+    clock, moved = moving(monkeypatch, 0.001)
     for passing, most in ((0.0, 13), (0.0, 1), (0.05, 7), (1000.0, 13)):
         clock.passes(passing)
         moved.clear()
