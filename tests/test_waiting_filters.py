@@ -80,6 +80,19 @@ def test_runs_give_the_same_bits_before_and_after(name, case, threads, waits):
     np.testing.assert_array_equal(settled(x), first)
 
 
+@pytest.mark.skipif(len(ISAS) < 2, reason="has one instruction set")
+def test_filters_are_transformed_for_those_that_wait_for_them():
+    """Whatever instruction set is chosen by then."""
+    for planned, chosen in ((ISAS[0], ISAS[-1]), (ISAS[-1], ISAS[0])):
+        model, x = model_and_input("staged")
+        with isa(planned):
+            expected = model(x)
+        with isa(chosen):
+            model._packed.settle(2, wholly=True)
+        with isa(planned):
+            np.testing.assert_array_equal(model(x), expected)
+
+
 @each_case
 def test_a_model_settles_while_it_is_used(case):
     model, x = model_and_input(case)

@@ -122,7 +122,7 @@ class PackedWeights(dict):
             try:
                 self.unsettled = self._advance(n_threads)
             except Exception:
-                if wholly:
+                if wholly or not self._waiting:
                     raise
                 self._waiting.append(self._waiting.pop(0))
                 self._due += RETRY_SECONDS
@@ -231,8 +231,7 @@ def pack_panels(weight, bias, int n_threads=1):
     return packed
 
 
-def pack_part(const float[:, :, :] weight, bias, float[:, :, ::1] out, int n_threads):
-    """Pack some columns as :func:`pack_panels` does, into panels that there are."""
+cdef pack_part(const float[:, :, :] weight, bias, float[:, :, ::1] out, int n_threads):
     cdef Py_ssize_t columns = weight.shape[0], taps = weight.shape[1], channels = weight.shape[2]
     cdef const kernels_t* kernels = active()
     cdef Py_ssize_t nr = kernels.nr, panels = ceil_div(columns, nr), p

@@ -48,7 +48,7 @@ from kuiper._kernels._table cimport (
     BOTH_LINES, LINE_FLOATS, MAX_MR, kernels_t, panel_ahead, wino_needs,
 )
 
-from kuiper._kernels._pack import aligned_empty, n_panels, pack_part, parts, touch_pages
+from kuiper._kernels._pack import aligned_empty, n_panels, parts, touch_pages
 from kuiper._value import spaced
 
 cdef extern from "_sync.h" nogil:
@@ -202,14 +202,17 @@ cdef class WinogradFilters:
 
     cdef transform(self, rows, int n_threads):
         """Write the weights of some panels."""
+        cdef const float[:, :, :, ::1] filters = self.source[rows]
         cdef float[:, :, :, ::1] out = self.weights
-        cdef Py_ssize_t start = rows.start // self.kernels.nr, n = n_panels(rows.stop) - start
-        cdef Py_ssize_t item, points = self.tile + 2, panel_bytes = out.shape[2] * out.shape[3] * 4
-        cdef Py_ssize_t panel, row, i
-        cdef float[:, :, ::1] taps = np.empty(
-            (n, 1 + 9 * self.channels, self.kernels.nr), np.float32
-        )
-        pack_part(_as_matrix(self.source[rows]), None, taps, n_threads)
+        cdef Py_ssize_t nr = self.kernels.nr, terms = 9 * self.channels, points = self.tile + 2
+        cdef Py_ssize_t start = rows.start // nr, n = ceil_div(filters.shape[0], nr)
+        cdef Py_ssize_t panel_bytes = 4 * (1 + self.channels) * nr, item, panel, row, i
+        cdef float[:, :, ::1] taps = np.empty((n, 1 + terms, nr), np.float32)
+        for panel in prange(n, nogil=True, num_threads=n_threads, schedule="static"):
+            pack_taps(
+                self.kernels, &filters[panel * nr, 0, 0, 0], terms,
+                min(nr, filters.shape[0] - panel * nr), &taps[panel, 0, 0],
+            )
         for item in prange(n * points, nogil=True, num_threads=n_threads, schedule="static"):
             panel, row = item // points, item % points
             for i in range(points):
@@ -221,19 +224,21 @@ cdef class WinogradFilters:
 
     cdef int read_taps(self, Py_ssize_t panel, float* taps) except -1:
         """Read the filters of one panel as they are, and pack them."""
-        cdef Py_ssize_t nr = self.kernels.nr, start = panel * nr, zero = 0
-        cdef Py_ssize_t count = min(nr, self.columns - start), terms = 9 * self.channels
-        cdef const float[:, :, ::1] rows = _as_matrix(self.source[start:start + count])
+        cdef Py_ssize_t nr = self.kernels.nr, start = panel * nr
+        cdef Py_ssize_t count = min(nr, self.columns - start)
+        cdef const float[:, :, :, ::1] filters = self.source[start:start + count]
         with nogil:
-            pack_panel(
-                self.kernels, &rows[0, 0, 0], terms, 1, &zero, terms, 1, NULL, count, taps
-            )
+            pack_taps(self.kernels, &filters[0, 0, 0, 0], 9 * self.channels, count, taps)
         return 0
 
 
-def _as_matrix(filters):
-    """Return filters as :func:`pack_part` takes them, all numbers of one as terms of a sum."""
-    return filters.reshape(len(filters), 1, -1)
+cdef void pack_taps(
+    const kernels_t* kernels, const float* filters, Py_ssize_t terms, Py_ssize_t count,
+    float* taps,
+) noexcept nogil:
+    """Pack up to nr filters as they are: behind a row for the biases, a row for each number."""
+    cdef Py_ssize_t offset = 0
+    pack_panel(kernels, filters, terms, 1, &offset, terms, 1, NULL, count, taps)
 
 
 cdef void transform_row(
