@@ -12,15 +12,15 @@ The floors of the package, each importing only from those below::
     3  ops/                    one record per operator
     2  pnnx/, expression/      files and texts -> Graph, trees
     1  ir, _value, _kernels/   the graph; places in memory; compiled code
-    0  errors, _dtypes, _threads, _version
+    0  errors, _dtypes, _lazy, _threads, _version
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kuiper import errors, ir
-from kuiper._custom import operator
-from kuiper._export import from_torch
-from kuiper._profile import Profile
+from kuiper._lazy import lazy_names
 from kuiper._threads import get_num_threads, set_num_threads
 from kuiper._version import __version__
 from kuiper.errors import (
@@ -43,6 +43,11 @@ from kuiper.model import (
     show_config,
     supported_operators,
 )
+
+if TYPE_CHECKING:
+    from kuiper._custom import operator
+    from kuiper._export import from_torch
+    from kuiper._profile import Profile
 
 __all__ = [
     "ExpressionError",
@@ -70,3 +75,12 @@ __all__ = [
     "show_config",
     "supported_operators",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Profile": "kuiper._profile",
+        "from_torch": "kuiper._export",
+        "operator": "kuiper._custom",
+    },
+)

@@ -2,7 +2,8 @@
 
 Four walks over the graph, each in topological order:
 
-1. *infer* (:mod:`kuiper._shapes`): shape and dtype of every operand.
+1. *infer* (:mod:`kuiper._shapes`): shape and dtype of every operand, where passes have not left
+   them.
 2. *place*: operands that shall be born inside another one's memory: the inputs of a concatenation
    inside its output, the results of the model inside the arrays the caller gets.
 3. *bind*: each operator's record makes its steps, with the layouts it wants; views make none.
@@ -58,6 +59,7 @@ def make_plan(
     cache: PackedWeights | None = None,
     arenas: ArenaPool | None = None,
     max_memory: int = sys.maxsize,
+    specs: Mapping[Operand, Any] | None = None,
 ) -> Plan:
     """Compile a graph for given input shapes.
 
@@ -75,6 +77,8 @@ def make_plan(
         Where the plans of one model get their memory from.
     max_memory : int
         How many bytes a run may take for its operands.
+    specs : mapping of Operand to (TensorSpec or Host), optional
+        What is known of operands already, those of `inputs` among them; as passes keep it.
 
     Returns
     -------
@@ -86,6 +90,7 @@ def make_plan(
         If an operator cannot take what reaches it, or if the plan would take too much memory.
     """
     planner = _Planner(graph, inputs, n_threads, PackedWeights(0) if cache is None else cache)
+    planner.infer({} if specs is None else specs)
     return planner.plan(ArenaPool() if arenas is None else arenas, max_memory)
 
 
@@ -115,10 +120,16 @@ class _Planner:
         self.originals: dict[Buffer, Buffer] = {}  # by what is a copy of it
         self.constants: dict[int, Value] = {}
 
-    def plan(self, arenas: ArenaPool, max_memory: int) -> Plan:
+    def infer(self, known: Mapping[Operand, Any]) -> None:
         for operator in self.order:
             attributes = self.attribute_specs[operator] = attribute_specs(operator)
-            self.specs.update(infer_outputs(operator, self.specs, self.input_specs, attributes))
+            outputs = operator.outputs
+            if all(operand in known for operand in outputs):
+                self.specs.update((operand, known[operand]) for operand in outputs)
+            else:
+                self.specs.update(infer_outputs(operator, self.specs, self.input_specs, attributes))
+
+    def plan(self, arenas: ArenaPool, max_memory: int) -> Plan:
         check_sizes(self.specs, max_memory)
         groups = [leaf_operands(operand) for operand in self.graph.outputs]
         self.place_outputs([leaf for group in groups for leaf in group])

@@ -36,6 +36,9 @@ class Stored(Protocol):
 
     def rows(self, start: int, stop: int) -> np.ndarray: ...
 
+    @property
+    def in_file(self) -> Any: ...
+
 
 Source = np.ndarray | Stored | None
 
@@ -65,6 +68,11 @@ class _Known:
         if isinstance(self.source, np.ndarray):
             return self.source[start:stop]
         return self.source.rows(start, stop)
+
+    @property
+    def in_file(self) -> Any:
+        """What kernels read float32 values from that are still in a file; None for others."""
+        return getattr(self.source, "in_file", None)
 
 
 class TensorSpec(_Known):

@@ -19,6 +19,7 @@ from weakref import ref
 import numpy as np
 
 from kuiper._dtypes import DTYPES, from_numpy
+from kuiper._kernels._stored import StoredRows
 from kuiper.errors import GraphError
 
 __all__ = ["Attribute", "Graph", "Operand", "Operator", "PostOp", "Use"]
@@ -162,6 +163,12 @@ class Attribute:
             pairs = np.frombuffer(raw, "<f2").astype(np.float32)
             return pairs.view(np.complex64).reshape(shape)
         return np.frombuffer(raw, DTYPES[self.dtype].storage).reshape(shape)
+
+    @property
+    def in_file(self) -> StoredRows | None:
+        """What kernels read float32 values from that are still in a file; None for others."""
+        is_plain = self.dtype == "f32" and DTYPES["f32"].storage.isnative
+        return self._source if is_plain and isinstance(self._source, StoredRows) else None
 
     def float32(self) -> np.ndarray:
         """Return the values as aligned C-order float32, copied only where that is needed."""

@@ -5,21 +5,18 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from kuiper import _log, _threads
-from kuiper._custom import operator
 from kuiper._dtypes import DTYPES, from_numpy
 from kuiper._kernels import _dispatch
 from kuiper._kernels._executor import ArenaPool
 from kuiper._kernels._pack import PackedWeights
 from kuiper._memory import check_max_memory
 from kuiper._planner import make_plan
-from kuiper._profile import Profile
 from kuiper._shapes import check_sizes, infer_known, infer_specs, leaf_operands
-from kuiper._stages import Staged
 from kuiper._value import TensorSpec
 from kuiper._version import __version__
 from kuiper.errors import (
@@ -31,21 +28,14 @@ from kuiper.errors import (
 from kuiper.ir import Graph, Operand
 from kuiper.ops import find_record, registered_types
 from kuiper.ops._schema import attribute_spec, resolve
-from kuiper.passes import (
-    NEEDED,
-    PassReport,
-    free_batch,
-    optimize,
-    restore_indices,
-    restore_masks,
-    restore_outputs,
-    restore_quotients,
-    sized_margins,
-    write_views,
-)
+from kuiper.passes import NEEDED, PassReport, free, optimize, restore
 from kuiper.plan import Plan
 from kuiper.pnnx import Source, Target, load_graph, save_graph
 from kuiper.pnnx._messages import plural
+
+if TYPE_CHECKING:
+    from kuiper._profile import Profile
+    from kuiper._stages import Staged
 
 __all__ = [
     "Model",
@@ -151,6 +141,8 @@ def load(
     for type, function in (custom_operators or {}).items():
         if not callable(function):
             raise InputError(f"custom_operators[{type!r}] is {function!r}, expected a function")
+        from kuiper._custom import operator
+
         users = [op for op in graph if op.type == type]
         operator(type, len(users[0].outputs) if users else 1)(function)
     return Model(graph, optimize=optimize, threads=threads, max_memory=max_memory)
@@ -238,11 +230,7 @@ class Model:
         self.passes: tuple[PassReport, ...] = ()
         self._only = None if optimize else NEEDED
         self._free = graph.copy()
-        restore_outputs(self._free)
-        restore_masks(self._free)
-        restore_indices(self._free)
-        restore_quotients(self._free)
-        write_views(self._free)
+        restore(self._free)
         self._input_operands = graph.inputs
         self._input_infos = tuple(_info(operand) for operand in self._input_operands)
         # pnnx says nothing of the type of a 0-d input: float32 is taken for it, or whole numbers.
@@ -429,6 +417,8 @@ class Model:
         Profile
             Prints as a table.
         """
+        from kuiper._profile import Profile
+
         arrays = self._arrays(inputs)
         plan = self._settled_plan(arrays)
         for _ in range(3):
@@ -468,7 +458,7 @@ class Model:
             for o, shape in zip(self._input_operands, shapes, strict=True)
         ]
         plan = self._settled_plan(arrays)
-        return plan.first_plan if isinstance(plan, Staged) else plan
+        return plan if isinstance(plan, Plan) else plan.first_plan
 
     def planned_graph(self, *shapes: Sequence[int]) -> Graph:
         """Return the graph as it runs for inputs of the given shapes: after the passes.
@@ -580,9 +570,13 @@ class Model:
         ) -> Plan:
             check_sizes(specs, self.max_memory)
             self.passes = optimize(graph, specs, _evaluate, self._only)
-            return make_plan(graph, inputs, n_threads, self._packed, self._arenas, self.max_memory)
+            return make_plan(
+                graph, inputs, n_threads, self._packed, self._arenas, self.max_memory, specs
+            )
 
         if waiting:
+            from kuiper._stages import Staged
+
             return Staged(graph, inputs, compile, self._lock)
         return compile(graph, inputs, specs)
 
@@ -591,7 +585,7 @@ class Model:
     ) -> tuple[Graph, dict[Operand, TensorSpec]]:
         """Return the graph to plan for inputs, and what these are."""
         graph = self._free.copy()
-        free_batch(graph, [spec.shape for spec in specs], lambda *given: infer_known(*given)[0])
+        free(graph, [spec.shape for spec in specs], lambda *given: infer_known(*given)[0])
         if keep:
             for op in graph.find(type="pnnx.Output"):
                 graph.remove_operator(op)
@@ -710,6 +704,10 @@ def _reload(param: bytes, bin: bytes, options: Mapping[Any, Any]) -> Model:
 
 def _tell_margins(graph: Graph, specs: Mapping[Operand, Any]) -> None:
     """Warn where a module that pads by the size of its image would pad otherwise."""
+    if not graph.find(type="F.pad"):
+        return
+    from kuiper.passes.same_padding import sized_margins
+
     held = sized_margins(graph, specs)
     if held:
         first = held[0]

@@ -584,6 +584,84 @@ def test_threads_read_at_the_same_time(param, expected):
     assert not failures
 
 
+PLAIN = b"""7767517
+7 6
+pnnx.Input  in  0 1 x #x=(1,64,6,6)f32
+nn.Conv2d   c   1 1 x y bias=True dilation=(1,1) groups=1 in_channels=64 kernel_size=(3,3) \
+out_channels=512 padding=(1,1) padding_mode=zeros stride=(1,1) @bias=(512)f32 \
+@weight=(512,64,3,3)f32
+nn.Conv2d   d   1 1 y z bias=False dilation=(1,1) groups=2 in_channels=512 kernel_size=(3,3) \
+out_channels=256 padding=(0,0) padding_mode=zeros stride=(1,1) @weight=(256,256,3,3)f32
+nn.Conv2d   e   1 1 z v bias=False dilation=(1,1) groups=1 in_channels=256 kernel_size=(1,1) \
+out_channels=128 padding=(0,0) padding_mode=zeros stride=(1,1) @weight=(128,256,1,1)f32
+nn.AdaptiveAvgPool2d p 1 1 v u output_size=(1,300)
+nn.Linear   f   1 1 u w bias=False in_features=300 out_features=70 @weight=(70,300)f32
+pnnx.Output out 1 0 w
+"""
+PLAIN_WEIGHTS = {
+    "c.bias": WEIGHTS["c.bias"],
+    "c.weight": WEIGHTS["c.weight"],
+    "d.weight": random.standard_normal((256, 256, 3, 3), np.float32),
+    "e.weight": random.standard_normal((128, 256, 1, 1), np.float32),
+    "f.weight": random.standard_normal((70, 300), np.float32),
+}
+
+
+@pytest.fixture
+def plain(tmp_path) -> Path:
+    """The path of a model whose weights are packed as they are in the file."""
+    path = tmp_path / "plain.pnnx.param"
+    path.write_bytes(PLAIN)
+    path.with_suffix(".bin").write_bytes(packed(PLAIN_WEIGHTS))
+    settle(path.with_suffix(".bin"))
+    return path
+
+
+@posix
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("least", [1 << 40, 1 << 18], ids=["at once", "in runs"])
+def test_kernels_read_without_python(threads, least, plain, monkeypatch):
+    monkeypatch.setattr(_winograd, "WAITING_BYTES", least)
+    from_memory = kuiper.load(PLAIN, packed(PLAIN_WEIGHTS), threads=threads)
+    model = kuiper.load(plain, threads=threads)
+    monkeypatch.delattr(os, "preadv")
+    for x in (SMALL, LARGE):
+        np.testing.assert_array_equal(model(x), from_memory(x))
+    assert bool(model._packed._waiting) == (least < 1 << 20)
+    model.plan(LARGE.shape)
+    np.testing.assert_array_equal(model(LARGE), from_memory(LARGE))
+
+
+@posix
+@pytest.mark.parametrize("change", ["truncate", "empty", "longer", "overwrite"])
+@pytest.mark.parametrize("least", [1 << 40, 1 << 18], ids=["at once", "in runs"])
+def test_kernels_notice_changes(change, least, plain, monkeypatch):
+    monkeypatch.setattr(_winograd, "WAITING_BYTES", least)
+    model = kuiper.load(plain, threads=2)
+    bin = plain.with_suffix(".bin")
+    write_over(bin, change)
+    for _ in range(2):
+        assert_fails_to_read(model, LARGE)
+    bin.write_bytes(packed(PLAIN_WEIGHTS))
+    expected = kuiper.load(PLAIN, packed(PLAIN_WEIGHTS), threads=2)(LARGE)
+    np.testing.assert_array_equal(model(LARGE), expected)  # by Python, which compares checksums
+
+
+@posix
+def test_kernels_know_a_file_from_its_twin(plain):
+    """Which has its size, its times and, after somebody has closed that, its descriptor."""
+    model = kuiper.load(plain)
+    file = next(iter(module._open_files))
+    twin = plain.with_name("twin")
+    twin.write_bytes(b"\xff" * plain.with_suffix(".bin").stat().st_size)
+    settle(twin)
+    other = os.open(twin, os.O_RDONLY)
+    os.dup2(other, file._descriptor)
+    with pytest.raises(ModelFormatError, match="load the model again"):
+        model(SMALL)
+    os.close(other)
+
+
 def test_operators_without_optimisation(param, expected):
     result = kuiper.load(param, optimize=False)(SMALL)
     np.testing.assert_allclose(result, expected[6], rtol=1e-4, atol=1e-3)

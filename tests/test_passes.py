@@ -13,7 +13,11 @@ from kuiper.errors import GraphError, OperatorError, ShapeError
 from kuiper.ir import Attribute, Graph
 from kuiper.model import Model
 from kuiper.ops._schema import Host
-from kuiper.passes import PASSES, free_batch, optimize
+from kuiper.passes import PASSES, free, optimize
+from kuiper.passes.restore_indices import restore_indices
+from kuiper.passes.restore_masks import restore_masks
+from kuiper.passes.restore_quotients import restore_quotients
+from kuiper.passes.write_views import write_views
 
 from .support import assert_outputs
 from .textgraph import graph_of, lines_of, user_operator, values
@@ -977,7 +981,7 @@ def members_are_independent(
             got = np.take(got, range(member * part, (member + 1) * part), axis)
             assert_outputs([got], [want], 1e-6, f"member {member}")
     freed = graph.copy()
-    free_batch(freed, [x.shape for x in many], infer_specs)
+    free(freed, [x.shape for x in many], infer_specs)
     freed.verify()
     return freed
 
@@ -1109,7 +1113,7 @@ def test_a_mask_is_no_list_of_places():
     graph = graph_of(text(*lines))
     graph.operand("x").shape = (1, 6)
     freed = graph.copy()
-    free_batch(freed, [(2, 6)], lambda *given: infer_known(*given)[0])
+    free(freed, [(2, 6)], lambda *given: infer_known(*given)[0])
     assert lines_of(freed)[-2:] == lines_of(graph)[-2:]
 
 
@@ -1432,7 +1436,7 @@ def test_what_members_have_in_common_stays_frozen(mixing):
         lines = [mixing, "Tensor.reshape r 1 1 m0 y shape=(1,1,6)"]
         graph = graph_of(text(*lines))
         graph.operand("x").shape = (1, 6)
-        free_batch(graph, [(3, 6)], infer_specs)
+        free(graph, [(3, 6)], infer_specs)
         assert graph.operator("r").params["shape"] == (1, 1, 6)
 
 
@@ -1663,7 +1667,7 @@ WRITE = """pnnx.Expression e 1 1 x b expr=mul(@0,2) #x=(3,5)f32 #b=(3,5)f32
 
 def test_a_write_into_a_slice_becomes_a_copy():
     graph = graph_of(text(WRITE, inputs=("x", "z")))
-    passes.write_views(graph)
+    write_views(graph)
     graph.verify()
     assert [line for line in lines_of(graph) if "->" in line and " c" in line] == [
         "aten::select_scatter v z p -> c_1_out",
@@ -1678,7 +1682,7 @@ def test_a_write_into_a_slice_becomes_a_copy():
 
 def test_a_write_that_nobody_reads_is_left_out():
     graph = graph_of(text(WRITE + "\nF.relu r 1 1 b q", inputs=("x", "z"), outputs=("q",)))
-    passes.write_views(graph)
+    write_views(graph)
     graph.verify()
     assert not graph.find("Tensor.copy")
     x, z = values(3, 5), values(2)
@@ -1688,7 +1692,7 @@ def test_a_write_that_nobody_reads_is_left_out():
 def test_a_write_into_a_copy_of_its_own_stays():
     lines = "Tensor.clone d 1 1 x v\nTensor.copy c 2 1 v z y $self=v $src=z #x=(3,5)f32 #y=(3,5)f32"
     graph = graph_of(text(lines, inputs=("x", "z")))
-    passes.write_views(graph)
+    write_views(graph)
     x, z = values(3, 5), values(5)
     np.testing.assert_array_equal(run(graph, [x, z])[0], np.broadcast_to(z, (3, 5)))
 
@@ -1696,7 +1700,7 @@ def test_a_write_into_a_copy_of_its_own_stays():
 def test_a_write_into_the_whole_stays():
     lines = "Tensor.copy c 2 1 x z y $self=x $src=z #x=(3,5)f32 #z=(5)f32 #y=(3,5)f32"
     graph = graph_of(text(lines, inputs=("x", "z")))
-    passes.write_views(graph)
+    write_views(graph)
     x, z = values(3, 5), values(5)
     np.testing.assert_array_equal(run(graph, [x, z])[0], np.broadcast_to(z, (3, 5)))
 
@@ -1721,7 +1725,7 @@ def test_a_write_into_another_view_is_refused(view, shape):
     with pytest.raises(
         OperatorError, match=r"'c' \(Tensor.copy\): it writes into a view of another"
     ):
-        passes.write_views(graph)
+        write_views(graph)
 
 
 # -- masks of keys -----------------------------------------------------------------------------
@@ -1749,7 +1753,7 @@ def test_a_mask_of_keys_gets_its_name(first, query, mask, named):
             inputs=("x", "m"),
         )
     )
-    passes.restore_masks(graph)
+    restore_masks(graph)
     assert graph.operator("a").input_keys[1] == ("key_padding_mask" if named else "attn_mask")
 
 
@@ -1761,7 +1765,7 @@ def test_a_mask_of_keys_that_stands_first():
             inputs=("x", "z", "m"),
         )
     )
-    passes.restore_masks(graph)
+    restore_masks(graph)
     attention = graph.operator("a")
     assert [operand.name for operand in attention.inputs] == ["x", "z", "m"]
     assert list(attention.input_keys) == [None, None, "key_padding_mask"]
@@ -1789,7 +1793,7 @@ def test_constant_indices_get_their_axes_back(expr, source, result, becomes):
     graph = graph_of(
         text(f"Tensor.index i 1 1 x y expr={expr} #x={source}f32 #y={result}f32", inputs=("x",))
     )
-    passes.restore_indices(graph)
+    restore_indices(graph)
     graph.verify()
     added = [op.params["dim"] for op in graph.find("torch.unsqueeze")]
     assert added == (becomes or [])
@@ -1814,7 +1818,7 @@ def test_constant_indices_that_cannot_be_told(expr, source, result):
         text(f"Tensor.index i 1 1 x y expr={expr} #x={source}f32 #y={result}f32", inputs=("x",))
     )
     with pytest.raises(OperatorError, match=r"'i' \(Tensor\.index\).*has only the first of the"):
-        passes.restore_indices(graph)
+        restore_indices(graph)
 
 
 @pytest.mark.parametrize(("key", "dtype"), [("attn_mask", "bool"), ("mask", "f32")])
@@ -1827,7 +1831,7 @@ def test_a_mask_that_was_reshaped(key, dtype):
             inputs=("x", "m"),
         )
     )
-    passes.restore_masks(graph)
+    restore_masks(graph)
     reshape = graph.operator("r")
     assert reshape.input_keys == (None,)
     # Of booleans true means the opposite in the two attentions.
@@ -1854,7 +1858,7 @@ def test_quotients_of_integers_are_rounded_down(expr, types, becomes):
     source, result = (t and f"(5){t}" for t in types)
     notes = f"#x={source}" + (f" #y={result}" if result else "")
     graph = graph_of(text(f"pnnx.Expression e 1 1 x y expr={expr} {notes}", inputs=("x",)))
-    passes.restore_quotients(graph)
+    restore_quotients(graph)
     if becomes is not None:
         assert graph.operator("e").params["expr"] == (becomes or expr)
     if becomes == "":

@@ -7,10 +7,11 @@ import time
 
 import numpy as np
 
-from cython.parallel cimport prange
+from cython.parallel cimport prange, threadid
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels._stored cimport read_rows, stored_t, where_stored
 from kuiper._kernels._table cimport kernels_t
 
 from kuiper._kernels._pages import LARGE_PAGE_BYTES, LINE_BYTES, Pages
@@ -214,7 +215,9 @@ def pack_panels(weight, bias, int n_threads=1):
     ----------
     weight : array, shape (columns, taps, channels), float32
         Any strides; the sum runs over taps, then channels.  Or anything with a shape, slices of
-        which are such arrays: the matrix is asked for part by part.
+        which are such arrays: the matrix is asked for part by part.  With an `in_file`, a
+        :class:`~kuiper._kernels._stored.StoredRows` of (channels, taps) for each column, threads
+        read it themselves.
     bias : array, shape (columns,), or None
     n_threads : int
 
@@ -225,10 +228,38 @@ def pack_panels(weight, bias, int n_threads=1):
     """
     columns, taps, channels = weight.shape
     packed = aligned_empty((n_panels(columns), 1 + taps * channels, active().nr))
+    if pack_stored(where_stored(weight), columns, taps, channels, bias, packed, n_threads):
+        return packed
     for rows in parts(weight, n_threads):
         pack_part(weight[rows], None if bias is None else bias[rows], packed[panels_of(rows)],
                   n_threads)
     return packed
+
+
+cdef bint pack_stored(
+    stored_t where, Py_ssize_t columns, Py_ssize_t taps, Py_ssize_t channels, bias,
+    float[:, :, ::1] out, int n_threads,
+) except *:
+    """Read and pack columns of (channels, taps), and tell whether that went well."""
+    cdef const kernels_t* kernels = active()
+    cdef Py_ssize_t nr = kernels.nr, size = channels * taps, p, count
+    cdef Py_ssize_t[::1] offsets = np.arange(max(taps, 1), dtype=np.intp)
+    cdef const float[::1] b = np.zeros(columns, np.float32) if bias is None else bias
+    cdef float[:, ::1] filters
+    cdef int faults = where.descriptor < 0
+    if faults:
+        return False
+    filters = np.empty((n_threads, nr * size), np.float32)
+    for p in prange(out.shape[0], nogil=True, num_threads=n_threads, schedule="static"):
+        count = min(nr, columns - p * nr)
+        populate(<char*> &out[p, 0, 0], 4 * (1 + size) * nr)
+        if not read_rows(&where, p * nr, p * nr + count, <char*> &filters[threadid(), 0]):
+            faults += 1
+        pack_panel(
+            kernels, &filters[threadid(), 0], size, taps, &offsets[0], channels, taps, &b[p * nr],
+            count, &out[p, 0, 0],
+        )
+    return faults == 0
 
 
 cdef pack_part(const float[:, :, :] weight, bias, float[:, :, ::1] out, int n_threads):

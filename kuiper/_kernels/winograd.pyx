@@ -35,7 +35,7 @@ from collections import namedtuple
 
 import numpy as np
 
-from cython.parallel cimport prange
+from cython.parallel cimport prange, threadid
 from libc.math cimport INFINITY
 from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memset
@@ -44,11 +44,12 @@ from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._pack cimport pack_panel
 from kuiper._kernels._post cimport is_in_tile, make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels._stored cimport read_rows, stored_t, where_stored
 from kuiper._kernels._table cimport (
     BOTH_LINES, LINE_FLOATS, MAX_MR, kernels_t, panel_ahead, wino_needs,
 )
 
-from kuiper._kernels._pack import aligned_empty, n_panels, parts, touch_pages
+from kuiper._kernels._pack import aligned_empty, n_panels, parts
 from kuiper._value import spaced
 
 cdef extern from "_sync.h" nogil:
@@ -110,7 +111,8 @@ cdef class WinogradFilters:
     Parameters
     ----------
     weight : array, shape (out_channels, in_channels, 3, 3), float32
-        In C order.  Or anything with a shape, slices of which are such arrays.
+        In C order.  Or anything with a shape, slices of which are such arrays, and perhaps an
+        `in_file`, a :class:`~kuiper._kernels._stored.StoredRows` of them.
     tile : int
         Side of a tile, 2 or 4.
     stride : int
@@ -132,6 +134,7 @@ cdef class WinogradFilters:
     cdef Py_ssize_t columns, channels, panels
     cdef Py_ssize_t done          # panels
     cdef object source            # kept: runs that began before all were transformed still read it
+    cdef stored_t stored          # where it lies
     cdef readonly object weights
     cdef object failure           # why they could not be read in a run, which raises it
 
@@ -141,9 +144,9 @@ cdef class WinogradFilters:
         self.tile, self.stride = tile, stride
         self.panels = n_panels(self.columns)
         self.source = weight
+        self.stored = where_stored(weight)
         if not later:
             self.allocate()
-            touch_pages(self.weights, n_threads)
             for rows in parts(weight, n_threads):
                 self.transform(rows, n_threads)
             self.publish()
@@ -159,7 +162,7 @@ cdef class WinogradFilters:
         if not self.is_waiting:
             return 0
         return 4 * self.kernels.nr * (
-            1 + 9 * self.channels + (self.tile + 2) * (1 + self.channels)
+            1 + 2 * 9 * self.channels + (self.tile + 2) * (1 + self.channels)
         )
 
     cdef allocate(self):
@@ -202,17 +205,12 @@ cdef class WinogradFilters:
 
     cdef transform(self, rows, int n_threads):
         """Write the weights of some panels."""
-        cdef const float[:, :, :, ::1] filters = self.source[rows]
         cdef float[:, :, :, ::1] out = self.weights
         cdef Py_ssize_t nr = self.kernels.nr, terms = 9 * self.channels, points = self.tile + 2
-        cdef Py_ssize_t start = rows.start // nr, n = ceil_div(filters.shape[0], nr)
+        cdef Py_ssize_t start = rows.start // nr, n = ceil_div(rows.stop - rows.start, nr)
         cdef Py_ssize_t panel_bytes = 4 * (1 + self.channels) * nr, item, panel, row, i
         cdef float[:, :, ::1] taps = np.empty((n, 1 + terms, nr), np.float32)
-        for panel in prange(n, nogil=True, num_threads=n_threads, schedule="static"):
-            pack_taps(
-                self.kernels, &filters[panel * nr, 0, 0, 0], terms,
-                min(nr, filters.shape[0] - panel * nr), &taps[panel, 0, 0],
-            )
+        self.pack(start, n, taps, n_threads)
         for item in prange(n * points, nogil=True, num_threads=n_threads, schedule="static"):
             panel, row = item // points, item % points
             for i in range(points):
@@ -221,6 +219,35 @@ cdef class WinogradFilters:
                 self.kernels, self.tile, self.stride, row, self.channels, &taps[panel, 0, 0],
                 &out[points * row, start + panel, 0, 0], out.strides[0] // 4,
             )
+
+    cdef pack(self, Py_ssize_t start, Py_ssize_t n, float[:, :, ::1] taps, int n_threads):
+        """Read and pack the filters of some panels as they are."""
+        cdef Py_ssize_t nr = self.kernels.nr, terms = 9 * self.channels, panel
+        cdef float[:, ::1] space
+        cdef const float[:, :, :, ::1] filters
+        cdef int faults = self.stored.descriptor < 0
+        if not faults:
+            space = np.empty((n_threads, nr * terms), np.float32)
+            for panel in prange(n, nogil=True, num_threads=n_threads, schedule="static"):
+                if not self.read_stored(start + panel, &space[threadid(), 0], &taps[panel, 0, 0]):
+                    faults += 1
+        if faults:
+            filters = self.source[start * nr:min((start + n) * nr, self.columns)]
+            for panel in prange(n, nogil=True, num_threads=n_threads, schedule="static"):
+                pack_taps(
+                    self.kernels, &filters[panel * nr, 0, 0, 0], terms,
+                    min(nr, filters.shape[0] - panel * nr), &taps[panel, 0, 0],
+                )
+
+    cdef bint read_stored(self, Py_ssize_t panel, float* space, float* taps) noexcept nogil:
+        """Read the filters of one panel from their file, pack them, and tell whether it went well.
+        """
+        cdef Py_ssize_t nr = self.kernels.nr, start = panel * nr
+        cdef Py_ssize_t count = min(nr, self.columns - start)
+        if not read_rows(&self.stored, start, start + count, <char*> space):
+            return False
+        pack_taps(self.kernels, space, 9 * self.channels, count, taps)
+        return True
 
     cdef int read_taps(self, Py_ssize_t panel, float* taps) except -1:
         """Read the filters of one panel as they are, and pack them."""
@@ -560,9 +587,11 @@ cdef void multiply_waiting(
     cdef Py_ssize_t row, i
     cdef float* u = <float*> at(slots, p.u)  # a row of weights, then what they are made of
     cdef float* taps = u + p.points * size
-    cdef bint are_read
-    with gil:
-        are_read = (<_Winograd> p.step).read_taps(panel, taps)
+    cdef float* space = taps + (1 + 9 * depth) * nr
+    cdef bint are_read = (<_Winograd> p.step).weight.read_stored(panel, space, taps)
+    if not are_read:
+        with gil:  # Python knows whether there is something wrong
+            are_read = (<_Winograd> p.step).read_taps(panel, taps)
     if not are_read:
         note(<long long*> at(slots, p.fault), 0)
         memset(taps, 0, (1 + 9 * depth) * nr * sizeof(float))

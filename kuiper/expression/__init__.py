@@ -12,14 +12,19 @@ engine, and `compiled` makes a function of it; `views` and `drawing` show it; `n
 dialect, and `ncnn_translation` leads there and back.  Nothing here knows of graphs or files.
 """
 
+from typing import TYPE_CHECKING
+
+from kuiper._lazy import lazy_names
 from kuiper.expression._syntax import MAX_DEPTH, ExpressionParser, Tokenizer
-from kuiper.expression.compiled import CompiledExpression, compile
-from kuiper.expression.drawing import to_dot, to_svg
 from kuiper.expression.evaluation import evaluate
 from kuiper.expression.lowering import Deferred, ElementwiseProgram, fold
 from kuiper.expression.tokens import Token, TokenType
 from kuiper.expression.tree import Call, List, Literal, Node, Ref, compact, inline
-from kuiper.expression.views import infix, outline
+
+if TYPE_CHECKING:
+    from kuiper.expression.compiled import CompiledExpression, compile
+    from kuiper.expression.drawing import to_dot, to_svg
+    from kuiper.expression.views import infix, outline
 
 __all__ = [
     "MAX_DEPTH",
@@ -46,6 +51,18 @@ __all__ = [
     "to_dot",
     "to_svg",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "CompiledExpression": "kuiper.expression.compiled",
+        "compile": "kuiper.expression.compiled",
+        "infix": "kuiper.expression.views",
+        "outline": "kuiper.expression.views",
+        "to_dot": "kuiper.expression.drawing",
+        "to_svg": "kuiper.expression.drawing",
+    },
+)
 
 
 def parse(text: str, n_operands: int | None = None, *, extended: bool = False) -> Node:

@@ -44,6 +44,11 @@ class Filters:
         """Whether they are stored as float16."""
         return str(self._weight.source.dtype) in ("f16", "float16")
 
+    @property
+    def in_file(self) -> Any:
+        """What reads float32 filters from their file, None where they are not in one."""
+        return self._weight.in_file
+
     def stored(self) -> np.ndarray:
         """Return the weight as it lies in memory, where that is in C order: no copy is made."""
         return np.ascontiguousarray(self._weight.constant).reshape(self.shape)
@@ -75,6 +80,11 @@ class _SomeFilters(Filters):
     def are_halves(self) -> bool:
         return self._all.are_halves
 
+    @property
+    def in_file(self) -> Any:
+        rows = self._all.in_file
+        return None if rows is None else rows.behind(self._start)
+
     def stored(self) -> np.ndarray:
         return self._all.stored()[self._start : self._start + self.shape[0]]
 
@@ -97,6 +107,11 @@ class ByTap:
         self.shape = (out_channels, math.prod(kernel), in_channels)
         self._filters = filters
 
+    @property
+    def in_file(self) -> Any:
+        """What reads (in_channels, taps) for each filter, None where they are not in a file."""
+        return getattr(self._filters, "in_file", None)
+
     def __getitem__(self, rows: slice) -> np.ndarray:
         filters = self._filters[rows]
         return filters.reshape(len(filters), *self.shape[:0:-1]).transpose(0, 2, 1)
@@ -112,7 +127,10 @@ def pack_groups(weights: Any, bias: Any, groups: int, n_threads: int) -> np.ndar
         out = weight.shape[0] // groups
         for g in range(groups):
             rows = slice(g * out, (g + 1) * out)
-            by_tap = ByTap(weight) if groups == 1 else ByTap(weight)[rows]
+            some = weight
+            if groups > 1:
+                some = weight.some(g * out, out) if isinstance(weight, Filters) else weight[rows]
+            by_tap = ByTap(some)
             part = None if bias is None else np.ascontiguousarray(bias[rows])
             parts.append(_pack.pack_panels(by_tap, part, n_threads).reshape(-1))
     if len(parts) == 1:

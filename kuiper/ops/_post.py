@@ -6,10 +6,8 @@ missing.  Clamps, and a residual sum that comes first, happen in the registers o
 
 from __future__ import annotations
 
-from copy import copy
 from types import SimpleNamespace
 
-from kuiper._kernels import elementwise
 from kuiper._value import Value
 from kuiper.ir import PostOp
 from kuiper.ops._binder import Binder
@@ -54,13 +52,17 @@ class Post:
 
     def narrow(self, axis: int, start: int, length: int) -> Post:
         """Return the same for some images of the batch (axis 0) or some channels (1)."""
-        post = copy(self)
+        post = Post()
+        for name in self.__slots__:
+            setattr(post, name, getattr(self, name))
         if post.residual is not None:
             post.residual = post.residual.narrow(axis, start, length)
         return post
 
 
 def _function(name: str, parameters: tuple[float, ...]) -> tuple[int, float, float]:
+    from kuiper._kernels import elementwise  # clamps, which most are, do without
+
     if name == "relu6":
         name, parameters = "clamp", (0.0, 6.0)
     p0, p1 = (*parameters, 0.0, 0.0)[:2]

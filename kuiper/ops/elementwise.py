@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._kernels import elementwise
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ExpressionError, ShapeError
 from kuiper.expression import Deferred, ElementwiseProgram, Node, fold, parse
@@ -17,7 +16,6 @@ from kuiper.expression.promotion import is_number
 from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Argument, Host, Tensors
-from kuiper.ops._typed import typed_program
 
 __all__ = ["Expression", "Formula", "bind_tree", "write_tree"]
 
@@ -137,7 +135,7 @@ def write_tree(b: Binder, tree: Node, operands: Sequence[Value], y: Value) -> No
     """Add the step that writes an elementwise expression of float32 values to `y`, its shape."""
     program = fold(tree, list(operands))
     inputs = _sources(b, program.sources, operands)
-    b.step(elementwise.ElementwiseStep(program, [v.expand(y.shape) for v in inputs], y))
+    _add_step(b, program, inputs, y)
 
 
 def _sources(b: Binder, sources: Any, operands: Any) -> list[Value]:
@@ -155,7 +153,13 @@ def _bind_program(b: Binder, program: ElementwiseProgram, operands: Any) -> None
         y = b.output(layout=layout)
     else:
         y = b.output(layout=like, reuse=_first_dying(whole))
-    b.step(elementwise.ElementwiseStep(program, [v.expand(program.shape) for v in inputs], y))
+    _add_step(b, program, inputs, y)
+
+
+def _add_step(b: Binder, program: ElementwiseProgram, inputs: Sequence[Value], y: Value) -> None:
+    from kuiper._kernels.elementwise import ElementwiseStep  # many a network fuses them all
+
+    b.step(ElementwiseStep(program, [v.expand(y.shape) for v in inputs], y))
 
 
 def _first_dying(values: Sequence[Value]) -> Value | None:
@@ -164,6 +168,8 @@ def _first_dying(values: Sequence[Value]) -> Value | None:
 
 
 def _bind_deferred(b: Binder, result: Deferred, operands: Any) -> None:
+    from kuiper.ops._typed import typed_program
+
     inputs = _sources(b, result.sources, operands)
     program = typed_program(b, result.tree, inputs)
     if program is not None:

@@ -146,6 +146,11 @@ class _Columns:
         self.shape = (weight.shape[0], 1, weight.shape[1])
         self._weight = weight
 
+    @property
+    def in_file(self) -> Any:
+        """What reads them from their file, None where they are not in one."""
+        return self._weight.in_file
+
     def __getitem__(self, rows: slice) -> np.ndarray:
         values = np.asarray(self._weight.rows(rows.start, rows.stop), np.float32)
         return values[:, np.newaxis, :]

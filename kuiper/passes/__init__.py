@@ -7,90 +7,113 @@
     split_*        one operator that kernels have no word for becomes several
     fold_*         constants are computed now
     fuse_*         a step over memory disappears into its neighbour
-    free_*         what the export froze becomes what the inputs have; runs first, without `specs`
     restore_*      what the export left out comes back; runs once, when a model is loaded
     write_*        writing in place becomes copying; runs once, too
+    free_*         what the export froze becomes what the inputs have; runs first, without `specs`
     thaw           as free_*, for what a model computes on its way; runs where a model is cut
 
 A pass is a function ``f(graph, specs)``: it changes the graph in place and keeps `specs`, the
 shapes and dtypes of all operands for the sizes at hand, up to date for operands that it adds.
 Passes run in the order of :data:`PASSES`, once per plan, so they may rely on the actual shapes.
+Where a pass is only about operators of some types, it is imported when a graph has one.
 With ``KUIPER_DEBUG=1`` the graph is verified after each.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kuiper.errors import GraphError
 from kuiper.ir import Graph, Operand
-from kuiper.passes.eliminate import eliminate_dead, eliminate_identity
-from kuiper.passes.eliminate_common import eliminate_common
-from kuiper.passes.fold_batch_norm import fold_batch_norm, split_batch_norm
-from kuiper.passes.fold_constants import fold_constants
-from kuiper.passes.free_batch import free_batch
-from kuiper.passes.fuse_activation import fuse_activation
-from kuiper.passes.fuse_branches import fuse_branches
-from kuiper.passes.fuse_elementwise import fuse_elementwise
-from kuiper.passes.fuse_expand import fuse_expand
-from kuiper.passes.fuse_gate import fuse_gate
-from kuiper.passes.fuse_pad import fuse_pad
-from kuiper.passes.fuse_residual import fuse_residual
-from kuiper.passes.restore_indices import restore_indices
-from kuiper.passes.restore_masks import restore_masks
-from kuiper.passes.restore_outputs import restore_outputs
-from kuiper.passes.restore_quotients import restore_quotients
-from kuiper.passes.same_padding import sized_margins
-from kuiper.passes.simplify_expression import simplify_expression
-from kuiper.passes.split_encoder_layer import split_encoder_layer
-from kuiper.passes.split_list import split_list
-from kuiper.passes.write_views import write_views
 
-__all__ = [
-    "NEEDED",
-    "PASSES",
-    "PassReport",
-    "free_batch",
-    "optimize",
-    "restore_indices",
-    "restore_masks",
-    "restore_outputs",
-    "restore_quotients",
-    "sized_margins",
-    "write_views",
-]
+__all__ = ["NEEDED", "PASSES", "Pass", "PassReport", "free", "optimize", "restore"]
 
-Pass = Callable[[Graph, dict[Operand, Any]], None]
 Evaluate = Callable[[Graph], list[np.ndarray]]
+
+
+class Pass:
+    """A pass by its name; it is imported when it runs.
+
+    Parameters
+    ----------
+    place : str
+        Module and function; one word where these are called alike.
+    *types : str
+        Operator types; of a graph without any of them it changes nothing.  None for a pass that
+        looks at everything.
+    """
+
+    def __init__(self, place: str, *types: str) -> None:
+        self._module, _, function = place.partition(".")
+        self.__name__ = function or self._module
+        self._types = frozenset(types)
+
+    def concerns(self, types: Collection[str]) -> bool:
+        """Tell whether there may be something to do in a graph with operators of some types."""
+        return not self._types or not self._types.isdisjoint(types)
+
+    def __call__(self, *arguments: Any, **options: Any) -> None:
+        function = getattr(import_module(f"kuiper.passes.{self._module}"), self.__name__)
+        function(*arguments, **options)
+
+
+_RESTORING = (
+    Pass("restore_outputs", "nn.LSTM", "nn.GRU", "nn.RNN"),
+    Pass("restore_masks", "Tensor.reshape", "nn.MultiheadAttention"),
+    Pass("restore_indices", "Tensor.index"),
+    Pass("restore_quotients", "pnnx.Expression"),
+    Pass("write_views", "Tensor.copy"),
+)
+
+_NORMS = ("nn.BatchNorm1d", "nn.BatchNorm2d", "nn.BatchNorm3d")
+_SPLIT_LIST = Pass("split_list", "pnnx.Expression")
+_SPLIT_ENCODER_LAYER = Pass("split_encoder_layer", "aten::_transformer_encoder_layer_fwd")
+_ELIMINATE_DEAD = Pass("eliminate.eliminate_dead")
 
 # What planning relies on; the rest is for speed.  What nobody reads is not computed in any case:
 # where only its values are wrong, a model must not fail one way and run the other.
-NEEDED: tuple[Pass, ...] = (split_list, split_encoder_layer, eliminate_dead)
+NEEDED = (_SPLIT_LIST, _SPLIT_ENCODER_LAYER, _ELIMINATE_DEAD)
 
-PASSES: tuple[Pass, ...] = (
-    split_list,
-    split_encoder_layer,
-    eliminate_identity,
-    simplify_expression,
-    eliminate_common,
-    fold_constants,
-    eliminate_dead,
-    fuse_pad,
-    fold_batch_norm,
-    fuse_branches,
-    split_batch_norm,
-    fuse_activation,
-    fuse_residual,
-    fuse_gate,
-    fuse_expand,
-    fuse_elementwise,
-    eliminate_dead,
+PASSES = (
+    _SPLIT_LIST,
+    _SPLIT_ENCODER_LAYER,
+    Pass("eliminate.eliminate_identity"),
+    Pass("simplify_expression", "pnnx.Expression"),
+    Pass("eliminate_common"),
+    Pass("fold_constants", "pnnx.Attribute"),
+    _ELIMINATE_DEAD,
+    Pass("fuse_pad", "nn.ZeroPad2d", "nn.ConstantPad2d", "F.pad", "kuiper.SamePadding"),
+    Pass("fold_batch_norm", *_NORMS),
+    Pass("fuse_branches", "pnnx.Expression"),
+    Pass("fold_batch_norm.split_batch_norm", *_NORMS),
+    Pass("fuse_activation"),
+    Pass("fuse_residual", "pnnx.Expression"),
+    Pass("fuse_gate", "pnnx.Expression"),
+    Pass("fuse_expand", "nn.Conv2d", "F.conv2d"),
+    Pass("fuse_elementwise"),
+    _ELIMINATE_DEAD,
 )
+
+
+def restore(graph: Graph) -> None:
+    """Bring back what the export of a graph left out, in place."""
+    for run in _RESTORING:
+        if run.concerns(graph.type_counts()):
+            run(graph)
+
+
+def free(graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Callable[..., Any]) -> None:
+    """Make a graph run with another batch than it was traced with, in place.
+
+    Parameters are those of :func:`kuiper.passes.free_batch.free_batch`.
+    """
+    if any(o.shape != shape for o, shape in zip(graph.inputs, shapes, strict=True)):
+        Pass("free_batch")(graph, shapes, infer)
 
 
 class PassReport(NamedTuple):
@@ -126,7 +149,7 @@ def optimize(
     graph: Graph,
     specs: dict[Operand, Any],
     evaluate: Evaluate | None = None,
-    passes: tuple[Pass, ...] | None = None,
+    passes: Sequence[Callable[..., None]] | None = None,
 ) -> tuple[PassReport, ...]:
     """Run passes on `graph`, in place.
 
@@ -137,7 +160,7 @@ def optimize(
         What :func:`kuiper._shapes.infer_specs` found.
     evaluate : callable, optional
         Runs a graph without inputs and returns its outputs; without it constants are not folded.
-    passes : tuple of callable, optional
+    passes : sequence of (Pass or callable), optional
         By default :data:`PASSES`.
 
     Returns
@@ -154,9 +177,11 @@ def optimize(
     before = _snapshot(graph)
     for run in PASSES if passes is None else passes:
         name = run.__name__
-        if run is fold_constants:
-            run = partial(fold_constants, evaluate=evaluate)
-        run(graph, specs)
+        if isinstance(run, Pass) and not run.concerns({state[0] for state in before.values()}):
+            reports.append(PassReport(name, (), (), ()))
+            continue
+        options = {"evaluate": evaluate} if name == "fold_constants" else {}
+        run(graph, specs, **options)
         after = _snapshot(graph)
         reports.append(
             PassReport(

@@ -23,7 +23,6 @@ import numpy as np
 
 from kuiper._value import TensorSpec
 from kuiper.ir import Attribute, Graph, Operand, Operator
-from kuiper.ops.batch_norm import scale_and_shift
 from kuiper.passes._match import is_float32, only_reader, take_over_output
 
 __all__ = ["affine", "fold_batch_norm", "split_batch_norm"]
@@ -65,6 +64,10 @@ def _norms(graph: Graph, specs: dict[Operand, Any]) -> list[Operator]:
 
 def affine(op: Operator) -> tuple[np.ndarray, np.ndarray]:
     """Return (scale, shift) per channel, in float64."""
+    from kuiper.ops.batch_norm import (
+        scale_and_shift,
+    )  # there anyway, where a graph has the operator
+
     names = ("running_mean", "running_var", "weight", "bias")
     mean, variance, weight, bias = (
         op.attributes[n].numpy() if n in op.attributes else None for n in names

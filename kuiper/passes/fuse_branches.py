@@ -33,7 +33,6 @@ from kuiper.passes._match import (
     take_over_output,
 )
 from kuiper.passes.eliminate import eliminate_dead
-from kuiper.passes.fold_batch_norm import affine
 
 __all__ = ["fuse_branches"]
 
@@ -187,9 +186,12 @@ def _summed(
         if "bias" in branch.maker.attributes:
             bias += branch.maker.attributes["bias"].numpy()
     scale = np.zeros(weight.shape[0])
-    for factors, shift in map(affine, scales):
-        scale += factors
-        bias += shift
+    if scales:
+        from kuiper.passes.fold_batch_norm import affine
+
+        for factors, shift in map(affine, scales):
+            scale += factors
+            bias += shift
     parts = [(b.maker.attributes["weight"], base.place_of(b)) for b in (base, *others)]
     middle = (-base.corner[0], -base.corner[1])
     # Computed when it is packed, so that it takes no memory before and afterwards.

@@ -27,6 +27,7 @@ import numpy as np
 
 from libc.stdint cimport uint32_t, uint64_t
 
+from kuiper._kernels._stored import StoredRows
 from kuiper._memory import check_max_memory, memory_text
 from kuiper.errors import ModelFormatError
 from kuiper.pnnx._messages import listing, plural, recognise
@@ -146,6 +147,10 @@ class File:
         if CAN_READ_AT and self._is_settled and len(_open_files) < MAX_OPEN:
             _open_files.add(self)
         return self in _open_files
+
+    def stored_rows(self, read, first, row_bytes):
+        """Return rows that lie one behind the other from a byte on, see :class:`StoredRows`."""
+        return StoredRows(read, self._descriptor, first, row_bytes, *self._facts)
 
     def read_stream(self) -> bytes:
         """Return what comes out of a pipe."""
@@ -373,9 +378,12 @@ cdef class Archive:
 
         It takes the first and the last place, exclusive, of the first axis of `shape`.
         """
-        if self._file is None or self._entries[name][1] <= SOON_BYTES:
+        cdef tuple entry = self._entries[name]
+        if self._file is None or entry[1] <= SOON_BYTES:
             return self[name]
-        return partial(self._part, name, shape[0])
+        return self._file.stored_rows(
+            partial(self._part, name, shape[0]), entry[0], entry[1] // shape[0]
+        )
 
     def check_crc(self) -> None:
         """Compare the CRC-32 of every entry with its data.

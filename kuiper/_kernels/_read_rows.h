@@ -1,0 +1,54 @@
+/* Read rows of a weight from an open file, without Python. */
+#ifndef KUIPER_READ_ROWS_H
+#define KUIPER_READ_ROWS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Where some bytes are, and what is another where they are no longer what they were. */
+typedef struct {
+    int descriptor; /* -1 where there is no file */
+    int64_t first, row_bytes;
+    uint64_t device, inode;
+    int64_t size, time; /* nanoseconds */
+} kp_stored;
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Whether all of some rows were there, and the file afterwards still the one that it had been. */
+static inline int kp_read_rows(const kp_stored *from, ptrdiff_t start, ptrdiff_t stop, char *to) {
+    int64_t n_bytes = (stop - start) * from->row_bytes;
+    int64_t offset = from->first + start * from->row_bytes;
+    while (n_bytes > 0) {
+        ssize_t count = pread(from->descriptor, to, n_bytes, offset);
+        if (count < 0 && errno == EINTR) continue;
+        if (count <= 0) return 0;
+        to += count;
+        offset += count;
+        n_bytes -= count;
+    }
+    struct stat now;
+    if (fstat(from->descriptor, &now) != 0) return 0;
+#if defined(__APPLE__)
+    struct timespec changed = now.st_mtimespec;
+#else
+    struct timespec changed = now.st_mtim;
+#endif
+    return (uint64_t)now.st_dev == from->device && (uint64_t)now.st_ino == from->inode &&
+           now.st_size == from->size &&
+           changed.tv_sec * INT64_C(1000000000) + changed.tv_nsec == from->time;
+}
+
+#else
+
+static inline int kp_read_rows(const kp_stored *from, ptrdiff_t start, ptrdiff_t stop, char *to) {
+    (void)from, (void)start, (void)stop, (void)to;
+    return 0;
+}
+
+#endif
+
+#endif

@@ -1,0 +1,39 @@
+"""Names of a package that are imported when somebody asks for them.
+
+Starting is part of what a user waits for, so a package imports what every model needs and leaves
+the rest to its first use.  The interpreter calls a module's ``__getattr__`` for names that it does
+not have (PEP 562).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+__all__ = ["lazy_names"]
+
+
+def lazy_names(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the ``__getattr__`` and ``__dir__`` of a package.
+
+    Parameters
+    ----------
+    package : str
+        Its ``__name__``.
+    homes : mapping of str to str
+        The module of each name.
+    """
+    module = sys.modules[package]
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(homes[name]), name)
+        setattr(module, name, value)
+        return value
+
+    return find, lambda: sorted({*vars(module), *homes})
