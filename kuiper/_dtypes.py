@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+
+from kuiper._fields import Fields
 
 __all__ = ["DTYPES", "DType", "from_numpy", "from_scalar_type", "from_torch"]
 
 
-class DType(NamedTuple):
+class DType(Fields):
     """One element type.
 
     Attributes

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import _thread  # `threading` makes the same locks, and takes a millisecond to import
 import math
 import os
-import threading
 import warnings
 import weakref
 from typing import Any
@@ -22,7 +22,7 @@ __all__ = [
 
 MAX_THREADS = 256
 
-_lock = threading.Lock()
+_lock = _thread.allocate_lock()
 _chosen: int | None = None
 # Whether threads can be had after a fork, and whether this process lost them in one.
 _survives_fork = False
@@ -164,7 +164,7 @@ class ForkLock:
     """A re-entrant lock that a forked child finds open, whoever held it in the parent."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = _thread.RLock()
         _fork_locks.add(self)
 
     def acquire(self, blocking: bool = True) -> bool:
@@ -184,7 +184,7 @@ class ForkLock:
     def reset(self) -> None:
         """Open the lock unless the calling thread itself holds it."""
         if not self._lock._is_owned():  # type: ignore[attr-defined]  # private, but there since 2
-            self._lock = threading.RLock()
+            self._lock = _thread.RLock()
 
 
 def note_fork(survives: bool) -> None:
@@ -196,7 +196,7 @@ def note_fork(survives: bool) -> None:
 def _after_fork() -> None:
     global _forked, _lock
     _forked = _forked or not _survives_fork
-    _lock = threading.Lock()
+    _lock = _thread.allocate_lock()
     for lock in list(_fork_locks):
         lock.reset()
 

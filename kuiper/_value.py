@@ -91,7 +91,7 @@ class TensorSpec(_Known):
     def __init__(
         self, shape: Sequence[int], dtype: Any = np.float32, source: Source = None
     ) -> None:
-        self.shape = tuple(int(n) for n in shape)
+        self.shape = tuple(map(int, shape))
         self.dtype = np.dtype(dtype)
         self.source = source
 

@@ -10,7 +10,6 @@ This module knows nothing of files, of what an operator computes or of how it ru
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -810,6 +809,8 @@ class Graph:
         """
         if self._is_in_order():
             return list(self._operators.values())
+        import heapq  # files are in order, so few programs need it
+
         position = {operator: i for i, operator in enumerate(self._operators.values())}
         missing = {
             operator: len({p for p in (o.producer for o in operator._inputs) if p is not None})

@@ -51,6 +51,7 @@ FLOORS = {
     "ir": 1,
     "_kernels": 1,
     "errors": 0,
+    "_fields": 0,
     "_lazy": 0,
     "_value": 0,
     "_dtypes": 0,

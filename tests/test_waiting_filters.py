@@ -213,7 +213,7 @@ def test_filters_that_memory_does_not_suffice_for(monkeypatch):
 
 @pytest.mark.parametrize(
     ("channels", "tile", "blocks", "wait"),
-    [(512, 4, 1, True), (512, 4, 9, False), (128, 4, 1, False), (256, 2, 2, True)],
+    [(512, 4, 1, True), (512, 4, 9, False), (64, 4, 1, False), (256, 2, 2, True)],
 )
 def test_which_filters_wait(channels, tile, blocks, wait):
     """Those that take much memory, where a run does not read them time and again."""

@@ -1,8 +1,8 @@
 """Packing of weights into the panels that the GEMM tile reads."""
 
 import contextlib
+import contextvars
 import math
-import threading
 import time
 
 import numpy as np
@@ -33,7 +33,8 @@ MOST_CREDIT = 0.1            # seconds: what an idle model saves up
 RETRY_SECONDS = 1.0          # where filters cannot be read
 
 
-_thread = threading.local()
+# Where a thread packs into, while it packs for a model.
+_store = contextvars.ContextVar("store", default=None)
 
 
 class PackedWeights(dict):
@@ -83,11 +84,11 @@ class PackedWeights(dict):
     @contextlib.contextmanager
     def _within(self):
         """Let what is packed lie in the common memory."""
-        previous, _thread.store = getattr(_thread, "store", None), self
+        before = _store.set(self)
         try:
             yield
         finally:
-            _thread.store = previous
+            _store.reset(before)
 
     def empty(self, n_bytes):
         """Return memory that starts on a cache line."""
@@ -157,7 +158,7 @@ def aligned_empty(shape):
 
     Panels are read one vector at a time; off the line, each read would touch two.
     """
-    store = getattr(_thread, "store", None)
+    store = _store.get()
     n_bytes = 4 * math.prod(shape)
     raw = aligned_bytes(n_bytes) if store is None else store.empty(n_bytes)
     return raw.view(np.float32).reshape(shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,11 +35,6 @@ class Windows:
     dilation : int
         From one place of a window to the next.
 
-    Attributes
-    ----------
-    runs : numpy.ndarray
-        Per output: how many outputs, from it on, have equal counts and divisors and starts that
-        move by one step.
     """
 
     def __init__(
@@ -49,15 +45,23 @@ class Windows:
         self.starts = np.ascontiguousarray(starts, np.int64)
         self.counts = np.ascontiguousarray(counts, np.int64)
         self.divisors = np.ascontiguousarray(divisors, np.int64)
-        self.runs = np.ones(self.starts.shape, np.int64)
-        steps = np.diff(self.starts)
-        for i in range(len(steps) - 1, -1, -1):
-            if self.counts[i] == self.counts[i + 1] and self.divisors[i] == self.divisors[i + 1]:
-                goes_on = self.runs[i + 1] > 1 and steps[i] == steps[i + 1]
-                self.runs[i] = self.runs[i + 1] + 1 if goes_on else 2
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    @cached_property
+    def runs(self) -> np.ndarray:
+        """Per output: how many outputs from it on are alike.
+
+        They have equal counts and divisors and starts that move by one step.
+        """
+        steps = np.diff(self.starts).tolist()
+        alike = (np.diff(self.counts) == 0) & (np.diff(self.divisors) == 0)
+        runs = [1] * len(self)
+        for i in reversed(np.flatnonzero(alike).tolist()):
+            goes_on = runs[i + 1] > 1 and steps[i] == steps[i + 1]
+            runs[i] = runs[i + 1] + 1 if goes_on else 2
+        return np.array(runs, np.int64)
 
 
 def output_extent(

@@ -12,6 +12,7 @@ engine, and `compiled` makes a function of it; `views` and `drawing` show it; `n
 dialect, and `ncnn_translation` leads there and back.  Nothing here knows of graphs or files.
 """
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kuiper._lazy import lazy_names
@@ -65,6 +66,7 @@ __getattr__, __dir__ = lazy_names(
 )
 
 
+@lru_cache(maxsize=100)  # several passes, and every plan, look at each text
 def parse(text: str, n_operands: int | None = None, *, extended: bool = False) -> Node:
     """Read an expression as it stands in a file.
 

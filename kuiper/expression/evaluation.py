@@ -16,7 +16,6 @@ import numpy as np
 
 from kuiper.errors import ExpressionError
 from kuiper.expression.promotion import is_number, result_dtype
-from kuiper.expression.scalars import apply_to_numbers
 from kuiper.expression.tree import Call, Literal, Node, Ref
 from kuiper.expression.vocabulary import CASTS, PARAMETRIC
 
@@ -80,11 +79,13 @@ def apply(name: str, values: list[Any]) -> Any:
         if not is_number(value) and not isinstance(value, (np.ndarray, np.generic)):
             raise ExpressionError(f"{name} takes numbers and arrays, got {describe(value)}")
     if all(map(is_number, values)):
+        from kuiper.expression.scalars import apply_to_numbers
+
         return apply_to_numbers(name, values)
     if name == "int":
         if values[0].size != 1:
             raise ExpressionError(f"int takes one element, got shape {values[0].shape}")
-        return apply_to_numbers("int", [values[0].item()])
+        return apply("int", [values[0].item()])
     dtype, result = result_dtype(name, values)
     if name == "pow" and dtype.kind in "iu" and is_number(values[1]) and values[1] < 0:
         raise ExpressionError("pow of integers takes no negative exponent")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kuiper._fields import Fields
 from kuiper.errors import ExpressionError
 from kuiper.expression import evaluation
 from kuiper.expression.promotion import FLOAT32, is_number, result_dtype
@@ -64,7 +65,7 @@ class Instruction(NamedTuple):
     parameters: tuple[float, ...] = ()
 
 
-class ElementwiseProgram(NamedTuple):
+class ElementwiseProgram(Fields):
     """A float32 expression as a straight line of instructions.
 
     Attributes
@@ -100,7 +101,7 @@ class ElementwiseProgram(NamedTuple):
         return "\n".join(lines)
 
 
-class Deferred(NamedTuple):
+class Deferred(Fields):
     """An expression for run time, evaluated on arrays.
 
     Attributes
@@ -134,7 +135,7 @@ class Deferred(NamedTuple):
         return np.asarray(evaluation.evaluate(self.tree, values))
 
 
-class _Symbol(NamedTuple):
+class _Symbol(Fields):
     """A tensor whose contents are not known yet."""
 
     tree: Node

@@ -6,9 +6,8 @@ passes fuse into expressions; they never come from a file.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from kuiper._dtypes import DTYPES
+from kuiper._fields import Fields
 
 __all__ = ["CASTS", "EXTENDED", "PARAMETRIC", "PNNX", "Signature", "words"]
 
@@ -18,7 +17,7 @@ def words(text: str) -> list[str]:
     return text.split()
 
 
-class Signature(NamedTuple):
+class Signature(Fields):
     """How an operator is written.
 
     Attributes

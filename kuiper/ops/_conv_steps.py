@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from itertools import product
+from typing import Any
 
 import numpy as np
 
-from kuiper._kernels import _dispatch, _pack, _window, conv, grouped
+from kuiper._fields import Fields
+from kuiper._kernels import _dispatch, _pack, _window, conv
 from kuiper._value import Value
 from kuiper.ops._binder import Binder
 from kuiper.ops._filters import ByTap, Filters, depthwise_blocks, pack_groups
@@ -28,7 +30,7 @@ SHALLOW_CHANNELS = 8
 GROUP_PRODUCTS = 900_000
 
 
-class _Convolution(NamedTuple):
+class _Convolution(Fields):
     """A convolution of images by filters that are known while planning."""
 
     x: Value
@@ -91,7 +93,7 @@ def window_taps(geometry: Any, origin: tuple[int, int]) -> list[tuple[int, int]]
     """Where the pixels of a window lie, relative to its place in the output."""
     return [
         (u * geometry.dilation[0] - origin[0], v * geometry.dilation[1] - origin[1])
-        for u, v in np.ndindex(geometry.kernel)
+        for u, v in product(*map(range, geometry.kernel))
     ]
 
 
@@ -129,8 +131,11 @@ def _whole_step(b: Binder, c: _Convolution) -> Any:
     out_channels, in_channels = c.filters.shape[:2]
     if c.groups == c.x.shape[1] == out_channels and c.groups > 1:
         return _depthwise(b, c)
-    if c.groups > 1 and grouped.is_grouped(in_channels, out_channels // c.groups):
-        return _grouped(b, c)
+    if c.groups > 1:
+        from kuiper._kernels.grouped import is_grouped
+
+        if is_grouped(in_channels, out_channels // c.groups):
+            return _grouped(b, c)
     if c.groups == 1 and (tile := winograd_tile(c.geometry, c.filters.shape, c.size)):
         return winograd_steps(
             b, tile, c.geometry.stride[0], c.x, c.image, c.filters, c.origin, c.post
@@ -263,6 +268,8 @@ def _depthwise(b: Binder, c: _Convolution) -> Any:
 
 
 def _grouped(b: Binder, c: _Convolution) -> Any:
+    from kuiper._kernels import grouped
+
     x, taps = b.channels_last(c.x), c.taps
     packed = b.packed(
         "grouped", lambda: grouped.pack_grouped(c.filters.weight(), c.filters.bias(), c.groups)

@@ -116,16 +116,18 @@ def find_record(type: str) -> type[Record] | None:
 
     Families are imported as they are needed, so a model pays for those that it uses.
     """
+    rule = _registry.get(type)
+    if rule is not None and _found.get(type) is rule:
+        return rule
     if type in ("pnnx.Input", "pnnx.Output"):  # the ends of a graph, which the plan knows itself
         return None
-    rule = _registry.get(type)
     if rule is None:
         for family in _families:
             import_module(f"kuiper.ops.{family}")
             rule = _registry.get(type)
             if rule is not None:
                 break
-    elif _found.get(type) is not rule and rule.__module__ in sys.modules:
+    elif rule.__module__ in sys.modules:
         # A record is there before the functions behind it in its module are: if another thread is
         # importing that, wait until it has finished.
         import_module(rule.__module__)

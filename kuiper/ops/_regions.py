@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from kuiper._fields import Fields
 
 __all__ = ["Band", "cut_regions"]
 
@@ -22,7 +23,7 @@ MOST_COPIES = 3
 LEAST_PIXELS = 32
 
 
-class Band(NamedTuple):
+class Band(Fields):
     """Adjacent rows or columns of an output that see the same rows or columns of the filters."""
 
     first: int
@@ -82,7 +83,7 @@ def _bands(offsets: Sequence[int], stride: int, extent: int, outputs: int) -> li
         inside = [t for t, d in enumerate(offsets) if 0 <= i * stride + d < extent]
         seen = slice(inside[0], inside[-1] + 1) if inside else slice(0, 0)
         if bands and bands[-1].seen == seen:
-            bands[-1] = bands[-1]._replace(extent=bands[-1].extent + 1)
+            bands[-1].extent += 1
         else:
             bands.append(Band(i, 1, seen))
     return bands

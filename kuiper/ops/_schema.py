@@ -435,11 +435,11 @@ def resolve(
         Listing every argument that is missing, unknown or of a wrong type or value.
     """
     signature = _signature(tuple(arguments))
-    by_name, aliases = signature.by_name, signature.aliases
+    by_name, aliases, literals = signature.by_name, signature.aliases, signature.literals
     rest, weights = signature.rest, signature.weights
     found: dict[str, Any] = {}
     faults: list[str] = []
-    post_slots = {post.slot for post in operator.post_ops if post.slot is not None}
+    post_slots = {post.slot for post in operator.post_ops}
 
     def take(name: str, value: Any) -> None:
         name = aliases.get(name, name)
@@ -459,6 +459,9 @@ def resolve(
         else:
             found.setdefault(weights, {})[name] = attributes.get(name)
     for name, value in operator.params.items():
+        if name in literals and name not in found:  # as almost all are
+            found[name] = value
+            continue
         argument = by_name.get(name)
         if isinstance(value, bool) and isinstance(argument, Tensor) and not argument.number:
             # Modules say with a word whether they have a bias; the tensor itself is an attribute.
@@ -471,7 +474,7 @@ def resolve(
     # An expression counts its operands; a keyword is left over from what stood there before.
     keyless = operator.type == "pnnx.Expression"
     for slot, (operand, key) in enumerate(zip(operator.inputs, operator.input_keys, strict=True)):
-        if slot in post_slots:
+        if post_slots and slot in post_slots:
             continue
         if key is None or keyless:
             positional.append(operand)
@@ -524,6 +527,8 @@ class _Signature:
         Other names of arguments.
     rest, weights, variadic : str or None
         The argument that takes all other keywords, all other attributes, all inputs.
+    literals : frozenset of str
+        Arguments that are what the file says, word for word.
     """
 
     def __init__(self, arguments: Sequence[Argument]) -> None:
@@ -533,6 +538,9 @@ class _Signature:
         self.rest = next(catching, None)
         self.weights = next((a.name for a in arguments if isinstance(a, Weights)), None)
         self.variadic = next((a.name for a in arguments if isinstance(a, Tensors)), None)
+        tensors = {a.name for a in arguments if isinstance(a, Tensor)}
+        plain = self.by_name.keys() - tensors - self.aliases.keys()
+        self.literals = frozenset(() if self.rest else plain)
 
 
 # More than there are records; those of a user's own operators come and go.

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kuiper._kernels import _dispatch, _window, strassen
+from kuiper._kernels import _dispatch, _window
 from kuiper._value import Value
 from kuiper.ops._binder import Binder
 from kuiper.ops._post import Post
+
+if TYPE_CHECKING:
+    from kuiper._kernels import strassen
 
 __all__ = ["strassen_pays", "strassen_step"]
 
@@ -69,6 +72,8 @@ def strassen_step(
     stride : (int, int)
     post : Post or None
     """
+    from kuiper._kernels import strassen  # for products of some size alone
+
     packed = b.packed("strassen", lambda: strassen.pack_strassen(weight, bias(), b.n_threads))
     window = _window.Window(x, y, stride, (1, 1), [(0, 0, *y.shape[2:], taps, 0)])
     scratch = b.scratch(

@@ -30,7 +30,7 @@ BLOCKED_TILES = 24
 # Filters that take this much once they are transformed wait for that, since most of a cold start's
 # time and all its memory would go into writing them; but not where a run reads them so often that
 # writing them is quicker.
-WAITING_BYTES = 4 << 20
+WAITING_BYTES = 2 << 20
 
 WAITING_BLOCKS = 4
 

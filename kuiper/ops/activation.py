@@ -7,10 +7,11 @@ inside a larger expression, or in the epilogue of the dense product that feeds i
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from kuiper._fields import Fields
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
@@ -23,7 +24,7 @@ from kuiper.ops.elementwise import Expression, Formula, bind_tree
 __all__ = ["ACTIVATIONS", "PReLU", "activation_tree"]
 
 
-class _Row(NamedTuple):
+class _Row(Fields):
     """One activation.
 
     Attributes

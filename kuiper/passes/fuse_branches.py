@@ -102,14 +102,17 @@ def _merge(
     graph: Graph, specs: dict[Operand, Any], op: Operator, summands: Sequence[Node]
 ) -> set[int]:
     """Sum filters; return the numbers of the inputs that others stand for now."""
+    makers = [op.inputs[s.index].maker for s in summands if isinstance(s, Ref)]
+    read = [maker.inputs[0] for maker in makers if maker.inputs]
+    if len(set(read)) == len(read):
+        return set()  # no two come from one tensor, as in almost all networks
     uses = Counter(n.index for s in summands for n in s.preorder() if isinstance(n, Ref))
     sources: dict[Operand, tuple[list[Branch], list[int]]] = {}
     for number in (s.index for s in summands if isinstance(s, Ref)):
         operand = op.inputs[number]
-        maker = operand.producer
+        maker = operand.maker
         if (
-            maker is None
-            or uses[number] > 1
+            uses[number] > 1
             or only_reader(operand) is not op
             or not same_shape(operand, op.outputs[0], specs)
         ):

@@ -16,9 +16,10 @@ not touch files.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from kuiper._dtypes import DTYPES
+from kuiper._fields import Fields
 from kuiper.errors import GraphError, ModelFormatError
 from kuiper.ir import Attribute, Graph, Operand, Operator, Shape
 from kuiper.pnnx import values
@@ -31,7 +32,7 @@ MAX_AXES = 32  # what every numpy takes
 MAX_BYTES = 2**63 - 1
 
 
-class AttributeSpec(NamedTuple):
+class AttributeSpec(Fields):
     """What a ``.param`` file says of an attribute.
 
     Attributes
@@ -51,7 +52,7 @@ class AttributeSpec(NamedTuple):
     nbytes: int
 
 
-class OperatorLine(NamedTuple):
+class OperatorLine(Fields):
     """One operator as its line says; the fields are those of :class:`kuiper.ir.Operator`."""
 
     line: int
@@ -64,7 +65,7 @@ class OperatorLine(NamedTuple):
     attributes: dict[str, AttributeSpec]
 
 
-class ParsedParam(NamedTuple):
+class ParsedParam(Fields):
     """A ``.param`` file in pieces.
 
     Attributes

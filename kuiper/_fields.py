@@ -1,0 +1,47 @@
+"""Small classes of named fields that cost next to nothing to define.
+
+A :class:`typing.NamedTuple` or a dataclass compiles code for itself where it is defined, which takes
+longer than everything else in most modules; a program that starts waits for each of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform():
+        return lambda cls: cls
+
+
+__all__ = ["Fields"]
+
+
+@dataclass_transform()
+class Fields:
+    """Base of a class whose annotations are its fields, in their order.
+
+    Values are given by place or by name; what a class sets itself is the default.  Two objects are
+    equal if all their fields are.
+    """
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        names = type(self).__annotations__
+        fields = vars(self)
+        fields.update(zip(names, values, strict=False))
+        fields.update(named)
+        if len(fields) != len(values) + len(named) or not all(hasattr(self, n) for n in names):
+            raise TypeError(f"{type(self).__name__} has the fields {', '.join(names)}")
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{n}={getattr(self, n)!r}" for n in type(self).__annotations__)
+        return f"{type(self).__name__}({fields})"
