@@ -43,6 +43,7 @@ FLOORS = {
     "_stages": 5,
     "_arena": 5,
     "_guard": 5,
+    "_room": 5,
     "passes": 4,
     "_custom": 3,
     "ops": 3,
