@@ -428,7 +428,7 @@ def test_packed_weights_lie_in_common_memory():
     with pytest.raises(ZeroDivisionError):
         store.add("nothing", lambda: 1 / 0)
     assert "nothing" not in store
-    assert getattr(_pack._thread, "store", None) is None
+    assert _pack._store.get() is None
     del store, arrays[1:]
     assert arrays[0] == 0
 
