@@ -45,6 +45,7 @@ from kuiper.model import (
 )
 
 if TYPE_CHECKING:
+    from kuiper import expression as expression
     from kuiper._custom import operator
     from kuiper._export import from_torch
     from kuiper._profile import Profile
@@ -80,6 +81,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "Profile": "kuiper._profile",
+        "expression": "kuiper.expression",
         "from_torch": "kuiper._export",
         "operator": "kuiper._custom",
     },

@@ -32,13 +32,17 @@ class Fields:
         fields = vars(self)
         fields.update(zip(names, values, strict=False))
         fields.update(named)
-        if len(fields) != len(values) + len(named) or not all(hasattr(self, n) for n in names):
+        if (
+            len(fields) < len(values) + len(named)  # too many, or one twice
+            or not fields.keys() <= names.keys()
+            or not all(hasattr(self, name) for name in names)
+        ):
             raise TypeError(f"{type(self).__name__} has the fields {', '.join(names)}")
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return vars(self) == vars(other)
+        return all(getattr(self, n) == getattr(other, n) for n in type(self).__annotations__)
 
     __hash__ = None  # type: ignore[assignment]
 

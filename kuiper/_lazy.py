@@ -25,14 +25,15 @@ def lazy_names(
     package : str
         Its ``__name__``.
     homes : mapping of str to str
-        The module of each name.
+        The module of each name; a module of the package is its own.
     """
     module = sys.modules[package]
 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(homes[name]), name)
+        home = import_module(homes[name])
+        value = home if home.__name__ == f"{package}.{name}" else getattr(home, name)
         setattr(module, name, value)
         return value
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import kuiper
+from kuiper._fields import Fields
 from kuiper._kernels import _dispatch
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -211,6 +212,84 @@ def test_import_loads_nothing_heavy_beyond_numpy():
     heavy = sorted(HEAVY & loaded | {name for name in loaded if name.split(".")[0] in HEAVY})
     assert not heavy
     assert done.stderr == ""
+
+
+# What the import leaves to a program that wants it, and what a plain network does without.
+LATER = {
+    "kuiper._custom", "kuiper._export", "kuiper._profile", "kuiper._room", "kuiper._stages",
+    "kuiper._tracing", "kuiper.cli", "kuiper.expression", "kuiper.ops.convolution",
+    "kuiper.passes.free_batch", "kuiper.report", "kuiper.vision", "threading",
+}  # fmt: skip
+UNNEEDED = {
+    "heapq", "kuiper._custom", "kuiper._export", "kuiper._kernels.grouped",
+    "kuiper._kernels.strassen", "kuiper._kernels.typed", "kuiper._room", "kuiper._stages",
+    "kuiper.expression.compiled", "kuiper.expression.drawing", "kuiper.expression.scalars",
+    "kuiper.ops.batch_norm", "kuiper.ops.padding", "kuiper.passes.fold_batch_norm",
+    "kuiper.passes.free_batch", "kuiper.passes.fuse_pad", "threading",
+}  # fmt: skip
+PLAIN_NETWORK = """7767517
+5 4
+pnnx.Input in 0 1 x #x=(1,3,9,9)f32
+F.max_pool2d p 1 1 x y kernel_size=(2,2)
+pnnx.Expression a 2 1 y y z expr=add(@0,@1)
+nn.ReLU r 1 1 z w
+pnnx.Output out 1 0 w
+"""
+
+
+def test_a_program_imports_what_it_needs():
+    code = (
+        "import json, sys, numpy as np; before = set(sys.modules)\n"
+        "import kuiper; first = set(sys.modules) - before\n"
+        f"y = kuiper.load({PLAIN_NETWORK.encode()!r})(np.ones((1, 3, 9, 9), np.float32))\n"
+        "print(json.dumps([sorted(first), sorted(set(sys.modules) - before), y.sum().item()]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=INSTALLED.parent,
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    imported, loaded, total = json.loads(done.stdout)
+    assert total == 2 * 3 * 4 * 4
+    assert "kuiper.model" in imported
+    assert not LATER & set(imported)
+    assert "kuiper.ops.pooling" in loaded
+    assert not UNNEEDED & set(loaded)
+
+
+@pytest.mark.parametrize("package", [kuiper, kuiper.expression])
+def test_names_that_are_imported_when_they_are_used(package):
+    assert set(package.__all__) <= set(dir(package))
+    for name in package.__all__:
+        assert getattr(package, name) is getattr(package, name)
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'no'"):
+        _ = package.no
+
+
+class Point(Fields):
+    """A small class of fields."""
+
+    x: int
+    y: int = 2
+
+    @property
+    def sum(self) -> int:
+        return self.x + self.y
+
+
+def test_fields_are_given_by_place_or_name_and_compared():
+    assert Point(1) == Point(x=1, y=2) == Point(1, y=2)
+    assert Point(1, 3) != Point(1)
+    assert Point(1) != (1, 2)
+    assert Point(4, 5).sum == 9
+    assert repr(Point(1)) == "Point(x=1, y=2)"
+
+
+@pytest.mark.parametrize("make", [
+    Point, lambda: Point(1, 2, 3), lambda: Point(1, x=1), lambda: Point(1, z=3),
+])  # fmt: skip
+def test_fields_that_are_wrong(make):
+    with pytest.raises(TypeError, match="Point has the fields x, y"):
+        make()
 
 
 # -- public names ----------------------------------------------------------------------------

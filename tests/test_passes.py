@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import kuiper
 from kuiper import passes
 from kuiper._planner import make_plan
 from kuiper._shapes import infer_known, infer_specs
@@ -13,13 +14,14 @@ from kuiper.errors import GraphError, OperatorError, ShapeError
 from kuiper.ir import Attribute, Graph
 from kuiper.model import Model
 from kuiper.ops._schema import Host
-from kuiper.passes import PASSES, free, optimize
+from kuiper.passes import PASSES, Pass, free, optimize
 from kuiper.passes.restore_indices import restore_indices
 from kuiper.passes.restore_masks import restore_masks
 from kuiper.passes.restore_quotients import restore_quotients
 from kuiper.passes.write_views import write_views
 
-from .support import assert_outputs
+from .support import assert_outputs, assert_same_bits, load_cases
+from .support.engine import run as run_model
 from .textgraph import graph_of, lines_of, user_operator, values
 
 PASS_BY_NAME = {run.__name__: run for run in PASSES}
@@ -1482,6 +1484,21 @@ def test_the_pass_that_broke_a_graph_is_named(monkeypatch):
     monkeypatch.setenv("KUIPER_DEBUG", "1")
     with pytest.raises(GraphError, match="after pass break_it: "):
         optimize(graph_of(text("F.relu a 1 1 x y")), {})
+
+
+@pytest.mark.parametrize("network", load_cases("models"), ids=lambda case: case.name)
+def test_passes_that_are_left_out_would_change_nothing(network, monkeypatch):
+    def reports():
+        model = kuiper.load(network.param, network.bin)
+        outputs = run_model(model, network.inputs)
+        return model.passes, outputs
+
+    passes, outputs = reports()
+    with monkeypatch.context() as patch:
+        patch.setattr(Pass, "concerns", lambda *_: True)
+        all_passes, expected = reports()
+    assert passes == all_passes
+    assert_same_bits(outputs, expected, network.name)
 
 
 def test_users_operators_are_left_alone():

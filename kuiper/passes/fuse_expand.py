@@ -42,8 +42,10 @@ def fuse_expand(graph: Graph, specs: dict[Operand, Any]) -> None:
             continue
         if not (is_float32(wide, specs) and is_float32(reader.outputs[0], specs)):
             continue
-        weights = [conv.attributes.get("weight") for conv in (op, reader)]
-        if None in weights or weights[0].shape[2:] != (1, 1) or weights[1].shape[1:2] != (1,):
+        first, second = op.attributes.get("weight"), reader.attributes.get("weight")
+        if first is None or first.shape[2:] != (1, 1):
+            continue
+        if second is None or second.shape[1:2] != (1,):
             continue
         expand, depthwise = _arguments(op, specs), _arguments(reader, specs)
         if expand is None or depthwise is None:
