@@ -603,13 +603,14 @@ def test_between_layouts_and_into_a_wider_tensor(name):
 @pytest.mark.parametrize("text", ["@0", "neg(@0)", "mul(@0,2)"])
 def test_a_result_that_only_repeats_its_operand(name, text):
     a = noise((5, 1, 40), 1)
-    program = program_of(text, a)._replace(shape=(5, 70, 40))
+    program = program_of(text, a)
+    program.shape = (5, 70, 40)
     scale = {"@0": 1, "neg(@0)": -1, "mul(@0,2)": 2}[text]
     with isa(name):
         result = elementwise.compute(program, [a])
         np.testing.assert_array_equal(result, np.broadcast_to(scale * a, result.shape))
-        rows = program._replace(shape=(5, 3, 40))
-        column = elementwise.compute(rows, [a[:, :, :1]])
+        program.shape = (5, 3, 40)
+        column = elementwise.compute(program, [a[:, :, :1]])
     np.testing.assert_array_equal(column, np.broadcast_to(scale * a[:, :, :1], (5, 3, 40)))
 
 
