@@ -12,7 +12,7 @@ The floors of the package, each importing only from those below::
     3  ops/                    one record per operator
     2  pnnx/, expression/      files and texts -> Graph, trees
     1  ir, _value, _kernels/   the graph; places in memory; compiled code
-    0  errors, _dtypes, _fields, _lazy, _threads, _version
+    0  errors, _dtypes, _fields, _garbage, _lazy, _threads, _version
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import numpy as np
 
 from kuiper import _log, _threads
 from kuiper._dtypes import DTYPES, from_numpy
+from kuiper._garbage import no_collection
 from kuiper._kernels import _dispatch
 from kuiper._kernels._executor import ArenaPool
 from kuiper._kernels._pack import PackedWeights
@@ -71,6 +72,7 @@ class TensorInfo(NamedTuple):
     dtype: np.dtype
 
 
+@no_collection()
 def load(
     param: Source,
     bin: Source | None = None,
@@ -557,6 +559,7 @@ class Model:
                 )  # fmt: skip
         return plan
 
+    @no_collection()
     @np.errstate(all="ignore")  # arithmetic of weights gives no more warnings than that of a run
     def _compile(
         self, arrays: Sequence[np.ndarray], n_threads: int, keep: tuple[str, ...]

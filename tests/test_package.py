@@ -54,6 +54,7 @@ FLOORS = {
     "_kernels": 1,
     "errors": 0,
     "_fields": 0,
+    "_garbage": 0,
     "_lazy": 0,
     "_value": 0,
     "_dtypes": 0,
