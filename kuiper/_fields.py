@@ -31,6 +31,8 @@ class Fields:
         names = type(self).__annotations__
         fields = vars(self)
         fields.update(zip(names, values, strict=False))
+        if not named and len(values) == len(names):
+            return
         fields.update(named)
         if (
             len(fields) < len(values) + len(named)  # too many, or one twice

@@ -18,6 +18,7 @@ from weakref import ref
 import numpy as np
 
 from kuiper._dtypes import DTYPES, from_numpy
+from kuiper._fields import Fields
 from kuiper._kernels._stored import StoredRows
 from kuiper.errors import GraphError
 
@@ -207,7 +208,7 @@ class Use(NamedTuple):
     slot: int
 
 
-class PostOp(NamedTuple):
+class PostOp(Fields):
     """An elementwise step fused onto the output of an operator (oneDNN's term).
 
     Attributes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from kuiper.errors import (
     UnsupportedOperatorError,
 )
 from kuiper.ir import Attribute, Graph
-from kuiper.ops import find_record
+from kuiper.ops import Record, _record, find_record, record
+from kuiper.ops._record import record_later
 from kuiper.ops._unsupported import STAYS_OUT, advice
 
 from .support import assert_close, assert_same_bits
@@ -693,6 +695,34 @@ def test_operators_may_come_with_the_model():
         kuiper.load(*files, custom_operators=["tests.Scale"])
     with pytest.raises(KuiperError, match=r"'nn.ReLU' has a record already"):
         kuiper.load(*files, custom_operators={"nn.ReLU": lambda x: x})
+
+
+def test_a_record_of_a_table_is_made_when_it_is_looked_up():
+    made = []
+
+    def make():
+        made.append(1)
+        return type("Later", (Record,), {"__module__": __name__})
+
+    record_later(["tests.later", "tests.too"], make)
+    try:
+        assert "tests.later" in kuiper.supported_operators()
+        assert not made
+        with pytest.raises(KuiperError, match=r"'tests.too' has a record already"):
+            record_later(["tests.too"], make)
+        with pytest.raises(KuiperError, match=r"'tests.too' has a record already"):
+            record("tests.too")(type("Other", (Record,), {}))
+        threads = [threading.Thread(target=find_record, args=("tests.too",)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(made) == 1
+        assert find_record("tests.later") is find_record("tests.too")
+        assert find_record("tests.later").types == ("tests.later", "tests.too")
+    finally:
+        for name in ("tests.later", "tests.too"):
+            del _record._registry[name]
 
 
 # -- shapes and plans --------------------------------------------------------------------------

@@ -7,10 +7,11 @@ needs an edit when one is added.
 
 from __future__ import annotations
 
+import _thread
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from kuiper.errors import KuiperError
 from kuiper.ops._schema import Argument
@@ -21,6 +22,7 @@ __all__ = [
     "function_of",
     "known_record",
     "record",
+    "record_later",
     "registered_types",
     "set_families",
 ]
@@ -86,7 +88,10 @@ class Record:
     bind: Callable[[Any, Any], None]
 
 
-_registry: dict[str, type[Record]] = {}
+# What makes a record stands for it until somebody looks it up.
+_registry: dict[str, type[Record] | Callable[[], type[Record]]] = {}
+_making = _thread.RLock()
+_Class = type  # where `type` is that of an operator
 _families: list[str] = []
 # The types that were looked up since their family was imported to its end.
 _found: dict[str, type[Record]] = {}
@@ -98,12 +103,37 @@ def record(*types: str) -> Callable[[type[Record]], type[Record]]:
     def register(cls: type[Record]) -> type[Record]:
         cls.types = types
         for name in types:
-            if name in _registry and not (cls.replaceable and _registry[name].replaceable):
-                raise KuiperError(f"operator type {name!r} has a record already")
+            if not (cls.replaceable and getattr(_registry.get(name), "replaceable", False)):
+                _check_is_new(name)
             _registry[name] = cls
         return cls
 
     return register
+
+
+def record_later(types: Sequence[str], make: Callable[[], type[Record]]) -> None:
+    """Register a record class that is made when one of its types is looked up.
+
+    For tables of many, of which a model needs a few.
+    """
+
+    def make_once() -> type[Record]:
+        with _making:
+            if _registry[types[0]] is make_once:
+                cls = make()
+                cls.types = tuple(types)
+                _registry.update(dict.fromkeys(types, cls))
+            return cast("type[Record]", _registry[types[0]])
+
+    make_once.__module__ = make.__module__
+    for name in types:
+        _check_is_new(name)
+        _registry[name] = make_once
+
+
+def _check_is_new(name: str) -> None:
+    if name in _registry:
+        raise KuiperError(f"operator type {name!r} has a record already")
 
 
 def set_families(*names: str) -> None:
@@ -117,8 +147,9 @@ def find_record(type: str) -> type[Record] | None:
     Families are imported as they are needed, so a model pays for those that it uses.
     """
     rule = _registry.get(type)
-    if rule is not None and _found.get(type) is rule:
-        return rule
+    found = _found.get(type)
+    if found is not None and found is rule:
+        return found
     if type in ("pnnx.Input", "pnnx.Output"):  # the ends of a graph, which the plan knows itself
         return None
     if rule is None:
@@ -131,8 +162,11 @@ def find_record(type: str) -> type[Record] | None:
         # A record is there before the functions behind it in its module are: if another thread is
         # importing that, wait until it has finished.
         import_module(rule.__module__)
-    if rule is not None:
-        _found[type] = rule
+    if rule is None:
+        return None
+    if not isinstance(rule, _Class):
+        rule = rule()
+    _found[type] = rule
     return rule
 
 
@@ -155,4 +189,6 @@ def registered_types() -> list[str]:
     """Return every operator type that a file may hold and that has a record, sorted."""
     for family in _families:
         import_module(f"kuiper.ops.{family}")
-    return sorted(name for name, rule in list(_registry.items()) if not rule.internal)
+    return sorted(
+        name for name, rule in list(_registry.items()) if not getattr(rule, "internal", False)
+    )

@@ -17,7 +17,7 @@ from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.expression.promotion import is_number
 from kuiper.ops._binder import Binder
-from kuiper.ops._record import Record, record
+from kuiper.ops._record import Record, record, record_later
 from kuiper.ops._schema import Argument, Float, Int, Str, Tensor
 from kuiper.ops.elementwise import Expression, Formula, bind_tree
 
@@ -166,8 +166,12 @@ def activation_tree(function: str, parameters: tuple[float, ...], x: Node | None
 
 
 def _register(row: _Row) -> None:
-    types = tuple(row.types.split())
-    cls = type(
+    types = row.types.split()
+    record_later(types, lambda: _record_of(row, types))
+
+
+def _record_of(row: _Row, types: list[str]) -> type[Record]:
+    return type(
         types[0].partition(".")[2],
         (Activation,),
         {
@@ -178,7 +182,6 @@ def _register(row: _Row) -> None:
             "arguments": (Tensor("input"), *row.parameters),
         },
     )
-    record(*types)(cls)
 
 
 for _row in ACTIVATIONS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ from kuiper.errors import OperatorError, ShapeError
 from kuiper.expression import Call, Literal, Ref
 from kuiper.ops._binder import Binder
 from kuiper.ops._image import check_image, image_input, image_output, spatial_extents
-from kuiper.ops._record import Record, record
+from kuiper.ops._record import Record, record_later
 from kuiper.ops._rows import bind_reduction
 from kuiper.ops._schema import Bool, Float, Host, Ints, Tensor
 from kuiper.ops.elementwise import write_tree
@@ -377,9 +378,16 @@ class AdaptiveMaxPool(_AdaptivePool):
 def _register(base: type[_Pool], module: str, function: str) -> None:
     """Register a pooling for one, two and three spatial axes."""
     for spatial in (1, 2, 3):
-        names = (module.format(spatial), function.format(spatial))
+        types = (module.format(spatial), function.format(spatial))
+        record_later(types, _maker(base, spatial))
+
+
+def _maker(base: type[_Pool], spatial: int) -> Callable[[], type[_Pool]]:
+    def make() -> type[_Pool]:
         members = {"spatial": spatial, "__doc__": base.__doc__, "__module__": __name__}
-        record(*names)(type(f"{base.__name__}{spatial}d", (base,), members))
+        return type(f"{base.__name__}{spatial}d", (base,), members)
+
+    return make
 
 
 _register(MaxPool, "nn.MaxPool{}d", "F.max_pool{}d")
