@@ -27,6 +27,9 @@ from kuiper.ops import _winograd
 from kuiper.pnnx import archive as module
 from kuiper.pnnx.archive import Archive, write_archive
 
+from .workbench import ISAS, isa, noise
+from .workgraph import model_of
+
 PARAM = b"""7767517
 5 4
 pnnx.Input     in   0 1 x #x=(1,64,6,6)f32
@@ -630,6 +633,71 @@ def test_kernels_read_without_python(threads, least, plain, monkeypatch):
     assert bool(model._packed._waiting) == (least < 1 << 20)
     model.plan(LARGE.shape)
     np.testing.assert_array_equal(model(LARGE), from_memory(LARGE))
+
+
+def convolution(shape, filters, **others):
+    axes = len(filters) - 2
+    params = {
+        "in_channels": filters[1], "out_channels": filters[0], "kernel_size": filters[2:],
+        "stride": (1,) * axes, "padding": (1,) * axes, "dilation": (1,) * axes, "groups": 1,
+        "bias": True, "padding_mode": "zeros",
+    } | others  # fmt: skip
+    return f"nn.Conv{axes}d", shape, filters, params
+
+
+# Weights of a megabyte and more, in each order that some way of computing wants them.
+LARGE_OPERATORS = {
+    "winograd": convolution((1, 256, 14, 14), (256, 256, 3, 3)),
+    "strided": convolution((1, 128, 28, 28), (256, 128, 3, 3), stride=(2, 2)),
+    "small plane": convolution((1, 256, 3, 3), (256, 256, 3, 3), stride=(2, 2)),
+    "pointwise": convolution((1, 512, 7, 7), (640, 512, 1, 1), padding=(0, 0)),
+    "strassen": convolution((1, 512, 28, 28), (640, 512, 1, 1), padding=(0, 0)),
+    "dilated": convolution((1, 256, 9, 9), (256, 256, 3, 3), padding=(8, 8), dilation=(8, 8)),
+    "groups": convolution((1, 512, 9, 9), (512, 128, 3, 3), in_channels=512, groups=4),
+    "narrow groups": convolution((1, 8192, 3, 3), (8192, 4, 3, 3), in_channels=8192, groups=2048),
+    "depthwise": convolution((1, 30000, 3, 3), (30000, 1, 3, 3), in_channels=30000, groups=30000),
+    "shallow": convolution((1, 3, 99, 9), (1000, 3, 11, 11), stride=(4, 4)),
+    "sequence": convolution((1, 300, 40), (300, 300, 5)),
+    "volume": convolution((1, 64, 4, 9, 9), (160, 64, 3, 3, 3)),
+    "volume of planes": convolution((1, 192, 4, 9, 9), (192, 192, 1, 3, 3), padding=(0, 1, 1)),
+    "volume of columns": convolution((1, 400, 7, 5, 5), (400, 400, 3, 1, 1), padding=(1, 0, 0)),
+    "strided volume": convolution((1, 96, 5, 7, 7), (128, 96, 3, 3, 3), stride=(2, 2, 2)),
+    "transposed": (
+        "nn.ConvTranspose2d", (1, 160, 5, 5), (160, 130, 4, 4),
+        {"in_channels": 160, "out_channels": 130, "kernel_size": (4, 4), "stride": (2, 2),
+         "padding": (1, 1), "output_padding": (0, 0), "dilation": (1, 1), "groups": 1,
+         "bias": False},
+    ),
+    "linear": (
+        "nn.Linear", (7, 600), (700, 600),
+        {"in_features": 600, "out_features": 700, "bias": False},
+    ),
+    "embedding": (
+        "nn.Linear", (1, 30000), (17, 30000),
+        {"in_features": 30000, "out_features": 17, "bias": False},
+    ),
+}  # fmt: skip
+
+
+@posix
+@pytest.mark.parametrize("name", ISAS)
+@pytest.mark.parametrize("operator", LARGE_OPERATORS)
+def test_from_a_file_as_from_memory(operator, name, tmp_path):
+    type, shape, filters, params = LARGE_OPERATORS[operator]
+    weights = {"weight": noise(filters, 1)}
+    if params["bias"]:
+        weights["bias"] = noise(filters[:1], 2)
+    x = noise(shape)
+    with isa(name):
+        model = model_of(type, [x], params, weights)
+        kuiper.save(model, tmp_path / "m.param")
+        settle(tmp_path / "m.bin")
+        stored = kuiper.load(tmp_path / "m.param", threads=2)
+        assert stored.graph.operator("op").attributes["weight"].in_file is not None
+        expected = model(x)
+        np.testing.assert_array_equal(stored(x), expected)
+        stored.plan(x.shape)
+        np.testing.assert_array_equal(stored(x), expected)
 
 
 @posix

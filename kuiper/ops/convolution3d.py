@@ -222,6 +222,11 @@ class _ByPlane(Filters):
         super().__init__(a.weight, a.bias, (out_channels, depth * in_channels, *kernel))
         self._volumes = (in_channels, depth, *kernel)
 
+    @property
+    def in_file(self) -> None:
+        """They do not lie in their file in this order."""
+        return None
+
     def __getitem__(self, rows: slice) -> np.ndarray:
         filters = super().__getitem__(rows).reshape(-1, *self._volumes)
         by_plane = np.ascontiguousarray(filters.swapaxes(1, 2))
