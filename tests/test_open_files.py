@@ -43,7 +43,7 @@ out_channels=128 padding=(0,0) padding_mode=zeros stride=(1,1) @weight=(128,512,
 pnnx.Output    out  1 0 w
 """
 SMALL = np.ones((1, 64, 6, 6), np.float32)
-LARGE = np.ones((1, 64, 14, 14), np.float32)  # packed otherwise than for SMALL, in all variants
+LARGE = np.ones((1, 64, 14, 14), np.float32)  # packed otherwise than for SMALL, in vectors
 random = np.random.default_rng(5)
 WEIGHTS = {
     "c.bias": random.standard_normal(512, np.float32),
@@ -314,6 +314,10 @@ def test_changes_that_are_noticed(change, is_planned, param, expected):
     bin = param.with_suffix(".bin")
     model = kuiper.load(param)
     if is_planned:
+        small, large = ([s.kind for s in model.plan(x.shape).steps] for x in (SMALL, LARGE))
+        if small == large:
+            pytest.skip("both sizes are packed alike, as in plain C")
+        model = kuiper.load(param)
         model.plan(SMALL.shape)
     write_over(bin, change)
     message = f"{bin}: the file was changed while it was in use.*load the model again"
