@@ -349,3 +349,12 @@ def test_any_text_parses_or_is_an_error_with_a_place(text):
         return
     assert error.text == text
     assert 0 <= error.position <= len(text)
+
+
+def test_trees_of_short_texts_are_kept_and_long_ones_are_not():
+    short = "add(@0,mul(@1,2))"
+    assert parse(short, 2) is parse(short, 2)
+    long = "neg(" * 100 + "@0" + ")" * 100
+    assert parse(long, 1) is not parse(long, 1)
+    with pytest.raises(ExpressionError, match="refers to none"):
+        parse(short, 1)

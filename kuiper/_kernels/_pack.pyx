@@ -227,9 +227,13 @@ def pack_panels(weight, bias, int n_threads=1):
     numpy.ndarray, shape (panels, 1 + taps * channels, nr), float32
         Each panel starts with its biases; missing columns are zero.
     """
+    cdef stored_t where
     columns, taps, channels = weight.shape
     packed = aligned_empty((n_panels(columns), 1 + taps * channels, active().nr))
-    if pack_stored(where_stored(weight), columns, taps, channels, bias, packed, n_threads):
+    where = where_stored(weight)
+    if where.descriptor >= 0 and pack_stored(
+        where, columns, taps, channels, bias, packed, n_threads
+    ):
         return packed
     for rows in parts(weight, n_threads):
         pack_part(weight[rows], None if bias is None else bias[rows], packed[panels_of(rows)],
@@ -246,11 +250,8 @@ cdef bint pack_stored(
     cdef Py_ssize_t nr = kernels.nr, size = channels * taps, p, count
     cdef Py_ssize_t[::1] offsets = np.arange(max(taps, 1), dtype=np.intp)
     cdef const float[::1] b = np.zeros(columns, np.float32) if bias is None else bias
-    cdef float[:, ::1] filters
-    cdef int faults = where.descriptor < 0
-    if faults:
-        return False
-    filters = np.empty((n_threads, nr * size), np.float32)
+    cdef float[:, ::1] filters = np.empty((n_threads, nr * size), np.float32)
+    cdef int faults = 0
     for p in prange(out.shape[0], nogil=True, num_threads=n_threads, schedule="static"):
         count = min(nr, columns - p * nr)
         populate(<char*> &out[p, 0, 0], 4 * (1 + size) * nr)

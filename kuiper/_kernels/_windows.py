@@ -34,7 +34,6 @@ class Windows:
         by.
     dilation : int
         From one place of a window to the next.
-
     """
 
     def __init__(

@@ -66,7 +66,11 @@ __getattr__, __dir__ = lazy_names(
 )
 
 
-@lru_cache(maxsize=100)  # several passes, and every plan, look at each text
+# Several passes, and every plan, look at each text, so its tree is kept; trees never change.  Those
+# of longer texts would take memory when their model is gone.
+LONGEST_KEPT = 200
+
+
 def parse(text: str, n_operands: int | None = None, *, extended: bool = False) -> Node:
     """Read an expression as it stands in a file.
 
@@ -89,6 +93,11 @@ def parse(text: str, n_operands: int | None = None, *, extended: bool = False) -
     ExpressionError
         If the text is not an expression.
     """
+    read = _kept if len(text) <= LONGEST_KEPT else _parse
+    return read(text, n_operands, extended)
+
+
+def _parse(text: str, n_operands: int | None, extended: bool) -> Node:
     parser = ExpressionParser(text, extended=extended)
     if n_operands == 0 and len(parser.tokens) == 1 and parser.tokens[0].type is TokenType.NAME:
         return parser.leaf(parser.tokens[0])
@@ -98,3 +107,6 @@ def parse(text: str, n_operands: int | None = None, *, extended: bool = False) -
             if isinstance(node, Ref) and node.index >= n_operands:
                 raise node.error(f"@{node.index} refers to none of the {n_operands} operands")
     return tree
+
+
+_kept = lru_cache(maxsize=100)(_parse)

@@ -64,9 +64,8 @@ def _norms(graph: Graph, specs: dict[Operand, Any]) -> list[Operator]:
 
 def affine(op: Operator) -> tuple[np.ndarray, np.ndarray]:
     """Return (scale, shift) per channel, in float64."""
-    from kuiper.ops.batch_norm import (
-        scale_and_shift,
-    )  # there anyway, where a graph has the operator
+    # There anyway, where a graph has the operator.
+    from kuiper.ops.batch_norm import scale_and_shift
 
     names = ("running_mean", "running_var", "weight", "bias")
     mean, variance, weight, bias = (
