@@ -11,7 +11,8 @@ KUIPER_ISAS=baseline,avx2
 KUIPER_NO_VECTORS=1
     Compile the micro-kernels as plain C, one float at a time, as a compiler without vectors would.
 KUIPER_NO_OPENMP=1
-    Compile without OpenMP (a compiler without it is detected by itself).
+    Compile without OpenMP (a compiler without it is detected by itself), which shares out kernels
+    that are called without a plan; models have threads of their own.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def preprocessed(source: str) -> str:
 
 
 def openmp_flags() -> tuple[list[str], list[str]]:
-    """Return the compile and link flags for OpenMP, empty with a warning without it."""
+    """Return the compile and link flags for OpenMP, empty without it."""
     if os.environ.get("KUIPER_NO_OPENMP") == "1":
         return [], []
     if MSVC:
@@ -111,14 +112,6 @@ def openmp_flags() -> tuple[list[str], list[str]]:
     for compile_flags, link_flags in candidates:
         if compiles(compile_flags + link_flags, source):
             return compile_flags, link_flags
-    print(
-        "*" * 78,
-        "kuiper: this compiler has no OpenMP; kuiper will run on one thread.",
-        "  Debian/Ubuntu: use gcc, or install libomp-dev for clang.  macOS: brew install libomp.",
-        "*" * 78,
-        sep="\n",
-        file=sys.stderr,
-    )
     return [], []
 
 
@@ -193,9 +186,12 @@ def extensions() -> list[Extension]:
             flags += ISAS[isa][1] + unroll
             if not MSVC:
                 macros.append(ALWAYS_INLINE)
-        else:
+        elif "prange(" in path.read_text():
             flags += openmp_compile
             link += openmp_link
+        elif path.stem == "_team" and not MSVC:
+            flags.append("-pthread")
+            link.append("-pthread")
         module = Extension(
             name,
             [str(path)],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread  # `threading` makes the same locks, and takes a millisecond to import
 import math
 import os
-import warnings
 import weakref
 from typing import Any
 
@@ -16,7 +15,6 @@ __all__ = [
     "check_num_threads",
     "default_num_threads",
     "get_num_threads",
-    "note_fork",
     "set_num_threads",
 ]
 
@@ -24,9 +22,6 @@ MAX_THREADS = 256
 
 _lock = _thread.allocate_lock()
 _chosen: int | None = None
-# Whether threads can be had after a fork, and whether this process lost them in one.
-_survives_fork = False
-_forked = False
 
 
 def get_num_threads() -> int:
@@ -34,12 +29,9 @@ def get_num_threads() -> int:
 
     The first of: the value of :func:`set_num_threads`; ``KUIPER_NUM_THREADS``;
     ``OMP_NUM_THREADS``; the processors this process may run on, within the CPU quota of its
-    container.  In a forked process it is 1 where the OpenMP runtime cannot start its threads again
-    (GNU's before GCC 9); start workers with ``spawn`` to have more.
+    container.
     """
     global _chosen
-    if _forked:
-        return 1
     with _lock:
         if _chosen is None:
             _chosen = default_num_threads()
@@ -58,21 +50,9 @@ def set_num_threads(n: int) -> None:
     ------
     InputError
         If `n` is no such integer.
-
-    Warns
-    -----
-    RuntimeWarning
-        In a forked process that keeps to one thread; see :func:`get_num_threads`.
     """
     global _chosen
     n = check_num_threads(n)
-    if _forked and n > 1:
-        warnings.warn(
-            "this process was forked, so kuiper runs one thread in it; start workers with the "
-            "'spawn' method to have more",
-            RuntimeWarning,
-            stacklevel=2,
-        )
     with _lock:
         _chosen = n
 
@@ -187,15 +167,8 @@ class ForkLock:
             self._lock = _thread.RLock()
 
 
-def note_fork(survives: bool) -> None:
-    """Note before a fork whether the threads can be started again in the child."""
-    global _survives_fork
-    _survives_fork = survives
-
-
 def _after_fork() -> None:
-    global _forked, _lock
-    _forked = _forked or not _survives_fork
+    global _lock
     _lock = _thread.allocate_lock()
     for lock in list(_fork_locks):
         lock.reset()

@@ -170,7 +170,7 @@ def supported_operators() -> list[str]:
 
 def show_config() -> dict[str, Any]:
     """Return version, instruction set, threads and build facts."""
-    from kuiper._kernels import _executor
+    from kuiper._kernels import _executor, _team
 
     rows, columns = _dispatch.tile()
     return {
@@ -179,7 +179,7 @@ def show_config() -> dict[str, Any]:
         "isa_available": _dispatch.available(),
         "tile": f"{rows}x{columns}",
         "threads": _threads.get_num_threads(),
-        "openmp": _executor.has_openmp,
+        "multithreaded": _team.has_threads,
         "compiler": _executor.compiler,
         "numpy": np.__version__,
     }

@@ -1,75 +1,31 @@
-"""The executor: runs the steps of a plan, all of them in one parallel region, without the GIL.
+"""The executor: runs the steps of a plan, all of them in one job of a team, without the GIL.
 
-A team of threads walks the list of steps together; _sync.h says how they share a step.  Entering
-a parallel region costs microseconds and is paid once per run; going from step to step costs a
-fraction of one.
+The threads of a team walk the list of steps together; _sync.h says how they share a step.  Calling
+a team costs a microsecond or two and is done once per run; going from step to step costs a fraction
+of one.
 """
-
-import os
 
 import numpy as np
 
 from cpython.exc cimport PyErr_CheckSignals
-from cython.parallel cimport parallel
 from libc.math cimport INFINITY
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
-from kuiper import _threads
 from kuiper._kernels._pack import aligned_bytes
 
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._step cimport Step, fault_t, share_start, step_fn
+from kuiper._kernels._team cimport run_team
 
 cdef extern from "_sync.h" nogil:
     long claim "kp_claim"(int* next, long end) noexcept
     void finish "kp_finish"(int* done) noexcept
     void wait_for "kp_wait"(const int* done, long count) noexcept
-    enum:
-        SERIAL "KP_SERIAL"
 
 cdef extern from "_clock.h" nogil:
     double clock_now "kp_clock_now"() noexcept
-
-cdef extern from *:
-    """
-    #ifdef _OPENMP
-    #include <omp.h>
-    #define kp_team_size omp_get_num_threads
-    #define kp_team_rank omp_get_thread_num
-    #define KP_OPENMP 1
-    #if defined(__clang__)
-    /* LLVM's runtime begins anew in a forked child by itself, and crashes at times in its own
-       handler of forks where its threads were ended before. */
-    static inline int kp_end_threads(void) { return 0; }
-    #elif __GNUC__ >= 9
-    /* Ends the threads that wait for the calling thread's next region; 0 where that worked.
-       The runtime may be older than the compiler (a new gcc on an old distribution, as wheels are
-       built): then the function is missing, which a weak reference survives. */
-    #ifdef __ELF__
-    #pragma weak omp_pause_resource_all
-    static inline int kp_end_threads(void) {
-        return omp_pause_resource_all ? omp_pause_resource_all(omp_pause_hard) : -1;
-    }
-    #else
-    static inline int kp_end_threads(void) { return omp_pause_resource_all(omp_pause_hard); }
-    #endif
-    #else
-    static inline int kp_end_threads(void) { return -1; }
-    #endif
-    #else
-    #define KP_OPENMP 0
-    static inline int kp_end_threads(void) { return 0; }
-    static inline int kp_team_size(void) { return 1; }
-    static inline int kp_team_rank(void) { return 0; }
-    #endif
-    """
-    int team_size "kp_team_size"() noexcept nogil
-    int team_rank "kp_team_rank"() noexcept nogil
-    int end_threads "kp_end_threads"() noexcept nogil
-    enum:
-        OPENMP "KP_OPENMP"
 
 cdef extern from *:
     """
@@ -83,7 +39,6 @@ cdef extern from *:
     """
     const char* COMPILER "KP_COMPILER"
 
-has_openmp = bool(OPENMP)
 compiler = COMPILER.decode()
 
 cdef enum:
@@ -126,18 +81,6 @@ def _seconds(Step step):
         flops + step.bytes / BYTES_PER_SECOND,
         slower * flops + step.bytes / SLOW_BYTES_PER_SECOND,
     )
-
-
-def _before_fork():
-    """End the waiting threads, so that parent and child both start theirs at their next run.
-
-    A child has none of its parent's threads, but GNU's runtime would wait for them; LLVM's knows.
-    """
-    _threads.note_fork(survives=end_threads() == 0)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork)
 
 
 cdef class Program:
@@ -247,37 +190,37 @@ cdef class Program:
         return np.diff(last, prepend=start)
 
 
+cdef struct run_t:
+    const entry_t* entries
+    Py_ssize_t count
+    char** slots                 # a row for each thread
+    Py_ssize_t n_slots
+    int* progress
+    double* ends                 # a row for each thread, if anybody wants to know
+    Py_ssize_t n_ends
+
+
 cdef void run_all(
     const entry_t* entries, Py_ssize_t start, Py_ssize_t stop, Context context, int n_threads,
     double* ends,
 ) noexcept nogil:
     """Run the steps from `start` to `stop`; `ends` has a row for each thread and counts from 0."""
-    cdef char** slots = context.slots
-    cdef int* progress = context.progress
-    cdef Py_ssize_t n_slots = context.n_slots
-    entries += start
-    if n_threads <= 1 or SERIAL:
-        walk(entries, stop - start, slots, progress, 0, 1, ends)
-        return
-    progress += start * progress_ints(n_threads)
-    # Nothing is assigned in here: Cython would make it the last thread's value behind the region.
-    with parallel(num_threads=n_threads):
-        walk_as_member(entries, stop - start, slots, n_slots, progress, ends, stop)
+    cdef run_t job
+    job.entries, job.count = entries + start, stop - start
+    job.slots, job.n_slots = context.slots, context.n_slots
+    job.progress = context.progress
+    if n_threads > 1:
+        job.progress += start * progress_ints(n_threads)
+    job.ends, job.n_ends = ends, stop
+    run_team(walk_as_member, &job, n_threads)
 
 
-cdef void walk_as_member(
-    const entry_t* entries, Py_ssize_t count, char** slots, Py_ssize_t n_slots, int* progress,
-    double* ends, Py_ssize_t n_ends,
-) noexcept nogil:
-    """Walk as the calling thread of a team, with its own row of `slots` and of `ends`.
-
-    The team may be smaller than was asked for (nested regions, thread limits), so its size is read
-    here; the results depend on nothing of the kind.
-    """
-    cdef Py_ssize_t rank = team_rank()
+cdef void walk_as_member(void* job, Py_ssize_t rank, Py_ssize_t team) noexcept nogil:
+    """Walk as a thread of a team, with its own row of slots and of ends."""
+    cdef run_t* run = <run_t*> job
     walk(
-        entries, count, slots + rank * n_slots, progress, rank, team_size(),
-        NULL if ends == NULL else ends + rank * n_ends,
+        run.entries, run.count, run.slots + rank * run.n_slots, run.progress, rank, team,
+        NULL if run.ends == NULL else run.ends + rank * run.n_ends,
     )
 
 

@@ -7,18 +7,20 @@ import time
 
 import numpy as np
 
-from cython.parallel cimport prange, threadid
-
 from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._stored cimport read_rows, stored_t, where_stored
 from kuiper._kernels._table cimport kernels_t
+from kuiper._kernels._team cimport share_out
 
 from kuiper._kernels._pages import LARGE_PAGE_BYTES, LINE_BYTES, Pages
 
 
 cdef extern from "_populate.h" nogil:
     void populate "kp_populate"(char* first, Py_ssize_t n_bytes) noexcept
+
+cdef extern from "_sync.h" nogil:
+    void count_up "kp_finish"(int* count) noexcept
 
 
 cdef enum:
@@ -164,23 +166,6 @@ def aligned_empty(shape):
     return raw.view(np.float32).reshape(shape)
 
 
-def touch_pages(array, int n_threads):
-    """Have the system provide the pages of a new array, one part of it for each thread.
-
-    Threads that write here and there would ask for the same pages at the same time, which makes
-    them wait for each other.
-    """
-    cdef float[::1] x = array.reshape(-1)
-    cdef Py_ssize_t first, part
-    cdef int parts = n_threads
-    for part in prange(parts, nogil=True, num_threads=parts, schedule="static"):
-        first = share_start(x.shape[0], part, parts)
-        if first < x.shape[0]:
-            populate(
-                <char*> (&x[0] + first), 4 * (share_start(x.shape[0], part + 1, parts) - first)
-            )
-
-
 def panel_floats(Py_ssize_t depth):
     """Return the size of one panel for a sum over `depth` terms."""
     return (depth + 1) * active().nr
@@ -241,44 +226,88 @@ def pack_panels(weight, bias, int n_threads=1):
     return packed
 
 
+cdef struct panels_t:            # what threads need to pack some
+    const kernels_t* kernels
+    stored_t where               # of the columns, if not in memory
+    const float* first           # of the columns in memory
+    Py_ssize_t column            # strides, in floats
+    Py_ssize_t channel
+    const Py_ssize_t* offsets    # of the taps
+    Py_ssize_t columns
+    Py_ssize_t taps
+    Py_ssize_t channels
+    const float* bias
+    float* space                 # for the columns of a panel, for each thread
+    float* out
+    int faults                   # panels that could not be read
+
+
 cdef bint pack_stored(
     stored_t where, Py_ssize_t columns, Py_ssize_t taps, Py_ssize_t channels, bias,
     float[:, :, ::1] out, int n_threads,
 ) except *:
     """Read and pack columns of (channels, taps), and tell whether that went well."""
     cdef const kernels_t* kernels = active()
-    cdef Py_ssize_t nr = kernels.nr, size = channels * taps, p, count
+    cdef Py_ssize_t size = channels * taps
     cdef Py_ssize_t[::1] offsets = np.arange(max(taps, 1), dtype=np.intp)
     cdef const float[::1] b = np.zeros(columns, np.float32) if bias is None else bias
-    cdef float[:, ::1] filters = np.empty((n_threads, nr * size), np.float32)
-    cdef int faults = 0
-    for p in prange(out.shape[0], nogil=True, num_threads=n_threads, schedule="static"):
-        count = min(nr, columns - p * nr)
-        populate(<char*> &out[p, 0, 0], 4 * (1 + size) * nr)
-        if not read_rows(&where, p * nr, p * nr + count, <char*> &filters[threadid(), 0]):
-            faults += 1
-        pack_panel(
-            kernels, &filters[threadid(), 0], size, taps, &offsets[0], channels, taps, &b[p * nr],
-            count, &out[p, 0, 0],
-        )
-    return faults == 0
+    cdef float[:, ::1] filters = np.empty((max(n_threads, 1), kernels.nr * size), np.float32)
+    cdef panels_t job
+    if out.shape[0] == 0 or size == 0:
+        return False
+    job.kernels, job.where, job.faults = kernels, where, 0
+    job.column, job.channel, job.offsets = size, taps, &offsets[0]
+    job.columns, job.taps, job.channels = columns, taps, channels
+    job.bias, job.space, job.out = &b[0], &filters[0, 0], &out[0, 0, 0]
+    with nogil:
+        share_out(read_and_pack, &job, out.shape[0], n_threads)
+    return job.faults == 0
+
+
+cdef void read_and_pack(void* job, Py_ssize_t panel, Py_ssize_t rank) noexcept nogil:
+    cdef panels_t* panels = <panels_t*> job
+    cdef Py_ssize_t nr = panels.kernels.nr, start = panel * nr
+    cdef Py_ssize_t panel_size = (1 + panels.column) * nr
+    cdef float* space = panels.space + rank * nr * panels.column
+    cdef float* out = panels.out + panel * panel_size
+    populate(<char*> out, 4 * panel_size)
+    if not read_rows(&panels.where, start, min(start + nr, panels.columns), <char*> space):
+        count_up(&panels.faults)
+    pack_one(panels, space, start, out)
 
 
 cdef pack_part(const float[:, :, :] weight, bias, float[:, :, ::1] out, int n_threads):
     cdef Py_ssize_t columns = weight.shape[0], taps = weight.shape[1], channels = weight.shape[2]
-    cdef const kernels_t* kernels = active()
-    cdef Py_ssize_t nr = kernels.nr, panels = ceil_div(columns, nr), p
-    cdef Py_ssize_t column = weight.strides[0] // 4, channel = weight.strides[2] // 4
     cdef Py_ssize_t[::1] offsets = np.arange(max(taps, 1), dtype=np.intp) * (weight.strides[1] // 4)
     cdef const float[::1] b = np.zeros(columns, np.float32) if bias is None else bias
-    cdef const float* first
+    cdef panels_t job
+    if columns == 0:
+        return
+    job.kernels, job.offsets, job.bias, job.out = active(), &offsets[0], &b[0], &out[0, 0, 0]
     # A filter without taps has no element to point to.
-    first = &weight[0, 0, 0] if taps * channels > 0 else NULL
-    for p in prange(panels, nogil=True, num_threads=n_threads, schedule="static"):
-        pack_panel(
-            kernels, first + p * nr * column, column, taps, &offsets[0], channels, channel,
-            &b[p * nr], min(nr, columns - p * nr), &out[p, 0, 0],
-        )
+    job.first = &weight[0, 0, 0] if taps * channels > 0 else NULL
+    job.column, job.channel = weight.strides[0] // 4, weight.strides[2] // 4
+    job.columns, job.taps, job.channels = columns, taps, channels
+    with nogil:
+        share_out(pack_in_memory, &job, ceil_div(columns, job.kernels.nr), n_threads)
+
+
+cdef void pack_in_memory(void* job, Py_ssize_t panel, Py_ssize_t rank) noexcept nogil:
+    cdef panels_t* panels = <panels_t*> job
+    cdef Py_ssize_t nr = panels.kernels.nr, start = panel * nr
+    pack_one(
+        panels, panels.first + start * panels.column, start,
+        panels.out + panel * (1 + panels.taps * panels.channels) * nr,
+    )
+
+
+cdef inline void pack_one(
+    const panels_t* panels, const float* columns, Py_ssize_t start, float* out
+) noexcept nogil:
+    pack_panel(
+        panels.kernels, columns, panels.column, panels.taps, panels.offsets, panels.channels,
+        panels.channel, panels.bias + start, min(panels.kernels.nr, panels.columns - start), out,
+    )
 
 
 def pack_depthwise(const float[:, :] weight, bias):

@@ -30,7 +30,6 @@ Source: Strassen (1969), Gaussian elimination is not optimal; Winograd (1971), O
 
 import numpy as np
 
-from cython.parallel cimport prange
 from libc.math cimport fabsf
 from libc.stdint cimport intptr_t
 
@@ -39,10 +38,14 @@ from kuiper._kernels._pack cimport pack_panel
 from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport kernels_t, segment_t
+from kuiper._kernels._team cimport share_out
 from kuiper._kernels._window cimport Window, phase_t, point_rows, window_t
 
-from kuiper._kernels._pack import aligned_empty, parts, touch_pages
+from kuiper._kernels._pack import aligned_empty, parts
 from kuiper._value import spaced
+
+cdef extern from "_populate.h" nogil:
+    void populate "kp_populate"(char* first, Py_ssize_t n_bytes) noexcept
 
 # The parts of a pair of panels, in the order of their use.  No tile takes the biases of T3: their
 # place tells whether columns that share sums are alike.
@@ -130,7 +133,6 @@ def pack_strassen(weight, bias, int n_threads=1):
     columns, taps, channels = weight.shape
     pair = pair_floats(taps, channels, active().nr)
     packed = aligned_empty((packed_floats(columns, taps, channels),))
-    touch_pages(packed, n_threads)
     for rows in parts(weight, n_threads, 2):
         pack_part(
             weight[rows], None if bias is None else bias[rows],
@@ -139,29 +141,52 @@ def pack_strassen(weight, bias, int n_threads=1):
     return packed
 
 
+cdef struct pairs_t:             # what threads need to pack some
+    const kernels_t* kernels
+    const float* first           # of the columns
+    Py_ssize_t column            # strides, in floats
+    Py_ssize_t channel
+    const Py_ssize_t* offsets    # of the taps
+    Py_ssize_t columns
+    Py_ssize_t taps
+    Py_ssize_t channels
+    const float* bias
+    float* out
+
+
 cdef pack_part(const float[:, :, :] weight, bias, float[::1] out, int n_threads):
-    cdef Py_ssize_t columns = weight.shape[0], taps = weight.shape[1], channels = weight.shape[2]
-    cdef const kernels_t* kernels = active()
-    cdef Py_ssize_t nr = kernels.nr, pair = pair_floats(taps, channels, nr), i, first, left, right
-    cdef Py_ssize_t column = weight.strides[0] // 4, channel = weight.strides[2] // 4
+    cdef Py_ssize_t columns = weight.shape[0], taps = weight.shape[1]
     cdef Py_ssize_t[::1] offsets = np.arange(taps, dtype=np.intp) * (weight.strides[1] // 4)
     cdef const float[::1] b = np.zeros(columns, np.float32) if bias is None else bias
-    for i in prange(
-        ceil_div(columns, 2 * nr), nogil=True, num_threads=n_threads, schedule="static"
-    ):
-        first = 2 * nr * i
-        left = min(nr, columns - first)
-        right = min(nr, columns - first - left)
-        if right > 0:
-            pack_pair(
-                kernels, &weight[0, 0, 0] + first * column, column, taps, &offsets[0],
-                channels // 2, channel, &b[first], left, right, &out[i * pair],
-            )
-        else:
-            pack_panel(
-                kernels, &weight[0, 0, 0] + first * column, column, taps, &offsets[0], channels,
-                channel, &b[first], left, &out[i * pair],
-            )
+    cdef pairs_t job
+    job.kernels, job.first, job.offsets = active(), &weight[0, 0, 0], &offsets[0]
+    job.column, job.channel = weight.strides[0] // 4, weight.strides[2] // 4
+    job.columns, job.taps, job.channels = columns, taps, weight.shape[2]
+    job.bias, job.out = &b[0], &out[0]
+    with nogil:
+        share_out(pack_one, &job, ceil_div(columns, 2 * job.kernels.nr), n_threads)
+
+
+cdef void pack_one(void* job, Py_ssize_t pair, Py_ssize_t rank) noexcept nogil:
+    """Pack a pair of panels, or the last one without another."""
+    cdef pairs_t* pairs = <pairs_t*> job
+    cdef Py_ssize_t nr = pairs.kernels.nr, start = 2 * nr * pair
+    cdef Py_ssize_t left = min(nr, pairs.columns - start)
+    cdef Py_ssize_t right = min(nr, pairs.columns - start - left)
+    cdef Py_ssize_t size = pair_floats(pairs.taps, pairs.channels, nr)
+    cdef const float* first = pairs.first + start * pairs.column
+    cdef float* out = pairs.out + pair * size
+    if right > 0:
+        populate(<char*> out, 4 * size)
+        pack_pair(
+            pairs.kernels, first, pairs.column, pairs.taps, pairs.offsets, pairs.channels // 2,
+            pairs.channel, pairs.bias + start, left, right, out,
+        )
+    else:
+        pack_panel(
+            pairs.kernels, first, pairs.column, pairs.taps, pairs.offsets, pairs.channels,
+            pairs.channel, pairs.bias + start, left, out,
+        )
 
 
 cdef void pack_pair(

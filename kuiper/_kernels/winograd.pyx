@@ -35,7 +35,6 @@ from collections import namedtuple
 
 import numpy as np
 
-from cython.parallel cimport prange, threadid
 from libc.math cimport INFINITY
 from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memset
@@ -48,11 +47,13 @@ from kuiper._kernels._stored cimport read_rows, stored_t, where_stored
 from kuiper._kernels._table cimport (
     BOTH_LINES, LINE_FLOATS, MAX_MR, kernels_t, panel_ahead, wino_needs,
 )
+from kuiper._kernels._team cimport share_out
 
 from kuiper._kernels._pack import aligned_empty, n_panels, parts
 from kuiper._value import spaced
 
 cdef extern from "_sync.h" nogil:
+    void count_up "kp_finish"(int* count) noexcept
     void note "kp_note"(long long* fault, long long value) noexcept
     void publish "kp_publish"(const char** where, const char* address) noexcept
     const char* acquire "kp_acquire"(const char* const* where) noexcept
@@ -206,38 +207,35 @@ cdef class WinogradFilters:
     cdef transform(self, rows, int n_threads):
         """Write the weights of some panels."""
         cdef float[:, :, :, ::1] out = self.weights
-        cdef Py_ssize_t nr = self.kernels.nr, terms = 9 * self.channels, points = self.tile + 2
+        cdef Py_ssize_t nr = self.kernels.nr, terms = 9 * self.channels
         cdef Py_ssize_t start = rows.start // nr, n = ceil_div(rows.stop - rows.start, nr)
-        cdef Py_ssize_t panel_bytes = 4 * (1 + self.channels) * nr, item, panel, row, i
         cdef float[:, :, ::1] taps = np.empty((n, 1 + terms, nr), np.float32)
-        self.pack(start, n, taps, n_threads)
-        for item in prange(n * points, nogil=True, num_threads=n_threads, schedule="static"):
-            panel, row = item // points, item % points
-            for i in range(points):
-                populate(<char*> &out[points * row + i, start + panel, 0, 0], panel_bytes)
-            transform_row(
-                self.kernels, self.tile, self.stride, row, self.channels, &taps[panel, 0, 0],
-                &out[points * row, start + panel, 0, 0], out.strides[0] // 4,
-            )
+        cdef filters_t job
+        if n == 0:
+            return
+        job.filters, job.kernels = <void*> self, self.kernels
+        job.tile, job.stride, job.channels = self.tile, self.stride, self.channels
+        job.start, job.taps = start, &taps[0, 0, 0]
+        job.out, job.frequency = &out[0, start, 0, 0], out.strides[0] // 4
+        self.pack(&job, n, rows, n_threads)
+        with nogil:
+            share_out(transform_one, &job, n * (self.tile + 2), n_threads)
 
-    cdef pack(self, Py_ssize_t start, Py_ssize_t n, float[:, :, ::1] taps, int n_threads):
+    cdef pack(self, filters_t* job, Py_ssize_t n, rows, int n_threads):
         """Read and pack the filters of some panels as they are."""
-        cdef Py_ssize_t nr = self.kernels.nr, terms = 9 * self.channels, panel
         cdef float[:, ::1] space
         cdef const float[:, :, :, ::1] filters
-        cdef int faults = self.stored.descriptor < 0
-        if not faults:
-            space = np.empty((n_threads, nr * terms), np.float32)
-            for panel in prange(n, nogil=True, num_threads=n_threads, schedule="static"):
-                if not self.read_stored(start + panel, &space[threadid(), 0], &taps[panel, 0, 0]):
-                    faults += 1
-        if faults:
-            filters = self.source[start * nr:min((start + n) * nr, self.columns)]
-            for panel in prange(n, nogil=True, num_threads=n_threads, schedule="static"):
-                pack_taps(
-                    self.kernels, &filters[panel * nr, 0, 0, 0], terms,
-                    min(nr, filters.shape[0] - panel * nr), &taps[panel, 0, 0],
-                )
+        job.faults = self.stored.descriptor < 0
+        if not job.faults:
+            space = np.empty((max(n_threads, 1), self.kernels.nr * 9 * self.channels), np.float32)
+            job.space = &space[0, 0]
+            with nogil:
+                share_out(read_one, job, n, n_threads)
+        if job.faults:
+            filters = self.source[rows]
+            job.source, job.columns = &filters[0, 0, 0, 0], filters.shape[0]
+            with nogil:
+                share_out(pack_one, job, n, n_threads)
 
     cdef bint read_stored(self, Py_ssize_t panel, float* space, float* taps) noexcept nogil:
         """Read the filters of one panel from their file, pack them, and tell whether it went well.
@@ -257,6 +255,55 @@ cdef class WinogradFilters:
         with nogil:
             pack_taps(self.kernels, &filters[0, 0, 0, 0], 9 * self.channels, count, taps)
         return 0
+
+
+cdef struct filters_t:           # what threads need to read, pack and transform some
+    void* filters                # the WinogradFilters
+    const kernels_t* kernels
+    int tile
+    int stride
+    Py_ssize_t channels
+    Py_ssize_t start             # the first panel
+    const float* source          # its filters, where they are in memory
+    Py_ssize_t columns           # how many there are
+    float* space                 # for the filters of a panel, for each thread
+    float* taps                  # the panels, packed as they are
+    float* out                   # the weights, from the first panel on
+    Py_ssize_t frequency         # from one to the next, in floats
+    int faults                   # panels that could not be read
+
+
+cdef void read_one(void* job, Py_ssize_t panel, Py_ssize_t rank) noexcept nogil:
+    cdef filters_t* some = <filters_t*> job
+    cdef Py_ssize_t nr = some.kernels.nr, terms = 9 * some.channels
+    if not (<WinogradFilters> some.filters).read_stored(
+        some.start + panel, some.space + rank * nr * terms, some.taps + panel * (1 + terms) * nr
+    ):
+        count_up(&some.faults)
+
+
+cdef void pack_one(void* job, Py_ssize_t panel, Py_ssize_t rank) noexcept nogil:
+    cdef filters_t* some = <filters_t*> job
+    cdef Py_ssize_t nr = some.kernels.nr, terms = 9 * some.channels
+    pack_taps(
+        some.kernels, some.source + panel * nr * terms, terms,
+        min(nr, some.columns - panel * nr), some.taps + panel * (1 + terms) * nr,
+    )
+
+
+cdef void transform_one(void* job, Py_ssize_t item, Py_ssize_t rank) noexcept nogil:
+    """Write one row of points of one panel."""
+    cdef filters_t* some = <filters_t*> job
+    cdef Py_ssize_t nr = some.kernels.nr, points = some.tile + 2, i
+    cdef Py_ssize_t panel = item // points, row = item % points
+    cdef Py_ssize_t panel_size = (1 + some.channels) * nr
+    cdef float* out = some.out + points * row * some.frequency + panel * panel_size
+    for i in range(points):
+        populate(<char*> (out + i * some.frequency), 4 * panel_size)
+    transform_row(
+        some.kernels, some.tile, some.stride, row, some.channels,
+        some.taps + panel * (1 + 9 * some.channels) * nr, out, some.frequency,
+    )
 
 
 cdef void pack_taps(
