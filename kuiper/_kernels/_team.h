@@ -34,6 +34,8 @@ static inline void kp_run_team(kp_work work, void *job, ptrdiff_t n) { (void)n; 
    a small network. */
 #define KP_WATCH_NS 2000000
 #define KP_SPINS 2000
+/* musl would give a thread 128 KB. */
+#define KP_STACK_BYTES (2 << 20)
 
 enum { KP_FREE, KP_CALLED, KP_BUSY };
 
@@ -112,14 +114,16 @@ static kp_helper *kp_new_helper(void) {
     sigdelset(&all, SIGILL);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_t thread;
-    int failed = pthread_create(&thread, NULL, kp_help, helper);
+    pthread_attr_t how;
+    pthread_attr_init(&how);
+    pthread_attr_setstacksize(&how, KP_STACK_BYTES);
+    pthread_attr_setdetachstate(&how, PTHREAD_CREATE_DETACHED);
+    int failed = pthread_create(&thread, &how, kp_help, helper);
+    pthread_attr_destroy(&how);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed) {
-        free(helper);
-        return NULL;
-    }
-    pthread_detach(thread);
-    return helper;
+    if (!failed) return helper;
+    free(helper);
+    return NULL;
 }
 
 /* Whether there may be one more, for a caller who wants `n`: where several threads call at a time,
