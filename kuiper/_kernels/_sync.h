@@ -21,14 +21,17 @@ static inline long kp_claim(int *next, long end) {
 
 static inline void kp_finish(int *done) { __atomic_fetch_add(done, 1, __ATOMIC_RELEASE); }
 
-/* Wait until all chunks are finished: spin shortly, then leave the core to whoever needs it. */
-static inline void kp_wait(const int *done, long count) {
-    for (int spins = 0; __atomic_load_n(done, __ATOMIC_ACQUIRE) < count; spins++) {
+/* Pass a moment of waiting: the first ones on the core, later ones leave it to whoever needs it. */
+static inline void kp_linger(long moments) {
 #if defined(__x86_64__) || defined(__i386__)
-        __builtin_ia32_pause();
+    __builtin_ia32_pause();
 #endif
-        if (spins > 2000) sched_yield();
-    }
+    if (moments > 2000) sched_yield();
+}
+
+/* Wait until all chunks are finished. */
+static inline void kp_wait(const int *done, long count) {
+    for (long i = 0; __atomic_load_n(done, __ATOMIC_ACQUIRE) < count; i++) kp_linger(i);
 }
 
 /* Show an address, and what it points to, to other threads. */

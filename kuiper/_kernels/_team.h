@@ -33,7 +33,7 @@ static inline void kp_run_team(kp_work work, void *job, ptrdiff_t n) { (void)n; 
 /* How long a helper looks out for the next job before it sleeps: waking it takes the time of many
    a small network. */
 #define KP_WATCH_NS 2000000
-#define KP_SPINS 2000
+#define KP_MOMENTS_PER_LOOK 1000 /* at the clock */
 /* musl would give a thread 128 KB. */
 #define KP_STACK_BYTES (2 << 20)
 
@@ -61,21 +61,14 @@ static inline long long kp_now(void) {
     return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-static inline void kp_pause(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
-}
-
 /* Return when called, or at times for nothing. */
 static void kp_watch(kp_helper *self) {
     if (kp_patient) {
-        for (int spins = 0; spins < KP_SPINS; spins++) {
+        long long end = kp_now() + KP_WATCH_NS;
+        for (long i = 0; i % KP_MOMENTS_PER_LOOK || kp_now() < end; i++) {
             if (__atomic_load_n(&self->state, __ATOMIC_ACQUIRE) == KP_CALLED) return;
-            kp_pause();
+            kp_linger(i);
         }
-        for (long long end = kp_now() + KP_WATCH_NS; kp_now() < end; sched_yield())
-            if (__atomic_load_n(&self->state, __ATOMIC_ACQUIRE) == KP_CALLED) return;
     }
     pthread_mutex_lock(&self->lock);
     /* Either this sees the call, or the caller sees this and knocks. */
@@ -167,10 +160,7 @@ static void kp_dismiss(kp_helper *helper) {
     if (__atomic_compare_exchange_n(
             &helper->state, &called, KP_FREE, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         return;
-    for (int spins = 0; __atomic_load_n(&helper->state, __ATOMIC_ACQUIRE) != KP_FREE; spins++) {
-        kp_pause();
-        if (spins > KP_SPINS) sched_yield();
-    }
+    for (long i = 0; __atomic_load_n(&helper->state, __ATOMIC_ACQUIRE) != KP_FREE; i++) kp_linger(i);
 }
 
 /* Have up to `n` threads work on a job, the calling one among them. It returns when all that have
