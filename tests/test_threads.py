@@ -533,6 +533,33 @@ def test_a_fork_while_another_thread_makes_a_plan(network):
 
 
 @needs_fork
+@needs_threads
+@on_linux
+def test_idle_threads_end_before_a_fork():
+    """Python 3.12 warns of a fork where there are any others."""
+    code = """
+        import os
+        import numpy as np
+        import kuiper
+        from tests.test_threads import NETWORK
+        from tests.textgraph import model_of
+        tasks = lambda: len(os.listdir("/proc/self/task"))
+        model = model_of(NETWORK)
+        x = np.ones((1, 3, 32, 32), np.float32)
+        start = tasks()
+        kuiper.set_num_threads(3)
+        for _ in range(2):
+            model(x)
+            print(tasks() - start)
+            child = os.fork()
+            if child == 0:
+                os._exit(7)
+            print(tasks() - start, os.waitpid(child, 0)[1] >> 8)
+    """
+    assert run_python(code).split() == ["2", "0", "7", "2", "0", "7"]
+
+
+@needs_fork
 @quietly
 def test_a_fork_while_other_threads_run(network):
     """Whatever the helpers of those were doing, the child has its own."""

@@ -37,11 +37,12 @@ static inline void kp_run_team(kp_work work, void *job, ptrdiff_t n) { (void)n; 
 /* musl would give a thread 128 KB. */
 #define KP_STACK_BYTES (2 << 20)
 
-enum { KP_FREE, KP_CALLED, KP_BUSY };
+enum { KP_FREE, KP_CALLED, KP_BUSY, KP_LEAVING };
 
 typedef struct kp_helper {
     int state;  /* a caller sets KP_CALLED, and KP_FREE again if it is still that at the end */
     int asleep;
+    pthread_t thread;
     kp_work work;
     void *job;
     ptrdiff_t rank, team;
@@ -61,19 +62,19 @@ static inline long long kp_now(void) {
     return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-/* Return when called, or at times for nothing. */
+/* Return when called or sent home, or at times for nothing. */
 static void kp_watch(kp_helper *self) {
     if (kp_patient) {
         long long end = kp_now() + KP_WATCH_NS;
         for (long i = 0; i % KP_MOMENTS_PER_LOOK || kp_now() < end; i++) {
-            if (__atomic_load_n(&self->state, __ATOMIC_ACQUIRE) == KP_CALLED) return;
+            if (__atomic_load_n(&self->state, __ATOMIC_ACQUIRE) != KP_FREE) return;
             kp_linger(i);
         }
     }
     pthread_mutex_lock(&self->lock);
     /* Either this sees the call, or the caller sees this and knocks. */
     __atomic_store_n(&self->asleep, 1, __ATOMIC_SEQ_CST);
-    while (__atomic_load_n(&self->state, __ATOMIC_SEQ_CST) != KP_CALLED)
+    while (__atomic_load_n(&self->state, __ATOMIC_SEQ_CST) == KP_FREE)
         pthread_cond_wait(&self->called, &self->lock);
     __atomic_store_n(&self->asleep, 0, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&self->lock);
@@ -81,7 +82,7 @@ static void kp_watch(kp_helper *self) {
 
 static void *kp_help(void *helper) {
     kp_helper *self = helper;
-    for (;;) {
+    while (__atomic_load_n(&self->state, __ATOMIC_ACQUIRE) != KP_LEAVING) {
         int called = KP_CALLED;
         kp_watch(self);
         if (__atomic_compare_exchange_n(
@@ -106,12 +107,10 @@ static kp_helper *kp_new_helper(void) {
     sigdelset(&all, SIGFPE);
     sigdelset(&all, SIGILL);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    pthread_t thread;
     pthread_attr_t how;
     pthread_attr_init(&how);
     pthread_attr_setstacksize(&how, KP_STACK_BYTES);
-    pthread_attr_setdetachstate(&how, PTHREAD_CREATE_DETACHED);
-    int failed = pthread_create(&thread, &how, kp_help, helper);
+    int failed = pthread_create(&helper->thread, &how, kp_help, helper);
     pthread_attr_destroy(&how);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!failed) return helper;
@@ -141,17 +140,21 @@ static kp_helper *kp_hire(ptrdiff_t n, ptrdiff_t *hired) {
     return team;
 }
 
-static void kp_call(kp_helper *helper, kp_work work, void *job, ptrdiff_t rank, ptrdiff_t team) {
-    helper->work = work;
-    helper->job = job;
-    helper->rank = rank;
-    helper->team = team;
-    __atomic_store_n(&helper->state, KP_CALLED, __ATOMIC_SEQ_CST);
+static void kp_tell(kp_helper *helper, int state) {
+    __atomic_store_n(&helper->state, state, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&helper->asleep, __ATOMIC_SEQ_CST)) {
         pthread_mutex_lock(&helper->lock);
         pthread_cond_signal(&helper->called);
         pthread_mutex_unlock(&helper->lock);
     }
+}
+
+static void kp_call(kp_helper *helper, kp_work work, void *job, ptrdiff_t rank, ptrdiff_t team) {
+    helper->work = work;
+    helper->job = job;
+    helper->rank = rank;
+    helper->team = team;
+    kp_tell(helper, KP_CALLED);
 }
 
 /* Send a helper away that has not begun; wait for one that has. */
@@ -182,11 +185,24 @@ static void kp_run_team(kp_work work, void *job, ptrdiff_t n) {
     pthread_mutex_unlock(&kp_guard);
 }
 
-static void kp_before_fork(void) { pthread_mutex_lock(&kp_guard); }
+/* A child has no thread but the one that forked. Those that wait for work are ended before: Python
+   and others look whether there are any, and warn. They cost little to start again. */
+static void kp_before_fork(void) {
+    pthread_mutex_lock(&kp_guard);
+    while (kp_idle != NULL) {
+        kp_helper *helper = kp_idle;
+        kp_idle = helper->next;
+        kp_tell(helper, KP_LEAVING);
+        pthread_join(helper->thread, NULL);
+        pthread_mutex_destroy(&helper->lock);
+        pthread_cond_destroy(&helper->called);
+        free(helper);
+        kp_count--;
+    }
+}
 static void kp_in_parent(void) { pthread_mutex_unlock(&kp_guard); }
-/* A child has no thread but the one that forked; it makes helpers of its own. */
+/* Those that helped another thread just then do not exist in the child. */
 static void kp_in_child(void) {
-    kp_idle = NULL;
     kp_count = 0;
     pthread_mutex_unlock(&kp_guard);
 }
