@@ -2,7 +2,34 @@
 
 from libc.string cimport memcpy, memset
 
+from kuiper._kernels._stored cimport stored_t
 from kuiper._kernels._table cimport kernels_t
+
+
+cdef struct panels_t:            # what threads need to pack some
+    const kernels_t* kernels
+    stored_t where               # of the columns, if not in memory
+    const float* first           # of the columns in memory
+    Py_ssize_t column            # strides, in floats
+    Py_ssize_t channel
+    const Py_ssize_t* offsets    # of the taps
+    Py_ssize_t columns
+    Py_ssize_t taps
+    Py_ssize_t channels
+    const float* bias
+    float* space                 # for the columns of a panel, for each thread
+    float* out
+    int faults                   # panels that could not be read
+
+
+# Biases of zeros where there are none.
+cdef const float[::1] biases(object bias, Py_ssize_t columns)
+# How far the taps are from the first one.
+cdef const Py_ssize_t[::1] tap_offsets(Py_ssize_t taps, Py_ssize_t apart)
+# What is known of columns in memory; the caller says where they go.
+cdef panels_t panels_of_columns(
+    const float[:, :, :] weight, const float[::1] bias, const Py_ssize_t[::1] offsets
+)
 
 
 cdef inline void pack_panel(

@@ -226,22 +226,6 @@ def pack_panels(weight, bias, int n_threads=1):
     return packed
 
 
-cdef struct panels_t:            # what threads need to pack some
-    const kernels_t* kernels
-    stored_t where               # of the columns, if not in memory
-    const float* first           # of the columns in memory
-    Py_ssize_t column            # strides, in floats
-    Py_ssize_t channel
-    const Py_ssize_t* offsets    # of the taps
-    Py_ssize_t columns
-    Py_ssize_t taps
-    Py_ssize_t channels
-    const float* bias
-    float* space                 # for the columns of a panel, for each thread
-    float* out
-    int faults                   # panels that could not be read
-
-
 cdef bint pack_stored(
     stored_t where, Py_ssize_t columns, Py_ssize_t taps, Py_ssize_t channels, bias,
     float[:, :, ::1] out, int n_threads,
@@ -249,8 +233,8 @@ cdef bint pack_stored(
     """Read and pack columns of (channels, taps), and tell whether that went well."""
     cdef const kernels_t* kernels = active()
     cdef Py_ssize_t size = channels * taps
-    cdef Py_ssize_t[::1] offsets = np.arange(max(taps, 1), dtype=np.intp)
-    cdef const float[::1] b = np.zeros(columns, np.float32) if bias is None else bias
+    cdef const Py_ssize_t[::1] offsets = tap_offsets(taps, 1)
+    cdef const float[::1] b = biases(bias, columns)
     cdef float[:, ::1] filters = np.empty((max(n_threads, 1), kernels.nr * size), np.float32)
     cdef panels_t job
     if out.shape[0] == 0 or size == 0:
@@ -277,19 +261,35 @@ cdef void read_and_pack(void* job, Py_ssize_t panel, Py_ssize_t rank) noexcept n
 
 
 cdef pack_part(const float[:, :, :] weight, bias, float[:, :, ::1] out, int n_threads):
-    cdef Py_ssize_t columns = weight.shape[0], taps = weight.shape[1], channels = weight.shape[2]
-    cdef Py_ssize_t[::1] offsets = np.arange(max(taps, 1), dtype=np.intp) * (weight.strides[1] // 4)
-    cdef const float[::1] b = np.zeros(columns, np.float32) if bias is None else bias
+    cdef const Py_ssize_t[::1] offsets = tap_offsets(weight.shape[1], weight.strides[1] // 4)
+    cdef const float[::1] b = biases(bias, weight.shape[0])
     cdef panels_t job
-    if columns == 0:
+    if weight.shape[0] == 0:
         return
-    job.kernels, job.offsets, job.bias, job.out = active(), &offsets[0], &b[0], &out[0, 0, 0]
-    # A filter without taps has no element to point to.
-    job.first = &weight[0, 0, 0] if taps * channels > 0 else NULL
-    job.column, job.channel = weight.strides[0] // 4, weight.strides[2] // 4
-    job.columns, job.taps, job.channels = columns, taps, channels
+    job = panels_of_columns(weight, b, offsets)
+    job.out = &out[0, 0, 0]
     with nogil:
-        share_out(pack_in_memory, &job, ceil_div(columns, job.kernels.nr), n_threads)
+        share_out(pack_in_memory, &job, ceil_div(job.columns, job.kernels.nr), n_threads)
+
+
+cdef const float[::1] biases(object bias, Py_ssize_t columns):
+    return np.zeros(columns, np.float32) if bias is None else bias
+
+
+cdef const Py_ssize_t[::1] tap_offsets(Py_ssize_t taps, Py_ssize_t apart):
+    return np.arange(max(taps, 1), dtype=np.intp) * apart
+
+
+cdef panels_t panels_of_columns(
+    const float[:, :, :] weight, const float[::1] bias, const Py_ssize_t[::1] offsets
+):
+    cdef panels_t job
+    job.kernels, job.bias, job.offsets = active(), &bias[0], &offsets[0]
+    job.columns, job.taps, job.channels = weight.shape[0], weight.shape[1], weight.shape[2]
+    job.column, job.channel = weight.strides[0] // 4, weight.strides[2] // 4
+    # A filter without taps has no element to point to.
+    job.first = &weight[0, 0, 0] if job.taps * job.channels > 0 else NULL
+    return job
 
 
 cdef void pack_in_memory(void* job, Py_ssize_t panel, Py_ssize_t rank) noexcept nogil:

@@ -34,7 +34,9 @@ from libc.math cimport fabsf
 from libc.stdint cimport intptr_t
 
 from kuiper._kernels._dispatch cimport active
-from kuiper._kernels._pack cimport pack_panel
+from kuiper._kernels._pack cimport (
+    biases, pack_panel, panels_of_columns, panels_t, tap_offsets,
+)
 from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport kernels_t, segment_t
@@ -141,35 +143,18 @@ def pack_strassen(weight, bias, int n_threads=1):
     return packed
 
 
-cdef struct pairs_t:             # what threads need to pack some
-    const kernels_t* kernels
-    const float* first           # of the columns
-    Py_ssize_t column            # strides, in floats
-    Py_ssize_t channel
-    const Py_ssize_t* offsets    # of the taps
-    Py_ssize_t columns
-    Py_ssize_t taps
-    Py_ssize_t channels
-    const float* bias
-    float* out
-
-
 cdef pack_part(const float[:, :, :] weight, bias, float[::1] out, int n_threads):
-    cdef Py_ssize_t columns = weight.shape[0], taps = weight.shape[1]
-    cdef Py_ssize_t[::1] offsets = np.arange(taps, dtype=np.intp) * (weight.strides[1] // 4)
-    cdef const float[::1] b = np.zeros(columns, np.float32) if bias is None else bias
-    cdef pairs_t job
-    job.kernels, job.first, job.offsets = active(), &weight[0, 0, 0], &offsets[0]
-    job.column, job.channel = weight.strides[0] // 4, weight.strides[2] // 4
-    job.columns, job.taps, job.channels = columns, taps, weight.shape[2]
-    job.bias, job.out = &b[0], &out[0]
+    cdef const Py_ssize_t[::1] offsets = tap_offsets(weight.shape[1], weight.strides[1] // 4)
+    cdef const float[::1] b = biases(bias, weight.shape[0])
+    cdef panels_t job = panels_of_columns(weight, b, offsets)
+    job.out = &out[0]
     with nogil:
-        share_out(pack_one, &job, ceil_div(columns, 2 * job.kernels.nr), n_threads)
+        share_out(pack_one, &job, ceil_div(job.columns, 2 * job.kernels.nr), n_threads)
 
 
 cdef void pack_one(void* job, Py_ssize_t pair, Py_ssize_t rank) noexcept nogil:
     """Pack a pair of panels, or the last one without another."""
-    cdef pairs_t* pairs = <pairs_t*> job
+    cdef panels_t* pairs = <panels_t*> job
     cdef Py_ssize_t nr = pairs.kernels.nr, start = 2 * nr * pair
     cdef Py_ssize_t left = min(nr, pairs.columns - start)
     cdef Py_ssize_t right = min(nr, pairs.columns - start - left)
