@@ -186,7 +186,7 @@ def extensions() -> list[Extension]:
             flags += ISAS[isa][1] + unroll
             if not MSVC:
                 macros.append(ALWAYS_INLINE)
-        elif "prange(" in path.read_text():
+        elif "prange(" in path.read_text("utf-8"):
             flags += openmp_compile
             link += openmp_link
         elif path.stem == "_team" and not MSVC:

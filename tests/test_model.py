@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import sys
 import threading
 
 import numpy as np
@@ -453,6 +454,7 @@ def test_show_config():
     assert config["version"] == kuiper.__version__
     assert config["isa"] in config["isa_available"]
     assert re.fullmatch(r"\d+x\d+", config["tile"])
+    assert config["multithreaded"] is (sys.platform != "win32")
     with n_threads(3):
         assert kuiper.show_config()["threads"] == 3
 

@@ -1,8 +1,7 @@
 """The executor: runs the steps of a plan, all of them in one job of a team, without the GIL.
 
-The threads of a team walk the list of steps together; _sync.h says how they share a step.  Calling
-a team costs a microsecond or two and is done once per run; going from step to step costs a fraction
-of one.
+The threads of a team walk the list of steps together; _sync.h says how they share a step.  A team
+is called once per run; going from step to step costs a fraction of a microsecond.
 """
 
 import numpy as np
