@@ -16,8 +16,10 @@ KERNELS = HERE.parent / "kuiper" / "_kernels"
 
 @pytest.mark.skipif(not KERNELS.is_dir(), reason="needs the sources beside the tests")
 @pytest.mark.skipif(not _team.has_threads, reason="built without threads")
+@pytest.mark.parametrize("patience", ["patient", "at once"])
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_helpers_come_or_are_not_waited_for(compiler, tmp_path):
+def test_helpers_come_or_are_not_waited_for(compiler, patience, tmp_path):
+    """Whether they look out for a job, or sleep at once."""
     found = shutil.which(compiler) or shutil.which(f"{compiler}-16")
     if found is None:
         pytest.skip(f"{compiler} is not installed")
@@ -27,6 +29,7 @@ def test_helpers_come_or_are_not_waited_for(compiler, tmp_path):
         [found, "-O2", "-Wall", "-Werror", "-pthread", f"-I{KERNELS}", str(source), "-o", program],
         check=True,
     )
-    done = subprocess.run([program], capture_output=True, text=True, timeout=60, check=False)
+    command = [program, patience]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "all is well\n"
     assert done.returncode == 0
