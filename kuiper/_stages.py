@@ -35,7 +35,7 @@ from kuiper._shapes import (
 from kuiper._value import TensorSpec
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ops._schema import Host
-from kuiper.passes.thaw import thaw
+from kuiper.passes.restore.refine_shapes import refine_shapes
 from kuiper.plan import Plan
 
 __all__ = ["Staged"]
@@ -230,12 +230,12 @@ class _Stage:
     def behind(self, values: Mapping[str, Any], compile: Compile) -> _Stage:
         """Return the next stage, for the shapes and numbers in the table."""
         assert self.rest is not None  # whoever asks has seen that something is left
-        rest = self.rest.copy()  # what is thawed in it holds for these shapes
+        rest = self.rest.copy()  # what is refined in it holds for these shapes
         specs = {
             operand: _spec(values[operand.name], operand.name in self.pinned)
             for operand in rest.inputs
         }
-        return _Stage(rest, specs, compile, thaw)
+        return _Stage(rest, specs, compile, refine_shapes)
 
 
 class _Selection:

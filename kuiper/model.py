@@ -29,7 +29,14 @@ from kuiper.errors import (
 from kuiper.ir import Graph, Operand
 from kuiper.ops import find_record, registered_types
 from kuiper.ops._schema import attribute_spec, resolve
-from kuiper.passes import NEEDED, PassReport, free, optimize, restore
+from kuiper.passes import (
+    NEEDED,
+    PassReport,
+    diagnose,
+    optimize_graph,
+    restore_exported,
+    unfreeze_batch,
+)
 from kuiper.plan import Plan
 from kuiper.pnnx import Source, Target, load_graph, save_graph
 from kuiper.pnnx._messages import plural
@@ -232,7 +239,7 @@ class Model:
         self.passes: tuple[PassReport, ...] = ()
         self._only = None if optimize else NEEDED
         self._free = graph.copy()
-        restore(self._free)
+        restore_exported(self._free)
         self._input_operands = graph.inputs
         self._input_infos = tuple(_info(operand) for operand in self._input_operands)
         # pnnx says nothing of the type of a 0-d input: float32 is taken for it, or whole numbers.
@@ -489,7 +496,7 @@ class Model:
             for operand in graph.operands:
                 operand.shape = operand.dtype = None
         else:
-            self.passes = optimize(graph, specs, _evaluate, self._only)
+            self.passes = optimize_graph(graph, specs, _evaluate, self._only)
             specs = infer_specs(graph, inputs)
         for operand, spec in specs.items():
             if isinstance(spec, TensorSpec):
@@ -566,13 +573,13 @@ class Model:
     ) -> Plan | Staged:
         graph, inputs = self._prepared([TensorSpec(a.shape, a.dtype) for a in arrays], keep)
         specs, waiting = infer_known(graph, inputs)
-        _tell_margins(graph, specs)
+        diagnose(graph, specs)
 
         def compile(
             graph: Graph, inputs: dict[Operand, TensorSpec], specs: dict[Operand, Any]
         ) -> Plan:
             check_sizes(specs, self.max_memory)
-            self.passes = optimize(graph, specs, _evaluate, self._only)
+            self.passes = optimize_graph(graph, specs, _evaluate, self._only)
             return make_plan(
                 graph, inputs, n_threads, self._packed, self._arenas, self.max_memory, specs
             )
@@ -588,7 +595,7 @@ class Model:
     ) -> tuple[Graph, dict[Operand, TensorSpec]]:
         """Return the graph to plan for inputs, and what these are."""
         graph = self._free.copy()
-        free(graph, [spec.shape for spec in specs], lambda *given: infer_known(*given)[0])
+        unfreeze_batch(graph, [spec.shape for spec in specs], lambda *given: infer_known(*given)[0])
         if keep:
             for op in graph.find(type="pnnx.Output"):
                 graph.remove_operator(op)
@@ -703,25 +710,6 @@ class Model:
 
 def _reload(param: bytes, bin: bytes, options: Mapping[Any, Any]) -> Model:
     return load(param, bin, **options)
-
-
-def _tell_margins(graph: Graph, specs: Mapping[Operand, Any]) -> None:
-    """Warn where a module that pads by the size of its image would pad otherwise."""
-    if not graph.find(type="F.pad"):
-        return
-    from kuiper.passes.same_padding import sized_margins
-
-    held = sized_margins(graph, specs)
-    if held:
-        first = held[0]
-        traced, now = first.inputs[0].known_shape[-2:], specs[first.inputs[0]].shape[-2:]
-        _log.warning(
-            "kuiper.model", "%s%s: its margins %s are those of an image of %d x %d in the file, "
-            "which this one of %d x %d keeps; where the module pads by the size of its image, as "
-            "TensorFlow does, PyTorch gives other numbers: convert it by kuiper.from_torch, or for "
-            "this size", first.label, f" and {len(held) - 1} more" if held[1:] else "",
-            first.params["pad"], *traced, *now,
-        )  # fmt: skip
 
 
 def _evaluate(graph: Graph) -> list[np.ndarray]:

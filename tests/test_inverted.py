@@ -19,7 +19,7 @@ from .textgraph import files_of, graph_of, values
 from .workbench import ISAS, isa
 
 # The function of the same name hides the module.
-fuse_expand = import_module("kuiper.passes.fuse_expand")
+fuse_expand = import_module("kuiper.passes.optimize.fuse_expand")
 
 FUSED = "kuiper.ExpandDepthwise"
 # channels in and between, height and width, kernel, stride, padding, dilation, activation

@@ -219,14 +219,14 @@ def test_import_loads_nothing_heavy_beyond_numpy():
 LATER = {
     "kuiper._custom", "kuiper._export", "kuiper._profile", "kuiper._room", "kuiper._stages",
     "kuiper._tracing", "kuiper.cli", "kuiper.expression", "kuiper.ops.convolution",
-    "kuiper.passes.free_batch", "kuiper.report", "kuiper.vision", "threading",
+    "kuiper.passes.batch.unfreeze", "kuiper.report", "kuiper.vision", "threading",
 }  # fmt: skip
 UNNEEDED = {
     "heapq", "kuiper._custom", "kuiper._export", "kuiper._kernels.grouped",
     "kuiper._kernels.strassen", "kuiper._kernels.typed", "kuiper._room", "kuiper._stages",
     "kuiper.expression.compiled", "kuiper.expression.drawing", "kuiper.expression.scalars",
-    "kuiper.ops.batch_norm", "kuiper.ops.padding", "kuiper.passes.fold_batch_norm",
-    "kuiper.passes.free_batch", "kuiper.passes.fuse_pad", "threading",
+    "kuiper.ops.batch_norm", "kuiper.ops.padding", "kuiper.passes.optimize.fold_batch_norm",
+    "kuiper.passes.batch.unfreeze", "kuiper.passes.optimize.fuse_pad", "threading",
 }  # fmt: skip
 PLAIN_NETWORK = """7767517
 5 4

@@ -14,11 +14,11 @@ from kuiper.errors import GraphError, OperatorError, ShapeError
 from kuiper.ir import Attribute, Graph
 from kuiper.model import Model
 from kuiper.ops._schema import Host
-from kuiper.passes import PASSES, Pass, free, optimize
-from kuiper.passes.restore_indices import restore_indices
-from kuiper.passes.restore_masks import restore_masks
-from kuiper.passes.restore_quotients import restore_quotients
-from kuiper.passes.write_views import write_views
+from kuiper.passes import PASSES, Pass, optimize_graph, unfreeze_batch
+from kuiper.passes.restore.indices import restore_indices
+from kuiper.passes.restore.masks import restore_masks
+from kuiper.passes.restore.quotients import restore_quotients
+from kuiper.passes.restore.write_views import write_views
 
 from .support import assert_outputs, assert_same_bits, load_cases
 from .support.engine import run as run_model
@@ -897,7 +897,7 @@ def test_a_list_that_is_taken_apart():
     specs = infer_specs(graph, specs_of)
     PASS_BY_NAME["split_list"](graph, specs)
     assert_specs(graph, specs)
-    optimize(graph, specs)
+    optimize_graph(graph, specs)
     graph.verify()
     (y,) = run(graph, inputs)
     x, r = inputs
@@ -983,7 +983,7 @@ def members_are_independent(
             got = np.take(got, range(member * part, (member + 1) * part), axis)
             assert_outputs([got], [want], 1e-6, f"member {member}")
     freed = graph.copy()
-    free(freed, [x.shape for x in many], infer_specs)
+    unfreeze_batch(freed, [x.shape for x in many], infer_specs)
     freed.verify()
     return freed
 
@@ -1115,7 +1115,7 @@ def test_a_mask_is_no_list_of_places():
     graph = graph_of(text(*lines))
     graph.operand("x").shape = (1, 6)
     freed = graph.copy()
-    free(freed, [(2, 6)], lambda *given: infer_known(*given)[0])
+    unfreeze_batch(freed, [(2, 6)], lambda *given: infer_known(*given)[0])
     assert lines_of(freed)[-2:] == lines_of(graph)[-2:]
 
 
@@ -1438,7 +1438,7 @@ def test_what_members_have_in_common_stays_frozen(mixing):
         lines = [mixing, "Tensor.reshape r 1 1 m0 y shape=(1,1,6)"]
         graph = graph_of(text(*lines))
         graph.operand("x").shape = (1, 6)
-        free(graph, [(3, 6)], infer_specs)
+        unfreeze_batch(graph, [(3, 6)], infer_specs)
         assert graph.operator("r").params["shape"] == (1, 1, 6)
 
 
@@ -1480,10 +1480,10 @@ def test_the_pass_that_broke_a_graph_is_named(monkeypatch):
     monkeypatch.setattr(passes, "PASSES", (break_it,))
     graph = graph_of(text("F.relu a 1 1 x y"))
     monkeypatch.delenv("KUIPER_DEBUG", raising=False)
-    optimize(graph, {})
+    optimize_graph(graph, {})
     monkeypatch.setenv("KUIPER_DEBUG", "1")
     with pytest.raises(GraphError, match="after pass break_it: "):
-        optimize(graph_of(text("F.relu a 1 1 x y")), {})
+        optimize_graph(graph_of(text("F.relu a 1 1 x y")), {})
 
 
 @pytest.mark.parametrize("network", load_cases("models"), ids=lambda case: case.name)

@@ -17,7 +17,7 @@ from kuiper._stages import Staged
 from kuiper._value import TensorSpec
 from kuiper.errors import InputError, OperatorError, ShapeError
 from kuiper.ir import Graph
-from kuiper.passes.thaw import thaw
+from kuiper.passes.restore.refine_shapes import refine_shapes
 from kuiper.plan import Plan
 
 from .support import assert_close, assert_same_bits
@@ -362,7 +362,7 @@ def test_the_planned_graph_shows_what_is_known_before_a_cut():
 
 
 @pytest.mark.parametrize(
-    ("type", "target", "traced", "actual", "thawed"),
+    ("type", "target", "traced", "actual", "refined"),
     [
         ("Tensor.reshape", (1, 1, 20), (20,), (13,), (1, 1, 13)),
         ("Tensor.reshape", (1, 1, 20), (20,), (0,), (1, 1, 0)),
@@ -388,15 +388,15 @@ def test_the_planned_graph_shows_what_is_known_before_a_cut():
         ("F.pad", (1, 20), (20,), (13,), (1, 20)),
     ],
 )
-def test_thaw(type, target, traced, actual, thawed):
+def test_refine_shapes(type, target, traced, actual, refined):
     graph = Graph()
     graph.add_operand("x", traced, "f32")
     keys = {"Tensor.expand": "sizes", "torch.split": "split_size_or_sections"}
     key = keys.get(type, "shape")
     params = {key: target, "dim": 0}
     operator = graph.add_operator(type, "r", ["x"], ["y"], params=params)
-    thaw(operator, {graph.operand("x"): TensorSpec(actual)})
-    assert operator.params == {key: thawed, "dim": 0}
+    refine_shapes(operator, {graph.operand("x"): TensorSpec(actual)})
+    assert operator.params == {key: refined, "dim": 0}
     assert params == {key: target, "dim": 0}
 
 

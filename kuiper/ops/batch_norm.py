@@ -39,7 +39,7 @@ class BatchNorm(Record):
     """``(x - running_mean) / sqrt(running_var + eps) * weight + bias`` per channel (axis 1).
 
     A pass folds it into the convolution ahead, or into arithmetic; see
-    :mod:`kuiper.passes.fold_batch_norm`.  Source: torch.nn.BatchNorm2d in eval mode.
+    :mod:`kuiper.passes.optimize.fold_batch_norm`.  Source: torch.nn.BatchNorm2d in eval mode.
     """
 
     arguments = (

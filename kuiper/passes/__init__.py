@@ -1,22 +1,24 @@
-"""Graph passes: they rewrite a graph for speed, or into fewer kinds of operators.
+"""Graph passes: they rewrite a graph into what was meant, for any batch, and faster.
 
 ::
 
-    eliminate_*    take out what changes nothing, or is there twice
-    simplify_*     the same for parts of an expression
-    split_*        one operator that kernels have no word for becomes several
-    fold_*         constants are computed now
-    fuse_*         a step over memory disappears into its neighbour
-    restore_*      what the export left out comes back; runs once, when a model is loaded
-    write_*        writing in place becomes copying; runs once, too
-    free_*         what the export froze becomes what the inputs have; runs first, without `specs`
-    thaw           as free_*, for what a model computes on its way; runs where a model is cut
+    restore/    what the export lost
+        outputs, masks, indices, quotients, write_views    once, when a model is loaded
+        split_list, split_encoder_layer     one operator without a kernel becomes several
+        refine_shapes                       once per segment, with the shapes that came out
+        same_padding                        a diagnosis: margins that depend on the image size
+    batch/      one export, any batch; once per plan, before shapes are known
+    optimize/   fewer, faster operators; once per plan, with all shapes known
+        eliminate, eliminate_common         remove what changes nothing or exists twice
+        simplify_expression                 the same for parts of an expression
+        fold_*                              compute constants while planning
+        fuse_*                              merge a pass over memory into its neighbour
 
-A pass is a function ``f(graph, specs)``: it changes the graph in place and keeps `specs`, the
-shapes and dtypes of all operands for the sizes at hand, up to date for operands that it adds.
-Passes run in the order of :data:`PASSES`, once per plan, so they may rely on the actual shapes.
-Where a pass is only about operators of some types, it is imported when a graph has one.
-With ``KUIPER_DEBUG=1`` the graph is verified after each.
+A pass is a function ``f(graph, specs)``.  It changes the graph in place and keeps `specs`, the
+shapes and dtypes of all operands, up to date for the operands that it adds.  The passes of
+:data:`PASSES` run in order, once per plan, so they may rely on the actual shapes.  A pass that
+concerns a few operator types is imported when a graph has one of them.  With ``KUIPER_DEBUG=1``
+the graph is verified after each pass.
 """
 
 from __future__ import annotations
@@ -31,7 +33,16 @@ import numpy as np
 from kuiper.errors import GraphError
 from kuiper.ir import Graph, Operand
 
-__all__ = ["NEEDED", "PASSES", "Pass", "PassReport", "free", "optimize", "restore"]
+__all__ = [
+    "NEEDED",
+    "PASSES",
+    "Pass",
+    "PassReport",
+    "diagnose",
+    "optimize_graph",
+    "restore_exported",
+    "unfreeze_batch",
+]
 
 Evaluate = Callable[[Graph], list[np.ndarray]]
 
@@ -41,20 +52,21 @@ class Pass:
 
     Parameters
     ----------
-    place : str
-        Module and function; one word where these are called alike.
+    path : str
+        ``"module:function"`` below this package; the function may be left out if it is called
+        like its module.
     *types : str
-        Operator types; of a graph without any of them it changes nothing.  None for a pass that
-        looks at everything.
+        Operator types; the pass changes nothing in a graph without any of them.  No types for a
+        pass that looks at every operator.
     """
 
-    def __init__(self, place: str, *types: str) -> None:
-        self._module, _, function = place.partition(".")
-        self.__name__ = function or self._module
+    def __init__(self, path: str, *types: str) -> None:
+        self._module, _, function = path.partition(":")
+        self.__name__ = function or self._module.rpartition(".")[2]
         self._types = frozenset(types)
 
     def concerns(self, types: Collection[str]) -> bool:
-        """Tell whether there may be something to do in a graph with operators of some types."""
+        """Tell whether the pass may find something in a graph with operators of these types."""
         return not self._types or not self._types.isdisjoint(types)
 
     def __call__(self, *arguments: Any, **options: Any) -> None:
@@ -63,57 +75,71 @@ class Pass:
 
 
 _RESTORING = (
-    Pass("restore_outputs", "nn.LSTM", "nn.GRU", "nn.RNN"),
-    Pass("restore_masks", "Tensor.reshape", "nn.MultiheadAttention"),
-    Pass("restore_indices", "Tensor.index"),
-    Pass("restore_quotients", "pnnx.Expression"),
-    Pass("write_views", "Tensor.copy"),
+    Pass("restore.outputs:restore_outputs", "nn.LSTM", "nn.GRU", "nn.RNN"),
+    Pass("restore.masks:restore_masks", "Tensor.reshape", "nn.MultiheadAttention"),
+    Pass("restore.indices:restore_indices", "Tensor.index"),
+    Pass("restore.quotients:restore_quotients", "pnnx.Expression"),
+    Pass("restore.write_views", "Tensor.copy"),
 )
+_UNFREEZE_BATCH = Pass("batch.unfreeze:unfreeze_batch")
+
+_DIAGNOSES = (Pass("restore.same_padding:warn_of_sized_margins", "F.pad"),)
 
 _NORMS = ("nn.BatchNorm1d", "nn.BatchNorm2d", "nn.BatchNorm3d")
-_SPLIT_LIST = Pass("split_list", "pnnx.Expression")
-_SPLIT_ENCODER_LAYER = Pass("split_encoder_layer", "aten::_transformer_encoder_layer_fwd")
-_ELIMINATE_DEAD = Pass("eliminate.eliminate_dead")
+_PADDINGS = ("nn.ZeroPad2d", "nn.ConstantPad2d", "F.pad", "kuiper.SamePadding")
+_SPLIT_LIST = Pass("restore.split_list", "pnnx.Expression")
+_SPLIT_ENCODER_LAYER = Pass("restore.split_encoder_layer", "aten::_transformer_encoder_layer_fwd")
+_ELIMINATE_DEAD = Pass("optimize.eliminate:eliminate_dead")
 
-# What planning relies on; the rest is for speed.  What nobody reads is not computed in any case:
-# where only its values are wrong, a model must not fail one way and run the other.
+# The passes that planning relies on; the others are for speed.  Dead operators are removed even
+# without optimization: a model must not fail on the values of an operator that nothing reads in
+# one mode and run in the other.
 NEEDED = (_SPLIT_LIST, _SPLIT_ENCODER_LAYER, _ELIMINATE_DEAD)
 
 PASSES = (
     _SPLIT_LIST,
     _SPLIT_ENCODER_LAYER,
-    Pass("eliminate.eliminate_identity"),
-    Pass("simplify_expression", "pnnx.Expression"),
-    Pass("eliminate_common"),
-    Pass("fold_constants", "pnnx.Attribute"),
+    Pass("optimize.eliminate:eliminate_identity"),
+    Pass("optimize.simplify_expression", "pnnx.Expression"),
+    Pass("optimize.eliminate_common"),
+    Pass("optimize.fold_constants", "pnnx.Attribute"),
     _ELIMINATE_DEAD,
-    Pass("fuse_pad", "nn.ZeroPad2d", "nn.ConstantPad2d", "F.pad", "kuiper.SamePadding"),
-    Pass("fold_batch_norm", *_NORMS),
-    Pass("fuse_branches", "pnnx.Expression"),
-    Pass("fold_batch_norm.split_batch_norm", *_NORMS),
-    Pass("fuse_activation"),
-    Pass("fuse_residual", "pnnx.Expression"),
-    Pass("fuse_gate", "pnnx.Expression"),
-    Pass("fuse_expand", "nn.Conv2d", "F.conv2d"),
-    Pass("fuse_elementwise"),
+    Pass("optimize.fuse_pad", *_PADDINGS),
+    Pass("optimize.fold_batch_norm", *_NORMS),
+    Pass("optimize.fuse_branches", "pnnx.Expression"),
+    Pass("optimize.fold_batch_norm:split_batch_norm", *_NORMS),
+    Pass("optimize.fuse_activation"),
+    Pass("optimize.fuse_residual", "pnnx.Expression"),
+    Pass("optimize.fuse_gate", "pnnx.Expression"),
+    Pass("optimize.fuse_expand", "nn.Conv2d", "F.conv2d"),
+    Pass("optimize.fuse_elementwise"),
     _ELIMINATE_DEAD,
 )
 
 
-def restore(graph: Graph) -> None:
+def restore_exported(graph: Graph) -> None:
     """Bring back what the export of a graph left out, in place."""
     for run in _RESTORING:
         if run.concerns(graph.type_counts()):
             run(graph)
 
 
-def free(graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Callable[..., Any]) -> None:
+def unfreeze_batch(
+    graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Callable[..., Any]
+) -> None:
     """Make a graph run with another batch than it was traced with, in place.
 
-    Parameters are those of :func:`kuiper.passes.free_batch.free_batch`.
+    The parameters are those of :func:`kuiper.passes.batch.unfreeze.unfreeze_batch`.
     """
     if any(o.shape != shape for o, shape in zip(graph.inputs, shapes, strict=True)):
-        Pass("free_batch")(graph, shapes, infer)
+        _UNFREEZE_BATCH(graph, shapes, infer)
+
+
+def diagnose(graph: Graph, specs: dict[Operand, Any]) -> None:
+    """Warn where the file does not say what its module does with inputs of these shapes."""
+    for run in _DIAGNOSES:
+        if run.concerns(graph.type_counts()):
+            run(graph, specs)
 
 
 class PassReport(NamedTuple):
@@ -145,7 +171,7 @@ class PassReport(NamedTuple):
         return f"{self.name}: {'; '.join(parts) or 'nothing'}"
 
 
-def optimize(
+def optimize_graph(
     graph: Graph,
     specs: dict[Operand, Any],
     evaluate: Evaluate | None = None,

@@ -23,7 +23,7 @@ import numpy as np
 
 from kuiper._value import TensorSpec
 from kuiper.ir import Attribute, Graph, Operand, Operator
-from kuiper.passes._match import arguments_of
+from kuiper.passes.optimize.match import arguments_of
 
 __all__ = ["split_encoder_layer"]
 

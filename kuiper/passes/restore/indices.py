@@ -21,7 +21,7 @@ from typing import Any
 
 from kuiper.errors import OperatorError
 from kuiper.ir import Graph, Operator
-from kuiper.passes._indices import literal_indices
+from kuiper.passes.literals import literal_indices
 
 __all__ = ["restore_indices"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from kuiper.ir import Graph, Operand, Operator, PostOp
 from kuiper.ops import find_record
-from kuiper.passes._match import arguments_of, is_float32, only_reader, take_over_output
+from kuiper.passes.optimize.match import arguments_of, is_float32, only_reader, take_over_output
 
 __all__ = ["fuse_activation", "try_fuse_activation"]
 

@@ -25,14 +25,14 @@ import numpy as np
 from kuiper.expression import Call, Node, Ref, compact, parse
 from kuiper.ir import Attribute, Graph, Operand, Operator
 from kuiper.ops._conv_arguments import Geometry
-from kuiper.passes._match import (
+from kuiper.passes.optimize.eliminate import eliminate_dead
+from kuiper.passes.optimize.match import (
     arguments_of,
     is_float32,
     only_reader,
     same_shape,
     take_over_output,
 )
-from kuiper.passes.eliminate import eliminate_dead
 
 __all__ = ["fuse_branches"]
 
@@ -190,7 +190,7 @@ def _summed(
             bias += branch.maker.attributes["bias"].numpy()
     scale = np.zeros(weight.shape[0])
     if scales:
-        from kuiper.passes.fold_batch_norm import affine
+        from kuiper.passes.optimize.fold_batch_norm import affine
 
         for factors, shift in map(affine, scales):
             scale += factors

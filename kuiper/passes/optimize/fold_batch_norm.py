@@ -10,8 +10,8 @@ passes fuse with what follows::
 
     nn.BatchNorm2d bn 1 1 x y   ->   pnnx.Expression bn 3 1 x s t y expr=add(mul(@0,@1),@2)
 
-That is a pass of its own: between the two, :mod:`kuiper.passes.fuse_branches` looks for batch
-normalisations.
+That is a pass of its own: between the two, :mod:`kuiper.passes.optimize.fuse_branches`
+looks for batch normalisations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 from kuiper._value import TensorSpec
 from kuiper.ir import Attribute, Graph, Operand, Operator
-from kuiper.passes._match import is_float32, only_reader, take_over_output
+from kuiper.passes.optimize.match import is_float32, only_reader, take_over_output
 
 __all__ = ["affine", "fold_batch_norm", "split_batch_norm"]
 

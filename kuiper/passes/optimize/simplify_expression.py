@@ -15,7 +15,7 @@ from typing import Any
 
 from kuiper.expression import Call, Literal, Node, Ref, compact, parse
 from kuiper.ir import Graph, Operand
-from kuiper.passes._match import is_float32, same_shape
+from kuiper.passes.optimize.match import is_float32, same_shape
 
 __all__ = ["simplify_expression"]
 

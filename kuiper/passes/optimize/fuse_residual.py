@@ -15,8 +15,8 @@ from typing import Any
 
 from kuiper.ir import Graph, Operand, Operator, PostOp
 from kuiper.ops import find_record
-from kuiper.passes._match import is_float32, only_reader, same_shape, take_over_output
-from kuiper.passes.fuse_activation import try_fuse_activation
+from kuiper.passes.optimize.fuse_activation import try_fuse_activation
+from kuiper.passes.optimize.match import is_float32, only_reader, same_shape, take_over_output
 
 __all__ = ["fuse_residual"]
 

@@ -20,7 +20,7 @@ from kuiper.ir import Graph, Operand, Operator
 from kuiper.ops import find_record, function_of
 from kuiper.ops.activation import activation_tree
 from kuiper.ops.elementwise import Formula
-from kuiper.passes._match import arguments_of, is_float32, same_shape
+from kuiper.passes.optimize.match import arguments_of, is_float32, same_shape
 
 __all__ = ["fuse_elementwise"]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from kuiper.errors import KuiperError
 from kuiper.ir import Graph, Operand, Operator
-from kuiper.passes._match import arguments_of, computes_from, is_float32, only_reader
+from kuiper.passes.optimize.match import arguments_of, computes_from, is_float32, only_reader
 
 __all__ = ["fuse_gate"]
 

@@ -23,12 +23,12 @@ from typing import Any
 
 from kuiper._value import TensorSpec
 from kuiper.ir import Operand, Operator
-from kuiper.passes._batch_rules import RESHAPES
+from kuiper.passes.batch._batch_rules import RESHAPES
 
-__all__ = ["thaw"]
+__all__ = ["refine_shapes"]
 
 
-def thaw(operator: Operator, specs: Mapping[Operand, Any]) -> None:
+def refine_shapes(operator: Operator, specs: Mapping[Operand, Any]) -> None:
     """Write the extents of this run into a reshape or expand whose file has those of the trace.
 
     Parameters
@@ -39,7 +39,7 @@ def thaw(operator: Operator, specs: Mapping[Operand, Any]) -> None:
         Those of its inputs.
     """
     if operator.type == "torch.split":
-        _thaw_split(operator, specs)
+        _refine_split(operator, specs)
         return
     key = "shape" if operator.type in RESHAPES else "sizes"
     if operator.type not in (*RESHAPES, "Tensor.expand") or not operator.inputs:
@@ -50,7 +50,7 @@ def thaw(operator: Operator, specs: Mapping[Operand, Any]) -> None:
         return
     if None in traced or len(traced) != actual.rank or -1 in target:
         return
-    thawed = list(target)
+    refined = list(target)
     changed: set[int] = set()
     for axis, (before, now) in enumerate(zip(traced, actual.shape, strict=True)):
         if before == now:
@@ -66,11 +66,11 @@ def thaw(operator: Operator, specs: Mapping[Operand, Any]) -> None:
         if place in changed:
             return
         changed.add(place)
-        thawed[place] = now * times
-    operator.params = {**operator.params, key: tuple(thawed)}
+        refined[place] = now * times
+    operator.params = {**operator.params, key: tuple(refined)}
 
 
-def _thaw_split(operator: Operator, specs: Mapping[Operand, Any]) -> None:
+def _refine_split(operator: Operator, specs: Mapping[Operand, Any]) -> None:
     """Let the only part of a split have the extent of this run."""
     sections = operator.params.get("split_size_or_sections")
     axis, traced = operator.params.get("dim"), operator.inputs[0].shape

@@ -1,12 +1,12 @@
-"""Find margins that a module may choose by the size of its image, where the file has other ones.
+"""Warn of margins that a module may choose by the size of its image, where the file has fixed ones.
 
-TensorFlow's "same" padding depends on the size, and a trace keeps the amounts of one::
+TensorFlow's "same" padding depends on the image size, and a trace keeps the margins of one size::
 
     F.pad       p 1 1 x q pad=(0,1,0,1)            #x=(1,3,224,224)f32
     nn.Conv2d   c 1 1 q y kernel_size=(3,3) stride=(2,2) padding=(0,0) ...
 
-Of an image of 201x235 those would be ``(1,1,1,1)``.  The file does not tell whether the module
-chose them by the size or always has these, as some do, so nothing is changed.
+For an image of 201x235 they would be ``(1,1,1,1)``.  The file does not say whether the module
+computes its margins or always has these, as some do, so the graph is left as it is.
 """
 
 from __future__ import annotations
@@ -14,12 +14,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kuiper import _log
 from kuiper._value import TensorSpec
 from kuiper.ir import Graph, Operand, Operator
 
-__all__ = ["sized_margins"]
+__all__ = ["sized_margins", "warn_of_sized_margins"]
 
 _WINDOWS = ("nn.Conv2d", "nn.MaxPool2d", "nn.AvgPool2d", "F.max_pool2d", "F.avg_pool2d")
+
+
+def warn_of_sized_margins(graph: Graph, specs: Mapping[Operand, Any]) -> None:
+    """Log a warning if a module that pads by the size of its image would pad otherwise."""
+    held = sized_margins(graph, specs)
+    if held:
+        first = held[0]
+        traced, now = first.inputs[0].known_shape[-2:], specs[first.inputs[0]].shape[-2:]
+        _log.warning(
+            "kuiper.model", "%s%s: its margins %s are those of an image of %d x %d in the file, "
+            "which this one of %d x %d keeps; where the module pads by the size of its image, as "
+            "TensorFlow does, PyTorch gives other numbers: convert it by kuiper.from_torch, or for "
+            "this size", first.label, f" and {len(held) - 1} more" if held[1:] else "",
+            first.params["pad"], *traced, *now,
+        )  # fmt: skip
 
 
 def sized_margins(graph: Graph, specs: Mapping[Operand, Any]) -> list[Operator]:

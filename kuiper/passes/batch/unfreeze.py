@@ -35,7 +35,7 @@ from kuiper.ir import Attribute, Graph, Operand, Operator
 from kuiper.ops import known_record
 from kuiper.ops._numpy import Overloaded
 from kuiper.ops._schema import Host, attribute_spec, resolve
-from kuiper.passes._batch_rules import (
+from kuiper.passes.batch._batch_rules import (
     RESHAPES,
     Call,
     Lost,
@@ -45,9 +45,9 @@ from kuiper.passes._batch_rules import (
     reshaped_places,
     rule_for,
 )
-from kuiper.passes._indices import literal_indices
+from kuiper.passes.literals import literal_indices
 
-__all__ = ["free_batch"]
+__all__ = ["unfreeze_batch"]
 
 Infer = Callable[[Graph, dict[Operand, TensorSpec]], dict[Operand, Any]]
 
@@ -55,7 +55,7 @@ Infer = Callable[[Graph, dict[Operand, TensorSpec]], dict[Operand, Any]]
 PATIENCE = 400
 
 
-def free_batch(graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Infer) -> None:
+def unfreeze_batch(graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Infer) -> None:
     """Write the batch of `shapes` wherever the graph provably holds the traced one.
 
     Parameters

@@ -15,7 +15,7 @@ from typing import Any
 
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ops.padding import SamePadding
-from kuiper.passes._match import arguments_of, computes_from, only_reader
+from kuiper.passes.optimize.match import arguments_of, computes_from, only_reader
 
 __all__ = ["fuse_pad"]
 

@@ -1,0 +1,1 @@
+"""The batch: one export runs with any number of members."""

@@ -1,0 +1,1 @@
+"""Passes that make a graph faster: fewer operators, and fewer trips through memory."""
