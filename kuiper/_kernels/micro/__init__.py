@@ -1,0 +1,1 @@
+"""Micro-kernels, compiled once per instruction set, and the choice among them."""

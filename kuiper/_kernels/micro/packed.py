@@ -1,0 +1,175 @@
+"""Packed weights: the element type, order and size in which a micro-kernel reads them.
+
+A :class:`PackedMatrix` describes the memory of one packed weight before any of it exists.  A record
+makes the description, the plan's cache keeps the memory, and the record's own function fills it.
+The class is the type of a packed weight: kernels that read another element type or another order
+have a subclass, and the cache keeps the two apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from enum import IntEnum
+from itertools import accumulate
+
+import numpy as np
+
+from kuiper._kernels import _dispatch
+
+__all__ = [
+    "DepthwiseBlocks",
+    "FewColumns",
+    "GroupedBlocks",
+    "Layout",
+    "PackedMatrix",
+    "RunPanels",
+    "panel_offsets",
+]
+
+FLOAT_BYTES = 4  # of a bias and of a scale, whatever the type of the weights
+
+
+class Layout(IntEnum):
+    """How many terms of one column lie side by side, for an instruction that sums as many."""
+
+    ROWS = 1  # [depth][nr]: float32
+    PAIRS = 2  # [depth / 2][nr][2]: bfloat16, for vdpbf16ps and tdpbf16ps
+    QUADS = 4  # [depth / 4][nr][4]: int8, for vpdpbusd and tdpbusd
+
+
+class PackedMatrix:
+    """A matrix of `depth` terms by `columns`, cut into panels of `nr` columns.
+
+    A panel starts with `nr` biases, and `nr` scales if the type has them, all float32; the terms
+    follow in the order of `layout`.  Missing columns and missing terms are zero.
+
+    Parameters
+    ----------
+    columns, depth : int
+        Of one group.
+    groups : int, default=1
+        Each starts with a panel of its own.
+    nr : int, optional
+        Columns of a panel; by default those of the active variant's GEMM tile.
+    part : hashable, optional
+        Which of several packed weights of one operator this is.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        How terms are stored; bfloat16 as its 16 bits.
+    layout : Layout
+    has_scales : bool
+        Whether each column has a factor that turns its sum into a float32.
+    depth, nr, panels : int
+    """
+
+    dtype = np.dtype(np.float32)
+    layout = Layout.ROWS
+    has_scales = False
+
+    __slots__ = ("depth", "nr", "panels", "part")
+
+    def __init__(
+        self, columns: int, depth: int, groups: int = 1, nr: int = 0, part: Hashable = None
+    ) -> None:
+        self.depth = depth
+        self.nr = nr or _dispatch.tile()[1]
+        self.panels = groups * -(-columns // self.nr)
+        self.part = part
+
+    @property
+    def key(self) -> Hashable:
+        """What tells it from the other packed weights of an operator."""
+        return type(self), self.panels, self.depth, self.nr, self.part
+
+    @property
+    def head_bytes(self) -> int:
+        """Size of the biases and scales at the start of a panel."""
+        return (1 + self.has_scales) * FLOAT_BYTES * self.nr
+
+    @property
+    def panel_bytes(self) -> int:
+        rows = -(-self.depth // self.layout)
+        return self.head_bytes + rows * self.nr * self.layout * self.dtype.itemsize
+
+    @property
+    def n_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the memory in elements of `dtype`: panels, rows of a panel, columns."""
+        return self.panels, self.panel_bytes // (self.nr * self.dtype.itemsize), self.nr
+
+    def terms(self, memory: np.ndarray) -> np.ndarray:
+        """View memory of this shape as the terms alone, (panels, rows, nr, layout)."""
+        skipped = self.head_bytes // (self.nr * self.dtype.itemsize)
+        return memory[:, skipped:].reshape(self.panels, -1, self.nr, self.layout)
+
+    def heads(self, memory: np.ndarray) -> np.ndarray:
+        """View memory of this shape as biases and scales, (panels, 1 or 2, nr) float32."""
+        rows = self.head_bytes // (self.nr * self.dtype.itemsize)
+        floats = memory[:, :rows].reshape(self.panels, -1).view(np.float32)
+        return floats.reshape(self.panels, -1, self.nr)
+
+
+class RunPanels(PackedMatrix):
+    """Panels whose terms follow the runs of a convolution with few input channels."""
+
+    __slots__ = ()
+
+
+class DepthwiseBlocks(PackedMatrix):
+    """Blocks of one vector of channels: the biases, then the taps."""
+
+    __slots__ = ()
+
+    def __init__(self, channels: int, taps: int) -> None:
+        super().__init__(channels, taps, nr=_dispatch.lanes())
+
+    def fill(self, memory: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> None:
+        """Write a weight of (channels, taps) and its biases."""
+        padded = np.zeros((self.panels * self.nr, 1 + self.depth), np.float32)
+        padded[: len(weight), 1:] = weight
+        if bias is not None:
+            padded[: len(weight), 0] = bias
+        by_block = padded.reshape(self.panels, self.nr, -1).transpose(0, 2, 1)
+        self.heads(memory)[:] = by_block[:, :1]
+        self.terms(memory)[..., 0] = by_block[:, 1:]
+
+
+class GroupedBlocks(DepthwiseBlocks):
+    """Blocks of one vector of outputs: the biases, then for each tap the channels of a group."""
+
+    __slots__ = ()
+
+
+class FewColumns(PackedMatrix):
+    """A vector of biases, then (taps, vectors of channels, columns, lanes)."""
+
+    __slots__ = ()
+
+    def __init__(self, columns: int, taps: int, channels: int) -> None:
+        lanes = _dispatch.lanes()
+        super().__init__(1, taps * -(-channels // lanes) * columns, nr=lanes)
+
+    def fill(self, memory: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> None:
+        """Write filters of (columns, channels, taps...) and their biases."""
+        columns, channels = weight.shape[:2]
+        by_tap = weight.reshape(columns, channels, -1).transpose(2, 1, 0)
+        vectors = -(-channels // self.nr)
+        padded = np.zeros((by_tap.shape[0], vectors * self.nr, columns), np.float32)
+        padded[:, :channels] = by_tap
+        lanes_last = padded.reshape(-1, vectors, self.nr, columns).transpose(0, 1, 3, 2)
+        biases = self.heads(memory)
+        biases[:] = 0.0
+        if bias is not None:
+            biases[0, 0, :columns] = bias
+        self.terms(memory)[0, ..., 0] = lanes_last.reshape(-1, self.nr)
+
+
+def panel_offsets(matrices: Sequence[PackedMatrix]) -> list[int]:
+    """Return the first element of each matrix when all lie back to back, then the total."""
+    return [0, *accumulate(math.prod(matrix.shape) for matrix in matrices)]

@@ -1,0 +1,116 @@
+"""Descriptions of packed weights: sizes, keys, and views of their memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kuiper._kernels import _dispatch
+from kuiper._kernels.micro.packed import (
+    DepthwiseBlocks,
+    FewColumns,
+    GroupedBlocks,
+    Layout,
+    PackedMatrix,
+    RunPanels,
+    panel_offsets,
+)
+
+from .workbench import ISAS, isa, noise
+
+
+class Pairs(PackedMatrix):
+    """bfloat16 as an instruction that sums pairs reads it."""
+
+    dtype = np.dtype(np.uint16)
+    layout = Layout.PAIRS
+    __slots__ = ()
+
+
+class Quads(PackedMatrix):
+    """int8 with a scale for each column, as an instruction that sums quads reads it."""
+
+    dtype = np.dtype(np.int8)
+    layout = Layout.QUADS
+    has_scales = True
+    __slots__ = ()
+
+
+@pytest.mark.parametrize("name", ISAS)
+def test_panels_are_those_of_the_variant(name):
+    with isa(name):
+        _, nr = _dispatch.tile()
+        matrix = PackedMatrix(2 * nr + 1, 9, groups=4)
+        assert (matrix.panels, matrix.nr, matrix.depth) == (12, nr, 9)
+        assert matrix.shape == (12, 10, nr)
+        assert matrix.n_bytes == 12 * matrix.panel_bytes == 4 * 12 * 10 * nr
+        assert DepthwiseBlocks(2 * _dispatch.lanes() + 1, 25).shape == (3, 26, _dispatch.lanes())
+
+
+@pytest.mark.parametrize("depth", [1, 4, 6, 7])
+def test_other_types_have_a_place_for_every_term_and_scale(depth):
+    for kind, heads, together in ((PackedMatrix, 1, 1), (Pairs, 1, 2), (Quads, 2, 4)):
+        matrix = kind(33, depth, nr=16)
+        rows = -(-depth // together)
+        assert matrix.panel_bytes == heads * 4 * 16 + rows * 16 * together * matrix.dtype.itemsize
+        memory = np.zeros(matrix.shape, matrix.dtype)
+        assert memory.nbytes == matrix.n_bytes
+        terms, head = matrix.terms(memory), matrix.heads(memory)
+        assert terms.shape == (3, rows, 16, together)
+        assert head.shape == (3, heads, 16)
+        assert head.dtype == np.float32
+        # Both are views of the memory, and together all of it.
+        terms[...] = 1
+        head[...] = np.float32(1.5)
+        assert memory.all() == (matrix.dtype == np.float32)
+        assert np.count_nonzero(memory) == terms.size + np.count_nonzero(
+            head.reshape(-1).view(matrix.dtype)
+        )
+
+
+def test_keys_tell_types_extents_and_parts_apart():
+    keys = [
+        PackedMatrix(8, 9).key, PackedMatrix(8, 9, part="b").key, PackedMatrix(8, 10).key,
+        PackedMatrix(8, 9, groups=2).key, PackedMatrix(8, 9, nr=4).key, RunPanels(8, 9).key,
+        Pairs(8, 9).key,
+    ]  # fmt: skip
+    assert len(set(keys)) == len(keys)
+    assert PackedMatrix(8, 9).key == PackedMatrix(8, 9).key
+
+
+def test_matrices_lie_back_to_back():
+    matrices = [PackedMatrix(20, depth, nr=16) for depth in (3, 0, 5)]
+    assert panel_offsets(matrices) == [0, 128, 160, 352]
+
+
+def test_depthwise_and_grouped_blocks():
+    lanes = _dispatch.lanes()
+    for kind in (DepthwiseBlocks, GroupedBlocks):
+        for channels in (1, lanes, lanes + 1):
+            weight, bias = noise((channels, 9)), noise((channels,), 1)
+            matrix = kind(channels, 9)
+            memory = np.full(matrix.shape, np.nan, np.float32)
+            matrix.fill(memory, weight, bias)
+            flat = memory.transpose(0, 2, 1).reshape(-1, 10)
+            np.testing.assert_array_equal(flat[:channels], np.column_stack([bias, weight]))
+            assert not flat[channels:].any()
+            matrix.fill(memory, weight, None)
+            assert not memory[:, 0].any()
+
+
+def test_few_columns():
+    lanes = _dispatch.lanes()
+    for columns, channels in ((1, 1), (3, lanes), (2, lanes + 1)):
+        weight, bias = noise((columns, channels, 2, 3)), noise((columns,), 1)
+        matrix = FewColumns(columns, 6, channels)
+        memory = np.full(matrix.shape, np.nan, np.float32)
+        matrix.fill(memory, weight, bias)
+        np.testing.assert_array_equal(memory[0, 0, :columns], bias[:lanes])
+        assert not memory[0, 0, columns:].any()
+        vectors = -(-channels // lanes)
+        terms = memory[0, 1:].reshape(6, vectors, columns, lanes).swapaxes(1, 2)
+        terms = terms.reshape(2, 3, columns, -1)
+        np.testing.assert_array_equal(terms[..., :channels], weight.transpose(2, 3, 0, 1))
+        assert not terms[..., channels:].any()
+        matrix.fill(memory, weight, None)
+        assert not memory[0, 0].any()
