@@ -27,7 +27,7 @@ SDIST_NEEDS = (
     "pyproject.toml", "setup.py", "README.md", "README.zh-CN.md", "LICENSE", "NOTICE",
     "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "mkdocs.yml", "examples/detect.py",
     "docs/tutorial/01-tensors.md", "docs/tutorial/pictures/memory.svg", "kuiper/_kernels/_vec.h",
-    "kuiper/_kernels/_micro.pxi", "tests/test_package.py", "tests/test_examples.py",
+    "kuiper/_kernels/_micro.pxi", "tests/unit/test_package.py", "tests/docs/test_examples.py",
     "docs/development.md", "docs/design.md", "examples/classify.py",
     "examples/photos/chelsea.png", "examples/models/imagenet_classes.txt",
     "examples/models/mobilenet_v2.f16.pnnx.param", ".ci/run",

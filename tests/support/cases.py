@@ -28,9 +28,9 @@ import numpy as np
 from ..reference import read_graph, run_graph
 from .compare import assert_close
 from .noise import integers, uniform
+from .paths import DATA
 
 __all__ = [
-    "DATA",
     "SAMPLE",
     "Case",
     "Golden",
@@ -40,7 +40,6 @@ __all__ = [
     "sample_positions",
 ]
 
-DATA = Path(__file__).resolve().parent.parent / "data"
 
 SAMPLE = 1024
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from .cases import DATA
+from .paths import DATA, ROOT
 
 __all__ = ["GOLDENS", "MODELS", "SAMPLE_OF_SHIPPED", "SHIPPED", "Shipped", "picture_input"]
 
-MODELS = Path(__file__).resolve().parents[2] / "examples" / "models"
+MODELS = ROOT / "examples" / "models"
 
 GOLDENS = DATA / "shipped.npz"
 

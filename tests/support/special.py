@@ -17,8 +17,9 @@ from functools import cache
 
 import numpy as np
 
-from .cases import DATA, Case, load_cases, sample_positions
+from .cases import Case, load_cases, sample_positions
 from .noise import integers
+from .paths import DATA
 
 __all__ = [
     "PATH",

@@ -1,0 +1,1 @@
+"""The documentation and the example programs do what they say."""

@@ -1,0 +1,1 @@
+"""Whole networks against PyTorch's stored outputs."""

@@ -1,0 +1,1 @@
+"""Every operator against the references and PyTorch's stored results."""

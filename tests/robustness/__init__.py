@@ -1,0 +1,1 @@
+"""Hostile files, special values, stress, long runs, other libraries."""

@@ -1,0 +1,167 @@
+"""The stress program, for seconds, and what threads meet when nothing is imported yet."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import kuiper.ops
+from kuiper.ops import _record, find_record
+
+from ..support.paths import ROOT
+from ..support.textgraph import user_operator, values
+from . import stress
+
+
+def test_short_stress(capsys):
+    assert stress.main(["--seconds", "1", "--turns", "8", "--stored", "96"]) == 0
+    assert "all the same bits" in capsys.readouterr().out
+
+
+def job_of(function_type: str, tmp_path: Path) -> stress.Job:
+    text = f"""pnnx.Input in 0 1 x
+        {function_type} op 1 1 x y
+        pnnx.Output out 1 0 y"""
+    inputs = [(values(5, seed=k),) for k in range(9)]
+    param, bin = stress.files_of(text)
+    path = tmp_path / "job.pnnx.param"
+    path.write_bytes(param)
+    path.with_suffix(".bin").write_bytes(bin)
+    return stress.Job(function_type, param, bin, inputs, path, [(-x,) for (x,) in inputs])
+
+
+def test_results_that_threads_mix_up_are_noticed(tmp_path):
+    shared = np.zeros(5, np.float32)
+
+    def negative(x):
+        np.negative(x, out=shared)
+        time.sleep(0.002)
+        return shared
+
+    with user_operator("user.negative", negative):
+        one = stress.Round([job_of("user.negative", tmp_path)], 8, 6, seed=1)
+        one.run()
+    assert "differs from that of one thread alone" in one.faults[0]
+
+
+def test_exceptions_in_threads_are_noticed(tmp_path):
+    def negative(x):
+        return -x if threading.current_thread() is threading.main_thread() else 1 / 0
+
+    with user_operator("user.negative", negative):
+        one = stress.Round([job_of("user.negative", tmp_path)], 4, 6, seed=1)
+        one.run()
+    assert "ZeroDivisionError" in one.faults[0]
+
+
+SLOW_FAMILY = """
+import gate_of_this_test
+from kuiper.ops._record import Record, record
+
+@record("test.slow")
+class Slow(Record):
+    pass
+
+gate_of_this_test.there.set()
+gate_of_this_test.open.wait(60)
+finished = True
+"""
+
+
+def test_a_record_is_found_once_its_module_is_complete(tmp_path, monkeypatch):
+    """Its class is registered before the functions below it exist."""
+    gate = SimpleNamespace(there=threading.Event(), open=threading.Event())
+    monkeypatch.setitem(sys.modules, "gate_of_this_test", gate)
+    monkeypatch.setattr(kuiper.ops, "__path__", [*kuiper.ops.__path__, str(tmp_path)])
+    monkeypatch.setattr(_record, "_families", ["slowly"])
+    monkeypatch.setattr(_record, "_registry", {})
+    monkeypatch.setattr(_record, "_found", {})
+    (tmp_path / "slowly.py").write_text(SLOW_FAMILY)
+    seen = []
+
+    def find():
+        rule = find_record("test.slow")
+        seen.append(getattr(sys.modules[rule.__module__], "finished", False))
+
+    finders = [threading.Thread(target=find) for _ in range(3)]
+    try:
+        finders[0].start()
+        assert gate.there.wait(30)
+        for finder in finders[1:]:
+            finder.start()
+        finders[1].join(0.2)
+        assert seen == []
+        gate.open.set()
+        for finder in finders:
+            finder.join(30)
+        assert seen == [True, True, True]
+    finally:
+        gate.open.set()
+        sys.modules.pop("kuiper.ops.slowly", None)
+
+
+COLD = """
+import sys, threading
+sys.setswitchinterval(1e-6)
+from tests.support import load_cases
+cases = load_cases("operators")[{seed}::37][:16]
+files = [(case.param, case.bin, case.inputs) for case in cases]
+import kuiper
+start = threading.Barrier(len(files))
+faults = []
+results = [None] * len(files)
+
+def work(rank):
+    param, bin, inputs = files[rank]
+    start.wait()
+    try:
+        results[rank] = kuiper.load(param, bin)(*inputs)
+    except Exception:
+        import traceback
+        faults.append(f"{{cases[rank].id}}: {{traceback.format_exc()}}")
+
+threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(files))]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+for rank, (param, bin, inputs) in enumerate(files):
+    if not faults:
+        again, first = kuiper.load(param, bin)(*inputs), results[rank]
+        pairs = zip(*(x if isinstance(x, tuple) else (x,) for x in (first, again)), strict=True)
+        if any(a.tobytes() != b.tobytes() for a, b in pairs):
+            faults.append(cases[rank].id)
+print(len(files), *faults)
+"""
+
+
+@pytest.mark.parametrize("seed", [0, 18])
+def test_sixteen_threads_load_the_first_models_of_a_process(seed):
+    """What is imported when it is needed is imported by several at once."""
+    done = subprocess.run(
+        [sys.executable, "-c", COLD.format(seed=seed)],
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert done.stdout == "16\n"
+
+
+@pytest.mark.skipif(
+    not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="needs a free-threaded Python"
+)
+def test_a_free_threaded_python_stays_without_the_gil():
+    """A module that does not say that it can do without would switch the lock on."""
+    source = "import sys, kuiper, kuiper.expression, kuiper.report; print(sys._is_gil_enabled())"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", source],
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("False\n", "")

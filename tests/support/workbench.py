@@ -1,0 +1,176 @@
+"""A workbench for kernels: values over guarded memory, and single steps run on them.
+
+Every buffer of a :class:`Workbench` ends in guard bytes and is filled with a pattern first, so a
+kernel that writes outside its output, leaves a part of it unwritten, or computes with what lies
+outside its inputs, is caught.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from kuiper._kernels import _dispatch, _windows, elementwise
+from kuiper._kernels._executor import Context, Program
+from kuiper._value import Buffer, Value, channels_last_strides, contiguous_strides
+from kuiper.expression import ElementwiseProgram
+from kuiper.expression.lowering import Argument, Instruction
+
+__all__ = ["ISAS", "PARTS", "Workbench", "function", "image_windows", "isa", "noise"]
+
+ISAS = _dispatch.available()
+PARTS = (1, 2, 3, 7)
+# The threads that take these shares.  More of them than the machine has would wait for each other
+# longer than they compute; other tests run models on teams of every size.
+TEAM = 2
+
+SO_LONG = 1e9  # operations for which the executor gives each thread several shares
+
+GUARD_BYTES = 64
+PATTERN = 0xFF  # NaN in every float type, so that what is read too far shows
+
+
+@contextlib.contextmanager
+def isa(name: str) -> Iterator[None]:
+    """Bind with the instruction-set variant `name` inside a with block."""
+    previous = _dispatch.select(name)
+    try:
+        yield
+    finally:
+        _dispatch.select(previous)
+
+
+def noise(shape, seed: int = 0, dtype=np.float32) -> np.ndarray:
+    """Return random values of a dtype: normal floats, small integers, or booleans."""
+    generator = np.random.default_rng(seed)
+    dtype = np.dtype(dtype)
+    if dtype.kind == "f":
+        return generator.standard_normal(shape).astype(dtype)
+    if dtype.kind == "c":
+        return (generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(
+            dtype
+        )
+    return generator.integers(0, 2 if dtype.kind == "b" else 100, shape).astype(dtype)
+
+
+class Workbench:
+    """Memory for the operands of a few steps."""
+
+    def __init__(self) -> None:
+        self.memory: list[np.ndarray] = []
+        self.written: list[Value] = []
+        self.per_thread: dict[int, int] = {}
+
+    def scratch(self, n_bytes: int) -> Value:
+        """Return scratch memory of which each thread has a piece of its own.
+
+        Pointers lie in it, so each piece starts where one may lie; a plan's starts on a cache line.
+        """
+        n_bytes = -(-n_bytes // 8) * 8
+        value = self.place((TEAM * n_bytes,), np.uint8)
+        self.per_thread[value.slot] = n_bytes
+        self.written.append(value)
+        return value
+
+    def place(self, shape, dtype=np.float32, strides=None, offset: int = 0) -> Value:
+        """Return a value over fresh, guarded memory; `strides` and `offset` in elements."""
+        dtype = np.dtype(dtype)
+        if strides is None:
+            strides = contiguous_strides(shape)
+        reach = offset + 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if n)
+        n_bytes = reach * dtype.itemsize if 0 not in shape else 0
+        memory = np.full(n_bytes + GUARD_BYTES, PATTERN, np.uint8)
+        self.memory.append(memory)
+        buffer = Buffer(len(self.memory) - 1, n_bytes, "constant", memory)
+        return Value(buffer, shape, strides, offset, dtype)
+
+    def put(self, array: np.ndarray, strides=None, offset: int = 0) -> Value:
+        """Return a value that holds `array`."""
+        value = self.place(array.shape, array.dtype, strides, offset)
+        self.view(value)[...] = array
+        return value
+
+    def put_channels_last(self, array: np.ndarray, pitch: int | None = None) -> Value:
+        """Return a value that holds (n, c, h, w) with adjacent channels."""
+        return self.put(array, channels_last_strides(array.shape, pitch))
+
+    def output(self, shape, layout: str = "contiguous", pitch=None, dtype=np.float32) -> Value:
+        """Return a value for a step to write, watched by :meth:`run`."""
+        strides = channels_last_strides(shape, pitch) if layout == "channels_last" else None
+        value = self.place(shape, dtype, strides)
+        self.written.append(value)
+        return value
+
+    def view(self, value: Value) -> np.ndarray:
+        """Return a value as an array over its memory."""
+        memory = self.memory[value.slot]
+        if 0 in value.shape:
+            return np.empty(value.shape, value.dtype)
+        strides = [stride * value.dtype.itemsize for stride in value.strides]
+        return np.ndarray(value.shape, value.dtype, memory, value.offset_bytes, strides)
+
+    def run(self, *steps, parts: int = 1) -> None:
+        """Run steps in `parts` shares and check that only the outputs were written.
+
+        Every step takes that many shares, whatever it thinks of its size.
+        """
+        for step in steps:
+            step.max_parts = parts
+            step.flops = SO_LONG
+        before = [memory.copy() for memory in self.memory]
+        slots = [
+            (memory, self.per_thread[slot]) if slot in self.per_thread else memory
+            for slot, memory in enumerate(self.memory)
+        ]
+        team = min(parts, TEAM)
+        context = Context(slots, team)
+        Program(steps).run(context, team)
+        for slot, (old, new) in enumerate(zip(before, self.memory, strict=True)):
+            changed = old != new
+            for value in self.written:
+                if value.slot == slot:
+                    mask = np.zeros(old.shape, bool)
+                    strides = [s * value.dtype.itemsize for s in value.strides]
+                    if 0 not in value.shape:
+                        np.ndarray(
+                            (*value.shape, value.dtype.itemsize), bool, mask,
+                            value.offset_bytes, (*strides, 1),
+                        )[...] = True  # fmt: skip
+                    changed &= ~mask
+            assert not changed.any(), f"slot {slot}: byte {changed.argmax()} was written"
+
+    def run_all_parts(self, make, output: Value) -> np.ndarray:
+        """Run the step that `make()` returns in each of PARTS shares; the bits agree.
+
+        Returns
+        -------
+        numpy.ndarray
+            A copy of `output`.
+        """
+        results = []
+        for parts in PARTS:
+            self.memory[output.slot][...] = PATTERN
+            self.run(make(), parts=parts)
+            results.append(self.view(output).copy())
+        for parts, result in zip(PARTS[1:], results[1:], strict=True):
+            assert result.tobytes() == results[0].tobytes(), f"{parts} parts give other bits"
+        return results[0]
+
+
+def function(name, *arrays, parameters=()):
+    """Run one instruction."""
+    arguments = tuple(Argument("input", i) for i in range(len(arrays)))
+    step = Instruction(name, arguments, parameters)
+    shape = np.broadcast_shapes(*(a.shape for a in arrays))
+    program = ElementwiseProgram(tuple(range(len(arrays))), (step,), shape)
+    return elementwise.compute(program, arrays)
+
+
+def image_windows(x, kernel, stride, padding, **options):
+    """Return the windows of a batch of images, one axis each but the last."""
+    one = [_windows.adaptive_windows(1, 1)]
+    return one + [
+        _windows.fixed_windows(extent, kernel, stride, padding, **options) for extent in x.shape[2:]
+    ]

@@ -1,0 +1,1 @@
+"""Tests of the way from PyTorch and ONNX to PNNX."""

@@ -1,0 +1,1 @@
+"""Tests of ``kuiper.ir``: the graph and strided views."""

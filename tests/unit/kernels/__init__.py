@@ -1,0 +1,1 @@
+"""Tests of the kernels alone, on every instruction set of this machine."""

@@ -1,0 +1,58 @@
+"""The vector type under every compiler and for every machine at hand, however kuiper was built."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kuiper._kernels import _dispatch
+
+from ...support.paths import ROOT
+
+KERNELS = ROOT / "kuiper" / "_kernels"
+# As setup.py compiles; what goes without IEEE arithmetic would show here.
+FLAGS = ["-O2", "-fno-math-errno", "-fno-trapping-math"]
+VARIANTS = {
+    "baseline": ([], "lanes 4, registers 16"),
+    "avx2": (["-mavx2", "-mfma"], "lanes 8, registers 16"),
+    "avx512": (["-mavx512f", "-mavx512vl"], "lanes 16, registers 32"),
+    "neon": (["-DKUIPER_NEON"], "lanes 4, registers 32"),
+    "plain": (["-DKUIPER_NO_VECTORS"], "lanes 1, registers 16"),
+}
+HERE_POSSIBLE = [*_dispatch.available(), "plain"]
+EMULATOR = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+
+
+def check(compiler: list[str], runner: list[str], variant: str, folder: Path) -> None:
+    """Compile the program of checks and run it."""
+    flags, last_line = VARIANTS[variant]
+    program = folder / "vectors"
+    source = ROOT / "tests" / "support" / "vectors.c"
+    command = [*compiler, *FLAGS, *flags, f"-I{KERNELS}", str(source), "-lm", "-o", str(program)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run([*runner, str(program)], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [last_line]
+    assert done.returncode == 0
+
+
+@pytest.mark.skipif(not KERNELS.is_dir(), reason="needs the sources beside the tests")
+@pytest.mark.parametrize("variant", HERE_POSSIBLE)
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_vectors(compiler, variant, tmp_path):
+    found = shutil.which(compiler) or shutil.which(f"{compiler}-16")
+    if found is None:
+        pytest.skip(f"{compiler} is not installed")
+    check([found], [], variant, tmp_path)
+
+
+@pytest.mark.skipif(not KERNELS.is_dir(), reason="needs the sources beside the tests")
+@pytest.mark.skipif(EMULATOR is None, reason="needs qemu-user")
+@pytest.mark.parametrize("variant", ["baseline", "neon", "plain"])
+def test_vectors_of_arm(variant, tmp_path):
+    compiler = shutil.which("aarch64-linux-gnu-gcc")
+    if compiler is None:
+        pytest.skip("needs gcc-aarch64-linux-gnu")
+    check([compiler, "-static"], [EMULATOR], variant, tmp_path)

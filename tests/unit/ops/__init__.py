@@ -1,0 +1,1 @@
+"""Tests of ``kuiper.ops``: what records accept, refuse and compute."""

@@ -1,0 +1,1 @@
+"""Tests of ``kuiper.pnnx``: reading and writing both files."""

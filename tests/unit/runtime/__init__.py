@@ -1,0 +1,1 @@
+"""Tests of what runs a plan: executor, threads, packed weights."""

@@ -1,0 +1,254 @@
+"""Memory of packed weights: where it starts, and that moving it to large pages changes nothing."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from kuiper._kernels import _pack, _pages
+from kuiper._kernels._pages import LARGE_PAGE_BYTES, LINE_BYTES, Pages
+
+from ...support.workgraph import model_of
+
+linux = pytest.mark.skipif(
+    not hasattr(mmap, "MADV_HUGEPAGE"), reason="large pages are asked for on Linux alone"
+)
+
+
+@pytest.fixture
+def policy(tmp_path, monkeypatch):
+    """Let the system seem to allow large pages, or not."""
+
+    def choose(text):
+        path = tmp_path / "enabled"
+        path.write_text(text)
+        monkeypatch.setattr(_pages, "_POLICY", str(path))
+
+    choose("always [madvise] never\n")
+    return choose
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+@pytest.mark.parametrize("n_bytes", [1, 64, 1000, 2 * LARGE_PAGE_BYTES - 1])
+def test_small_memory_starts_on_a_line(n_bytes):
+    pages = Pages(n_bytes)
+    assert pages.array.nbytes == n_bytes
+    assert address(pages.array) % LINE_BYTES == 0
+    assert not pages.enlarge(n_bytes)
+
+
+@linux
+def test_large_memory_starts_on_a_page_and_keeps_its_contents(policy):
+    n_bytes = 3 * LARGE_PAGE_BYTES + 12345
+    pages = Pages(n_bytes)
+    assert address(pages.array) % LARGE_PAGE_BYTES == 0
+    content = np.random.default_rng(0).integers(0, 256, n_bytes, np.uint8)
+    pages.array[:] = content
+    moved = [pages.enlarge(n_bytes) for _ in range(5)]
+    assert moved == [True, True, True, False, False]
+    assert np.array_equal(pages.array, content)
+
+
+@linux
+def test_nothing_behind_the_end_is_touched(policy):
+    pages = Pages(4 * LARGE_PAGE_BYTES)
+    pages.array[:LARGE_PAGE_BYTES] = 1
+    assert not pages.enlarge(LARGE_PAGE_BYTES - 1)
+    assert pages.enlarge(2 * LARGE_PAGE_BYTES - 1)
+    assert not pages.enlarge(2 * LARGE_PAGE_BYTES - 1)
+    assert pages.enlarge(2 * LARGE_PAGE_BYTES)
+
+
+@linux
+def test_the_policy_of_the_system_counts(policy):
+    policy("always madvise [never]\n")
+    assert not Pages(4 * LARGE_PAGE_BYTES).enlarge(4 * LARGE_PAGE_BYTES)
+    policy("[always] madvise never\n")
+    assert Pages(4 * LARGE_PAGE_BYTES).enlarge(4 * LARGE_PAGE_BYTES)
+    os.remove(_pages._POLICY)
+    assert not Pages(4 * LARGE_PAGE_BYTES).enlarge(4 * LARGE_PAGE_BYTES)
+
+
+@linux
+def test_a_forked_process_leaves_shared_pages_alone(policy, monkeypatch):
+    pages = Pages(2 * LARGE_PAGE_BYTES)
+    parent = os.getpid()
+    monkeypatch.setattr(_pages.os, "getpid", lambda: parent + 1)
+    assert not pages.enlarge(2 * LARGE_PAGE_BYTES)
+    monkeypatch.undo()
+
+
+def test_too_much_is_a_memory_error():
+    with pytest.raises(MemoryError):
+        Pages(1 << 62)
+
+
+def test_packed_weights_lie_one_behind_the_other():
+    weights = _pack.PackedWeights(3 * LARGE_PAGE_BYTES)
+    first = weights.add("a", lambda: _pack.aligned_empty((5, 7)))
+    second = weights.add("b", lambda: _pack.aligned_empty((LARGE_PAGE_BYTES // 4,)))
+    assert address(second) - address(first) == 192  # 140 bytes, up to the next line
+    # What does not fit begins another piece.
+    third = weights.add("c", lambda: _pack.aligned_empty((LARGE_PAGE_BYTES // 2,)))
+    assert not 0 < address(third) - address(second) <= 3 * LARGE_PAGE_BYTES
+    for number, array in enumerate((first, second, third)):
+        array[:] = number
+    assert all((array == number).all() for number, array in enumerate((first, second, third)))
+
+
+@linux
+@pytest.mark.parametrize("by_plan", [True, False])
+def test_a_model_settles_and_gives_the_same_bits(policy, by_plan):
+    random = np.random.default_rng(3)
+    x = random.standard_normal((1, 1024), np.float32)
+    weight = random.standard_normal((1100, 1024), np.float32)  # 4.5 MB: two large pages
+    model = model_of(
+        "nn.Linear",
+        [x],
+        {"bias": False, "in_features": 1024, "out_features": 1100},
+        {"weight": weight},
+    )
+    first = model(x)
+    assert model._packed.unsettled
+    calls = 0
+    if by_plan:
+        model.plan(x.shape)
+    while model._packed.unsettled and calls < 10_000:
+        model._packed._due = 0.0  # as if much time had passed
+        assert np.array_equal(model(x), first)
+        calls += 1
+    assert calls <= (0 if by_plan else 3)  # two pages, and one call that finds no more
+    assert np.array_equal(model(x), first)
+    np.testing.assert_allclose(first, x @ weight.T, rtol=1e-4, atol=1e-4)
+
+
+@linux
+def test_no_run_waits_for_another_ones_plan(policy):
+    """The lock is held while a plan is made; a model that is settling runs all the same."""
+    x = np.ones((1, 1024), np.float32)
+    weight = np.ones((1100, 1024), np.float32)
+    model = model_of(
+        "nn.Linear",
+        [x],
+        {"bias": False, "in_features": 1024, "out_features": 1100},
+        {"weight": weight},
+    )
+    model(x)
+    assert model._packed.unsettled
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with model._lock:
+            held.set()
+            done.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(30)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            y = pool.submit(model, x).result(timeout=20)
+        finally:
+            done.set()
+    holder.join()
+    assert (y == 1024).all()
+    assert model._packed.unsettled
+
+
+class Clock:
+    """Of which a test moves the hand."""
+
+    def __init__(self, monkeypatch):
+        self.now = 100.0
+        monkeypatch.setattr(_pack.time, "perf_counter", lambda: self.now)
+
+    def passes(self, seconds):
+        self.now += seconds
+        return True
+
+
+def moving(monkeypatch, seconds):
+    """Let each move to a large page take so long; return the clock, and where moves are noted."""
+    clock, moved = Clock(monkeypatch), []
+
+    def enlarge(self, end):
+        moved.append(end)
+        return clock.passes(seconds)
+
+    monkeypatch.setattr(Pages, "enlarge", enlarge)
+    return clock, moved
+
+
+@linux
+def test_settling_takes_a_tenth_of_the_time(policy, monkeypatch):
+    weights = _pack.PackedWeights(4 * LARGE_PAGE_BYTES)
+    weights.add("a", lambda: _pack.aligned_empty((LARGE_PAGE_BYTES,)))
+    clock, moved = moving(monkeypatch, 0.5)
+    for now, count in ((100.0, 1), (104.8, 1), (105.0, 2), (109.8, 2), (200.0, 3), (201.0, 3)):
+        clock.now = now
+        weights.settle()
+        assert len(moved) == count, now
+    assert moved[0] == 4 * LARGE_PAGE_BYTES
+
+
+@linux
+def test_short_pieces_follow_each_other(policy, monkeypatch):
+    """As many as the time since the last ones is worth; what an idle model saves up has a limit."""
+    weights = _pack.PackedWeights(4 * LARGE_PAGE_BYTES)
+    weights.add("a", lambda: _pack.aligned_empty((LARGE_PAGE_BYTES,)))
+    clock, moved = moving(monkeypatch, 0.001)
+    for passing, most in ((0.0, 13), (0.0, 1), (0.05, 7), (1000.0, 13)):
+        clock.passes(passing)
+        moved.clear()
+        weights.settle()
+        assert most - 3 < len(moved) <= most
+
+
+class Filters:
+    """Some that wait."""
+
+    def __init__(self, clock, pieces, log, fails=False):
+        self.clock, self.pieces, self.log, self.fails = clock, pieces, log, fails
+
+    def advance(self, n_threads):
+        if self.fails:
+            raise MemoryError
+        self.pieces -= 1
+        self.log.append((self, n_threads))
+        self.clock.passes(0.5)
+        return self.pieces > 0
+
+
+def test_filters_are_transformed_before_pages_are_moved(monkeypatch):
+    clock, log = Clock(monkeypatch), []
+    weights = _pack.PackedWeights(1 << 20)
+    assert not weights.unsettled
+    first, hopeless, last = (Filters(clock, 2, log, fails) for fails in (False, True, False))
+    for filters in (first, hopeless, last):
+        assert weights.finish_later(filters) is filters
+    assert weights.unsettled
+    counts = []
+    for _ in range(14):  # every half second; a piece takes as long, a third of what passes
+        weights.settle(3)
+        counts.append(len(log))
+        clock.passes(0.5)
+    assert log == [(first, 3), (first, 3), (last, 3), (last, 3)]
+    assert [counts.count(n) for n in (1, 2, 3)] == [2, 2, 2]
+    assert not weights.unsettled
+
+
+def test_all_at_once(monkeypatch):
+    clock, log = Clock(monkeypatch), []
+    weights = _pack.PackedWeights(1 << 20)
+    filters = [weights.finish_later(Filters(clock, 2, log)) for _ in range(3)]
+    weights.settle(2, wholly=True)
+    assert log == [(one, 2) for one in filters for _ in range(2)]
+    assert not weights.unsettled

@@ -1,0 +1,1 @@
+"""Tests of what every other package of kuiper rests on."""

@@ -1,0 +1,432 @@
+"""The package as a whole: its layers, what an import costs, what is public, what is shipped."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import json
+import re
+import subprocess
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+
+import kuiper
+from kuiper._fields import Fields
+from kuiper._kernels import _dispatch
+
+from ..support.paths import ROOT
+
+SOURCE = ROOT / "kuiper"
+INSTALLED = Path(kuiper.__file__).parent
+
+# docs/design.md draws the same picture. A module may import from its own package, from its own
+# row and from rows below (smaller numbers), never from above.
+FLOORS = {
+    "__init__": 6,
+    "__main__": 6,
+    "_bundled": 6,
+    "_export": 6,
+    "_tracing": 6,
+    "cli": 6,
+    "model": 6,
+    "report": 6,
+    "vision": 6,
+    "plan": 5,
+    "_planner": 5,
+    "_profile": 5,
+    "_shapes": 5,
+    "_stages": 5,
+    "_arena": 5,
+    "_guard": 5,
+    "_room": 5,
+    "passes": 4,
+    "_custom": 3,
+    "ops": 3,
+    "pnnx": 2,
+    "expression": 2,
+    "ir": 1,
+    "_kernels": 1,
+    "errors": 0,
+    "_fields": 0,
+    "_garbage": 0,
+    "_lazy": 0,
+    "_value": 0,
+    "_dtypes": 0,
+    "_cgroup": 0,
+    "_log": 0,
+    "_memory": 0,
+    "_threads": 0,
+    "_version": 0,
+}
+
+
+# -- floors ----------------------------------------------------------------------------------
+
+
+def unit_of(module: str) -> str:
+    """Return the part of the package that a dotted module name belongs to."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def python_imports(text: str, package: str) -> list[tuple[int, str]]:
+    """Return line and dotted name of every import, wherever in the file it stands."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, base]).rstrip(".")
+            # `from kuiper import ir` names a module, `from kuiper.ir import Graph` does not.
+            names = [f"{base}.{alias.name}" if base == "kuiper" else base for alias in node.names]
+            found += [(node.lineno, name) for name in names]
+    return found
+
+
+CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+(kuiper[\w.]*)\s+)?c?import\s+([\w., ]+)")
+
+
+def cython_imports(text: str) -> list[tuple[int, str]]:
+    """Return line and dotted name of every import and cimport of kuiper's own modules."""
+    found = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        match = CYTHON_IMPORT.match(line)
+        if match is None:
+            continue
+        base, names = match.groups()
+        names = [name.split()[0] for name in names.split(",") if name.strip()]
+        if base == "kuiper":
+            found += [(number, f"kuiper.{name}") for name in names]
+        elif base is not None:
+            found.append((number, base))
+        else:
+            found += [(number, name) for name in names]
+    return found
+
+
+def upward_imports(path: Path, text: str) -> list[str]:
+    """Return a line for every import of `path` that breaks the floors."""
+    relative = path.relative_to(SOURCE.parent).with_suffix("")
+    module = ".".join(relative.parts)
+    package = module.rpartition(".")[0]
+    if path.suffix == ".py":
+        imports = python_imports(text, package)
+    else:
+        imports = cython_imports(text)
+    unit = unit_of(module)
+    faults = []
+    for line, name in imports:
+        target = unit_of(name)
+        if not re.match(r"kuiper(\.|$)", name) or target == unit:
+            continue
+        if target not in FLOORS:
+            faults.append(f"{relative}:{line}: {name} has no floor")
+        elif FLOORS[target] > FLOORS[unit]:
+            faults.append(
+                f"{relative}:{line}: floor {FLOORS[unit]} ({unit}) imports floor "
+                f"{FLOORS[target]} ({target})"
+            )
+    return faults
+
+
+def source_files() -> list[Path]:
+    """Return the package's Python and Cython sources."""
+    suffixes = {".py", ".pyx", ".pxd", ".pxi"}
+    return sorted(path for path in SOURCE.rglob("*.*") if path.suffix in suffixes)
+
+
+def test_no_module_imports_upward():
+    files = source_files()
+    assert len(files) > 20
+    faults = [fault for path in files for fault in upward_imports(path, path.read_text("utf-8"))]
+    assert not faults, "\n".join(faults)
+
+
+def test_every_module_has_a_floor():
+    units = {path.relative_to(SOURCE).parts[0].partition(".")[0] for path in source_files()}
+    assert units <= FLOORS.keys(), f"give {sorted(units - FLOORS.keys())} a floor"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "line"),
+    [
+        ("ir.py", "import numpy\nfrom kuiper.errors import GraphError\nimport kuiper.plan\n", 3),
+        ("ir.py", "def late():\n    from kuiper.ops import registry\n", 2),
+        ("ops/shape.py", "from kuiper import ir, passes\n", 1),
+        ("pnnx/param.py", "from ..plan import Plan\n", 1),
+        ("pnnx/param.py", "from .. import model\n", 1),
+        ("_kernels/conv.pyx", "cimport cython\nfrom kuiper.ops cimport _x\n", 2),
+        ("errors.py", "import kuiper.somewhere\n", 1),
+    ],
+)
+def test_the_floor_check_sees_upward_imports(file, text, line):
+    faults = upward_imports(SOURCE / file, text)
+    assert len(faults) == 1
+    assert f":{line}: " in faults[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("model.py", "from kuiper.plan import Plan\nfrom kuiper import errors\n"),
+        ("pnnx/param.py", "from . import archive\nfrom .archive import Archive\n"),
+        ("pnnx/param.py", "from ..errors import KuiperError\nimport kuiperish\n"),
+        ("_kernels/conv.pyx", "from kuiper._kernels._step cimport Step\nimport numpy as np\n"),
+    ],
+)
+def test_the_floor_check_allows_downward_imports(file, text):
+    assert upward_imports(SOURCE / file, text) == []
+
+
+# -- import --------------------------------------------------------------------------------
+
+# None of these is needed to load and run a model, and each costs milliseconds or pulls in others
+# that do. (How long the import takes is measured by .ci/run: a time is no matter for a test.)
+HEAVY = {
+    "asyncio", "concurrent", "cv2", "cython", "Cython", "dataclasses", "difflib", "doctest",
+    "email", "html", "http", "importlib.metadata", "inspect", "json", "logging", "multiprocessing",
+    "pathlib", "pdb", "pkg_resources", "setuptools", "shutil", "socket", "ssl", "subprocess",
+    "tempfile", "torch", "typing_extensions", "unittest", "urllib", "xml", "zipfile",
+}  # fmt: skip
+
+
+def test_import_loads_nothing_heavy_beyond_numpy():
+    code = (
+        "import json, sys, numpy; before = set(sys.modules)\n"
+        "import kuiper; print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=INSTALLED.parent,  # where -c looks for modules first
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    loaded = set(json.loads(done.stdout))
+    assert "kuiper.errors" in loaded
+    heavy = sorted(HEAVY & loaded | {name for name in loaded if name.split(".")[0] in HEAVY})
+    assert not heavy
+    assert done.stderr == ""
+
+
+# What the import leaves to a program that wants it, and what a plain network does without.
+LATER = {
+    "kuiper._custom", "kuiper._export", "kuiper._profile", "kuiper._room", "kuiper._stages",
+    "kuiper._tracing", "kuiper.cli", "kuiper.expression", "kuiper.ops.convolution",
+    "kuiper.passes.batch.unfreeze", "kuiper.report", "kuiper.vision", "threading",
+}  # fmt: skip
+UNNEEDED = {
+    "heapq", "kuiper._custom", "kuiper._export", "kuiper._kernels.grouped",
+    "kuiper._kernels.strassen", "kuiper._kernels.typed", "kuiper._room", "kuiper._stages",
+    "kuiper.expression.compiled", "kuiper.expression.drawing", "kuiper.expression.scalars",
+    "kuiper.ops.batch_norm", "kuiper.ops.padding", "kuiper.passes.optimize.fold_batch_norm",
+    "kuiper.passes.batch.unfreeze", "kuiper.passes.optimize.fuse_pad", "threading",
+}  # fmt: skip
+PLAIN_NETWORK = """7767517
+5 4
+pnnx.Input in 0 1 x #x=(1,3,9,9)f32
+F.max_pool2d p 1 1 x y kernel_size=(2,2)
+pnnx.Expression a 2 1 y y z expr=add(@0,@1)
+nn.ReLU r 1 1 z w
+pnnx.Output out 1 0 w
+"""
+
+
+def test_a_program_imports_what_it_needs():
+    code = (
+        "import json, sys, numpy as np; before = set(sys.modules)\n"
+        "import kuiper; first = set(sys.modules) - before\n"
+        f"y = kuiper.load({PLAIN_NETWORK.encode()!r})(np.ones((1, 3, 9, 9), np.float32))\n"
+        "print(json.dumps([sorted(first), sorted(set(sys.modules) - before), y.sum().item()]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=INSTALLED.parent,
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    imported, loaded, total = json.loads(done.stdout)
+    assert total == 2 * 3 * 4 * 4
+    assert "kuiper.model" in imported
+    assert not LATER & set(imported)
+    assert "kuiper.ops.pooling" in loaded
+    assert not UNNEEDED & set(loaded)
+
+
+@pytest.mark.parametrize("package", [kuiper, kuiper.expression])
+def test_names_that_are_imported_when_they_are_used(package):
+    assert set(package.__all__) <= set(dir(package))
+    for name in package.__all__:
+        assert getattr(package, name) is getattr(package, name)
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'no'"):
+        _ = package.no
+
+
+class Point(Fields):
+    """A small class of fields."""
+
+    x: int
+    y: int = 2
+
+    @property
+    def sum(self) -> int:
+        return self.x + self.y
+
+
+def test_fields_are_given_by_place_or_name_and_compared():
+    assert Point(1) == Point(x=1, y=2) == Point(1, y=2)
+    assert Point(1, 3) != Point(1)
+    assert Point(1) != (1, 2)
+    assert Point(4, 5).sum == 9
+    assert repr(Point(1)) == "Point(x=1, y=2)"
+
+
+@pytest.mark.parametrize("make", [
+    Point, lambda: Point(1, 2, 3), lambda: Point(1, x=1), lambda: Point(1, z=3),
+])  # fmt: skip
+def test_fields_that_are_wrong(make):
+    with pytest.raises(TypeError, match="Point has the fields x, y"):
+        make()
+
+
+# -- public names ----------------------------------------------------------------------------
+
+
+def test_public_names_exist_and_are_documented():
+    assert {"load", "load_graph", "save", "Model", "operator", "errors", "__version__"} <= set(
+        kuiper.__all__
+    )
+    assert sorted(set(kuiper.__all__)) == sorted(kuiper.__all__)
+    for name in kuiper.__all__:
+        value = getattr(kuiper, name)
+        if callable(value):
+            assert inspect.getdoc(value), f"kuiper.{name} has no docstring"
+
+
+def test_every_error_is_public_and_a_kuiper_error():
+    for name in kuiper.errors.__all__:
+        error = getattr(kuiper, name)
+        assert issubclass(error, kuiper.KuiperError)
+        assert error is getattr(kuiper.errors, name)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in source_files() if path.suffix == ".py"],
+    ids=lambda path: str(path.relative_to(SOURCE)),
+)
+def test_every_module_says_what_it_is_for(path):
+    text = path.read_text("utf-8")
+    # A bare package marker may be empty; what holds code has to introduce itself.
+    if text.strip():
+        assert ast.get_docstring(ast.parse(text))
+
+
+def module_names() -> list[str]:
+    """Return the dotted name of every Python and Cython module of the package."""
+    found = []
+    for path in source_files():
+        if path.suffix in (".py", ".pyx"):
+            parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+            found.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return sorted(found)
+
+
+def test_variants_that_cannot_run_here_are_refused_not_run():
+    """Their first instruction might be an illegal one, which would end the process."""
+    built = {
+        path.name.split(".")[0].removeprefix("_micro_")
+        for suffix in EXTENSION_SUFFIXES
+        for path in (INSTALLED / "_kernels").glob(f"_micro_*{suffix}")
+    }
+    refused = built - set(_dispatch.available())
+    if not refused:
+        pytest.skip("this machine runs every variant that was built")
+    for name in refused:
+        with pytest.raises(ImportError, match=f"_micro_{name}: this processor lacks"):
+            importlib.import_module(f"kuiper._kernels._micro_{name}")
+
+
+def test_examples_in_docstrings_are_true():
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    for name in module_names():
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            # The micro-kernels of other processors are not compiled here, or refuse to run.
+            assert "._micro_" in name
+            continue
+        for example in finder.find(module, name):
+            runner.run(example)
+    assert runner.tries > 10
+    assert runner.failures == 0  # what differs is in the captured output
+
+
+# -- what is shipped -----------------------------------------------------------------------
+
+
+def test_types_are_announced():
+    assert (INSTALLED / "py.typed").exists()
+
+
+def test_compiled_modules_have_stubs_where_users_may_import_them():
+    for path in SOURCE.rglob("*.pyx"):
+        if not any(part.startswith("_") for part in path.relative_to(SOURCE).parts):
+            assert path.with_suffix(".pyi").exists(), f"{path.name} has no type stub"
+
+
+def test_version_is_one():
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+|a\d+|b\d+|rc\d+)?", kuiper.__version__)
+    try:
+        installed = importlib.metadata.version("kuiper")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("kuiper is built in place, not installed")
+    assert installed == kuiper.__version__
+
+
+def test_changelog_knows_this_version():
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert re.search(rf"^## {re.escape(kuiper.__version__)}\b", changelog, re.MULTILINE)
+
+
+def test_the_build_does_not_tie_itself_to_one_cpu_or_to_sloppy_arithmetic():
+    setup = (ROOT / "setup.py").read_text("utf-8")
+    assert "-mavx2" in setup
+    for flag in ("-march=native", "-mtune=native", "-ffast-math", "-Ofast"):
+        assert flag not in setup
+
+
+def test_notice_names_every_file_by_others():
+    notice = (ROOT / "NOTICE").read_text("utf-8")
+    folders = [ROOT / "examples" / "models", ROOT / "examples" / "photos"]
+    own = {"__init__.py", "pyproject.toml", "README.md"}  # of the data package
+    files = [
+        path
+        for folder in folders
+        for path in folder.iterdir()
+        if path.is_file() and path.name not in own
+    ]
+    assert len(files) >= 11
+    for path in files:
+        assert path.name in notice, f"NOTICE does not say where {path.name} is from"
+    for licence in (ROOT / "examples" / "models" / "LICENSES").iterdir():
+        assert licence.name in notice
+
+
+def test_list_of_operators_is_up_to_date():
+    script = ROOT / "docs" / "make_operators.py"
+    spec = importlib.util.spec_from_file_location("make_operators", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    written = module.PAGE.read_text("utf-8")
+    assert written == module.page(), "run: python docs/make_operators.py"
+    own = {name for record in module.records() for name in record.types}
+    assert {"nn.Conv2d", "pnnx.Expression", "torch.cat"} <= own
+    missing = [name for name in own if f"`{name}`" not in written]
+    assert not missing
