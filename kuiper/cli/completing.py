@@ -27,17 +27,16 @@ zsh:   eval "$(kuiper completion zsh)"              in ~/.zshrc, after compinit
 fish:  kuiper completion fish > ~/.config/fish/completions/kuiper.fish""",
     )
     parser.add_argument("shell", choices=["bash", "zsh", "fish"])
+    parser.set_defaults(commands=commands)
 
 
 def completion(options: argparse.Namespace, console: Console) -> int:
     """Print the script for a shell."""
-    from kuiper.cli._app import build_parser
-
-    commands = {
+    table = {
         name: (summary, _slots(name, parser))
-        for name, (summary, parser) in subcommands(build_parser()).items()
+        for name, (summary, parser) in subcommands(options.commands).items()
     }
-    print({"bash": _bash, "zsh": _zsh, "fish": _fish}[options.shell](commands))
+    print({"bash": _bash, "zsh": _zsh, "fish": _fish}[options.shell](table))
     return 0
 
 
@@ -74,15 +73,10 @@ class _Slot:
 _Table = Mapping[str, tuple[str, list[_Slot]]]
 
 
-def subcommands(
-    parser: argparse.ArgumentParser,
-) -> dict[str, tuple[str, argparse.ArgumentParser]]:
-    """Return the commands of a parser: name -> help and parser of its own."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            helps = {a.dest: a.help or "" for a in action._choices_actions}
-            return {name: (helps.get(name, ""), sub) for name, sub in action.choices.items()}
-    return {}
+def subcommands(commands: Commands) -> dict[str, tuple[str, argparse.ArgumentParser]]:
+    """Return the commands by name: the help and the parser of each."""
+    helps = {action.dest: action.help or "" for action in commands._choices_actions}
+    return {name: (helps.get(name, ""), parser) for name, parser in commands.choices.items()}
 
 
 def _slots(command: str, parser: argparse.ArgumentParser) -> list[_Slot]:
