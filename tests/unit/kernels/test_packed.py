@@ -16,7 +16,7 @@ from kuiper._kernels.micro.packed import (
     panel_offsets,
 )
 
-from .workbench import ISAS, isa, noise
+from ...support.workbench import ISAS, isa, noise
 
 
 class Pairs(PackedMatrix):
