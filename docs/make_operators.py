@@ -1,4 +1,4 @@
-"""Write docs/operators.md from the operator records of the installed kuiper.
+"""Write docs/operators.md and kuiper/ops/_type_index.py from the operator records.
 
 python docs/make_operators.py
 """
@@ -6,9 +6,13 @@ python docs/make_operators.py
 from __future__ import annotations
 
 import inspect
+import pkgutil
+from importlib import import_module
 from pathlib import Path
 
 import kuiper
+from kuiper.ops import _record
+from kuiper.ops import _type_index as INDEX
 from kuiper.ops._record import Record, find_record
 from kuiper.ops._unsupported import STAYS_OUT
 
@@ -106,6 +110,32 @@ def page() -> str:
     return head + "\n".join(lines) + "\n\n" + OUT + out + LOST
 
 
+INDEX_HEAD = '''\
+"""The module of kuiper.ops that registers each operator type; find_record imports it on demand.
+
+Written by docs/make_operators.py from the records; do not edit it.
+"""
+
+# ruff: noqa: E501
+
+MODULES = {
+'''
+
+
+def index() -> str:
+    """Return the text of _type_index.py: of every module that holds records, their types."""
+    for module in pkgutil.walk_packages(kuiper.ops.__path__, "kuiper.ops."):
+        import_module(module.name)
+    types: dict[str, list[str]] = {}
+    for name, record in _record._registry.items():
+        package, _, module = record.__module__.partition("kuiper.ops.")
+        if not package:  # operators that a user added are not the package's
+            types.setdefault(module, []).append(name)
+    rows = [f'    "{module}": "{" ".join(sorted(types[module]))}",\n' for module in sorted(types)]
+    return f"{INDEX_HEAD}{''.join(rows)}}}\n"
+
+
 if __name__ == "__main__":
+    Path(INDEX.__file__).write_text(index(), encoding="utf-8")
     PAGE.write_text(page(), encoding="utf-8")
     print(f"{PAGE}: {len(records())} operators")

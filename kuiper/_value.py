@@ -11,14 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from typing import Protocol
-else:
-    Protocol = object  # a protocol takes longer to make than it is worth
 
 __all__ = [
     "Buffer",

@@ -4,6 +4,7 @@
 
     _schema.py     typed arguments, and where PNNX keeps them
     _record.py     the registry
+    _type_index.py the module that holds each operator type, made by docs/make_operators.py
     _post.py       activations and sums fused onto an operator
     <family>.py    the records
 
@@ -21,53 +22,6 @@ from kuiper.ops._record import (
     known_record,
     record,
     registered_types,
-    set_families,
-)
-
-# The files of records, those that most models use first: a family is imported when a type is looked
-# up that none before it has.
-set_families(
-    "convolution",
-    "activation",
-    "elementwise",
-    "pooling",
-    "linear",
-    "shape",
-    "joining",
-    "cutting",
-    "repetition",
-    "rearranging",
-    "graph",
-    "batch_norm",
-    "softmax",
-    "reduce",
-    "resize",
-    "padding",
-    "normalization",
-    "attention",
-    "casts",
-    "comparison",
-    "convolution3d",
-    "creation",
-    "indexing",
-    "gathering",
-    "masking",
-    "writing",
-    "embedding",
-    "recurrent",
-    "selection",
-    "spectral",
-    "einsum",
-    "views",
-    "statistics",
-    "sorting",
-    "matrix",
-    "folding",
-    "distance",
-    "arithmetic",
-    "sampling",
-    "quantized",
-    "detection",
 )
 
 __all__ = [

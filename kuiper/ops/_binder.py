@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from kuiper._value import TensorSpec, Value
 from kuiper.ir import Operator, PostOp
-
-if TYPE_CHECKING:
-    from typing import Protocol
-else:
-    Protocol = object  # a protocol takes longer to make than this module to read
 
 __all__ = ["Binder", "Layout"]
 

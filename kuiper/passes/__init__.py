@@ -50,6 +50,8 @@ Evaluate = Callable[[Graph], list[np.ndarray]]
 class Pass:
     """A pass by its name; it is imported when it runs.
 
+    Importing all passes would cost a program that runs a ResNet 7 ms more.
+
     Parameters
     ----------
     path : str

@@ -28,12 +28,12 @@ def blocks() -> dict[str, str]:
     return dict(re.findall(pattern, PAGE.read_text("utf-8"), re.DOTALL))
 
 
-# What adding the family's name to kuiper/ops/__init__.py does, for a file outside of the package.
+# What docs/make_operators.py does to the index of types, for a file outside of the package.
 ADD_FAMILY = """\
 import kuiper.ops
-from kuiper.ops._record import set_families
+from kuiper.ops import _record
 kuiper.ops.__path__.append({folder!r})
-set_families("hypotenuse")
+_record._module_of["nets.ScaledHypot"] = "hypotenuse"
 """
 
 

@@ -81,7 +81,7 @@ def test_a_record_is_found_once_its_module_is_complete(tmp_path, monkeypatch):
     gate = SimpleNamespace(there=threading.Event(), open=threading.Event())
     monkeypatch.setitem(sys.modules, "gate_of_this_test", gate)
     monkeypatch.setattr(kuiper.ops, "__path__", [*kuiper.ops.__path__, str(tmp_path)])
-    monkeypatch.setattr(_record, "_families", ["slowly"])
+    monkeypatch.setattr(_record, "_module_of", {"test.slow": "slowly"})
     monkeypatch.setattr(_record, "_registry", {})
     monkeypatch.setattr(_record, "_found", {})
     (tmp_path / "slowly.py").write_text(SLOW_FAMILY)

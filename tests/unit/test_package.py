@@ -14,12 +14,14 @@ import subprocess
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import kuiper
 from kuiper._fields import Fields
 from kuiper._kernels import _dispatch
+from kuiper.ops import find_record
 
 from ..support.paths import ROOT
 
@@ -419,14 +421,28 @@ def test_notice_names_every_file_by_others():
         assert licence.name in notice
 
 
-def test_list_of_operators_is_up_to_date():
+def _make_operators() -> ModuleType:
     script = ROOT / "docs" / "make_operators.py"
     spec = importlib.util.spec_from_file_location("make_operators", script)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_list_of_operators_is_up_to_date():
+    module = _make_operators()
     written = module.PAGE.read_text("utf-8")
     assert written == module.page(), "run: python docs/make_operators.py"
     own = {name for record in module.records() for name in record.types}
     assert {"nn.Conv2d", "pnnx.Expression", "torch.cat"} <= own
     missing = [name for name in own if f"`{name}`" not in written]
     assert not missing
+
+
+def test_index_of_operator_types_is_up_to_date():
+    module = _make_operators()
+    written = Path(module.INDEX.__file__).read_text("utf-8")
+    assert written == module.index(), "run: python docs/make_operators.py"
+    for family, types in module.INDEX.MODULES.items():
+        for name in types.split():
+            assert find_record(name).__module__ == f"kuiper.ops.{family}"
