@@ -4,7 +4,7 @@
 19 MB and writes 3 MB.  Copying 3.5 tensors moves as many bytes, copying all six 38 MB.  Measured in
 turns, so that every contender finds its memory cold; the median and the best count.
 
-Run: ``python benchmarks/elementwise.py``; with ``KUIPER_NUM_THREADS=1`` in the environment it is
+Run: ``python benchmarks elementwise``; with ``KUIPER_NUM_THREADS=1`` in the environment it is
 one thread against one.
 """
 
@@ -61,7 +61,3 @@ def main():
     print(f"{'':24s} {'median':>10s} {'best':>10s}")
     for name, values in times.items():
         print(f"{name:24s} {np.median(values) * 1e3:7.3f} ms {min(values) * 1e3:7.3f} ms")
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,7 @@ or its bytes at the second, whichever is longer; the last column says which part
 reaches. Winograd and Strassen count as if they did the multiplications of the definition, so they
 may exceed 100 % where data comes from the caches, so may layers that are bound by memory.
 
-Run: ``python benchmarks/kernels.py [--threads 2] [--only conv] [--json FILE]``; needs numpy and
+Run: ``python benchmarks kernels [--threads 2] [--only conv] [--json FILE]``; needs numpy and
 kuiper. ``KUIPER_ISA`` chooses the variant.
 """
 
@@ -260,7 +260,3 @@ def main():
     if options.json:
         ceiling = {"threads": options.threads, "gflops": gflops, "gbytes": gbytes}
         options.json.write_text(json.dumps({"ceiling": ceiling, "layers": figures}, indent=1))
-
-
-if __name__ == "__main__":
-    main()

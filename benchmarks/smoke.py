@@ -3,8 +3,8 @@
 For continuous integration: needs kuiper and numpy, no peers. No time is asserted, machines
 differ; a result that is not finite, or the same for two inputs, ends with status 1. Usage::
 
-    python benchmarks/smoke.py
-    python benchmarks/smoke.py --seconds 0.2 FOLDER_OR_FILE...
+    python benchmarks smoke
+    python benchmarks smoke --seconds 0.2 FOLDER_OR_FILE...
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-from common import REPOSITORY, images, machine, table, variation
 
 import kuiper
+from common import REPOSITORY, images, machine, table, variation
 
 MODELS = REPOSITORY / "examples" / "models"
 # Below this the two outputs are the same but for rounding.
@@ -96,7 +96,3 @@ def main() -> int:
     for fault in faults:
         print(fault, file=sys.stderr)
     return 1 if faults else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

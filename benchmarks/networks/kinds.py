@@ -7,9 +7,10 @@ a table of words is no work. Needs torch and torchvision.
 from __future__ import annotations
 
 import torch
-from models import Spec, import_torchvision
 from torch import Tensor, nn
 from torch.nn import functional
+
+from networks.spec import Spec, import_torchvision
 
 __all__ = ["KINDS"]
 

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from zoo_modern import numbers
-from zoo_nets import Inputs, Network, pictures, tokens
+
+from zoo.modern import numbers
+from zoo.nets import Inputs, Network, pictures, tokens
 
 
 def normed(

@@ -4,12 +4,12 @@ They put out as many boxes as they find, best first, and scores that are equal b
 bits change places. So what they find is compared as sets: for each box of PyTorch's there has to be
 one of kuiper's of its own, with the same label, a score at most 1e-4 and corners at most 1e-3 of
 the image's extent apart, and kuiper may find no more. What was found is kept in ``detectors.json``
-of the cache; ``benchmarks/zoo.py --write`` puts it into docs/models.md.
+of the cache; ``python benchmarks zoo --write`` puts it into docs/models.md.
 
-Usage, with what ``zoo.py`` needs::
+Usage, with what ``survey.py`` needs::
 
-    python benchmarks/zoo_detectors.py
-    python benchmarks/zoo_detectors.py --models retinanet_resnet50_fpn
+    python benchmarks zoo-detectors
+    python benchmarks zoo-detectors --models retinanet_resnet50_fpn
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
-import zoo
+
 from common import default_cache, split_names
+from zoo import survey
 
 MODELS = (
     "ssdlite320_mobilenet_v3_large",
@@ -75,11 +75,11 @@ def matched(actual, wanted, extent: int) -> dict:
 def examine(name: str) -> dict:
     """Return what a detector finds in pictures, and in a black one where most scores are alike."""
     import torch
-    from models import SEED, keep_alive
 
     import kuiper
+    from networks.weights import SEED, keep_alive
 
-    network = zoo.FAMILIES["vision"][2](name)
+    network = survey.FAMILIES["vision"][2](name)
     torch.manual_seed(SEED)
     module = network.build().eval()
 
@@ -104,19 +104,15 @@ def examine(name: str) -> dict:
 
 def main() -> int:
     """Examine what the command line asks for."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default=",".join(MODELS), help="%(default)s")
     parser.add_argument("--cache", type=Path, default=default_cache(), help="%(default)s")
     options = parser.parse_args()
     store = options.cache / "detectors.json"
-    zoo.names_of("vision")
+    survey.names_of("vision")
     for name in split_names(options.models):
-        found = zoo._load(store) | {name: examine(name)}
+        found = survey._load(store) | {name: examine(name)}
         store.write_text(json.dumps(found, indent=1))
         print(name, found[name], flush=True)
     return 0
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    sys.exit(main())

@@ -1,7 +1,7 @@
 """Print how many bytes a package takes once installed, alone and with what it requires.
 
-Run by the interpreter in question: ``python installed.py PACKAGE``. numpy is left out of the
-sum, since every runtime here needs it.
+Run by the interpreter in question: ``python benchmarks installed PACKAGE``. numpy is left out
+of the sum, since every runtime here needs it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,3 @@ def main() -> None:
     except importlib.metadata.PackageNotFoundError:
         alone = everything = package_folder_bytes(name)
     print(json.dumps({"alone": alone, "with_requirements": everything}))
-
-
-if __name__ == "__main__":
-    main()

@@ -12,9 +12,10 @@ from collections.abc import Callable
 import numpy as np
 import torch
 import transformers
-from common import images
 from torch import nn
-from zoo_nets import Network, sound, tokens
+
+from common import images
+from zoo.nets import Network, sound, tokens
 
 transformers.logging.set_verbosity_error()
 

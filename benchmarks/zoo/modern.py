@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from zoo_nets import Inputs, Network, pictures, sound
+
+from zoo.nets import Inputs, Network, pictures, sound
 
 
 def numbers(*shapes: tuple[int, ...]):

@@ -253,7 +253,7 @@ figure during which other programs used the machine, `-` that there is none (see
 - Start and memory: fresh processes, the files in the page cache, medians; "numpy" is the floor, a
   process that loads the input and nothing else. Requirements do not count numpy.
 
-Repeat it with `benchmarks/README.md`. This page is written by `benchmarks/peers.py --write`.
+Repeat it with `benchmarks/README.md`. This page is written by `python benchmarks peers --write`.
 """
 
 OTHERS = """\
@@ -264,7 +264,7 @@ trained (MobileOne, RepVGG, RepViT), kuiper adds up their filters.
 
 KINDS = """\
 Networks for text, sound, video, volumes and sequences, and other work on pictures than telling what
-they show (`benchmarks/kinds.py`).
+they show (`benchmarks/networks/kinds.py`).
 
 """
 
@@ -429,9 +429,9 @@ def write(
     variants : list of dict, optional
         What :mod:`peers` keeps where ``KUIPER_ISA`` chose the instruction set.
     others : dict, optional
-        What :mod:`peers` keeps of ``models.OTHERS``.
+        What :mod:`.compare` keeps of ``models.OTHERS``.
     kinds : dict, optional
-        What :mod:`peers` keeps of ``kinds.KINDS``.
+        What :mod:`.compare` keeps of ``kinds.KINDS``.
     machines : list of dict, optional
         What :mod:`peers` keeps on other machines.
     """

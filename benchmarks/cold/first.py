@@ -1,4 +1,4 @@
-"""Start, load a model, print the first result's time and the memory it took; for :mod:`cold`.
+"""Start, load a model, print the first result's time and the memory it took; for :mod:`.measure`.
 
 Imports as little as possible before the runtime itself. ``numpy`` as the runtime's name loads
 nothing: the floor under every Python program with an array for an input.
@@ -12,7 +12,8 @@ started = time.perf_counter()
 from pathlib import Path  # noqa: E402
 
 import numpy as np  # noqa: E402
-from runtimes import RUNTIMES  # noqa: E402
+
+from peers.runtimes import RUNTIMES  # noqa: E402
 
 
 def peak_bytes() -> int:
@@ -48,7 +49,3 @@ def main() -> None:
         f'"since_start": {done - started}, "peak_bytes": {peak_bytes()}, "sum": {total}}}',
         flush=True,
     )
-
-
-if __name__ == "__main__":
-    main()

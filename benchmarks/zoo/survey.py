@@ -1,6 +1,6 @@
 """Export whole families of networks, run them and compare with PyTorch; write docs/models.md.
 
-Each network gets seeded weights (see ``models.keep_alive``), goes through pnnx, and its output is
+Each network gets seeded weights (see ``networks/weights.py``), goes through pnnx, and its output is
 compared with PyTorch's on other inputs than those of the export; then again for three inputs at
 once, from the same file. Where a result differs, or kuiper refuses the file, the Python module
 that pnnx writes beside the model tells whose fault it is.
@@ -11,11 +11,11 @@ it. What is known is kept in ``zoo.json`` of the cache; a network runs again onl
 Usage, with torch, torchvision, timm, pnnx and kuiper installed (ultralytics and transformers for
 their families)::
 
-    python benchmarks/zoo.py                              # all of torchvision's classifiers
-    python benchmarks/zoo.py --family timm,text,audio
-    python benchmarks/zoo.py --models resnet18,swin_t     # again, whatever the cache says
-    python benchmarks/zoo.py --failed                     # those again that failed
-    python benchmarks/zoo.py --write                      # only the page
+    python benchmarks zoo                              # all of torchvision's classifiers
+    python benchmarks zoo --family timm,text,audio
+    python benchmarks zoo --models resnet18,swin_t     # again, whatever the cache says
+    python benchmarks zoo --failed                     # those again that failed
+    python benchmarks zoo --write                      # only the page
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import multiprocessing
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -35,7 +34,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from common import HERE, REPOSITORY, default_cache, relative_error, split_names, variation
+
+from common import REPOSITORY, default_cache, relative_error, split_names, variation
 
 PAGE = REPOSITORY / "docs" / "models.md"
 TOLERANCE = 1e-4
@@ -45,7 +45,7 @@ SECONDS = 900
 BATCH = 3
 
 # One or two architectures of each of timm's families, in their smaller sizes; a name per line.
-TIMM = HERE / "zoo_timm.txt"
+TIMM = Path(__file__).with_name("timm.txt")
 
 # What ultralytics builds from its own descriptions, by task.
 ULTRALYTICS = (
@@ -77,7 +77,7 @@ TRANSFORMERS = ("vit_b_16", "swin_t")
 
 
 def _torchvision_names() -> list[str]:
-    from models import import_torchvision
+    from networks.spec import import_torchvision
 
     models = import_torchvision().models
 
@@ -89,8 +89,8 @@ def _torchvision_names() -> list[str]:
 
 
 def _torchvision(name: str):
-    from models import import_torchvision
-    from zoo_nets import Network, pictures
+    from networks.spec import import_torchvision
+    from zoo.nets import Network, pictures
 
     models = import_torchvision().models
     options = {}
@@ -112,7 +112,8 @@ def _timm_names() -> list[str]:
 
 def _timm(name: str):
     import timm
-    from zoo_nets import Network, pictures
+
+    from zoo.nets import Network, pictures
 
     module = timm.create_model(name, pretrained=False)
     return Network(lambda: module, pictures(*module.default_cfg["input_size"]))
@@ -120,8 +121,9 @@ def _timm(name: str):
 
 def _segmentation(name: str):
     import torch
-    from models import import_torchvision
-    from zoo_nets import UNETS, Network, pictures
+
+    from networks.spec import import_torchvision
+    from zoo.nets import UNETS, Network, pictures
 
     if name in UNETS:
         return UNETS[name]
@@ -146,7 +148,8 @@ def _segmentation(name: str):
 def _ultralytics(name: str):
     from ultralytics import RTDETR, YOLO
     from ultralytics.nn import modules
-    from zoo_nets import Network, pictures
+
+    from zoo.nets import Network, pictures
 
     def build():
         network = (RTDETR if name.startswith("rtdetr") else YOLO)(f"{name}.yaml").model.float()
@@ -171,7 +174,7 @@ def _forms() -> dict[str, Callable]:
     """Return networks whose export is not pnnx's plain one."""
     from dataclasses import replace
 
-    from zoo_nets import AUDIO, TEXT, UNETS, Network, pictures, sound, tokens
+    from zoo.nets import AUDIO, TEXT, UNETS, Network, pictures, sound, tokens
 
     level1 = ("optlevel=1",)
 
@@ -258,22 +261,23 @@ def _forms() -> dict[str, Callable]:
 
 
 def _own(family: str) -> dict:
-    import zoo_nets
+    from zoo import nets
 
     if family == "transformers":
-        from zoo_transformers import TRANSFORMERS as NETWORKS
+        from zoo.transformers import TRANSFORMERS as NETWORKS
 
         return NETWORKS
     if family == "modern":
-        from zoo_modern import MODERN
-        from zoo_tasks import TASKS
+        from zoo.modern import MODERN
+        from zoo.tasks import TASKS
 
         return MODERN | TASKS
     if family in ("vision", "diffusers", "torchaudio"):
-        import zoo_packages
+        from zoo import packages
 
-        return getattr(zoo_packages, family.upper())
-    return {"text": zoo_nets.TEXT, "audio": zoo_nets.AUDIO, "yolov5": zoo_nets.YOLOS}[family]
+        return getattr(packages, family.upper())
+    own = {"text": nets.TEXT, "audio": nets.AUDIO, "yolov5": nets.YOLOS, "segmentation": nets.UNETS}
+    return own[family]
 
 
 # Title, names and networks of each family, in the order of the page.
@@ -281,7 +285,7 @@ FAMILIES: dict[str, tuple[str, Callable[[], list[str]], Callable]] = {
     "torchvision": ("torchvision: classification", _torchvision_names, _torchvision),
     "segmentation": (
         "Segmentation: torchvision and U-Nets",
-        lambda: [*__import__("zoo_nets").UNETS, *SEGMENTATION],
+        lambda: [*_own("segmentation"), *SEGMENTATION],
         _segmentation,
     ),
     "yolov5": ("YOLOv5", lambda: [*_own("yolov5")], lambda name: _own("yolov5")[name]),
@@ -429,7 +433,8 @@ FINDINGS = {
 def examine(family: str, name: str, calm: bool = False) -> dict:
     """Export one network, run it and return what is to be known of it."""
     import torch
-    from models import SEED, keep_alive, outputs
+
+    from networks.weights import SEED, keep_alive, outputs
 
     network = FAMILIES[family][2](name)
     module = network.build()
@@ -503,9 +508,9 @@ def examine(family: str, name: str, calm: bool = False) -> dict:
 def examine_whole(family: str, name: str) -> dict:
     """Return how a network fares that `kuiper.from_torch` has traced and converted."""
     import torch
-    from models import SEED, keep_alive, outputs
 
     import kuiper
+    from networks.weights import SEED, keep_alive, outputs
 
     network = FAMILIES[family][2](name)
     module = network.build()
@@ -639,7 +644,8 @@ def exported(folder: Path):
 def rounding_of(folder: Path, inputs) -> float:
     """Return how far PyTorch's float32 result is from its float64 one; 0 if that is unknown."""
     import torch
-    from models import outputs
+
+    from networks.weights import outputs
 
     try:
         module = exported(folder)
@@ -655,7 +661,8 @@ def rounding_of(folder: Path, inputs) -> float:
 def blame(folder: Path, inputs, expected: list[np.ndarray], found: str) -> dict:
     """Tell whether a difference from PyTorch is the exporter's or kuiper's own."""
     import torch
-    from models import outputs
+
+    from networks.weights import outputs
 
     try:
         with torch.no_grad():
@@ -708,7 +715,8 @@ HEAD = """\
 # Models
 
 Whole networks with seeded weights, exported by pnnx from a batch of 1 and compared with PyTorch on
-other inputs: max |a - b| over max |b|. `benchmarks/zoo.py` writes this page; do not edit it.
+other inputs: max |a - b| over max |b|. `python benchmarks zoo --write` writes this page; do not
+edit it.
 
 - *equal*: at most {tolerance:.0e} apart
 - *differs*: further apart; *refused*: kuiper cannot run the file
@@ -783,7 +791,7 @@ def page(results: dict) -> str:
 
 
 def shapes_page(results: dict) -> str:
-    """Return what `zoo_shapes.py` found, as a section of the page; nothing if it never ran."""
+    """Return what `shapes.py` found, as a section of the page; nothing if it never ran."""
     rows, notes, counts = [], [], {}
     for family, networks in results.items():
         for name, found in sorted(networks.items()):
@@ -819,7 +827,7 @@ def shapes_page(results: dict) -> str:
         "\n## Batches and image sizes\n\n"
         f"{len(rows)} networks, each exported from one image, run by that one file with batches of "
         "1, 2 and 8 and with two\nimages of two other sizes, and compared with PyTorch "
-        "(`benchmarks/zoo_shapes.py`): one size 32 taller and\nnarrower, one odd. *not "
+        "(`benchmarks/zoo/shapes.py`): one size 32 taller and\nnarrower, one odd. *not "
         "in PyTorch*: that refuses the size itself. *(inputshape2)*: the plain file holds the\n"
         "traced size, one exported with a second size does not. *(from_torch)*: pnnx alone loses "
         "something\nthat `kuiper.from_torch` keeps, see above.\n\n"
@@ -833,7 +841,7 @@ def shapes_page(results: dict) -> str:
 
 
 def detectors_page(results: dict) -> str:
-    """Return what `zoo_detectors.py` found, as a section of the page; nothing if it never ran."""
+    """Return what `detectors.py` found, as a section of the page; nothing if it never ran."""
     rows = []
     for name, pictures in sorted(results.items()):
         for label, facts in pictures.items():
@@ -849,7 +857,7 @@ def detectors_page(results: dict) -> str:
         "\n## Detectors by kuiper.from_torch\n\n"
         "Detectors of torchvision with seeded weights, traced with picture 1 and run with that,\n"
         "two others and a black one, from normalising the image to suppressing boxes\n"
-        "(`benchmarks/zoo_detectors.py`). Scores that are equal but for their last bits change\n"
+        "(`benchmarks/zoo/detectors.py`). Scores that are equal but for their last bits change\n"
         "places, so boxes are compared as a set: *same* counts those of PyTorch's for each of\n"
         "which kuiper has one of its own with that label, a score at most 1e-4 and corners at\n"
         "most 1e-3 of the image's extent away; the worst of these distances follow. Not\n"
@@ -919,6 +927,7 @@ def _row(family: str, name: str, facts: dict, notes: list) -> str:
 
 def main() -> int:
     """Examine what the command line asks for and write the page."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--family", default="torchvision", help=f"some of {', '.join(FAMILIES)}; comma-separated"
@@ -970,7 +979,7 @@ def main() -> int:
 
 def names_of(family: str) -> list[str]:
     """Return the names of a family, smallest networks first where that is known."""
-    from models import import_torchvision
+    from networks.spec import import_torchvision
 
     import_torchvision()  # before timm and ultralytics do
     return FAMILIES[family][1]()
@@ -978,8 +987,3 @@ def names_of(family: str) -> list[str]:
 
 def _load(store: Path) -> dict:
     return json.loads(store.read_text()) if store.exists() else {}
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    sys.exit(main())

@@ -3,7 +3,7 @@
 Every runtime is set up as its own documentation recommends for the lowest latency in true
 float32, with a fixed number of threads. Each import happens in the constructor, so that this
 module can be loaded by an interpreter that has only one of the packages. This is also where
-:mod:`cold` looks up which packages a runtime is made of.
+:mod:`cold.measure` looks up which packages a runtime is made of.
 """
 
 from __future__ import annotations
@@ -184,8 +184,9 @@ class Torch(Runtime):
     package = "torch"
 
     def __init__(self, folder: Path, threads: int, batch: int):
-        import models
         import torch
+
+        from networks import models
 
         torch.set_num_threads(threads)
         home = folder.parent

@@ -13,10 +13,11 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from common import images
-from models import ConvSiLU, DoubleConv, UNet, YOLOv5s
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from common import images
+from networks.vision import ConvSiLU, DoubleConv, UNet, YOLOv5s
 
 Inputs = tuple[np.ndarray, ...]
 

@@ -2,8 +2,8 @@
 
 Needs ``benchmarks/requirements.txt``. Usage::
 
-    python benchmarks/export.py                          # all models, batch 1 (some also 8)
-    python benchmarks/export.py --models resnet18,unet --batch 1,8 --cache DIR
+    python benchmarks export                          # all models, batch 1 (some also 8)
+    python benchmarks export --models resnet18,unet --batch 1,8 --cache DIR
 
 What lies in the cache afterwards is told in :func:`common.model_folder`.
 """
@@ -21,6 +21,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+
 from common import default_cache, images, model_folder, split_names, variation
 
 # Batch 8 is made for one network of each kind; any other comes with --models and --batch.
@@ -100,8 +101,10 @@ def export(name: str, batches: list[int], cache: Path) -> None:
     RuntimeError
         The network's output is not finite or hardly depends on its input, or pnnx failed.
     """
-    import models
     import torch
+
+    from networks import models
+    from networks.weights import outputs
 
     spec = models.spec_of(name)
     module = models.build(name)
@@ -109,9 +112,7 @@ def export(name: str, batches: list[int], cache: Path) -> None:
         first, second = (
             [
                 y.numpy()
-                for y in models.outputs(
-                    module(torch.from_numpy(images((1, *spec.input_shape), seed)))
-                )
+                for y in outputs(module(torch.from_numpy(images((1, *spec.input_shape), seed))))
             ]
             for seed in (1, 2)
         )
@@ -143,6 +144,7 @@ def export(name: str, batches: list[int], cache: Path) -> None:
 
 def main() -> int:
     """Export what the command line asks for; a failing model does not stop the others."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--models",
@@ -158,8 +160,7 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, default=default_cache(), help="%(default)s")
     options = parser.parse_args()
 
-    import kinds
-    import models
+    from networks import kinds, models
 
     names = split_names(options.models) or list(models.MODELS)
     if names == ["others"]:
@@ -185,8 +186,3 @@ def main() -> int:
     if failed:
         print(f"not exported: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    sys.exit(main())

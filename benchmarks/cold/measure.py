@@ -4,8 +4,8 @@ For each runtime a fresh process imports it, loads the model and runs once. Coun
 from the start of the process to its first result, and the most memory it had resident. The
 files are in the page cache, as they are on the second start of any program. Usage::
 
-    python benchmarks/cold.py --models resnet18
-    python benchmarks/cold.py --kuiper-python OTHER/bin/python --kuiper-path CHECKOUT
+    python benchmarks cold --models resnet18
+    python benchmarks cold --kuiper-python OTHER/bin/python --kuiper-path CHECKOUT
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-import report
+
 from common import HERE, default_cache, images, machine, model_folder, read_input_shape, split_names
-from runtimes import RUNTIMES
+from peers import report
+from peers.runtimes import RUNTIMES
 
 DEFAULT = ("numpy", "kuiper", "onnxruntime", "openvino", "ncnn", "torchscript")
 
@@ -52,7 +53,7 @@ def start_once(runtime: str, folder: Path, image: Path, options: argparse.Namesp
         The process failed; the message is the end of what it said.
     """
     python, environment = child_environment(runtime, options)
-    command = [python, str(HERE / "first.py"), runtime, str(folder), str(options.threads)]
+    command = [python, str(HERE), "first", runtime, str(folder), str(options.threads)]
     with tempfile.TemporaryFile("w+") as stderr:
         started = time.perf_counter()
         process = subprocess.Popen(
@@ -86,7 +87,7 @@ def installed(runtime: str, options: argparse.Namespace) -> dict:
     if runtime == "numpy":
         return {}
     python, environment = child_environment(runtime, options)
-    command = [python, str(HERE / "installed.py"), RUNTIMES[runtime].package]
+    command = [python, str(HERE), "installed", RUNTIMES[runtime].package]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     return json.loads(done.stdout) if done.returncode == 0 else {}
 
@@ -125,7 +126,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--cache", type=Path, default=default_cache(), help="what export.py made")
+    parser.add_argument("--cache", type=Path, default=default_cache(), help="what `export` made")
     parser.add_argument("--models", default="resnet18", help="names, comma-separated")
     parser.add_argument(
         "--runtimes", default=",".join(DEFAULT), help=f"numpy, {', '.join(RUNTIMES)}"
@@ -135,7 +136,7 @@ def main() -> int:
     parser.add_argument("--python", default=sys.executable, help="interpreter of the peers")
     parser.add_argument("--kuiper-python", default=sys.executable, help="interpreter for kuiper")
     parser.add_argument("--kuiper-path", default="", help="checkout of kuiper, built in place")
-    parser.add_argument("--json", type=Path, help="keep the figures, for peers.py --cold")
+    parser.add_argument("--json", type=Path, help="keep the figures, for `peers --cold`")
     options = parser.parse_args()
     options.runtimes = split_names(options.runtimes)
     unknown = [name for name in options.runtimes if name not in (*RUNTIMES, "numpy")]
@@ -144,14 +145,10 @@ def main() -> int:
     rows = []
     for model in split_names(options.models):
         if not (model_folder(options.cache, model, 1) / "complete").exists():
-            parser.error(f"{model} is not exported in {options.cache}; run export.py first")
+            parser.error(f"{model} is not exported in {options.cache}; run `export` first")
         rows += measure(model, options)
     print(report.cold_tables(rows))
     print(", ".join(machine().values()))
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

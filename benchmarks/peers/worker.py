@@ -1,6 +1,6 @@
 """One runtime with one model in a process of its own, driven through pipes.
 
-Not meant to be started by hand: :mod:`peers` does. Commands come as lines of JSON on standard
+Not meant to be started by hand: :mod:`.compare` does. Commands come as lines of JSON on standard
 input and are answered on standard output; between two commands the process sleeps in `read`.
 Whatever the runtime itself prints goes to standard error.
 """
@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from runtimes import RUNTIMES
+
+from peers.runtimes import RUNTIMES
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -93,7 +94,3 @@ def main() -> int:
     if "version" in answer:
         serve(sys.stdin, replies, runtime)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

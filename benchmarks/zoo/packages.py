@@ -10,11 +10,12 @@ import sys
 
 import numpy as np
 import torch
-from common import images
-from models import import_torchvision
 from torch import Tensor, nn
-from zoo_modern import numbers
-from zoo_nets import Inputs, Network, pictures, sound
+
+from common import images
+from networks.spec import import_torchvision
+from zoo.modern import numbers
+from zoo.nets import Inputs, Network, pictures, sound
 
 torchvision = import_torchvision()
 

@@ -5,12 +5,12 @@ Bursts of calls are interleaved over several rounds, in an order that rotates; a
 its median, a runtime by the median of its bursts. The outputs of the last call of every burst
 are compared with eager PyTorch on inputs of this run: a result that differs does not count.
 
-Usage (see README.md beside this file)::
+Usage (see benchmarks/README.md)::
 
-    python benchmarks/peers.py --models resnet18,mobilenet_v2 --threads 1,2
-    python benchmarks/peers.py --kuiper-python OTHER/bin/python --kuiper-path CHECKOUT
-    python benchmarks/peers.py --runtimes kuiper,kuiper@OTHER_CHECKOUT,openvino
-    python benchmarks/peers.py --json all.json --cold cold.json --write
+    python benchmarks peers --models resnet18,mobilenet_v2 --threads 1,2
+    python benchmarks peers --kuiper-python OTHER/bin/python --kuiper-path CHECKOUT
+    python benchmarks peers --runtimes kuiper,kuiper@OTHER_CHECKOUT,openvino
+    python benchmarks peers --json all.json --cold cold.json --write
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-import report
+
 from common import (
     HERE,
     REPOSITORY,
@@ -42,7 +42,8 @@ from common import (
     split_names,
     variation,
 )
-from runtimes import RUNTIMES
+from peers import report
+from peers.runtimes import RUNTIMES
 
 PEERS = ("onnxruntime", "openvino", "ncnn", "ncnn-batch", "torch", "torchscript")
 # Winograd with large tiles, as some peers use it, costs digits; kuiper promises more.
@@ -81,7 +82,7 @@ class Worker:
             inherited = environment.get("PYTHONPATH")
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, (python_path, inherited)))
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed by close()
-        command = [python, str(HERE / "worker.py"), runtime, str(folder), str(threads), str(batch)]
+        command = [python, str(HERE), "worker", runtime, str(folder), str(threads), str(batch)]
         # Its own session, so that Ctrl-C reaches this process alone, which then cleans up.
         self._process = subprocess.Popen(
             command,
@@ -321,7 +322,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--cache", type=Path, default=default_cache(), help="what export.py made")
+    parser.add_argument("--cache", type=Path, default=default_cache(), help="what `export` made")
     parser.add_argument("--models", default="", help="names; all that are exported if empty")
     parser.add_argument(
         "--runtimes",
@@ -355,8 +356,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--render", type=Path, help="do not measure: show and --write the figures of this file"
     )
-    parser.add_argument("--cold", type=Path, help="figures of cold.py for the page to --write")
-    parser.add_argument("--kernels", type=Path, help="figures of kernels.py for the same page")
+    parser.add_argument("--cold", type=Path, help="figures of `cold` for the page to --write")
+    parser.add_argument("--kernels", type=Path, help="figures of `kernels` for the same page")
     parser.add_argument(
         "--variants",
         type=Path,
@@ -387,7 +388,7 @@ def parse_arguments() -> argparse.Namespace:
     if options.rounds < 1:
         parser.error(f"--rounds is {options.rounds}, expected 1 or more")
     if not options.render and not any(exported_models(options.cache, b) for b in options.batch):
-        parser.error(f"no exported model in {options.cache}; run export.py first, or see --cache")
+        parser.error(f"no exported model in {options.cache}; run `export` first, or see --cache")
     return options
 
 
@@ -450,7 +451,3 @@ def main() -> int:
         ):
             print(f"wrote {path}")
     return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,12 +4,12 @@ Each is exported once, from one image, and runs with 1, 2 and 8 of them, and wit
 other sizes where PyTorch itself takes them: one of whole steps of 32, one odd. Where the plain
 export holds the size, the network is exported again with a second ``inputshape2``; where it runs at
 no size, by ``kuiper.from_torch``. What is known is
-kept in ``shapes.json`` of the cache; ``benchmarks/zoo.py --write`` puts it into docs/models.md.
+kept in ``shapes.json`` of the cache; ``python benchmarks zoo --write`` puts it into docs/models.md.
 
-Usage, with what ``zoo.py`` needs::
+Usage, with what ``survey.py`` needs::
 
-    python benchmarks/zoo_shapes.py --family torchvision,timm --seconds 1800
-    python benchmarks/zoo_shapes.py --models swin_t,vit_b_16
+    python benchmarks zoo-shapes --family torchvision,timm --seconds 1800
+    python benchmarks zoo-shapes --models swin_t,vit_b_16
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import argparse
 import json
 import multiprocessing
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
-import zoo
+
 from common import default_cache, split_names
+from zoo import survey
 
 FAMILIES = ("torchvision", "timm")
 BATCHES = (1, 2, 8)
@@ -39,10 +39,11 @@ def sizes(extent: int) -> tuple[tuple[int, int], ...]:
 def examine(family: str, name: str) -> dict:
     """Return how one network fares at each shape: {"2x3x224x224": {"status": ..., ...}}."""
     import torch
-    from models import SEED, keep_alive, outputs
-    from zoo_nets import pictures
 
-    network = zoo.FAMILIES[family][2](name)
+    from networks.weights import SEED, keep_alive, outputs
+    from zoo.nets import pictures
+
+    network = survey.FAMILIES[family][2](name)
     module = network.build()
 
     def draw(source, batch: int, seed: int) -> tuple:
@@ -51,7 +52,7 @@ def examine(family: str, name: str) -> dict:
     def call(inputs) -> list[np.ndarray] | Exception:
         try:
             with torch.no_grad():
-                return [y.numpy() for y in zoo.leaves(outputs(module(*inputs)))]
+                return [y.numpy() for y in survey.leaves(outputs(module(*inputs)))]
         except Exception as error:
             return error
 
@@ -104,8 +105,8 @@ def examine(family: str, name: str) -> dict:
         module.double()
         exact = call(tuple(x.double() for x in first))
         if not isinstance(exact, Exception):
-            rounding = zoo.relative_error(expected, exact)
-            if rounding > zoo.TOLERANCE / 5:
+            rounding = survey.relative_error(expected, exact)
+            if rounding > survey.TOLERANCE / 5:
                 return {"failed": f"PyTorch's own float32 is {rounding:.1e} from its float64"}
     return found
 
@@ -116,16 +117,16 @@ def converted(module, first, other, way: str, folder: Path):
         import kuiper
 
         return kuiper.from_torch(module, first, other)
-    zoo.export(module, first, other, (), folder)
+    survey.export(module, first, other, (), folder)
     return folder
 
 
 def tried(model, inputs, wanted) -> dict:
     """Return how a model fares with inputs of one shape."""
     if isinstance(model, Path):
-        return zoo.compare(model, inputs, wanted)
+        return survey.compare(model, inputs, wanted)
     try:
-        return zoo.judge(model, inputs, wanted)
+        return survey.judge(model, inputs, wanted)
     except Exception as error:
         return {"status": "refused", "reason": str(error)[:300]}
 
@@ -145,10 +146,10 @@ def examine_apart(family: str, name: str) -> dict:
     child.start()
     sending.close()
     try:
-        if receiving.poll(zoo.SECONDS):
+        if receiving.poll(survey.SECONDS):
             return receiving.recv()
         child.kill()
-        return {"failed": f"took longer than {zoo.SECONDS} s"}
+        return {"failed": f"took longer than {survey.SECONDS} s"}
     except EOFError:
         child.join()
         return {"failed": f"its process ended with {child.exitcode}"}
@@ -158,6 +159,7 @@ def examine_apart(family: str, name: str) -> dict:
 
 def main() -> int:
     """Examine what the command line asks for."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--family", default=",".join(FAMILIES), help="%(default)s")
     parser.add_argument("--models", default="", help="in the order given; all by default")
@@ -169,23 +171,18 @@ def main() -> int:
     started = time.monotonic()
     asked = split_names(options.models)
     for family in split_names(options.family):
-        names = zoo.names_of(family)
+        names = survey.names_of(family)
         chosen = [name for name in asked if name in names] if asked else names[:: options.every]
         for name in chosen:
-            if not asked and name in zoo._load(store).get(family, {}):
+            if not asked and name in survey._load(store).get(family, {}):
                 continue
             if time.monotonic() - started > options.seconds:
                 return 0
             found = examine_apart(family, name)
-            known = zoo._load(store)
+            known = survey._load(store)
             known.setdefault(family, {})[name] = found
             temporary = store.with_suffix(f".{os.getpid()}")
             temporary.write_text(json.dumps(known, indent=1))
             temporary.replace(store)
             print(family, name, found, flush=True)
     return 0
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    sys.exit(main())

@@ -1,0 +1,36 @@
+"""Run one of the benchmarks: ``python benchmarks NAME [options]``; README.md tells what each does.
+
+This folder, not the one above it, is on the import path: kuiper is the installed one, or that of
+PYTHONPATH, never by accident that of the checkout which the benchmarks lie in.
+"""
+
+import sys
+from importlib import import_module
+
+COMMANDS = {
+    "peers": "peers.compare",
+    "export": "peers.export",
+    "cold": "cold.measure",
+    "kernels": "kernels",
+    "elementwise": "elementwise",
+    "smoke": "smoke",
+    "zoo": "zoo.survey",
+    "zoo-shapes": "zoo.shapes",
+    "zoo-detectors": "zoo.detectors",
+}
+# Processes that `peers` and `cold` start, in the interpreter of each runtime.
+PROCESSES = {"worker": "peers.worker", "first": "cold.first", "installed": "cold.installed"}
+
+
+def main() -> int | None:
+    """Run what the first argument names, with the others as its command line."""
+    modules = COMMANDS | PROCESSES
+    name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
+    if name not in modules:
+        sys.exit(f"usage: python benchmarks NAME [options]; NAME is one of {', '.join(COMMANDS)}")
+    sys.argv[0] = f"benchmarks {name}"
+    return import_module(modules[name]).main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Start, memory and installed size of each runtime."""

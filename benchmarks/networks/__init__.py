@@ -1,0 +1,1 @@
+"""The networks of the benchmarks and their seeded weights; needs torch and torchvision."""

@@ -1,0 +1,1 @@
+"""kuiper beside other runtimes: exports, one process each, interleaved bursts, the page."""

@@ -1,0 +1,1 @@
+"""Families of networks, exported, run and compared with PyTorch."""
