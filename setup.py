@@ -201,7 +201,7 @@ def extensions() -> list[Extension]:
             depends=micro_sources if path.stem.startswith("_micro_") else headers,
             define_macros=macros,
         )
-        if path.parent.name == "_kernels":
+        if path.parts[1] in ("_kernels", "_runtime"):
             module.cython_directives = KERNEL_DIRECTIVES
         elif not (DEBUG or SANITIZE or MSVC):
             # What reads files has no loops to gain by; the wheel has a limit.

@@ -24,8 +24,8 @@ import numpy as np
 from kuiper._arena import arrange, guard_bytes
 from kuiper._kernels import _dispatch
 from kuiper._kernels._executor import ArenaPool
-from kuiper._kernels._pack import PackedWeights
 from kuiper._memory import memory_text
+from kuiper._runtime.weights import WeightCache
 from kuiper._shapes import (
     attribute_specs,
     check_sizes,
@@ -56,7 +56,7 @@ def make_plan(
     graph: Graph,
     inputs: Mapping[Operand, TensorSpec],
     n_threads: int,
-    cache: PackedWeights | None = None,
+    cache: WeightCache | None = None,
     arenas: ArenaPool | None = None,
     max_memory: int = sys.maxsize,
     specs: Mapping[Operand, Any] | None = None,
@@ -71,7 +71,7 @@ def make_plan(
         One entry per graph input.  What is a constant or known is no input of the plan; a list
         counts as the tensors in it.
     n_threads : int
-    cache : PackedWeights, optional
+    cache : WeightCache, optional
         Keeps packed weights between plans of one model.
     arenas : ArenaPool, optional
         Where the plans of one model get their memory from.
@@ -89,7 +89,7 @@ def make_plan(
     OperatorError, ShapeError
         If an operator cannot take what reaches it, or if the plan would take too much memory.
     """
-    planner = _Planner(graph, inputs, n_threads, PackedWeights(0) if cache is None else cache)
+    planner = _Planner(graph, inputs, n_threads, WeightCache() if cache is None else cache)
     planner.infer({} if specs is None else specs)
     return planner.plan(ArenaPool() if arenas is None else arenas, max_memory)
 
@@ -100,7 +100,7 @@ class _Planner:
         graph: Graph,
         inputs: Mapping[Operand, TensorSpec],
         n_threads: int,
-        cache: PackedWeights,
+        cache: WeightCache,
     ) -> None:
         self.graph = graph
         self.order = graph.topological_order()
@@ -561,22 +561,19 @@ class Binder:
         """Return an object with filters that `make` transforms once per model and instruction set.
 
         Where that can be done `later`, it is told so, and it is done while the model is used again:
-        then the object has an `advance`, see :meth:`PackedWeights.finish_later`.
+        then the object has an `advance`, see :meth:`kuiper._runtime.weights.Finalizer.defer`.
         """
         if self._varies():
             return make(False)
         if not later:
             return self._cached(key, lambda: make(False))
-        return self._cached(key, lambda: self._planner.cache.finish_later(make(True)))
+        return self._cached(key, lambda: self._planner.cache.finalizer.defer(make(True)))
 
     def _cached(self, key: Any, make: Callable[[], Any]) -> Any:
-        cache = self._planner.cache
         attributes = tuple(self.operator.attributes.values())
         full_key = (self.operator.name, key, *map(id, attributes), _dispatch.active_name())
-        if full_key not in cache:
-            # The attributes are kept, so that their ids stay theirs.
-            cache.add(full_key, lambda: (make(), attributes))
-        return cache[full_key][0]
+        # The attributes are kept, so that their ids stay theirs.
+        return self._planner.cache.get(full_key, lambda: (make(), attributes))[0]
 
     def _varies(self) -> bool:
         """Tell whether the weight may be another one in the next plan."""

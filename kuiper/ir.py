@@ -19,7 +19,6 @@ import numpy as np
 
 from kuiper._dtypes import DTYPES, from_numpy
 from kuiper._fields import Fields
-from kuiper._kernels._stored import StoredRows
 from kuiper.errors import GraphError
 
 __all__ = ["Attribute", "Graph", "Operand", "Operator", "PostOp", "Use"]
@@ -36,16 +35,17 @@ class Attribute:
         Extents; ``()`` is a 0-d tensor with one element.
     dtype : str
         PNNX name of the element type, such as ``"f32"`` or ``"bf16"``.
-    raw : numpy.ndarray or callable
+    raw : numpy.ndarray, callable or object with a method `read`
         The little-endian C-order bytes, uint8, 1-d.  May be a view of a file's bytes, unaligned and
-        read-only.  A function ``raw(start, stop)`` returns those of some places of the first axis
-        each time somebody wants them, so that they take memory only as long as somebody has them.
+        read-only.  A function ``raw(start, stop)``, or a method ``raw.read(start, stop)`` of rows
+        that are still in a file, returns the bytes of those rows of the first axis on each call, so
+        they take memory only while the caller keeps them.
     """
 
     __slots__ = ("_last", "_source", "dtype", "shape")
 
     def __init__(
-        self, shape: Sequence[int], dtype: str, raw: np.ndarray | Callable[[int, int], np.ndarray]
+        self, shape: Sequence[int], dtype: str, raw: np.ndarray | Callable[[int, int], Any] | Any
     ) -> None:
         self.shape = tuple(int(n) for n in shape)
         self.dtype = dtype
@@ -72,7 +72,7 @@ class Attribute:
             return self._source
         raw = None if self._last is None else self._last()
         if raw is None:
-            raw = self._source(0, self.shape[0])
+            raw = self._read(0, self.shape[0])
             self._last = ref(raw)
         return raw
 
@@ -153,7 +153,11 @@ class Attribute:
         """
         if isinstance(self._source, np.ndarray):
             return self.numpy()[start:stop]
-        return self._values(self._source(start, stop), (stop - start, *self.shape[1:]))
+        return self._values(self._read(start, stop), (stop - start, *self.shape[1:]))
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        read: Any = getattr(self._source, "read", self._source)
+        return read(start, stop)
 
     def _values(self, raw: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         if self.dtype == "bf16":
@@ -165,10 +169,10 @@ class Attribute:
         return np.frombuffer(raw, DTYPES[self.dtype].storage).reshape(shape)
 
     @property
-    def in_file(self) -> StoredRows | None:
-        """What kernels read float32 values from that are still in a file; None for others."""
+    def in_file(self) -> Any:
+        """The reader of float32 values that are still in a file; None for all others."""
         is_plain = self.dtype == "f32" and DTYPES["f32"].storage.isnative
-        return self._source if is_plain and isinstance(self._source, StoredRows) else None
+        return self._source if is_plain and hasattr(self._source, "read") else None
 
     def float32(self) -> np.ndarray:
         """Return the values as aligned C-order float32, copied only where that is needed."""

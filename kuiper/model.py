@@ -14,9 +14,9 @@ from kuiper._dtypes import DTYPES, from_numpy
 from kuiper._garbage import no_collection
 from kuiper._kernels import _dispatch
 from kuiper._kernels._executor import ArenaPool
-from kuiper._kernels._pack import PackedWeights
 from kuiper._memory import check_max_memory
 from kuiper._planner import make_plan
+from kuiper._runtime.weights import WeightCache
 from kuiper._shapes import check_sizes, infer_known, infer_specs, leaf_operands
 from kuiper._value import TensorSpec
 from kuiper._version import __version__
@@ -250,7 +250,7 @@ class Model:
             leaf for operand in graph.outputs for leaf in leaf_operands(operand)
         ]
         self._plans: OrderedDict[tuple[Any, ...], Plan | Staged] = OrderedDict()
-        self._packed = PackedWeights(
+        self._weights = WeightCache(
             sum(attribute.nbytes for op in graph for attribute in op.attributes.values())
         )
         self._arenas = ArenaPool()
@@ -517,9 +517,9 @@ class Model:
         if plan is None or plan is not self._latest:
             plan = self._find_plan(key, arrays)
         # Whoever holds the lock may be making a plan, for which no run of another waits.
-        if runs_again and self._packed.unsettled and self._lock.acquire(blocking=False):
+        if runs_again and self._weights.finalizer.is_pending and self._lock.acquire(blocking=False):
             try:
-                self._packed.settle(n_threads)
+                self._weights.finalizer.finalize(n_threads)
             finally:
                 self._lock.release()
         return plan
@@ -528,7 +528,9 @@ class Model:
         """Return a plan for runs that shall be fast from the first one on."""
         plan = self._plan(arrays)
         with self._lock:
-            self._packed.settle(self.threads or _threads.get_num_threads(), wholly=True)
+            self._weights.finalizer.finalize(
+                self.threads or _threads.get_num_threads(), wholly=True
+            )
         return plan
 
     def _find_plan(self, key: tuple[Any, ...], arrays: Sequence[np.ndarray]) -> Plan | Staged:
@@ -581,7 +583,7 @@ class Model:
             check_sizes(specs, self.max_memory)
             self.passes = optimize_graph(graph, specs, _evaluate, self._only)
             return make_plan(
-                graph, inputs, n_threads, self._packed, self._arenas, self.max_memory, specs
+                graph, inputs, n_threads, self._weights, self._arenas, self.max_memory, specs
             )
 
         if waiting:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from kuiper._arena import guard_bytes
+from kuiper._kernels import _dispatch
 from kuiper._kernels._executor import ArenaPool, Context, Program
 from kuiper._value import Buffer, Value
 from kuiper.errors import KuiperError, OperatorError, ShapeError, unforeseen
@@ -236,14 +237,15 @@ def _segments(steps: Sequence[Any]) -> list[Any]:
     """Group the compiled steps between Python steps into programs."""
     segments: list[Any] = []
     run: list[Any] = []
+    lanes = _dispatch.lanes()
     for step in steps:
         if isinstance(step, PythonStep):
             if run:
-                segments.append(Program(run))
+                segments.append(Program(run, lanes))
                 run = []
             segments.append(step)
         else:
             run.append(step)
     if run:
-        segments.append(Program(run))
+        segments.append(Program(run, lanes))
     return segments

@@ -12,9 +12,8 @@ from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
-from kuiper._kernels._pack import aligned_bytes
+from kuiper._kernels._pages import aligned_bytes
 
-from kuiper._kernels._dispatch cimport active
 from kuiper._kernels._step cimport Step, fault_t, share_start, step_fn
 from kuiper._kernels._team cimport run_team
 
@@ -71,11 +70,9 @@ cdef struct entry_t:             # a piece of a step, or of one of its rounds
     double seconds               # estimated, on one thread
 
 
-def _seconds(Step step):
+def _seconds(Step step, int lanes):
     """Estimate how long a step takes on one thread, and how long it may take at the worst."""
-    cdef double flops = step.flops / FLOPS_PER_SECOND, slower = 1
-    if active().lanes == 1:
-        slower = SLOWER
+    cdef double flops = step.flops / FLOPS_PER_SECOND, slower = SLOWER if lanes == 1 else 1
     return (
         flops + step.bytes / BYTES_PER_SECOND,
         slower * flops + step.bytes / SLOW_BYTES_PER_SECOND,
@@ -89,6 +86,8 @@ cdef class Program:
     ----------
     steps : sequence of Step
         In the order in which they run.
+    lanes : int
+        Floats per vector of the instruction set they were made for; 1 means scalar speed.
     """
 
     cdef entry_t* entries        # the pieces of the rounds of all steps
@@ -98,7 +97,7 @@ cdef class Program:
     cdef list stretches          # where each ends that runs without a look at signals
     cdef list checking           # the steps that may note a fault
 
-    def __cinit__(self, steps):
+    def __cinit__(self, steps, int lanes):
         cdef Py_ssize_t i = 0, round, piece, pieces
         cdef Step step
         cdef double seconds = 0, most = 0, each, longest
@@ -108,7 +107,7 @@ cdef class Program:
         self.stretches = []
         self.checking = []
         for step in self.steps:
-            longest = _seconds(step)[1] / max(step.rounds, 1) / SECONDS_PER_PIECE
+            longest = _seconds(step, lanes)[1] / max(step.rounds, 1) / SECONDS_PER_PIECE
             pieces = 1 + <Py_ssize_t> min(longest, min(step.max_parts, MOST_PIECES) - 1)
             cuts.append(max(pieces, 1))
             self.count += step.rounds * max(pieces, 1)
@@ -117,7 +116,7 @@ cdef class Program:
         if self.entries == NULL:
             raise MemoryError
         for step, pieces in zip(self.steps, cuts):
-            each, longest = _seconds(step)
+            each, longest = _seconds(step, lanes)
             each /= max(step.rounds, 1) * pieces
             longest /= max(step.rounds, 1) * pieces
             if step.fault.slot >= 0:

@@ -7,8 +7,11 @@ a new model lie in small pages, and are moved to large ones little by little whi
 """
 
 import contextlib
+import contextvars
+import math
 import mmap
 import os
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -74,6 +77,69 @@ class Pages:
             self._map.madvise(_MADV_COLLAPSE, self._first + start, LARGE_PAGE_BYTES)
         self._enlarged += LARGE_PAGE_BYTES
         return True
+
+
+class PagePool:
+    """The memory of a model's packed weights: a few regions, filled from the front.
+
+    Adjacent weights share large pages.  The unused end of the last region is never touched, so it
+    takes no memory.
+
+    Parameters
+    ----------
+    region_bytes : int
+        Size of a region; larger for an operand that needs more.
+    """
+
+    def __init__(self, region_bytes: int) -> None:
+        self._region_bytes = region_bytes
+        self._regions: list[tuple[Pages, int]] = []  # with the number of bytes in use
+
+    def empty(self, n_bytes: int) -> np.ndarray:
+        """Return uninitialised bytes that start on a cache line."""
+        pages, used = self._regions.pop() if self._regions else (None, 0)
+        if pages is None or n_bytes > pages.array.size - used:
+            if pages is not None:
+                self._regions.append((pages, used))
+            pages, used = Pages(max(n_bytes, self._region_bytes)), 0
+        end = used + -(-n_bytes // LINE_BYTES) * LINE_BYTES
+        self._regions.append((pages, min(end, pages.array.size)))
+        return pages.array[used : used + n_bytes]
+
+    def enlarge(self) -> bool:
+        """Move the next two megabytes in use to a large page; tell whether there were any."""
+        return any(pages.enlarge(used) for pages, used in self._regions)
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        """Let :func:`aligned_empty` take its memory here, in this thread."""
+        before = _pool.set(self)
+        try:
+            yield
+        finally:
+            _pool.reset(before)
+
+
+_pool: contextvars.ContextVar[PagePool | None] = contextvars.ContextVar("pool", default=None)
+
+
+def aligned_bytes(n_bytes: int) -> np.ndarray:
+    """Return uninitialised memory that starts on a cache line; much of it, on a large page."""
+    alignment = LARGE_PAGE_BYTES if n_bytes >= 2 * LARGE_PAGE_BYTES else LINE_BYTES
+    raw = np.empty(n_bytes + alignment, np.uint8)
+    start = -raw.__array_interface__["data"][0] % alignment
+    return raw[start : start + n_bytes]
+
+
+def aligned_empty(shape: Sequence[int]) -> np.ndarray:
+    """Return an uninitialised float32 array that starts on a cache line.
+
+    Panels are read one vector at a time; off the line, each read would touch two.
+    """
+    pool = _pool.get()
+    n_bytes = 4 * math.prod(shape)
+    raw = aligned_bytes(n_bytes) if pool is None else pool.empty(n_bytes)
+    return raw.view(np.float32).reshape(shape)
 
 
 def _are_allowed() -> bool:

@@ -28,7 +28,8 @@ cdef class StoredRows:
         where.device, where.inode = device & MOST, inode & MOST
         where.size, where.time = size, time
 
-    def __call__(self, start, stop):
+    def read(self, start, stop):
+        """Return the bytes of the rows from `start` to `stop`."""
         return self._read(start, stop)
 
     def behind(self, start):
@@ -46,9 +47,9 @@ cdef class StoredRows:
 
 cdef stored_t where_stored(object weight) except *:
     """Return where the rows of something with an `in_file` are; nowhere for other weights."""
-    cdef StoredRows rows = getattr(weight, "in_file", None)
     cdef stored_t nowhere
-    if rows is not None:
-        return rows.where
+    rows = getattr(weight, "in_file", None)
+    if isinstance(rows, StoredRows):
+        return (<StoredRows> rows).where
     nowhere.descriptor = -1
     return nowhere

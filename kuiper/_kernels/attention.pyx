@@ -12,7 +12,7 @@ from libc.stdint cimport uint8_t
 from libc.string cimport memcpy, memset
 
 from kuiper._kernels._dispatch cimport active
-from kuiper._kernels._pack cimport pack_panel
+from kuiper._kernels.micro.packing cimport pack_panel
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport MAX_MR, kernels_t
 

@@ -28,7 +28,8 @@ from kuiper._kernels._window cimport (
     Window, is_inside, output_pixel, phase_t, point_inside, point_rows, window_t,
 )
 
-from kuiper._kernels._pack import aligned_empty, pack_panels
+from kuiper._kernels._pages import aligned_empty
+from kuiper._kernels.micro.packing import pack_panels
 from kuiper._kernels._step import run_alone
 from kuiper._value import Buffer, Value, channels_last_strides
 from kuiper.errors import InputError
@@ -85,7 +86,7 @@ cdef class ConvStep(Step):
     x, y : Value
         Channels-last.
     weight : Value
-        Panels of :func:`~kuiper._kernels._pack.pack_panels`; for each phase, for each group.
+        Panels of :func:`.packing.pack_panels`; for each phase, for each group.
     window : Window
     groups, in_channels, out_channels : int
         Channels of one group.
@@ -664,7 +665,7 @@ cdef class DepthwiseStep(Step):
     x, y : Value
         Channels-last, of equal numbers of channels.
     weight : Value
-        Blocks of :func:`~kuiper._kernels._pack.pack_depthwise`.
+        Blocks of :func:`~kuiper._kernels.micro.packing.pack_depthwise`.
     window : Window
         Its taps are rows of a kernel, one after the other.
     kernel, dilation : (int, int)

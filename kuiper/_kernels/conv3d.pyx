@@ -16,7 +16,7 @@ from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport kernels_t, panel_ahead
 
-from kuiper._kernels._pack import pack_panels
+from kuiper._kernels.micro.packing import pack_panels
 from kuiper._kernels._step import run_alone
 from kuiper._value import Buffer, Value, contiguous_strides
 from kuiper.errors import InputError
@@ -176,9 +176,9 @@ cdef class VolumeConvStep(Step):
     x, y : Value, shape (n, depth, height, width, channels)
         Without gaps.
     weight : Value
-        Panels of :func:`~kuiper._kernels._pack.pack_panels`, for each phase, for each group; or,
+        Panels of :func:`.packing.pack_panels`, for each phase, for each group; or,
         where each group has one channel on both sides, the blocks of
-        :func:`~kuiper._kernels._pack.pack_depthwise`.
+        :func:`~kuiper._kernels.micro.packing.pack_depthwise`.
     window : VolumeWindow
     groups, in_channels, out_channels : int
         Channels of one group.

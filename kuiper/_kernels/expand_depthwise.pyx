@@ -66,9 +66,9 @@ cdef class ExpandDepthwiseStep(Step):
     x : Value, shape (n, in_channels, h, w)
         Channels-last.
     expand : Value
-        Panels of :func:`~kuiper._kernels._pack.pack_panels`.
+        Panels of :func:`~kuiper._kernels.micro.packing.pack_panels`.
     weight : Value
-        Blocks of :func:`~kuiper._kernels._pack.pack_depthwise`.
+        Blocks of :func:`~kuiper._kernels.micro.packing.pack_depthwise`.
     y : Value, shape (n, channels, oh, ow)
         Channels-last.
     scratch : Value

@@ -8,7 +8,7 @@ from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport GROUPED_PIXELS, kernels_t
 from kuiper._kernels._window cimport Window, phase_t, point_rows, window_t
 
-from kuiper._kernels._pack import aligned_empty
+from kuiper._kernels._pages import aligned_empty
 
 
 def is_grouped(Py_ssize_t terms, Py_ssize_t per_group):

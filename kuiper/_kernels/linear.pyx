@@ -5,12 +5,12 @@ import numpy as np
 from libc.math cimport INFINITY
 
 from kuiper._kernels._dispatch cimport active
-from kuiper._kernels._pack cimport pack_panel
+from kuiper._kernels.micro.packing cimport pack_panel
 from kuiper._kernels._post cimport make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._table cimport MAX_MR, kernels_t, panel_ahead
 
-from kuiper._kernels._pack import pack_panels
+from kuiper._kernels.micro.packing import pack_panels
 from kuiper._kernels._step import run_alone
 from kuiper._value import Buffer, Value, contiguous_strides
 from kuiper.errors import InputError
@@ -44,7 +44,7 @@ cdef class LinearStep(Step):
     x : Value, shape (rows, depth)
         Elements of a row are adjacent; rows may be any distance apart.
     weight : Value
-        Panels of :func:`~kuiper._kernels._pack.pack_panels`.
+        Panels of :func:`~kuiper._kernels.micro.packing.pack_panels`.
     y : Value, shape (rows, columns)
         As x.
     post : Post or None

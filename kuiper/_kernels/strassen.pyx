@@ -34,7 +34,7 @@ from libc.math cimport fabsf
 from libc.stdint cimport intptr_t
 
 from kuiper._kernels._dispatch cimport active
-from kuiper._kernels._pack cimport (
+from kuiper._kernels.micro.packing cimport (
     biases, pack_panel, panels_of_columns, panels_t, tap_offsets,
 )
 from kuiper._kernels._post cimport make_post, post_t, post_tile
@@ -43,7 +43,8 @@ from kuiper._kernels._table cimport kernels_t, segment_t
 from kuiper._kernels._team cimport share_out
 from kuiper._kernels._window cimport Window, phase_t, point_rows, window_t
 
-from kuiper._kernels._pack import aligned_empty, parts
+from kuiper._kernels._pages import aligned_empty
+from kuiper._kernels.micro.packing import parts
 from kuiper._value import spaced
 
 cdef extern from "_populate.h" nogil:

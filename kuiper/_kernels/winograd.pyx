@@ -40,7 +40,7 @@ from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memset
 
 from kuiper._kernels._dispatch cimport active
-from kuiper._kernels._pack cimport pack_panel
+from kuiper._kernels.micro.packing cimport pack_panel
 from kuiper._kernels._post cimport is_in_tile, make_post, post_t, post_tile
 from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels._stored cimport read_rows, stored_t, where_stored
@@ -49,7 +49,8 @@ from kuiper._kernels._table cimport (
 )
 from kuiper._kernels._team cimport share_out
 
-from kuiper._kernels._pack import aligned_empty, n_panels, parts
+from kuiper._kernels._pages import aligned_empty
+from kuiper._kernels.micro.packing import n_panels, parts
 from kuiper._value import spaced
 
 cdef extern from "_sync.h" nogil:

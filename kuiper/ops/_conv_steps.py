@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from kuiper._fields import Fields
-from kuiper._kernels import _dispatch, _pack, _window, conv
+from kuiper._kernels import _dispatch, _window, conv
+from kuiper._kernels.micro import packing
 from kuiper._value import Value
 from kuiper.ops._binder import Binder
 from kuiper.ops._filters import ByTap, Filters, depthwise_blocks, pack_groups
@@ -206,8 +207,8 @@ def _by_region(b: Binder, c: _Convolution, regions: Sequence[tuple[Band, Band]])
         phases.append((down.first, across.first, down.extent, across.extent, seen, start))
         start += (
             c.groups
-            * _pack.n_panels(out_channels // c.groups)
-            * _pack.panel_floats(len(seen) * in_channels)
+            * packing.n_panels(out_channels // c.groups)
+            * packing.panel_floats(len(seen) * in_channels)
         )
     key = tuple((d.seen.start, d.seen.stop, a.seen.start, a.seen.stop) for d, a in regions)
 
@@ -235,7 +236,7 @@ def scaled_step(b: Binder, x: Any, scale: Any, image: Any, filters: Any, post: A
     out_channels, in_channels = filters.shape[:2]
     packed = b.packed("conv", lambda: pack_groups([filters], filters.bias(), 1, b.n_threads))
     nr, depth = _dispatch.tile()[1], in_channels + 1
-    shape = (_pack.n_panels(out_channels), depth, nr)
+    shape = (packing.n_panels(out_channels), depth, nr)
     packed = packed.with_layout(shape, (depth * nr, nr, 1))
     size, step = image.shape[2:], None
     for i in range(x.shape[0]):
@@ -302,7 +303,7 @@ def _shallow(b: Binder, c: _Convolution) -> Any:
     def pack() -> np.ndarray:
         order = (0, 2, 3, 1) if channels_last else (0, 1, 2, 3)
         fields = c.filters.weight().transpose(order).reshape(out_channels, 1, -1)
-        return _pack.pack_panels(np.ascontiguousarray(fields), c.filters.bias())
+        return packing.pack_panels(np.ascontiguousarray(fields), c.filters.bias())
 
     packed = b.packed(("shallow", channels_last), pack)
     window = _window.Window(x, c.image, c.geometry.stride, (1, 1), [(0, 0, *c.size, taps, 0)])

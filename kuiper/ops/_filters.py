@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._kernels import _pack
+from kuiper._kernels._pages import aligned_empty
+from kuiper._kernels.micro import packing
 from kuiper.ops._binder import Binder
 
 __all__ = [
@@ -83,7 +84,8 @@ class _SomeFilters(Filters):
     @property
     def in_file(self) -> Any:
         rows = self._all.in_file
-        return None if rows is None else rows.behind(self._start)
+        # A reader of another kind has no rows that threads read themselves.
+        return rows.behind(self._start) if hasattr(rows, "behind") else None
 
     def stored(self) -> np.ndarray:
         return self._all.stored()[self._start : self._start + self.shape[0]]
@@ -132,17 +134,17 @@ def pack_groups(weights: Any, bias: Any, groups: int, n_threads: int) -> np.ndar
                 some = weight.some(g * out, out) if isinstance(weight, Filters) else weight[rows]
             by_tap = ByTap(some)
             part = None if bias is None else np.ascontiguousarray(bias[rows])
-            parts.append(_pack.pack_panels(by_tap, part, n_threads).reshape(-1))
+            parts.append(packing.pack_panels(by_tap, part, n_threads).reshape(-1))
     if len(parts) == 1:
         return parts[0]
-    packed = _pack.aligned_empty((sum(part.size for part in parts),))
+    packed = aligned_empty((sum(part.size for part in parts),))
     return np.concatenate(parts, out=packed)
 
 
 def panel_offsets(tap_lists: Any, groups: int, in_channels: int, out_channels: int) -> list[int]:
     """Return where the panels of each phase start, and where the last ones end, in elements."""
-    panels = groups * _pack.n_panels(out_channels)
-    sizes = [panels * _pack.panel_floats(len(taps) * in_channels) for taps in tap_lists]
+    panels = groups * packing.n_panels(out_channels)
+    sizes = [panels * packing.panel_floats(len(taps) * in_channels) for taps in tap_lists]
     return np.cumsum([0, *sizes]).tolist()
 
 
@@ -169,7 +171,7 @@ def pack_at_run_time(
     for phase_taps, start, end in zip(tap_lists, offsets, offsets[1:], strict=False):
         places = np.array([u * kernel_w + v for u, v in phase_taps] or [0], np.intp)
         b.step(
-            _pack.PackStep(
+            packing.PackStep(
                 weight, bias, packed.narrow(0, start, end - start), b.constant(places), groups,
                 out_channels, len(phase_taps), in_channels, strides,
             )
@@ -179,4 +181,4 @@ def pack_at_run_time(
 
 def depthwise_blocks(filters: Any) -> np.ndarray:
     weight = filters.weight()
-    return _pack.pack_depthwise(weight.reshape(weight.shape[0], -1), filters.bias())
+    return packing.pack_depthwise(weight.reshape(weight.shape[0], -1), filters.bias())

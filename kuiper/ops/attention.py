@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._kernels import _pack, attention, linear
+from kuiper._kernels import attention, linear
+from kuiper._kernels.micro import packing
 from kuiper._kernels.move import FillStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
@@ -450,7 +451,7 @@ def _packed(
         shift = None
         if bias is not None:
             shift = np.asarray(bias.constant, np.float32)[rows if bias_rows is None else bias_rows]
-        return _pack.pack_panels(part[:, np.newaxis, :], shift, b.n_threads)
+        return packing.pack_panels(part[:, np.newaxis, :], shift, b.n_threads)
 
     return b.packed(key, pack)
 
@@ -506,7 +507,7 @@ def _average(b: Binder, weights: Value, y: Value) -> None:
     """Average over heads: a row of 1 / heads times (heads, queries * keys)."""
     n, heads, queries, keys = weights.shape
     x = b.constant(np.full((1, heads), 1 / heads, np.float32)).expand((n, 1, heads))
-    scratch = b.scratch(4 * _pack.panel_floats(heads))
+    scratch = b.scratch(4 * packing.panel_floats(heads))
     b.step(
         linear.MatmulStep(
             x, weights.reshape((n, heads, queries * keys)), y.reshape((n, 1, queries * keys)),

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._kernels import _pack, conv3d, winograd
+from kuiper._kernels import conv3d, winograd
+from kuiper._kernels.micro import packing
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
@@ -128,7 +129,7 @@ def _step(
     def pack() -> np.ndarray:
         weight = filters.weight()
         if is_depthwise:
-            return _pack.pack_depthwise(weight.reshape(out_channels, -1), filters.bias())
+            return packing.pack_depthwise(weight.reshape(out_channels, -1), filters.bias())
         return pack_groups([weight], filters.bias(), a.groups, b.n_threads)
 
     if filters.is_constant:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kuiper._kernels import _pack, linear
+from kuiper._kernels import linear
+from kuiper._kernels.micro.packing import pack_panels
 from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.expression import parse
@@ -99,7 +100,7 @@ class YoloDetect(Record):
 def _panels(level: _Level, n_threads: int) -> np.ndarray:
     weight = np.asarray(level.weight.constant, np.float32)
     bias = None if level.bias is None else np.asarray(level.bias.constant, np.float32)
-    return _pack.pack_panels(weight.reshape(len(weight), 1, -1), bias, n_threads)
+    return pack_panels(weight.reshape(len(weight), 1, -1), bias, n_threads)
 
 
 def _terms(level: _Level, height: int, width: int) -> list[np.ndarray]:

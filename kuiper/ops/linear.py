@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._kernels import _pack, linear
+from kuiper._kernels import linear
+from kuiper._kernels.micro import packing
 from kuiper._value import TensorSpec, Value, aliases
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
@@ -126,15 +127,15 @@ def _panels(a: SimpleNamespace, b: Binder) -> Value:
     """Return the packed weight; one that is computed at run time is packed then."""
     if _is_constant(a):
         return b.packed(
-            "linear", lambda: _pack.pack_panels(_Columns(a.weight), _bias(a), b.n_threads)
+            "linear", lambda: packing.pack_panels(_Columns(a.weight), _bias(a), b.n_threads)
         )
     columns, depth = a.weight.shape
-    packed = b.temporary((_pack.n_panels(columns) * _pack.panel_floats(depth),))
+    packed = b.temporary((packing.n_panels(columns) * packing.panel_floats(depth),))
     bias = None if a.bias is None else b.contiguous(a.bias)
     taps = b.constant(np.zeros(1, np.intp))
     strides = (0, depth, 1)  # of groups, columns and terms
     b.step(
-        _pack.PackStep(b.contiguous(a.weight), bias, packed, taps, 1, columns, 1, depth, strides)
+        packing.PackStep(b.contiguous(a.weight), bias, packed, taps, 1, columns, 1, depth, strides)
     )
     return packed
 
@@ -224,11 +225,11 @@ def product(b: Binder, x: Value, y: Value, out: Value) -> None:
         # Axes that are broadcast from both sides in turn cannot be merged: write the repeats out.
         dense = out if out.is_contiguous else b.temporary(out.shape)
         merged = _merge_batch(b.contiguous(x), b.contiguous(y), dense)
-        b.step(linear.MatmulStep(*merged, b.scratch(4 * _pack.panel_floats(x.shape[-1]))))
+        b.step(linear.MatmulStep(*merged, b.scratch(4 * packing.panel_floats(x.shape[-1]))))
         if dense is not out:
             b.copy(dense, out)
         return
-    b.step(linear.MatmulStep(x, y, out, b.scratch(4 * _pack.panel_floats(x.shape[-1]))))
+    b.step(linear.MatmulStep(x, y, out, b.scratch(4 * packing.panel_floats(x.shape[-1]))))
 
 
 def _merge_batch(x: Value, y: Value, out: Value) -> Any:

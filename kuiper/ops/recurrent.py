@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._kernels import _pack, linear, recurrent
+from kuiper._kernels import linear, recurrent
+from kuiper._kernels._pages import aligned_empty
+from kuiper._kernels.micro import packing
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
@@ -197,7 +199,7 @@ def _pack_inputs(a: SimpleNamespace, names: list[str]) -> np.ndarray:
     """Pack the input weights of all directions side by side."""
     weight = np.concatenate([_array(a, "weight_ih" + name) for name in names])
     bias = np.concatenate([_array(a, "bias_ih" + name) for name in names]) if a.bias else None
-    return _pack.pack_panels(weight[:, np.newaxis, :], bias)
+    return packing.pack_panels(weight[:, np.newaxis, :], bias)
 
 
 def _pack_each(a: SimpleNamespace, weight: str, bias: str | None, names: list[str]) -> np.ndarray:
@@ -205,8 +207,8 @@ def _pack_each(a: SimpleNamespace, weight: str, bias: str | None, names: list[st
     parts = []
     for name in names:
         shift = _array(a, bias + name) if bias is not None and a.bias else None
-        parts.append(_pack.pack_panels(_array(a, weight + name)[:, np.newaxis, :], shift))
-    packed = _pack.aligned_empty((len(parts), *parts[0].shape))
+        parts.append(packing.pack_panels(_array(a, weight + name)[:, np.newaxis, :], shift))
+    packed = aligned_empty((len(parts), *parts[0].shape))
     return np.stack(parts, out=packed)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._kernels import _pack, linear
+from kuiper._kernels import linear
+from kuiper._kernels.micro import packing
 from kuiper._kernels.sample import DeformStep, GridPlanesStep, GridSampleStep, RoiAlignStep
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
@@ -332,7 +333,7 @@ def _panels(a: SimpleNamespace, b: Binder, start: int, length: int) -> Value:
         bias = None
         if a.bias is not None:
             bias = np.ascontiguousarray(a.bias.constant[start : start + length], np.float32)
-        return _pack.pack_panels(columns, bias, b.n_threads)
+        return packing.pack_panels(columns, bias, b.n_threads)
 
     return b.packed(("deform", start), pack)
 

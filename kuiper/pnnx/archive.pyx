@@ -374,9 +374,9 @@ cdef class Archive:
         return self._entries[name][1]
 
     def source(self, name, shape):
-        """Return the bytes of an entry, or where they shall be read later, a function for that.
+        """Return the bytes of an entry, or a :class:`StoredRows` that reads them later.
 
-        It takes the first and the last place, exclusive, of the first axis of `shape`.
+        Its rows are those of the first axis of `shape`.
         """
         cdef tuple entry = self._entries[name]
         if self._file is None or entry[1] <= SOON_BYTES:

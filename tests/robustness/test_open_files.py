@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import kuiper
-from kuiper._kernels._pack import PackedWeights
+from kuiper._runtime.weights import Finalizer
 from kuiper.errors import ModelFormatError
 from kuiper.ir import Attribute
 from kuiper.ops import _winograd
@@ -441,8 +441,8 @@ def test_filters_that_wait_are_read_in_every_run(x, threads, param, expected, mo
     """Which fails where the file was changed; a model that has settled needs it no more."""
     bin = param.with_suffix(".bin")
     monkeypatch.setattr(_winograd, "WAITING_BYTES", 1 << 20)
-    settle = PackedWeights.settle
-    monkeypatch.setattr(PackedWeights, "settle", lambda *_, **__: None)
+    finalize = Finalizer.finalize
+    monkeypatch.setattr(Finalizer, "finalize", lambda *_, **__: None)
     model = kuiper.load(param, threads=threads)
     np.testing.assert_array_equal(model(x), expected[x.shape[2]])
     write_over(bin, "overwrite")
@@ -450,18 +450,18 @@ def test_filters_that_wait_are_read_in_every_run(x, threads, param, expected, mo
         assert_fails_to_read(model, x)
     bin.write_bytes(BIN)
     np.testing.assert_array_equal(model(x), expected[x.shape[2]])
-    monkeypatch.setattr(PackedWeights, "settle", settle)
+    monkeypatch.setattr(Finalizer, "finalize", finalize)
     write_over(bin, "empty")
     for _ in range(2):
         assert_fails_to_read(model, x)
         with pytest.raises(ModelFormatError, match="load the model again"):
             model.plan(x.shape)
-    assert model._packed._waiting
+    assert model._weights.finalizer._deferred
     bin.write_bytes(BIN)
     for _ in range(100):
-        model._packed._due = 0.0  # as if much time had passed
+        model._weights.finalizer._due = 0.0  # as if much time had passed
         np.testing.assert_array_equal(model(x), expected[x.shape[2]])
-    assert not model._packed.unsettled
+    assert not model._weights.finalizer.is_pending
     write_over(bin, "empty")
     np.testing.assert_array_equal(model(x), expected[x.shape[2]])
 
@@ -634,7 +634,7 @@ def test_kernels_read_without_python(threads, least, plain, monkeypatch):
     monkeypatch.delattr(os, "preadv")
     for x in (SMALL, LARGE):
         np.testing.assert_array_equal(model(x), from_memory(x))
-    assert bool(model._packed._waiting) == (least < 1 << 20)
+    assert bool(model._weights.finalizer._deferred) == (least < 1 << 20)
     model.plan(LARGE.shape)
     np.testing.assert_array_equal(model(LARGE), from_memory(LARGE))
 

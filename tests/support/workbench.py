@@ -126,7 +126,7 @@ class Workbench:
         ]
         team = min(parts, TEAM)
         context = Context(slots, team)
-        Program(steps).run(context, team)
+        Program(steps, _dispatch.lanes()).run(context, team)
         for slot, (old, new) in enumerate(zip(before, self.memory, strict=True)):
             changed = old != new
             for value in self.written:

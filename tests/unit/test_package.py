@@ -55,6 +55,7 @@ FLOORS = {
     "expression": 2,
     "ir": 1,
     "_kernels": 1,
+    "_runtime": 1,
     "errors": 0,
     "_fields": 0,
     "_garbage": 0,

@@ -7,8 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
-from kuiper._kernels import _dispatch, _pack, winograd
+from kuiper._kernels import _dispatch, _pages, winograd
+from kuiper._kernels._pages import aligned_empty
 from kuiper._kernels.linear import LinearStep, MatmulStep, linear, max_batch_axes
+from kuiper._kernels.micro import packing
+from kuiper._runtime.weights import WeightCache
 from kuiper._value import Value, contiguous_strides
 from kuiper.errors import InputError, KuiperError
 
@@ -54,7 +57,7 @@ def test_every_height_and_width_of_the_tile(depth):
     mr, _ = _dispatch.tile()
     for columns in columns_around_tiles():
         weight, bias = noise((columns, depth), 1), noise((columns,), 2)
-        packed = _pack.pack_panels(weight[:, None], bias)
+        packed = packing.pack_panels(weight[:, None], bias)
         for rows in range(1, 2 * mr + 2):
             x = noise((rows, depth), rows)
             bench = Workbench()
@@ -212,7 +215,7 @@ def multiplied(bench: Workbench, a: Value, b: Value, gap: int = 0, parts=(1, 2, 
     strides = contiguous_strides((*batch, rows, columns + gap))
     y = bench.place((*batch, rows, columns), strides=strides)
     bench.written.append(y)
-    scratch = bench.scratch(4 * _pack.panel_floats(a.shape[-1]))
+    scratch = bench.scratch(4 * packing.panel_floats(a.shape[-1]))
     results = []
     for count in parts:
         bench.memory[y.slot][...] = PATTERN
@@ -280,7 +283,7 @@ def test_panels(n_threads):
     for columns, taps, channels in itertools.product((1, nr, 2 * nr + 1), (1, 4), (1, 6)):
         weight = noise((columns, channels, taps)).transpose(0, 2, 1)
         bias = noise((columns,), 1)
-        packed = _pack.pack_panels(weight, bias, n_threads)
+        packed = packing.pack_panels(weight, bias, n_threads)
         panels = -(-columns // nr)
         assert packed.shape == (panels, 1 + taps * channels, nr)
         assert packed.ctypes.data % 64 == 0
@@ -289,8 +292,8 @@ def test_panels(n_threads):
         expected[:columns, 1:] = weight.reshape(columns, -1)
         expected = expected.reshape(panels, nr, -1).transpose(0, 2, 1)
         np.testing.assert_array_equal(packed, expected)
-        np.testing.assert_array_equal(_pack.pack_panels(weight, None)[:, 1:], expected[:, 1:])
-        assert not _pack.pack_panels(weight, None)[:, 0].any()
+        np.testing.assert_array_equal(packing.pack_panels(weight, None)[:, 1:], expected[:, 1:])
+        assert not packing.pack_panels(weight, None)[:, 0].any()
 
 
 @pytest.mark.parametrize("byte", [1, 2, 3])
@@ -311,8 +314,8 @@ def test_weights_may_start_at_any_byte(byte, order):
         shape = (channels, taps, columns) if order == "columns" else (columns, channels, taps)
         weight, bias = noise(shape), noise((columns,), 1)
         axes = (2, 1, 0) if order == "columns" else (0, 2, 1)
-        expected = _pack.pack_panels(weight.transpose(axes), bias)
-        packed = _pack.pack_panels(anywhere(weight).transpose(axes), anywhere(bias))
+        expected = packing.pack_panels(weight.transpose(axes), bias)
+        packed = packing.pack_panels(anywhere(weight).transpose(axes), anywhere(bias))
         np.testing.assert_array_equal(packed, expected)
     filters = noise((nr + 1, 17, 3, 3))
     for how, later in itertools.product(WINOGRAD, (False, True)):
@@ -337,7 +340,7 @@ def test_large_weights_are_packed_part_by_part(n_threads):
     columns, channels = 10 * nr + min(3, nr), max(9000, 72000 // nr)
     weight, bias = noise((columns, 1, channels)), noise((columns,), 1)
     asked = Asked(weight)
-    packed = _pack.pack_panels(asked, bias, n_threads)
+    packed = packing.pack_panels(asked, bias, n_threads)
     assert len(asked.slices) > 1
     assert [rows.start for rows in asked.slices[1:]] == [rows.stop for rows in asked.slices[:-1]]
     assert (asked.slices[0].start, asked.slices[-1].stop) == (0, columns)
@@ -413,10 +416,10 @@ def test_winograd_filters(tile, stride, n_threads):
 
 
 def test_packed_weights_lie_in_common_memory():
-    store = _pack.PackedWeights(1 << 20)
+    store = WeightCache(1 << 20)
     sizes = (1, 16, 17, 100_000, 5, 300_000, 2)
-    arrays = [store.add(n, lambda n=n: _pack.aligned_empty((n,))) for n in sizes]
-    assert list(store) == list(sizes)
+    arrays = [store.get(n, lambda n=n: aligned_empty((n,))) for n in sizes]
+    assert len(store) == len(sizes)
     for number, array in enumerate(arrays):
         assert array.ctypes.data % 64 == 0
         array[...] = number
@@ -424,11 +427,11 @@ def test_packed_weights_lie_in_common_memory():
         assert (array == number).all()
     near = arrays[1].ctypes.data - arrays[0].ctypes.data
     assert near == 64  # behind each other
-    assert _pack.aligned_empty((4,)).base is not arrays[0].base
+    assert aligned_empty((4,)).base is not arrays[0].base
     with pytest.raises(ZeroDivisionError):
-        store.add("nothing", lambda: 1 / 0)
-    assert "nothing" not in store
-    assert _pack._store.get() is None
+        store.get("nothing", lambda: 1 / 0)
+    assert len(store) == len(sizes)
+    assert _pages._pool.get() is None
     del store, arrays[1:]
     assert arrays[0] == 0
 
@@ -437,12 +440,12 @@ def test_depthwise_blocks():
     lanes = _dispatch.lanes()
     for channels in (1, lanes, lanes + 1):
         weight, bias = noise((channels, 9)), noise((channels,), 1)
-        packed = _pack.pack_depthwise(weight, bias)
+        packed = packing.pack_depthwise(weight, bias)
         assert packed.ctypes.data % 64 == 0
         flat = packed.transpose(0, 2, 1).reshape(-1, 10)
         np.testing.assert_array_equal(flat[:channels], np.column_stack([bias, weight]))
         assert not flat[channels:].any()
-        assert not _pack.pack_depthwise(weight, None)[:, 0].any()
+        assert not packing.pack_depthwise(weight, None)[:, 0].any()
 
 
 # -- the choice of a variant -------------------------------------------------------------------

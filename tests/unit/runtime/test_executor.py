@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kuiper._kernels import pool
+from kuiper._kernels import _dispatch, pool
 from kuiper._kernels._executor import Context, Program
 
 from ...support.engine import n_threads
@@ -33,7 +33,7 @@ def test_a_step_in_pieces(threads, seconds):
         (memory, bench.per_thread[slot]) if slot in bench.per_thread else memory
         for slot, memory in enumerate(bench.memory)
     ]
-    program, context = Program(steps), Context(slots, threads)
+    program, context = Program(steps, _dispatch.lanes()), Context(slots, threads)
     wide = np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)], constant_values=-np.inf)
     expected = np.max([wide[:, :, i : i + 21 : 2, j : j + 17 : 2] for i, j in np.ndindex(3, 3)], 0)
     for run in (program.run, program.run_timed):

@@ -10,8 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from kuiper._kernels import _pack, _pages
-from kuiper._kernels._pages import LARGE_PAGE_BYTES, LINE_BYTES, Pages
+from kuiper._kernels import _pages
+from kuiper._kernels._pages import LARGE_PAGE_BYTES, LINE_BYTES, PagePool, Pages, aligned_empty
+from kuiper._runtime import weights as _weights
+from kuiper._runtime.weights import Finalizer, WeightCache
 
 from ...support.workgraph import model_of
 
@@ -92,12 +94,12 @@ def test_too_much_is_a_memory_error():
 
 
 def test_packed_weights_lie_one_behind_the_other():
-    weights = _pack.PackedWeights(3 * LARGE_PAGE_BYTES)
-    first = weights.add("a", lambda: _pack.aligned_empty((5, 7)))
-    second = weights.add("b", lambda: _pack.aligned_empty((LARGE_PAGE_BYTES // 4,)))
+    weights = WeightCache(3 * LARGE_PAGE_BYTES)
+    first = weights.get("a", lambda: aligned_empty((5, 7)))
+    second = weights.get("b", lambda: aligned_empty((LARGE_PAGE_BYTES // 4,)))
     assert address(second) - address(first) == 192  # 140 bytes, up to the next line
     # What does not fit begins another piece.
-    third = weights.add("c", lambda: _pack.aligned_empty((LARGE_PAGE_BYTES // 2,)))
+    third = weights.get("c", lambda: aligned_empty((LARGE_PAGE_BYTES // 2,)))
     assert not 0 < address(third) - address(second) <= 3 * LARGE_PAGE_BYTES
     for number, array in enumerate((first, second, third)):
         array[:] = number
@@ -117,12 +119,12 @@ def test_a_model_settles_and_gives_the_same_bits(policy, by_plan):
         {"weight": weight},
     )
     first = model(x)
-    assert model._packed.unsettled
+    assert model._weights.finalizer.is_pending
     calls = 0
     if by_plan:
         model.plan(x.shape)
-    while model._packed.unsettled and calls < 10_000:
-        model._packed._due = 0.0  # as if much time had passed
+    while model._weights.finalizer.is_pending and calls < 10_000:
+        model._weights.finalizer._due = 0.0  # as if much time had passed
         assert np.array_equal(model(x), first)
         calls += 1
     assert calls <= (0 if by_plan else 3)  # two pages, and one call that finds no more
@@ -142,7 +144,7 @@ def test_no_run_waits_for_another_ones_plan(policy):
         {"weight": weight},
     )
     model(x)
-    assert model._packed.unsettled
+    assert model._weights.finalizer.is_pending
     held, done = threading.Event(), threading.Event()
 
     def hold():
@@ -160,7 +162,7 @@ def test_no_run_waits_for_another_ones_plan(policy):
             done.set()
     holder.join()
     assert (y == 1024).all()
-    assert model._packed.unsettled
+    assert model._weights.finalizer.is_pending
 
 
 class Clock:
@@ -168,7 +170,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now = 100.0
-        monkeypatch.setattr(_pack.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(_weights.time, "perf_counter", lambda: self.now)
 
     def passes(self, seconds):
         self.now += seconds
@@ -189,12 +191,12 @@ def moving(monkeypatch, seconds):
 
 @linux
 def test_settling_takes_a_tenth_of_the_time(policy, monkeypatch):
-    weights = _pack.PackedWeights(4 * LARGE_PAGE_BYTES)
-    weights.add("a", lambda: _pack.aligned_empty((LARGE_PAGE_BYTES,)))
+    weights = WeightCache(4 * LARGE_PAGE_BYTES)
+    weights.get("a", lambda: aligned_empty((LARGE_PAGE_BYTES,)))
     clock, moved = moving(monkeypatch, 0.5)
     for now, count in ((100.0, 1), (104.8, 1), (105.0, 2), (109.8, 2), (200.0, 3), (201.0, 3)):
         clock.now = now
-        weights.settle()
+        weights.finalizer.finalize()
         assert len(moved) == count, now
     assert moved[0] == 4 * LARGE_PAGE_BYTES
 
@@ -202,13 +204,13 @@ def test_settling_takes_a_tenth_of_the_time(policy, monkeypatch):
 @linux
 def test_short_pieces_follow_each_other(policy, monkeypatch):
     """As many as the time since the last ones is worth; what an idle model saves up has a limit."""
-    weights = _pack.PackedWeights(4 * LARGE_PAGE_BYTES)
-    weights.add("a", lambda: _pack.aligned_empty((LARGE_PAGE_BYTES,)))
+    weights = WeightCache(4 * LARGE_PAGE_BYTES)
+    weights.get("a", lambda: aligned_empty((LARGE_PAGE_BYTES,)))
     clock, moved = moving(monkeypatch, 0.001)
     for passing, most in ((0.0, 13), (0.0, 1), (0.05, 7), (1000.0, 13)):
         clock.passes(passing)
         moved.clear()
-        weights.settle()
+        weights.finalizer.finalize()
         assert most - 3 < len(moved) <= most
 
 
@@ -229,26 +231,26 @@ class Filters:
 
 def test_filters_are_transformed_before_pages_are_moved(monkeypatch):
     clock, log = Clock(monkeypatch), []
-    weights = _pack.PackedWeights(1 << 20)
-    assert not weights.unsettled
+    finalizer = Finalizer(PagePool(1 << 20))
+    assert not finalizer.is_pending
     first, hopeless, last = (Filters(clock, 2, log, fails) for fails in (False, True, False))
     for filters in (first, hopeless, last):
-        assert weights.finish_later(filters) is filters
-    assert weights.unsettled
+        assert finalizer.defer(filters) is filters
+    assert finalizer.is_pending
     counts = []
     for _ in range(14):  # every half second; a piece takes as long, a third of what passes
-        weights.settle(3)
+        finalizer.finalize(3)
         counts.append(len(log))
         clock.passes(0.5)
     assert log == [(first, 3), (first, 3), (last, 3), (last, 3)]
     assert [counts.count(n) for n in (1, 2, 3)] == [2, 2, 2]
-    assert not weights.unsettled
+    assert not finalizer.is_pending
 
 
 def test_all_at_once(monkeypatch):
     clock, log = Clock(monkeypatch), []
-    weights = _pack.PackedWeights(1 << 20)
-    filters = [weights.finish_later(Filters(clock, 2, log)) for _ in range(3)]
-    weights.settle(2, wholly=True)
+    finalizer = Finalizer(PagePool(1 << 20))
+    filters = [finalizer.defer(Filters(clock, 2, log)) for _ in range(3)]
+    finalizer.finalize(2, wholly=True)
     assert log == [(one, 2) for one in filters for _ in range(2)]
-    assert not weights.unsettled
+    assert not finalizer.is_pending

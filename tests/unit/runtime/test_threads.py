@@ -815,12 +815,12 @@ def test_memory_stays_flat_over_a_hundred_shapes():
             run(8 + k % 20, 10 + k // 20)
 
     all_shapes()
-    packed = len(model._packed)
+    packed = len(model._weights)
     before = resident()
     for _ in range(3):
         all_shapes()
     print(resident() - before)
-    assert len(model._packed) == packed, (packed, len(model._packed))
+    assert len(model._weights) == packed, (packed, len(model._weights))
     """
     )
     # Without the lock Python gives back memory later, and in larger pieces.

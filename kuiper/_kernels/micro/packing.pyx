@@ -1,9 +1,6 @@
 """Packing of weights into the panels that the GEMM tile reads."""
 
-import contextlib
-import contextvars
 import math
-import time
 
 import numpy as np
 
@@ -13,7 +10,7 @@ from kuiper._kernels._stored cimport read_rows, stored_t, where_stored
 from kuiper._kernels._table cimport kernels_t
 from kuiper._kernels._team cimport share_out
 
-from kuiper._kernels._pages import LARGE_PAGE_BYTES, LINE_BYTES, Pages
+from kuiper._kernels._pages import aligned_empty
 
 
 cdef extern from "_populate.h" nogil:
@@ -27,143 +24,6 @@ cdef enum:
     # How much of a weight is read, widened and packed at a time.  The next part takes the same
     # memory, which is in the cache by then.
     PART_BYTES = 1 << 20
-
-# Of the time that a model runs, what is given to its weights until they lie as they shall.
-TRANSFORMING_SHARE = 0.33    # runs are slow before filters are transformed
-ENLARGING_SHARE = 0.1
-MOST_CREDIT = 0.1            # seconds: what an idle model saves up
-RETRY_SECONDS = 1.0          # where filters cannot be read
-
-
-# Where a thread packs into, while it packs for a model.
-_store = contextvars.ContextVar("store", default=None)
-
-
-class PackedWeights(dict):
-    """The packed weights of a model, by what they were made of.
-
-    Parameters
-    ----------
-    n_bytes : int
-        What the weights take, unpacked.
-
-    Attributes
-    ----------
-    unsettled : bool
-        Whether there may be something to do for :meth:`settle`.
-
-    Notes
-    -----
-    They lie one behind the other in a few pieces of memory, so that their pages can become large
-    ones.  What is left of the last piece is never touched, so it takes no memory.
-    """
-
-    def __init__(self, n_bytes):
-        self._piece_bytes = n_bytes
-        self._pieces = []        # lists: the pages, how many of their bytes are used
-        self._waiting = []       # filters to be transformed
-        self._due = 0.0          # when there is time for the next piece
-        self.unsettled = False
-
-    def add(self, key, make):
-        """Return ``make()`` for later calls as well; what it packs lies in the common memory."""
-        with self._within():
-            self[key] = made = make()
-        return made
-
-    def finish_later(self, filters):
-        """Have :meth:`settle` transform filters, and return them.
-
-        Parameters
-        ----------
-        filters : object
-            With `advance`, as :class:`kuiper._kernels.winograd.WinogradFilters` has it.
-        """
-        self._waiting.append(filters)
-        self.unsettled = True
-        return filters
-
-    @contextlib.contextmanager
-    def _within(self):
-        """Let what is packed lie in the common memory."""
-        before = _store.set(self)
-        try:
-            yield
-        finally:
-            _store.reset(before)
-
-    def empty(self, n_bytes):
-        """Return memory that starts on a cache line."""
-        if not self._pieces or n_bytes > self._pieces[-1][0].array.size - self._pieces[-1][1]:
-            self._pieces.append([Pages(max(n_bytes, self._piece_bytes)), 0])
-        self.unsettled = True
-        piece = self._pieces[-1]
-        pages, used = piece
-        piece[1] = min(used + ceil_div(n_bytes, LINE_BYTES) * LINE_BYTES, pages.array.size)
-        return pages.array[used:used + n_bytes]
-
-    def settle(self, n_threads=1, wholly=False):
-        """Transform filters that wait for it, then move weights to large pages.
-
-        Piece by piece, as long as that takes a third of the time that passes, or a tenth for pages.
-
-        Parameters
-        ----------
-        n_threads : int, default=1
-        wholly : bool, default=False
-            All of them, however long it takes.
-
-        Raises
-        ------
-        ModelFormatError
-            If filters cannot be read.  Only `wholly`: a run that needs them says so itself.
-        """
-        started = ended = time.perf_counter()
-        self._due = max(self._due, started - MOST_CREDIT)
-        while self.unsettled and (wholly or ended >= self._due):
-            share = TRANSFORMING_SHARE if self._waiting else ENLARGING_SHARE
-            started = ended
-            try:
-                self.unsettled = self._advance(n_threads)
-            except Exception:
-                if wholly or not self._waiting:
-                    raise
-                self._waiting.append(self._waiting.pop(0))
-                self._due += RETRY_SECONDS
-            ended = time.perf_counter()
-            self._due += (ended - started) / share
-
-    def _advance(self, n_threads):
-        """Do one piece, and tell whether there was one."""
-        if not self._waiting:
-            return any(pages.enlarge(used) for pages, used in self._pieces)
-        try:
-            with self._within():
-                is_done = not self._waiting[0].advance(n_threads)
-        except MemoryError:  # they serve as they are
-            is_done = True
-        if is_done:
-            del self._waiting[0]
-        return True
-
-
-def aligned_bytes(n_bytes):
-    """Return uninitialised memory that starts on a cache line; much of it, on a large page."""
-    alignment = LARGE_PAGE_BYTES if n_bytes >= 2 * LARGE_PAGE_BYTES else LINE_BYTES
-    raw = np.empty(n_bytes + alignment, np.uint8)
-    start = -raw.__array_interface__["data"][0] % alignment
-    return raw[start:start + n_bytes]
-
-
-def aligned_empty(shape):
-    """Return an uninitialised float32 array that starts on a cache line.
-
-    Panels are read one vector at a time; off the line, each read would touch two.
-    """
-    store = _store.get()
-    n_bytes = 4 * math.prod(shape)
-    raw = aligned_bytes(n_bytes) if store is None else store.empty(n_bytes)
-    return raw.view(np.float32).reshape(shape)
 
 
 def panel_floats(Py_ssize_t depth):

@@ -1,0 +1,1 @@
+"""Running a plan: executor, steps, threads, memory pages and packed weights."""
