@@ -18,6 +18,7 @@ from kuiper.ops._schema import Argument
 from kuiper.ops._type_index import MODULES
 
 __all__ = [
+    "NoBatchRule",
     "Record",
     "find_record",
     "function_of",
@@ -26,6 +27,12 @@ __all__ = [
     "record_later",
     "registered_types",
 ]
+
+
+class NoBatchRule(str):
+    """Says why an operator has no batch rule: as a rule, because members meet in it."""
+
+    __slots__ = ()
 
 
 class Record:
@@ -67,6 +74,9 @@ class Record:
     data_dependent : bool
         Whether the shapes of its outputs may depend on values that a model computes; where they
         do, `infer` raises :class:`~kuiper.ops._schema.ValuesNeeded` and the graph is cut there.
+    batch : str, NoBatchRule or callable
+        How the batch goes through: the name of a rule of :mod:`kuiper.ops._batch`, a rule
+        ``batch(call)`` of its own, or why there is none.
     internal : bool
         Whether passes alone make such operators; in a file the type is as good as unknown.
     """
@@ -82,6 +92,7 @@ class Record:
     is_folded = False
     data_dependent = False
     internal = False
+    batch: Callable[[Any], Any] | str | None = None
     types: tuple[str, ...] = ()
 
     infer: Callable[[Any], Any]

@@ -7,7 +7,7 @@ inside a larger expression, or in the epilogue of the dense product that feeds i
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record, record_later
 from kuiper.ops._schema import Argument, Float, Int, Str, Tensor
 from kuiper.ops.elementwise import Expression, Formula, bind_tree
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = ["ACTIVATIONS", "PReLU", "activation_tree"]
 
@@ -96,6 +99,7 @@ ACTIVATIONS = (
 class Activation(Record):
     """Base of the records made from :data:`ACTIVATIONS`."""
 
+    batch = "like_input"
     layout = "like"
     function: str
     parameters: tuple[Argument, ...] = ()
@@ -248,6 +252,13 @@ class PReLU(Record):
             spatial = (1,) * (a.input.rank - 2)
             weight = b.contiguous(weight).reshape((weight.size, *spatial))
         bind_tree(b, Call("prelu", [Ref(0), Ref(1)]), [a.input, weight])
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch = c.first_batch(c.a.input)
+        c.require_shared(c.a.weight)
+        c.require(c.a.weight.size == 1 or batch.axis != 1)
+        return batch
 
 
 @record("torch.clamp", "torch.clip", "Tensor.clamp")

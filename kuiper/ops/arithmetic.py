@@ -16,7 +16,7 @@ from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.expression.promotion import is_number, result_type
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import KernelRecord, NumpyRecord, broadcast, convert
-from kuiper.ops._record import record
+from kuiper.ops._record import NoBatchRule, record
 from kuiper.ops._schema import Bool, Float, Scalar, Tensor
 from kuiper.ops._typed import bind_function, has_kernels
 from kuiper.ops.elementwise import Formula
@@ -124,6 +124,7 @@ class _BinaryFormula(Formula):
 
 
 class _Test(NumpyRecord):
+    batch = "elementwise"
     arguments = (Tensor("input"),)
     function: Callable[..., Any]
 
@@ -154,6 +155,7 @@ class _FastTest(_Test, KernelRecord):
 
 
 class _Binary(NumpyRecord):
+    batch = "elementwise"
     arguments = (Tensor("input"), Tensor("other", number=True))
     function: Callable[..., Any]
 
@@ -261,6 +263,7 @@ class IsClose(NumpyRecord):
     Source: torch.isclose.
     """
 
+    batch = "elementwise"
     arguments = (
         Tensor("input"),
         Tensor("other"),
@@ -287,6 +290,7 @@ class IsIn(NumpyRecord):
     Source: torch.isin.
     """
 
+    batch = NoBatchRule("each element is compared with the test elements of all members")
     arguments = (
         Tensor("elements", number=True),
         Tensor("test_elements", number=True),
@@ -310,6 +314,7 @@ class FloatPower(NumpyRecord):
     Source: torch.float_power.
     """
 
+    batch = "elementwise"
     arguments = (Tensor("input", number=True), Tensor("exponent", number=True))
 
     @staticmethod
@@ -330,6 +335,7 @@ class Frexp(NumpyRecord):
     Source: torch.frexp.
     """
 
+    batch = "elementwise"
     arguments = (Tensor("input"),)
 
     @staticmethod

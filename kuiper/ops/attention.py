@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,9 +16,12 @@ from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
 from kuiper.ops._post import make_post, residual_value
-from kuiper.ops._record import Record, record
+from kuiper.ops._record import NoBatchRule, Record, record
 from kuiper.ops._schema import Bool, Float, Int, Tensor
 from kuiper.ops.linear import as_rows
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = ["MultiheadAttention", "ScaledDotProductAttention"]
 
@@ -170,6 +173,19 @@ class ScaledDotProductAttention(Record):
         k, v = k.expand((*lead, *k.shape[-2:])), v.expand((*lead, *v.shape[-2:]))
         scale = a.query.shape[-1] ** -0.5 if a.scale is None else a.scale
         bind_attention(b, q, k, v, out, scale, mask, is_causal=a.is_causal)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        a, rank = c.a, c.outputs[0].rank
+        specs = [s for s in (a.query, a.key, a.value) if isinstance(s, TensorSpec)]
+        batch = c.broadcast(specs, rank, last_axes=3 if a.enable_gqa else 2)
+        from_end = rank - batch.axis
+        for spec in specs:
+            c.require(spec.rank >= from_end)
+            c.spread(spec, batch._replace(axis=spec.rank - from_end))
+        if isinstance(a.attn_mask, TensorSpec):
+            c.broadcast([*specs, a.attn_mask], rank, last_axes=2)
+        return batch
 
 
 def _is_grouped(a: SimpleNamespace) -> bool:
@@ -326,6 +342,23 @@ class MultiheadAttention(Record):
         b.step(linear.LinearStep(context, packed, rows, make_post(b, residual)))
         if weights is not None:
             _average(b, weights, b.output(1))
+
+    @staticmethod
+    def batch(c: TracedCall) -> list[BatchAxis]:
+        a = c.a
+        specs = [s for s in (a.query, a.key, a.value) if isinstance(s, TensorSpec)]
+        batch = c.first_batch(*specs)
+        c.require(a.query.rank == 3 and batch.axis == (0 if a.batch_first else 1))
+        for spec in specs:
+            c.spread(spec, batch)
+        if isinstance(a.attn_mask, TensorSpec):
+            if a.attn_mask.rank == 3:
+                c.spread(a.attn_mask, c.at(0, batch.outer, batch.inner * a.num_heads))
+            else:
+                c.require_shared(a.attn_mask)
+        if isinstance(a.key_padding_mask, TensorSpec):
+            c.spread(a.key_padding_mask, batch._replace(axis=0))
+        return [batch, batch._replace(axis=0)][: len(c.op.outputs)]
 
 
 def _inputs(a: SimpleNamespace) -> Any:
@@ -530,6 +563,7 @@ class EncoderLayer(Record):
     Source: torch.nn.TransformerEncoderLayer.
     """
 
+    batch = NoBatchRule("whether its mask belongs to one member or to all is not in its shape")
     arguments = (
         Tensor("src", rank=3),
         Int("embed_dim", minimum=1),

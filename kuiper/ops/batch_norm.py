@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Bool, Float, Int, Tensor
 from kuiper.ops.elementwise import bind_tree, write_tree
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = ["BatchNorm", "scale_and_shift"]
 
@@ -99,3 +102,7 @@ class BatchNorm(Record):
         tree = Call("add", [Call("mul", [Ref(0), Ref(1)]), Ref(2)])
         columns = [value.viewed((value.size, *along[1:])) for value in (scale, shift)]
         bind_tree(b, tree, [a.input, *columns])
+
+    @staticmethod
+    def batch(c: TracedCall) -> list[BatchAxis]:
+        return c.samples(is_batched=True)

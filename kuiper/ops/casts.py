@@ -49,6 +49,7 @@ class To(_Cast):
     Source: torch.Tensor.to.
     """
 
+    batch = "elementwise"
     arguments = (
         Tensor("input"),
         DType("dtype", None),
@@ -70,6 +71,7 @@ class TypeAs(_Cast):
     Source: torch.Tensor.type_as.
     """
 
+    batch = "like_input"
     arguments = (Tensor("input"), Tensor("other"))
 
     @staticmethod
@@ -88,6 +90,7 @@ class Positive(Record):
     Source: torch.positive.
     """
 
+    batch = "elementwise"
     arguments = (Tensor("input"),)
     layout = "view"
     identity = True
@@ -110,6 +113,7 @@ class LogGamma(NumpyRecord):
     Source: torch.lgamma.
     """
 
+    batch = "elementwise"
     arguments = (Tensor("input"),)
 
     @staticmethod

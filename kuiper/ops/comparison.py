@@ -51,6 +51,7 @@ BOOL = np.dtype(np.bool_)
 class _Table(KernelRecord):
     """Base of the records made from the tables."""
 
+    batch = "elementwise"
     layout = "like"
     function: np.ufunc
     kernel: str

@@ -29,7 +29,7 @@ from kuiper.ops._filters import (
     panel_offsets,
 )
 from kuiper.ops._post import activation_post, make_post, residual_value
-from kuiper.ops._record import Record, record
+from kuiper.ops._record import NoBatchRule, Record, record
 from kuiper.ops._schema import Argument, Float, Ints, Str, Tensor
 
 __all__ = ["Conv", "Conv1d", "ConvTranspose", "ConvTranspose1d", "ExpandDepthwise"]
@@ -49,6 +49,7 @@ class Conv(Record):
     Source: torch.nn.Conv2d.
     """
 
+    batch = "convolution"
     arguments: tuple[Argument, ...] = (
         *COMMON,
         Ints("padding", default=(0,), minimum=0, words=("same", "valid")),
@@ -131,6 +132,7 @@ class ExpandDepthwise(Record):
     and `activation` are the first one's, the rest is the second one's.
     """
 
+    batch = NoBatchRule("passes make it after the batch was unfrozen")
     arguments = (
         Tensor("input", rank=4),
         Tensor("expand_weight", rank=4),
@@ -197,6 +199,7 @@ class ConvTranspose(Record):
     Source: torch.nn.ConvTranspose2d.
     """
 
+    batch = "convolution"
     arguments: tuple[Argument, ...] = (
         *COMMON,
         Ints("padding", default=(0,), minimum=0),

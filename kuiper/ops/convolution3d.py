@@ -73,6 +73,7 @@ class Conv3d(Record):
     Source: torch.nn.Conv3d.
     """
 
+    batch = "convolution"
     arguments = for_axes(Conv.arguments, 3)
     post_ops = True
 
@@ -163,6 +164,7 @@ class ConvTranspose3d(Record):
     Source: torch.nn.ConvTranspose3d.
     """
 
+    batch = "convolution"
     arguments = for_axes(ConvTranspose.arguments, 3)
     post_ops = True
 

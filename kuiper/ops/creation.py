@@ -19,7 +19,7 @@ from kuiper.errors import ShapeError
 from kuiper.expression.promotion import result_type
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import NumpyRecord, Overloaded, convert
-from kuiper.ops._record import Record, record
+from kuiper.ops._record import NoBatchRule, Record, record
 from kuiper.ops._schema import Any_, Argument, DType, Int, Ints, Scalar, Str, Tensor
 
 __all__ = ["Arange", "Eye", "Full", "Linspace", "Random"]
@@ -33,6 +33,7 @@ _PLACE = (DType("dtype", None), Any_("layout", None), Any_("device", None), Any_
 class Created(NumpyRecord):
     """Base of the records whose result needs the shapes of their tensors at most."""
 
+    batch: str = NoBatchRule("a number of each member would be an argument")
     runs_in_numpy = False  # but ahead, once
     is_folded = True
 
@@ -56,13 +57,14 @@ def _filled(name: str, types: tuple[str, ...], value: int, summary: str) -> None
         arguments: tuple[Argument, ...],
         shape: Callable[[Any], tuple[int, ...]],
         dtype: Callable[[Any], np.dtype],
+        batch: str = Created.batch,
     ) -> None:
         class Filled(Created):
             pass
 
         Filled.__name__ = Filled.__qualname__ = f"{name}{suffix}"
         Filled.__doc__ = f"{summary}\n\nSource: {type.replace('Tensor.', 'torch.Tensor.')}."
-        Filled.arguments = arguments
+        Filled.arguments, Filled.batch = arguments, batch
         Filled.result = staticmethod(lambda a: TensorSpec(shape(a), a.dtype or dtype(a)))
         Filled.compute = staticmethod(lambda a: np.full(shape(a), value, a.dtype or dtype(a)))
         record(type)(Filled)
@@ -70,8 +72,12 @@ def _filled(name: str, types: tuple[str, ...], value: int, summary: str) -> None
     size, like = Ints("size"), Tensor("input")
     options = (DType("dtype", None), Str("memory_format", default=None))
     define("", types[0], (size, options[0]), _size, lambda a: FLOAT32)
-    define("Like", types[1], (like, *options), lambda a: a.input.shape, lambda a: a.input.dtype)
-    define("New", types[2], (like, size, options[0]), _size, lambda a: a.input.dtype)
+
+    def input_dtype(a: SimpleNamespace) -> np.dtype:
+        return a.input.dtype
+
+    define("Like", types[1], (like, *options), lambda a: a.input.shape, input_dtype, "like_input")
+    define("New", types[2], (like, size, options[0]), _size, input_dtype, "shared")
 
 
 _filled(
@@ -114,6 +120,7 @@ class FullLike(Created):
     Source: torch.full_like.
     """
 
+    batch = "like_input"
     arguments = (
         Tensor("input"),
         Scalar("fill_value"),
@@ -137,6 +144,7 @@ class Zero(Created):
     Source: torch.zero_.
     """
 
+    batch = "like_input"
     arguments = (Tensor("input"),)
 
     @staticmethod
@@ -155,6 +163,7 @@ class NewFull(Created):
     Source: torch.Tensor.new_full.
     """
 
+    batch = "shared"
     arguments = (Tensor("input"), Ints("size"), Scalar("fill_value"), *_PLACE)
 
     @staticmethod
@@ -277,6 +286,7 @@ class Eye(Overloaded, Created):
 class Random(Record):
     """Base of the records that draw numbers; `spec` says which, `draw` how."""
 
+    batch = NoBatchRule("the numbers drawn depend on the shape")
     is_pure = False
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._axes import axes_of, axis_of
 from kuiper.ops._binder import Binder
-from kuiper.ops._record import record
+from kuiper.ops._record import NoBatchRule, record
 from kuiper.ops._schema import (
     Any_,
     Host,
@@ -24,6 +24,9 @@ from kuiper.ops._schema import (
     ValuesNeeded,
 )
 from kuiper.ops.shape import View
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = [
     "Chunk",
@@ -77,6 +80,19 @@ def _equal_pieces(extent: int, length: int) -> list[int]:
     return [min(length, extent - start) for start in range(0, extent, length)]
 
 
+def _batch_of_pieces(c: TracedCall, input: TensorSpec) -> list[BatchAxis]:
+    batch = c.first_batch(input)
+    c.require(not isinstance(c.outputs[0], Host) and batch.axis != axis_of(c.a.dim, input.shape))
+    return [batch] * len(c.op.outputs)
+
+
+def _batch_without_axis(c: TracedCall) -> BatchAxis:
+    """Return the batch axis after the axis `dim` is dropped."""
+    batch, axis = c.first_batch(c.a.input), c.dim(c.a.dim)
+    c.require(batch.axis != axis)
+    return batch._replace(axis=batch.axis - (axis < batch.axis))
+
+
 @record("torch.chunk", "Tensor.chunk", "aten::unsafe_chunk")
 class Chunk(View):
     """At most `chunks` pieces of ``ceil(n / chunks)`` places each; the last may be shorter.
@@ -103,6 +119,17 @@ class Chunk(View):
     def bind(a: SimpleNamespace, b: Binder) -> None:
         axis, lengths = Chunk._lengths(a)
         _bind_pieces(a, b, a.input, lengths, axis)
+
+    @staticmethod
+    def batch(c: TracedCall) -> list[BatchAxis]:
+        axis = axis_of(c.a.dim, c.a.input.shape)
+        batch = c.first_batch(c.a.input)
+        c.require(not isinstance(c.outputs[0], Host))
+        if batch.axis == axis:
+            # Two images of each member, say, that went through a network together.
+            c.require(batch.outer % c.a.chunks == 0)
+            batch = batch._replace(outer=batch.outer // c.a.chunks)
+        return [batch] * len(c.op.outputs)
 
 
 @record(
@@ -143,6 +170,10 @@ class Split(View):
     def bind(a: SimpleNamespace, b: Binder) -> None:
         axis, lengths = Split._lengths(a)
         _bind_pieces(a, b, a.tensor, lengths, axis)
+
+    @staticmethod
+    def batch(c: TracedCall) -> list[BatchAxis]:
+        return _batch_of_pieces(c, c.a.tensor)
 
 
 @record("torch.tensor_split", "Tensor.tensor_split")
@@ -188,6 +219,10 @@ class TensorSplit(View):
             a, b, [a.input.narrow(axis, s, n) for s, n in zip(starts, lengths, strict=True)]
         )
 
+    @staticmethod
+    def batch(c: TracedCall) -> list[BatchAxis]:
+        return _batch_of_pieces(c, c.a.input)
+
 
 @record("torch.unbind", "Tensor.unbind", "aten::unbind_copy")
 class Unbind(View):
@@ -213,6 +248,10 @@ class Unbind(View):
     def bind(a: SimpleNamespace, b: Binder) -> None:
         axis = axis_of(a.dim, a.input.shape)
         _bind_views(a, b, [a.input.select(axis, i) for i in range(a.input.shape[axis])])
+
+    @staticmethod
+    def batch(c: TracedCall) -> list[BatchAxis]:
+        return [_batch_without_axis(c)] * len(c.op.outputs)
 
 
 @record("Tensor.slice")
@@ -276,6 +315,22 @@ class Slice(View):
     def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(cut_out(a.input, Slice._cuts(a)))
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch, a = c.first_batch(c.a.input), c.a
+        plural = "" if a.dims is None else "s"
+        axes = [c.dim(d) for d in (a.dim if a.dims is None else a.dims)]
+        lists = [getattr(a, key + plural) for key in ("start", "end", "step", "select")]
+        dropped = 0
+        for number, axis in enumerate(axes):
+            start, end, step, select = (items and items[number] for items in lists)
+            if select is not None and select != OPEN:
+                c.require(axis != batch.axis)
+                dropped += axis < batch.axis
+            elif axis == batch.axis:
+                c.require(not start and (end is None or end >= OPEN) and step in (None, 1))
+        return batch._replace(axis=batch.axis - dropped)
+
 
 def cut_out(value: Value, cuts: Sequence[tuple[Any, ...]]) -> Value:
     """Return the view of some ranges and places; `cuts` are (axis, range or place)."""
@@ -301,6 +356,7 @@ class SliceIndexes(View):
     Source: pnnx.
     """
 
+    batch = NoBatchRule("a list of numbers holds one of each member")
     arguments = (Tensors("inputs"), Any_("indexes"))
 
     @staticmethod
@@ -357,6 +413,10 @@ class Select(View):
         axis = axis_of(a.dim, a.input.shape)
         b.alias(a.input.select(axis, _place(a.index, a.input.shape[axis], axis)))
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        return _batch_without_axis(c)
+
 
 @record("torch.narrow", "Tensor.narrow", "aten::narrow_copy")
 class Narrow(View):
@@ -365,6 +425,7 @@ class Narrow(View):
     Source: torch.narrow.
     """
 
+    batch = "along_axes"
     arguments = (Tensor("input"), Int("dim"), Int("start"), Int("length", minimum=0))
 
     @staticmethod

@@ -15,7 +15,7 @@ from kuiper.errors import ShapeError
 from kuiper.expression import parse
 from kuiper.ops._binder import Binder
 from kuiper.ops._post import activation_post
-from kuiper.ops._record import Record, record
+from kuiper.ops._record import NoBatchRule, Record, record
 from kuiper.ops._schema import Tensors, Weights
 from kuiper.ops.elementwise import write_tree
 from kuiper.ops.linear import as_rows
@@ -53,6 +53,7 @@ class YoloDetect(Record):
     be put in its place with :func:`kuiper.operator`.
     """
 
+    batch = NoBatchRule("its levels hold boxes of all members along one axis")
     arguments = (Tensors("maps"), Weights("weights"))
     replaceable = True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,12 +17,15 @@ from kuiper.expression.promotion import result_type
 from kuiper.ops._axes import axis_of
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import KernelRecord, NumpyRecord, broadcast, convert
-from kuiper.ops._record import Record, record
+from kuiper.ops._record import NoBatchRule, Record, record
 from kuiper.ops._rows import bind_reduction
 from kuiper.ops._schema import Any_, Bool, Float, Int, Tensor
 from kuiper.ops.elementwise import bind_tree, write_tree
 from kuiper.ops.linear import product
 from kuiper.ops.reduce import Norm, norm_of
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = ["CosineSimilarity", "Distances", "PairwiseDistance"]
 
@@ -53,6 +56,7 @@ class PairwiseDistance(Record):
     Source: torch.nn.functional.pairwise_distance.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (
         Tensor("x1"),
         Tensor("x2"),
@@ -91,6 +95,7 @@ class CosineSimilarity(Record):
     Source: torch.nn.functional.cosine_similarity.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (Tensor("x1"), Tensor("x2"), Int("dim", 1), Float("eps", 1e-8))
 
     @staticmethod
@@ -196,6 +201,16 @@ class CDist(Distances, KernelRecord):
         right = right.viewed((count, *right.shape[-2:]))
         b.step(DistanceStep(left, right, y.viewed((count, rows, columns)), a.p, by_rows))
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        x, y, rank = c.a.x1, c.a.x2, c.outputs[0].rank
+        for axis, spec, other in ((rank - 2, x, y), (rank - 1, y, x)):
+            batch = c.batch_of(spec)
+            if batch is not None and batch.axis == spec.rank - 2:
+                c.require_shared(other)
+                return batch._replace(axis=axis)
+        return c.broadcast([x, y], rank, last_axes=2)
+
 
 def _is_long(terms: int, columns: int) -> bool:
     """Tell whether distances are better summed up along the vectors, one after the other."""
@@ -222,6 +237,7 @@ class PDist(Distances, KernelRecord):
     Source: torch.nn.functional.pdist.
     """
 
+    batch = NoBatchRule("it measures the distances between all rows")
     arguments = (Tensor("input", rank=2), Float("p", 2.0))
 
     @staticmethod

@@ -7,7 +7,7 @@ import re
 import string
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,10 +17,13 @@ from kuiper.errors import ShapeError
 from kuiper.expression import Call, Ref, fold
 from kuiper.ops._axes import axes_of
 from kuiper.ops._binder import Binder
-from kuiper.ops._record import Record, record
+from kuiper.ops._record import NoBatchRule, Record, record
 from kuiper.ops._rows import bind_reduction
 from kuiper.ops._schema import Ints, Str, Tensor, TensorList, Tensors
 from kuiper.ops.linear import product
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = ["Bilinear", "Dot", "Einsum", "Inner", "MultiDot", "Outer", "TensorDot"]
 
@@ -135,6 +138,28 @@ class Einsum(Record):
             b.alias(_placed(x, names, result))
         else:
             _compute(a, b, b.output())
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        text, _, result = c.a.equation.replace(" ", "").partition("->")
+        specs, terms = c.tensors, text.split(",")
+        c.require("." not in c.a.equation and bool(result) and len(terms) == len(specs))
+        letters: set[str] = set()
+        found: list[BatchAxis] = []
+        for term, spec in zip(terms, specs, strict=True):
+            c.require(len(term) == spec.rank)
+            batch = c.batch_of(spec)
+            if batch is not None:
+                letters.add(term[batch.axis])
+                found.append(batch)
+                c.require(term.count(term[batch.axis]) == 1)
+        c.require(len(letters) == 1 and len({(b.outer, b.inner) for b in found}) == 1)
+        letter = letters.pop()
+        c.require(letter in result)
+        for term, spec in zip(terms, specs, strict=True):
+            if c.batch_of(spec) is None and letter in term and spec.shape[term.index(letter)] != 1:
+                c.spread(spec, found[0]._replace(axis=term.index(letter)))
+        return found[0]._replace(axis=result.index(letter))
 
 
 def _is_compiled(a: SimpleNamespace) -> bool:
@@ -309,6 +334,8 @@ def _repeated(x: Value, axis: int, extents: Sequence[int]) -> Value:
 
 class _AsEinsum(Record):
     """Base of the operators that are an equation: `operands(a)` and `equation(a)`."""
+
+    batch = NoBatchRule("which axes it contracts depends on the ranks")
 
     equation: Callable[[Any], str]
 

@@ -5,17 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ExpressionError, ShapeError
-from kuiper.expression import Deferred, ElementwiseProgram, Node, fold, parse
+from kuiper.expression import (
+    Call,
+    Deferred,
+    ElementwiseProgram,
+    List,
+    Node,
+    Ref,
+    fold,
+    parse,
+)
 from kuiper.expression.promotion import is_number
 from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Argument, Host, Tensors
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import TracedCall
 
 __all__ = ["Expression", "Formula", "bind_tree", "write_tree"]
 
@@ -94,6 +106,33 @@ class Expression(Record):
         else:  # a list with tensors in it was split by a pass; anything else is known by now
             b.host(_spec(result))
 
+    @staticmethod
+    def batch(c: TracedCall) -> Any:
+        tree, operands = _tree(c.a), c.a.operands
+        sized: set[int] = set()
+        for node in tree.preorder():
+            if isinstance(node, Call) and node.name == "size":
+                tensor = node.children[0]
+                if not isinstance(tensor, Ref):
+                    c.refuse()
+                spec = operands[tensor.index]
+                batch = c.batch_of(spec)
+                if batch is not None:
+                    # The number of members must not get into the numbers.
+                    dim = getattr(node.children[1], "value", None) if node.children[1:] else None
+                    c.require(isinstance(dim, int) and dim % spec.rank != batch.axis)
+                sized.add(id(tensor))
+        read = {n.index for n in tree.preorder() if isinstance(n, Ref) and id(n) not in sized}
+        specs = [operands[i] for i in sorted(read) if isinstance(operands[i], TensorSpec)]
+        if not any(c.batch_of(spec) for spec in specs):
+            return None
+        if isinstance(c.outputs[0], TensorSpec):
+            return c.broadcast(specs, c.outputs[0].rank)
+        c.require(isinstance(tree, List))
+        if not all(op.type == "Tensor.index" for op in c.op.outputs[0].consumers):
+            c.require_leaving()
+        return c.lost
+
 
 def _spec(result: Any) -> Any:
     """Return what planning knows of a folded expression."""
@@ -112,6 +151,7 @@ class Formula(Record):
     A subclass has ``formula(a)``, which returns the expression's tree and its operands.
     """
 
+    batch = "elementwise"
     layout = "like"
     formula: Callable[[Any], tuple[Node, list[Any]]]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,10 +14,13 @@ from kuiper._value import TensorSpec
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import KernelRecord, checked_index
-from kuiper.ops._record import record
+from kuiper.ops._record import NoBatchRule, record
 from kuiper.ops._schema import Any_, Bool, Int, Tensor, ValuesNeeded
 from kuiper.ops._typed import cast
 from kuiper.ops._walk import INT64, Walk
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = [
     "Embedding",
@@ -70,6 +73,11 @@ class Embedding(KernelRecord):
         walk.add(a.input, 0, range(y.rank - 1))
         walk.gather(y)
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        c.require_shared(c.a.weight)
+        return c.first_batch(c.a.input)
+
 
 @record("aten::one_hot")
 class OneHot(KernelRecord):
@@ -79,6 +87,7 @@ class OneHot(KernelRecord):
     Source: torch.nn.functional.one_hot.
     """
 
+    batch = "like_input"
     data_dependent = True
     arguments = (Tensor("input"), Int("num_classes", -1))
 
@@ -118,6 +127,7 @@ class EmbeddingBag(KernelRecord):
     Source: torch.nn.EmbeddingBag.
     """
 
+    batch = NoBatchRule("the bags count places in the list of all members")
     arguments = (
         Tensor("weight", rank=2),
         Tensor("indices", rank=1),

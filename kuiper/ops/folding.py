@@ -16,7 +16,7 @@ from kuiper.expression import Call, Ref
 from kuiper.ops._binder import Binder
 from kuiper.ops._image import check_image
 from kuiper.ops._numpy import KernelRecord, checked_index
-from kuiper.ops._record import Record, record
+from kuiper.ops._record import NoBatchRule, Record, record
 from kuiper.ops._schema import Int, Ints, Tensor
 from kuiper.ops._walk import element_walk
 from kuiper.ops.elementwise import write_tree
@@ -55,6 +55,7 @@ class Unfold(Record):
     Source: torch.nn.Unfold.
     """
 
+    batch = "samples"
     arguments = (Tensor("input"), *_WINDOW)
 
     @staticmethod
@@ -96,6 +97,7 @@ class Fold(Record):
     Source: torch.nn.Fold.
     """
 
+    batch = "samples"
     arguments = (Tensor("input"), Ints("output_size", length=2, minimum=1), *_WINDOW)
 
     @staticmethod
@@ -159,6 +161,7 @@ def _folded(x: np.ndarray, a: SimpleNamespace, counts: Any, shape: Any) -> np.nd
 class MaxUnpool(KernelRecord):
     """Values put back to the places that maximum pooling took them from, zeros elsewhere."""
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     spatial = 2
 
     @classmethod
@@ -254,6 +257,7 @@ class ConvTimeFirst(KernelRecord):
     Source: torch.conv_tbc.
     """
 
+    batch = NoBatchRule("its batch is the second axis, beside time")
     arguments = (
         Tensor("input", rank=3),
         Tensor("weight", rank=3),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,11 +17,14 @@ from kuiper.expression.promotion import is_number
 from kuiper.ops._axes import axis_of
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import KernelRecord, Overloaded, broadcast, checked_index, convert
-from kuiper.ops._record import record
+from kuiper.ops._record import NoBatchRule, record
 from kuiper.ops._schema import Bool, Int, Scalar, Str, Tensor
 from kuiper.ops._typed import cast
 from kuiper.ops._walk import INT64, Walk, along, check_index, copied, element_walk, flat, places_of
 from kuiper.ops.elementwise import write_tree
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = [
     "Gather",
@@ -56,6 +59,16 @@ _KERNEL_JOINS = {
 }
 # What kernels join values of.
 NUMBERS = (np.float32, np.float64, np.int32, np.int64)
+
+
+def _batch_beside(c: TracedCall, *tensors: Any) -> BatchAxis:
+    """Return the batch axis of tensors that is not the axis of the indices."""
+    specs = [spec for spec in tensors if isinstance(spec, TensorSpec)]
+    batch = c.first_batch(*specs)
+    c.require(batch.axis != c.dim(c.a.dim))
+    for spec in specs:
+        c.spread(spec, batch)
+    return batch
 
 
 class _AlongAxis(KernelRecord):
@@ -94,6 +107,10 @@ class Gather(_AlongAxis):
     def steps(cls, a: SimpleNamespace, b: Binder) -> None:
         index = b.constant(np.array(a.index, INT64)) if is_number(a.index) else a.index
         element_walk(b, flat(a.input), flat(index), cls._axis(a)).gather(flat(b.output()))
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        return _batch_beside(c, c.a.input, c.a.index)
 
 
 def _scattered(a: SimpleNamespace, axis: int, function: np.ufunc | None, value: Any) -> np.ndarray:
@@ -150,6 +167,10 @@ class ScatterAdd(_AlongAxis):
         else:
             cls.in_numpy(a, b)
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        return _batch_beside(c, c.a.input, c.a.index, c.a.src)
+
 
 def _check_src(a: SimpleNamespace) -> None:
     """Refuse values that are not one for each index, or of another dtype than what they go into."""
@@ -190,6 +211,10 @@ class Scatter(Overloaded, KernelRecord):
             _scatter(b, a, axis_of(a.dim, a.input.shape or (1,)), a.src, kind)
         else:
             cls.in_numpy(a, b)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        return _batch_beside(c, c.a.input, c.a.index, c.a.src)
 
 
 @record("aten::scatter_reduce")
@@ -236,6 +261,10 @@ class ScatterReduce(_AlongAxis):
             source = flat(cast(b, a.src, a.input.dtype))
             source = source.with_layout(index.shape, source.strides)
             _join(b, a, source, lambda y: element_walk(b, flat(y), index, axis))
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        return _batch_beside(c, c.a.input, c.a.index, c.a.src)
 
 
 def _has_joins(a: SimpleNamespace) -> bool:
@@ -311,6 +340,11 @@ class IndexReduce(ScatterReduce):
             source = flat(cast(b, a.src, a.input.dtype))
             _join(b, a, source, lambda y: _slice_walk(b, flat(y), axis, a.index, shape))
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        c.require_shared(c.a.index)
+        return _batch_beside(c, c.a.input, c.a.src)
+
 
 @record("torch.index_select")
 class IndexSelect(_AlongAxis):
@@ -341,6 +375,11 @@ class IndexSelect(_AlongAxis):
             return
         y = b.output()
         _slice_walk(b, a.input, cls._axis(a), a.index, y.shape).gather(y)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        c.require_shared(c.a.index)
+        return _batch_beside(c, c.a.input)
 
 
 def _slice_walk(
@@ -412,6 +451,11 @@ class IndexAdd(KernelRecord):
         else:
             cls.in_numpy(a, b)
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        c.require_shared(c.a.index)
+        return _batch_beside(c, c.a.input, c.a.source)
+
 
 @record("aten::index_copy")
 class IndexCopy(KernelRecord):
@@ -438,6 +482,11 @@ class IndexCopy(KernelRecord):
     @staticmethod
     def steps(a: SimpleNamespace, b: Binder) -> None:
         _scatter_slices(b, a.input, axis_of(a.dim, a.input.shape), a.index, a.source)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        c.require_shared(c.a.index)
+        return _batch_beside(c, c.a.input, c.a.source)
 
 
 @record("aten::index_fill")
@@ -474,6 +523,11 @@ class IndexFill(KernelRecord):
         axis = axis_of(a.dim, a.input.shape)
         _scatter_slices(b, a.input, axis, a.index, a.value, negative=True)
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        c.require_shared(c.a.index)
+        return _batch_beside(c, c.a.input)
+
 
 def _check_slices(a: SimpleNamespace) -> None:
     axis = axis_of(a.dim, a.input.shape)
@@ -489,6 +543,7 @@ class TakeAlongDim(Overloaded, KernelRecord):
     Source: torch.take_along_dim.
     """
 
+    batch = NoBatchRule("without an axis it takes elements of all members")
     overloads = (
         (Tensor("input"), Tensor("index"), Int("dim")),
         (Tensor("input"), Tensor("index"), Int("dim", None, nullable=True)),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
-from kuiper.ops._record import Record, record
+from kuiper.ops._record import NoBatchRule, Record, record
 from kuiper.ops._schema import Any_, Host, Tensor, Tensors
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import TracedCall
 
 __all__ = ["Constant", "TupleConstruct", "TupleUnpack"]
 
@@ -22,6 +25,7 @@ class Constant(Record):
     Source: pnnx keeps parameters used outside modules, and folded sub-graphs, in this form.
     """
 
+    batch = "shared"
     arguments = (Tensor("data"),)
 
     @staticmethod
@@ -52,6 +56,11 @@ class TupleConstruct(Record):
     def bind(a: SimpleNamespace, b: Binder) -> None:
         b.host(_items(a.items))
 
+    @staticmethod
+    def batch(c: TracedCall) -> Any:
+        c.require_leaving()
+        return c.lost
+
 
 @record("prim::TupleUnpack", "prim::ListUnpack")
 class TupleUnpack(Record):
@@ -60,6 +69,7 @@ class TupleUnpack(Record):
     A list of one tensor, such as chunks may be, is that tensor.
     """
 
+    batch = NoBatchRule("the axes of a tuple's members are not followed")
     arguments = (Any_("input"),)
     layout = "view"
 
@@ -90,6 +100,7 @@ class Numel(Record):
     Source: torch.numel.
     """
 
+    batch = NoBatchRule("it counts the elements of all members")
     arguments = (Tensor("input"),)
 
     @staticmethod

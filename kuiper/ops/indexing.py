@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,11 +14,14 @@ from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import KernelRecord, NumpyRecord, checked_index, convert
-from kuiper.ops._record import record
+from kuiper.ops._record import NoBatchRule, record
 from kuiper.ops._schema import Argument, Bool, Tensor, ValuesNeeded
 from kuiper.ops._typed import cast
 from kuiper.ops._walk import Walk, copied
 from kuiper.ops.masking import choose
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = [
     "Index",
@@ -182,6 +185,20 @@ class Index(KernelRecord):
         y = b.output()
         _list_walk(b, a.input, a.expr, y.shape).gather(y)
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch, items = c.first_batch(c.a.input), c.a.expr
+        taken = [n for n, item in enumerate(items) if item is not None]
+        c.require_shared(*(item for item in items if isinstance(item, TensorSpec)))
+        c.require(bool(taken) and batch.axis not in taken)
+        # Masks may stand for several axes.
+        c.require(all(items[n].dtype not in ("bool", "uint8") for n in taken))
+        added = c.outputs[0].rank - (c.a.input.rank - len(taken))
+        are_adjacent = taken[-1] - taken[0] + 1 == len(taken)
+        before = sum(n < batch.axis for n in taken)
+        in_front = not are_adjacent or taken[0] < batch.axis
+        return batch._replace(axis=batch.axis - before + (added if in_front else 0))
+
 
 def _spreads(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
     """Tell whether what has a shape can be repeated to fill another one."""
@@ -196,6 +213,7 @@ class IndexPut(KernelRecord):
     Source: torch.Tensor.index_put.
     """
 
+    batch = NoBatchRule("its indices may lead to any member")
     arguments = (
         Tensor("input"),
         _Indices("indices"),
@@ -260,6 +278,7 @@ class Take(KernelRecord):
     Source: torch.take.
     """
 
+    batch = NoBatchRule("its indices count the elements of all members")
     arguments = (Tensor("input"), Tensor("index"))
 
     @staticmethod
@@ -286,6 +305,7 @@ class Put(NumpyRecord):
     Source: torch.put.
     """
 
+    batch = NoBatchRule("its indices count the elements of all members")
     arguments = (Tensor("input"), Tensor("index"), Tensor("source"), Bool("accumulate", False))
 
     @staticmethod

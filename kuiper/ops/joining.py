@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from kuiper.ops._schema import (
     Int,
     Tensors,
 )
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = [
     "Cat",
@@ -97,6 +100,19 @@ class Cat(Record):
                 b.copy(x, place)
             start += x.shape[axis]
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        specs = [s for s in c.a.tensors if isinstance(s, TensorSpec) and s.shape != (0,)]
+        batch = c.first_batch(*specs)
+        axis = axis_of(c.a.dim, specs[0].shape)
+        if batch.axis == axis:
+            found = [c.first_batch(s) for s in specs]
+            c.require(all((b.axis, b.inner) == (axis, batch.inner) for b in found))
+            return batch._replace(outer=sum(b.outer for b in found))
+        for spec in specs:
+            c.spread(spec, batch)
+        return batch
+
 
 def _fits(shape: Sequence[int], other: Sequence[int], axis: int) -> bool:
     return len(shape) == len(other) and all(
@@ -156,3 +172,11 @@ class Stack(Record):
             return
         for number, x in enumerate(a.tensors):
             b.copy(x, y.select(axis, number))
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch = c.first_batch(*c.a.tensors)
+        for spec in c.a.tensors:
+            c.spread(spec, batch)
+        axis = c.a.dim % c.outputs[0].rank
+        return batch._replace(axis=batch.axis + (axis <= batch.axis))

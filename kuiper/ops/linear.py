@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from kuiper.ops._post import make_post, residual_value
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Int, Tensor
 from kuiper.ops._strassen import strassen_pays, strassen_step
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = ["Linear", "Matmul", "product"]
 
@@ -92,6 +95,13 @@ class Linear(Record):
             if is_large and aliases(x.strides[0]):
                 x = b.spaced_rows(x)
             b.step(linear.LinearStep(x, _panels(a, b), rows, post))
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        c.require_shared(c.a.weight, c.a.bias)
+        batch = c.first_batch(c.a.input)
+        c.require(batch.axis != c.a.input.rank - 1)
+        return batch
 
 
 def _strassen_pays(a: SimpleNamespace) -> bool:
@@ -200,6 +210,24 @@ class Matmul(Record):
         batch = np.broadcast_shapes(x_shape[:-2], y_shape[:-2])
         out = out.viewed((*batch, x_shape[-2], y_shape[-1]))
         product(b, x, y, out)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        x, y, rank = c.a.input, c.a.other, c.outputs[0].rank
+        left, right = c.batch_of(x), c.batch_of(y)
+        if left and right:
+            return c.broadcast([x, y], rank, last_axes=2)
+        if right:
+            c.require(y.rank >= 2 and right.axis != y.rank - 2)
+            if right.axis == y.rank - 1:
+                c.require(x.rank <= 2 or x.rank == rank)
+                return right._replace(axis=rank - 1)
+            return c.broadcast([x, y], rank, last_axes=2)
+        left = c.first_batch(x)
+        c.require(x.rank >= 2 and left.axis != x.rank - 1)
+        if left.axis == x.rank - 2:
+            return left._replace(axis=rank - 1 if y.rank == 1 else rank - 2)
+        return left if y.rank <= 2 else c.broadcast([x, y], rank, last_axes=2)
 
 
 def _matrix_shapes(x: Any, y: Any) -> Any:

@@ -14,7 +14,7 @@ from kuiper.errors import ShapeError
 from kuiper.expression.promotion import result_type
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import KernelRecord, broadcast, convert
-from kuiper.ops._record import record
+from kuiper.ops._record import NoBatchRule, record
 from kuiper.ops._schema import Tensor
 from kuiper.ops._typed import cast
 
@@ -45,6 +45,7 @@ class MaskedFill(KernelRecord):
     Source: torch.Tensor.masked_fill.
     """
 
+    batch = "elementwise"
     arguments = (Tensor("input"), Tensor("mask"), Tensor("value", number=True, rank=0))
 
     @staticmethod
@@ -67,6 +68,7 @@ class MaskedScatter(KernelRecord):
     Source: torch.masked_scatter.
     """
 
+    batch = NoBatchRule("the elements of the source are for the members in turn")
     arguments = (Tensor("input"), Tensor("mask"), Tensor("source"))
 
     @staticmethod
@@ -105,6 +107,7 @@ class Where(KernelRecord):
     Source: torch.where.
     """
 
+    batch = "elementwise"
     arguments = (
         Tensor("condition"),
         Tensor("input", number=True),

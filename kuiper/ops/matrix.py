@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,12 +20,15 @@ from kuiper.expression.promotion import result_type
 from kuiper.ops._axes import axes_of, axis_of
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import KernelRecord, NumpyRecord, broadcast, convert
-from kuiper.ops._record import Record, record
+from kuiper.ops._record import NoBatchRule, Record, record
 from kuiper.ops._rows import bind_reduction
 from kuiper.ops._schema import Any_, Bool, Int, Ints, Scalar, Tensor
 from kuiper.ops.elementwise import write_tree
 from kuiper.ops.linear import product
 from kuiper.ops.reduce import Norm, norm_of
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = ["AddMM", "Cross", "Diag", "Diagonal", "Triangle"]
 
@@ -36,6 +39,7 @@ __all__ = ["AddMM", "Cross", "Diag", "Diagonal", "Triangle"]
 class Triangle(KernelRecord):
     """Base of the two triangles."""
 
+    batch = "last_two_axes"
     arguments = (Tensor("input"), Int("diagonal", 0))
     function: Callable[..., Any]
     upper: bool
@@ -100,6 +104,7 @@ class Diagonal(Record):
     Source: torch.diagonal.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (Tensor("input"), Int("offset", 0), Int("dim1", 0), Int("dim2", 1))
     layout = "view"
 
@@ -133,6 +138,7 @@ class DiagonalScatter(Record):
     Source: torch.diagonal_scatter.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (
         Tensor("input"),
         Tensor("src"),
@@ -165,6 +171,7 @@ class DiagEmbed(Record):
     Source: torch.diag_embed.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (Tensor("input"), Int("offset", 0), Int("dim1", -2), Int("dim2", -1))
 
     @staticmethod
@@ -197,6 +204,7 @@ class Diag(Record):
     Source: torch.diag.
     """
 
+    batch = NoBatchRule("it takes or makes one matrix")
     arguments = (Tensor("input", rank=(1, 2)), Int("diagonal", 0))
 
     @staticmethod
@@ -223,6 +231,7 @@ class DiagFlat(KernelRecord):
     Source: torch.diagflat.
     """
 
+    batch = NoBatchRule("it makes one matrix of all members")
     arguments = (Tensor("input"), Int("offset", 0))
 
     @staticmethod
@@ -250,6 +259,7 @@ class Trace(KernelRecord):
     Source: torch.trace.
     """
 
+    batch = NoBatchRule("it adds up one matrix")
     arguments = (Tensor("input", rank=2),)
 
     @staticmethod
@@ -313,6 +323,24 @@ class _SumWithProduct(Record):
         product(b, x, y, out)
         _add_input(b, a, out)
 
+    @classmethod
+    def batch(cls, c: TracedCall) -> BatchAxis:
+        summand, rank = c.a.input, c.outputs[0].rank
+        x, y = cls._factors(c.a)
+        if rank == 3:
+            batch = c.broadcast([x, y], rank, last_axes=2)
+        else:
+            c.require_shared(y)
+            batch = c.first_batch(x)
+            c.require(batch.axis == 0)
+        axis = summand.rank - (rank - batch.axis)
+        added = c.batch_of(summand)
+        if added is not None:
+            c.require(added.axis == axis)
+        elif axis >= 0 and summand.shape[axis] != 1:
+            c.spread(summand, batch._replace(axis=axis))
+        return batch
+
 
 def _add_input(b: Binder, a: SimpleNamespace, out: Value) -> None:
     """Add the step that makes ``alpha * out + beta * input`` of a product."""
@@ -363,6 +391,8 @@ class BAddBMM(_SumWithProduct):
 class _RareSum(KernelRecord):
     """A sum with a product of other ranks."""
 
+    batch = NoBatchRule("its axes are those of one product, or summed over")
+
     shape: Callable[..., tuple[int, ...] | None]
     multiply: Callable[..., np.ndarray]
     # The factors as matrices.
@@ -410,6 +440,7 @@ class GroupedProducts(KernelRecord):
     torch.nn.functional.grouped_mm.
     """
 
+    batch = NoBatchRule("its groups are counted along the rows of all members")
     arguments = (
         Tensor("input", rank=(2, 3)),
         Tensor("mat2", rank=(2, 3)),
@@ -543,6 +574,8 @@ class AddBMM(_RareSum):
 class _CrossProduct(Record):
     """Cross products of the vectors along an axis of extent 3."""
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
+
     @staticmethod
     def _axis(a: SimpleNamespace, shape: Any) -> int:
         if a.dim is not None:
@@ -617,6 +650,7 @@ class Kron(NumpyRecord):
     Source: torch.kron.
     """
 
+    batch = NoBatchRule("it multiplies each element with all others")
     arguments = (Tensor("input"), Tensor("other"))
 
     @staticmethod
@@ -768,6 +802,7 @@ class VecDot(KernelRecord):
     Source: torch.linalg.vecdot.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (Tensor("input"), Tensor("other"), Int("dim", -1))
 
     @staticmethod
@@ -800,6 +835,7 @@ class LinalgVander(NumpyRecord):
     Source: torch.linalg.vander.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (Tensor("input"), Int("N", None, minimum=1, nullable=True))
 
     @staticmethod
@@ -820,6 +856,7 @@ class ReNorm(NumpyRecord):
     Source: torch.renorm.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (Tensor("input"), Scalar("p"), Int("dim"), Scalar("maxnorm"))
 
     @staticmethod
@@ -842,6 +879,7 @@ class MatrixPower(NumpyRecord):
     Source: torch.linalg.matrix_power.
     """
 
+    batch = "last_two_axes"
     arguments = (Tensor("input"), Int("n", minimum=0))
 
     @staticmethod

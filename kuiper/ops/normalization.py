@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from kuiper.ops._schema import Any_, Argument, Bool, Float, Int, Ints, Tensor
 from kuiper.ops.batch_norm import BatchNorm
 from kuiper.ops.elementwise import bind_tree
 from kuiper.ops.reduce import Norm, norm_of
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = [
     "GroupNorm",
@@ -114,6 +117,13 @@ class LayerNorm(Record):
         eps = MACHINE_EPSILON if a.eps is None else a.eps
         b.step(LayerNormStep(rows, y, weight, bias, eps, cls.centred))
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        c.require_shared(c.a.weight, getattr(c.a, "bias", None))
+        batch = c.first_batch(c.a.input)
+        c.require(batch.axis < c.a.input.rank - len(c.a.normalized_shape))
+        return batch
+
 
 def _is_sorted(x: Value, order: Sequence[int], axes: Sequence[int]) -> bool:
     taken = [d for d in order if d in axes and x.shape[d] != 1]
@@ -196,6 +206,10 @@ class GroupNorm(Record):
     def bind(a: SimpleNamespace, b: Binder) -> None:
         _bind_groups(a, b, a.num_groups, a.eps)
 
+    @staticmethod
+    def batch(c: TracedCall) -> list[BatchAxis]:
+        return c.samples(is_batched=True)
+
 
 @record("nn.InstanceNorm1d", "nn.InstanceNorm2d", "nn.InstanceNorm3d", "F.instance_norm")
 class InstanceNorm(Record):
@@ -206,6 +220,7 @@ class InstanceNorm(Record):
     Source: torch.nn.InstanceNorm2d.
     """
 
+    batch = "samples"
     arguments = (
         Tensor("input"),
         Tensor("running_mean", optional=True),
@@ -253,6 +268,7 @@ class LocalResponseNorm(Record):
     Channels that are not there count as zero.  Source: torch.nn.LocalResponseNorm.
     """
 
+    batch = "samples"
     arguments = (
         Tensor("input"),
         Int("size", minimum=1),
@@ -294,6 +310,7 @@ class Normalize(Record):
     Source: torch.nn.functional.normalize.
     """
 
+    batch = "along_axes"
     arguments = (Tensor("input"), Any_("p", 2.0), Ints("dim", default=(1,)), Float("eps", 1e-12))
     layout = "like"
 

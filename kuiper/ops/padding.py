@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Argument, Float, Ints, Str, Tensor
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = ["ModulePad", "Pad", "SamePadding", "pad_spatial"]
 
@@ -227,6 +230,14 @@ class Pad(Record):
     def bind(a: SimpleNamespace, b: Binder) -> None:
         _bind_pad(a, b)
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch = c.first_batch(c.a.input)
+        # Two numbers for each axis, the last one first.
+        from_end = c.a.input.rank - 1 - batch.axis
+        c.require(not any(c.a.pad[2 * from_end : 2 * from_end + 2]))
+        return batch
+
 
 @record("kuiper.SamePadding")
 class SamePadding(Record):
@@ -238,6 +249,7 @@ class SamePadding(Record):
     Source: timm.layers.pad_same.
     """
 
+    batch = "last_two_axes"
     arguments = (Tensor("input"), Tensor("window"), Tensor("value"))
     layout = "like"
 
@@ -295,6 +307,12 @@ class ModulePad(Record):
     def _as_function(cls, a: SimpleNamespace) -> Any:
         a.pad, a.mode, a.value = a.padding, cls.mode, getattr(a, "value", None)
         return a
+
+    @staticmethod
+    def batch(c: TracedCall) -> list[BatchAxis]:
+        spatial = len(c.a.padding) // 2
+        # Images may lack channels.
+        return c.samples(is_batched=c.a.input.rank in (spatial + 1, spatial + 2))
 
 
 def _register(mode: str, *names: str) -> None:

@@ -35,6 +35,7 @@ def _check_float(input: TensorSpec) -> None:
 class _Pool(Record):
     """What all poolings share; a subclass names its spatial axes in `spatial`."""
 
+    batch = "samples"
     layout = "channels_last"
     spatial: ClassVar[int] = 2
 

@@ -16,7 +16,7 @@ from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
 from kuiper.ops._axes import axis_of
 from kuiper.ops._numpy import NumpyRecord
-from kuiper.ops._record import record
+from kuiper.ops._record import NoBatchRule, record
 from kuiper.ops._schema import Argument, Float, Int, Tensor
 from kuiper.ops.elementwise import Formula
 from kuiper.ops.shape import Identity
@@ -111,6 +111,7 @@ class FakeQuantizeChannels(NumpyRecord):
     Source: torch.fake_quantize_per_channel_affine.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (
         Tensor("input"),
         Tensor("scale", rank=1),

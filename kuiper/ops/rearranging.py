@@ -40,6 +40,7 @@ class ChannelShuffle(Record):
     ``y[n, j * groups + i] = x[n, i * (c / groups) + j]``.  Source: torch.nn.ChannelShuffle.
     """
 
+    batch = "samples"
     arguments = (Tensor("input"), Int("groups", minimum=1))
     layout = "like"
 
@@ -67,6 +68,7 @@ class PixelShuffle(Record):
     Source: torch.nn.PixelShuffle.
     """
 
+    batch = "samples"
     arguments = (Tensor("input"), Int("upscale_factor", minimum=1))
     layout = "like"
 
@@ -98,6 +100,7 @@ class PixelUnshuffle(Record):
     Source: torch.nn.PixelUnshuffle.
     """
 
+    batch = "samples"
     arguments = (Tensor("input"), Int("downscale_factor", minimum=1))
     layout = "like"
 
@@ -135,6 +138,7 @@ class Flip(Record):
     Source: torch.flip.
     """
 
+    batch = "along_axes"
     arguments = (Tensor("input"), Ints("dims"))
     layout = "like"
 
@@ -164,6 +168,7 @@ class Roll(Record):
     Source: torch.roll.
     """
 
+    batch = "along_axes"
     arguments = (Tensor("input"), Ints("shifts"), Ints("dims", default=None, nullable=True))
     layout = "like"
 

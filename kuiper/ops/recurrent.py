@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from kuiper.ops._binder import Binder
 from kuiper.ops._record import Record, record
 from kuiper.ops._schema import Bool, Int, Str, Tensor, Weights
 from kuiper.ops.linear import as_rows
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = ["GRU", "LSTM", "RNN"]
 
@@ -216,6 +219,16 @@ def _array(a: SimpleNamespace, name: str) -> np.ndarray:
     return np.asarray(a.weights[name].constant, np.float32)
 
 
+def _batch_of_sequences(c: TracedCall) -> list[BatchAxis]:
+    a, batch = c.a, c.first_batch(c.a.input)
+    c.require(a.input.rank == 3 and batch.axis == (0 if a.batch_first else 1))
+    state = batch._replace(axis=1)
+    for spec in (a.hx, getattr(a, "cx", None)):
+        if isinstance(spec, TensorSpec):
+            c.spread(spec, state)
+    return [batch, state, state][: len(c.op.outputs)]
+
+
 @record("nn.LSTM")
 class LSTM(Record):
     """Long short-term memory.
@@ -226,6 +239,7 @@ class LSTM(Record):
     features).  Source: torch.nn.LSTM.
     """
 
+    batch = staticmethod(_batch_of_sequences)
     arguments = (
         Tensor("input", rank=(2, 3)),
         Tensor("hx", optional=True),
@@ -251,6 +265,7 @@ class GRU(Record):
     Shapes as those of nn.LSTM.  Source: torch.nn.GRU.
     """
 
+    batch = staticmethod(_batch_of_sequences)
     arguments = (Tensor("input", rank=(2, 3)), Tensor("hx", optional=True), *_COMMON)
 
     @staticmethod
@@ -269,6 +284,7 @@ class RNN(Record):
     Shapes as those of nn.LSTM.  Source: torch.nn.RNN.
     """
 
+    batch = staticmethod(_batch_of_sequences)
     arguments = (
         Tensor("input", rank=(2, 3)),
         Tensor("hx", optional=True),

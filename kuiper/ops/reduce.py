@@ -44,6 +44,7 @@ __all__ = [
 class _Reduction(Record):
     """A reduction over the axes `dim`, all of them where it is absent."""
 
+    batch = "reduction"
     arguments: tuple[Argument, ...] = (
         Tensor("input"),
         Ints("dim", default=None, nullable=True),
@@ -407,6 +408,7 @@ class TopK(Record):
     Source: torch.topk.
     """
 
+    batch = "along_axes"
     arguments = (
         Tensor("input"),
         Int("k", minimum=0),
@@ -453,6 +455,7 @@ class TopK(Record):
 class _Scan(Record):
     """A running sum or product along an axis."""
 
+    batch = "along_axes"
     arguments = (Tensor("input"), Int("dim"), Any_("dtype", None))
     function: ClassVar[Callable[..., Any]] = np.cumsum
 

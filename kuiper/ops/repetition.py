@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
@@ -16,6 +16,9 @@ from kuiper.ops._schema import (
     Tensor,
 )
 from kuiper.ops.shape import View
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = [
     "Expand",
@@ -62,6 +65,16 @@ class Expand(View):
     def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(a.input.expand(Expand.infer(a).shape))
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch = c.first_batch(c.a.input)
+        key = "shape" if c.a.sizes is None else "sizes"
+        sizes = getattr(c.a, key)
+        axis = batch.axis + len(sizes) - c.a.input.rank
+        if sizes[axis] != -1:
+            c.rewrites[key] = sizes, axis
+        return batch._replace(axis=axis)
+
 
 @record("Tensor.expand_as")
 class ExpandAs(View):
@@ -79,6 +92,11 @@ class ExpandAs(View):
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(a.input.expand(a.other.shape))
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        c.require(c.batch_of(c.a.other) is not None)
+        return c.broadcast([c.a.input, c.a.other], c.a.other.rank)
 
 
 def _infer_repeat(input: TensorSpec, repeats: Sequence[int]) -> TensorSpec:
@@ -99,6 +117,14 @@ def _bind_repeat(input: Value, repeats: Sequence[int], b: Binder) -> None:
         x_strides += [0, x.strides[axis]]
         y_strides += [extent * y.strides[axis], y.strides[axis]]
     b.copy(x.with_layout(shape, x_strides), y.with_layout(shape, y_strides))
+
+
+def _batch_of_repeats(c: TracedCall, repeats: Sequence[int]) -> BatchAxis:
+    batch, rank = c.first_batch(c.a.input), c.a.input.rank
+    axis = batch.axis + c.outputs[0].rank - rank
+    own = batch.axis + len(repeats) - rank  # torch.tile fills up with ones in front
+    times = repeats[own] if own >= 0 else 1
+    return c.at(axis, batch.outer * times, batch.inner)
 
 
 @record("Tensor.repeat")
@@ -123,6 +149,10 @@ class Repeat(Record):
     def bind(a: SimpleNamespace, b: Binder) -> None:
         _bind_repeat(a.input, a.sizes, b)
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        return _batch_of_repeats(c, c.a.sizes)
+
 
 @record("torch.tile", "Tensor.tile")
 class Tile(Record):
@@ -144,3 +174,7 @@ class Tile(Record):
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         _bind_repeat(a.input, Tile._repeats(a), b)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        return _batch_of_repeats(c, c.a.dims)

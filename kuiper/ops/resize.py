@@ -47,6 +47,7 @@ class Interpolate(Record):
     Input (n, c, l), (n, c, h, w) or (n, c, d, h, w).  Source: torch.nn.functional.interpolate.
     """
 
+    batch = "samples"
     arguments: tuple[Argument, ...] = (
         Tensor("input"),
         Ints("size", default=None, minimum=1, nullable=True),
@@ -147,6 +148,7 @@ class _Antialiased(Record):
     Each axis is a product with a matrix of weights, most of them zero.
     """
 
+    batch = "samples"
     arguments = (
         Tensor("input", rank=4),
         Ints("output_size", default=None, minimum=1, nullable=True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,9 +17,12 @@ from kuiper.errors import ShapeError
 from kuiper.ops._binder import Binder
 from kuiper.ops._image import image_input, image_output
 from kuiper.ops._numpy import KernelRecord
-from kuiper.ops._record import Record, record
+from kuiper.ops._record import NoBatchRule, Record, record
 from kuiper.ops._schema import Bool, Float, Int, Ints, Str, Tensor
 from kuiper.ops.linear import product
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = ["AffineGrid", "DeformConv2d", "GridSample", "RoiAlign"]
 
@@ -116,6 +119,14 @@ class GridSample(Record):
             )
         )  # fmt: skip
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch = c.first_batch(c.a.input, c.a.grid)
+        c.require(batch.axis == 0)
+        for spec in (c.a.input, c.a.grid):
+            c.spread(spec, batch)
+        return batch
+
 
 def _is_planar(a: SimpleNamespace) -> bool:
     """Tell whether an image is better read a channel at a time."""
@@ -135,6 +146,7 @@ class AffineGrid(KernelRecord):
     Source: torch.nn.functional.affine_grid.
     """
 
+    batch = NoBatchRule("its size counts the members as a number")
     arguments = (
         Tensor("theta", rank=3),
         Ints("size", minimum=1),
@@ -191,6 +203,7 @@ class RoiAlign(Record):
     Source: torchvision.ops.roi_align.
     """
 
+    batch = NoBatchRule("its boxes name the member that they are of")
     arguments = (
         Tensor("input", rank=4),
         Tensor("boxes", rank=2, aliases=("rois",)),
@@ -234,6 +247,7 @@ class DeformConv2d(Record):
     places, zeros outside; then it is a matrix product.  Source: torchvision.ops.deform_conv2d.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (
         Tensor("input", rank=4),
         Tensor("offset", rank=4),
@@ -343,6 +357,8 @@ def _panels(a: SimpleNamespace, b: Binder, start: int, length: int) -> Value:
 
 class _Numbered(Record):
     """Base of the functions, whose arguments pnnx numbers; they are modules in other words."""
+
+    batch = NoBatchRule("rare: no known export uses it with another batch")
 
     module: type[Record]
     translated: Callable[[Any], Any]

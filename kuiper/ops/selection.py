@@ -6,7 +6,7 @@ A model is cut in front of such an operator wherever the values are computed whi
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from kuiper.ops._numpy import (
     Overloaded,
     broadcast,
 )
-from kuiper.ops._record import Record, record
+from kuiper.ops._record import NoBatchRule, Record, record
 from kuiper.ops._schema import (
     Any_,
     Bool,
@@ -33,6 +33,9 @@ from kuiper.ops._schema import (
     Tensor,
     ValuesNeeded,
 )
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = ["BinCount", "Item", "MaskedSelect", "Nms", "NonZero", "RepeatInterleave", "Unique"]
 
@@ -47,6 +50,7 @@ class NonZero(DataDependent):
     Source: torch.nonzero, torch.argwhere.
     """
 
+    batch = NoBatchRule("it makes one list of the indices of all members")
     arguments = (Tensor("input"),)
 
     @staticmethod
@@ -61,6 +65,7 @@ class NonZeroTuple(DataDependent):
     Source: torch.nonzero(as_tuple=True), torch.where with one argument.
     """
 
+    batch = NoBatchRule("it makes lists of the indices of all members")
     arguments = (Tensor("condition"),)
 
     @classmethod
@@ -84,6 +89,7 @@ class MaskedSelect(DataDependent):
     Source: torch.masked_select.
     """
 
+    batch = NoBatchRule("it makes one list of the elements of all members")
     arguments = (Tensor("input"), Tensor("mask"))
 
     @staticmethod
@@ -158,6 +164,15 @@ class RepeatInterleave(NumpyRecord):
     def compute(cls, a: SimpleNamespace) -> Any:
         return np.repeat(a.input, a.repeats, cls._axis(a))
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        c.require(hasattr(c.a, "input") and c.a.dim is not None)
+        batch = c.first_batch(c.a.input)
+        if c.dim(c.a.dim[0]) != batch.axis:
+            return batch
+        c.require(isinstance(c.a.repeats, int))
+        return batch._replace(inner=batch.inner * c.a.repeats)
+
 
 @record("aten::repeat_interleave")
 class RepeatedPlaces(Overloaded):
@@ -168,6 +183,7 @@ class RepeatedPlaces(Overloaded):
     Source: torch.repeat_interleave with one argument.
     """
 
+    batch = RepeatInterleave.batch
     data_dependent = True
     overloads = (
         (Tensor("repeats", rank=1), Any_("output_size", None)),
@@ -232,6 +248,7 @@ class Unique(DataDependent):
     The second and third output are empty unless asked for.  Source: torch.unique.
     """
 
+    batch = NoBatchRule("it collects the values of all members")
     arguments = (Tensor("input"), Bool("sorted", True), *_flags("return_inverse", "return_counts"))
 
     @staticmethod
@@ -254,6 +271,7 @@ class UniqueDim(DataDependent):
     Source: torch.unique with `dim`.
     """
 
+    batch = NoBatchRule("it collects the values of all members")
     arguments = (
         Tensor("input"),
         Int("dim"),
@@ -278,6 +296,7 @@ class UniqueConsecutive(DataDependent):
     asked for.  Source: torch.unique_consecutive.
     """
 
+    batch = NoBatchRule("it collects the values of all members")
     arguments = (
         Tensor("input"),
         *_flags("return_inverse", "return_counts"),
@@ -309,6 +328,7 @@ class BinCount(DataDependent):
     Source: torch.bincount.
     """
 
+    batch = NoBatchRule("it counts the values of all members")
     arguments = (
         Tensor("input", rank=1),
         Tensor("weights", optional=True),
@@ -349,6 +369,7 @@ class Nms(DataDependent):
     their union.  Source: torchvision.ops.nms.
     """
 
+    batch = NoBatchRule("boxes of all members suppress each other")
     arguments = (
         Tensor("boxes", rank=2, aliases=("arg_0", "dets")),
         Tensor("scores", rank=1, aliases=("arg_1",)),
@@ -384,6 +405,7 @@ class Item(Record):
     Source: torch.Tensor.item.
     """
 
+    batch = NoBatchRule("it is one number")
     arguments = (Tensor("input"),)
     layout = "view"
 
@@ -406,6 +428,7 @@ class ToFloat(NumpyRecord):
     Source: TorchScript's ``float(x)``.
     """
 
+    batch = NoBatchRule("it is one number")
     arguments = (Tensor("input"),)
 
     @staticmethod

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 from kuiper._value import TensorSpec, Value
 from kuiper.errors import ShapeError
@@ -24,6 +25,9 @@ from kuiper.ops._schema import (
     Str,
     Tensor,
 )
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = [
     "Flatten",
@@ -63,6 +67,8 @@ class Reshape(View):
     files made from ONNX mean it; PyTorch has no use for a 0 unless the input is empty.
     Source: torch.Tensor.reshape.
     """
+
+    batch = "reshape"
 
     # pnnx names the input of a reshaped attention mask by the mask; see `restore_masks`.
     arguments = (Tensor("input", aliases=("attn_mask", "mask")), Ints("shape"))
@@ -122,6 +128,12 @@ class ReshapeAs(View):
     def bind(a: SimpleNamespace, b: Binder) -> None:
         reshaped(b, a.input, a.other.shape)
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        source, batch = c.first_batch(c.a.input), c.first_batch(c.a.other)
+        c.require(batch in c.reshaped_axes(c.a.input, source, c.a.other.shape))
+        return batch
+
 
 @record("torch.flatten", "Tensor.flatten", "nn.Flatten")
 class Flatten(View):
@@ -149,6 +161,18 @@ class Flatten(View):
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         reshaped(b, a.input, Flatten.infer(a).shape)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch, shape = c.first_batch(c.a.input), c.a.input.shape
+        start, end = c.dim(c.a.start_dim), c.dim(c.a.end_dim)
+        if batch.axis < start:
+            return batch
+        if batch.axis > end:
+            return batch._replace(axis=batch.axis - (end - start))
+        before = math.prod(shape[start : batch.axis])
+        after = math.prod(shape[batch.axis + 1 : end + 1])
+        return c.at(start, before * batch.outer, batch.inner * after)
 
 
 @record("Tensor.unflatten", "torch.unflatten", "nn.Unflatten")
@@ -184,6 +208,13 @@ class Unflatten(View):
         shape = Unflatten.infer(a).shape
         b.alias(split_axis(a.input, axis, shape[axis : len(shape) - a.input.rank + axis + 1]))
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch, axis = c.first_batch(c.a.input), c.dim(c.a.dim)
+        c.require(batch.axis != axis)
+        added = c.outputs[0].rank - c.a.input.rank
+        return batch._replace(axis=batch.axis + (added if axis < batch.axis else 0))
+
 
 @record("Tensor.permute", "torch.permute", "aten::permute_copy")
 class Permute(View):
@@ -206,6 +237,11 @@ class Permute(View):
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(a.input.permute(axes_of(a.dims, a.input.shape, "dims")))
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch = c.first_batch(c.a.input)
+        return batch._replace(axis=c.dims().index(batch.axis))
 
 
 def swapped(rank: int, first: int, second: int) -> list[int]:
@@ -237,6 +273,11 @@ class Transpose(View):
     def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(a.input.permute(Transpose._dims(a)))
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch = c.first_batch(c.a.input)
+        return batch._replace(axis=Transpose._dims(c.a).index(batch.axis))
+
 
 @record("torch.t", "Tensor.t", "aten::t_copy")
 class T(View):
@@ -254,6 +295,11 @@ class T(View):
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         b.alias(a.input.permute(range(a.input.rank - 1, -1, -1)))
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch = c.first_batch(c.a.input)
+        return batch._replace(axis=c.a.input.rank - 1 - batch.axis)
 
 
 @record("torch.squeeze", "Tensor.squeeze", "aten::squeeze_copy")
@@ -277,6 +323,13 @@ class Squeeze(View):
     def bind(a: SimpleNamespace, b: Binder) -> None:
         reshaped(b, a.input, Squeeze.infer(a).shape)
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch, axes = c.first_batch(c.a.input), c.dims()
+        c.require(batch.axis not in axes)
+        gone = sum(axis < batch.axis and c.a.input.shape[axis] == 1 for axis in axes)
+        return batch._replace(axis=batch.axis - gone)
+
 
 @record("torch.unsqueeze", "Tensor.unsqueeze", "aten::unsqueeze_copy")
 class Unsqueeze(View):
@@ -297,6 +350,12 @@ class Unsqueeze(View):
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         reshaped(b, a.input, Unsqueeze.infer(a).shape)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch, rank = c.first_batch(c.a.input), c.outputs[0].rank
+        added = {d % rank for d in c.a.dim}
+        return batch._replace(axis=[d for d in range(rank) if d not in added][batch.axis])
 
 
 @record(
@@ -325,6 +384,7 @@ class Identity(View):
     Source: torch.nn.Dropout in evaluation mode, torch.clone.
     """
 
+    batch = "like_input"
     identity = True
 
     arguments: tuple[Argument, ...] = (

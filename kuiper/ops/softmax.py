@@ -28,6 +28,8 @@ class Softmax(Record):
     Source: torch.nn.functional.softmax.
     """
 
+    batch = "along_axes"
+
     # Without `dim` PyTorch takes axis 0 of tensors of rank 0, 1 and 3, else axis 1.
     arguments: tuple[Argument, ...] = (
         Tensor("input"),
@@ -107,6 +109,7 @@ class Softmax2d(Softmax):
     Source: torch.nn.Softmax2d.
     """
 
+    batch = "samples"
     arguments = (Tensor("input", rank=(3, 4)),)
 
     @classmethod
@@ -121,6 +124,7 @@ class GLU(Record):
     Source: torch.nn.functional.glu.
     """
 
+    batch = "along_axes"
     arguments = (Tensor("input"), Int("dim", -1))
     layout = "like"
 

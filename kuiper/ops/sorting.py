@@ -24,7 +24,7 @@ from kuiper.expression.promotion import is_number
 from kuiper.ops._axes import axis_of
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import KernelRecord, NumpyRecord, Overloaded, checked_index
-from kuiper.ops._record import record
+from kuiper.ops._record import NoBatchRule, record
 from kuiper.ops._rows import lines_of
 from kuiper.ops._schema import Any_, Argument, Bool, Int, Scalar, Str, Tensor
 from kuiper.ops._typed import cast
@@ -94,6 +94,7 @@ def _take(array: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
 class _Sorting(Overloaded, KernelRecord):
     """Base of the sorts; with the argument `stable` they have one overload more."""
 
+    batch = "along_axes"
     overloads: tuple[tuple[Argument, ...], ...] = (
         (Tensor("input"), Int("dim", -1), Bool("descending", False)),
         (Tensor("input"), Any_("stable"), Int("dim", -1), Bool("descending", False)),
@@ -163,6 +164,7 @@ class MSort(KernelRecord):
     Source: torch.msort.
     """
 
+    batch = NoBatchRule("it sorts along the first axis, across the members")
     arguments = (Tensor("input"),)
 
     @staticmethod
@@ -193,6 +195,7 @@ def axis_extent(dim: int, shape: tuple[int, ...]) -> int:
 class _Ranked(Overloaded, KernelRecord):
     """Base of what takes one element of each line in order, and tells its place."""
 
+    batch = "reduction"
     runs_in_numpy = False
     kind: ClassVar[str]  # of the kernel
 
@@ -363,6 +366,7 @@ class Quantile(Overloaded, KernelRecord):
     Between two elements it is interpolated.  Source: torch.quantile.
     """
 
+    batch = NoBatchRule("its result has an axis more where it is for several probabilities")
     overloads = (
         (
             Tensor("input"),
@@ -494,6 +498,7 @@ class SearchSorted(_Searched):
     Source: torch.searchsorted.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (
         Tensor("sorted_sequence"),
         Tensor("values", number=True),
@@ -575,6 +580,7 @@ class Histogram(NumpyRecord):
     Where both are equal the range is that of the elements.  Source: torch.histc.
     """
 
+    batch = NoBatchRule("it counts the values of all members")
     arguments = (
         Tensor("input"),
         Int("bins", 100, minimum=1),

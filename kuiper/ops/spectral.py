@@ -14,7 +14,7 @@ from kuiper.expression.promotion import promote
 from kuiper.ops._axes import axes_of, axis_of
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import NumpyRecord, broadcast
-from kuiper.ops._record import record
+from kuiper.ops._record import NoBatchRule, record
 from kuiper.ops._schema import Any_, Bool, DType, Float, Int, Ints, Scalar, Str, Tensor
 from kuiper.ops.shape import Identity
 
@@ -45,6 +45,7 @@ class Complex(NumpyRecord):
     Source: torch.complex.
     """
 
+    batch = "elementwise"
     arguments = (Tensor("real"), Tensor("imag"))
 
     @staticmethod
@@ -69,6 +70,7 @@ class Polar(NumpyRecord):
     Source: torch.polar.
     """
 
+    batch = "elementwise"
     arguments = (Tensor("abs"), Tensor("angle"))
 
     @staticmethod
@@ -90,6 +92,7 @@ class Real(NumpyRecord):
     Source: torch.real.
     """
 
+    batch = "elementwise"
     arguments = (Tensor("input"),)
 
     @staticmethod
@@ -115,6 +118,7 @@ class Imaginary(NumpyRecord):
     Source: torch.imag.
     """
 
+    batch = "elementwise"
     arguments = (Tensor("input"),)
 
     @staticmethod
@@ -135,6 +139,7 @@ class Angle(NumpyRecord):
     Source: torch.angle.
     """
 
+    batch = "elementwise"
     arguments = (Tensor("input"),)
 
     @staticmethod
@@ -155,6 +160,7 @@ class Conjugate(NumpyRecord):
     Source: torch.conj.
     """
 
+    batch = "elementwise"
     arguments = (Tensor("input"),)
 
     @staticmethod
@@ -183,6 +189,7 @@ class ViewAsComplex(NumpyRecord):
     Source: torch.view_as_complex.
     """
 
+    batch = "like_input"
     arguments = (Tensor("input"),)
 
     @staticmethod
@@ -203,6 +210,7 @@ class ViewAsReal(NumpyRecord):
     Source: torch.view_as_real.
     """
 
+    batch = "like_input"
     arguments = (Tensor("input"),)
 
     @staticmethod
@@ -258,6 +266,8 @@ _SWAPPED: dict[Norm, Norm] = {"backward": "forward", "forward": "backward", "ort
 
 class Fourier(NumpyRecord):
     """Base of the records made from :data:`TRANSFORMS`."""
+
+    batch = "along_axes"
 
     transform: _Transform
 
@@ -350,6 +360,7 @@ for _transform in TRANSFORMS:
 class _Shift(NumpyRecord):
     """Base of the shifts of the zero frequency."""
 
+    batch = "along_axes"
     arguments = (Tensor("input"), Ints("dim", default=None, nullable=True))
 
     @staticmethod
@@ -386,6 +397,7 @@ class InverseFftShift(_Shift):
 class _Frequencies(NumpyRecord):
     """Base of the lists of frequencies."""
 
+    batch = "shared"
     arguments = (
         Int("n", minimum=1),
         Float("d", 1.0),
@@ -505,6 +517,7 @@ class Stft(NumpyRecord):
     Source: torch.stft.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (
         Tensor("input", rank=(1, 2)),
         *_FRAMES,
@@ -585,6 +598,7 @@ class InverseStft(NumpyRecord):
     Source: torch.istft.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (
         Tensor("input", rank=(2, 3)),
         *_FRAMES,
@@ -637,6 +651,7 @@ class Spectrogram(NumpyRecord):
     Source: torchaudio.functional.spectrogram.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (
         Tensor("waveform"),
         *_FRAMES,
@@ -672,6 +687,7 @@ class InverseSpectrogram(NumpyRecord):
     Source: torchaudio.functional.inverse_spectrogram.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (
         Tensor("spectrogram"),
         *_FRAMES,

@@ -33,7 +33,7 @@ from kuiper.ops._numpy import (
     mean,
     variance,
 )
-from kuiper.ops._record import Record, record
+from kuiper.ops._record import NoBatchRule, Record, record
 from kuiper.ops._rows import bind_reduction, lines_of
 from kuiper.ops._schema import Bool, DType, Int, Ints, Scalar, Tensor
 from kuiper.ops._typed import TypedProgram, has_kernels, write_cast
@@ -70,6 +70,7 @@ def _is_float32(a: SimpleNamespace, b: Binder) -> bool:
 
 
 class _Truth(Overloaded, KernelRecord):
+    batch = "reduction"
     runs_in_numpy = False
     is_least: bool
     overloads = (
@@ -135,6 +136,7 @@ class CountNonzero(KernelRecord):
     Source: torch.count_nonzero.
     """
 
+    batch = "reduction"
     arguments = (Tensor("input"), Ints("dim", default=None, nullable=True))
 
     @staticmethod
@@ -171,6 +173,7 @@ class ProductOfAll(KernelRecord):
     Source: torch.prod.
     """
 
+    batch = NoBatchRule("it multiplies all members")
     arguments = (Tensor("input"), DType("dtype", None))
 
     @staticmethod
@@ -197,6 +200,7 @@ class SumToSize(KernelRecord):
     Source: torch.Tensor.sum_to_size.
     """
 
+    batch = NoBatchRule("its size says what to sum over, as numbers")
     arguments = (Tensor("input"), Ints("size", minimum=0))
 
     @staticmethod
@@ -240,6 +244,7 @@ class NanSum(KernelRecord):
     Source: torch.nansum.
     """
 
+    batch = "reduction"
     arguments = _WITHOUT_NAN
 
     @staticmethod
@@ -271,6 +276,7 @@ class NanMean(KernelRecord):
     Source: torch.nanmean.
     """
 
+    batch = "reduction"
     arguments = _WITHOUT_NAN
 
     @staticmethod
@@ -306,6 +312,7 @@ class Distance(KernelRecord):
     Source: torch.dist.
     """
 
+    batch = NoBatchRule("it adds up the differences of all members")
     arguments = (Tensor("input"), Tensor("other"), Scalar("p", 2))
 
     @staticmethod
@@ -336,6 +343,7 @@ class Distance(KernelRecord):
 class Deviation(Schemas, Record):
     """Base of the variances and deviations that torch.var and torch.std do not stand for."""
 
+    batch = "reduction"
     overloads = (
         (Tensor("input"), Bool("correction", True)),
         (
@@ -426,6 +434,7 @@ class AMinMax(Overloaded, KernelRecord):
     Source: torch.aminmax.
     """
 
+    batch = "reduction"
     overloads = ((Tensor("input"), Int("dim", None, nullable=True), Bool("keepdim", False)),)
     runs_in_numpy = False
 
@@ -456,6 +465,7 @@ class AMinMax(Overloaded, KernelRecord):
 class _Running(KernelRecord):
     """A running extreme, and the place of its last occurrence so far."""
 
+    batch = "along_axes"
     arguments = (Tensor("input"), Int("dim"))
     ufunc: ClassVar[np.ufunc]
     is_least: ClassVar[bool] = False
@@ -517,6 +527,7 @@ class LogCumSumExp(KernelRecord):
     Source: torch.logcumsumexp.
     """
 
+    batch = "along_axes"
     arguments = (Tensor("input"), Int("dim"))
 
     @staticmethod
@@ -547,6 +558,7 @@ class Diff(KernelRecord):
     Source: torch.diff.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (
         Tensor("input"),
         Int("n", 1, minimum=0),
@@ -607,6 +619,7 @@ class Covariance(NumpyRecord):
     Source: torch.cov.
     """
 
+    batch = NoBatchRule("it compares all rows")
     arguments = (
         Tensor("input", rank=(0, 1, 2)),
         Int("correction", 1),
@@ -649,6 +662,7 @@ class Correlation(NumpyRecord):
     Source: torch.corrcoef.
     """
 
+    batch = NoBatchRule("it compares all rows")
     arguments = (Tensor("input", rank=(0, 1, 2)),)
 
     @staticmethod
@@ -672,6 +686,7 @@ class Correlation(NumpyRecord):
 class _Trapezoids(Overloaded):
     """Base of the sums of trapezoids; their widths are the differences of `x`, or `dx`."""
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     overloads = (
         (Tensor("y"), Tensor("x"), Int("dim", -1)),
         (Tensor("y"), Scalar("dx", 1), Int("dim", -1)),

@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from kuiper.expression.promotion import result_type
 from kuiper.ops._axes import axes_of, axis_of, split_axis
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import NumpyRecord
-from kuiper.ops._record import Record, record
+from kuiper.ops._record import NoBatchRule, Record, record
 from kuiper.ops._schema import (
     Argument,
     Bool,
@@ -35,6 +35,9 @@ from kuiper.ops.joining import Cat, check_tensors
 from kuiper.ops.rearranging import backwards
 from kuiper.ops.shape import View, reshaped, swapped
 
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
+
 __all__ = ["AsStrided", "MatrixTranspose", "MeshGrid", "MoveDim", "Rot90", "SlidingWindow"]
 
 
@@ -45,6 +48,7 @@ class MoveDim(View):
     Source: torch.movedim.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (Tensor("input"), Ints("source"), Ints("destination"))
 
     @staticmethod
@@ -74,6 +78,7 @@ class Reversed(View):
     Source: torch.Tensor.T.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (Tensor("input"),)
 
     @staticmethod
@@ -92,6 +97,7 @@ class MatrixTranspose(View):
     Source: torch.Tensor.mT, torch.Tensor.mH, torch.Tensor.H.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (Tensor("input"),)
 
     @staticmethod
@@ -113,6 +119,7 @@ class Ravel(View):
     Source: torch.ravel.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (Tensor("input"),)
 
     @staticmethod
@@ -128,6 +135,7 @@ def _at_least(name: str, rank: int, places: Sequence[int]) -> None:
     """Register a view with axes of extent 1 put around those that a small tensor has."""
 
     class AtLeast(View):
+        batch = NoBatchRule("rare: no known export uses it with another batch")
         arguments = (Tensor("input"),)
 
         @staticmethod
@@ -195,6 +203,12 @@ class SlidingWindow(View):
         strides[axis] *= a.step
         b.alias(a.input.with_layout(spec.shape, (*strides, a.input.strides[axis])))
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch = c.first_batch(c.a.input)
+        c.require(batch.axis != c.dim(c.a.dimension))
+        return batch
+
 
 @record("torch.as_strided", "Tensor.as_strided", "aten::as_strided_copy")
 class AsStrided(Record):
@@ -203,6 +217,7 @@ class AsStrided(Record):
     Source: torch.as_strided.
     """
 
+    batch = NoBatchRule("its strides lead to any member")
     arguments = (
         Tensor("input"),
         Ints("size", minimum=0),
@@ -238,6 +253,7 @@ class MeshGrid(View):
     Source: torch.meshgrid.
     """
 
+    batch = NoBatchRule("it combines all elements")
     arguments = (TensorList("tensors"), Str("indexing", ("ij", "xy"), "ij"))
 
     @staticmethod
@@ -278,6 +294,7 @@ class BroadcastTensors(View):
     Source: torch.broadcast_tensors.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (TensorList("tensors"),)
 
     @staticmethod
@@ -307,6 +324,7 @@ class Rot90(Record):
     Source: torch.rot90.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (Tensor("input"), Int("k", 1), Ints("dims", length=2, default=(0, 1)))
 
     @staticmethod
@@ -340,6 +358,7 @@ def _flipped(name: str, axis: int, rank: int) -> None:
     """Register a flip of one axis."""
 
     class Flipped(Record):
+        batch = NoBatchRule("rare: no known export uses it with another batch")
         arguments = (Tensor("input"),)
         layout = "like"
 
@@ -370,6 +389,7 @@ def _joined(name: str, rank: int, before: Sequence[int], axes: tuple[int, int], 
     """
 
     class Joined(Record):
+        batch = NoBatchRule("rare: no known export uses it with another batch")
         arguments = (TensorList("tensors"),)
 
         @staticmethod
@@ -442,6 +462,7 @@ class _Sections(Argument):
 class _Cut(View):
     """Base of what TensorSplit does where the pieces or places are one argument."""
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments: tuple[Argument, ...] = (
         Tensor("input"),
         _Sections("indices_or_sections"),
@@ -517,6 +538,7 @@ class BlockDiagonal(Record):
     Source: torch.block_diag.
     """
 
+    batch = NoBatchRule("it makes one matrix")
     arguments = (TensorList("tensors"),)
 
     @staticmethod
@@ -557,6 +579,7 @@ class CartesianProduct(Record):
     Source: torch.cartesian_prod.
     """
 
+    batch = NoBatchRule("it combines all elements")
     arguments = (TensorList("tensors"),)
 
     @staticmethod
@@ -593,6 +616,7 @@ class Combinations(NumpyRecord):
     Source: torch.combinations.
     """
 
+    batch = NoBatchRule("it combines all elements")
     arguments = (Tensor("input", rank=1), Int("r", 2, minimum=0), Bool("with_replacement", False))
 
     @staticmethod
@@ -623,6 +647,7 @@ class Vander(NumpyRecord):
     Source: torch.vander.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (
         Tensor("input", rank=1),
         Int("N", None, minimum=0, nullable=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,11 +14,14 @@ from kuiper.expression.promotion import is_number
 from kuiper.ops._axes import axis_of
 from kuiper.ops._binder import Binder
 from kuiper.ops._numpy import NumpyRecord, convert
-from kuiper.ops._record import Record, record
+from kuiper.ops._record import NoBatchRule, Record, record
 from kuiper.ops._schema import Int, Tensor
 from kuiper.ops._typed import write_cast
-from kuiper.ops.cutting import Slice, cut_out
+from kuiper.ops.cutting import OPEN, Slice, cut_out
 from kuiper.ops.joining import is_at
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = [
     "Copy",
@@ -37,6 +40,7 @@ class Copy(Record):
     the pass write_views.  Source: torch.Tensor.copy_.
     """
 
+    batch = NoBatchRule("a pass has replaced it where it writes into a part")
     arguments = (Tensor("self"), Tensor("src"))
 
     @staticmethod
@@ -61,6 +65,7 @@ class Fill(NumpyRecord):
     Source: torch.Tensor.fill_.
     """
 
+    batch = "like_input"
     arguments = (Tensor("input"), Tensor("value", number=True, rank=0))
 
     @staticmethod
@@ -125,6 +130,26 @@ class SliceCopy(Record):
     def bind(a: SimpleNamespace, b: Binder) -> None:
         _overwrite(b, a.input, a.src, Slice._cuts(a))
 
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        a = c.a
+        axes = [c.dim(d) for d in (a.dim if a.dims is None else a.dims)]
+        selects = (a.select if a.dims is None else a.selects) or [OPEN] * len(axes)
+        # What is written lacks the axes of which one index is selected.
+        gone = [
+            axis for axis, index in zip(axes, selects, strict=True) if index not in (None, OPEN)
+        ]
+        kept = [axis for axis in range(a.input.rank) if axis not in gone]
+        c.require(len(kept) == a.src.rank)
+        batch = c.batch_of(a.input)
+        if batch is None:
+            written = c.first_batch(a.src)
+            batch = written._replace(axis=kept[written.axis])
+        c.require(batch.axis not in axes)
+        c.spread(a.input, batch)
+        c.spread(a.src, batch._replace(axis=kept.index(batch.axis)))
+        return batch
+
 
 @record("torch.slice_scatter")
 class SliceScatter(Record):
@@ -133,6 +158,7 @@ class SliceScatter(Record):
     Source: torch.slice_scatter.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (
         Tensor("input"),
         Tensor("src"),
@@ -166,6 +192,7 @@ class SelectScatter(Record):
     Source: torch.select_scatter.
     """
 
+    batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments = (Tensor("input"), Tensor("src"), Int("dim"), Int("index"))
     layout = "like"
 

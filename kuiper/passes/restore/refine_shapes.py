@@ -23,9 +23,10 @@ from typing import Any
 
 from kuiper._value import TensorSpec
 from kuiper.ir import Operand, Operator
-from kuiper.passes.batch._batch_rules import RESHAPES
 
 __all__ = ["refine_shapes"]
+
+RESHAPES = ("Tensor.reshape", "Tensor.view", "torch.reshape")
 
 
 def refine_shapes(operator: Operator, specs: Mapping[Operand, Any]) -> None:

@@ -1,0 +1,92 @@
+"""Write a batch into a graph where a search found it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kuiper._value import TensorSpec
+from kuiper.ir import Operand, Operator
+from kuiper.ops._batch import BatchAxis, TracedCall
+from kuiper.ops._schema import Host
+from kuiper.passes.batch.members import write_member_count, write_row_offsets
+
+if TYPE_CHECKING:
+    from kuiper.passes.batch.search import BatchSearch
+
+__all__ = ["write_batch"]
+
+
+def write_batch(search: BatchSearch, batch: int) -> None:
+    """Write the extent `batch` into the graph of a search, in place."""
+    for op, call in search.calls.items():
+        for key, (value, index) in call.rewrites.items():
+            axis = search.axes[op.outputs[0]]
+            extent = axis.outer * batch * axis.inner
+            _set_param(search, op, key, (*value[:index], extent, *value[index + 1 :]))
+        for spec, axis in call.repeats:
+            _repeat(search, op, spec, axis, batch)
+        if call.as_groups:
+            _group(search, op, call, batch)
+    for op in search.counting:
+        write_member_count(search.graph, op, batch)
+    for op in search.listing:
+        write_row_offsets(search, op, batch)
+    for op in search.copying:
+        _set_param(search, op, "shape", (0, *search.call(op).a.shape[1:]))
+
+
+def _set_param(search: BatchSearch, op: Operator, key: str, value: tuple[int, ...]) -> None:
+    """Set a parameter, which may have been an operand."""
+    slots = [
+        slot for slot, operand in enumerate(op.inputs)
+        if not isinstance(search.specs.get(operand), Host)
+    ]  # fmt: skip
+    if len(slots) < len(op.inputs):
+        keys = [op.input_keys[slot] for slot in slots]
+        search.graph.set_inputs(op, [op.inputs[slot] for slot in slots], keys)
+    op.params = {**op.params, key: value}
+
+
+def _repeat(search: BatchSearch, op: Operator, spec: TensorSpec, axis: int, batch: int) -> None:
+    """Repeat a constant for each member: as a view where it has extent 1, else as copies."""
+    graph = search.graph
+    source = next(operand for operand in op.inputs if search.specs.get(operand) is spec)
+    sizes = [1] * spec.rank
+    sizes[axis] = batch
+    if spec.shape[axis] == 1:
+        type = "Tensor.expand"
+        sizes = [n if d == axis else -1 for d, n in enumerate(sizes)]
+    else:
+        type = "Tensor.repeat"
+    shape = [n * batch if d == axis else n for d, n in enumerate(spec.shape)]
+    name = graph.unique_name(f"{source.name}_batch")
+    result = graph.add_operand(name, tuple(shape), source.dtype)
+    params: dict[str, Any] = {"sizes": tuple(sizes)}
+    graph.add_operator(type, name, [source], [result], params=params, location=op.location)
+    inputs = [result if operand is source else operand for operand in op.inputs]
+    graph.set_inputs(op, inputs, op.input_keys)
+
+
+def _group(search: BatchSearch, op: Operator, call: TracedCall, batch: int) -> None:
+    """Let a convolution take its members as groups, side by side in one image."""
+    graph = search.graph
+    op.params = {**op.params, "groups": call.a.groups // search.traced * batch}
+    others = (0,) * (call.a.input.rank - 2)
+
+    def reshape(name: str, source: Operand, target: Operand, first: int) -> None:
+        params = {"shape": (first, -1, *others)}
+        graph.add_operator(
+            "Tensor.reshape", name, [source], [target], params=params, location=op.location
+        )
+
+    source, result = op.inputs[0], op.outputs[0]
+    if search.axes.get(source) == BatchAxis(0):
+        name = graph.unique_name(f"{source.name}_members")
+        joined = graph.add_operand(name, None, source.dtype)
+        reshape(name, source, joined, 1)
+        graph.set_inputs(op, [joined, *op.inputs[1:]], op.input_keys)
+    if search.axes[result] == BatchAxis(0):
+        name = graph.unique_name(f"{result.name}_members")
+        joined = graph.add_operand(name, None, result.dtype)
+        graph.set_outputs(op, [joined])
+        reshape(name, joined, result, batch)
