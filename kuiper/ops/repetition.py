@@ -72,6 +72,7 @@ class Expand(View):
         sizes = getattr(c.a, key)
         axis = batch.axis + len(sizes) - c.a.input.rank
         if sizes[axis] != -1:
+            c.require(sizes[axis] == c.a.input.shape[batch.axis])
             c.rewrites[key] = sizes, axis
         return batch._replace(axis=axis)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from kuiper.ops._record import NoBatchRule, record
 from kuiper.ops._rows import lines_of
 from kuiper.ops._schema import Any_, Argument, Bool, Int, Scalar, Str, Tensor
 from kuiper.ops._typed import cast
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
 
 __all__ = [
     "ArgSort",
@@ -568,6 +571,11 @@ class Bucketize(_Searched):
     def steps(cls, a: SimpleNamespace, b: Binder) -> None:
         if not cls.search(b, a.boundaries, a.input, a.right):
             cls.in_numpy(a, b)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        c.require_shared(c.a.boundaries)
+        return c.first_batch(c.a.input)
 
 
 # -- counts ------------------------------------------------------------------------------------

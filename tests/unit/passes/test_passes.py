@@ -1377,6 +1377,28 @@ CONSTANT = "pnnx.Attribute k 0 1 k0 @data={}f32"
             (4, 6),
             [
                 "pnnx.Expression d 0 1 d0 expr=1",
+                "torch.arange i 0 1 i0 dtype=None start=0 end=2 step=1",
+                CONSTANT.format("(1,2,6)"),
+                "aten::index_copy o 4 1 r d0 i0 k0 y",
+            ],
+            (0, 0),
+        ),
+        (
+            (4, 6),
+            [
+                *(
+                    f"pnnx.Expression {n} 0 1 {n}0 expr={v}"
+                    for n, v in (("d", "[1]"), ("e", 1), ("f", False))
+                ),
+                "aten::std o 4 1 r d0 e0 f0 y",
+            ],
+            (0, 0),
+        ),
+        ((4, 6), ["Tensor.permute s 1 1 r s0 dims=(0,2,1)", "Tensor.view_as o 2 1 r s0 y"], (0, 0)),
+        (
+            (4, 6),
+            [
+                "pnnx.Expression d 0 1 d0 expr=1",
                 "pnnx.Expression e 0 1 e0 expr=True",
                 "aten::sort o 3 2 r d0 e0 y z",
             ],
