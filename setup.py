@@ -48,7 +48,7 @@ DIRECTIVES = {
 # lists and tuples included.
 KERNEL_DIRECTIVES = {"boundscheck": DEBUG, "wraparound": False}
 
-# One source, compiled once per instruction set; kuiper._kernels._dispatch picks at run time.  Each
+# One source, compiled once per instruction set; kuiper._kernels.micro.dispatch picks at run time.  Each
 # has the machine that the compiler makes code for, which in a cross build is not this one.
 # The baseline variant keeps the compiler's default target, so it runs on every CPU.
 ISAS = {
@@ -63,7 +63,7 @@ ISAS = {
 }  # fmt: skip
 
 # What the micro-kernels include besides .pxi files, and the drivers do not.
-MICRO_HEADERS = ("_lanes.h", "_narrow.h", "_tile.h", "_transpose.h", "_variant.h", "_vec.h")
+MICRO_HEADERS = ("lanes.h", "narrow.h", "tile.h", "transpose.h", "variant.h", "vec.h")
 
 # A micro-kernel is one `cdef inline` body that many thin functions call with constants the compiler
 # must see, such as the height of a tile.
@@ -166,9 +166,9 @@ def extensions() -> list[Extension]:
             *link_all,
         ]  # fmt: skip
     kernels = Path("kuiper/_kernels")
-    headers = [str(p) for p in sorted(kernels.glob("*.h")) if p.name not in MICRO_HEADERS]
-    micro_sources = [str(kernels / name) for name in (*MICRO_HEADERS, "_cpu.h")]
-    micro_sources += [str(p) for p in sorted(kernels.glob("*.pxi"))]
+    headers = [str(p) for p in sorted(Path("kuiper").rglob("*.h")) if p.name not in MICRO_HEADERS]
+    micro_sources = [str(p) for p in sorted(kernels.glob("simd/*.*"))]
+    micro_sources += [str(p) for p in sorted(kernels.glob("micro/*.pxi"))]
     isas = variants()
     for_all = [(f"KUIPER_HAS_{isa.upper()}", "1") for isa in isas]
     if NO_VECTORS:
@@ -179,17 +179,17 @@ def extensions() -> list[Extension]:
     for path in sorted(Path("kuiper").rglob("*.pyx")):
         name = ".".join(path.with_suffix("").parts)
         flags, link, macros = [*optimise], [], [*for_all]
-        if path.stem.startswith("_micro_"):
-            isa = path.stem.removeprefix("_micro_")
-            if isa not in isas:
+        is_variant = path.parent == kernels / "micro" and path.stem in ISAS
+        if is_variant:
+            if path.stem not in isas:
                 continue
-            flags += ISAS[isa][1] + unroll
+            flags += ISAS[path.stem][1] + unroll
             if not MSVC:
                 macros.append(ALWAYS_INLINE)
         elif "prange(" in path.read_text("utf-8"):
             flags += openmp_compile
             link += openmp_link
-        elif path.stem == "_team" and not MSVC:
+        elif path.stem == "thread_pool" and not MSVC:
             flags.append("-pthread")
             link.append("-pthread")
         module = Extension(
@@ -197,8 +197,8 @@ def extensions() -> list[Extension]:
             [str(path)],
             extra_compile_args=flags,
             extra_link_args=link + link_all,
-            include_dirs=["kuiper/_kernels"],
-            depends=micro_sources if path.stem.startswith("_micro_") else headers,
+            include_dirs=["kuiper"],
+            depends=micro_sources if is_variant else headers,
             define_macros=macros,
         )
         if path.parts[1] in ("_kernels", "_runtime"):

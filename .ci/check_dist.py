@@ -26,8 +26,9 @@ WHEEL_NEEDS = (
 SDIST_NEEDS = (
     "pyproject.toml", "setup.py", "README.md", "README.zh-CN.md", "LICENSE", "NOTICE",
     "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "mkdocs.yml", "examples/detect.py",
-    "docs/tutorial/01-tensors.md", "docs/tutorial/pictures/memory.svg", "kuiper/_kernels/_vec.h",
-    "kuiper/_kernels/_micro.pxi", "tests/unit/test_package.py", "tests/docs/test_examples.py",
+    "docs/tutorial/01-tensors.md", "docs/tutorial/pictures/memory.svg",
+    "kuiper/_kernels/simd/vec.h", "kuiper/_kernels/micro/all.pxi",
+    "tests/unit/test_package.py", "tests/docs/test_examples.py",
     "docs/development.md", "docs/design.md", "examples/classify.py",
     "examples/photos/chelsea.png", "examples/models/imagenet_classes.txt",
     "examples/models/mobilenet_v2.f16.pnnx.param", ".ci/run",
@@ -55,7 +56,7 @@ def faults_of_wheel(path: Path) -> list[str]:
         str(source.with_suffix("")) for source in Path("kuiper").rglob("*.pyx")
     }  # of the copy this runs in
     # The variants for one processor family are not built on another.
-    foreign = {name for name in sources - compiled if "/_micro_" in name}
+    foreign = {name for name in sources - compiled if "/_kernels/micro/" in name}
     faults += [f"{name} was not compiled" for name in sorted(sources - compiled - foreign)]
     print(f"{path.name}: {len(names)} files, {len(compiled)} compiled, {unpacked:,} bytes unpacked")
     return faults

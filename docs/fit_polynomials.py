@@ -1,4 +1,4 @@
-"""Fit the polynomials of kuiper/_kernels/_micro_elementwise.pxi and print their coefficients.
+"""Fit the polynomials of kuiper/_kernels/micro/elementwise.pxi and print their coefficients.
 
 Each function f is written as ``f(x) = head(x) + factor(x) * P(u(x))`` on a small interval, so that
 the head carries most of the value exactly and P only a correction.  P is the polynomial whose worst

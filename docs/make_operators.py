@@ -1,4 +1,4 @@
-"""Write docs/operators.md and kuiper/ops/_type_index.py from the operator records.
+"""Write docs/operators.md and kuiper/ops/core/type_index.py from the operator records.
 
 python docs/make_operators.py
 """
@@ -11,10 +11,10 @@ from importlib import import_module
 from pathlib import Path
 
 import kuiper
-from kuiper.ops import _record
-from kuiper.ops import _type_index as INDEX
-from kuiper.ops._record import Record, find_record
-from kuiper.ops._unsupported import STAYS_OUT
+from kuiper.ops.core import record as registry
+from kuiper.ops.core import type_index as INDEX
+from kuiper.ops.core.advice import STAYS_OUT
+from kuiper.ops.core.record import Record, find_record
 
 PAGE = Path(__file__).with_name("operators.md")
 
@@ -67,11 +67,16 @@ on it give other results, in kuiper as in the Python module that pnnx writes:
 """
 
 
+def is_own(module: str) -> bool:
+    """Tell whether the records of a module are the package's, and not made by its users."""
+    return module.startswith("kuiper.ops.") and module != "kuiper.ops.core.custom"
+
+
 def records() -> list[type[Record]]:
     """Return every record once, by family and name."""
     found = {find_record(name) for name in kuiper.supported_operators()} - {None}
     # Operators that a user added are not the package's.
-    own = [record for record in found if record.__module__.startswith("kuiper.ops.")]
+    own = [record for record in found if is_own(record.__module__)]
     return sorted(own, key=lambda record: (record.__module__, record.types[0].lower()))
 
 
@@ -123,14 +128,13 @@ MODULES = {
 
 
 def index() -> str:
-    """Return the text of _type_index.py: of every module that holds records, their types."""
+    """Return the text of ops/core/type_index.py: of every module that holds records, their types."""
     for module in pkgutil.walk_packages(kuiper.ops.__path__, "kuiper.ops."):
         import_module(module.name)
     types: dict[str, list[str]] = {}
-    for name, record in _record._registry.items():
-        package, _, module = record.__module__.partition("kuiper.ops.")
-        if not package:  # operators that a user added are not the package's
-            types.setdefault(module, []).append(name)
+    for name, record in registry._registry.items():
+        if is_own(record.__module__):
+            types.setdefault(record.__module__.removeprefix("kuiper.ops."), []).append(name)
     rows = [f'    "{module}": "{" ".join(sorted(types[module]))}",\n' for module in sorted(types)]
     return f"{INDEX_HEAD}{''.join(rows)}}}\n"
 

@@ -20,8 +20,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kuiper import errors, ir
-from kuiper._lazy import lazy_names
-from kuiper._threads import get_num_threads, set_num_threads
+from kuiper._support.lazy import lazy_names
+from kuiper._support.threads import get_num_threads, set_num_threads
 from kuiper._version import __version__
 from kuiper.errors import (
     ExpressionError,
@@ -46,9 +46,9 @@ from kuiper.model import (
 
 if TYPE_CHECKING:
     from kuiper import expression as expression
-    from kuiper._custom import operator
-    from kuiper._export import from_torch
-    from kuiper._profile import Profile
+    from kuiper.export.pnnx_tool import from_torch
+    from kuiper.ops.core.custom import operator
+    from kuiper.planning.profile import Profile
 
 __all__ = [
     "ExpressionError",
@@ -80,9 +80,10 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Profile": "kuiper._profile",
+        "Profile": "kuiper.planning.profile",
         "expression": "kuiper.expression",
-        "from_torch": "kuiper._export",
-        "operator": "kuiper._custom",
+        "plan": "kuiper.planning",
+        "from_torch": "kuiper.export.pnnx_tool",
+        "operator": "kuiper.ops.core.custom",
     },
 )

@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kuiper import _log, _threads
-from kuiper._dtypes import DTYPES, from_numpy
-from kuiper._garbage import no_collection
-from kuiper._kernels import _dispatch
-from kuiper._kernels._executor import ArenaPool
-from kuiper._memory import check_max_memory
-from kuiper._planner import make_plan
+from kuiper._kernels.micro import dispatch
+from kuiper._runtime.executor import ArenaPool
 from kuiper._runtime.weights import WeightCache
-from kuiper._shapes import check_sizes, infer_known, infer_specs, leaf_operands
-from kuiper._value import TensorSpec
+from kuiper._support import log
+from kuiper._support import threads as thread_settings
+from kuiper._support.gc_pause import no_collection
+from kuiper._support.memory import check_max_memory
 from kuiper._version import __version__
 from kuiper.errors import (
     GraphError,
@@ -27,8 +24,10 @@ from kuiper.errors import (
     UnsupportedOperatorError,
 )
 from kuiper.ir import Graph, Operand
+from kuiper.ir.dtypes import DTYPES, from_numpy
+from kuiper.ir.view import TensorSpec
 from kuiper.ops import find_record, registered_types
-from kuiper.ops._schema import attribute_spec, resolve
+from kuiper.ops.core.schema import attribute_spec, resolve
 from kuiper.passes import (
     NEEDED,
     PassReport,
@@ -37,13 +36,15 @@ from kuiper.passes import (
     restore_exported,
     unfreeze_batch,
 )
-from kuiper.plan import Plan
+from kuiper.planning.infer import check_sizes, infer_known, infer_specs, leaf_operands
+from kuiper.planning.plan import Plan
+from kuiper.planning.planner import make_plan
 from kuiper.pnnx import Source, Target, load_graph, save_graph
 from kuiper.pnnx._messages import plural
 
 if TYPE_CHECKING:
-    from kuiper._profile import Profile
-    from kuiper._stages import Staged
+    from kuiper.planning.profile import Profile
+    from kuiper.planning.stages import Staged
 
 __all__ = [
     "Model",
@@ -150,7 +151,7 @@ def load(
     for type, function in (custom_operators or {}).items():
         if not callable(function):
             raise InputError(f"custom_operators[{type!r}] is {function!r}, expected a function")
-        from kuiper._custom import operator
+        from kuiper.ops.core.custom import operator
 
         users = [op for op in graph if op.type == type]
         operator(type, len(users[0].outputs) if users else 1)(function)
@@ -177,17 +178,17 @@ def supported_operators() -> list[str]:
 
 def show_config() -> dict[str, Any]:
     """Return version, instruction set, threads and build facts."""
-    from kuiper._kernels import _executor, _team
+    from kuiper._runtime import executor, thread_pool
 
-    rows, columns = _dispatch.tile()
+    rows, columns = dispatch.tile()
     return {
         "version": __version__,
-        "isa": _dispatch.active_name(),
-        "isa_available": _dispatch.available(),
+        "isa": dispatch.active_name(),
+        "isa_available": dispatch.available(),
         "tile": f"{rows}x{columns}",
-        "threads": _threads.get_num_threads(),
-        "multithreaded": _team.has_threads,
-        "compiler": _executor.compiler,
+        "threads": thread_settings.get_num_threads(),
+        "multithreaded": thread_pool.has_threads,
+        "compiler": executor.compiler,
         "numpy": np.__version__,
     }
 
@@ -229,7 +230,7 @@ class Model:
         max_memory: int | None = None,
     ) -> None:
         self._options = {"optimize": optimize, "threads": threads, "max_memory": max_memory}
-        self.threads = None if threads is None else _threads.check_num_threads(threads)
+        self.threads = None if threads is None else thread_settings.check_num_threads(threads)
         self.max_memory = check_max_memory(max_memory)
         graph.verify()
         self.graph = graph
@@ -255,7 +256,7 @@ class Model:
         )
         self._arenas = ArenaPool()
         self._latest: Plan | Staged | None = None
-        self._lock = _threads.ForkLock()
+        self._lock = thread_settings.ForkLock()
 
     # -- checks ----------------------------------------------------------------------------
 
@@ -426,7 +427,7 @@ class Model:
         Profile
             Prints as a table.
         """
-        from kuiper._profile import Profile
+        from kuiper.planning.profile import Profile
 
         arrays = self._arrays(inputs)
         plan = self._settled_plan(arrays)
@@ -451,7 +452,7 @@ class Model:
 
         Returns
         -------
-        kuiper.plan.Plan
+        kuiper.planning.plan.Plan
             For a model that is cut where shapes depend on data, the plan in front of the first
             cut.
 
@@ -506,10 +507,10 @@ class Model:
     # -- inside ----------------------------------------------------------------------------
 
     def _plan(self, arrays: Sequence[np.ndarray], keep: tuple[str, ...] = ()) -> Plan | Staged:
-        n_threads = self.threads or _threads.get_num_threads()
+        n_threads = self.threads or thread_settings.get_num_threads()
         open_dtypes = tuple([arrays[number].dtype for number in self._undeclared])
         key = (
-            tuple([a.shape for a in arrays]), n_threads, _dispatch.active_name(), keep, open_dtypes
+            tuple([a.shape for a in arrays]), n_threads, dispatch.active_name(), keep, open_dtypes
         )  # fmt: skip
         # A dictionary may be read while another thread changes it, so a known shape waits for none.
         plan = self._plans.get(key)
@@ -529,7 +530,7 @@ class Model:
         plan = self._plan(arrays)
         with self._lock:
             self._weights.finalizer.finalize(
-                self.threads or _threads.get_num_threads(), wholly=True
+                self.threads or thread_settings.get_num_threads(), wholly=True
             )
         return plan
 
@@ -553,15 +554,15 @@ class Model:
             what = "in stages, as shapes depend on values"
             if isinstance(plan, Plan):
                 what = f"{len(plan.steps)} steps, {plan.arena_bytes} bytes of memory"
-            _log.debug(
+            log.debug(
                 "kuiper.model", "planned for %s, %d threads, %s: %s; it took %.1f ms",
                 " ".join(map(str, shapes)), n_threads, isa, what, milliseconds,
             )  # fmt: skip
             for report in reports:
                 if any(report[1:]):
-                    _log.debug("kuiper.passes", "%s", report)
+                    log.debug("kuiper.passes", "%s", report)
             for old in dropped:
-                _log.info(
+                log.info(
                     "kuiper.model", "the plan for %s is dropped, as %d others are newer; the next "
                     "call with these shapes makes it again", " ".join(map(str, old)),
                     self.PLANS_KEPT,
@@ -587,7 +588,7 @@ class Model:
             )
 
         if waiting:
-            from kuiper._stages import Staged
+            from kuiper.planning.stages import Staged
 
             return Staged(graph, inputs, compile, self._lock)
         return compile(graph, inputs, specs)
@@ -773,7 +774,7 @@ def _shape_text(shape: tuple[int | None, ...] | None) -> str:
 
 def _advice(type: str) -> str:
     """Return what the error about an unknown operator says about it."""
-    from kuiper.ops._unsupported import advice
+    from kuiper.ops.core.advice import advice
 
     said = advice(type)
     return f"; {said}" if said else ""

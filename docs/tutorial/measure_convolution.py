@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import kuiper
-from kuiper.ops import _conv_steps
+from kuiper.ops.product import algorithms
 
 CHAPTER = Path(__file__).with_name("05-convolution.md")
 
@@ -61,14 +61,14 @@ def main(seconds: float = 1.0) -> None:
         run = names[name]
         speed = gflops(lambda r=run: r(x, w, 1), 64, 56, seconds)
         rows.append((f"{label} with numpy", speed))
-    chosen = _conv_steps.winograd_tile
+    chosen = algorithms.winograd_tile
     for label, tile in (("implicit GEMM in kuiper", 0), ("Winograd in kuiper", 4)):
-        _conv_steps.winograd_tile = lambda *_, tile=tile: tile
+        algorithms.winograd_tile = lambda *_, tile=tile: tile
         try:
             model = names["with_kuiper"](x, w)
             out = model(x[None])
         finally:
-            _conv_steps.winograd_tile = chosen
+            algorithms.winograd_tile = chosen
         kinds = {step.kind for step in model.plan(x[None].shape).steps}
         assert any("winograd" in kind for kind in kinds) == (tile > 0), kinds
         speed = gflops(lambda m=model, y=out: m(x[None], out=y), 64, 56, seconds)

@@ -1,1 +1,7 @@
 """Running a plan: executor, steps, threads, memory pages and packed weights."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...  # the compiled modules have no stubs

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-from kuiper._kernels._pages import PagePool
+from kuiper._runtime.pages import PagePool
 
 __all__ = ["Finalizer", "WeightCache"]
 
@@ -80,7 +80,7 @@ class Finalizer:
         ----------
         filters : object
             Its method ``advance(n_threads)`` transforms some and tells whether any are left, as
-            :class:`kuiper._kernels.winograd.WinogradFilters` does.
+            :class:`kuiper._kernels.conv.winograd.WinogradFilters` does.
         """
         self._deferred.append(filters)
         self.is_pending = True

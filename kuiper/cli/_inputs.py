@@ -38,7 +38,7 @@ def _model_path(options: argparse.Namespace) -> Path:
     path = Path(options.model)
     if path.exists() or path.suffix:
         return path
-    from kuiper._bundled import find_model
+    from kuiper.vision.model_zoo import find_model
 
     return find_model(options.model)
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from kuiper._bundled import BUNDLED, TASKS
 from kuiper.cli._arguments import Commands, new_command
 from kuiper.cli._console import Console
+from kuiper.vision.model_zoo import BUNDLED, TASKS
 
 __all__ = ["add_commands", "subcommands"]
 

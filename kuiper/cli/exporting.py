@@ -72,7 +72,7 @@ def _keyword(text: str) -> tuple[str, Any]:
 
 def export(options: argparse.Namespace, console: Console) -> int:
     """Run pnnx on a model."""
-    from kuiper import _export
+    from kuiper.export import pnnx_tool
 
     source = options.source
     shapes = [extents for extents, _ in options.shape]
@@ -81,16 +81,16 @@ def export(options: argparse.Namespace, console: Console) -> int:
     if ":" in source and not Path(source).exists():
         output = options.output or f"{source.rpartition(':')[2]}.pnnx.param"
         sys.path.insert(0, os.getcwd())  # as `python -m` has it, for modules in this folder
-        module = _export.call_by_name(source, dict(map(_keyword, options.arg)))
+        module = pnnx_tool.call_by_name(source, dict(map(_keyword, options.arg)))
         if not options.shape:
             options.parser.error("a module needs --shape, once for each of its inputs")
         examples2 = None
         if options.shape2:
             types2 = dtypes if len(options.shape2) == len(dtypes) else ()
-            examples2 = _export.example_tensors(options.shape2, types2)
-        param = _export.export_module(
+            examples2 = pnnx_tool.example_tensors(options.shape2, types2)
+        param = pnnx_tool.export_module(
             module,
-            _export.example_tensors(shapes, dtypes),
+            pnnx_tool.example_tensors(shapes, dtypes),
             output,
             example_inputs2=examples2,
             moduleop=options.moduleop,
@@ -107,7 +107,7 @@ def export(options: argparse.Namespace, console: Console) -> int:
         if not Path(source).exists():
             raise FileNotFoundError(2, "No such file or directory", source)
         output = options.output or str(Path(source).with_suffix(".pnnx.param"))
-        param = _export.run_pnnx(
+        param = pnnx_tool.run_pnnx(
             source, output, shapes, options.shape2, dtypes, moduleop=options.moduleop
         )
     graph = kuiper.load_graph(param)

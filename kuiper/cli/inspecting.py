@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 import kuiper
-from kuiper._dtypes import from_numpy
 from kuiper.cli._arguments import Commands, add_model, add_output, add_shape, fraction, new_command
 from kuiper.cli._console import Console, bytes_text, count_text
 from kuiper.cli._inputs import (
@@ -22,6 +21,7 @@ from kuiper.cli._inputs import (
     read_array,
     read_arrays,
 )
+from kuiper.ir.dtypes import from_numpy
 
 __all__ = ["add_commands"]
 

@@ -172,15 +172,15 @@ def measure(model: kuiper.Model, inputs: list[np.ndarray], seconds: float) -> np
 
 def bench(options: argparse.Namespace, console: Console) -> int:
     """Measure a model for each batch size, number of threads and instruction set."""
-    from kuiper._kernels import _dispatch
+    from kuiper._kernels.micro import dispatch
 
     model = load_model(options)
-    threads_before, isa_before = kuiper.get_num_threads(), _dispatch.active_name()
-    unknown = set(options.isa or ()) - set(_dispatch.available())
+    threads_before, isa_before = kuiper.get_num_threads(), dispatch.active_name()
+    unknown = set(options.isa or ()) - set(dispatch.available())
     if unknown:
         raise kuiper.InputError(
             f"--isa: this machine has no {', '.join(sorted(unknown))}; "
-            f"it has {', '.join(_dispatch.available())}"
+            f"it has {', '.join(dispatch.available())}"
         )
     rows = []
     combinations = [
@@ -192,7 +192,7 @@ def bench(options: argparse.Namespace, console: Console) -> int:
     try:
         for batch, threads, isa in console.progress(combinations, len(combinations), "measuring"):
             kuiper.set_num_threads(threads)
-            _dispatch.select(isa)
+            dispatch.select(isa)
             shapes = input_shapes(model, options.shape, batch)
             flops = sum(step.flops for step in model.plan(*shapes).steps)
             times = measure(model, random_inputs(model, shapes), options.seconds)
@@ -213,7 +213,7 @@ def bench(options: argparse.Namespace, console: Console) -> int:
             )
     finally:
         kuiper.set_num_threads(threads_before)
-        _dispatch.select(isa_before)
+        dispatch.select(isa_before)
     version = kuiper.__version__
     console.data({"model": options.model, "version": version, "results": rows})
     columns = ("median_ms", "p90_ms", "min_ms")

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._bundled import TASKS
 from kuiper.cli._arguments import (
     Commands,
     add_output,
@@ -24,6 +23,7 @@ from kuiper.cli._arguments import (
 )
 from kuiper.cli._console import Console
 from kuiper.pnnx._messages import plural
+from kuiper.vision.model_zoo import TASKS
 
 __all__ = ["add_commands"]
 

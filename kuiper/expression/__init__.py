@@ -15,7 +15,7 @@ dialect, and `ncnn_translation` leads there and back.  Nothing here knows of gra
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from kuiper._lazy import lazy_names
+from kuiper._support.lazy import lazy_names
 from kuiper.expression._syntax import MAX_DEPTH, ExpressionParser, Tokenizer
 from kuiper.expression.evaluation import evaluate
 from kuiper.expression.lowering import Deferred, ElementwiseProgram, fold

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._kernels import elementwise
-from kuiper._threads import get_num_threads
+from kuiper._kernels.elementwise import elementwise
+from kuiper._support.threads import get_num_threads
 from kuiper.errors import ExpressionError
 from kuiper.expression._syntax import ExpressionParser
 from kuiper.expression.evaluation import evaluate

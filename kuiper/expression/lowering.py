@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kuiper._fields import Fields
+from kuiper._support.struct import Fields
 from kuiper.errors import ExpressionError
 from kuiper.expression import evaluation
 from kuiper.expression.promotion import FLOAT32, is_number, result_dtype

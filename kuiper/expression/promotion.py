@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._dtypes import DTYPES
 from kuiper.errors import ExpressionError
 from kuiper.expression.vocabulary import CASTS, PARAMETRIC, words
+from kuiper.ir.dtypes import DTYPES
 
 __all__ = ["is_number", "promote", "result_dtype", "result_type"]
 

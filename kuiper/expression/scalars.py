@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._dtypes import DTYPES
 from kuiper.errors import ExpressionError
 from kuiper.expression.vocabulary import CASTS, EXTENDED, PNNX, words
+from kuiper.ir.dtypes import DTYPES
 
 __all__ = ["apply_to_numbers"]
 

@@ -6,8 +6,8 @@ passes fuse into expressions; they never come from a file.
 
 from __future__ import annotations
 
-from kuiper._dtypes import DTYPES
-from kuiper._fields import Fields
+from kuiper._support.struct import Fields
+from kuiper.ir.dtypes import DTYPES
 
 __all__ = ["CASTS", "EXTENDED", "PARAMETRIC", "PNNX", "Signature", "words"]
 

@@ -2,10 +2,10 @@
 
 ::
 
-    _schema.py     typed arguments, and where PNNX keeps them
-    _record.py     the registry
-    _type_index.py the module that holds each operator type, made by docs/make_operators.py
-    _post.py       activations and sums fused onto an operator
+    ops/core/schema.py     typed arguments, and where PNNX keeps them
+    ops/core/record.py     the registry
+    ops/core/type_index.py the module that holds each operator type, made by docs/make_operators.py
+    ops/core/epilogue.py       activations and sums fused onto an operator
     <family>.py    the records
 
 A record declares names, arguments, shape inference and binding; argument checks, the list of
@@ -15,7 +15,7 @@ values, never the planner: what they need of it comes in as the `Binder`.
 
 from __future__ import annotations
 
-from kuiper.ops._record import (
+from kuiper.ops.core.record import (
     Record,
     find_record,
     function_of,

@@ -20,9 +20,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
-from kuiper._value import TensorSpec
 from kuiper.ir import Operator
-from kuiper.ops._record import NoBatchRule, Record
+from kuiper.ir.view import TensorSpec
+from kuiper.ops.core.record import NoBatchRule, Record
 
 __all__ = ["BatchAxis", "Lost", "MembersMeet", "Rule", "TracedCall", "batch_rule", "reshaped_axes"]
 

@@ -185,7 +185,7 @@ def optimize_graph(
     ----------
     graph : Graph
     specs : dict of Operand to (TensorSpec or Host)
-        What :func:`kuiper._shapes.infer_specs` found.
+        What :func:`kuiper.planning.infer.infer_specs` found.
     evaluate : callable, optional
         Runs a graph without inputs and returns its outputs; without it constants are not folded.
     passes : sequence of (Pass or callable), optional

@@ -20,8 +20,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard, Union, cast
 
-from kuiper import _log
-from kuiper._memory import check_max_memory, memory_text
+from kuiper._support import log
+from kuiper._support.memory import check_max_memory, memory_text
 from kuiper.errors import GraphError, ModelFormatError
 from kuiper.ir import Attribute, Graph
 from kuiper.pnnx import param as _param
@@ -87,7 +87,7 @@ def load_graph(
     data, name = _read_text(param, check_max_memory(max_memory))
     parsed = _param.parse(data, name)
     specs = parsed.attributes()
-    _log.debug("kuiper.pnnx", "read %s: %s", name, plural(len(specs), "weight"))
+    log.debug("kuiper.pnnx", "read %s: %s", name, plural(len(specs), "weight"))
     archive = _open_archive(param, bin, name, specs, whole=check_crc)
     if archive is None:
         return _param.build(parsed, {})

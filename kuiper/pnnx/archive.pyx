@@ -27,8 +27,8 @@ import numpy as np
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from kuiper._kernels._stored import StoredRows
-from kuiper._memory import check_max_memory, memory_text
+from kuiper._runtime.stored_rows import StoredRows
+from kuiper._support.memory import check_max_memory, memory_text
 from kuiper.errors import ModelFormatError
 from kuiper.pnnx._messages import listing, plural, recognise
 

@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from kuiper._dtypes import DTYPES
-from kuiper._fields import Fields
+from kuiper._support.struct import Fields
 from kuiper.errors import GraphError, ModelFormatError
 from kuiper.ir import Attribute, Graph, Operand, Operator, Shape
+from kuiper.ir.dtypes import DTYPES
 from kuiper.pnnx import values
 from kuiper.pnnx._messages import plural, recognise, show
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 import kuiper
-from kuiper._profile import Profile
 from kuiper.errors import ExpressionError
 from kuiper.expression import infix, parse, to_svg
 from kuiper.ir import Attribute, Graph, Operator
 from kuiper.model import Model
+from kuiper.planning.profile import Profile
 from kuiper.report.roofline import Peaks, by_operator, by_type, with_roofline
 from kuiper.report.svg import memory_svg, svg, timeline_svg, type_colour
 

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from kuiper.ir import Graph, Operator
-from kuiper.plan import Plan
+from kuiper.planning.plan import Plan
 from kuiper.report.layout import BOLD, CHARACTER, Edge, arrange_graph, heading
 
 __all__ = ["memory_svg", "svg", "timeline_svg", "type_colour"]
@@ -187,7 +187,7 @@ def memory_svg(plan: Plan, width: int = 1200, height: int = 640) -> str:
 
     Parameters
     ----------
-    plan : kuiper.plan.Plan
+    plan : kuiper.planning.plan.Plan
         Of :meth:`kuiper.Model.plan`.
     width, height : int
         Pixels.

@@ -17,35 +17,40 @@ A picture is an OpenCV image: uint8, (height, width, 3), blue first.
 
 from __future__ import annotations
 
-from kuiper._bundled import find_labels, find_model, models_folder
-from kuiper.vision.classification import (
-    Classifier,
-    Guess,
-    best_guesses,
-    draw_guesses,
-    load_labels,
-    probabilities,
-)
-from kuiper.vision.detection import (
-    Detection,
-    Detector,
-    Letterbox,
-    letterbox,
-    non_maximum_suppression,
-)
-from kuiper.vision.drawing import class_colour, draw_detections
-from kuiper.vision.images import (
-    PRESETS,
-    Preprocessing,
-    find_pictures,
-    is_video,
-    load_image,
-    preprocess,
-    resize_antialiased,
-    save_image,
-)
-from kuiper.vision.segmentation import Segmenter, cut_out, overlay
-from kuiper.vision.video import VideoReader, VideoWriter
+from typing import TYPE_CHECKING
+
+from kuiper._support.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from kuiper.vision.classification import (
+        Classifier,
+        Guess,
+        best_guesses,
+        draw_guesses,
+        load_labels,
+        probabilities,
+    )
+    from kuiper.vision.detection import (
+        Detection,
+        Detector,
+        Letterbox,
+        letterbox,
+        non_maximum_suppression,
+    )
+    from kuiper.vision.drawing import class_colour, draw_detections
+    from kuiper.vision.images import (
+        PRESETS,
+        Preprocessing,
+        find_pictures,
+        is_video,
+        load_image,
+        preprocess,
+        resize_antialiased,
+        save_image,
+    )
+    from kuiper.vision.model_zoo import find_labels, find_model, models_folder
+    from kuiper.vision.segmentation import Segmenter, cut_out, overlay
+    from kuiper.vision.video import VideoReader, VideoWriter
 
 __all__ = [
     "PRESETS",
@@ -78,3 +83,38 @@ __all__ = [
     "resize_antialiased",
     "save_image",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Classifier": "kuiper.vision.classification",
+        "Detection": "kuiper.vision.detection",
+        "Detector": "kuiper.vision.detection",
+        "Guess": "kuiper.vision.classification",
+        "Letterbox": "kuiper.vision.detection",
+        "PRESETS": "kuiper.vision.images",
+        "Preprocessing": "kuiper.vision.images",
+        "Segmenter": "kuiper.vision.segmentation",
+        "VideoReader": "kuiper.vision.video",
+        "VideoWriter": "kuiper.vision.video",
+        "best_guesses": "kuiper.vision.classification",
+        "class_colour": "kuiper.vision.drawing",
+        "cut_out": "kuiper.vision.segmentation",
+        "draw_detections": "kuiper.vision.drawing",
+        "draw_guesses": "kuiper.vision.classification",
+        "find_labels": "kuiper.vision.model_zoo",
+        "find_model": "kuiper.vision.model_zoo",
+        "find_pictures": "kuiper.vision.images",
+        "is_video": "kuiper.vision.images",
+        "letterbox": "kuiper.vision.detection",
+        "load_image": "kuiper.vision.images",
+        "load_labels": "kuiper.vision.classification",
+        "models_folder": "kuiper.vision.model_zoo",
+        "non_maximum_suppression": "kuiper.vision.detection",
+        "overlay": "kuiper.vision.segmentation",
+        "preprocess": "kuiper.vision.images",
+        "probabilities": "kuiper.vision.classification",
+        "resize_antialiased": "kuiper.vision.images",
+        "save_image": "kuiper.vision.images",
+    },
+)

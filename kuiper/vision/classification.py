@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 import kuiper
-from kuiper._bundled import find_labels, find_model
 from kuiper.vision._opencv import cv2
 from kuiper.vision.images import PRESETS, Preprocessing, input_shape, input_size, preprocess
+from kuiper.vision.model_zoo import find_labels, find_model
 
 __all__ = ["Classifier", "Guess", "best_guesses", "draw_guesses", "load_labels", "probabilities"]
 

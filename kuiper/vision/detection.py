@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 import kuiper
-from kuiper._bundled import find_model
 from kuiper.vision._opencv import cv2
 from kuiper.vision.classification import load_labels, shapes
 from kuiper.vision.images import Preprocessing, input_shape, input_size, normalised
+from kuiper.vision.model_zoo import find_model
 
 __all__ = [
     "DECODERS",

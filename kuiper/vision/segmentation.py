@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 import kuiper
-from kuiper._bundled import find_model
 from kuiper.vision._opencv import cv2
 from kuiper.vision.classification import shapes
 from kuiper.vision.drawing import class_colour
@@ -20,6 +19,7 @@ from kuiper.vision.images import (
     normalised,
     resize_lanczos,
 )
+from kuiper.vision.model_zoo import find_model
 
 __all__ = ["SEGMENTERS", "Segmenter", "SegmenterKind", "cut_out", "overlay"]
 

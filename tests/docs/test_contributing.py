@@ -31,9 +31,9 @@ def blocks() -> dict[str, str]:
 # What docs/make_operators.py does to the index of types, for a file outside of the package.
 ADD_FAMILY = """\
 import kuiper.ops
-from kuiper.ops import _record
+from kuiper.ops.core import record as registry
 kuiper.ops.__path__.append({folder!r})
-_record._module_of["nets.ScaledHypot"] = "hypotenuse"
+registry._module_of["nets.ScaledHypot"] = "hypotenuse"
 """
 
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import kuiper
-from kuiper._dtypes import DTYPES
-from kuiper._shapes import infer_known
-from kuiper._value import TensorSpec
+from kuiper.ir.dtypes import DTYPES
+from kuiper.ir.view import TensorSpec
 from kuiper.model import Model
 from kuiper.ops import known_record
 from kuiper.ops._batch import RULES, BatchAxis, batch_rule
-from kuiper.ops._record import NoBatchRule
+from kuiper.ops.core.record import NoBatchRule
 from kuiper.passes.batch.search import BatchSearch
+from kuiper.planning.infer import infer_known
 
 from ..support import assert_outputs, load_cases
 from ..support.engine import run

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kuiper import _guard
-from kuiper._arena import GUARD_BYTES, arrange, guard_bytes
-from kuiper._guard import FILLING, Guard
-from kuiper._value import Buffer
+from kuiper.ir.view import Buffer
+from kuiper.planning import guard as guard_module
+from kuiper.planning.arena import GUARD_BYTES, arrange, guard_bytes
+from kuiper.planning.guard import FILLING, Guard
 
 from ..support.engine import n_threads
 from ..support.textgraph import model_of, user_operator, values
@@ -27,7 +27,7 @@ pnnx.Output out 1 0 y
 def _guarded(monkeypatch):
     monkeypatch.setenv("KUIPER_GUARD", "1")
     # What the tests do here on purpose would end a process with AddressSanitizer.
-    monkeypatch.setattr(_guard, "_POISON", None)
+    monkeypatch.setattr(guard_module, "_POISON", None)
 
 
 def arena_around(view: np.ndarray) -> tuple[np.ndarray, int]:

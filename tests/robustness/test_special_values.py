@@ -14,7 +14,9 @@ import pytest
 
 import kuiper
 from kuiper.errors import OperatorError
-from kuiper.ops import _conv_steps, _winograd, find_record
+from kuiper.ops import find_record
+from kuiper.ops.product import algorithms
+from kuiper.ops.product import winograd as winograd_choice
 
 from ..support.engine import n_threads, run
 from ..support.special import RUNS, Kept, classes, kept_places, salt, special_cases
@@ -286,9 +288,9 @@ def test_special_values_by_winograd(tile, is_blocked, variant, monkeypatch):
         taken.append(_may_be_winograd(tile, *given))
         return tile if taken[-1] else 0
 
-    monkeypatch.setattr(_conv_steps, "winograd_tile", choose)
-    monkeypatch.setattr(_winograd, "_is_blocked", lambda *_: is_blocked)
-    monkeypatch.setattr(_conv_steps, "GROUP_PRODUCTS", 0)
+    monkeypatch.setattr(algorithms, "winograd_tile", choose)
+    monkeypatch.setattr(winograd_choice, "_is_blocked", lambda *_: is_blocked)
+    monkeypatch.setattr(algorithms, "GROUP_PRODUCTS", 0)
     found, tried = [], 0
     for case, runs in STORED:
         if re.match("conv_|pattern/|structure/", case.id) and b"3,3)" in case.param:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import kuiper.ops
-from kuiper.ops import _record, find_record
+from kuiper.ops import find_record
+from kuiper.ops.core import record as registry
 
 from ..support.paths import ROOT
 from ..support.textgraph import user_operator, values
@@ -64,7 +65,7 @@ def test_exceptions_in_threads_are_noticed(tmp_path):
 
 SLOW_FAMILY = """
 import gate_of_this_test
-from kuiper.ops._record import Record, record
+from kuiper.ops.core.record import Record, record
 
 @record("test.slow")
 class Slow(Record):
@@ -81,9 +82,9 @@ def test_a_record_is_found_once_its_module_is_complete(tmp_path, monkeypatch):
     gate = SimpleNamespace(there=threading.Event(), open=threading.Event())
     monkeypatch.setitem(sys.modules, "gate_of_this_test", gate)
     monkeypatch.setattr(kuiper.ops, "__path__", [*kuiper.ops.__path__, str(tmp_path)])
-    monkeypatch.setattr(_record, "_module_of", {"test.slow": "slowly"})
-    monkeypatch.setattr(_record, "_registry", {})
-    monkeypatch.setattr(_record, "_found", {})
+    monkeypatch.setattr(registry, "_module_of", {"test.slow": "slowly"})
+    monkeypatch.setattr(registry, "_registry", {})
+    monkeypatch.setattr(registry, "_found", {})
     (tmp_path / "slowly.py").write_text(SLOW_FAMILY)
     seen = []
 

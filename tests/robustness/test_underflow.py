@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import kuiper
-from kuiper._kernels.softmax import SoftmaxStep, scratch_bytes
+from kuiper._kernels.rows.softmax import SoftmaxStep, scratch_bytes
 
 from ..support.textgraph import model_of
 from ..support.workbench import ISAS, Workbench, function, isa

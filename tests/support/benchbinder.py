@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from kuiper._value import TensorSpec, Value, channels_last_strides
 from kuiper.ir import PostOp
+from kuiper.ir.view import TensorSpec, Value, channels_last_strides
 from kuiper.ops import find_record
-from kuiper.ops._schema import Argument
+from kuiper.ops.core.schema import Argument
 
 from . import workbench
 from .workbench import PATTERN, Workbench

@@ -1,10 +1,10 @@
-/* What _team.h promises, with a look at its insides: a failed check ends the program, and a thread
+/* What _runtime/thread_pool.h promises, with a look at its insides: a failed check ends the program, and a thread
    that is waited for in vain keeps it from ending. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 
-#include "_team.h"
+#include "_runtime/thread_pool.h"
 
 #define CHECK(what) \
     if (!(what)) (printf("line %d: %s\n", __LINE__, #what), fflush(stdout), _Exit(1))

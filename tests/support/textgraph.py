@@ -9,7 +9,7 @@ import numpy as np
 
 import kuiper
 from kuiper.ir import Attribute, Graph
-from kuiper.ops import _record
+from kuiper.ops.core import record as registry
 
 from .weights import fill_archive
 
@@ -105,7 +105,7 @@ def user_operator(
     try:
         yield
     finally:
-        del _record._registry[type]
+        del registry._registry[type]
 
 
 def text(*lines: str, inputs=("x",), outputs=("y",)) -> str:

@@ -1,9 +1,9 @@
-/* What each function of _vec.h, _lanes.h and _transpose.h gives, against the same in plain C, lane by
+/* What each function of simd/vec.h, simd/lanes.h and simd/transpose.h gives, against the same in plain C, lane by
    lane, bit by bit.  Prints what is wrong; the last line says how wide the vectors are. */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "_lanes.h"
+#include "_kernels/simd/lanes.h"
 
 static int faults = 0;
 

@@ -12,15 +12,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kuiper._kernels import _dispatch, _windows, elementwise
-from kuiper._kernels._executor import Context, Program
-from kuiper._value import Buffer, Value, channels_last_strides, contiguous_strides
+from kuiper._kernels.elementwise import elementwise
+from kuiper._kernels.micro import dispatch
+from kuiper._kernels.spatial import pool_windows
+from kuiper._runtime.executor import Context, Program
 from kuiper.expression import ElementwiseProgram
 from kuiper.expression.lowering import Argument, Instruction
+from kuiper.ir.view import Buffer, Value, channels_last_strides, contiguous_strides
 
 __all__ = ["ISAS", "PARTS", "Workbench", "function", "image_windows", "isa", "noise"]
 
-ISAS = _dispatch.available()
+ISAS = dispatch.available()
 PARTS = (1, 2, 3, 7)
 # The threads that take these shares.  More of them than the machine has would wait for each other
 # longer than they compute; other tests run models on teams of every size.
@@ -35,11 +37,11 @@ PATTERN = 0xFF  # NaN in every float type, so that what is read too far shows
 @contextlib.contextmanager
 def isa(name: str) -> Iterator[None]:
     """Bind with the instruction-set variant `name` inside a with block."""
-    previous = _dispatch.select(name)
+    previous = dispatch.select(name)
     try:
         yield
     finally:
-        _dispatch.select(previous)
+        dispatch.select(previous)
 
 
 def noise(shape, seed: int = 0, dtype=np.float32) -> np.ndarray:
@@ -126,7 +128,7 @@ class Workbench:
         ]
         team = min(parts, TEAM)
         context = Context(slots, team)
-        Program(steps, _dispatch.lanes()).run(context, team)
+        Program(steps, dispatch.lanes()).run(context, team)
         for slot, (old, new) in enumerate(zip(before, self.memory, strict=True)):
             changed = old != new
             for value in self.written:
@@ -170,7 +172,8 @@ def function(name, *arrays, parameters=()):
 
 def image_windows(x, kernel, stride, padding, **options):
     """Return the windows of a batch of images, one axis each but the last."""
-    one = [_windows.adaptive_windows(1, 1)]
+    one = [pool_windows.adaptive_windows(1, 1)]
     return one + [
-        _windows.fixed_windows(extent, kernel, stride, padding, **options) for extent in x.shape[2:]
+        pool_windows.fixed_windows(extent, kernel, stride, padding, **options)
+        for extent in x.shape[2:]
     ]

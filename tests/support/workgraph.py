@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import kuiper
-from kuiper._dtypes import from_numpy
 from kuiper.ir import Attribute, Graph
+from kuiper.ir.dtypes import from_numpy
 
 from .workbench import noise
 

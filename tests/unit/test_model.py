@@ -20,9 +20,10 @@ from kuiper.errors import (
     UnsupportedOperatorError,
 )
 from kuiper.ir import Attribute, Graph
-from kuiper.ops import Record, _record, find_record, record
-from kuiper.ops._record import record_later
-from kuiper.ops._unsupported import STAYS_OUT, advice
+from kuiper.ops import Record, find_record, record
+from kuiper.ops.core import record as registry
+from kuiper.ops.core.advice import STAYS_OUT, advice
+from kuiper.ops.core.record import record_later
 
 from ..support import assert_close, assert_same_bits
 from ..support.engine import n_threads
@@ -724,7 +725,7 @@ def test_a_record_of_a_table_is_made_when_it_is_looked_up():
         assert find_record("tests.later").types == ("tests.later", "tests.too")
     finally:
         for name in ("tests.later", "tests.too"):
-            del _record._registry[name]
+            del registry._registry[name]
 
 
 # -- shapes and plans --------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from types import ModuleType
 import pytest
 
 import kuiper
-from kuiper._fields import Fields
-from kuiper._kernels import _dispatch
+from kuiper._kernels.micro import dispatch
+from kuiper._support.struct import Fields
 from kuiper.ops import find_record
 
 from ..support.paths import ROOT
@@ -31,41 +31,23 @@ INSTALLED = Path(kuiper.__file__).parent
 # docs/design.md draws the same picture. A module may import from its own package, from its own
 # row and from rows below (smaller numbers), never from above.
 FLOORS = {
-    "__init__": 6,
-    "__main__": 6,
-    "_bundled": 6,
-    "_export": 6,
-    "_tracing": 6,
-    "cli": 6,
-    "model": 6,
-    "report": 6,
-    "vision": 6,
-    "plan": 5,
-    "_planner": 5,
-    "_profile": 5,
-    "_shapes": 5,
-    "_stages": 5,
-    "_arena": 5,
-    "_guard": 5,
-    "_room": 5,
-    "passes": 4,
-    "_custom": 3,
-    "ops": 3,
-    "pnnx": 2,
-    "expression": 2,
+    "__init__": 10,
+    "__main__": 10,
+    "cli": 10,
+    "report": 10,
+    "vision": 10,
+    "export": 9,
+    "model": 8,
+    "planning": 7,
+    "passes": 6,
+    "ops": 5,
+    "expression": 4,
+    "pnnx": 4,
+    "_kernels": 3,
+    "_runtime": 2,
     "ir": 1,
-    "_kernels": 1,
-    "_runtime": 1,
+    "_support": 0,
     "errors": 0,
-    "_fields": 0,
-    "_garbage": 0,
-    "_lazy": 0,
-    "_value": 0,
-    "_dtypes": 0,
-    "_cgroup": 0,
-    "_log": 0,
-    "_memory": 0,
-    "_threads": 0,
     "_version": 0,
 }
 
@@ -163,8 +145,12 @@ def test_every_module_has_a_floor():
 @pytest.mark.parametrize(
     ("file", "text", "line"),
     [
-        ("ir.py", "import numpy\nfrom kuiper.errors import GraphError\nimport kuiper.plan\n", 3),
-        ("ir.py", "def late():\n    from kuiper.ops import registry\n", 2),
+        (
+            "ir/graph.py",
+            "import numpy\nfrom kuiper.errors import GraphError\nimport kuiper.planning.plan\n",
+            3,
+        ),
+        ("ir/graph.py", "def late():\n    from kuiper.ops import registry\n", 2),
         ("ops/shape.py", "from kuiper import ir, passes\n", 1),
         ("pnnx/param.py", "from ..plan import Plan\n", 1),
         ("pnnx/param.py", "from .. import model\n", 1),
@@ -181,10 +167,10 @@ def test_the_floor_check_sees_upward_imports(file, text, line):
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("model.py", "from kuiper.plan import Plan\nfrom kuiper import errors\n"),
+        ("model.py", "from kuiper.planning.plan import Plan\nfrom kuiper import errors\n"),
         ("pnnx/param.py", "from . import archive\nfrom .archive import Archive\n"),
         ("pnnx/param.py", "from ..errors import KuiperError\nimport kuiperish\n"),
-        ("_kernels/conv.pyx", "from kuiper._kernels._step cimport Step\nimport numpy as np\n"),
+        ("_kernels/conv.pyx", "from kuiper._runtime.step cimport Step\nimport numpy as np\n"),
     ],
 )
 def test_the_floor_check_allows_downward_imports(file, text):
@@ -221,15 +207,15 @@ def test_import_loads_nothing_heavy_beyond_numpy():
 
 # What the import leaves to a program that wants it, and what a plain network does without.
 LATER = {
-    "kuiper._custom", "kuiper._export", "kuiper._profile", "kuiper._room", "kuiper._stages",
-    "kuiper._tracing", "kuiper.cli", "kuiper.expression", "kuiper.ops.convolution",
+    "kuiper.ops.core.custom", "kuiper.export.pnnx_tool", "kuiper.planning.profile", "kuiper.planning.room", "kuiper.planning.stages",
+    "kuiper.export.tracing", "kuiper.cli", "kuiper.expression", "kuiper.ops.product.conv2d",
     "kuiper.passes.batch.unfreeze", "kuiper.report", "kuiper.vision", "threading",
 }  # fmt: skip
 UNNEEDED = {
-    "heapq", "kuiper._custom", "kuiper._export", "kuiper._kernels.grouped",
-    "kuiper._kernels.strassen", "kuiper._kernels.typed", "kuiper._room", "kuiper._stages",
+    "heapq", "kuiper.ops.core.custom", "kuiper.export.pnnx_tool", "kuiper._kernels.conv.grouped",
+    "kuiper._kernels.conv.strassen", "kuiper._kernels.elementwise.typed", "kuiper.planning.room", "kuiper.planning.stages",
     "kuiper.expression.compiled", "kuiper.expression.drawing", "kuiper.expression.scalars",
-    "kuiper.ops.batch_norm", "kuiper.ops.padding", "kuiper.passes.optimize.fold_batch_norm",
+    "kuiper.ops.nn.batch_norm", "kuiper.ops.tensor.padding", "kuiper.passes.optimize.fold_batch_norm",
     "kuiper.passes.batch.unfreeze", "kuiper.passes.optimize.fuse_pad", "threading",
 }  # fmt: skip
 PLAIN_NETWORK = """7767517
@@ -257,7 +243,7 @@ def test_a_program_imports_what_it_needs():
     assert total == 2 * 3 * 4 * 4
     assert "kuiper.model" in imported
     assert not LATER & set(imported)
-    assert "kuiper.ops.pooling" in loaded
+    assert "kuiper.ops.nn.pooling" in loaded
     assert not UNNEEDED & set(loaded)
 
 
@@ -343,16 +329,16 @@ def module_names() -> list[str]:
 def test_variants_that_cannot_run_here_are_refused_not_run():
     """Their first instruction might be an illegal one, which would end the process."""
     built = {
-        path.name.split(".")[0].removeprefix("_micro_")
+        path.name.split(".")[0]
         for suffix in EXTENSION_SUFFIXES
-        for path in (INSTALLED / "_kernels").glob(f"_micro_*{suffix}")
-    }
-    refused = built - set(_dispatch.available())
+        for path in (INSTALLED / "_kernels" / "micro").glob(f"*{suffix}")
+    } - {"dispatch", "packing"}
+    refused = built - set(dispatch.available())
     if not refused:
         pytest.skip("this machine runs every variant that was built")
     for name in refused:
-        with pytest.raises(ImportError, match=f"_micro_{name}: this processor lacks"):
-            importlib.import_module(f"kuiper._kernels._micro_{name}")
+        with pytest.raises(ImportError, match=f"{name}: this processor lacks"):
+            importlib.import_module(f"kuiper._kernels.micro.{name}")
 
 
 def test_examples_in_docstrings_are_true():
@@ -363,7 +349,7 @@ def test_examples_in_docstrings_are_true():
             module = importlib.import_module(name)
         except ImportError:
             # The micro-kernels of other processors are not compiled here, or refuse to run.
-            assert "._micro_" in name
+            assert "._kernels.micro." in name
             continue
         for example in finder.find(module, name):
             runner.run(example)

@@ -1,1 +1,7 @@
 """Micro-kernels, compiled once per instruction set, and the choice among them."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...  # the compiled modules have no stubs

@@ -15,7 +15,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from kuiper._kernels import _dispatch
+from kuiper._kernels.micro import dispatch
 
 __all__ = [
     "DepthwiseBlocks",
@@ -75,7 +75,7 @@ class PackedMatrix:
         self, columns: int, depth: int, groups: int = 1, nr: int = 0, part: Hashable = None
     ) -> None:
         self.depth = depth
-        self.nr = nr or _dispatch.tile()[1]
+        self.nr = nr or dispatch.tile()[1]
         self.panels = groups * -(-columns // self.nr)
         self.part = part
 
@@ -127,7 +127,7 @@ class DepthwiseBlocks(PackedMatrix):
     __slots__ = ()
 
     def __init__(self, channels: int, taps: int) -> None:
-        super().__init__(channels, taps, nr=_dispatch.lanes())
+        super().__init__(channels, taps, nr=dispatch.lanes())
 
     def fill(self, memory: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> None:
         """Write a weight of (channels, taps) and its biases."""
@@ -152,7 +152,7 @@ class FewColumns(PackedMatrix):
     __slots__ = ()
 
     def __init__(self, columns: int, taps: int, channels: int) -> None:
-        lanes = _dispatch.lanes()
+        lanes = dispatch.lanes()
         super().__init__(1, taps * -(-channels // lanes) * columns, nr=lanes)
 
     def fill(self, memory: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> None:

@@ -2,8 +2,8 @@
 
 from libc.string cimport memcpy, memset
 
-from kuiper._kernels._stored cimport stored_t
-from kuiper._kernels._table cimport kernels_t
+from kuiper._runtime.stored_rows cimport stored_t
+from kuiper._kernels.micro.table cimport kernels_t
 
 
 cdef struct panels_t:            # what threads need to pack some

@@ -4,19 +4,19 @@ import math
 
 import numpy as np
 
-from kuiper._kernels._dispatch cimport active
-from kuiper._kernels._step cimport Step, at, ceil_div, ref_t, share_start
-from kuiper._kernels._stored cimport read_rows, stored_t, where_stored
-from kuiper._kernels._table cimport kernels_t
-from kuiper._kernels._team cimport share_out
+from kuiper._kernels.micro.dispatch cimport active
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._runtime.stored_rows cimport read_rows, stored_t, where_stored
+from kuiper._kernels.micro.table cimport kernels_t
+from kuiper._runtime.thread_pool cimport share_out
 
-from kuiper._kernels._pages import aligned_empty
+from kuiper._runtime.pages import aligned_empty
 
 
-cdef extern from "_populate.h" nogil:
+cdef extern from "_runtime/populate.h" nogil:
     void populate "kp_populate"(char* first, Py_ssize_t n_bytes) noexcept
 
-cdef extern from "_sync.h" nogil:
+cdef extern from "_runtime/work_shares.h" nogil:
     void count_up "kp_finish"(int* count) noexcept
 
 
@@ -62,7 +62,7 @@ def pack_panels(weight, bias, int n_threads=1):
     weight : array, shape (columns, taps, channels), float32
         Any strides; the sum runs over taps, then channels.  Or anything with a shape, slices of
         which are such arrays: the matrix is asked for part by part.  With an `in_file`, a
-        :class:`~kuiper._kernels._stored.StoredRows` of (channels, taps) for each column, threads
+        :class:`~kuiper._runtime.stored_rows.StoredRows` of (channels, taps) for each column, threads
         read it themselves.
     bias : array, shape (columns,), or None
     n_threads : int
@@ -252,7 +252,7 @@ cdef void pack_run(
     Layout : weight, any strides -> packed (groups, panels, 1 + taps * channels, nr)
     Needs  : bias without gaps
     Threads: over panels
-    Source : the order that gemm_fn in _table.pxd asks for
+    Source : the order that gemm_fn in table.pxd asks for
     """
     cdef const pack_t* p = <const pack_t*> params
     cdef const float* weight = <const float*> at(slots, p.weight)

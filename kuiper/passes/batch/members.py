@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from kuiper._value import TensorSpec
 from kuiper.expression import List, Ref, parse
 from kuiper.ir import Attribute, Graph, Operand, Operator
+from kuiper.ir.view import TensorSpec
 from kuiper.ops._batch import BatchAxis
 from kuiper.passes.literals import literal_indices
 

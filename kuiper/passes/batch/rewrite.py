@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kuiper._value import TensorSpec
 from kuiper.ir import Operand, Operator
+from kuiper.ir.view import TensorSpec
 from kuiper.ops._batch import BatchAxis, TracedCall
-from kuiper.ops._schema import Host
+from kuiper.ops.core.schema import Host
 from kuiper.passes.batch.members import write_member_count, write_row_offsets
 
 if TYPE_CHECKING:

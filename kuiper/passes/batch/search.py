@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence, Set
 from typing import Any, TypeAlias, cast
 
-from kuiper._value import TensorSpec
 from kuiper.ir import Graph, Operand, Operator
+from kuiper.ir.view import TensorSpec
 from kuiper.ops import find_record, known_record
 from kuiper.ops._batch import (
     BatchAxis,
@@ -25,8 +25,8 @@ from kuiper.ops._batch import (
     batch_rule,
     reshaped_axes,
 )
-from kuiper.ops._numpy import Schemas
-from kuiper.ops._schema import attribute_spec, resolve
+from kuiper.ops.core.numpy_step import Schemas
+from kuiper.ops.core.schema import attribute_spec, resolve
 from kuiper.passes.batch.members import counts_members, index_source, lists_rows_of_members
 
 __all__ = ["BatchSearch", "Infer"]

@@ -27,10 +27,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kuiper._dtypes import DTYPES
-from kuiper._value import TensorSpec
 from kuiper.errors import KuiperError
 from kuiper.ir import Graph, Operand
+from kuiper.ir.dtypes import DTYPES
+from kuiper.ir.view import TensorSpec
 from kuiper.ops._batch import BatchAxis
 from kuiper.passes.batch.rewrite import write_batch
 from kuiper.passes.batch.search import BatchSearch, Infer

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._value import TensorSpec
 from kuiper.ir import Attribute, Graph, Operand, Operator
+from kuiper.ir.view import TensorSpec
 from kuiper.passes.optimize.match import is_float32, only_reader, take_over_output
 
 __all__ = ["affine", "fold_batch_norm", "split_batch_norm"]
@@ -65,7 +65,7 @@ def _norms(graph: Graph, specs: dict[Operand, Any]) -> list[Operator]:
 def affine(op: Operator) -> tuple[np.ndarray, np.ndarray]:
     """Return (scale, shift) per channel, in float64."""
     # There anyway, where a graph has the operator.
-    from kuiper.ops.batch_norm import scale_and_shift
+    from kuiper.ops.nn.batch_norm import scale_and_shift
 
     names = ("running_mean", "running_var", "weight", "bias")
     mean, variance, weight, bias = (

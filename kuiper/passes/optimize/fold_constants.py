@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._value import TensorSpec
 from kuiper.ir import Attribute, Graph, Operand, Operator
+from kuiper.ir.view import TensorSpec
 from kuiper.ops import find_record
 
 __all__ = ["fold_constants"]

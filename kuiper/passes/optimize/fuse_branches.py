@@ -24,7 +24,7 @@ import numpy as np
 
 from kuiper.expression import Call, Node, Ref, compact, parse
 from kuiper.ir import Attribute, Graph, Operand, Operator
-from kuiper.ops._conv_arguments import Geometry
+from kuiper.ops.product.geometry import Geometry
 from kuiper.passes.optimize.eliminate import eliminate_dead
 from kuiper.passes.optimize.match import (
     arguments_of,

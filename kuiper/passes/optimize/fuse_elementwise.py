@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kuiper._value import TensorSpec
 from kuiper.expression import Node, Ref, inline, parse
 from kuiper.ir import Graph, Operand, Operator
+from kuiper.ir.view import TensorSpec
 from kuiper.ops import find_record, function_of
-from kuiper.ops.activation import activation_tree
-from kuiper.ops.elementwise import Formula
+from kuiper.ops.math.elementwise import Formula
+from kuiper.ops.nn.activation import activation_tree
 from kuiper.passes.optimize.match import arguments_of, is_float32, same_shape
 
 __all__ = ["fuse_elementwise"]

@@ -17,7 +17,7 @@ from typing import Any
 
 from kuiper.errors import KuiperError
 from kuiper.ir import Graph, Operand, Operator
-from kuiper.ops._post import activation_of
+from kuiper.ops.core.epilogue import activation_of
 from kuiper.passes.optimize.match import arguments_of, computes_from, is_float32, only_reader
 
 __all__ = ["fuse_expand"]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from kuiper.ir import Graph, Operand, Operator
-from kuiper.ops.padding import SamePadding
+from kuiper.ops.tensor.padding import SamePadding
 from kuiper.passes.optimize.match import arguments_of, computes_from, only_reader
 
 __all__ = ["fuse_pad"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from kuiper._value import TensorSpec
 from kuiper.ir import Graph, Operand, Operator
+from kuiper.ir.view import TensorSpec
 from kuiper.ops import known_record
-from kuiper.ops._schema import attribute_spec, resolve
+from kuiper.ops.core.schema import attribute_spec, resolve
 
 __all__ = ["arguments_of", "is_float32", "only_reader", "same_shape", "take_over_output"]
 

@@ -21,8 +21,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from kuiper._value import TensorSpec
 from kuiper.ir import Operand, Operator
+from kuiper.ir.view import TensorSpec
 
 __all__ = ["refine_shapes"]
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kuiper import _log
-from kuiper._value import TensorSpec
+from kuiper._support import log
 from kuiper.ir import Graph, Operand, Operator
+from kuiper.ir.view import TensorSpec
 
 __all__ = ["sized_margins", "warn_of_sized_margins"]
 
@@ -29,7 +29,7 @@ def warn_of_sized_margins(graph: Graph, specs: Mapping[Operand, Any]) -> None:
     if held:
         first = held[0]
         traced, now = first.inputs[0].known_shape[-2:], specs[first.inputs[0]].shape[-2:]
-        _log.warning(
+        log.warning(
             "kuiper.model", "%s%s: its margins %s are those of an image of %d x %d in the file, "
             "which this one of %d x %d keeps; where the module pads by the size of its image, as "
             "TensorFlow does, PyTorch gives other numbers: convert it by kuiper.from_torch, or for "
@@ -74,7 +74,9 @@ def sized_margins(graph: Graph, specs: Mapping[Operand, Any]) -> list[Operator]:
 
 def _of_size(shape: tuple[int, ...], window: list[tuple[int, int, int]]) -> tuple[int, ...]:
     """Return the ``pad`` of an image, the last axis first."""
-    from kuiper.ops.padding import same_margins  # there anyway, where a graph has such operators
+    from kuiper.ops.tensor.padding import (
+        same_margins,  # there anyway, where a graph has such operators
+    )
 
     down, across = (same_margins(n, *of) for n, of in zip(shape[-2:], window, strict=True))
     return (*across, *down)

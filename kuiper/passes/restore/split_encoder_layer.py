@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._value import TensorSpec
 from kuiper.ir import Attribute, Graph, Operand, Operator
+from kuiper.ir.view import TensorSpec
 from kuiper.passes.optimize.match import arguments_of
 
 __all__ = ["split_encoder_layer"]

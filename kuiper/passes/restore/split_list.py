@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kuiper._value import TensorSpec
 from kuiper.expression import List, Ref, compact, parse
 from kuiper.ir import Graph, Operand
-from kuiper.ops._schema import Host
+from kuiper.ir.view import TensorSpec
+from kuiper.ops.core.schema import Host
 
 __all__ = ["split_list"]
 

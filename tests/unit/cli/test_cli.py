@@ -449,14 +449,14 @@ def test_bench(run_json, small):
 
 
 def test_bench_of_instruction_sets(run, run_json, small):
-    from kuiper._kernels import _dispatch
+    from kuiper._kernels.micro import dispatch
 
-    active, names = _dispatch.active_name(), _dispatch.available()
+    active, names = dispatch.active_name(), dispatch.available()
     (facts,) = run_json(
         "bench", small, "--shape", "1x3x8x8", "--isa", ",".join(names), "--seconds", "0.01"
     )
     assert [row["isa"] for row in facts["results"]] == list(names)
-    assert _dispatch.active_name() == active
+    assert dispatch.active_name() == active
     code, _, err = run("bench", small, "--shape", "1x3x8x8", "--isa", "neon9")
     assert code == 3
     assert "this machine has no neon9; it has baseline" in err

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import kuiper
-from kuiper import _export
 from kuiper.cli import main
+from kuiper.export import pnnx_tool
 
 GRAPH = "7767517\n2 1\npnnx.Input in 0 1 0 #0=(1,3)f32\npnnx.Output out 1 0 0 #0=(1,3)f32\n"
 
@@ -38,7 +38,7 @@ def pnnx(tmp_path, monkeypatch):
     if sys.platform == "win32":
         pytest.skip("a script is no program on Windows")
     program, log = tmp_path / "pnnx", tmp_path / "arguments"
-    monkeypatch.setattr(_export, "_pnnx", lambda: str(program))
+    monkeypatch.setattr(pnnx_tool, "_pnnx", lambda: str(program))
 
     def set_action(action: str) -> Path:
         program.write_text(
@@ -100,7 +100,7 @@ def test_what_pnnx_says_is_told_without_its_noise(pnnx, torch_script):
         "sys.exit(255)"
     )
     with pytest.raises(kuiper.KuiperError) as caught:
-        _export.run_pnnx(torch_script, torch_script.parent / "x.param", name="Net")
+        pnnx_tool.run_pnnx(torch_script, torch_script.parent / "x.param", name="Net")
     assert str(caught.value) == (
         "Net: pnnx ended with code 255 and wrote no model; it said:\n"
         "warning: odd\ninput_shape expect 2 tensors but got 1"
@@ -111,18 +111,18 @@ def test_what_pnnx_says_is_told_without_its_noise(pnnx, torch_script):
 def test_a_crash_of_pnnx_is_called_one(pnnx, torch_script):
     pnnx("os.abort()")
     with pytest.raises(kuiper.KuiperError, match=r"pnnx crashed \(SIGABRT\).*\n\(nothing\)"):
-        _export.run_pnnx(torch_script, torch_script.parent / "x.param")
+        pnnx_tool.run_pnnx(torch_script, torch_script.parent / "x.param")
 
 
 def test_a_crash_after_the_model_is_written_does_no_harm(pnnx, torch_script):
     param = torch_script.parent / "x.param"
     pnnx(f"{WRITE}; open(options['pnnxpy'], 'w').close(); os.abort()")
-    assert _export.run_pnnx(torch_script, param) == param
+    assert pnnx_tool.run_pnnx(torch_script, param) == param
     assert param.read_text() == GRAPH
     # Before that, nobody knows how much of the weights is there.
     pnnx(f"{WRITE}; os.abort()")
     with pytest.raises(kuiper.KuiperError, match="crashed"):
-        _export.run_pnnx(torch_script, torch_script.parent / "y.param")
+        pnnx_tool.run_pnnx(torch_script, torch_script.parent / "y.param")
 
 
 def test_a_known_crash_of_pnnx_is_explained(pnnx, torch_script):
@@ -130,7 +130,7 @@ def test_a_known_crash_of_pnnx_is_explained(pnnx, torch_script):
     with pytest.raises(
         kuiper.KuiperError, match="called more than once and nobody uses the result"
     ):
-        _export.run_pnnx(torch_script, torch_script.parent / "x.param")
+        pnnx_tool.run_pnnx(torch_script, torch_script.parent / "x.param")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_files_that_are_no_models(pnnx, tmp_path, name, content, message):
     log = pnnx(WRITE)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(kuiper.InputError, match=f"{name}: .*{message}"):
-        _export.run_pnnx(tmp_path / name, tmp_path / "x.param")
+        pnnx_tool.run_pnnx(tmp_path / name, tmp_path / "x.param")
     assert not log.exists()  # pnnx would crash on them
 
 
@@ -159,7 +159,7 @@ def test_weights_without_code_are_no_torch_script(pnnx, tmp_path):
         archive.writestr("archive/data.pkl", b"\x80\x02.")
         archive.writestr("archive/data/0", b"")
     with pytest.raises(kuiper.InputError, match=r"torch\.jit\.trace"):
-        _export.run_pnnx(tmp_path / "w.pth", tmp_path / "x.param")
+        pnnx_tool.run_pnnx(tmp_path / "w.pth", tmp_path / "x.param")
 
 
 def test_onnx_with_weights_beside_it_is_joined(pnnx, tmp_path, monkeypatch):
@@ -168,7 +168,7 @@ def test_onnx_with_weights_beside_it_is_joined(pnnx, tmp_path, monkeypatch):
     (tmp_path / "m.onnx.data").write_bytes(bytes(8))
     monkeypatch.setitem(sys.modules, "onnx", None)  # as if it were not installed
     with pytest.raises(kuiper.MissingPackageError, match=r"lie in m\.onnx\.data.*pip install onnx"):
-        _export.run_pnnx(tmp_path / "m.onnx", tmp_path / "x.param")
+        pnnx_tool.run_pnnx(tmp_path / "m.onnx", tmp_path / "x.param")
 
     class Onnx:
         load = staticmethod(str)
@@ -178,14 +178,14 @@ def test_onnx_with_weights_beside_it_is_joined(pnnx, tmp_path, monkeypatch):
             Path(path).write_text(model)
 
     monkeypatch.setitem(sys.modules, "onnx", Onnx)
-    _export.run_pnnx(tmp_path / "m.onnx", tmp_path / "x.param")
+    pnnx_tool.run_pnnx(tmp_path / "m.onnx", tmp_path / "x.param")
     assert log.read_text().splitlines()[0].endswith("joined.onnx")
 
 
 def test_as_many_second_shapes_as_first_ones(pnnx, torch_script):
     pnnx(WRITE)
     with pytest.raises(kuiper.InputError, match="1 second shapes, expected 2"):
-        _export.run_pnnx(torch_script, "x.param", [(1,), (2,)], [(3,)])
+        pnnx_tool.run_pnnx(torch_script, "x.param", [(1,), (2,)], [(3,)])
 
 
 def test_where_pnnx_is_looked_for(tmp_path, monkeypatch):
@@ -193,11 +193,11 @@ def test_where_pnnx_is_looked_for(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(kuiper.MissingPackageError, match="pip install pnnx"):
-        _export._pnnx()
+        pnnx_tool._pnnx()
     program = tmp_path / ("pnnx.exe" if os.name == "nt" else "pnnx")
     program.write_text("")
     program.chmod(0o755)
-    assert Path(_export._pnnx()) == program
+    assert Path(pnnx_tool._pnnx()) == program
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_module_that_cannot_be_imported(tmp_path, monkeypatch, text, error, sa
     path = tmp_path / "nets_that_fail.py"
     path.write_text(text + "\n")
     with pytest.raises(error, match=said):
-        _export.call_by_name(f"{path}:make", {})
+        pnnx_tool.call_by_name(f"{path}:make", {})
     sys.modules.pop("nets_that_fail", None)
 
 
@@ -252,7 +252,7 @@ def test_values_that_a_trace_freezes_are_told(caplog):
     def warning(text, place, kind=TracerWarning):
         return types.SimpleNamespace(message=kind(text), category=kind, filename=place, lineno=7)
 
-    _export._tell_frozen(
+    pnnx_tool._tell_frozen(
         "Net",
         [
             warning(asks, "/home/net.py"), warning(asks, "/home/net.py"),

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kuiper import _dtypes
 from kuiper.errors import GraphError
-from kuiper.ir import Attribute, Graph, PostOp, Use
+from kuiper.ir import Attribute, Graph, PostOp, Use, dtypes
 
 
 def diamond() -> Graph:
@@ -512,10 +511,10 @@ def test_an_operand_that_everybody_reads():
 # -- attributes ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", sorted(_dtypes.DTYPES))
+@pytest.mark.parametrize("dtype", sorted(dtypes.DTYPES))
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0, 4)])
 def test_attribute_of_every_type(dtype, shape):
-    record = _dtypes.DTYPES[dtype]
+    record = dtypes.DTYPES[dtype]
     values = (np.arange(np.prod(shape, dtype=int)).reshape(shape) % 2).astype(record.value)
     attribute = Attribute.from_array(values, dtype)
     assert (attribute.shape, attribute.dtype) == (shape, dtype)
@@ -605,20 +604,20 @@ def test_bfloat16_is_the_nearest(value, sign):
 
 
 def test_dtype_table():
-    sizes = {name: record.itemsize for name, record in _dtypes.DTYPES.items()}
+    sizes = {name: record.itemsize for name, record in dtypes.DTYPES.items()}
     assert sizes == {
         "f32": 4, "f64": 8, "f16": 2, "bf16": 2, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "u8": 1,
         "bool": 1, "c64": 8, "c128": 16, "c32": 4,
     }  # fmt: skip
-    for name, record in _dtypes.DTYPES.items():
+    for name, record in dtypes.DTYPES.items():
         assert record.name == name
-        assert _dtypes.from_torch(record.torch) is record
+        assert dtypes.from_torch(record.torch) is record
         if name not in ("bf16", "c32"):
-            assert _dtypes.from_numpy(record.value) is record
-            assert _dtypes.from_numpy(record.value.newbyteorder()) is record
-    assert _dtypes.from_torch("torch.float32").name == "f32"
-    assert _dtypes.from_torch("torch.int64").name == "i64"
+            assert dtypes.from_numpy(record.value) is record
+            assert dtypes.from_numpy(record.value.newbyteorder()) is record
+    assert dtypes.from_torch("torch.float32").name == "f32"
+    assert dtypes.from_torch("torch.int64").name == "i64"
     with pytest.raises(KeyError):
-        _dtypes.from_numpy(np.uint16)
+        dtypes.from_numpy(np.uint16)
     with pytest.raises(KeyError):
-        _dtypes.from_torch("torch.qint8")
+        dtypes.from_torch("torch.qint8")

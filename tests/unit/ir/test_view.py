@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from kuiper._value import (
+from kuiper.ir.view import (
     Buffer,
     TensorSpec,
     Value,

@@ -9,11 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kuiper._kernels import _dispatch, conv, grouped
-from kuiper._kernels.conv import conv2d
-from kuiper._value import channels_last_strides
+from kuiper._kernels.conv import conv, grouped
+from kuiper._kernels.conv.conv import conv2d
+from kuiper._kernels.micro import dispatch
 from kuiper.errors import InputError, OperatorError, ShapeError
-from kuiper.ops import _conv_steps, _winograd
+from kuiper.ir.view import channels_last_strides
+from kuiper.ops.product import algorithms
+from kuiper.ops.product import winograd as winograd_choice
 
 from ...support import assert_close
 from ...support.benchbinder import BenchBinder, arguments, post_ops, reference_post, run_record
@@ -54,17 +56,17 @@ def choose(monkeypatch):
 
     def chosen(way: str) -> None:
         kind, _, form = way.partition(" ")
-        if kind == "narrow" and _dispatch.lanes() == 1:
+        if kind == "narrow" and dispatch.lanes() == 1:
             pytest.skip("without vectors there is nothing that could be idle")
         tile = int(kind.removeprefix("winograd")) if "winograd" in kind else 0
-        monkeypatch.setattr(_conv_steps, "winograd_tile", lambda *_: tile)
-        monkeypatch.setattr(_conv_steps, "strassen_pays", lambda *_: False)
-        monkeypatch.setattr(_conv_steps, "SHALLOW_CHANNELS", 99 if kind == "shallow" else 0)
+        monkeypatch.setattr(algorithms, "winograd_tile", lambda *_: tile)
+        monkeypatch.setattr(algorithms, "strassen_pays", lambda *_: False)
+        monkeypatch.setattr(algorithms, "SHALLOW_CHANNELS", 99 if kind == "shallow" else 0)
         monkeypatch.setattr(conv, "is_narrow", lambda *_: kind == "narrow")
         few = (lambda *_: False) if kind == "implicit" else IS_GROUPED
         monkeypatch.setattr(grouped, "is_grouped", few)
-        monkeypatch.setattr(_winograd, "_is_blocked", lambda *_: form == "blocked")
-        monkeypatch.setattr(_winograd, "_tiles_of_a_block", lambda *_: 5)
+        monkeypatch.setattr(winograd_choice, "_is_blocked", lambda *_: form == "blocked")
+        monkeypatch.setattr(winograd_choice, "_tiles_of_a_block", lambda *_: 5)
 
     return chosen
 
@@ -186,7 +188,7 @@ def filters(out, channels, kernel, groups=1):
 
 
 def around_lanes(limit: int = 65) -> list[int]:
-    lanes = _dispatch.lanes()
+    lanes = dispatch.lanes()
     counts = {1, 2, 3, lanes - 1, lanes, lanes + 1, 2 * lanes - 1, 2 * lanes, 2 * lanes + 1, 65}
     return sorted(n for n in counts if 0 < n <= limit)
 
@@ -284,7 +286,7 @@ def test_which_outputs_are_few():
     most_of = {1: 0, 4: 3, 8: 4, 16: 4}
     for name in ISAS:
         with isa(name):
-            most = most_of[_dispatch.lanes()]
+            most = most_of[dispatch.lanes()]
             assert all(conv.is_narrow(9, 64, n) == (0 < n <= most) for n in range(9))
             assert not conv.is_narrow(1, 8, 1)
             assert not conv.is_narrow(0, 64, 1)
@@ -509,7 +511,7 @@ def test_shallow_filters(name, choose):
 def test_shallow_rows(name, choose, layout):
     """Rows that tiles divide, and rows whose last tile reaches back; runs outside the image."""
     choose("shallow")
-    mr, _ = _dispatch.tile()
+    mr, _ = dispatch.tile()
     widths = (mr - 1, mr, mr + 1, 2 * mr - 1, 2 * mr, 2 * mr + 1, 6 * mr, 6 * mr + 3, 7 * mr - 1)
     for width, (kernel, stride, padding, dilation) in itertools.product(
         widths,
@@ -536,7 +538,7 @@ def test_shallow_rows(name, choose, layout):
 def test_shallow_rows_post_ops(name, choose, words):
     """A pixel that two tiles compute gets its post-ops once."""
     choose("shallow")
-    mr, nr = _dispatch.tile()
+    mr, nr = dispatch.tile()
     for out in (nr // 2 - 1, nr + 1):
         weight, bias = filters(out, 3, 3)
         x = noise((2, 3, 4, 12 * mr + 1), 3)
@@ -548,7 +550,7 @@ def test_shallow_rows_post_ops(name, choose, words):
 def test_narrow_and_wide_images_give_the_same_bits(name, choose):
     """Tiles that stay in a row and tiles that do not compute the same sums in the same order."""
     choose("shallow")
-    mr, nr = _dispatch.tile()
+    mr, nr = dispatch.tile()
     weight, bias = filters(nr + 3, 3, 3)
     x = noise((2, 3, 9, 2 * (8 * mr + 3) + 1))
     wide = check(x, weight, bias, x_layout="contiguous", stride=(2, 2), parts=(1,))
@@ -618,7 +620,7 @@ def test_winograd_channels(name, choose, way, stride):
 def test_winograd_by_group(name, choose, monkeypatch, way, stride, words):
     """Each group writes its own channels, and takes its own part of the summand."""
     choose(way)
-    monkeypatch.setattr(_conv_steps, "GROUP_PRODUCTS", 0)
+    monkeypatch.setattr(algorithms, "GROUP_PRODUCTS", 0)
     kind = "conv_winograd" if "blocked" in way else "winograd_output"
     for groups, channels, out in ((2, 5, 7), (3, 18, 16), (2, 16, 35)):
         x, (weight, bias) = (
@@ -632,7 +634,7 @@ def test_winograd_by_group(name, choose, monkeypatch, way, stride, words):
 
 def test_which_groups_go_by_winograd(variant):
     """Wide groups of large images; what each has to do is noted in its own step."""
-    wide = _winograd.winograd_tile
+    wide = winograd_choice.winograd_tile
     geometry = SimpleNamespace(kernel=(3, 3), stride=(1, 1), dilation=(1, 1))
     assert wide(geometry, (64, 64), (28, 28)) == 4
     for channels, groups, side, steps in ((128, 2, 28, 2), (48, 2, 28, 2), (48, 2, 7, 1)):

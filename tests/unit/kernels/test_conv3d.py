@@ -7,9 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
-from kuiper._kernels.conv3d import conv3d
+from kuiper._kernels.conv.conv3d import conv3d
 from kuiper.errors import InputError
-from kuiper.ops import _conv_steps, _winograd, convolution3d
+from kuiper.ops.product import algorithms
+from kuiper.ops.product import conv3d as conv3d_records
+from kuiper.ops.product import winograd as winograd_choice
 
 from ...reference.convolution import conv3d as expected
 from ...support import assert_close
@@ -71,10 +73,10 @@ def choose(monkeypatch):
     """Return a function that leaves the record one way of computing a convolution."""
 
     def chosen(tile: int, is_blocked: bool) -> None:
-        for module in (_conv_steps, convolution3d):
+        for module in (algorithms, conv3d_records):
             monkeypatch.setattr(module, "winograd_tile", lambda *_: tile)
-        monkeypatch.setattr(_winograd, "_is_blocked", lambda *_: is_blocked)
-        monkeypatch.setattr(_winograd, "_tiles_of_a_block", lambda *_: 7)
+        monkeypatch.setattr(winograd_choice, "_is_blocked", lambda *_: is_blocked)
+        monkeypatch.setattr(winograd_choice, "_tiles_of_a_block", lambda *_: 7)
 
     return chosen
 

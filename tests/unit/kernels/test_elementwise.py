@@ -8,8 +8,9 @@ import warnings
 import numpy as np
 import pytest
 
-from kuiper._kernels import _dispatch, elementwise
-from kuiper._kernels._chains import LINKS, find_passes
+from kuiper._kernels.elementwise import elementwise
+from kuiper._kernels.elementwise.chains import LINKS, find_passes
+from kuiper._kernels.micro import dispatch
 from kuiper.errors import KuiperError
 from kuiper.expression import Call, ElementwiseProgram, Literal, Ref, evaluate, fold, parse
 from kuiper.expression.lowering import Argument, Instruction
@@ -804,7 +805,7 @@ def test_names_of_functions():
     assert elementwise.unary_number("silu") == elementwise.Unary.SILU
     with pytest.raises(KeyError):
         elementwise.unary_number("add")
-    assert _dispatch.lanes() in (1, 4, 8, 16)
+    assert dispatch.lanes() in (1, 4, 8, 16)
 
 
 def test_steps_describe_themselves():

@@ -7,13 +7,14 @@ import itertools
 import numpy as np
 import pytest
 
-from kuiper._kernels import _dispatch, _pages, winograd
-from kuiper._kernels._pages import aligned_empty
-from kuiper._kernels.linear import LinearStep, MatmulStep, linear, max_batch_axes
-from kuiper._kernels.micro import packing
+from kuiper._kernels.conv import winograd
+from kuiper._kernels.linear.linear import LinearStep, MatmulStep, linear, max_batch_axes
+from kuiper._kernels.micro import dispatch, packing
+from kuiper._runtime import pages as page_module
+from kuiper._runtime.pages import aligned_empty
 from kuiper._runtime.weights import WeightCache
-from kuiper._value import Value, contiguous_strides
 from kuiper.errors import InputError, KuiperError
+from kuiper.ir.view import Value, contiguous_strides
 
 from ...support import assert_close
 from ...support.benchbinder import BenchBinder, arguments, post_ops, reference_post, run_record
@@ -33,8 +34,8 @@ def variant(name):
 
 
 def columns_around_tiles() -> list[int]:
-    _, nr = _dispatch.tile()
-    lanes = _dispatch.lanes()
+    _, nr = dispatch.tile()
+    lanes = dispatch.lanes()
     near = {1, lanes - 1, lanes, lanes + 1, nr - 1, nr, nr + 1, 2 * nr + 3}
     return sorted(near - {0})
 
@@ -54,7 +55,7 @@ def product(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_every_height_and_width_of_the_tile(depth):
     """All heights from one row to a tile and more; all widths around vectors and panels."""
-    mr, _ = _dispatch.tile()
+    mr, _ = dispatch.tile()
     for columns in columns_around_tiles():
         weight, bias = noise((columns, depth), 1), noise((columns,), 2)
         packed = packing.pack_panels(weight[:, None], bias)
@@ -108,7 +109,7 @@ POSTS = [
 
 @pytest.mark.parametrize("words", POSTS, ids="-".join)
 def test_post_ops(words):
-    _, nr = _dispatch.tile()
+    _, nr = dispatch.tile()
     for rows, columns in itertools.product((1, 7, 30), (3, nr, nr + 5)):
         x, weight, bias = noise((rows, 20)), noise((columns, 20), 1), noise((columns,), 2)
         summand = noise((rows, columns), 3)
@@ -232,7 +233,7 @@ def check_product(bench: Workbench, a: Value, b: Value, **how) -> None:
 
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_matrix_products_around_the_tile(depth):
-    mr, _ = _dispatch.tile()
+    mr, _ = dispatch.tile()
     for rows, columns in itertools.product((1, mr - 1, mr, mr + 1, 3 * mr), columns_around_tiles()):
         bench = Workbench()
         a, b = bench.put(noise((rows, depth))), bench.put(noise((depth, columns), 1))
@@ -279,7 +280,7 @@ def test_numbers_that_are_none_in_matrix_products():
 
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_panels(n_threads):
-    _, nr = _dispatch.tile()
+    _, nr = dispatch.tile()
     for columns, taps, channels in itertools.product((1, nr, 2 * nr + 1), (1, 4), (1, 6)):
         weight = noise((columns, channels, taps)).transpose(0, 2, 1)
         bias = noise((columns,), 1)
@@ -308,7 +309,7 @@ def test_weights_may_start_at_any_byte(byte, order):
         assert moved.ctypes.data % 4 == byte
         return moved
 
-    _, nr = _dispatch.tile()
+    _, nr = dispatch.tile()
     for columns, channels in itertools.product((1, 2, 3, nr - 1, nr, nr + 1), (1, 2, 3, 4, 7, 65)):
         taps = 2 if order == "neither" else 1
         shape = (channels, taps, columns) if order == "columns" else (columns, channels, taps)
@@ -336,7 +337,7 @@ class Asked:
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 def test_large_weights_are_packed_part_by_part(n_threads):
-    _, nr = _dispatch.tile()
+    _, nr = dispatch.tile()
     columns, channels = 10 * nr + min(3, nr), max(9000, 72000 // nr)
     weight, bias = noise((columns, 1, channels)), noise((columns,), 1)
     asked = Asked(weight)
@@ -387,7 +388,7 @@ def values_at(taps: np.ndarray, points: list[float]) -> np.ndarray:
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_winograd_filters(tile, stride, n_threads):
     """They are those of the interpolation that the transforms belong to, in float64."""
-    _, nr = _dispatch.tile()
+    _, nr = dispatch.tile()
     points = {2: [0, 1, -1], 4: [0, 5 / 8, -5 / 8, 3 / 2, -3 / 2]}[tile]
 
     def along(taps):
@@ -431,13 +432,13 @@ def test_packed_weights_lie_in_common_memory():
     with pytest.raises(ZeroDivisionError):
         store.get("nothing", lambda: 1 / 0)
     assert len(store) == len(sizes)
-    assert _pages._pool.get() is None
+    assert page_module._pool.get() is None
     del store, arrays[1:]
     assert arrays[0] == 0
 
 
 def test_depthwise_blocks():
-    lanes = _dispatch.lanes()
+    lanes = dispatch.lanes()
     for channels in (1, lanes, lanes + 1):
         weight, bias = noise((channels, 9)), noise((channels,), 1)
         packed = packing.pack_depthwise(weight, bias)
@@ -452,19 +453,19 @@ def test_depthwise_blocks():
 
 
 def test_the_active_variant(name):
-    assert _dispatch.active_name() == name
-    mr, nr = _dispatch.tile()
-    assert nr == 2 * _dispatch.lanes()
+    assert dispatch.active_name() == name
+    mr, nr = dispatch.tile()
+    assert nr == 2 * dispatch.lanes()
     tiles = {"baseline": (6, 8), "avx2": (6, 16), "avx512": (14, 32), "neon": (12, 8)}
-    if _dispatch.lanes() == 1:  # built without vectors
+    if dispatch.lanes() == 1:  # built without vectors
         tiles = {"baseline": (6, 2)}
     assert (mr, nr) == tiles[name]
 
 
 def test_a_variant_that_does_not_exist(name):
     with pytest.raises(KuiperError) as caught:
-        _dispatch.select("avx1024")
+        dispatch.select("avx1024")
     assert str(caught.value) == (
         f"instruction set 'avx1024' is not available here; choose one of {', '.join(ISAS)}"
     )
-    assert _dispatch.active_name() == name
+    assert dispatch.active_name() == name

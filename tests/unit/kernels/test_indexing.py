@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kuiper._kernels.indexing import (
+from kuiper._kernels.data.indexing import (
     EmbeddingBagStep,
     GatherStep,
     Index,
@@ -13,7 +13,7 @@ from kuiper._kernels.indexing import (
     SelectStep,
     TriangleStep,
 )
-from kuiper._kernels.order import ExtremeStep, QuantileStep, SortStep, sort_bytes
+from kuiper._kernels.data.order import ExtremeStep, QuantileStep, SortStep, sort_bytes
 from kuiper.errors import ShapeError
 
 from ...support.workbench import PARTS, Workbench, noise

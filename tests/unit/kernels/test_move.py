@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from kuiper._kernels import _dispatch
-from kuiper._kernels._loops import copy_loops, merged_axes
-from kuiper._kernels.move import CopyStep, FillStep
-from kuiper._value import channels_last_strides, contiguous_strides
+from kuiper._kernels.data.loops import copy_loops, merged_axes
+from kuiper._kernels.data.move import CopyStep, FillStep
+from kuiper._kernels.micro import dispatch
+from kuiper.ir.view import channels_last_strides, contiguous_strides
 
 from ...support.workbench import ISAS, Workbench, isa, noise
 
@@ -49,7 +49,7 @@ def test_permutations(dims, dtype):
 def sizes_around(name):
     """Return extents around the width of a vector and of a block."""
     with isa(name):
-        lanes = _dispatch.lanes()
+        lanes = dispatch.lanes()
     return sorted({1, 2, 3, 4, 5, lanes - 1, lanes, lanes + 1, 2 * lanes, 67, 130} - {0})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kuiper._kernels import _dispatch
+from kuiper._kernels.micro import dispatch
 from kuiper._kernels.micro.packed import (
     DepthwiseBlocks,
     FewColumns,
@@ -39,12 +39,12 @@ class Quads(PackedMatrix):
 @pytest.mark.parametrize("name", ISAS)
 def test_panels_are_those_of_the_variant(name):
     with isa(name):
-        _, nr = _dispatch.tile()
+        _, nr = dispatch.tile()
         matrix = PackedMatrix(2 * nr + 1, 9, groups=4)
         assert (matrix.panels, matrix.nr, matrix.depth) == (12, nr, 9)
         assert matrix.shape == (12, 10, nr)
         assert matrix.n_bytes == 12 * matrix.panel_bytes == 4 * 12 * 10 * nr
-        assert DepthwiseBlocks(2 * _dispatch.lanes() + 1, 25).shape == (3, 26, _dispatch.lanes())
+        assert DepthwiseBlocks(2 * dispatch.lanes() + 1, 25).shape == (3, 26, dispatch.lanes())
 
 
 @pytest.mark.parametrize("depth", [1, 4, 6, 7])
@@ -84,7 +84,7 @@ def test_matrices_lie_back_to_back():
 
 
 def test_depthwise_and_grouped_blocks():
-    lanes = _dispatch.lanes()
+    lanes = dispatch.lanes()
     for kind in (DepthwiseBlocks, GroupedBlocks):
         for channels in (1, lanes, lanes + 1):
             weight, bias = noise((channels, 9)), noise((channels,), 1)
@@ -99,7 +99,7 @@ def test_depthwise_and_grouped_blocks():
 
 
 def test_few_columns():
-    lanes = _dispatch.lanes()
+    lanes = dispatch.lanes()
     for columns, channels in ((1, 1), (3, lanes), (2, lanes + 1)):
         weight, bias = noise((columns, channels, 2, 3)), noise((columns,), 1)
         matrix = FewColumns(columns, 6, channels)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import kuiper
-from kuiper._kernels import _dispatch, _windows, pool
+from kuiper._kernels.micro import dispatch
+from kuiper._kernels.spatial import pool, pool_windows
 
 from ...reference import REFERENCES
 from ...support.compare import assert_close
@@ -26,7 +27,7 @@ WINDOWS = [(2, 2, 0), (3, 2, 1), (3, 1, 1), (1, 1, 0), (5, 1, 2), (4, 3, 2)]
 
 def channel_counts(name):
     with isa(name):
-        lanes = _dispatch.lanes()
+        lanes = dispatch.lanes()
     counts = {
         1,
         3,
@@ -48,7 +49,7 @@ def run_pool(x, windows, kind, pitch=0, with_indices=False, divisor=0):
     value = bench.put_channels_last(x, channels + pitch)
     shape = (x.shape[0], channels, len(windows[0]) * len(windows[1]), len(windows[2]))
     y = bench.output(shape, "channels_last", channels + 2 * pitch)
-    scratch = bench.scratch(_windows.scratch_bytes(windows))
+    scratch = bench.scratch(pool_windows.scratch_bytes(windows))
     indices = None
     if with_indices:
         indices = bench.output(shape, "channels_last", channels + pitch, np.int64)
@@ -102,7 +103,7 @@ def test_adaptive(name, kind, size):
         for channels in channel_counts(name):
             x = noise((1, channels, 7, 9), channels)
             windows = [
-                _windows.adaptive_windows(extent, count)
+                pool_windows.adaptive_windows(extent, count)
                 for extent, count in zip((1, *x.shape[2:]), (1, *size), strict=True)
             ]
             what = adaptive_avg_pool if kind == "mean" else adaptive_max_pool
@@ -114,8 +115,8 @@ def test_adaptive(name, kind, size):
 def test_a_chunk_of_channels_gives_the_bits_of_all(name):
     # The rows of one image are few, so channels are split; those of twenty are not.
     with isa(name):
-        x = noise((20, 9 * _dispatch.lanes() + 3, 6, 5))
-        windows = [_windows.adaptive_windows(extent, 1) for extent in (1, 6, 5)]
+        x = noise((20, 9 * dispatch.lanes() + 3, 6, 5))
+        windows = [pool_windows.adaptive_windows(extent, 1) for extent in (1, 6, 5)]
         assert np.array_equal(run_pool(x, windows, "mean")[:1], run_pool(x[:1], windows, "mean"))
 
 
@@ -123,7 +124,7 @@ def test_a_chunk_of_channels_gives_the_bits_of_all(name):
 def test_the_mean_of_a_large_plane_is_accurate(name):
     with isa(name):
         x = noise((1, 5, 256, 256)) + 1000
-        windows = [_windows.adaptive_windows(extent, 1) for extent in (1, 256, 256)]
+        windows = [pool_windows.adaptive_windows(extent, 1) for extent in (1, 256, 256)]
         expected = x.mean(axis=(2, 3), keepdims=True, dtype=np.float64).astype(np.float32)
         assert_close(run_pool(x, windows, "mean"), expected, 1e-6)
 
@@ -131,7 +132,7 @@ def test_the_mean_of_a_large_plane_is_accurate(name):
 @pytest.mark.parametrize("name", ISAS)
 def test_nan_and_infinity(name):
     with isa(name):
-        lanes = _dispatch.lanes()
+        lanes = dispatch.lanes()
         x = noise((1, 5 * lanes + 1, 6, 6))
         x[0, ::3, 2, 2] = np.nan
         x[0, ::3, 2, 4] = np.inf

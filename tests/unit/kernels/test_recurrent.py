@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kuiper._kernels import _dispatch
+from kuiper._kernels.micro import dispatch
 
 from ...support.engine import n_threads
 from ...support.workbench import ISAS, isa, noise
@@ -119,5 +119,5 @@ def test_when_threads_share_cells():
 
     assert rounds() == 5
     assert rounds(hidden=64) == rounds(batch=8) == rounds(proj_size=8) == 1
-    assert rounds(hidden=200) == (5 if 200 % _dispatch.tile()[1] == 0 else 1)
+    assert rounds(hidden=200) == (5 if 200 % dispatch.tile()[1] == 0 else 1)
     assert rounds(length=5000) < 5

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import kuiper
-from kuiper._kernels import _dispatch, _resampling
-from kuiper._kernels.resize import ResizeStep
+from kuiper._kernels.micro import dispatch
+from kuiper._kernels.spatial import resampling
+from kuiper._kernels.spatial.resize import ResizeStep
 
 from ...reference import REFERENCES
 from ...support.compare import assert_close
@@ -35,14 +36,14 @@ def run_resize(x, rows, columns, pitch=0):
     value = bench.put_channels_last(x, channels + pitch)
     shape = (x.shape[0], channels, len(rows), len(columns))
     y = bench.output(shape, "channels_last", channels + pitch)
-    scratch = bench.scratch(_resampling.scratch_bytes(rows, columns, channels))
+    scratch = bench.scratch(resampling.scratch_bytes(rows, columns, channels))
     return bench.run_all_parts(lambda: ResizeStep(value, y, rows, columns, scratch), y)
 
 
 MAKERS = {
-    "nearest": lambda extent, out: _resampling.nearest_taps(extent, out, None, False),
-    "linear": lambda extent, out: _resampling.linear_taps(extent, out, None, False),
-    "cubic": lambda extent, out: _resampling.cubic_taps(extent, out, None, True),
+    "nearest": lambda extent, out: resampling.nearest_taps(extent, out, None, False),
+    "linear": lambda extent, out: resampling.linear_taps(extent, out, None, False),
+    "cubic": lambda extent, out: resampling.cubic_taps(extent, out, None, True),
 }
 
 
@@ -51,7 +52,7 @@ MAKERS = {
 @pytest.mark.parametrize("pitch", [0, 5])
 def test_channels_around_the_vector(name, mode, pitch):
     with isa(name):
-        lanes = _dispatch.lanes()
+        lanes = dispatch.lanes()
         for channels in sorted({1, 2, 3, lanes - 1, lanes, lanes + 1, 3 * lanes + 2} - {0}):
             x = noise((2, channels, 5, 7), channels)
             for out_rows, out_columns in ((11, 16), (3, 4), (5, 14)):
@@ -63,7 +64,7 @@ def test_channels_around_the_vector(name, mode, pitch):
 @pytest.mark.parametrize("name", ISAS)
 def test_columns_around_the_vector(name):
     with isa(name):
-        lanes = _dispatch.lanes()
+        lanes = dispatch.lanes()
         for width in sorted({1, lanes - 1, lanes, lanes + 1, 2 * lanes + 3} - {0}):
             x = noise((3, 1, 4, 6), width)
             rows, columns = MAKERS["linear"](4, 9), MAKERS["linear"](6, width)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kuiper._kernels import _dispatch
-from kuiper._kernels.normalize import (
+from kuiper._kernels.micro import dispatch
+from kuiper._kernels.rows.normalize import (
     GroupNormStep,
     LayerNormStep,
     LocalResponseNormStep,
     local_response_scratch,
 )
-from kuiper._kernels.reduce import KINDS, ReduceStep
-from kuiper._kernels.softmax import SoftmaxStep, scratch_bytes
+from kuiper._kernels.rows.reduce import KINDS, ReduceStep
+from kuiper._kernels.rows.softmax import SoftmaxStep, scratch_bytes
 
 from ...reference import REFERENCES
 from ...support.compare import assert_close
@@ -23,7 +23,7 @@ from ...support.workbench import ISAS, Workbench, isa, noise
 def lengths(name):
     """Return extents around a vector, four vectors, and a block of 64 terms or 64 x 4 vectors."""
     with isa(name):
-        lanes = _dispatch.lanes()
+        lanes = dispatch.lanes()
     around = [1, lanes, 4 * lanes, 64, 256 * lanes]
     return sorted({n + d for n in around for d in (-1, 0, 1)} - {0})
 
@@ -75,7 +75,7 @@ def test_rows(name, kind):
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_columns(name, kind):
     with isa(name):
-        lanes = _dispatch.lanes()
+        lanes = dispatch.lanes()
         for inner in sorted({2, lanes - 1, lanes, lanes + 1, 4 * lanes + 1, 300} - {0, 1}):
             for n in (1, 2, 63, 64, 65, 129):
                 x = noise((2, n, inner), n)
@@ -98,7 +98,7 @@ def test_long_sums_are_accurate(name, shape):
     with isa(name):
         x = noise(shape) + 100
         # Where a vector is one float, blocks have fewer terms, and there are more of them.
-        tolerance = 1e-6 if _dispatch.lanes() > 1 else 3e-6
+        tolerance = 1e-6 if dispatch.lanes() > 1 else 3e-6
         assert_close(run_reduce(x, "mean"), reduced("mean", x), tolerance)
         assert_close(run_reduce(x, "var"), reduced("var", x), 1e-5)
 
@@ -175,7 +175,7 @@ def test_softmax_rows(name, is_log, in_place):
 @pytest.mark.parametrize("in_place", [False, True])
 def test_softmax_columns(name, is_log, in_place):
     with isa(name):
-        lanes = _dispatch.lanes()
+        lanes = dispatch.lanes()
         for inner in sorted({2, lanes - 1, lanes, lanes + 1, 4 * lanes, 300, 513} - {0, 1}):
             x = 5 * noise((2, 7, inner), inner)
             y = run_softmax(x, is_log, gap=inner % 4, in_place=in_place)
@@ -260,7 +260,7 @@ def run_group_norm(x, weight, bias, groups, layout, pitch=0):
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 def test_group_norm(name, layout):
     with isa(name):
-        lanes = _dispatch.lanes()
+        lanes = dispatch.lanes()
         for channels, groups in (
             (1, 1), (6, 1), (6, 3), (6, 6), (2 * lanes, 2), (3 * lanes + 3, 3),
             (5 * lanes, 5 * lanes), (20 * lanes, 4), (lanes + 1, 1),
@@ -289,7 +289,7 @@ def test_instance_norm_of_a_large_plane(name, layout):
 def test_a_chunk_of_channels_gives_the_bits_of_all(name):
     # With more images a chunk of work has more channels.
     with isa(name):
-        x = noise((9, 8 * _dispatch.lanes(), 5, 6))
+        x = noise((9, 8 * dispatch.lanes(), 5, 6))
         many = run_group_norm(x, None, None, x.shape[1] // 2, "channels_last")
         one = run_group_norm(x[:1], None, None, x.shape[1] // 2, "channels_last")
         assert np.array_equal(many[:1], one)
@@ -299,7 +299,7 @@ def test_a_chunk_of_channels_gives_the_bits_of_all(name):
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 40])
 def test_local_response_norm(name, size):
     with isa(name):
-        lanes = _dispatch.lanes()
+        lanes = dispatch.lanes()
         for channels in sorted({1, lanes - 1, lanes, lanes + 1, 3 * lanes + 2} - {0}):
             x = 3 * noise((2, channels, 3, 4), channels)
             bench = Workbench()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kuiper._kernels.order import (
+from kuiper._kernels.data.order import (
     RUNNING_DTYPES,
     LogSumScanStep,
     RunningExtremeStep,
     ScanStep,
 )
-from kuiper._kernels.reduce import DistanceStep
+from kuiper._kernels.rows.reduce import DistanceStep
 
 from ...support.workbench import ISAS, Workbench, isa, noise
 

@@ -7,9 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
-from kuiper._kernels import _dispatch, strassen
+from kuiper._kernels.conv import strassen
+from kuiper._kernels.micro import dispatch
 from kuiper.model import Model
-from kuiper.ops import _conv_steps, _strassen, linear
+from kuiper.ops.product import algorithms, linear
+from kuiper.ops.product import strassen as strassen_choice
 
 from ...support import assert_close, assert_same_bits
 from ...support.benchbinder import BenchBinder, arguments, post_ops, reference_post, run_record
@@ -33,16 +35,16 @@ def always(monkeypatch):
     """Let every convolution and Linear of one group and enough columns go that way."""
 
     def pays(rows, taps, channels, columns):
-        return channels % (2 * _dispatch.lanes()) == 0 and columns > _dispatch.tile()[1]
+        return channels % (2 * dispatch.lanes()) == 0 and columns > dispatch.tile()[1]
 
-    monkeypatch.setattr(_conv_steps, "winograd_tile", lambda *_: 0)
-    monkeypatch.setattr(_conv_steps, "SHALLOW_CHANNELS", 0)
-    monkeypatch.setattr(_conv_steps, "strassen_pays", pays)
+    monkeypatch.setattr(algorithms, "winograd_tile", lambda *_: 0)
+    monkeypatch.setattr(algorithms, "SHALLOW_CHANNELS", 0)
+    monkeypatch.setattr(algorithms, "strassen_pays", pays)
     monkeypatch.setattr(linear, "strassen_pays", pays)
 
 
 def columns_around_panels() -> list[int]:
-    _, nr = _dispatch.tile()
+    _, nr = dispatch.tile()
     return [nr + 1, 2 * nr - 1, 2 * nr, 2 * nr + 1, 3 * nr, 4 * nr - nr // 2, 4 * nr]
 
 
@@ -52,8 +54,8 @@ def columns_around_panels() -> list[int]:
 @EACH_ISA
 def test_every_number_of_rows(name, always):
     """Both tiles of a quad of any height, with and without a pixel that both compute."""
-    mr, nr = _dispatch.tile()
-    channels = 2 * _dispatch.lanes()
+    mr, nr = dispatch.tile()
+    channels = 2 * dispatch.lanes()
     weight, bias = filters(2 * nr + 3, channels, 1)
     for rows in range(1, 4 * mr + 4):
         x = noise((2, channels, 1, rows), rows)
@@ -63,7 +65,7 @@ def test_every_number_of_rows(name, always):
 @EACH_ISA
 def test_every_number_of_columns(name, always):
     """Panels that are left over, and panels that are partly used."""
-    lanes = _dispatch.lanes()
+    lanes = dispatch.lanes()
     for columns, channels in itertools.product(columns_around_panels(), (2 * lanes, 6 * lanes)):
         x = noise((1, channels, 5, 7), columns)
         check(x, *filters(columns, channels, 1), kind="strassen", rtol=1e-5)
@@ -73,7 +75,7 @@ def test_every_number_of_columns(name, always):
 @EACH_ISA
 @pytest.mark.parametrize("how", GEOMETRIES, ids=str)
 def test_geometries(name, always, how):
-    channels, columns = 2 * _dispatch.lanes(), 2 * _dispatch.tile()[1] + 5
+    channels, columns = 2 * dispatch.lanes(), 2 * dispatch.tile()[1] + 5
     for kernel in (3, (1, 3), (3, 2)):
         x = noise((2, channels, 9, 11))
         check(x, *filters(columns, channels, kernel), kind="strassen", rtol=1e-5, **how)
@@ -85,7 +87,7 @@ def test_groups_of_quads(name, always, terms):
     """More quads than are in work at a time, for weights of either size; shares cut them."""
     taps, channels = terms
     kernel = int(taps**0.5)
-    for columns in (4 * _dispatch.tile()[1], 576):
+    for columns in (4 * dispatch.tile()[1], 576):
         x = noise((1, channels, 11, 13))
         weight, bias = filters(columns, channels, kernel)
         padding = (kernel // 2,) * 2
@@ -95,8 +97,8 @@ def test_groups_of_quads(name, always, terms):
 @EACH_ISA
 @pytest.mark.parametrize("words", POSTS, ids="-".join)
 def test_post_ops(name, always, words):
-    mr, _ = _dispatch.tile()
-    channels = 2 * _dispatch.lanes()
+    mr, _ = dispatch.tile()
+    channels = 2 * dispatch.lanes()
     for columns in columns_around_panels()[1:5]:
         weight, bias = filters(columns, channels, 1)
         for width in (1, 2, 2 * mr + 1):
@@ -107,7 +109,7 @@ def test_post_ops(name, always, words):
 @EACH_ISA
 @pytest.mark.parametrize("words", [(), ("add", "nn.ReLU"), ("nn.Softplus",)], ids="-".join)
 def test_linear_over_pixels(name, always, words):
-    lanes, (_, nr) = _dispatch.lanes(), _dispatch.tile()
+    lanes, (_, nr) = dispatch.lanes(), dispatch.tile()
     for shape in ((1, 5, 6, 2 * lanes), (3, 1, 7, 4 * lanes), (2, 3, 5, 2 * lanes)):
         x = noise(shape)
         weight, bias = noise((3 * nr + 1, shape[-1]), 1), noise((3 * nr + 1,), 2)
@@ -138,7 +140,7 @@ def test_rows_that_are_no_pixels_do_not_share_sums(always, shape):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_what_is_not_finite_stays_in_its_windows(name, always, value, kernel):
-    channels, columns = 2 * _dispatch.lanes(), 4 * _dispatch.tile()[1]
+    channels, columns = 2 * dispatch.lanes(), 4 * dispatch.tile()[1]
     weight, bias = filters(columns, channels, kernel)
     clean = noise((1, channels, 9, 12))
     for channel, row, column in ((0, 0, 0), (channels - 1, 4, 7), (channels // 2, 8, 11)):
@@ -166,7 +168,7 @@ def test_what_is_not_finite_stays_in_its_windows(name, always, value, kernel):
 @EACH_ISA
 @pytest.mark.parametrize("value", [np.nan, np.inf, 3e38, 1e6, 0])
 def test_weights_unlike_their_neighbours_stay_in_their_columns(name, always, value):
-    channels, (_, nr) = max(4, 2 * _dispatch.lanes()), _dispatch.tile()
+    channels, (_, nr) = max(4, 2 * dispatch.lanes()), dispatch.tile()
     x = noise((1, channels, 1, 9)) * np.float32(0.1)
     for column in (1, nr + 2, 2 * nr + 3, 4 * nr):
         weight, bias = filters(4 * nr + 1, channels, 1)
@@ -191,7 +193,7 @@ def test_weights_unlike_their_neighbours_stay_in_their_columns(name, always, val
 @pytest.mark.parametrize(("up", "down"), [(3e38, -3e38), (-3e38, 3e38), (3e38, 3e38)])
 def test_sums_that_overflow(name, always, up, down):
     """Rows whose sums are too large for a float are finite, and so are their products."""
-    channels, columns = 2 * _dispatch.lanes(), 2 * _dispatch.tile()[1]
+    channels, columns = 2 * dispatch.lanes(), 2 * dispatch.tile()[1]
     weight, bias = filters(columns, channels, 1)
     weight *= np.float32(0.01)
     x = np.empty((1, channels, 1, 8), np.float32)
@@ -205,7 +207,7 @@ def test_error_is_a_few_times_that_of_the_definition(name, always, monkeypatch):
     x = np.maximum(x, 0)  # as behind a ReLU: of one sign, which sums make larger
     expected = correlated(x, weight, bias)
     seven = check(x, weight, bias, kind="strassen")
-    monkeypatch.setattr(_conv_steps, "strassen_pays", lambda *_: False)
+    monkeypatch.setattr(algorithms, "strassen_pays", lambda *_: False)
     eight = check(x, weight, bias, kind="conv")
     errors = [np.sqrt(np.mean((got - expected) ** 2)) for got in (seven, eight)]
     assert 0 < errors[1] < errors[0] < 5 * errors[1]
@@ -217,7 +219,7 @@ def test_error_is_a_few_times_that_of_the_definition(name, always, monkeypatch):
 @EACH_ISA
 def test_packed_parts(name):
     """Parts are the quarters and their sums, each with the biases that it brings to its tile."""
-    _, nr = _dispatch.tile()
+    _, nr = dispatch.tile()
     rest = min(3, nr)
     columns, taps, channels = 2 * nr + rest, 3, 8
     weight, bias = noise((columns, taps, channels)), noise((columns,), 1)
@@ -248,7 +250,7 @@ def test_packed_parts(name):
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_large_weights_are_packed_part_by_part(name, threads):
     """Parts end between pairs of panels, whatever the number of threads."""
-    _, nr = _dispatch.tile()
+    _, nr = dispatch.tile()
     channels = max(4096, 65536 // nr)
     weight, bias = noise((9 * nr + 5, 1, channels)), noise((9 * nr + 5,), 1)
 
@@ -300,7 +302,7 @@ def test_threads_and_batch_do_not_matter(threads):
 
 
 def test_the_choice_asks_for_the_image_only():
-    assert _strassen.strassen_pays(196, 1, 512, 256)
-    assert not _strassen.strassen_pays(196, 1, 512 + 1, 256)
-    assert not _strassen.strassen_pays(_strassen.LEAST_ROWS - 1, 1, 2048, 512)
-    assert not _strassen.strassen_pays(10_000, 1, 64, 512)
+    assert strassen_choice.strassen_pays(196, 1, 512, 256)
+    assert not strassen_choice.strassen_pays(196, 1, 512 + 1, 256)
+    assert not strassen_choice.strassen_pays(strassen_choice.LEAST_ROWS - 1, 1, 2048, 512)
+    assert not strassen_choice.strassen_pays(10_000, 1, 64, 512)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kuiper._kernels.typed import FUNCTIONS, TESTS, TYPES, TypedStep
-from kuiper._value import channels_last_strides
-from kuiper.ops._numpy import convert
+from kuiper._kernels.elementwise.typed import FUNCTIONS, TESTS, TYPES, TypedStep
+from kuiper.ir.view import channels_last_strides
+from kuiper.ops.core.numpy_step import convert
 
 from ...support.workbench import ISAS, Workbench, isa, noise
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kuiper._kernels import _dispatch
+from kuiper._kernels.micro import dispatch
 
 from ...support.paths import ROOT
 
-KERNELS = ROOT / "kuiper" / "_kernels"
+SOURCE = ROOT / "kuiper"
 # As setup.py compiles; what goes without IEEE arithmetic would show here.
 FLAGS = ["-O2", "-fno-math-errno", "-fno-trapping-math"]
 VARIANTS = {
@@ -22,7 +22,7 @@ VARIANTS = {
     "neon": (["-DKUIPER_NEON"], "lanes 4, registers 32"),
     "plain": (["-DKUIPER_NO_VECTORS"], "lanes 1, registers 16"),
 }
-HERE_POSSIBLE = [*_dispatch.available(), "plain"]
+HERE_POSSIBLE = [*dispatch.available(), "plain"]
 EMULATOR = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
 
 
@@ -31,14 +31,14 @@ def check(compiler: list[str], runner: list[str], variant: str, folder: Path) ->
     flags, last_line = VARIANTS[variant]
     program = folder / "vectors"
     source = ROOT / "tests" / "support" / "vectors.c"
-    command = [*compiler, *FLAGS, *flags, f"-I{KERNELS}", str(source), "-lm", "-o", str(program)]
+    command = [*compiler, *FLAGS, *flags, f"-I{SOURCE}", str(source), "-lm", "-o", str(program)]
     subprocess.run(command, check=True, capture_output=True, text=True)
     done = subprocess.run([*runner, str(program)], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [last_line]
     assert done.returncode == 0
 
 
-@pytest.mark.skipif(not KERNELS.is_dir(), reason="needs the sources beside the tests")
+@pytest.mark.skipif(not SOURCE.is_dir(), reason="needs the sources beside the tests")
 @pytest.mark.parametrize("variant", HERE_POSSIBLE)
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_vectors(compiler, variant, tmp_path):
@@ -48,7 +48,7 @@ def test_vectors(compiler, variant, tmp_path):
     check([found], [], variant, tmp_path)
 
 
-@pytest.mark.skipif(not KERNELS.is_dir(), reason="needs the sources beside the tests")
+@pytest.mark.skipif(not SOURCE.is_dir(), reason="needs the sources beside the tests")
 @pytest.mark.skipif(EMULATOR is None, reason="needs qemu-user")
 @pytest.mark.parametrize("variant", ["baseline", "neon", "plain"])
 def test_vectors_of_arm(variant, tmp_path):

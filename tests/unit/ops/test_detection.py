@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import kuiper
-from kuiper.ops import _record
+from kuiper.ops.core import record as registry
 
 DETECT = "models.yolo.Detect"
 
@@ -105,7 +105,7 @@ def test_maps_of_different_batches():
 
 def test_a_class_of_the_same_name(monkeypatch):
     assert DETECT in kuiper.supported_operators()
-    monkeypatch.setitem(_record._registry, DETECT, _record._registry[DETECT])
+    monkeypatch.setitem(registry._registry, DETECT, registry._registry[DETECT])
 
     @kuiper.operator(DETECT)
     def detect(*maps, **weights):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import kuiper
-from kuiper._dtypes import DTYPES, from_scalar_type
-from kuiper._value import TensorSpec
 from kuiper.errors import OperatorError, ShapeError
-from kuiper.ops._numpy import convert
-from kuiper.ops._schema import (
+from kuiper.ir.dtypes import DTYPES, from_scalar_type
+from kuiper.ir.view import TensorSpec
+from kuiper.ops.core.numpy_step import convert
+from kuiper.ops.core.schema import (
     Bool,
     DType,
     Host,
@@ -23,7 +23,7 @@ from kuiper.ops._schema import (
     TensorList,
     convert_positional,
 )
-from kuiper.plan import PythonStep
+from kuiper.planning.plan import PythonStep
 
 from ...support.textgraph import model_of, values
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kuiper
-from kuiper.ops.padding import pad_spatial
+from kuiper.ops.tensor.padding import pad_spatial
 
 from ...reference import REFERENCES
 from ...support.workbench import Workbench, noise
@@ -114,7 +114,7 @@ class _Binder:
         return self.bench.output(shape, layout, dtype=dtype)
 
     def copy(self, source, target):
-        from kuiper._kernels.move import CopyStep
+        from kuiper._kernels.data.move import CopyStep
 
         self.steps.append(CopyStep(source, target))
 

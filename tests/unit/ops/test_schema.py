@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import kuiper
-from kuiper._value import TensorSpec
 from kuiper.errors import OperatorError
 from kuiper.ir import Attribute, Graph, PostOp
-from kuiper.ops._schema import (
+from kuiper.ir.view import TensorSpec
+from kuiper.ops.core.schema import (
     Any_,
     Bool,
     DType,

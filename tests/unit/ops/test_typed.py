@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import kuiper
-from kuiper._dtypes import DTYPES as DTYPES_OF
 from kuiper.expression import evaluate, parse
+from kuiper.ir.dtypes import DTYPES as DTYPES_OF
 
 EXPRESSIONS = (
     "add(mul(@0,2),1)",

@@ -7,18 +7,18 @@ import pytest
 
 import kuiper
 from kuiper import passes
-from kuiper._planner import make_plan
-from kuiper._shapes import infer_known, infer_specs
-from kuiper._value import TensorSpec
 from kuiper.errors import GraphError, OperatorError, ShapeError
 from kuiper.ir import Attribute, Graph
+from kuiper.ir.view import TensorSpec
 from kuiper.model import Model
-from kuiper.ops._schema import Host
+from kuiper.ops.core.schema import Host
 from kuiper.passes import PASSES, Pass, optimize_graph, unfreeze_batch
 from kuiper.passes.restore.indices import restore_indices
 from kuiper.passes.restore.masks import restore_masks
 from kuiper.passes.restore.quotients import restore_quotients
 from kuiper.passes.restore.write_views import write_views
+from kuiper.planning.infer import infer_known, infer_specs
+from kuiper.planning.planner import make_plan
 
 from ...support import assert_outputs, assert_same_bits, load_cases
 from ...support.engine import run as run_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kuiper._memory import default_max_memory, memory_text
+from kuiper._support.memory import default_max_memory, memory_text
 from kuiper.errors import InputError, ShapeError
 from kuiper.ir import Attribute
 from kuiper.model import Model
@@ -746,7 +746,7 @@ def test_a_context_follows_its_arena():
 
 
 def test_the_pool_keeps_a_bounded_number_of_arenas():
-    from kuiper._kernels._executor import Arena, ArenaPool
+    from kuiper._runtime.executor import Arena, ArenaPool
 
     pool = ArenaPool()
     for _ in range(3 * ArenaPool.KEPT):

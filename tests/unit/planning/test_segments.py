@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import kuiper
-from kuiper._stages import Staged
-from kuiper._value import TensorSpec
 from kuiper.errors import InputError, OperatorError, ShapeError
 from kuiper.ir import Graph
+from kuiper.ir.view import TensorSpec
 from kuiper.passes.restore.refine_shapes import refine_shapes
-from kuiper.plan import Plan
+from kuiper.planning.plan import Plan
+from kuiper.planning.stages import Staged
 
 from ...support import assert_close, assert_same_bits
 from ...support.engine import n_threads
@@ -436,7 +436,7 @@ def test_the_batch_is_freed_in_front_of_a_cut():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_suppression_of_many_boxes(dtype):
-    from kuiper._kernels.boxes import suppress
+    from kuiper._kernels.spatial.boxes import suppress
 
     generator = np.random.default_rng(0)
     corners = generator.random((500, 2)) * 10
@@ -454,7 +454,7 @@ def test_suppression_of_many_boxes(dtype):
 
 
 def test_suppression_at_the_edges():
-    from kuiper._kernels.boxes import suppress
+    from kuiper._kernels.spatial.boxes import suppress
 
     box = [0, 0, 2, 2]
     half = [0, 0, 1, 2]  # overlaps by exactly a half

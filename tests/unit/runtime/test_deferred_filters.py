@@ -10,8 +10,10 @@ import pytest
 
 import kuiper
 from kuiper._runtime.weights import Finalizer
-from kuiper.ops import _conv_steps, _winograd, convolution3d
-from kuiper.ops._filters import Filters
+from kuiper.ops.product import algorithms
+from kuiper.ops.product import conv3d as conv3d_records
+from kuiper.ops.product import winograd as winograd_choice
+from kuiper.ops.product.filters import Filters
 
 from ...support.workbench import ISAS, isa, noise
 from ...support.workgraph import model_of
@@ -49,7 +51,7 @@ def model_and_input(case: str) -> tuple[kuiper.Model, np.ndarray]:
 @pytest.fixture(autouse=True)
 def always_winograd(monkeypatch):
     """Let the tests be about Winograd in every variant, whatever pays in it."""
-    for module in (_conv_steps, convolution3d):
+    for module in (algorithms, conv3d_records):
         monkeypatch.setattr(module, "winograd_tile", lambda *_: 4)
 
 
@@ -218,7 +220,7 @@ def test_filters_that_memory_does_not_suffice_for(monkeypatch):
 def test_which_filters_wait(channels, tile, blocks, wait):
     """Those that take much memory, where a run does not read them time and again."""
     filters = SimpleNamespace(shape=(channels, channels, 3, 3))
-    assert _winograd._can_wait(filters, tile, blocks) == wait
+    assert winograd_choice._can_wait(filters, tile, blocks) == wait
 
 
 def test_groups_wait_one_by_one(waits):

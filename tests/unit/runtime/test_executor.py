@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kuiper._kernels import _dispatch, pool
-from kuiper._kernels._executor import Context, Program
+from kuiper._kernels.micro import dispatch
+from kuiper._kernels.spatial import pool
+from kuiper._runtime.executor import Context, Program
 
 from ...support.engine import n_threads
 from ...support.workbench import TEAM, Workbench, image_windows, noise
@@ -33,7 +34,7 @@ def test_a_step_in_pieces(threads, seconds):
         (memory, bench.per_thread[slot]) if slot in bench.per_thread else memory
         for slot, memory in enumerate(bench.memory)
     ]
-    program, context = Program(steps, _dispatch.lanes()), Context(slots, threads)
+    program, context = Program(steps, dispatch.lanes()), Context(slots, threads)
     wide = np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)], constant_values=-np.inf)
     expected = np.max([wide[:, :, i : i + 21 : 2, j : j + 17 : 2] for i, j in np.ndindex(3, 3)], 0)
     for run in (program.run, program.run_timed):

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from kuiper._kernels import _pages
-from kuiper._kernels._pages import LARGE_PAGE_BYTES, LINE_BYTES, PagePool, Pages, aligned_empty
+from kuiper._runtime import pages as page_module
 from kuiper._runtime import weights as _weights
+from kuiper._runtime.pages import LARGE_PAGE_BYTES, LINE_BYTES, PagePool, Pages, aligned_empty
 from kuiper._runtime.weights import Finalizer, WeightCache
 
 from ...support.workgraph import model_of
@@ -29,7 +29,7 @@ def policy(tmp_path, monkeypatch):
     def choose(text):
         path = tmp_path / "enabled"
         path.write_text(text)
-        monkeypatch.setattr(_pages, "_POLICY", str(path))
+        monkeypatch.setattr(page_module, "_POLICY", str(path))
 
     choose("always [madvise] never\n")
     return choose
@@ -75,7 +75,7 @@ def test_the_policy_of_the_system_counts(policy):
     assert not Pages(4 * LARGE_PAGE_BYTES).enlarge(4 * LARGE_PAGE_BYTES)
     policy("[always] madvise never\n")
     assert Pages(4 * LARGE_PAGE_BYTES).enlarge(4 * LARGE_PAGE_BYTES)
-    os.remove(_pages._POLICY)
+    os.remove(page_module._POLICY)
     assert not Pages(4 * LARGE_PAGE_BYTES).enlarge(4 * LARGE_PAGE_BYTES)
 
 
@@ -83,7 +83,7 @@ def test_the_policy_of_the_system_counts(policy):
 def test_a_forked_process_leaves_shared_pages_alone(policy, monkeypatch):
     pages = Pages(2 * LARGE_PAGE_BYTES)
     parent = os.getpid()
-    monkeypatch.setattr(_pages.os, "getpid", lambda: parent + 1)
+    monkeypatch.setattr(page_module.os, "getpid", lambda: parent + 1)
     assert not pages.enlarge(2 * LARGE_PAGE_BYTES)
     monkeypatch.undo()
 

@@ -7,15 +7,15 @@ import subprocess
 
 import pytest
 
-from kuiper._kernels import _team
+from kuiper._runtime import thread_pool
 
 from ...support.paths import ROOT
 
-KERNELS = ROOT / "kuiper" / "_kernels"
+SOURCE = ROOT / "kuiper"
 
 
-@pytest.mark.skipif(not KERNELS.is_dir(), reason="needs the sources beside the tests")
-@pytest.mark.skipif(not _team.has_threads, reason="built without threads")
+@pytest.mark.skipif(not SOURCE.is_dir(), reason="needs the sources beside the tests")
+@pytest.mark.skipif(not thread_pool.has_threads, reason="built without threads")
 @pytest.mark.parametrize("patience", ["patient", "at once"])
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_helpers_come_or_are_not_waited_for(compiler, patience, tmp_path):
@@ -26,7 +26,7 @@ def test_helpers_come_or_are_not_waited_for(compiler, patience, tmp_path):
     program = tmp_path / "team"
     source = ROOT / "tests" / "support" / "team.c"
     subprocess.run(
-        [found, "-O2", "-Wall", "-Werror", "-pthread", f"-I{KERNELS}", str(source), "-o", program],
+        [found, "-O2", "-Wall", "-Werror", "-pthread", f"-I{SOURCE}", str(source), "-o", program],
         check=True,
     )
     command = [program, patience]

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 
 import kuiper
-from kuiper import _threads
-from kuiper._kernels import _team
-from kuiper._threads import MAX_THREADS, default_num_threads
+from kuiper._runtime import thread_pool
+from kuiper._support import threads as thread_settings
+from kuiper._support.threads import MAX_THREADS, default_num_threads
 from kuiper.errors import InputError
 from kuiper.ir import Attribute, Graph
 
@@ -32,7 +32,7 @@ from ...support.engine import n_threads, run
 from ...support.paths import ROOT
 from ...support.textgraph import NETWORK, files_of, model_of, values
 
-needs_threads = pytest.mark.skipif(not _team.has_threads, reason="built without threads")
+needs_threads = pytest.mark.skipif(not thread_pool.has_threads, reason="built without threads")
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
@@ -482,7 +482,7 @@ def test_a_forked_process_has_all_its_threads(network, set_threads):
             assert_same_bits(results, expected, "the parent's model")
             assert_same_bits(fresh, expected, "a model of its own")
             assert count == 2
-            if _team.has_threads and sys.platform == "linux":
+            if thread_pool.has_threads and sys.platform == "linux":
                 assert running == 2
             # The parent goes on as before.
             assert kuiper.get_num_threads() == 2
@@ -623,12 +623,12 @@ def test_a_server_that_forks_its_workers(network):
 
 
 def test_a_lock_that_was_held_during_a_fork_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(_threads, "_lock", _threads._lock)
-    own = _threads.ForkLock()
-    with _threads._lock, own:
-        _threads._after_fork()
-        assert _threads._lock.acquire(blocking=False)
-        _threads._lock.release()
+    monkeypatch.setattr(thread_settings, "_lock", thread_settings._lock)
+    own = thread_settings.ForkLock()
+    with thread_settings._lock, own:
+        thread_settings._after_fork()
+        assert thread_settings._lock.acquire(blocking=False)
+        thread_settings._lock.release()
         # What the forking thread holds itself it still holds.
         taken = []
         other = threading.Thread(target=lambda: taken.append(own._lock.acquire(blocking=False)))

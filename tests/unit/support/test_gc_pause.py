@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kuiper
-from kuiper._garbage import no_collection
+from kuiper._support.gc_pause import no_collection
 
 from ...support.textgraph import user_operator
 

@@ -16,7 +16,6 @@ import kuiper
 
 cv2 = pytest.importorskip("cv2", reason="kuiper.vision reads pictures with OpenCV")
 
-from kuiper import _bundled  # noqa: E402
 from kuiper.vision import (  # noqa: E402
     PRESETS,
     Classifier,
@@ -40,6 +39,7 @@ from kuiper.vision import (  # noqa: E402
     letterbox,
     load_image,
     load_labels,
+    model_zoo,  # noqa: E402
     non_maximum_suppression,
     overlay,
     preprocess,
@@ -259,9 +259,9 @@ def test_bundled_models_are_found_in_the_data_package(monkeypatch, tmp_path):
 def test_models_that_are_nowhere(monkeypatch, tmp_path):
     monkeypatch.delenv("KUIPER_MODELS", raising=False)
     monkeypatch.setattr(
-        _bundled.kuiper, "__file__", str(tmp_path / "lib" / "kuiper" / "__init__.py")
+        model_zoo.kuiper, "__file__", str(tmp_path / "lib" / "kuiper" / "__init__.py")
     )
-    monkeypatch.setattr(_bundled.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(model_zoo.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(FileNotFoundError, match="pip install CLONE/examples/models"):
         find_model("u2netp")
     with pytest.raises(FileNotFoundError, match="not one of mobilenet_v2"):

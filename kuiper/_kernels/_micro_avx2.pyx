@@ -1,1 +1,0 @@
-include "_micro.pxi"

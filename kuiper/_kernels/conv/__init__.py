@@ -1,0 +1,7 @@
+"""Drivers of the convolution kernels."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...  # the compiled modules have no stubs

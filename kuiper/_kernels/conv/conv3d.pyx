@@ -1,0 +1,405 @@
+"""Convolution of volumes: implicit GEMM as in ``conv.pyx``, with one axis more.
+
+Volumes lie as (n, depth, height, width, channels) without gaps.  A tile is some output voxels by
+one panel of output channels; the micro-kernel gets one pointer per voxel and tap, to a row of zeros
+where the tap meets the border.  A transposed convolution is the same once for each phase of its
+stride.
+"""
+
+import numpy as np
+
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from kuiper._kernels.micro.dispatch cimport active
+from kuiper._kernels.conv.epilogue cimport make_post, post_t, post_tile
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels.micro.table cimport kernels_t, panel_ahead
+
+from kuiper._kernels.micro.packing import pack_panels
+from kuiper._runtime.step import run_alone
+from kuiper.ir.view import Buffer, Value, contiguous_strides
+from kuiper.errors import InputError
+
+cdef struct tap_t:
+    Py_ssize_t[3] place      # relative to the voxel's origin in the input
+    Py_ssize_t offset        # the same in elements
+
+cdef struct phase_t:
+    Py_ssize_t[3] first      # first output voxel of the phase
+    Py_ssize_t[3] extent     # output voxels in the phase
+    Py_ssize_t n_taps
+    tap_t* taps
+    Py_ssize_t weight        # where its panels start, in elements
+
+cdef struct window_t:
+    Py_ssize_t n
+    Py_ssize_t[3] x_extent
+    Py_ssize_t[3] y_extent
+    Py_ssize_t x_channels
+    Py_ssize_t y_channels
+    Py_ssize_t[3] in_step    # input voxels from one output voxel of a phase to the next
+    Py_ssize_t[3] out_step   # output voxels from one of a phase to the next
+    Py_ssize_t n_phases
+    phase_t* phases
+
+
+cdef class VolumeWindow:
+    """Which input voxels each output voxel sees.
+
+    Parameters
+    ----------
+    x, y : Value, shape (n, depth, height, width, channels)
+    in_step, out_step : (int, int, int)
+        Input voxels per output voxel of a phase; output voxels per phase (transposed stride).
+    phases : list of (first, extent, taps, weight)
+        `first`, `extent` and each tap are (depth, height, width); `weight` is the offset of the
+        phase's panels.
+    """
+
+    cdef window_t w
+
+    def __cinit__(self, x, y, in_step, out_step, phases):
+        cdef window_t* w = &self.w
+        cdef phase_t* phase
+        cdef Py_ssize_t i, t
+        cdef int axis
+        memset(w, 0, sizeof(window_t))
+        w.n, w.x_channels, w.y_channels = x.shape[0], x.shape[4], y.shape[4]
+        for axis in range(3):
+            w.x_extent[axis], w.y_extent[axis] = x.shape[1 + axis], y.shape[1 + axis]
+            w.in_step[axis], w.out_step[axis] = in_step[axis], out_step[axis]
+        w.n_phases = len(phases)
+        w.phases = <phase_t*> calloc(max(w.n_phases, 1), sizeof(phase_t))
+        if w.phases == NULL:
+            raise MemoryError
+        for i, (first, extent, taps, weight) in enumerate(phases):
+            phase = &w.phases[i]
+            phase.weight = weight
+            phase.taps = <tap_t*> calloc(max(len(taps), 1), sizeof(tap_t))
+            if phase.taps == NULL:
+                raise MemoryError
+            phase.n_taps = len(taps)
+            for axis in range(3):
+                phase.first[axis], phase.extent[axis] = first[axis], extent[axis]
+            for t, place in enumerate(taps):
+                phase.taps[t].offset = 0
+                for axis in range(3):
+                    phase.taps[t].place[axis] = place[axis]
+                    phase.taps[t].offset = (
+                        phase.taps[t].offset * w.x_extent[axis] + phase.taps[t].place[axis]
+                    )
+                phase.taps[t].offset = phase.taps[t].offset * w.x_channels
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        if self.w.phases != NULL:
+            for i in range(self.w.n_phases):
+                free(self.w.phases[i].taps)
+            free(self.w.phases)
+
+    @property
+    def max_taps(self):
+        return max(self.w.phases[i].n_taps for i in range(self.w.n_phases))
+
+    @property
+    def max_voxels(self):
+        counts = [
+            self.w.phases[i].extent[0] * self.w.phases[i].extent[1] * self.w.phases[i].extent[2]
+            for i in range(self.w.n_phases)
+        ]
+        return self.w.n * max(counts)
+
+
+cdef inline void point_rows(
+    const window_t* w, const phase_t* phase, const float* x, const float* zeros,
+    Py_ssize_t voxel, Py_ssize_t m, const float** rows,
+) noexcept nogil:
+    """Fill rows[t * m + i] with the address of tap t of output voxel `voxel + i` of the phase."""
+    cdef Py_ssize_t i, t, rest, a, b, c, image, d, h, v
+    cdef const float* origin
+    cdef const tap_t* tap
+    for i in range(m):
+        rest = voxel + i
+        c, rest = rest % phase.extent[2], rest // phase.extent[2]
+        b, rest = rest % phase.extent[1], rest // phase.extent[1]
+        a, image = rest % phase.extent[0], rest // phase.extent[0]
+        a, b, c = a * w.in_step[0], b * w.in_step[1], c * w.in_step[2]
+        origin = x + (
+            ((image * w.x_extent[0] + a) * w.x_extent[1] + b) * w.x_extent[2] + c
+        ) * w.x_channels
+        for t in range(phase.n_taps):
+            tap = &phase.taps[t]
+            d, h, v = a + tap.place[0], b + tap.place[1], c + tap.place[2]
+            if (
+                0 <= d < w.x_extent[0] and 0 <= h < w.x_extent[1] and 0 <= v < w.x_extent[2]
+            ):
+                rows[t * m + i] = origin + tap.offset
+            else:
+                rows[t * m + i] = zeros
+
+
+cdef inline Py_ssize_t output_voxel(
+    const window_t* w, const phase_t* phase, Py_ssize_t voxel
+) noexcept nogil:
+    """Number of the output voxel that is voxel number `voxel` of a phase."""
+    cdef Py_ssize_t c = voxel % phase.extent[2], rest = voxel // phase.extent[2]
+    cdef Py_ssize_t b = rest % phase.extent[1], a = rest // phase.extent[1] % phase.extent[0]
+    cdef Py_ssize_t image = rest // phase.extent[1] // phase.extent[0]
+    a = phase.first[0] + a * w.out_step[0]
+    b = phase.first[1] + b * w.out_step[1]
+    c = phase.first[2] + c * w.out_step[2]
+    return ((image * w.y_extent[0] + a) * w.y_extent[1] + b) * w.y_extent[2] + c
+
+
+cdef struct volume_t:
+    const kernels_t* kernels
+    const window_t* window
+    ref_t x
+    ref_t weight
+    ref_t y
+    ref_t scratch
+    const float* zeros
+    Py_ssize_t groups
+    Py_ssize_t in_channels       # of one group
+    Py_ssize_t out_channels      # of one group
+    bint is_depthwise
+    bint panel_major
+    post_t post
+
+
+cdef class VolumeConvStep(Step):
+    """Convolution of volumes, grouped or not, forward or transposed.
+
+    Parameters
+    ----------
+    x, y : Value, shape (n, depth, height, width, channels)
+        Without gaps.
+    weight : Value
+        Panels of :func:`.packing.pack_panels`, for each phase, for each group; or,
+        where each group has one channel on both sides, the blocks of
+        :func:`~kuiper._kernels.micro.packing.pack_depthwise`.
+    window : VolumeWindow
+    groups, in_channels, out_channels : int
+        Channels of one group.
+    scratch : Value
+        :func:`volume_scratch_bytes` for each thread.
+    post : Post or None
+        Its residual, if any, as rows of channels.
+    is_depthwise : bool
+        Which of the two the weight is.
+    """
+
+    cdef volume_t p
+    cdef VolumeWindow window
+
+    def __init__(self, x, weight, y, VolumeWindow window, groups, in_channels, out_channels,
+                 scratch, post=None, is_depthwise=False):
+        zeros = np.zeros(max(x.shape[4] if is_depthwise else in_channels, 1), np.float32)
+        cdef float[::1] zero_view = zeros
+        self.window = window
+        self.keep = zeros
+        self.p.kernels = active()
+        self.p.window = &window.w
+        self.p.x, self.p.weight, self.p.y = self.ref(x), self.ref(weight), self.ref(y)
+        self.p.scratch = self.ref(scratch)
+        self.p.zeros = &zero_view[0]
+        self.p.groups, self.p.in_channels, self.p.out_channels = groups, in_channels, out_channels
+        self.p.is_depthwise = is_depthwise
+        # Small weights stay in the L2 cache: finish a tile of voxels before the next one.  Large
+        # ones are read once: finish a panel first.
+        self.p.panel_major = weight.n_bytes > 512 * 1024
+        self.p.post = make_post(self, post)
+        self.run = depthwise_run if is_depthwise else volume_run
+        self.params = &self.p
+        self.kind = "conv3d"
+        tiles = ceil_div(window.max_voxels, volume_tile(is_depthwise))
+        if not is_depthwise:
+            tiles *= groups * ceil_div(out_channels, active().nr)
+        self.max_parts = max(tiles, 1)
+
+
+def volume_tile(bint is_depthwise):
+    """Return how many voxels a tile has at the most."""
+    return active().dw_m if is_depthwise else active().mr
+
+
+def volume_scratch_bytes(Py_ssize_t taps, bint is_depthwise=False):
+    """Return the scratch of one thread: the pointers of a tile."""
+    return 8 * volume_tile(is_depthwise) * taps
+
+
+cdef void volume_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Cross-correlation of volumes with packed filters, plus post-ops.
+
+    Layout : x (n, d, h, w, groups * ic) -> y (n, od, oh, ow, groups * oc)
+    Needs  : packed weights for the table's tile; positive strides
+    Threads: over tiles of voxels x panels of channels; the sum over taps is never split
+    Source : torch.nn.Conv3d, torch.nn.ConvTranspose3d
+    """
+    cdef const volume_t* p = <const volume_t*> params
+    cdef const window_t* w = p.window
+    cdef const kernels_t* kernels = p.kernels
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float* weight = <const float*> at(slots, p.weight)
+    cdef const float* residual = NULL
+    cdef const float* r_tile
+    cdef float* y = <float*> at(slots, p.y)
+    cdef float* y_tile
+    cdef const float** rows = <const float**> at(slots, p.scratch)
+    cdef const phase_t* phase
+    cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr, panels = ceil_div(p.out_channels, nr)
+    cdef Py_ssize_t f, q, count, n_runs, run, per_run, tiles, tile, panel, group, depth
+    cdef Py_ssize_t start, voxel, place, m, n, column, at_tile, at_group
+    cdef Py_ssize_t ldy = w.out_step[2] * w.y_channels
+    cdef Py_ssize_t ldr = w.out_step[2] * p.post.residual_pitch
+    if p.post.has_residual:
+        residual = <const float*> at(slots, p.post.residual)
+    for f in range(w.n_phases):
+        phase = &w.phases[f]
+        count = w.n * phase.extent[0] * phase.extent[1] * phase.extent[2]
+        if count == 0:
+            continue
+        # Voxels of a run are equally far apart in the output: all of them, or one row of a phase.
+        n_runs = count // phase.extent[2]
+        if w.out_step[0] == w.out_step[1] == w.out_step[2] == 1:
+            n_runs = 1
+        run = count // n_runs
+        per_run = ceil_div(run, mr)
+        tiles = n_runs * per_run
+        depth = (phase.n_taps * p.in_channels + 1) * nr
+        at_tile = at_group = -1
+        place = m = 0
+        for q in range(
+            share_start(p.groups * panels * tiles, part, n_parts),
+            share_start(p.groups * panels * tiles, part + 1, n_parts),
+        ):
+            if p.panel_major:
+                tile, panel, group = q % tiles, q // tiles % panels, q // tiles // panels
+            else:
+                panel, tile, group = q % panels, q // panels % tiles, q // panels // tiles
+            if tile != at_tile or group != at_group:
+                at_tile, at_group = tile, group
+                start = tile % per_run * run // per_run
+                m = (tile % per_run + 1) * run // per_run - start
+                voxel = tile // per_run * run + start
+                point_rows(w, phase, x + group * p.in_channels, p.zeros, voxel, m, rows)
+                place = output_voxel(w, phase, voxel)
+            n = min(nr, p.out_channels - panel * nr)
+            column = group * p.out_channels + panel * nr
+            y_tile = y + place * w.y_channels + column
+            r_tile = NULL
+            if residual != NULL:
+                r_tile = residual + place * p.post.residual_pitch + column
+            kernels.gemm[m](
+                phase.n_taps, p.in_channels, <const float* const*> rows,
+                weight + phase.weight + (group * panels + panel) * depth,
+                panel_ahead(tile, depth, nr) if p.panel_major else 0, y_tile, ldy, n,
+                r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
+            )
+            post_tile(&p.post, m, n, y_tile, ldy, r_tile, ldr)
+
+
+cdef void depthwise_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """One filter per channel, plus post-ops.
+
+    Layout : x (n, d, h, w, c) -> y (n, od, oh, ow, c)
+    Needs  : depthwise weights; one phase
+    Threads: over tiles of voxels
+    Source : torch.nn.Conv3d with groups == in_channels == out_channels
+    """
+    cdef const volume_t* p = <const volume_t*> params
+    cdef const window_t* w = p.window
+    cdef const phase_t* phase = &w.phases[0]
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float* residual = NULL
+    cdef const float* r_tile
+    cdef float* y = <float*> at(slots, p.y)
+    cdef const float** rows = <const float**> at(slots, p.scratch)
+    cdef Py_ssize_t count = w.n * phase.extent[0] * phase.extent[1] * phase.extent[2]
+    cdef Py_ssize_t tiles = ceil_div(count, p.kernels.dw_m), tile, start, m
+    if p.post.has_residual:
+        residual = <const float*> at(slots, p.post.residual)
+    for tile in range(share_start(tiles, part, n_parts), share_start(tiles, part + 1, n_parts)):
+        start = tile * count // tiles
+        m = (tile + 1) * count // tiles - start
+        point_rows(w, phase, x, p.zeros, start, m, rows)
+        r_tile = NULL
+        if residual != NULL:
+            r_tile = residual + start * p.post.residual_pitch
+        p.kernels.dwconv[m](
+            phase.n_taps, w.y_channels, <const float* const*> rows, NULL,
+            <const float*> at(slots, p.weight), y + start * w.y_channels, w.y_channels,
+            r_tile if p.post.residual_in_tile else NULL, p.post.residual_pitch,
+            p.post.lo, p.post.hi,
+        )
+        post_tile(
+            &p.post, m, w.y_channels, y + start * w.y_channels, w.y_channels, r_tile,
+            p.post.residual_pitch,
+        )
+
+
+# -- the kernel alone --------------------------------------------------------------------------
+
+def conv3d(const float[:, :, :, :, ::1] x, const float[:, :, :, :, ::1] weight, bias=None, *,
+           stride=(1, 1, 1), padding=(0, 0, 0), int n_threads=1):
+    """Convolve channels-last volumes, without graph or plan: to learn from, test and measure.
+
+    Parameters
+    ----------
+    x : array, shape (n, depth, height, width, in_channels), float32
+    weight : array, shape (out_channels, in_channels, kernel_d, kernel_h, kernel_w), float32
+        PyTorch's order.
+    bias : array, shape (out_channels,), float32, optional
+    stride, padding : (int, int, int)
+    n_threads : int
+
+    Returns
+    -------
+    numpy.ndarray, shape (n, out_depth, out_height, out_width, out_channels), float32
+
+    Raises
+    ------
+    InputError
+        If extents do not fit each other.
+    """
+    out_channels, in_channels = weight.shape[0], weight.shape[1]
+    kernel = np.shape(weight)[2:]
+    if x.shape[4] != in_channels or min(stride) < 1 or min(padding) < 0 or n_threads < 1:
+        raise InputError(
+            f"x has {x.shape[4]} channels and weight shape {np.shape(weight)}; they must agree, "
+            "stride and n_threads be >= 1, padding >= 0"
+        )
+    if bias is not None and np.shape(bias) != (out_channels,):
+        raise InputError(f"bias has shape {np.shape(bias)}, expected ({out_channels},)")
+    extents = [
+        (n + 2 * p - k) // s + 1
+        for n, p, k, s in zip(np.shape(x)[1:4], padding, kernel, stride)
+    ]
+    if min(extents) < 1 or min(kernel) < 1 or x.shape[0] < 1:
+        raise InputError(f"the output would have extents {extents}")
+    taps = [tuple(np.subtract(place, padding).tolist()) for place in np.ndindex(*kernel)]
+    packed = pack_panels(
+        np.asarray(weight).reshape(out_channels, in_channels, -1).transpose(0, 2, 1), bias
+    )
+    y = np.empty((x.shape[0], *extents, out_channels), np.float32)
+    scratch_bytes = volume_scratch_bytes(len(taps))
+    shares = np.empty((n_threads, scratch_bytes), np.uint8)
+    arrays = [np.asarray(x), packed, y, shares[0]]
+    values = [
+        Value(Buffer(slot, 0, "input"), array.shape, contiguous_strides(array.shape), 0,
+              array.dtype)
+        for slot, array in enumerate(arrays)
+    ]
+    window = VolumeWindow(
+        values[0], values[2], stride, (1, 1, 1), [((0, 0, 0), extents, taps, 0)]
+    )
+    step = VolumeConvStep(
+        values[0], values[1], values[2], window, 1, in_channels, out_channels, values[3]
+    )
+    run_alone(step, [*arrays[:3], (shares,)], n_threads)
+    return y

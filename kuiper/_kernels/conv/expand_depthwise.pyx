@@ -1,0 +1,297 @@
+"""Inverted residuals: a 1x1 convolution and the depthwise convolution that reads it, in one sweep.
+
+The 1x1 convolution widens the image, so its result is the largest tensor of such a network, and
+writing and reading it costs more than computing it.  Here only the rows that the depthwise window
+sees exist, in a ring that stays in the L2 cache: row r lies at r % ring_rows, and is computed just
+ahead of the first output row that needs it.
+"""
+
+import numpy as np
+
+from libc.string cimport memset
+
+from kuiper._kernels.micro.dispatch cimport active
+from kuiper._kernels.conv.epilogue cimport make_post, post_t, post_tile
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels.micro.table cimport DW_ROW, MAX_MR, dwrow_fn, kernels_t, row_kernel
+
+from kuiper.ir.view import spaced
+
+cdef enum:
+    # Output rows that a part should have at the least: at its start it computes rows of the ring
+    # that its neighbour computes as well.
+    LEAST_ROWS = 4
+
+
+cdef struct inverted_t:
+    const kernels_t* kernels
+    ref_t x
+    ref_t expand
+    ref_t weight
+    ref_t y
+    ref_t scratch
+    const float* zeros
+    Py_ssize_t n
+    Py_ssize_t in_h
+    Py_ssize_t in_w
+    Py_ssize_t x_pitch
+    Py_ssize_t in_channels
+    Py_ssize_t out_h
+    Py_ssize_t out_w
+    Py_ssize_t y_pitch
+    Py_ssize_t channels
+    Py_ssize_t kernel_h
+    Py_ssize_t kernel_w
+    Py_ssize_t stride_h
+    Py_ssize_t stride_w
+    Py_ssize_t dilation_h
+    Py_ssize_t dilation_w
+    Py_ssize_t top
+    Py_ssize_t left
+    Py_ssize_t ring_rows
+    Py_ssize_t ring_width        # pixels of a row: those of the image, and zeros for the padding
+    Py_ssize_t ring_pitch        # from pixel to pixel
+    Py_ssize_t ring_floats
+    dwrow_fn dwrow               # NULL where there is none for such windows
+    Py_ssize_t block             # channels that go through at a time
+    post_t expand_post
+    post_t post
+
+
+cdef class ExpandDepthwiseStep(Step):
+    """A 1x1 convolution, then a depthwise one.
+
+    Parameters
+    ----------
+    x : Value, shape (n, in_channels, h, w)
+        Channels-last.
+    expand : Value
+        Panels of :func:`~kuiper._kernels.micro.packing.pack_panels`.
+    weight : Value
+        Blocks of :func:`~kuiper._kernels.micro.packing.pack_depthwise`.
+    y : Value, shape (n, channels, oh, ow)
+        Channels-last.
+    scratch : Value
+        ``ring.n_bytes`` for each thread.
+    ring : Ring
+    kernel, stride, dilation : (int, int)
+        Of the depthwise convolution.
+    origin : (int, int)
+        Its padding above and to the left.
+    expand_post : Post or None
+        Ends the 1x1 convolution; has no residual.
+    post : Post or None
+    """
+
+    cdef inverted_t p
+
+    def __init__(self, x, expand, weight, y, scratch, ring, kernel, stride, dilation, origin,
+                 expand_post=None, post=None):
+        zeros = np.zeros(ring.channels, np.float32)
+        cdef float[::1] zero_view = zeros
+        self.keep = zeros
+        self.p.kernels = active()
+        self.p.x, self.p.expand, self.p.weight = self.ref(x), self.ref(expand), self.ref(weight)
+        self.p.y, self.p.scratch = self.ref(y), self.ref(scratch)
+        self.p.zeros = &zero_view[0]
+        self.p.n, self.p.in_channels, self.p.in_h, self.p.in_w = x.shape
+        _, self.p.channels, self.p.out_h, self.p.out_w = y.shape
+        self.p.x_pitch, self.p.y_pitch = x.pitch, y.pitch
+        self.p.kernel_h, self.p.kernel_w = kernel
+        self.p.stride_h, self.p.stride_w = stride
+        self.p.dilation_h, self.p.dilation_w = dilation
+        self.p.top, self.p.left = origin
+        self.p.ring_rows, self.p.ring_width = ring.rows, ring.width
+        self.p.ring_pitch, self.p.ring_floats = ring.pitch, ring.n_floats
+        self.p.block = ring.channels
+        if self.p.out_w >= DW_ROW:
+            self.p.dwrow = row_kernel(self.p.kernels, kernel[1], stride[1], dilation[1])
+        self.p.expand_post = make_post(self, expand_post)
+        self.p.post = make_post(self, post)
+        self.run = inverted_run
+        self.params = &self.p
+        self.kind = "conv_expand_depthwise"
+        self.max_parts = max(self.p.n * self.p.out_h // LEAST_ROWS, 1)
+
+
+class Ring:
+    """The rows of the wide image that a window of the depthwise convolution spans.
+
+    Parameters
+    ----------
+    x, y : Value
+        Input and output of the two convolutions, (n, c, h, w).
+    kernel, stride, dilation, origin : (int, int)
+        As for :class:`ExpandDepthwiseStep`.
+    limit : int
+        Bytes that it shall take at the most.
+
+    Attributes
+    ----------
+    rows, width : int
+        Its pixels; a row starts and ends with the zeros of the padding.
+    channels : int
+        As many as fit, in whole panels; at least one panel.
+    pitch : int
+        Floats from pixel to pixel.
+    n_floats : int
+        Its size, rounded so that what follows it lies on a cache line.
+    n_bytes : int
+        The scratch of one thread: the ring, then pointers to taps and their steps.
+    """
+
+    def __init__(self, x, y, kernel, stride, dilation, origin, limit):
+        self.rows = (kernel[0] - 1) * dilation[0] + 1
+        reach = (y.shape[3] - 1) * stride[1] + (kernel[1] - 1) * dilation[1] + 1
+        self.width = max(origin[1] + x.shape[3], reach)
+        nr = active().nr
+        fitting = limit // (4 * self.width * self.rows * nr) * nr
+        self.channels = min(max(fitting, nr), y.shape[1])
+        self.pitch = spaced(self.channels)
+        self.n_floats = -(-self.pitch * self.width * self.rows // 16) * 16
+        self.n_bytes = 4 * self.n_floats + 16 * kernel[0] * kernel[1]
+
+
+cdef void inverted_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """A 1x1 convolution and a depthwise one, each with post-ops.
+
+    Layout : x (n, h, w, ic) -> y (n, oh, ow, c), pitched
+    Needs  : weights packed for the table's tile and lanes
+    Threads: over output rows; each thread has a ring of its own
+    Source : Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks" (2018)
+    """
+    cdef const inverted_t* p = <const inverted_t*> params
+    cdef Py_ssize_t rows = p.n * p.out_h
+    cdef Py_ssize_t row = share_start(rows, part, n_parts)
+    cdef Py_ssize_t last = share_start(rows, part + 1, n_parts), end, first
+    while row < last:
+        end = min(last, (row // p.out_h + 1) * p.out_h)
+        first = 0
+        while first < p.channels:
+            sweep(p, slots, row // p.out_h, row % p.out_h, row % p.out_h + end - row, first)
+            first += p.block
+        row = end
+
+
+cdef void sweep(
+    const inverted_t* p, char* const* slots, Py_ssize_t image, Py_ssize_t row, Py_ssize_t end,
+    Py_ssize_t first,
+) noexcept nogil:
+    """Compute the output rows [row, end) of one image, for the channels from `first` on."""
+    cdef float* ring = <float*> at(slots, p.scratch)
+    cdef Py_ssize_t n = min(p.block, p.channels - first)
+    cdef Py_ssize_t ready = 0, top, stop  # rows [.., ready) of the wide image are in the ring
+    cdef Py_ssize_t right = p.ring_width - p.left - p.in_w, r
+    cdef float* line
+    for r in range(p.ring_rows):
+        line = ring + r * p.ring_width * p.ring_pitch
+        memset(line, 0, p.left * p.ring_pitch * sizeof(float))
+        line += (p.left + p.in_w) * p.ring_pitch
+        memset(line, 0, right * p.ring_pitch * sizeof(float))
+    while row < end:
+        top = row * p.stride_h - p.top
+        stop = min(top + p.ring_rows, p.in_h)
+        ready = max(ready, max(top, 0))
+        while ready < stop:
+            expand_row(
+                p, slots, image * p.in_h + ready, first, n,
+                ring + (ready % p.ring_rows * p.ring_width + p.left) * p.ring_pitch,
+            )
+            ready += 1
+        depthwise_row(p, slots, ring, image, row, first, n)
+        row += 1
+
+
+cdef inline void expand_row(
+    const inverted_t* p, char* const* slots, Py_ssize_t row, Py_ssize_t first, Py_ssize_t n,
+    float* y,
+) noexcept nogil:
+    """Compute one row of the wide image, n channels from `first` on."""
+    cdef const kernels_t* kernels = p.kernels
+    cdef const float* x = <const float*> at(slots, p.x) + row * p.in_w * p.x_pitch
+    cdef Py_ssize_t nr = kernels.nr, depth = (p.in_channels + 1) * kernels.nr
+    cdef const float* weight = <const float*> at(slots, p.expand) + first // nr * depth
+    cdef (const float*)[MAX_MR] rows
+    cdef Py_ssize_t tiles = ceil_div(p.in_w, kernels.mr), tile, start, m, i, c
+    for tile in range(tiles):
+        start = tile * p.in_w // tiles
+        m = (tile + 1) * p.in_w // tiles - start
+        for i in range(m):
+            rows[i] = x + (start + i) * p.x_pitch
+        c = 0
+        while c < n:
+            kernels.gemm[m](
+                1, p.in_channels, <const float* const*> rows, weight + c // nr * depth, 0,
+                y + start * p.ring_pitch + c, p.ring_pitch, min(nr, n - c), NULL, 0,
+                p.expand_post.lo, p.expand_post.hi,
+            )
+            c += nr
+        post_tile(&p.expand_post, m, n, y + start * p.ring_pitch, p.ring_pitch, NULL, 0)
+
+
+cdef inline void depthwise_row(
+    const inverted_t* p, char* const* slots, const float* ring, Py_ssize_t image, Py_ssize_t row,
+    Py_ssize_t first, Py_ssize_t n,
+) noexcept nogil:
+    """Compute one row of the output from the ring, n channels from `first` on."""
+    cdef Py_ssize_t pixel = (image * p.out_h + row) * p.out_w, done = 0, ow, m
+    cdef const float** pixels = <const float**> (ring + p.ring_floats)
+    cdef Py_ssize_t* steps = <Py_ssize_t*> (pixels + p.kernel_h * p.kernel_w)
+    cdef const float* weight = (
+        <const float*> at(slots, p.weight) + first * (p.kernel_h * p.kernel_w + 1)
+    )
+    cdef float* y
+    cdef const float* residual = NULL
+    cdef const float* in_tile
+    while done < p.out_w:
+        if p.dwrow != NULL:
+            # The last windows of a row may overlap those ahead of them: the same comes out again.
+            m, ow = DW_ROW, min(done, p.out_w - DW_ROW)
+        else:
+            m, ow = min(p.kernels.dw_m, p.out_w - done), done
+        point_window(p, ring, row * p.stride_h - p.top, ow * p.stride_w, pixels, steps)
+        y = <float*> at(slots, p.y) + (pixel + ow) * p.y_pitch + first
+        if p.post.has_residual:
+            residual = (
+                <const float*> at(slots, p.post.residual)
+                + (pixel + ow) * p.post.residual_pitch + first
+            )
+        in_tile = residual if p.post.residual_in_tile else NULL
+        if p.dwrow != NULL:
+            p.dwrow(
+                p.kernel_h, n, <const float* const*> pixels, steps, weight, y, p.y_pitch,
+                in_tile, p.post.residual_pitch, p.post.lo, p.post.hi,
+            )
+        else:
+            p.kernels.dwconv[m](
+                p.kernel_h * p.kernel_w, n, <const float* const*> pixels, steps, weight, y,
+                p.y_pitch, in_tile, p.post.residual_pitch, p.post.lo, p.post.hi,
+            )
+        post_tile(&p.post, m, n, y, p.y_pitch, residual, p.post.residual_pitch)
+        done = ow + m
+
+
+cdef inline void point_window(
+    const inverted_t* p, const float* ring, Py_ssize_t ih, Py_ssize_t column,
+    const float** pixels, Py_ssize_t* steps,
+) noexcept nogil:
+    """Find the rows of a window whose first tap is (ih, column - left), or all its taps."""
+    cdef const float* line
+    cdef Py_ssize_t step, v
+    for _ in range(p.kernel_h):
+        line, step = p.zeros, 0
+        if 0 <= ih < p.in_h:
+            step = p.ring_pitch
+            line = ring + (ih % p.ring_rows * p.ring_width + column) * step
+        ih += p.dilation_h
+        if p.dwrow != NULL:
+            pixels[0], steps[0] = line, step
+            pixels += 1
+            steps += 1
+            continue
+        for v in range(p.kernel_w):
+            pixels[v], steps[v] = line + v * p.dilation_w * step, p.stride_w * step
+        pixels += p.kernel_w
+        steps += p.kernel_w

@@ -1,0 +1,177 @@
+"""Convolutions of few channels a group, such as ResNeXt's; see micro/grouped.pxi for the idea."""
+
+import numpy as np
+
+from kuiper._kernels.micro.dispatch cimport active
+from kuiper._kernels.conv.epilogue cimport make_post, post_t, post_tile
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels.micro.table cimport GROUPED_PIXELS, kernels_t
+from kuiper._kernels.conv.window cimport Window, phase_t, point_rows, window_t
+
+from kuiper._runtime.pages import aligned_empty
+
+
+def is_grouped(Py_ssize_t terms, Py_ssize_t per_group):
+    """Tell whether the active variant multiplies groups of these sizes better than a GEMM does.
+
+    A vector has to hold whole groups, and two of them at least: one would leave nothing to gain.
+    """
+    cdef const kernels_t* kernels = active()
+    return (
+        kernels.grouped != NULL and terms <= per_group and 2 * per_group <= kernels.lanes
+        and kernels.lanes % per_group == 0
+    )
+
+
+def pack_grouped(weight, bias, Py_ssize_t groups):
+    """Pack filters into blocks of one vector of outputs.
+
+    Parameters
+    ----------
+    weight : array, shape (out_channels, in_channels / groups, kh, kw), float32
+    bias : array, shape (out_channels,), or None
+    groups : int
+
+    Returns
+    -------
+    numpy.ndarray, shape (blocks, 1 + kh * kw * in_channels / groups, lanes), float32
+        Bias, then for each tap the channels of a group.
+    """
+    cdef Py_ssize_t lanes = active().lanes
+    out_channels, terms = weight.shape[:2]
+    blocks = ceil_div(out_channels, lanes)
+    by_tap = weight.reshape(out_channels, terms, -1).transpose(0, 2, 1).reshape(out_channels, -1)
+    padded = np.zeros((blocks * lanes, 1 + by_tap.shape[1]), np.float32)
+    padded[:out_channels, 1:] = by_tap
+    if bias is not None:
+        padded[:out_channels, 0] = bias
+    packed = aligned_empty((blocks, padded.shape[1], lanes))
+    packed[:] = padded.reshape(blocks, lanes, -1).transpose(0, 2, 1)
+    return packed
+
+
+def lane_places(Py_ssize_t terms, Py_ssize_t per_group):
+    """Return for each term of a group where the lanes of a vector of outputs find it.
+
+    Returns
+    -------
+    numpy.ndarray, shape (terms, lanes), int32
+        Among the inputs of the groups that the vector spans.
+    """
+    first = np.arange(active().lanes) // per_group * terms
+    return (first + np.arange(terms)[:, np.newaxis]).astype(np.int32)
+
+
+def grouped_scratch_bytes(Py_ssize_t n_taps):
+    """Return the scratch of one thread: pointers to the taps of some pixels."""
+    return 8 * GROUPED_PIXELS * n_taps
+
+
+cdef struct grouped_t:
+    const kernels_t* kernels
+    const window_t* window
+    ref_t x
+    ref_t weight
+    ref_t y
+    ref_t scratch
+    const float* zeros
+    const float* places
+    Py_ssize_t terms             # inputs and outputs of a group
+    Py_ssize_t per_group
+    Py_ssize_t channels          # of the output
+    post_t post
+
+
+cdef class GroupedStep(Step):
+    """Convolution of groups that :func:`is_grouped` allows.
+
+    Parameters
+    ----------
+    x, y : Value
+        Channels-last.
+    weight : Value
+        Blocks of :func:`pack_grouped`.
+    window : Window
+        Of one phase.
+    groups : int
+    scratch : Value
+        :func:`grouped_scratch_bytes` for each thread.
+    post : Post or None
+    """
+
+    cdef grouped_t p
+    cdef Window window
+
+    def __init__(self, x, weight, y, Window window, groups, scratch, post=None):
+        cdef float[::1] zeros = np.zeros(x.shape[1], np.float32)
+        self.p.kernels = active()
+        self.p.channels = y.shape[1]
+        self.p.terms, self.p.per_group = x.shape[1] // groups, y.shape[1] // groups
+        # Vectors of either are loaded as such.
+        places = lane_places(self.p.terms, self.p.per_group).view(np.float32)
+        cdef float[:, ::1] place_view = places
+        self.window = window
+        self.keep = (np.asarray(zeros), places)
+        self.p.window = &window.w
+        self.p.x, self.p.weight, self.p.y = self.ref(x), self.ref(weight), self.ref(y)
+        self.p.scratch = self.ref(scratch)
+        self.p.zeros, self.p.places = &zeros[0], &place_view[0, 0]
+        self.p.post = make_post(self, post)
+        self.run = grouped_run
+        self.params = &self.p
+        self.kind = "conv_grouped"
+        self.max_parts = max(ceil_div(window.max_pixels, GROUPED_PIXELS), 1)
+
+
+cdef void point_to_all(const float** rows, Py_ssize_t taps, Py_ssize_t count) noexcept nogil:
+    """Make rows of `count` pixels such of GROUPED_PIXELS: the first one stands for the missing."""
+    cdef Py_ssize_t t = taps, i, missing = GROUPED_PIXELS - count
+    while missing > 0 and t > 0:
+        t -= 1
+        i = GROUPED_PIXELS
+        while i > 0:
+            i -= 1
+            rows[t * GROUPED_PIXELS + i] = rows[t * count + max(i - missing, 0)]
+
+
+cdef void grouped_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Cross-correlation in groups, plus post-ops.
+
+    Layout : x (n, h, w, groups * terms) -> y (n, oh, ow, groups * per_group), pitched
+    Needs  : packed weights for the table's lanes
+    Threads: over tiles of pixels; the sum over taps is never split
+    Source : torch.nn.Conv2d
+    """
+    cdef const grouped_t* p = <const grouped_t*> params
+    cdef const window_t* w = p.window
+    cdef const phase_t* phase = &w.phases[0]
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float* weight = <const float*> at(slots, p.weight)
+    cdef const float* residual
+    cdef const float* added
+    cdef const float** rows = <const float**> at(slots, p.scratch)
+    cdef float* y
+    cdef Py_ssize_t pixels = w.n * w.out_h * w.out_w
+    cdef Py_ssize_t pixel = share_start(pixels, part, n_parts)
+    cdef Py_ssize_t last = share_start(pixels, part + 1, n_parts), count, missing
+    cdef Py_ssize_t r_pitch = p.post.residual_pitch
+    while pixel < last:
+        count = min(<Py_ssize_t> GROUPED_PIXELS, last - pixel)
+        missing = GROUPED_PIXELS - count
+        point_rows(w, phase, x, p.zeros, pixel, count, rows)
+        point_to_all(rows, phase.n_taps, count)
+        y = <float*> at(slots, p.y) + pixel * w.y_pitch
+        residual = NULL
+        if p.post.has_residual:
+            residual = <const float*> at(slots, p.post.residual) + pixel * r_pitch
+        added = residual if p.post.residual_in_tile else NULL
+        # Pixels ahead of the first one are computed in vain, and not written.
+        p.kernels.grouped(
+            phase.n_taps, p.terms, p.per_group, p.channels, <const float* const*> rows, p.places,
+            weight, missing, y - missing * w.y_pitch, w.y_pitch,
+            added - missing * r_pitch if added != NULL else NULL, r_pitch, p.post.lo, p.post.hi,
+        )
+        post_tile(&p.post, count, p.channels, y, w.y_pitch, residual, r_pitch)
+        pixel += count

@@ -1,0 +1,587 @@
+"""Strassen's algorithm: a product of matrices in seven products of their quarters instead of eight.
+
+Rows, terms of the sum and columns are halved: A is (A11 A12; A21 A22), B and C alike.  In the form
+of Winograd, which shares sums:
+
+    S1 = A21 + A22     S2 = S1 - A11      S3 = A11 - A21     S4 = A12 - S2
+    T1 = B12 - B11     T2 = B22 - T1      T3 = B22 - B12     T4 = B21 - T2
+    P  = A11 B11       U2 = P + S2 T2     U3 = U2 + S3 T3    Q  = S1 T1
+    C11 = P + A12 B21                     C12 = U2 + Q + S4 B22
+    C21 = U3 + A22 T4                     C22 = U3 + Q
+
+The sums of B are made once, when weights are packed.  Those of A cost little where each serves many
+columns, and those of products stay in the caches, because it all happens to a few tiles at a time:
+of a "quad", two tiles of rows by two panels of columns, "up" is one of the tiles and "down" the
+next one, "left" one of the panels and "right" the next one.  The terms are halved by channels: the
+first half of each tap, and the second.
+
+The price is rounding: sums are of larger numbers than the result, so its error is two to three
+times that of the definition, relative to the greater of the rows and of the columns that share
+sums.  Columns of which one is a hundred times the other, as next to a filter that training has left
+at zero, are multiplied by the definition, with their panels; so is what is not finite, which would
+spread to its neighbours.
+
+``StrassenStep``
+    A convolution as implicit GEMM, or a Linear layer over pixels.
+
+Source: Strassen (1969), Gaussian elimination is not optimal; Winograd (1971), On multiplication of
+2 x 2 matrices.
+"""
+
+import numpy as np
+
+from libc.math cimport fabsf
+from libc.stdint cimport intptr_t
+
+from kuiper._kernels.micro.dispatch cimport active
+from kuiper._kernels.micro.packing cimport (
+    biases, pack_panel, panels_of_columns, panels_t, tap_offsets,
+)
+from kuiper._kernels.conv.epilogue cimport make_post, post_t, post_tile
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels.micro.table cimport kernels_t, segment_t
+from kuiper._runtime.thread_pool cimport share_out
+from kuiper._kernels.conv.window cimport Window, phase_t, point_rows, window_t
+
+from kuiper._runtime.pages import aligned_empty
+from kuiper._kernels.micro.packing import parts
+from kuiper.ir.view import spaced
+
+cdef extern from "_runtime/populate.h" nogil:
+    void populate "kp_populate"(char* first, Py_ssize_t n_bytes) noexcept
+
+# The parts of a pair of panels, in the order of their use.  No tile takes the biases of T3: their
+# place tells whether columns that share sums are alike.
+cdef enum:
+    B11
+    B21          # with the biases of the left panel
+    T2
+    T3
+    T4           # with the biases of the left panel
+    T1
+    B22          # with the biases of the right panel
+    B12          # for the definition only
+    N_PARTS
+
+# The lists of rows that products read.
+cdef enum:
+    UP_1
+    UP_2
+    DOWN_1
+    DOWN_2
+    SUM_1
+    SUM_2
+    SUM_3
+    SUM_4
+    N_LISTS
+
+# The tiles that products are kept in.
+cdef enum:
+    TILE_P
+    TILE_U2
+    TILE_U3
+    TILE_Q
+    N_TILES
+
+# How many quads take a pair of panels before the next one: what the L2 cache has room for; more of
+# them where the weights are so large that they should be read less often.
+cdef enum:
+    MAX_QUADS = 16
+    LARGE_BYTES = 7 * 512 * 1024   # of weights
+    FEW_BYTES = 256 * 1024         # of rows and their sums, of these quads together
+    MANY_BYTES = 1200 * 1024
+
+cdef enum:
+    MAX_NR = 32
+    MOST_RATIO = 100             # of the greatest weights of two columns that share sums
+    ALIKE = 0
+    NOT_ALIKE = 1
+
+cdef enum:
+    AHEAD = 32  # rows of a panel from what is read to what is asked for
+
+
+# -- weights -----------------------------------------------------------------------------------
+
+def packed_floats(Py_ssize_t columns, Py_ssize_t taps, Py_ssize_t channels):
+    """Return the size of what :func:`pack_strassen` makes."""
+    cdef Py_ssize_t nr = active().nr, panels = ceil_div(columns, nr)
+    return (panels // 2) * pair_floats(taps, channels, nr) + (panels % 2) * (
+        (1 + taps * channels) * nr
+    )
+
+
+cdef Py_ssize_t pair_floats(Py_ssize_t taps, Py_ssize_t channels, Py_ssize_t nr) noexcept nogil:
+    return N_PARTS * (1 + taps * channels // 2) * nr
+
+
+def pack_strassen(weight, bias, int n_threads=1):
+    """Pack a matrix, given as its transpose, and the sums of its quarters.
+
+    Parameters
+    ----------
+    weight : array, shape (columns, taps, channels), float32
+        Any strides; the number of channels is even.  Or anything with a shape, slices of which are
+        such arrays.
+    bias : array, shape (columns,), or None
+    n_threads : int
+
+    Returns
+    -------
+    numpy.ndarray, shape (packed_floats(columns, taps, channels),), float32
+        For each pair of panels `N_PARTS` panels over half the channels, each as the register tile
+        reads it; behind them, where the number of panels is odd, the last one as it is.
+    """
+    cdef Py_ssize_t pair
+    columns, taps, channels = weight.shape
+    pair = pair_floats(taps, channels, active().nr)
+    packed = aligned_empty((packed_floats(columns, taps, channels),))
+    for rows in parts(weight, n_threads, 2):
+        pack_part(
+            weight[rows], None if bias is None else bias[rows],
+            packed[rows.start // (2 * active().nr) * pair:], n_threads,
+        )
+    return packed
+
+
+cdef pack_part(const float[:, :, :] weight, bias, float[::1] out, int n_threads):
+    cdef const Py_ssize_t[::1] offsets = tap_offsets(weight.shape[1], weight.strides[1] // 4)
+    cdef const float[::1] b = biases(bias, weight.shape[0])
+    cdef panels_t job = panels_of_columns(weight, b, offsets)
+    job.out = &out[0]
+    with nogil:
+        share_out(pack_one, &job, ceil_div(job.columns, 2 * job.kernels.nr), n_threads)
+
+
+cdef void pack_one(void* job, Py_ssize_t pair, Py_ssize_t rank) noexcept nogil:
+    """Pack a pair of panels, or the last one without another."""
+    cdef panels_t* pairs = <panels_t*> job
+    cdef Py_ssize_t nr = pairs.kernels.nr, start = 2 * nr * pair
+    cdef Py_ssize_t left = min(nr, pairs.columns - start)
+    cdef Py_ssize_t right = min(nr, pairs.columns - start - left)
+    cdef Py_ssize_t size = pair_floats(pairs.taps, pairs.channels, nr)
+    cdef const float* first = pairs.first + start * pairs.column
+    cdef float* out = pairs.out + pair * size
+    if right > 0:
+        populate(<char*> out, 4 * size)
+        pack_pair(
+            pairs.kernels, first, pairs.column, pairs.taps, pairs.offsets, pairs.channels // 2,
+            pairs.channel, pairs.bias + start, left, right, out,
+        )
+    else:
+        pack_panel(
+            pairs.kernels, first, pairs.column, pairs.taps, pairs.offsets, pairs.channels,
+            pairs.channel, pairs.bias + start, left, out,
+        )
+
+
+cdef void pack_pair(
+    const kernels_t* kernels, const float* w, Py_ssize_t column, Py_ssize_t taps,
+    const Py_ssize_t* offsets, Py_ssize_t half, Py_ssize_t channel, const float* bias,
+    Py_ssize_t left, Py_ssize_t right, float* out,
+) noexcept nogil:
+    """Write the parts of a pair of panels, of `left` and `right` columns."""
+    cdef Py_ssize_t nr = kernels.nr, part = (1 + taps * half) * nr, i
+    cdef const float* w_right = w + nr * column
+    cdef float* b11 = out + B11 * part
+    cdef float* b12 = out + B12 * part
+    cdef float* b21 = out + B21 * part
+    cdef float* b22 = out + B22 * part
+    cdef double t1, t2
+    cdef float[MAX_NR] greatest_left, greatest_right, checked
+    cdef Py_ssize_t j, k
+    pack_panel(kernels, w, column, taps, offsets, half, channel, NULL, left, b11)
+    pack_panel(kernels, w_right, column, taps, offsets, half, channel, NULL, right, b12)
+    w += half * channel
+    w_right += half * channel
+    pack_panel(kernels, w, column, taps, offsets, half, channel, bias, left, b21)
+    pack_panel(kernels, w_right, column, taps, offsets, half, channel, bias + nr, right, b22)
+    for j in range(nr):
+        out[T1 * part + j] = out[T2 * part + j] = 0
+        out[T4 * part + j] = b21[j]
+        greatest_left[j] = greatest_right[j] = checked[j] = 0
+    for i in range(1, 1 + taps * half):
+        for j in range(nr):
+            k = i * nr + j
+            t1 = <double> b12[k] - b11[k]
+            t2 = b22[k] - t1
+            out[T1 * part + k] = <float> t1
+            out[T2 * part + k] = <float> t2
+            out[T3 * part + k] = b22[k] - b12[k]
+            out[T4 * part + k] = <float> (b21[k] - t2)
+            # Zero times a sum is zero unless the sum is infinite or not a number.
+            checked[j] += 0 * out[T3 * part + k] + 0 * out[T4 * part + k]
+            greatest_left[j] = max(greatest_left[j], max(fabsf(b11[k]), fabsf(b21[k])))
+            greatest_right[j] = max(greatest_right[j], max(fabsf(b12[k]), fabsf(b22[k])))
+    for j in range(nr):
+        # No tile takes the biases of T3.
+        out[T3 * part + j] = NOT_ALIKE
+    for j in range(right):
+        if checked[j] != 0 or (
+            max(greatest_left[j], greatest_right[j])
+            > MOST_RATIO * min(greatest_left[j], greatest_right[j])
+        ):
+            return
+    for j in range(nr):
+        out[T3 * part + j] = ALIKE
+
+
+# -- the step ----------------------------------------------------------------------------------
+
+cdef struct quad_t:              # two tiles of pixels and what is derived from them
+    Py_ssize_t m                 # pixels of a tile
+    Py_ssize_t up                # the first of the upper one, in the output
+    Py_ssize_t down              # the first of the lower one
+    Py_ssize_t shared            # pixels that are in both, 0 or 1: the upper one's
+    bint finite                  # all sums are
+    (const float**)[N_LISTS] lists
+    float* tiles
+
+
+cdef struct strassen_t:
+    const kernels_t* kernels
+    const window_t* window
+    ref_t x
+    ref_t weight
+    ref_t y
+    ref_t scratch
+    const float* zeros
+    Py_ssize_t half              # of the channels
+    Py_ssize_t out_channels
+    Py_ssize_t sums_pitch        # from row to row
+    Py_ssize_t sums_stride       # from S1 to S2
+    Py_ssize_t quads             # of an image
+    Py_ssize_t at_a_time         # quads
+    Py_ssize_t part_floats       # of the panels of half the channels
+    post_t post
+
+
+cdef class StrassenStep(Step):
+    """Convolution of one group by Strassen's algorithm.
+
+    Parameters
+    ----------
+    x, y : Value
+        Channels-last.  The number of input channels is a multiple of twice the lanes.
+    weight : Value
+        As :func:`pack_strassen` makes it; more than one panel.
+    window : Window
+        Of one phase.
+    scratch : Value
+        :func:`strassen_scratch_bytes` for each thread.
+    post : Post or None
+    """
+
+    cdef strassen_t p
+    cdef Window window
+
+    def __init__(self, x, weight, y, Window window, scratch, post=None):
+        zeros = np.zeros(x.shape[1], np.float32)
+        cdef float[::1] zero_view = zeros
+        cdef Py_ssize_t mr = active().mr, taps = window.w.phases[0].n_taps
+        self.window = window
+        self.keep = zeros
+        self.p.kernels = active()
+        self.p.window = &window.w
+        self.p.x, self.p.weight, self.p.y = self.ref(x), self.ref(weight), self.ref(y)
+        self.p.scratch = self.ref(scratch)
+        self.p.zeros = &zero_view[0]
+        self.p.half, self.p.out_channels = x.shape[1] // 2, y.shape[1]
+        self.p.sums_pitch = spaced(self.p.half)
+        self.p.sums_stride = taps * mr * self.p.sums_pitch
+        self.p.quads = ceil_div(y.shape[2] * y.shape[3], 2 * mr)
+        self.p.at_a_time = quads_at_a_time(
+            y.shape[2] * y.shape[3], taps, x.shape[1], y.shape[1]
+        )
+        self.p.part_floats = (1 + taps * self.p.half) * active().nr
+        self.p.post = make_post(self, post)
+        self.run = strassen_run
+        self.params = &self.p
+        self.kind = "strassen"
+        self.max_parts = max(y.shape[0] * self.p.quads * n_pairs(&self.p), 1)
+
+
+cdef inline Py_ssize_t n_pairs(const strassen_t* p) noexcept nogil:
+    """How many pairs of panels there are; one that is left over counts as a pair."""
+    return ceil_div(p.out_channels, 2 * p.kernels.nr)
+
+
+cdef Py_ssize_t quads_at_a_time(
+    Py_ssize_t rows, Py_ssize_t taps, Py_ssize_t channels, Py_ssize_t columns
+):
+    cdef Py_ssize_t mr = active().mr, most = FEW_BYTES
+    if 7 * taps * channels * columns > LARGE_BYTES:
+        most = MANY_BYTES
+    return max(1, min(MAX_QUADS, ceil_div(rows, 2 * mr), most // (16 * mr * taps * channels)))
+
+
+cdef Py_ssize_t quad_floats(Py_ssize_t taps, Py_ssize_t pitch):
+    """The room of a quad: sums of rows, then tiles, then as many pointers as in all lists."""
+    cdef Py_ssize_t mr = active().mr
+    return mr * (4 * taps * pitch + N_TILES * active().nr + 2 * N_LISTS * taps)
+
+
+def strassen_scratch_bytes(
+    Py_ssize_t rows, Py_ssize_t taps, Py_ssize_t channels, Py_ssize_t columns
+):
+    """Return the scratch of one thread, for the quads that are in work at a time.
+
+    Parameters
+    ----------
+    rows : int
+        Output pixels of an image.
+    taps, channels : int
+        Their product is the number of terms.
+    columns : int
+    """
+    return 4 * quad_floats(taps, spaced(channels // 2)) * quads_at_a_time(
+        rows, taps, channels, columns
+    )
+
+
+cdef inline Py_ssize_t first_pixel(const strassen_t* p, Py_ssize_t quad) noexcept nogil:
+    cdef Py_ssize_t plane = p.window.phases[0].height * p.window.phases[0].width
+    return quad // p.quads * plane + quad % p.quads * plane // p.quads
+
+
+cdef void open_quad(
+    const strassen_t* p, char* const* slots, Py_ssize_t number, float* room, quad_t* quad
+) noexcept nogil:
+    """Point to the rows of a quad and add them."""
+    cdef const window_t* w = p.window
+    cdef const phase_t* phase = &w.phases[0]
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef Py_ssize_t mr = p.kernels.mr, taps = phase.n_taps
+    cdef Py_ssize_t start = first_pixel(p, number), stop = first_pixel(p, number + 1), i, j
+    cdef const float** rows
+    quad.tiles = room + 4 * p.sums_stride
+    rows = <const float**> (quad.tiles + N_TILES * mr * p.kernels.nr)
+    for i in range(N_LISTS):
+        quad.lists[i] = rows + i * taps * mr
+    quad.m = (stop - start + 1) // 2
+    quad.shared = 2 * quad.m - (stop - start)
+    quad.up = start
+    quad.down = quad.up + quad.m - quad.shared
+    point_rows(w, phase, x, p.zeros, quad.up, quad.m, quad.lists[UP_1])
+    point_rows(w, phase, x, p.zeros, quad.down, quad.m, quad.lists[DOWN_1])
+    for i in range(taps * quad.m):
+        quad.lists[UP_2][i] = quad.lists[UP_1][i] + p.half
+        quad.lists[DOWN_2][i] = quad.lists[DOWN_1][i] + p.half
+        for j in range(4):
+            quad.lists[SUM_1 + j][i] = room + j * p.sums_stride + i * p.sums_pitch
+    quad.finite = p.kernels.strassen_sums(
+        taps * quad.m, p.half, <const float* const*> quad.lists[UP_1],
+        <const float* const*> quad.lists[DOWN_1], room, p.sums_pitch, p.sums_stride,
+    )
+
+
+cdef inline void multiply(
+    const strassen_t* p, char* const* slots, const quad_t* quad, int n_segments,
+    const segment_t* segments, Py_ssize_t ahead, bint down, Py_ssize_t column,
+) noexcept nogil:
+    """A tile of the output as the sum of products, and what is added to them."""
+    cdef Py_ssize_t pixel = quad.down if down else quad.up
+    p.kernels.gemm_chain[quad.m](
+        n_segments, segments, p.window.phases[0].n_taps, p.half, ahead, quad.shared if down else 0,
+        output_at(p, slots, pixel, column), p.window.y_pitch,
+        min(p.kernels.nr, p.out_channels - column), residual_at(p, slots, pixel, column),
+        p.post.residual_pitch, p.post.lo, p.post.hi,
+    )
+
+
+cdef inline segment_t segment_of(
+    const strassen_t* p, const quad_t* quad, int rows, const float* panels, int part,
+    const float* added, float* saved,
+) noexcept nogil:
+    cdef segment_t segment
+    segment.rows = <const float* const*> quad.lists[rows]
+    segment.panel = panels + part * p.part_floats
+    segment.added, segment.saved = added, saved
+    return segment
+
+
+cdef inline float* output_at(
+    const strassen_t* p, char* const* slots, Py_ssize_t pixel, Py_ssize_t column
+) noexcept nogil:
+    return <float*> at(slots, p.y) + pixel * p.window.y_pitch + column
+
+
+cdef inline const float* residual_at(
+    const strassen_t* p, char* const* slots, Py_ssize_t pixel, Py_ssize_t column
+) noexcept nogil:
+    """Where the residual lies that tiles add, NULL where they add none."""
+    if not p.post.residual_in_tile:
+        return NULL
+    return <const float*> at(slots, p.post.residual) + pixel * p.post.residual_pitch + column
+
+
+cdef void one_chain(
+    const strassen_t* p, char* const* slots, int chain, const quad_t* quad, const float* panels,
+    Py_ssize_t ahead, Py_ssize_t column,
+) noexcept nogil:
+    """The products of C11, of C21, or of C12 and C22; see the top of this file."""
+    cdef Py_ssize_t nr = p.kernels.nr, tile = p.kernels.mr * nr, right = column + nr
+    cdef float* product = quad.tiles + TILE_P * tile
+    cdef float* u2 = quad.tiles + TILE_U2 * tile
+    cdef float* u3 = quad.tiles + TILE_U3 * tile
+    cdef float* q = quad.tiles + TILE_Q * tile
+    cdef segment_t[3] s
+    if chain == 0:
+        s[0] = segment_of(p, quad, UP_1, panels, B11, NULL, product)
+        s[1] = segment_of(p, quad, UP_2, panels, B21, NULL, NULL)
+        multiply(p, slots, quad, 2, s, ahead, False, column)
+    elif chain == 1:
+        s[0] = segment_of(p, quad, SUM_2, panels, T2, product, u2)
+        s[1] = segment_of(p, quad, SUM_3, panels, T3, NULL, u3)
+        s[2] = segment_of(p, quad, DOWN_2, panels, T4, NULL, NULL)
+        multiply(p, slots, quad, 3, s, ahead, True, column)
+    else:
+        s[0] = segment_of(p, quad, SUM_1, panels, T1, NULL, q)
+        s[1] = segment_of(p, quad, SUM_4, panels, B22, u2, NULL)
+        multiply(p, slots, quad, 2, s, ahead, False, right)
+        p.kernels.tile_sum(
+            quad.m, quad.shared, min(nr, p.out_channels - right), u3, q, s[1].panel,
+            residual_at(p, slots, quad.down, right), p.post.residual_pitch,
+            output_at(p, slots, quad.down, right), p.window.y_pitch, p.post.lo, p.post.hi,
+        )
+
+
+cdef void by_definition(
+    const strassen_t* p, char* const* slots, const quad_t* quad, const float* panels,
+    Py_ssize_t column,
+) noexcept nogil:
+    """A quad by a pair of panels, for rows that are not finite, or columns that are not alike."""
+    cdef segment_t[2] s
+    cdef bint down
+    for down in range(2):
+        s[0] = segment_of(p, quad, DOWN_1 if down else UP_1, panels, B11, NULL, NULL)
+        s[1] = segment_of(p, quad, DOWN_2 if down else UP_2, panels, B21, NULL, NULL)
+        multiply(p, slots, quad, 2, s, AHEAD * p.kernels.nr, down, column)
+        s[0].panel, s[1].panel = panels + B12 * p.part_floats, panels + B22 * p.part_floats
+        multiply(p, slots, quad, 2, s, AHEAD * p.kernels.nr, down, column + p.kernels.nr)
+
+
+cdef void pair_of_panels(
+    const strassen_t* p, char* const* slots, const quad_t* quads, Py_ssize_t count,
+    const float* panels, const float* const* rows, Py_ssize_t column,
+) noexcept nogil:
+    """Some quads by a pair of panels: all of them by what one chain reads of it, then the next.
+
+    `rows` of quads to come are asked for where they are not NULL, else the panels to come.
+    """
+    cdef Py_ssize_t i, ahead, nr = p.kernels.nr
+    cdef bint alike = panels[T3 * p.part_floats] == ALIKE
+    cdef int chain
+    for chain in range(3 if alike else 0):
+        for i in range(count):
+            ahead = AHEAD * nr
+            if chain == 0 and rows[i] != NULL:
+                ahead = (<intptr_t> rows[i] - <intptr_t> panels) // <intptr_t> sizeof(float) - nr
+            if quads[i].finite:
+                one_chain(p, slots, chain, &quads[i], panels, ahead, column)
+    for i in range(count):
+        if not (alike and quads[i].finite):
+            by_definition(p, slots, &quads[i], panels, column)
+
+
+cdef void one_panel(
+    const strassen_t* p, char* const* slots, const quad_t* quads, Py_ssize_t count,
+    const float* panel, Py_ssize_t column,
+) noexcept nogil:
+    """Some quads by the panel that is left over."""
+    cdef Py_ssize_t i, pixel
+    cdef segment_t segment
+    cdef bint down
+    for i in range(count):
+        for down in range(2):
+            segment = segment_of(p, &quads[i], DOWN_1 if down else UP_1, panel, 0, NULL, NULL)
+            pixel = quads[i].down if down else quads[i].up
+            p.kernels.gemm_chain[quads[i].m](
+                1, &segment, p.window.phases[0].n_taps, 2 * p.half,
+                AHEAD * p.kernels.nr,
+                quads[i].shared if down else 0, output_at(p, slots, pixel, column),
+                p.window.y_pitch, p.out_channels - column, residual_at(p, slots, pixel, column),
+                p.post.residual_pitch, p.post.lo, p.post.hi,
+            )
+
+
+cdef void strassen_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Cross-correlation of images with packed filters, plus post-ops.
+
+    Layout : x (n, h, w, ic) -> y (n, oh, ow, oc), pitched
+    Needs  : weights of pack_strassen for the table's tile; one phase
+    Threads: over groups of quads x pairs of panels x quads; a quad is the same for all of them
+    Source : Strassen (1969), Winograd (1971)
+    """
+    cdef const strassen_t* p = <const strassen_t*> params
+    cdef const window_t* w = p.window
+    cdef const float* weight = <const float*> at(slots, p.weight)
+    cdef const float* residual = NULL
+    cdef float* room = <float*> at(slots, p.scratch)
+    cdef Py_ssize_t nr = p.kernels.nr, pairs = n_pairs(p), total = w.n * p.quads
+    cdef Py_ssize_t q = share_start(total * pairs, part, n_parts)
+    cdef Py_ssize_t stop = share_start(total * pairs, part + 1, n_parts)
+    cdef Py_ssize_t groups = ceil_div(total, p.at_a_time), group, opened = -1, first, size
+    cdef Py_ssize_t offset, pair, count, i, column, n, pixel
+    cdef quad_t[MAX_QUADS] quads
+    cdef (const float*)[MAX_QUADS] rows
+    cdef Py_ssize_t following
+    while q < stop:
+        # Quads come in groups of nearly one size; a group takes all pairs before the next one.
+        group = group_of(q // pairs, total, groups)
+        first = group * total // groups
+        size = (group + 1) * total // groups - first
+        if group != opened:
+            opened = group
+            for i in range(size):
+                open_quad(p, slots, first + i, room + i * room_floats(p), &quads[i])
+        offset = (q - first * pairs) % size
+        pair = (q - first * pairs) // size
+        count = min(size - offset, stop - q)
+        column = pair * 2 * nr
+        n = min(2 * nr, p.out_channels - column)
+        if n <= nr:
+            one_panel(
+                p, slots, &quads[offset], count, weight + pair * N_PARTS * p.part_floats, column
+            )
+        else:
+            for i in range(count):
+                rows[i] = NULL
+                following = first + size + offset + i
+                if following < total and pair + 1 == pairs and w.phases[0].n_taps == 1:
+                    point_rows(
+                        w, &w.phases[0], <const float*> at(slots, p.x), p.zeros,
+                        first_pixel(p, following), 1, &rows[i],
+                    )
+            pair_of_panels(
+                p, slots, &quads[offset], count, weight + pair * N_PARTS * p.part_floats,
+                <const float* const*> rows, column,
+            )
+        for i in range(offset, offset + count):
+            pixel = quads[i].up
+            if p.post.has_residual:
+                residual = (
+                    <const float*> at(slots, p.post.residual) + pixel * p.post.residual_pitch
+                    + column
+                )
+            post_tile(
+                &p.post, 2 * quads[i].m - quads[i].shared, n, output_at(p, slots, pixel, column),
+                w.y_pitch, residual, p.post.residual_pitch,
+            )
+        q += count
+
+
+cdef inline Py_ssize_t room_floats(const strassen_t* p) noexcept nogil:
+    """What quad_floats returns, for the step's own extents."""
+    return 4 * p.sums_stride + p.kernels.mr * (
+        N_TILES * p.kernels.nr + 2 * N_LISTS * p.window.phases[0].n_taps
+    )
+
+
+cdef inline Py_ssize_t group_of(
+    Py_ssize_t quad, Py_ssize_t total, Py_ssize_t groups
+) noexcept nogil:
+    """The group that a quad is in, where group g starts at quad g * total // groups."""
+    return ((quad + 1) * groups - 1) // total

@@ -1,0 +1,110 @@
+# Which input pixels each output pixel of a convolution sees; see window.pyx.
+
+cdef struct tap_t:
+    Py_ssize_t dy            # relative to the pixel's origin in the input
+    Py_ssize_t dx
+    Py_ssize_t offset        # the same in elements
+
+cdef struct phase_t:
+    Py_ssize_t first_h       # first output row and column of the phase
+    Py_ssize_t first_w
+    Py_ssize_t height        # output rows and columns in the phase
+    Py_ssize_t width
+    Py_ssize_t n_taps
+    tap_t* taps
+    Py_ssize_t weight        # where its panels start, in elements
+    Py_ssize_t min_dy        # taps stay inside the input between these
+    Py_ssize_t max_dy
+    Py_ssize_t min_dx
+    Py_ssize_t max_dx
+
+cdef struct window_t:
+    Py_ssize_t n
+    Py_ssize_t in_h
+    Py_ssize_t in_w
+    Py_ssize_t x_pitch
+    Py_ssize_t out_h
+    Py_ssize_t out_w
+    Py_ssize_t y_pitch
+    Py_ssize_t in_step_h     # input rows from one output row of a phase to the next
+    Py_ssize_t in_step_w
+    Py_ssize_t out_step      # output rows (and columns) from one of a phase to the next
+    Py_ssize_t out_step_w
+    Py_ssize_t n_phases
+    phase_t* phases
+
+
+cdef class Window:
+    cdef window_t w
+
+
+cdef inline bint is_inside(
+    const window_t* w, const phase_t* phase, Py_ssize_t ih, Py_ssize_t iw, Py_ssize_t last_iw
+) noexcept nogil:
+    """Whether no tap of the pixels with origins (ih, iw) to (ih, last_iw) meets the border."""
+    return (
+        ih + phase.min_dy >= 0 and ih + phase.max_dy < w.in_h
+        and iw + phase.min_dx >= 0 and last_iw + phase.max_dx < w.in_w
+    )
+
+
+cdef inline void point_inside(
+    const phase_t* phase, const float* origin, Py_ssize_t step, Py_ssize_t m, const float** rows
+) noexcept nogil:
+    """Fill rows[t * m + i] for pixels of one row, `step` elements apart, none at the border."""
+    cdef Py_ssize_t t, i
+    cdef const float* first
+    for t in range(phase.n_taps):
+        first = origin + phase.taps[t].offset
+        for i in range(m):
+            rows[i] = first + i * step
+        rows += m
+
+
+cdef inline void point_rows(
+    const window_t* w, const phase_t* phase, const float* x, const float* zeros,
+    Py_ssize_t pixel, Py_ssize_t m, const float** rows,
+) noexcept nogil:
+    """Fill rows[t * m + i] with the address of tap t of output pixel `pixel + i` of the phase."""
+    cdef Py_ssize_t ow = pixel % phase.width
+    cdef Py_ssize_t oh = pixel // phase.width % phase.height
+    cdef Py_ssize_t image = pixel // phase.width // phase.height
+    cdef Py_ssize_t i, t, ih = oh * w.in_step_h, iw = ow * w.in_step_w, n_taps = phase.n_taps
+    cdef const float* origin = x + ((image * w.in_h + ih) * w.in_w + iw) * w.x_pitch
+    if ow + m <= phase.width and is_inside(w, phase, ih, iw, iw + (m - 1) * w.in_step_w):
+        point_inside(phase, origin, w.in_step_w * w.x_pitch, m, rows)
+        return
+    for i in range(m):
+        ih, iw = oh * w.in_step_h, ow * w.in_step_w
+        origin = x + ((image * w.in_h + ih) * w.in_w + iw) * w.x_pitch
+        if is_inside(w, phase, ih, iw, iw):
+            for t in range(n_taps):
+                rows[t * m + i] = origin + phase.taps[t].offset
+        else:
+            for t in range(n_taps):
+                if (
+                    0 <= ih + phase.taps[t].dy < w.in_h and 0 <= iw + phase.taps[t].dx < w.in_w
+                ):
+                    rows[t * m + i] = origin + phase.taps[t].offset
+                else:
+                    rows[t * m + i] = zeros
+        ow += 1
+        if ow == phase.width:
+            ow = 0
+            oh += 1
+            if oh == phase.height:
+                oh = 0
+                image += 1
+
+
+cdef inline Py_ssize_t output_pixel(
+    const window_t* w, const phase_t* phase, Py_ssize_t pixel
+) noexcept nogil:
+    """Number of the output pixel that is pixel number `pixel` of a phase."""
+    cdef Py_ssize_t ow = pixel % phase.width
+    cdef Py_ssize_t oh = pixel // phase.width % phase.height
+    cdef Py_ssize_t image = pixel // phase.width // phase.height
+    return (
+        (image * w.out_h + phase.first_h + oh * w.out_step) * w.out_w
+        + phase.first_w + ow * w.out_step_w
+    )

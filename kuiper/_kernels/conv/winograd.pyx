@@ -1,0 +1,846 @@
+"""Winograd convolution F(t x t, 3x3), with fewer multiplications than a 3x3 convolution has.
+
+A tile is t x t outputs: t = 4 takes a quarter of the multiplications, and four times the weights;
+t = 2 takes 4/9 of them, and less than twice the weights.  With a stride of 2, t = 4 takes 9/16 of
+them, and four times the weights; see micro/winograd_strided.pxi.
+
+Three stages: transform patches of the input, t + 2 a side (2 t + 1 with a stride of 2), to as many
+frequencies; multiply a matrix for each frequency (tiles x channels by channels x filters);
+transform the products back.
+
+A volume is a stack of planes.  Its filters have a 3x3 part for each of some planes, and their
+products are one sum: that of a product of matrices with so many times the terms.  All tiles of a
+volume at one place of its planes, a stack here, go together; an image's stacks are single tiles.
+
+Where tiles do not divide the plane, those at its right and bottom edges need fewer frequencies.
+Tiles are numbered so that each frequency has one range of them: first the right edge, then the
+inner tiles, the bottom edge, the corner.  Frequencies that only inner rows of tiles need end before
+the bottom; those that only inner columns need start behind the right edge.
+
+``WinogradStep``
+    Blocked: each thread takes a few tiles through all stages inside its own workspace, which stays
+    in the L2 cache.  Best for large planes, where tiles are many.
+``WinogradStageStep``
+    Staged: one step for each stage.  The products are split by frequency, so each part reads only
+    its share of the transformed weights.  Best for small planes, where weights are the larger load.
+
+Both compute every output by the same operations in the same order.  A tile where something is not
+finite is computed again without Winograd, see winograd_direct.pxi.
+
+The filters, :class:`WinogradFilters`, may be transformed after the first runs.  Until then a run
+reads and transforms what it multiplies by, panel by panel, to the same bits.
+"""
+
+from collections import namedtuple
+
+import numpy as np
+
+from libc.math cimport INFINITY
+from libc.stdint cimport int64_t, uintptr_t
+from libc.string cimport memset
+
+from kuiper._kernels.micro.dispatch cimport active
+from kuiper._kernels.micro.packing cimport pack_panel
+from kuiper._kernels.conv.epilogue cimport is_in_tile, make_post, post_t, post_tile
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._runtime.stored_rows cimport read_rows, stored_t, where_stored
+from kuiper._kernels.micro.table cimport (
+    BOTH_LINES, LINE_FLOATS, MAX_MR, kernels_t, panel_ahead, wino_needs,
+)
+from kuiper._runtime.thread_pool cimport share_out
+
+from kuiper._runtime.pages import aligned_empty
+from kuiper._kernels.micro.packing import n_panels, parts
+from kuiper.ir.view import spaced
+
+cdef extern from "_runtime/work_shares.h" nogil:
+    void count_up "kp_finish"(int* count) noexcept
+    void note "kp_note"(long long* fault, long long value) noexcept
+    void publish "kp_publish"(const char** where, const char* address) noexcept
+    const char* acquire "kp_acquire"(const char* const* where) noexcept
+
+cdef extern from "_runtime/populate.h" nogil:
+    void populate "kp_populate"(char* first, Py_ssize_t n_bytes) noexcept
+
+cdef enum:
+    MAX_FREQUENCIES = 81
+    MAX_DEPTH = 7                # of a filter
+    REGIONS = 4                  # right edge, inner tiles, bottom edge, corner
+    STREAMED_BYTES = 1 << 24     # an output of more is read from memory, wherever it is put
+    ADVANCE_BYTES = 1 << 22      # of weights that are transformed at a time, between two runs
+
+
+MOST_DEPTH = MAX_DEPTH
+
+Planes = namedtuple(
+    "Planes", "inputs outputs kernel stride dilation front", defaults=(1, 1, 1, 1, 1, 0)
+)
+Planes.__doc__ = """How windows lie along the third axis of volumes; an image is one plane.
+
+Attributes
+----------
+inputs, outputs : int
+    Planes of a volume.
+kernel, stride, dilation : int
+    Of the window; a kernel is at most `MOST_DEPTH`.
+front : int
+    Padding in front of the first plane.
+"""
+
+
+def frequency_stride(Py_ssize_t tiles, Py_ssize_t channels):
+    """Return how far apart the frequencies of some tiles lie, in floats.
+
+    It is an odd number of cache lines: the transforms go through all frequencies at a time, and
+    lines that are a large power of two apart would share a few sets of the L1 cache.
+    """
+    return (ceil_div(tiles * spaced(channels), LINE_FLOATS) | 1) * LINE_FLOATS
+
+
+def n_frequencies(int tile, int stride):
+    """Return how many frequencies a tile has."""
+    return ((tile - 1) * stride + 3) ** 2
+
+
+def transformed_bytes(Py_ssize_t out_channels, Py_ssize_t in_channels, int tile):
+    """Return how much memory transformed filters take."""
+    return 4 * (tile + 2) ** 2 * n_panels(out_channels) * (1 + in_channels) * active().nr
+
+
+cdef class WinogradFilters:
+    """3x3 filters, transformed and packed, at once or later.
+
+    Parameters
+    ----------
+    weight : array, shape (out_channels, in_channels, 3, 3), float32
+        In C order.  Or anything with a shape, slices of which are such arrays, and perhaps an
+        `in_file`, a :class:`~kuiper._runtime.stored_rows.StoredRows` of them.
+    tile : int
+        Side of a tile, 2 or 4.
+    stride : int
+        1, or 2 with a tile of 4.
+    n_threads : int
+    later : bool, default=False
+        Do nothing yet: until :meth:`advance` has transformed all, runs read slices of `weight` and
+        transform them where they are used.
+
+    Attributes
+    ----------
+    weights : numpy.ndarray or None, shape ((tile + 2) ** 2, panels, 1 + in_channels, nr), float32
+        Not all of it is written while filters are waiting.
+    """
+
+    cdef const char* transformed  # the weights; NULL until all are there
+    cdef const kernels_t* kernels
+    cdef int tile, stride
+    cdef Py_ssize_t columns, channels, panels
+    cdef Py_ssize_t done          # panels
+    cdef object source            # kept: runs that began before all were transformed still read it
+    cdef stored_t stored          # where it lies
+    cdef readonly object weights
+    cdef object failure           # why they could not be read in a run, which raises it
+
+    def __init__(self, weight, int tile, int stride=1, int n_threads=1, bint later=False):
+        self.columns, self.channels = weight.shape[:2]
+        self.kernels = active()
+        self.tile, self.stride = tile, stride
+        self.panels = n_panels(self.columns)
+        self.source = weight
+        self.stored = where_stored(weight)
+        if not later:
+            self.allocate()
+            for rows in parts(weight, n_threads):
+                self.transform(rows, n_threads)
+            self.publish()
+
+    @property
+    def is_waiting(self):
+        """Whether runs that begin now have to read the filters."""
+        return self.transformed == NULL
+
+    @property
+    def scratch_bytes(self):
+        """Memory that a run needs to read and transform some filters; 0 where all are."""
+        if not self.is_waiting:
+            return 0
+        return 4 * self.kernels.nr * (
+            1 + 2 * 9 * self.channels + (self.tile + 2) * (1 + self.channels)
+        )
+
+    cdef allocate(self):
+        self.weights = aligned_empty(
+            ((self.tile + 2) ** 2, self.panels, 1 + self.channels, self.kernels.nr)
+        )
+
+    cdef publish(self):
+        publish(&self.transformed, <const char*> <uintptr_t> self.weights.ctypes.data)
+
+    def advance(self, int n_threads=1):
+        """Transform some of the filters, some megabytes of weights; call it until it is done.
+
+        Not from two threads at a time.
+
+        Returns
+        -------
+        bool
+            Whether there are any left.
+
+        Raises
+        ------
+        MemoryError
+            The system has not as much as the weights take.  The filters can be used as they are.
+        ModelFormatError
+            They cannot be read.
+        """
+        if not self.is_waiting:
+            return False
+        if self.weights is None:
+            self.allocate()
+        panel_bytes = 4 * (self.tile + 2) ** 2 * (1 + self.channels) * self.kernels.nr
+        stop = min(self.done + max(ADVANCE_BYTES // panel_bytes, 1), self.panels)
+        nr = self.kernels.nr
+        self.transform(slice(self.done * nr, min(stop * nr, self.columns)), n_threads)
+        self.done = stop
+        if stop == self.panels:
+            self.publish()
+        return stop < self.panels
+
+    cdef transform(self, rows, int n_threads):
+        """Write the weights of some panels."""
+        cdef float[:, :, :, ::1] out = self.weights
+        cdef Py_ssize_t nr = self.kernels.nr, terms = 9 * self.channels
+        cdef Py_ssize_t start = rows.start // nr, n = ceil_div(rows.stop - rows.start, nr)
+        cdef float[:, :, ::1] taps = np.empty((n, 1 + terms, nr), np.float32)
+        cdef filters_t job
+        if n == 0:
+            return
+        job.filters, job.kernels = <void*> self, self.kernels
+        job.tile, job.stride, job.channels = self.tile, self.stride, self.channels
+        job.start, job.taps = start, &taps[0, 0, 0]
+        job.out, job.frequency = &out[0, start, 0, 0], out.strides[0] // 4
+        self.pack(&job, n, rows, n_threads)
+        with nogil:
+            share_out(transform_one, &job, n * (self.tile + 2), n_threads)
+
+    cdef pack(self, filters_t* job, Py_ssize_t n, rows, int n_threads):
+        """Read and pack the filters of some panels as they are."""
+        cdef float[:, ::1] space
+        cdef const float[:, :, :, ::1] filters
+        job.faults = self.stored.descriptor < 0
+        if not job.faults:
+            space = np.empty((max(n_threads, 1), self.kernels.nr * 9 * self.channels), np.float32)
+            job.space = &space[0, 0]
+            with nogil:
+                share_out(read_one, job, n, n_threads)
+        if job.faults:
+            filters = self.source[rows]
+            job.source, job.columns = &filters[0, 0, 0, 0], filters.shape[0]
+            with nogil:
+                share_out(pack_one, job, n, n_threads)
+
+    cdef bint read_stored(self, Py_ssize_t panel, float* space, float* taps) noexcept nogil:
+        """Read the filters of one panel from their file, pack them, and tell whether it went well.
+        """
+        cdef Py_ssize_t nr = self.kernels.nr, start = panel * nr
+        cdef Py_ssize_t count = min(nr, self.columns - start)
+        if not read_rows(&self.stored, start, start + count, <char*> space):
+            return False
+        pack_taps(self.kernels, space, 9 * self.channels, count, taps)
+        return True
+
+    cdef int read_taps(self, Py_ssize_t panel, float* taps) except -1:
+        """Read the filters of one panel as they are, and pack them."""
+        cdef Py_ssize_t nr = self.kernels.nr, start = panel * nr
+        cdef Py_ssize_t count = min(nr, self.columns - start)
+        cdef const float[:, :, :, ::1] filters = self.source[start:start + count]
+        with nogil:
+            pack_taps(self.kernels, &filters[0, 0, 0, 0], 9 * self.channels, count, taps)
+        return 0
+
+
+cdef struct filters_t:           # what threads need to read, pack and transform some
+    void* filters                # the WinogradFilters
+    const kernels_t* kernels
+    int tile
+    int stride
+    Py_ssize_t channels
+    Py_ssize_t start             # the first panel
+    const float* source          # its filters, where they are in memory
+    Py_ssize_t columns           # how many there are
+    float* space                 # for the filters of a panel, for each thread
+    float* taps                  # the panels, packed as they are
+    float* out                   # the weights, from the first panel on
+    Py_ssize_t frequency         # from one to the next, in floats
+    int faults                   # panels that could not be read
+
+
+cdef void read_one(void* job, Py_ssize_t panel, Py_ssize_t rank) noexcept nogil:
+    cdef filters_t* some = <filters_t*> job
+    cdef Py_ssize_t nr = some.kernels.nr, terms = 9 * some.channels
+    if not (<WinogradFilters> some.filters).read_stored(
+        some.start + panel, some.space + rank * nr * terms, some.taps + panel * (1 + terms) * nr
+    ):
+        count_up(&some.faults)
+
+
+cdef void pack_one(void* job, Py_ssize_t panel, Py_ssize_t rank) noexcept nogil:
+    cdef filters_t* some = <filters_t*> job
+    cdef Py_ssize_t nr = some.kernels.nr, terms = 9 * some.channels
+    pack_taps(
+        some.kernels, some.source + panel * nr * terms, terms,
+        min(nr, some.columns - panel * nr), some.taps + panel * (1 + terms) * nr,
+    )
+
+
+cdef void transform_one(void* job, Py_ssize_t item, Py_ssize_t rank) noexcept nogil:
+    """Write one row of points of one panel."""
+    cdef filters_t* some = <filters_t*> job
+    cdef Py_ssize_t nr = some.kernels.nr, points = some.tile + 2, i
+    cdef Py_ssize_t panel = item // points, row = item % points
+    cdef Py_ssize_t panel_size = (1 + some.channels) * nr
+    cdef float* out = some.out + points * row * some.frequency + panel * panel_size
+    for i in range(points):
+        populate(<char*> (out + i * some.frequency), 4 * panel_size)
+    transform_row(
+        some.kernels, some.tile, some.stride, row, some.channels,
+        some.taps + panel * (1 + 9 * some.channels) * nr, out, some.frequency,
+    )
+
+
+cdef void pack_taps(
+    const kernels_t* kernels, const float* filters, Py_ssize_t terms, Py_ssize_t count,
+    float* taps,
+) noexcept nogil:
+    """Pack up to nr filters as they are: behind a row for the biases, a row for each number."""
+    cdef Py_ssize_t offset = 0
+    pack_panel(kernels, filters, terms, 1, &offset, terms, 1, NULL, count, taps)
+
+
+cdef void transform_row(
+    const kernels_t* kernels, int tile, int stride, int row, Py_ssize_t channels,
+    const float* taps, float* out, Py_ssize_t apart,
+) noexcept nogil:
+    """Write the weights of one row of points, of one panel.
+
+    The biases are zeros: they are added once, after the transform back.
+    """
+    cdef Py_ssize_t nr = kernels.nr, i
+    for i in range(tile + 2):
+        memset(out + i * apart, 0, nr * sizeof(float))
+    kernels.wino_filter[tile][stride](row, channels, taps + nr, out + nr, apart)
+
+
+cdef struct winograd_t:
+    const kernels_t* kernels
+    int tile                     # its side, in outputs
+    int stride
+    int patch                    # its side, in inputs and in frequencies
+    int points                   # its side, in weights: the last may be that of many frequencies
+    ref_t x
+    const char* const* weights   # NULL while the filters are waiting
+    ref_t fault                  # where a run notes that filters could not be read
+    ref_t u                      # for filters of a panel, where they are waiting
+    ref_t latch                  # the weights that all parts of a run use, or NULL
+    const char* filters          # before they were transformed; NULL until a tile wants them
+    bint filters_are_halves
+    void* step                   # that reads them
+    ref_t bias
+    ref_t y
+    ref_t v                      # transformed input
+    ref_t m                      # products
+    const float* zeros
+    Py_ssize_t n                 # volumes
+    Py_ssize_t in_d
+    Py_ssize_t in_h
+    Py_ssize_t in_w
+    Py_ssize_t x_pitch
+    Py_ssize_t out_d
+    Py_ssize_t out_h
+    Py_ssize_t out_w
+    Py_ssize_t y_pitch
+    Py_ssize_t kernel_d
+    Py_ssize_t stride_d
+    Py_ssize_t dilation_d
+    Py_ssize_t front
+    Py_ssize_t in_channels
+    Py_ssize_t out_channels
+    Py_ssize_t v_pitch           # from tile to tile
+    Py_ssize_t m_pitch
+    Py_ssize_t v_stride          # from frequency to frequency
+    Py_ssize_t m_stride
+    Py_ssize_t pad_top
+    Py_ssize_t pad_left
+    Py_ssize_t tiles_h
+    Py_ssize_t tiles_w
+    Py_ssize_t block             # stacks that a part takes at a time, when blocked
+    Py_ssize_t inner_h           # tiles along an axis that are whole
+    Py_ssize_t inner_w
+    Py_ssize_t[MAX_FREQUENCIES] first  # stack that needs a frequency
+    Py_ssize_t[MAX_FREQUENCIES] last   # stack that needs a frequency, plus one
+    int stage
+    bint streams                 # outputs go past the caches
+    post_t post
+
+
+cdef class _Winograd(Step):
+    """What both forms share: the parameters of :class:`WinogradStep`."""
+
+    cdef winograd_t p
+    cdef WinogradFilters weight
+    cdef object filters
+
+    cdef object exception(self, int64_t value):
+        return self.weight.failure
+
+    cdef bint read_taps(self, Py_ssize_t panel, float* taps) noexcept:
+        """Read and pack the filters of a panel, and tell whether that went well."""
+        try:
+            self.weight.read_taps(panel, taps)
+        except BaseException as error:
+            self.weight.failure = error.with_traceback(None)
+            return False
+        return True
+
+    cdef bint read_filters(self) noexcept:
+        """Bring the filters into memory, for this and all later tiles, and tell about that."""
+        try:
+            array = self.filters.stored()
+            self.keep = (*self.keep, array)
+            publish(&self.p.filters, <const char*> <uintptr_t> array.ctypes.data)
+        except BaseException as error:
+            self.weight.failure = error.with_traceback(None)
+            return False
+        return True
+
+    cdef _fill(
+        self, int tile, int stride, x, WinogradFilters weight, filters, bias, y, fault, u, v, m,
+        block, padding, post, planes,
+    ):
+        cdef Py_ssize_t last_h, last_w, right, inner, bottom, corner, i, j
+        cdef bint at_bottom, at_right
+        zeros = np.zeros(x.shape[1], np.float32)
+        cdef float[::1] zero_view = zeros
+        self.keep = (zeros,)
+        self.filters = filters
+        self.p.step = <void*> self
+        self.p.filters_are_halves = filters.are_halves
+        self.p.kernels = active()
+        self.p.tile, self.p.stride = tile, stride
+        self.p.patch, self.p.points = (tile - 1) * stride + 3, tile + 2
+        self.p.x, self.p.y, self.p.bias = self.ref(x), self.ref(y), self.ref(bias)
+        self.weight = weight
+        self.fault = self.p.fault = self.ref(fault)
+        self.p.weights = &weight.transformed
+        if u is not None:
+            self.p.u = self.ref(u)
+        self.p.v, self.p.m = self.ref(v), self.ref(m)
+        self.p.zeros = &zero_view[0]
+        self.p.in_d, self.p.out_d = planes.inputs, planes.outputs
+        self.p.kernel_d, self.p.stride_d = planes.kernel, planes.stride
+        self.p.dilation_d, self.p.front = planes.dilation, planes.front
+        self.p.n, self.p.in_channels, self.p.in_h, self.p.in_w = x.shape
+        self.p.n //= self.p.in_d
+        _, self.p.out_channels, self.p.out_h, self.p.out_w = y.shape
+        self.p.x_pitch, self.p.y_pitch = x.pitch, y.pitch
+        self.p.v_pitch = spaced(self.p.in_channels)
+        self.p.m_pitch = spaced(self.p.out_channels)
+        self.p.pad_top, self.p.pad_left = padding
+        self.p.tiles_h = ceil_div(self.p.out_h, tile)
+        self.p.tiles_w = ceil_div(self.p.out_w, tile)
+        self.p.block = self.p.n * self.p.tiles_h * self.p.tiles_w if block is None else block
+        self.p.v_stride = frequency_stride(self.p.block * self.p.in_d, self.p.in_channels)
+        self.p.m_stride = frequency_stride(self.p.block * self.p.out_d, self.p.out_channels)
+        self.p.inner_h, self.p.inner_w = self.p.out_h // tile, self.p.out_w // tile
+        # Outputs of the last tiles; all the same where there is no edge.
+        last_h = self.p.out_h - (self.p.tiles_h - 1) * tile
+        last_w = self.p.out_w - (self.p.tiles_w - 1) * tile
+        right = self.p.n * self.p.inner_h * (self.p.tiles_w - self.p.inner_w)
+        inner = self.p.n * self.p.inner_h * self.p.inner_w
+        bottom = self.p.n * (self.p.tiles_h - self.p.inner_h) * self.p.inner_w
+        corner = self.p.n * self.p.tiles_h * self.p.tiles_w - right - inner - bottom
+        for i in range(self.p.patch):
+            at_bottom = wino_needs(tile, stride, last_h, i)
+            for j in range(self.p.patch):
+                at_right = wino_needs(tile, stride, last_w, j)
+                self.p.first[self.p.patch * i + j] = 0 if at_right else right
+                self.p.last[self.p.patch * i + j] = (
+                    right + inner + (bottom if at_bottom else 0)
+                    + (corner if at_bottom and at_right else 0)
+                )
+        self.p.post = make_post(self, post)
+        self.p.streams = (
+            4 * y.size > STREAMED_BYTES and y.pitch % LINE_FLOATS == 0
+            and self.p.kernels.lanes == LINE_FLOATS and is_in_tile(&self.p.post)
+        )
+        self.params = &self.p
+
+
+cdef class WinogradStep(_Winograd):
+    """3x3 convolution, blocked.
+
+    Parameters
+    ----------
+    tile, stride : int
+        Side of a tile, 2 or 4 with a stride of 1, 4 with one of 2.
+    x, y : Value
+        Channels-last; the planes of volumes one after the other.
+    weight : WinogradFilters
+        Of all planes of the filters one after the other.
+    filters : object
+        What it was made of: `stored()` returns an array (out_channels, in_channels, planes, 3, 3),
+        in C order, at any address, which is float16 where `are_halves` and float32 else.  It is
+        called for the first tile that has to be computed again.
+    bias : Value, shape (out_channels,)
+    fault : Value
+        Own memory for a fault_t.
+    u : Value or None
+        Scratch of `weight`'s `scratch_bytes` for each thread; not needed where none are waiting.
+    v, m : Value
+        Scratch of 4 :func:`n_frequencies` times the :func:`frequency_stride` of the tiles of
+        `block` stacks and of ``in_channels`` or ``out_channels``, in bytes, for each thread.
+    block : int
+        Stacks that a part takes at a time.
+    padding : (int, int)
+        Top and left.
+    post : Post or None
+    planes : Planes
+    """
+
+    def __init__(
+        self, tile, stride, x, weight, filters, bias, y, fault, u, v, m, block, padding, post=None,
+        planes=Planes(),
+    ):
+        self._fill(
+            tile, stride, x, weight, filters, bias, y, fault, u, v, m, block, padding, post, planes
+        )
+        self.run = winograd_run
+        self.kind = "conv_winograd"
+        stacks = self.p.n * self.p.tiles_h * self.p.tiles_w
+        self.max_parts = max(ceil_div(stacks, block), 1)
+
+
+cdef class WinogradStageStep(_Winograd):
+    """One stage of a 3x3 convolution.
+
+    Parameters
+    ----------
+    stage : int
+        0 transforms the input, 1 multiplies, 2 transforms back.
+    latch : Value, shape (1,), uint64
+        Where the first stage notes for the second one whether the weights are transformed: they
+        may be so at any moment, and all parts of a run have to agree on how they share the work.
+    v, m : Value
+        As for :class:`WinogradStep` with all tiles in one block, but shared by all parts.
+    tile, stride, x, weight, filters, bias, y, fault, u, padding, post, planes
+        As for :class:`WinogradStep`.
+    """
+
+    def __init__(
+        self, stage, latch, tile, stride, x, weight, filters, bias, y, fault, u, v, m, padding,
+        post=None, planes=Planes(),
+    ):
+        self._fill(
+            tile, stride, x, weight, filters, bias, y, fault, u, v, m, None, padding, post, planes
+        )
+        self.p.latch = self.ref(latch)
+        self.p.stage = stage
+        self.run = winograd_stage_run
+        self.kind = ("winograd_input", "winograd_gemm", "winograd_output")[stage]
+        panels = n_panels(self.p.out_channels)
+        weights = self.p.points * self.p.points
+        tiles = self.p.block * (self.p.in_d if stage == 0 else self.p.out_d)
+        self.max_parts = max(weights * panels if stage == 1 else tiles, 1)
+
+
+cdef struct place_t:             # of a tile
+    Py_ssize_t volume
+    Py_ssize_t plane
+    Py_ssize_t h                 # its first output
+    Py_ssize_t w
+    Py_ssize_t rows              # outputs that the plane has of it
+    Py_ssize_t columns
+
+
+cdef place_t place_of(const winograd_t* p, Py_ssize_t tile, Py_ssize_t planes) noexcept nogil:
+    """Where a tile lies, of stacks of so many; see the top of this file for the order."""
+    cdef place_t place
+    cdef Py_ssize_t region, row = 0, column = 0, rows = 1, columns = 1
+    cdef bint at_bottom, at_right
+    place.plane = tile % planes
+    tile //= planes
+    for region in range(REGIONS):
+        at_bottom = region >= 2
+        at_right = region == 0 or region == 3
+        row = p.inner_h if at_bottom else 0
+        rows = p.tiles_h - row if at_bottom else p.inner_h
+        column = p.inner_w if at_right else 0
+        columns = p.tiles_w - column if at_right else p.inner_w
+        if tile < p.n * rows * columns:
+            break
+        tile -= p.n * rows * columns
+    place.volume = tile // (rows * columns)
+    place.h = (row + tile // columns % rows) * p.tile
+    place.w = (column + tile % columns) * p.tile
+    place.rows = min(p.tile, p.out_h - place.h)
+    place.columns = min(p.tile, p.out_w - place.w)
+    return place
+
+
+cdef void transform_input(
+    const winograd_t* p, const float* x, Py_ssize_t tile, float* v
+) noexcept nogil:
+    """Write the frequencies of one tile, all channels, at v[f * v_stride]."""
+    cdef (const float*)[MAX_FREQUENCIES] pixels
+    cdef place_t place = place_of(p, tile, p.in_d)
+    cdef Py_ssize_t plane = place.volume * p.in_d + place.plane
+    cdef Py_ssize_t top = place.h * p.stride - p.pad_top, left = place.w * p.stride - p.pad_left
+    cdef Py_ssize_t i, j, h, w
+    cdef const float* row
+    for i in range(p.patch):
+        h = top + i
+        row = x + ((plane * p.in_h + h) * p.in_w + left) * p.x_pitch
+        for j in range(p.patch):
+            w = left + j
+            if 0 <= h < p.in_h and 0 <= w < p.in_w:
+                pixels[p.patch * i + j] = row + j * p.x_pitch
+            else:
+                pixels[p.patch * i + j] = p.zeros
+    p.kernels.wino_input[p.tile][p.stride](
+        p.in_channels, <const float* const*> pixels, place.rows, place.columns, v, p.v_stride
+    )
+
+
+cdef inline Py_ssize_t end_of(const winograd_t* p, Py_ssize_t point) noexcept nogil:
+    """The frequency, along an axis, before which the weight of a point ends."""
+    return p.patch if point == p.points - 1 else point + 1
+
+
+cdef void multiply(
+    const winograd_t* p, const float* weight, Py_ssize_t q, Py_ssize_t panel, Py_ssize_t first,
+    Py_ssize_t count, const float* v, float* m,
+) noexcept nogil:
+    """One panel of weight q, for all frequencies of it and `count` stacks from `first` on."""
+    cdef Py_ssize_t i = q // p.points, j = q % p.points, h, w
+    for h in range(i, end_of(p, i)):
+        for w in range(j, end_of(p, j)):
+            multiply_one(p, weight, p.patch * h + w, panel, first, count, v, m)
+
+
+cdef void multiply_waiting(
+    const winograd_t* p, char* const* slots, Py_ssize_t panel, Py_ssize_t first, Py_ssize_t count,
+    const float* v, float* m,
+) noexcept nogil:
+    """`multiply` by all weights of a panel, of filters that are read and transformed now."""
+    cdef Py_ssize_t nr = p.kernels.nr, depth = p.kernel_d * p.in_channels, size = (1 + depth) * nr
+    cdef Py_ssize_t row, i
+    cdef float* u = <float*> at(slots, p.u)  # a row of weights, then what they are made of
+    cdef float* taps = u + p.points * size
+    cdef float* space = taps + (1 + 9 * depth) * nr
+    cdef bint are_read = (<_Winograd> p.step).weight.read_stored(panel, space, taps)
+    if not are_read:
+        with gil:  # Python knows whether there is something wrong
+            are_read = (<_Winograd> p.step).read_taps(panel, taps)
+    if not are_read:
+        note(<long long*> at(slots, p.fault), 0)
+        memset(taps, 0, (1 + 9 * depth) * nr * sizeof(float))
+    for row in range(p.points):
+        transform_row(p.kernels, p.tile, p.stride, row, depth, taps, u, size)
+        for i in range(p.points):
+            multiply(p, u + i * size, p.points * row + i, panel, first, count, v, m)
+
+
+cdef void multiply_transformed(
+    const winograd_t* p, const float* weights, Py_ssize_t q, Py_ssize_t panel, Py_ssize_t first,
+    Py_ssize_t count, const float* v, float* m,
+) noexcept nogil:
+    """`multiply` by weights that are there."""
+    cdef Py_ssize_t nr = p.kernels.nr, panels = (p.out_channels + nr - 1) // nr
+    weights += (q * panels + panel) * (1 + p.kernel_d * p.in_channels) * nr
+    multiply(p, weights, q, panel, first, count, v, m)
+
+
+cdef void point_planes(
+    const winograd_t* p, const float* v, Py_ssize_t first, Py_ssize_t count, const float** rows
+) noexcept nogil:
+    """Find, for each plane of the filters, the rows that some tiles of the output see."""
+    cdef Py_ssize_t z, i, plane, stack
+    for i in range(count):
+        stack = (first + i) // p.out_d
+        for z in range(p.kernel_d):
+            plane = (first + i) % p.out_d * p.stride_d + z * p.dilation_d - p.front
+            rows[z * count + i] = p.zeros
+            if 0 <= plane < p.in_d:
+                rows[z * count + i] = v + (stack * p.in_d + plane) * p.v_pitch
+
+
+cdef void multiply_one(
+    const winograd_t* p, const float* w, Py_ssize_t f, Py_ssize_t panel, Py_ssize_t first,
+    Py_ssize_t count, const float* v, float* m,
+) noexcept nogil:
+    """One panel of the product of one frequency."""
+    cdef const kernels_t* kernels = p.kernels
+    cdef (const float*)[MAX_DEPTH * MAX_MR] rows
+    cdef Py_ssize_t nr = kernels.nr, n = min(nr, p.out_channels - panel * nr)
+    cdef Py_ssize_t depth = (p.kernel_d * p.in_channels + 1) * nr
+    cdef Py_ssize_t skipped = max(p.first[f] - first, 0)
+    cdef Py_ssize_t tiles = (min(p.last[f] - first, count) - skipped) * p.out_d
+    cdef Py_ssize_t groups = (tiles + kernels.mr - 1) // kernels.mr
+    cdef Py_ssize_t g, start, height, i, ahead
+    if tiles <= 0:
+        return
+    v += f * p.v_stride + skipped * p.in_d * p.v_pitch
+    m += f * p.m_stride + skipped * p.out_d * p.m_pitch + panel * nr
+    for g in range(groups):
+        start = g * tiles // groups
+        height = (g + 1) * tiles // groups - start
+        if p.kernel_d == 1 == p.out_d == p.in_d:
+            for i in range(height):
+                rows[i] = v + (start + i) * p.v_pitch
+        else:
+            point_planes(p, v, start, height, rows)
+        ahead = panel_ahead(g, depth, nr)
+        kernels.gemm[height](
+            p.kernel_d, p.in_channels, <const float* const*> rows, w,
+            ahead + BOTH_LINES if groups == 1 else ahead,
+            m + start * p.m_pitch, p.m_pitch, n, NULL, 0, -INFINITY, INFINITY,
+        )
+
+
+include "winograd_direct.pxi"
+
+
+cdef bint has_filters(const winograd_t* p, char* const* slots) noexcept nogil:
+    """Tell whether the filters are in memory, or could be read."""
+    cdef bint are_there = acquire(&p.filters) != NULL
+    if not are_there:
+        with gil:
+            are_there = (<_Winograd> p.step).read_filters()
+        if not are_there:
+            note(<long long*> at(slots, p.fault), 0)
+    return are_there
+
+
+cdef void transform_output(
+    const winograd_t* p, char* const* slots, Py_ssize_t tile, const float* m
+) noexcept nogil:
+    """Write the outputs of one tile from its products at m[f * m_stride]."""
+    cdef place_t place = place_of(p, tile, p.out_d)
+    cdef Py_ssize_t plane = place.volume * p.out_d + place.plane
+    cdef Py_ssize_t pixel = (plane * p.out_h + place.h) * p.out_w + place.w, i
+    cdef Py_ssize_t r_pitch = p.post.residual_pitch
+    cdef float* y = <float*> at(slots, p.y) + pixel * p.y_pitch
+    cdef const float* residual = NULL
+    if p.post.has_residual:
+        residual = <const float*> at(slots, p.post.residual) + pixel * r_pitch
+    cdef const float* added = residual if p.post.residual_in_tile else NULL
+    if not p.kernels.wino_output[p.tile][p.stride](
+        p.out_channels, m, p.m_stride, <const float*> at(slots, p.bias),
+        y, p.out_w * p.y_pitch, p.y_pitch, place.rows, place.columns,
+        added, p.out_w * r_pitch, r_pitch, p.post.lo, p.post.hi,
+        p.streams and <size_t> y % (4 * LINE_FLOATS) == 0,
+    ) and has_filters(p, slots):
+        direct_tile(p, slots, &place, y, added)
+    for i in range(place.rows):
+        post_tile(
+            &p.post, place.columns, p.out_channels, y + i * p.out_w * p.y_pitch, p.y_pitch,
+            residual + i * p.out_w * r_pitch if residual != NULL else NULL, r_pitch,
+        )
+
+
+cdef void winograd_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """3x3 convolution of stride 1 or 2, of one plane or several, plus post-ops.
+
+    Layout : x (n, d, h, w, ic) -> y (n, od, oh, ow, oc), pitched
+    Needs  : filters packed for the table's tile
+    Threads: over blocks of stacks; each thread has a workspace of its own
+    Source : Lavin, Gray (2015), algorithm 1
+    """
+    cdef const winograd_t* p = <const winograd_t*> params
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float* weights = <const float*> acquire(p.weights)
+    cdef float* v = <float*> at(slots, p.v)
+    cdef float* m = <float*> at(slots, p.m)
+    cdef Py_ssize_t stacks = p.n * p.tiles_h * p.tiles_w, nr = p.kernels.nr
+    cdef Py_ssize_t panels = (p.out_channels + nr - 1) // nr
+    cdef Py_ssize_t blocks = (stacks + p.block - 1) // p.block, b, t, first, count, q, panel
+    cdef Py_ssize_t units = 1 if weights == NULL else p.points * p.points
+    for b in range(share_start(blocks, part, n_parts), share_start(blocks, part + 1, n_parts)):
+        first = b * stacks // blocks
+        count = (b + 1) * stacks // blocks - first
+        for t in range(count * p.in_d):
+            transform_input(p, x, first * p.in_d + t, v + t * p.v_pitch)
+        for q in range(units):
+            for panel in range(panels):
+                if weights == NULL:
+                    multiply_waiting(p, slots, panel, first, count, v, m)
+                else:
+                    multiply_transformed(p, weights, q, panel, first, count, v, m)
+        for t in range(count * p.out_d):
+            transform_output(p, slots, first * p.out_d + t, m + t * p.m_pitch)
+
+
+cdef Py_ssize_t stacks_of(const winograd_t* p, Py_ssize_t q) noexcept nogil:
+    """How many stacks weight q multiplies, once for each of its frequencies."""
+    cdef Py_ssize_t i = q // p.points, j = q % p.points, h, w, total = 0
+    for h in range(i, end_of(p, i)):
+        for w in range(j, end_of(p, j)):
+            total += p.last[p.patch * h + w] - p.first[p.patch * h + w]
+    return total
+
+
+cdef Py_ssize_t product_start(
+    const winograd_t* p, Py_ssize_t panels, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Where share `part` of the products starts; weights count by the stacks they multiply."""
+    cdef Py_ssize_t q, total = 0, stacks, wanted, n_weights = p.points * p.points
+    for q in range(n_weights):
+        total += stacks_of(p, q)
+    wanted = share_start(total * panels, part, n_parts)
+    for q in range(n_weights):
+        stacks = stacks_of(p, q)
+        if wanted < stacks * panels:
+            return q * panels + wanted // stacks
+        wanted -= stacks * panels
+    return n_weights * panels
+
+
+cdef void winograd_stage_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """One stage of a 3x3 convolution; see winograd_run."""
+    cdef const winograd_t* p = <const winograd_t*> params
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const char** latch = <const char**> at(slots, p.latch)
+    cdef float* v = <float*> at(slots, p.v)
+    cdef float* m = <float*> at(slots, p.m)
+    cdef Py_ssize_t tiles = p.block * (p.in_d if p.stage == 0 else p.out_d), t
+    if p.stage == 0 and part == 0:
+        latch[0] = acquire(p.weights)
+    if p.stage == 1:
+        multiply_share(p, slots, part, n_parts)
+        return
+    for t in range(share_start(tiles, part, n_parts), share_start(tiles, part + 1, n_parts)):
+        if p.stage == 0:
+            transform_input(p, x, t, v + t * p.v_pitch)
+        else:
+            transform_output(p, slots, t, m + t * p.m_pitch)
+
+
+cdef void multiply_share(
+    const winograd_t* p, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """A share of the products of all tiles."""
+    cdef Py_ssize_t nr = p.kernels.nr, panels = (p.out_channels + nr - 1) // nr, i
+    cdef const float* weights = (<const float**> at(slots, p.latch))[0]
+    cdef const float* v = <const float*> at(slots, p.v)
+    cdef float* m = <float*> at(slots, p.m)
+    if weights == NULL:
+        for i in range(share_start(panels, part, n_parts), share_start(panels, part + 1, n_parts)):
+            multiply_waiting(p, slots, i, 0, p.block, v, m)
+        return
+    for i in range(
+        product_start(p, panels, part, n_parts), product_start(p, panels, part + 1, n_parts)
+    ):
+        multiply_transformed(p, weights, i // panels, i % panels, 0, p.block, v, m)

@@ -1,0 +1,135 @@
+# The outputs of one tile by the definition of a convolution.
+#
+# A number that is not finite, or that overflows in a transform, spoils all outputs of its tile,
+# since each product mixes many pixels.  Such a tile is computed again from the filters as the file
+# has them: one product of filters and receptive fields, in the micro-kernels' terms
+#
+#     sums[filter, pixel] = sum_k taps[filter][k] * fields[k, pixel]
+#
+# for k = (channel, plane, row, column), with the roles of the operands exchanged, since the filters
+# lie in rows.  A few filters, and planes of a few channels, at a time keep everything on the stack:
+# no scratch memory waits for such tiles.
+
+from libc.math cimport ldexp, NAN
+from libc.stdint cimport uint16_t
+from libc.string cimport memcpy, memset
+
+cdef enum:
+    DIRECT_PLANES = 8                    # at a time
+    DIRECT_TAPS = 9 * DIRECT_PLANES
+    DIRECT_FILTERS = 8 * MAX_MR
+    MAX_NR = 2 * LINE_FLOATS             # two vectors, see NV in micro/gemm.pxi
+
+
+cdef inline float widened(uint16_t half) noexcept nogil:
+    """The value of a float16."""
+    cdef int exponent = half >> 10 & 31, digits = half & 1023
+    cdef float value
+    if exponent == 31:
+        value = NAN if digits else INFINITY
+    elif exponent == 0:
+        value = <float> ldexp(digits, -24)
+    else:
+        value = <float> ldexp(1024 + digits, exponent - 25)
+    return -value if half & 0x8000 else value
+
+
+cdef inline const float* load_taps(
+    const winograd_t* p, Py_ssize_t first, Py_ssize_t count, float* taps
+) noexcept nogil:
+    """Return where `count` numbers of the filters lie, or a copy; a file need not align them."""
+    cdef const char* source = p.filters + first * (2 if p.filters_are_halves else 4)
+    cdef uint16_t half
+    cdef Py_ssize_t k
+    if p.filters_are_halves:
+        for k in range(count):
+            memcpy(&half, source + 2 * k, 2)
+            taps[k] = widened(half)
+    elif <uintptr_t> source % 4:
+        memcpy(taps, source, 4 * count)
+    else:
+        return <const float*> source
+    return taps
+
+
+cdef void load_fields(
+    const winograd_t* p, const float* x, const place_t* place, Py_ssize_t pixel, Py_ssize_t first,
+    Py_ssize_t count, float* field, Py_ssize_t nr,
+) noexcept nogil:
+    """Write the receptive field of one output at field[k * nr], some planes of its channels."""
+    cdef Py_ssize_t top = (place.h + pixel // place.columns) * p.stride - p.pad_top
+    cdef Py_ssize_t left = (place.w + pixel % place.columns) * p.stride - p.pad_left
+    cdef Py_ssize_t i, plane, h, w, tap, before = place.volume * p.in_d
+    cdef const float* source
+    for i in range(count):
+        plane = place.plane * p.stride_d + (first + i) % p.kernel_d * p.dilation_d - p.front
+        for tap in range(9):
+            h, w = top + tap // 3, left + tap % 3
+            source = p.zeros
+            if 0 <= plane < p.in_d and 0 <= h < p.in_h and 0 <= w < p.in_w:
+                source = x + (((before + plane) * p.in_h + h) * p.in_w + w) * p.x_pitch
+            field[(9 * i + tap) * nr] = source[(first + i) // p.kernel_d]
+
+
+cdef void direct_sums(
+    const winograd_t* p, const float* x, const place_t* place, Py_ssize_t pixel, Py_ssize_t n,
+    Py_ssize_t first, Py_ssize_t count, float* sums,
+) noexcept nogil:
+    """Apply `count` filters from `first` on at n outputs of a tile: sums[filter * nr + output]."""
+    cdef float[(1 + DIRECT_TAPS) * MAX_NR] panel
+    cdef float[MAX_MR * DIRECT_TAPS] taps
+    cdef (const float*)[MAX_MR] rows
+    cdef Py_ssize_t nr = p.kernels.nr, mr = p.kernels.mr, at = 0, planes, o, height, i, j
+    cdef Py_ssize_t all_planes = p.in_channels * p.kernel_d
+    memset(&panel[0], 0, sizeof(panel))  # no bias, and nothing in columns without an output
+    memset(sums, 0, count * nr * sizeof(float))
+    while at < all_planes:
+        planes = min(DIRECT_PLANES, all_planes - at)
+        for j in range(n):
+            load_fields(p, x, place, pixel + j, at, planes, &panel[nr + j], nr)
+        o = 0
+        while o < count:
+            height = min(mr, count - o)
+            for i in range(height):
+                rows[i] = load_taps(
+                    p, 9 * ((first + o + i) * all_planes + at), 9 * planes,
+                    &taps[i * DIRECT_TAPS],
+                )
+            p.kernels.gemm[height](
+                1, 9 * planes, <const float* const*> rows, &panel[0], 0, sums + o * nr, nr, n,
+                sums + o * nr, nr, -INFINITY, INFINITY,
+            )
+            o += height
+        at += planes
+
+
+cdef void direct_tile(
+    const winograd_t* p, char* const* slots, const place_t* place, float* y, const float* residual
+) noexcept nogil:
+    """Write the outputs of one tile, plus bias and residual, clamped.
+
+    What the kernel's `wino_output` writes, but each output by its own window alone.
+    """
+    cdef float[DIRECT_FILTERS * MAX_NR] sums
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float* bias = <const float*> at(slots, p.bias)
+    cdef Py_ssize_t nr = p.kernels.nr, n_pixels = place.rows * place.columns
+    cdef Py_ssize_t first = 0, o, n, count, i, j, pixel
+    cdef float value
+    while first < n_pixels:
+        n, o = min(nr, n_pixels - first), 0
+        while o < p.out_channels:
+            count = min(DIRECT_FILTERS, p.out_channels - o)
+            direct_sums(p, x, place, first, n, o, count, &sums[0])
+            for j in range(n):
+                pixel = (first + j) // place.columns * p.out_w + (first + j) % place.columns
+                for i in range(count):
+                    value = sums[i * nr + j] + bias[o + i]
+                    if residual != NULL:
+                        value += residual[pixel * p.post.residual_pitch + o + i]
+                    # Written so that a NaN stays one.
+                    value = p.post.lo if value < p.post.lo else value
+                    value = p.post.hi if value > p.post.hi else value
+                    y[pixel * p.y_pitch + o + i] = value
+            o += count
+        first += n

@@ -1,0 +1,244 @@
+"""Moving data: strided copies (every change of layout, concatenation, permutation) and fills.
+
+A copy is a nest of loops over the axes of both tensors, which loops.py arranges when the step is
+made.  The two innermost loops are a *block* that one of three kernels moves: whole runs (memcpy), a
+transposition through registers, or elements one by one.  Only bits move: one kernel serves every
+dtype of an element size.
+"""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from kuiper._kernels.micro.dispatch cimport active
+from kuiper._runtime.step cimport Step, at, ref_t, share_start
+from kuiper._kernels.micro.table cimport kernels_t
+
+import numpy as np
+
+from kuiper._kernels.data.loops import copy_loops
+
+cdef enum:
+    MAX_AXES = 16        # loops left after merging; tensors of rank 14 and less always fit
+    SHARE_BYTES = 8192   # a share smaller than this is not worth another thread
+
+ctypedef fused item_t:
+    uint8_t
+    uint16_t
+    uint32_t
+    uint64_t
+
+cdef struct copy_t
+
+# y[b * yb + a * ya] = x[b * xb + a * xa] for a < n_a, b < n_b; strides in bytes
+ctypedef void (*block_fn)(
+    const copy_t* p, const char* x, char* y, Py_ssize_t n_a, Py_ssize_t n_b
+) noexcept nogil
+
+cdef struct copy_t:
+    ref_t x
+    ref_t y
+    bint is_fill
+    uint64_t pattern            # what a fill writes
+    const kernels_t* kernels
+    block_fn block
+    Py_ssize_t itemsize
+    Py_ssize_t xa, xb, ya, yb   # strides of the block, in bytes
+    Py_ssize_t n_a, n_b         # extents of the axes that blocks cut up
+    Py_ssize_t step_a, step_b   # extents of one block
+    Py_ssize_t n_blocks
+    # The loops around a block, fastest last; the two last ones walk the blocks of a and of b.
+    int rank
+    Py_ssize_t[MAX_AXES] extent
+    Py_ssize_t[MAX_AXES] x_stride
+    Py_ssize_t[MAX_AXES] y_stride
+
+
+cdef void copy_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Copy between two strided tensors of equal shape.
+
+    Layout : x, y any strides; elements of 1, 2, 4 or 8 bytes
+    Needs  : x and y do not overlap; no stride of y is 0
+    Threads: over blocks of up to 16 KB; no shared writes
+    Source : none; torch.Tensor.copy_ for one dtype
+    """
+    cdef const copy_t* p = <const copy_t*> params
+    cdef Py_ssize_t block = share_start(p.n_blocks, part, n_parts)
+    cdef Py_ssize_t stop = share_start(p.n_blocks, part + 1, n_parts)
+    cdef Py_ssize_t[MAX_AXES] index
+    cdef Py_ssize_t rest = block, x_offset = 0, y_offset = 0, n_a, n_b
+    cdef int axis, last = p.rank - 1
+    cdef const char* x = <const char*> &p.pattern if p.is_fill else at(slots, p.x)
+    cdef char* y = at(slots, p.y)
+    if block >= stop:
+        return
+    for axis in range(last, -1, -1):
+        index[axis] = rest % p.extent[axis]
+        rest //= p.extent[axis]
+        x_offset += index[axis] * p.x_stride[axis]
+        y_offset += index[axis] * p.y_stride[axis]
+    while True:
+        n_a = p.n_a - index[last] * p.step_a
+        n_b = p.n_b - index[last - 1] * p.step_b
+        p.block(
+            p, x + x_offset, y + y_offset,
+            p.step_a if n_a > p.step_a else n_a, p.step_b if n_b > p.step_b else n_b,
+        )
+        block += 1
+        if block == stop:
+            return
+        axis = last
+        index[axis] += 1
+        x_offset += p.x_stride[axis]
+        y_offset += p.y_stride[axis]
+        while index[axis] == p.extent[axis]:
+            x_offset -= p.extent[axis] * p.x_stride[axis]
+            y_offset -= p.extent[axis] * p.y_stride[axis]
+            index[axis] = 0
+            axis -= 1
+            index[axis] += 1
+            x_offset += p.x_stride[axis]
+            y_offset += p.y_stride[axis]
+
+
+cdef void block_of_runs(
+    const copy_t* p, const char* x, char* y, Py_ssize_t n_a, Py_ssize_t n_b
+) noexcept nogil:
+    cdef Py_ssize_t b
+    for b in range(n_b):
+        memcpy(y + b * p.yb, x + b * p.xb, n_a * p.itemsize)
+
+
+cdef void block_transposed(
+    const copy_t* p, const char* x, char* y, Py_ssize_t n_a, Py_ssize_t n_b
+) noexcept nogil:
+    p.kernels.transpose(
+        <const float*> x, p.xa // <Py_ssize_t> sizeof(float),
+        <float*> y, p.yb // <Py_ssize_t> sizeof(float), n_a, n_b,
+    )
+
+
+cdef inline void block_of_items(
+    const copy_t* p, const item_t* x, item_t* y, Py_ssize_t n_a, Py_ssize_t n_b
+) noexcept nogil:
+    cdef Py_ssize_t size = sizeof(item_t)
+    cdef Py_ssize_t xa = p.xa // size, xb = p.xb // size, ya = p.ya // size, yb = p.yb // size
+    cdef Py_ssize_t a, b
+    cdef item_t item
+    if xa == 0 and ya == 1:
+        for b in range(n_b):
+            item = x[b * xb]
+            for a in range(n_a):
+                y[b * yb + a] = item
+    elif xa == 1 and ya == 1:
+        for b in range(n_b):
+            for a in range(n_a):
+                y[b * yb + a] = x[b * xb + a]
+    elif xa == -1 and ya == 1:
+        for b in range(n_b):
+            for a in range(n_a):
+                y[b * yb + a] = x[b * xb - a]
+    else:
+        for b in range(n_b):
+            for a in range(n_a):
+                y[b * yb + a * ya] = x[b * xb + a * xa]
+
+
+cdef void block_of_items_1(
+    const copy_t* p, const char* x, char* y, Py_ssize_t n_a, Py_ssize_t n_b
+) noexcept nogil:
+    block_of_items(p, <const uint8_t*> x, <uint8_t*> y, n_a, n_b)
+
+
+cdef void block_of_items_2(
+    const copy_t* p, const char* x, char* y, Py_ssize_t n_a, Py_ssize_t n_b
+) noexcept nogil:
+    block_of_items(p, <const uint16_t*> x, <uint16_t*> y, n_a, n_b)
+
+
+cdef void block_of_items_4(
+    const copy_t* p, const char* x, char* y, Py_ssize_t n_a, Py_ssize_t n_b
+) noexcept nogil:
+    block_of_items(p, <const uint32_t*> x, <uint32_t*> y, n_a, n_b)
+
+
+cdef void block_of_items_8(
+    const copy_t* p, const char* x, char* y, Py_ssize_t n_a, Py_ssize_t n_b
+) noexcept nogil:
+    block_of_items(p, <const uint64_t*> x, <uint64_t*> y, n_a, n_b)
+
+
+cdef class CopyStep(Step):
+    """Copies a tensor into another one of equal shape and dtype, whatever their strides.
+
+    Parameters
+    ----------
+    source : Value
+        May be broadcast (strides of 0) or reversed (negative strides).
+    target : Value
+        Its strides are positive, and its elements are not those of the source.
+    """
+
+    cdef copy_t p
+
+    def __init__(self, source, target):
+        self.p.x = self.ref(source)
+        self.p.y = self.ref(target)
+        self.kind = "copy"
+        self._prepare(target, source.strides)
+        self.bytes = 2.0 * target.n_bytes
+
+    cdef _prepare(self, target, x_strides):
+        """Fill in the loops; `x_strides` are the source's, in elements."""
+        loops = copy_loops(target.shape, x_strides, target.strides, target.dtype.itemsize)
+        if len(loops.around) > MAX_AXES:
+            raise ValueError(f"a copy of shape {target.shape} needs more than {MAX_AXES} loops")
+        self.p.itemsize = loops.itemsize
+        self.p.n_a, self.p.xa, self.p.ya = loops.a
+        self.p.n_b, self.p.xb, self.p.yb = loops.b
+        self.p.step_a, self.p.step_b = loops.step_a, loops.step_b
+        self.p.rank = len(loops.around)
+        self.p.n_blocks = 1
+        for i, (extent, x, y) in enumerate(loops.around):
+            self.p.extent[i], self.p.x_stride[i], self.p.y_stride[i] = extent, x, y
+            self.p.n_blocks *= extent
+        self.p.kernels = active()
+        if loops.kind == "runs":
+            self.p.block = block_of_runs
+        elif loops.kind == "transposed" and loops.itemsize == 4:
+            self.p.block = block_transposed
+        elif loops.itemsize == 1:
+            self.p.block = block_of_items_1
+        elif loops.itemsize == 2:
+            self.p.block = block_of_items_2
+        elif loops.itemsize == 4:
+            self.p.block = block_of_items_4
+        else:
+            self.p.block = block_of_items_8
+        self.run = copy_run
+        self.params = &self.p
+        self.max_parts = max(1, min(self.p.n_blocks, target.n_bytes // SHARE_BYTES))
+
+
+cdef class FillStep(CopyStep):
+    """Writes one number to every element of a tensor.
+
+    Parameters
+    ----------
+    target : Value
+        Elements of 8 bytes at the most.
+    number : float, int or bool
+        Converted to the target's dtype.
+    """
+
+    def __init__(self, target, number):
+        cdef bytes item
+        with np.errstate(all="ignore"):  # a float64 that float32 has not becomes an infinity
+            item = np.array(number).astype(target.dtype).tobytes()
+        self.p.y = self.ref(target)
+        self.p.is_fill = True
+        memcpy(&self.p.pattern, <const char*> item, len(item))
+        self.kind = "fill"
+        self._prepare(target, (0,) * target.rank)
+        self.bytes = float(target.n_bytes)

@@ -1,0 +1,444 @@
+"""Elementwise functions of any type: casts, comparisons, logic, bits, arithmetic of integers.
+
+A program is a straight line of instructions over *values*: first the inputs, each loaded as the
+type that is wanted, then the result of each instruction.  Like those of elementwise.pyx it runs
+over memory once.  The operands become a nest of loops, merged as far as their strides allow; of
+the innermost ones a block of at most 512 elements is done at once, whose values lie in a few
+kilobytes of the thread's own, without gaps.  So the loops of the micro-kernels know neither strides
+nor broadcasting, and none is written more than once for all types.
+"""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+from kuiper._kernels.micro.dispatch cimport active
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels.micro.table cimport kernels_t, unary_fn
+
+from kuiper._kernels.data.loops import walk_loops
+from kuiper._kernels.elementwise.elementwise import unary_number
+
+cdef enum:
+    BLOCK = 512           # elements that are done at once
+    NARROW = 128          # columns; of rows that are shorter several are done at once
+    REGISTERS = 12        # blocks of values
+    REGISTER_BYTES = 4096  # 512 elements of 8
+    ALL_WORDS = 6144      # 8 bytes each, of all registers
+    MAX_INPUTS = 16
+    MAX_INSTRUCTIONS = 48
+    MAX_AXES = 16
+    SHARE_BYTES = 16384   # a share that moves less is not worth another thread
+
+ctypedef fused item_t:
+    uint8_t
+    uint16_t
+    uint32_t
+    uint64_t
+
+TYPES = {
+    "bool": BOOL,
+    "uint8": UINT8,
+    "int8": INT8,
+    "int16": INT16,
+    "int32": INT32,
+    "int64": INT64,
+    "float32": FLOAT32,
+    "float64": FLOAT64,
+}
+
+FUNCTIONS = {
+    "equal": EQUAL,
+    "unequal": UNEQUAL,
+    "less": LESS,
+    "less_equal": LESS_EQUAL,
+    "is_infinite": IS_INFINITE,
+    "is_finite": IS_FINITE,
+    "and": AND,
+    "or": OR,
+    "xor": XOR,
+    "shift_left": SHIFT_LEFT,
+    "shift_right": SHIFT_RIGHT,
+    "add": ADD,
+    "subtract": SUBTRACT,
+    "multiply": MULTIPLY,
+    "divide": DIVIDE,
+    "floor_divide": FLOOR_DIVIDE,
+    "remainder": REMAINDER,
+    "maximum": MAXIMUM,
+    "minimum": MINIMUM,
+    "absolute": ABSOLUTE,
+}
+
+# Those that a bool answers.
+TESTS = frozenset(name for name, number in FUNCTIONS.items() if number <= IS_FINITE)
+
+# Where a value is.
+cdef enum place_t:
+    IN_MEMORY      # read where the tensor lies
+    IN_REGISTER
+    IN_RESULT      # written where the result lies
+
+cdef struct tensor_t:
+    ref_t ref
+    int type
+    Py_ssize_t itemsize
+    Py_ssize_t row        # strides of the innermost loops, in elements
+    Py_ssize_t column
+    Py_ssize_t[MAX_AXES] stride
+
+cdef struct input_t:
+    tensor_t tensor
+    int wanted            # the type that it is loaded as
+    place_t place
+    int number            # of its register
+
+cdef struct instruction_t:
+    int function          # or -1 for a conversion
+    unary_fn unary        # of float32, or NULL
+    float p0
+    float p1
+    int type              # of its operands
+    int wanted            # of its result
+    int a
+    int b
+    place_t place
+    int number
+
+cdef struct program_t:
+    const kernels_t* kernels
+    int n_inputs
+    int n_instructions
+    input_t[MAX_INPUTS] inputs
+    instruction_t[MAX_INSTRUCTIONS] instructions
+    tensor_t y
+    bint is_direct        # the last value is written where the result lies
+    Py_ssize_t rows       # the two innermost loops, and a block of them
+    Py_ssize_t columns
+    Py_ssize_t row_step
+    Py_ssize_t column_step
+    Py_ssize_t row_blocks
+    Py_ssize_t column_blocks
+    Py_ssize_t blocks
+    int rank              # of the loops around
+    Py_ssize_t[MAX_AXES] extent
+
+
+# Running ---------------------------------------------------------------------------------------
+
+cdef inline void copy_items(
+    const item_t* x, Py_ssize_t x_row, Py_ssize_t x_column, item_t* y, Py_ssize_t y_row,
+    Py_ssize_t y_column, Py_ssize_t rows, Py_ssize_t columns,
+) noexcept nogil:
+    cdef Py_ssize_t i, j
+    cdef item_t item
+    if x_column == 0 and y_column == 1:
+        for i in range(rows):
+            item = x[i * x_row]
+            for j in range(columns):
+                y[i * y_row + j] = item
+    elif x_column == 1 and y_column == 1:
+        for i in range(rows):
+            for j in range(columns):
+                y[i * y_row + j] = x[i * x_row + j]
+    else:
+        for i in range(rows):
+            for j in range(columns):
+                y[i * y_row + j * y_column] = x[i * x_row + j * x_column]
+
+
+cdef void copy_block(
+    Py_ssize_t itemsize, const void* x, Py_ssize_t x_row, Py_ssize_t x_column, void* y,
+    Py_ssize_t y_row, Py_ssize_t y_column, Py_ssize_t rows, Py_ssize_t columns,
+) noexcept nogil:
+    """Copy a block of elements, of which only the size matters."""
+    if itemsize == 1:
+        copy_items(
+            <const uint8_t*> x, x_row, x_column, <uint8_t*> y, y_row, y_column, rows, columns
+        )
+    elif itemsize == 2:
+        copy_items(
+            <const uint16_t*> x, x_row, x_column, <uint16_t*> y, y_row, y_column, rows, columns
+        )
+    elif itemsize == 4:
+        copy_items(
+            <const uint32_t*> x, x_row, x_column, <uint32_t*> y, y_row, y_column, rows, columns
+        )
+    else:
+        copy_items(
+            <const uint64_t*> x, x_row, x_column, <uint64_t*> y, y_row, y_column, rows, columns
+        )
+
+
+cdef void load(
+    const program_t* p, const input_t* x, const char* data, Py_ssize_t rows, Py_ssize_t columns,
+    void* block,
+) noexcept nogil:
+    """Bring a block of an input into a register, as the type that is wanted."""
+    cdef char[REGISTER_BYTES] raw
+    cdef const tensor_t* t = &x.tensor
+    cdef Py_ssize_t n = rows * columns
+    if t.column == 1 and (rows == 1 or t.row == columns):
+        p.kernels.typed_convert(t.type, x.wanted, n, data, block)
+    elif t.column == 0 and (rows == 1 or t.row == 0):
+        # One element for all.
+        p.kernels.typed_convert(t.type, x.wanted, 1, data, raw)
+        copy_block(type_bytes(x.wanted), raw, 0, 0, block, 0, 1, 1, n)
+    elif t.type == x.wanted:
+        copy_block(t.itemsize, data, t.row, t.column, block, columns, 1, rows, columns)
+    else:
+        copy_block(t.itemsize, data, t.row, t.column, raw, columns, 1, rows, columns)
+        p.kernels.typed_convert(t.type, x.wanted, n, raw, block)
+
+
+cdef inline Py_ssize_t type_bytes(int type) noexcept nogil:
+    if type <= INT8:
+        return 1
+    return 2 if type == INT16 else 4 if type == INT32 or type == FLOAT32 else 8
+
+
+cdef inline Py_ssize_t offset_of(
+    const tensor_t* t, int rank, const Py_ssize_t* index, Py_ssize_t row, Py_ssize_t column
+) noexcept nogil:
+    """How far a place is from the first element, in bytes."""
+    cdef Py_ssize_t offset = row * t.row + column * t.column
+    cdef int axis
+    for axis in range(rank):
+        offset += index[axis] * t.stride[axis]
+    return offset * t.itemsize
+
+
+cdef void typed_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Run a program over broadcast tensors of any types.
+
+    Layout : any strides; inputs broadcast by strides of 0
+    Needs  : the result overlaps no input; what integers are divided by is never 0
+    Threads: over blocks of 512 elements
+    Source : none; the operators are PyTorch's
+    """
+    cdef const program_t* p = <const program_t*> params
+    cdef Py_ssize_t number = share_start(p.blocks, part, n_parts)
+    cdef Py_ssize_t stop = share_start(p.blocks, part + 1, n_parts)
+    cdef uint64_t[ALL_WORDS] registers
+    cdef (char*)[MAX_INPUTS + MAX_INSTRUCTIONS] values
+    cdef (const char*)[MAX_INPUTS] before
+    cdef Py_ssize_t[MAX_AXES] index
+    cdef Py_ssize_t rest, row, column, rows, columns, n, held = 0
+    cdef const input_t* x
+    cdef char* data
+    cdef char* y
+    cdef int axis, i
+    for i in range(p.n_inputs):
+        before[i] = NULL
+    while number < stop:
+        rest = number
+        column = rest % p.column_blocks * p.column_step
+        rest //= p.column_blocks
+        row = rest % p.row_blocks * p.row_step
+        rest //= p.row_blocks
+        for axis in range(p.rank - 1, -1, -1):
+            index[axis] = rest % p.extent[axis]
+            rest //= p.extent[axis]
+        rows = min(p.row_step, p.rows - row)
+        columns = min(p.column_step, p.columns - column)
+        n = rows * columns
+        y = at(slots, p.y.ref) + offset_of(&p.y, p.rank, index, row, column)
+        if n > held:
+            # What is the same in every element is not there for so many.
+            held = n
+            for i in range(p.n_inputs):
+                before[i] = NULL
+        for i in range(p.n_inputs):
+            x = &p.inputs[i]
+            data = at(slots, x.tensor.ref) + offset_of(&x.tensor, p.rank, index, row, column)
+            if x.place == IN_MEMORY:
+                values[i] = data
+            elif x.place == IN_RESULT:
+                values[i] = y
+                load(p, x, data, rows, columns, y)
+            else:
+                values[i] = <char*> registers + x.number * REGISTER_BYTES
+                if x.tensor.column or x.tensor.row or data != before[i]:
+                    load(p, x, data, rows, columns, values[i])
+                    before[i] = data
+        for i in range(p.n_instructions):
+            run_instruction(
+                p, &p.instructions[i], n, values, &values[p.n_inputs + i], <char*> registers, y
+            )
+        if not p.is_direct:
+            copy_block(
+                p.y.itemsize, values[p.n_inputs + p.n_instructions - 1], columns, 1, y, p.y.row,
+                p.y.column, rows, columns,
+            )
+        number += 1
+
+
+cdef inline void run_instruction(
+    const program_t* p, const instruction_t* one, Py_ssize_t n, char* const* values,
+    char** result, char* registers, char* y,
+) noexcept nogil:
+    result[0] = y if one.place == IN_RESULT else registers + one.number * REGISTER_BYTES
+    if one.unary != NULL:
+        one.unary(n, <const float*> values[one.a], <float*> result[0], one.p0, one.p1)
+    elif one.function < 0:
+        p.kernels.typed_convert(one.type, one.wanted, n, values[one.a], result[0])
+    else:
+        p.kernels.typed_apply(one.function, one.type, n, values[one.a], values[one.b], result[0])
+
+
+# Preparing -------------------------------------------------------------------------------------
+
+cdef class TypedStep(Step):
+    """One pass over memory that computes a program.
+
+    Parameters
+    ----------
+    inputs : sequence of (Value, numpy.dtype)
+        The tensors and the types that they are loaded as; of y's shape, perhaps broadcast (strides
+        of 0).
+    instructions : sequence of (name, dtype, arguments)
+        A key of `FUNCTIONS`, ``"convert"`` (to the dtype), or a function of float32 that
+        elementwise programs have.  The dtype is that of its operands, for a conversion that of its
+        result; the arguments are numbers of values.  None of the divisors of integers is 0.
+    y : Value
+        Takes the last value, and has its dtype.
+
+    Raises
+    ------
+    ValueError
+        If the program is too long, or keeps too many values at once; see :func:`is_possible`.
+    """
+
+    cdef program_t p
+
+    def __init__(self, inputs, instructions, y):
+        cdef int i
+        if len(inputs) > MAX_INPUTS or len(instructions) > MAX_INSTRUCTIONS:
+            raise ValueError(f"{len(instructions)} instructions of {len(inputs)} tensors")
+        self.p.kernels = active()
+        self.p.n_inputs, self.p.n_instructions = len(inputs), len(instructions)
+        order = sorted(range(y.rank), key=lambda d: -y.strides[d])  # memory is written in sequence
+        tensors = [value for value, _ in inputs] + [y]
+        strides = [[v.strides[d] for d in order] for v in tensors]
+        self._arrange(walk_loops([y.shape[d] for d in order], strides), tensors)
+        types = [dtype.name for _, dtype in inputs]
+        for i, name in enumerate(types):
+            self.p.inputs[i].wanted = TYPES[name]
+        for i, (name, dtype, arguments) in enumerate(instructions):
+            types.append("bool" if name in TESTS else dtype.name)
+            self._fill(&self.p.instructions[i], name, dtype.name, types, arguments)
+        self._place(instructions)
+        self.run = typed_run
+        self.params = &self.p
+        self.kind = "typed"
+        self.bytes = float(y.n_bytes + sum(value.n_bytes for value, _ in inputs))
+        self.flops = float(y.size * len(instructions))
+        self.max_parts = max(1, min(self.p.blocks, <Py_ssize_t> self.bytes // SHARE_BYTES))
+
+    cdef _arrange(self, loops, tensors):
+        """Store the loops and cut the innermost ones into blocks."""
+        cdef int i, axis
+        cdef tensor_t* t
+        *outer, (columns, column_strides) = loops
+        rows, row_strides = 1, (0,) * len(tensors)
+        self.p.column_step = max(1, min(columns, BLOCK))
+        if columns < NARROW and outer:
+            rows, row_strides = outer.pop()
+        if len(outer) > MAX_AXES:
+            raise ValueError(f"its operands need {len(loops)} loops")
+        self.p.rows, self.p.columns = rows, columns
+        self.p.row_step = max(1, min(rows, BLOCK // max(1, columns)))
+        self.p.row_blocks = ceil_div(self.p.rows, self.p.row_step)
+        self.p.column_blocks = ceil_div(self.p.columns, self.p.column_step)
+        self.p.blocks = self.p.row_blocks * self.p.column_blocks
+        self.p.rank = len(outer)
+        for axis, (extent, _) in enumerate(outer):
+            self.p.extent[axis] = extent
+            self.p.blocks *= extent
+        for i, value in enumerate(tensors):
+            t = &self.p.y if i == self.p.n_inputs else &self.p.inputs[i].tensor
+            t.ref = self.ref(value)
+            t.type, t.itemsize = TYPES[value.dtype.name], value.dtype.itemsize
+            t.row, t.column = row_strides[i], column_strides[i]
+            for axis, (_, steps) in enumerate(outer):
+                t.stride[axis] = steps[i]
+
+    cdef bint _is_dense(self, const tensor_t* t):
+        """Tell whether blocks of a tensor lie without gaps."""
+        return (t.column == 1 or self.p.columns == 1) and (
+            self.p.row_step == 1 or t.row == self.p.columns
+        )
+
+    cdef _fill(self, instruction_t* one, name, dtype, types, arguments):
+        one.a = arguments[0]
+        one.b = arguments[len(arguments) - 1]
+        one.wanted = TYPES[types[len(types) - 1]]
+        if name == "convert":
+            one.function, one.type = -1, TYPES[types[one.a]]
+        elif name in FUNCTIONS:
+            one.function, one.type = FUNCTIONS[name], TYPES[dtype]
+        else:
+            one.unary, one.type = self.p.kernels.unary[<int> unary_number(name)], FLOAT32
+
+    cdef _place(self, instructions):
+        """Give each value that needs it a register, or the place of the result."""
+        cdef int i, last = self.p.n_inputs + self.p.n_instructions - 1
+        cdef input_t* x
+        cdef instruction_t* one
+        free = list(range(REGISTERS))
+        self.p.is_direct = self._is_dense(&self.p.y)
+        for i in range(self.p.n_inputs):
+            x = &self.p.inputs[i]
+            if i == last and self.p.is_direct:
+                x.place = IN_RESULT
+            elif x.tensor.type == x.wanted and self._is_dense(&x.tensor):
+                x.place = IN_MEMORY
+            else:
+                # Kept for good: what is the same in every element is loaded once.
+                x.place, x.number = IN_REGISTER, taken(free)
+        ends = last_uses(self.p.n_inputs, instructions)
+        for i in range(self.p.n_instructions):
+            one = &self.p.instructions[i]
+            if i + self.p.n_inputs == last and self.p.is_direct:
+                one.place = IN_RESULT
+                continue
+            one.place, one.number = IN_REGISTER, taken(free)
+            for value in ends[i]:
+                free.append(self.p.instructions[<int> value - self.p.n_inputs].number)
+
+
+def is_possible(n_inputs, instructions):
+    """Tell whether a program is short enough, and keeps few enough values at once.
+
+    Parameters
+    ----------
+    n_inputs : int
+    instructions : sequence of (name, dtype, arguments)
+    """
+    if n_inputs > MAX_INPUTS or len(instructions) > MAX_INSTRUCTIONS:
+        return False
+    kept = n_inputs
+    for ended in last_uses(n_inputs, instructions):
+        kept += 1
+        if kept > REGISTERS:
+            return False
+        kept -= len(ended)
+    return True
+
+
+def taken(free):
+    """Take a register off a list."""
+    if not free:
+        raise ValueError(f"it keeps more than {REGISTERS} values at once")
+    return free.pop()
+
+
+def last_uses(n_inputs, instructions):
+    """Return for each instruction the results that are not read behind it."""
+    last = {}
+    for i, (_, _, arguments) in enumerate(instructions):
+        last.update((value, i) for value in arguments if value >= n_inputs)
+    ends = [[] for _ in instructions]
+    for value, i in last.items():
+        ends[i].append(value)
+    return ends

@@ -1,0 +1,312 @@
+"""Attention: softmax(scale * q @ k.T + mask) @ v, without a matrix of scores in memory.
+
+A tile is as many query rows as the GEMM tile has.  Its scores against all keys stay in the caches
+between the two products, so the queries x keys matrix is never written.  Keys and values of a head
+are packed once for each share that meets the head.
+"""
+
+import numpy as np
+
+from libc.math cimport INFINITY
+from libc.stdint cimport uint8_t
+from libc.string cimport memcpy, memset
+
+from kuiper._kernels.micro.dispatch cimport active
+from kuiper._kernels.micro.packing cimport pack_panel
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels.micro.table cimport MAX_MR, kernels_t
+
+cdef enum:
+    MAX_BATCH_AXES = 6
+
+cdef double FLOPS_PER_BLOCK = 1e9    # a block of rows need not be shorter
+
+max_batch_axes = MAX_BATCH_AXES
+
+cdef enum mask_t:
+    NO_MASK
+    ADDED          # float, summed with the scores
+    KEEPS          # bool, True where a key is seen
+    HIDES          # bool, True where it is not
+
+cdef struct matrices_t:
+    ref_t ref
+    Py_ssize_t row
+    Py_ssize_t column
+    Py_ssize_t[MAX_BATCH_AXES] batch
+
+cdef struct attention_t:
+    const kernels_t* kernels
+    matrices_t q
+    matrices_t k
+    matrices_t v
+    matrices_t y
+    matrices_t mask
+    matrices_t weights
+    ref_t scratch
+    mask_t mask_kind
+    bint is_causal
+    bint has_weights
+    float scale
+    Py_ssize_t queries
+    Py_ssize_t keys
+    Py_ssize_t depth             # of a query and a key
+    Py_ssize_t columns           # of a value
+    Py_ssize_t blocks            # of query rows
+    Py_ssize_t batch
+    int n_axes
+    Py_ssize_t[MAX_BATCH_AXES] extents
+
+
+cdef matrices_t matrices(ref_t ref, value):
+    cdef matrices_t m
+    cdef int i
+    m.ref = ref
+    m.row, m.column = value.strides[value.rank - 2], value.strides[value.rank - 1]
+    for i in range(value.rank - 2):
+        m.batch[i] = value.strides[i]
+    return m
+
+
+cdef inline Py_ssize_t padded(Py_ssize_t n, Py_ssize_t nr) noexcept nogil:
+    return ceil_div(n, nr) * nr
+
+
+def attention_scratch_bytes(Py_ssize_t keys, Py_ssize_t depth, Py_ssize_t columns):
+    """Return the scratch of one thread: packed keys and values of a head, scores of a tile."""
+    cdef Py_ssize_t nr = active().nr
+    floats = (
+        padded(keys, nr) * (depth + 1) + padded(columns, nr) * (keys + 1)
+        + active().mr * padded(keys, nr)
+    )
+    return 4 * floats
+
+
+cdef class AttentionStep(Step):
+    """Scaled dot-product attention.
+
+    Parameters
+    ----------
+    q : Value, shape (..., queries, depth)
+        Elements of a row are adjacent.
+    k : Value, shape (..., keys, depth)
+        Any strides.
+    v : Value, shape (..., keys, columns)
+        Any strides.
+    y : Value, shape (..., queries, columns)
+        Elements of a row are adjacent.  The leading axes of all operands are equal, at most
+        `max_batch_axes`; where one of them is broadcast its stride is zero.
+    scratch : Value
+        :func:`attention_scratch_bytes` for each thread.
+    scale : float
+    mask : Value, shape (..., queries, keys), optional
+        float32, to be added, with adjacent elements in a row; or bool with any strides.
+    mask_hides : bool
+        Whether True in a bool mask hides a key, instead of showing it.
+    is_causal : bool
+        Whether query i sees keys 0 to i only.
+    weights : Value, shape (..., queries, keys), optional
+        Where the softmax is to be stored as well; elements of a row are adjacent.
+    """
+
+    cdef attention_t p
+
+    def __init__(self, q, k, v, y, scratch, scale, mask=None, mask_hides=False, is_causal=False,
+                 weights=None):
+        cdef int i
+        cdef double head
+        self.p.kernels = active()
+        self.p.q, self.p.k = matrices(self.ref(q), q), matrices(self.ref(k), k)
+        self.p.v, self.p.y = matrices(self.ref(v), v), matrices(self.ref(y), y)
+        self.p.scratch = self.ref(scratch)
+        self.p.scale = scale
+        self.p.mask_kind = NO_MASK
+        if mask is not None:
+            self.p.mask = matrices(self.ref(mask), mask)
+            if mask.dtype == np.float32:
+                self.p.mask_kind = ADDED
+            else:
+                self.p.mask_kind = HIDES if mask_hides else KEEPS
+        self.p.is_causal = is_causal
+        self.p.has_weights = weights is not None
+        if weights is not None:
+            self.p.weights = matrices(self.ref(weights), weights)
+        self.p.queries, self.p.depth = q.shape[q.rank - 2], q.shape[q.rank - 1]
+        self.p.keys, self.p.columns = v.shape[v.rank - 2], v.shape[v.rank - 1]
+        self.p.n_axes = y.rank - 2
+        self.p.batch = 1
+        for i in range(self.p.n_axes):
+            self.p.extents[i] = y.shape[i]
+            self.p.batch *= y.shape[i]
+        # Few heads, or long ones, since a run can end between shares only: several shares pack the
+        # same keys, each for many rows of its own.
+        head = 2.0 * self.p.queries * self.p.keys * (self.p.depth + self.p.columns)
+        self.p.blocks = max(
+            1,
+            min(
+                max(16 if self.p.batch < 16 else 1, <Py_ssize_t> (head / FLOPS_PER_BLOCK)),
+                self.p.queries // (8 * active().mr),
+            ),
+        )
+        self.run = attention_run
+        self.params = &self.p
+        self.kind = "attention"
+        self.flops = head * self.p.batch
+        self.bytes = q.n_bytes + k.n_bytes + v.n_bytes + y.n_bytes
+        self.max_parts = max(self.p.batch * self.p.blocks, 1)
+
+
+cdef void pack_head(
+    const attention_t* p, const float* k, const float* v, float* keys, float* values
+) noexcept nogil:
+    """Pack the scaled keys as columns, and the values, into panels."""
+    cdef Py_ssize_t nr = p.kernels.nr, panel, n, i, no_offset = 0
+    for panel in range(ceil_div(p.keys, nr)):
+        n = min(nr, p.keys - panel * nr)
+        pack_panel(
+            p.kernels, k + panel * nr * p.k.row, p.k.row, 1, &no_offset, p.depth, p.k.column, NULL,
+            n, keys,
+        )
+        for i in range(nr, (p.depth + 1) * nr):
+            keys[i] = keys[i] * p.scale
+        keys += (p.depth + 1) * nr
+    for panel in range(ceil_div(p.columns, nr)):
+        n = min(nr, p.columns - panel * nr)
+        pack_panel(
+            p.kernels, v + panel * nr * p.v.column, p.v.column, 1, &no_offset, p.keys, p.v.row,
+            NULL, n, values,
+        )
+        values += (p.keys + 1) * nr
+
+
+cdef inline void hide_keys(
+    const attention_t* p, const uint8_t* mask, Py_ssize_t start, Py_ssize_t m, Py_ssize_t n,
+    float* scores, Py_ssize_t ld,
+) noexcept nogil:
+    """Set the scores of keys that a row must not see to -inf."""
+    cdef bint hides = p.mask_kind == HIDES
+    cdef Py_ssize_t i, j
+    for i in range(m):
+        if mask != NULL:
+            for j in range(n):
+                if (mask[i * p.mask.row + j * p.mask.column] != 0) == hides:
+                    scores[i * ld + j] = -INFINITY
+        if p.is_causal:
+            for j in range(start + i + 1, n):
+                scores[i * ld + j] = -INFINITY
+
+
+cdef inline bint sees_nothing(const float* scores, Py_ssize_t n) noexcept nogil:
+    """Whether all scores of a row are -inf."""
+    cdef Py_ssize_t j
+    for j in range(n):
+        if scores[j] != -INFINITY:
+            return False
+    return True
+
+
+cdef inline void softmax_tile(
+    const attention_t* p, Py_ssize_t m, Py_ssize_t n, float* scores, Py_ssize_t ld
+) noexcept nogil:
+    """Softmax of m rows of n scores, in place; zeros where a row sees nothing."""
+    cdef bint[MAX_MR] hidden
+    cdef Py_ssize_t i
+    if n == 0:
+        return
+    for i in range(m):
+        hidden[i] = p.mask_kind != NO_MASK and sees_nothing(scores + i * ld, n)
+    p.kernels.softmax_rows(False, scores, ld, scores, ld, m, n, 1)
+    for i in range(m):
+        if hidden[i]:
+            memset(scores + i * ld, 0, n * sizeof(float))
+
+
+cdef void attention_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Scaled dot-product attention, a tile of query rows at a time.
+
+    Layout : q (..., l, d), k (..., s, d), v (..., s, e) -> y (..., l, e)
+    Needs  : rows of q, y, a float mask and the weights without gaps between elements
+    Threads: over heads x blocks of query rows
+    Source : torch.nn.functional.scaled_dot_product_attention
+    """
+    cdef const attention_t* p = <const attention_t*> params
+    cdef const kernels_t* kernels = p.kernels
+    cdef Py_ssize_t nr = kernels.nr, mr = kernels.mr, ld = padded(p.keys, nr)
+    cdef float* keys = <float*> at(slots, p.scratch)
+    cdef float* values = keys + ld * (p.depth + 1)
+    cdef float* scores = values + padded(p.columns, nr) * (p.keys + 1)
+    cdef const float* q
+    cdef const float* k
+    cdef const float* v
+    cdef const float* added
+    cdef const uint8_t* mask
+    cdef float* y
+    cdef float* weights
+    cdef (const float*)[MAX_MR] rows
+    cdef Py_ssize_t items = p.batch * p.blocks, item, rest, place, first, last, tiles, t
+    cdef Py_ssize_t start, m, n, i, panel, packed = -1
+    cdef int axis
+    for item in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
+        q, k = <const float*> at(slots, p.q.ref), <const float*> at(slots, p.k.ref)
+        v, y = <const float*> at(slots, p.v.ref), <float*> at(slots, p.y.ref)
+        added, mask, weights = NULL, NULL, NULL
+        if p.mask_kind == ADDED:
+            added = <const float*> at(slots, p.mask.ref)
+        elif p.mask_kind != NO_MASK:
+            mask = <const uint8_t*> at(slots, p.mask.ref)
+        if p.has_weights:
+            weights = <float*> at(slots, p.weights.ref)
+        rest = item // p.blocks
+        for axis in range(p.n_axes - 1, -1, -1):
+            place, rest = rest % p.extents[axis], rest // p.extents[axis]
+            q += place * p.q.batch[axis]
+            k += place * p.k.batch[axis]
+            v += place * p.v.batch[axis]
+            y += place * p.y.batch[axis]
+            if added != NULL:
+                added += place * p.mask.batch[axis]
+            if mask != NULL:
+                mask += place * p.mask.batch[axis]
+            if weights != NULL:
+                weights += place * p.weights.batch[axis]
+        if item // p.blocks != packed:
+            packed = item // p.blocks
+            pack_head(p, k, v, keys, values)
+        first = p.queries * (item % p.blocks) // p.blocks
+        last = p.queries * (item % p.blocks + 1) // p.blocks
+        tiles = ceil_div(last - first, mr)
+        for t in range(tiles):
+            start = first + t * (last - first) // tiles
+            m = first + (t + 1) * (last - first) // tiles - start
+            # No row of the tile sees further.
+            n = min(p.keys, start + m) if p.is_causal else p.keys
+            for i in range(m):
+                rows[i] = q + (start + i) * p.q.row
+            for panel in range(ceil_div(n, nr)):
+                kernels.gemm[m](
+                    1, p.depth, <const float* const*> rows, keys + panel * (p.depth + 1) * nr, 0,
+                    scores + panel * nr, ld, min(nr, n - panel * nr),
+                    added + start * p.mask.row + panel * nr if added != NULL else NULL, p.mask.row,
+                    -INFINITY, INFINITY,
+                )
+            hide_keys(
+                p, mask + start * p.mask.row if mask != NULL else NULL, start, m, n, scores, ld
+            )
+            softmax_tile(p, m, n, scores, ld)
+            for i in range(m):
+                rows[i] = scores + i * ld
+                if weights != NULL:
+                    memcpy(
+                        weights + (start + i) * p.weights.row, scores + i * ld, n * sizeof(float)
+                    )
+                    memset(
+                        weights + (start + i) * p.weights.row + n, 0, (p.keys - n) * sizeof(float)
+                    )
+            for panel in range(ceil_div(p.columns, nr)):
+                kernels.gemm[m](
+                    1, n, <const float* const*> rows, values + panel * (p.keys + 1) * nr, 0,
+                    y + start * p.y.row + panel * nr, p.y.row, min(nr, p.columns - panel * nr),
+                    NULL, 0, -INFINITY, INFINITY,
+                )

@@ -1,0 +1,326 @@
+"""Dense products: rows times packed weights (Linear), and matrix times matrix (matmul)."""
+
+import numpy as np
+
+from libc.math cimport INFINITY
+
+from kuiper._kernels.micro.dispatch cimport active
+from kuiper._kernels.micro.packing cimport pack_panel
+from kuiper._kernels.conv.epilogue cimport make_post, post_t, post_tile
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels.micro.table cimport MAX_MR, kernels_t, panel_ahead
+
+from kuiper._kernels.micro.packing import pack_panels
+from kuiper._runtime.step import run_alone
+from kuiper.ir.view import Buffer, Value, contiguous_strides
+from kuiper.errors import InputError
+
+cdef enum:
+    PANEL_BYTES = 512 * 1024     # weights of more do not stay in the L2 cache
+    RESIDENT_BYTES = 768 * 1024  # neither do rows of more, from panel to panel:
+    BLOCK_BYTES = 256 * 1024     # so many do
+    LEAST_TILES = 4              # of a block
+
+
+cdef struct linear_t:
+    const kernels_t* kernels
+    ref_t x
+    ref_t weight
+    ref_t y
+    Py_ssize_t rows
+    Py_ssize_t depth
+    Py_ssize_t columns
+    Py_ssize_t x_stride
+    Py_ssize_t y_stride
+    bint panel_major
+    post_t post
+
+
+cdef class LinearStep(Step):
+    """y = x @ weight.T + bias for rows of x, plus post-ops.
+
+    Parameters
+    ----------
+    x : Value, shape (rows, depth)
+        Elements of a row are adjacent; rows may be any distance apart.
+    weight : Value
+        Panels of :func:`~kuiper._kernels.micro.packing.pack_panels`.
+    y : Value, shape (rows, columns)
+        As x.
+    post : Post or None
+    """
+
+    cdef linear_t p
+
+    def __init__(self, x, weight, y, post=None):
+        self.p.kernels = active()
+        self.p.x, self.p.weight, self.p.y = self.ref(x), self.ref(weight), self.ref(y)
+        self.p.rows, self.p.depth = x.shape
+        self.p.columns = y.shape[1]
+        self.p.x_stride, self.p.y_stride = x.strides[0], y.strides[0]
+        self.p.panel_major = weight.n_bytes > PANEL_BYTES
+        self.p.post = make_post(self, post)
+        self.run = linear_run
+        self.params = &self.p
+        self.kind = "linear"
+        self.flops = 2.0 * x.size * self.p.columns
+        self.bytes = x.n_bytes + weight.n_bytes + y.n_bytes
+        tiles = ceil_div(self.p.rows, active().mr) * ceil_div(self.p.columns, active().nr)
+        self.max_parts = max(tiles, 1)
+
+
+cdef void linear_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Rows times packed weights, plus post-ops.
+
+    Layout : x (rows, depth) -> y (rows, columns), rows pitched
+    Needs  : weights packed for the table's tile
+    Threads: over tiles of rows x panels of columns; the sum over depth is never split
+    Source : torch.nn.Linear
+    """
+    cdef const linear_t* p = <const linear_t*> params
+    cdef Py_ssize_t tiles = ceil_div(p.rows, p.kernels.mr)
+    cdef Py_ssize_t work = ceil_div(p.columns, p.kernels.nr)
+    cdef Py_ssize_t blocks = row_blocks(p, tiles, n_parts), block, first, last
+    if blocks == 0:
+        linear_tiles(
+            p, slots, 0, tiles, share_start(work * tiles, part, n_parts),
+            share_start(work * tiles, part + 1, n_parts),
+        )
+    for block in range(blocks):
+        first = share_start(tiles, part * blocks + block, n_parts * blocks)
+        last = share_start(tiles, part * blocks + block + 1, n_parts * blocks)
+        linear_tiles(p, slots, first, last - first, 0, work * (last - first))
+
+
+cdef Py_ssize_t row_blocks(
+    const linear_t* p, Py_ssize_t tiles, Py_ssize_t n_parts
+) noexcept nogil:
+    """How many blocks of rows a share has, each of which is read once for all panels.
+
+    None where rows are few: shares are of tiles x panels then, which balances better.
+    """
+    cdef Py_ssize_t x_bytes = 4 * p.rows * p.depth, panel_bytes = 4 * p.kernels.nr * p.depth
+    if not p.panel_major or x_bytes <= RESIDENT_BYTES:
+        return 0
+    return min(
+        max(x_bytes // (n_parts * max(BLOCK_BYTES, 2 * panel_bytes)), 1),
+        tiles // (n_parts * LEAST_TILES),
+    )
+
+
+cdef void linear_tiles(
+    const linear_t* p, char* const* slots, Py_ssize_t first_tile, Py_ssize_t tiles, Py_ssize_t q,
+    Py_ssize_t stop,
+) noexcept nogil:
+    """Products q to stop of some tiles of rows by all panels."""
+    cdef const kernels_t* kernels = p.kernels
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float* weight = <const float*> at(slots, p.weight)
+    cdef const float* residual = NULL
+    cdef const float* r_tile
+    cdef float* y = <float*> at(slots, p.y)
+    cdef float* y_tile
+    cdef (const float*)[MAX_MR] rows
+    cdef Py_ssize_t nr = kernels.nr, panels = ceil_div(p.columns, nr)
+    cdef Py_ssize_t all_tiles = ceil_div(p.rows, kernels.mr)
+    cdef Py_ssize_t tile, panel, start, m, n, i, at_tile = -1
+    if p.post.has_residual:
+        residual = <const float*> at(slots, p.post.residual)
+    start = m = 0
+    for q in range(q, stop):
+        if p.panel_major:
+            tile, panel = q % tiles, q // tiles
+        else:
+            panel, tile = q % panels, q // panels
+        if tile != at_tile:
+            at_tile = tile
+            start = (first_tile + tile) * p.rows // all_tiles
+            m = (first_tile + tile + 1) * p.rows // all_tiles - start
+            for i in range(m):
+                rows[i] = x + (start + i) * p.x_stride
+        n = min(nr, p.columns - panel * nr)
+        y_tile = y + start * p.y_stride + panel * nr
+        r_tile = NULL
+        if residual != NULL:
+            r_tile = residual + start * p.post.residual_pitch + panel * nr
+        kernels.gemm[m](
+            1, p.depth, <const float* const*> rows, weight + panel * (p.depth + 1) * nr,
+            panel_ahead(tile, (p.depth + 1) * nr, nr) if p.panel_major else 0,
+            y_tile, p.y_stride, n,
+            r_tile if p.post.residual_in_tile else NULL, p.post.residual_pitch,
+            p.post.lo, p.post.hi,
+        )
+        post_tile(&p.post, m, n, y_tile, p.y_stride, r_tile, p.post.residual_pitch)
+
+
+# -- matrix times matrix -----------------------------------------------------------------------
+
+cdef enum:
+    MAX_BATCH_AXES = 6
+
+max_batch_axes = MAX_BATCH_AXES
+
+cdef struct matmul_t:
+    const kernels_t* kernels
+    ref_t a
+    ref_t b
+    ref_t y
+    ref_t scratch
+    Py_ssize_t rows
+    Py_ssize_t depth
+    Py_ssize_t columns
+    Py_ssize_t a_stride          # from row to row; elements of a row are adjacent
+    Py_ssize_t b_row             # from one term of the sum to the next
+    Py_ssize_t b_column
+    Py_ssize_t y_stride
+    Py_ssize_t row_blocks
+    Py_ssize_t batch
+    int n_axes
+    Py_ssize_t[MAX_BATCH_AXES] extents
+    Py_ssize_t[MAX_BATCH_AXES] a_batch
+    Py_ssize_t[MAX_BATCH_AXES] b_batch
+    Py_ssize_t[MAX_BATCH_AXES] y_batch
+
+
+cdef class MatmulStep(Step):
+    """y = a @ b for matrices that are both computed at run time.
+
+    Parameters
+    ----------
+    a : Value, shape (..., rows, depth)
+        Elements of a row are adjacent.
+    b : Value, shape (..., depth, columns)
+        Any strides.
+    y : Value, shape (..., rows, columns)
+        Elements of a row are adjacent.  The leading axes of all three are equal, at most
+        `max_batch_axes`; where one of them is broadcast its stride is zero.
+    scratch : Value
+        ``4 * (depth + 1) * nr`` bytes for each thread.
+    """
+
+    cdef matmul_t p
+
+    def __init__(self, a, b, y, scratch):
+        cdef int i
+        self.p.kernels = active()
+        self.p.a, self.p.b, self.p.y = self.ref(a), self.ref(b), self.ref(y)
+        self.p.scratch = self.ref(scratch)
+        self.p.rows, self.p.depth = a.shape[a.rank - 2], a.shape[a.rank - 1]
+        self.p.columns = b.shape[b.rank - 1]
+        self.p.a_stride = a.strides[a.rank - 2]
+        self.p.b_row, self.p.b_column = b.strides[b.rank - 2], b.strides[b.rank - 1]
+        self.p.y_stride = y.strides[y.rank - 2]
+        self.p.n_axes = y.rank - 2
+        self.p.batch = 1
+        for i in range(self.p.n_axes):
+            self.p.extents[i] = y.shape[i]
+            self.p.a_batch[i], self.p.b_batch[i] = a.strides[i], b.strides[i]
+            self.p.y_batch[i] = y.strides[i]
+            self.p.batch *= y.shape[i]
+        panels = ceil_div(self.p.columns, active().nr)
+        # Few matrices and few columns: several parts pack the same panel for rows of their own.
+        self.p.row_blocks = 1
+        if self.p.batch * panels < 16:
+            self.p.row_blocks = max(1, min(16, self.p.rows // (8 * active().mr)))
+        self.run = matmul_run
+        self.params = &self.p
+        self.kind = "matmul"
+        self.flops = 2.0 * y.size * self.p.depth
+        self.bytes = a.n_bytes + b.n_bytes + y.n_bytes
+        self.max_parts = max(self.p.batch * panels * self.p.row_blocks, 1)
+
+
+cdef void matmul_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Batched matrix product.
+
+    Layout : a (..., rows, depth), b (..., depth, columns) -> y (..., rows, columns)
+    Needs  : rows of a and y without gaps between elements
+    Threads: over matrices x panels of columns x blocks of rows
+    Source : torch.matmul
+    """
+    cdef const matmul_t* p = <const matmul_t*> params
+    cdef const kernels_t* kernels = p.kernels
+    cdef const float* a
+    cdef const float* b
+    cdef float* y
+    cdef float* panel = <float*> at(slots, p.scratch)
+    cdef (const float*)[MAX_MR] rows
+    cdef Py_ssize_t nr = kernels.nr, mr = kernels.mr, panels = (p.columns + nr - 1) // nr
+    cdef Py_ssize_t items = p.batch * panels * p.row_blocks
+    cdef Py_ssize_t q, index, rest, place, block, first, last, tiles, t, start, m, n, i, packed = -1
+    cdef Py_ssize_t no_offset = 0
+    cdef int axis
+    for q in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
+        block, index = q % p.row_blocks, q // p.row_blocks % panels
+        rest = q // p.row_blocks // panels
+        a = <const float*> at(slots, p.a)
+        b = <const float*> at(slots, p.b)
+        y = <float*> at(slots, p.y)
+        for axis in range(p.n_axes - 1, -1, -1):
+            place, rest = rest % p.extents[axis], rest // p.extents[axis]
+            a += place * p.a_batch[axis]
+            b += place * p.b_batch[axis]
+            y += place * p.y_batch[axis]
+        n = min(nr, p.columns - index * nr)
+        if q // p.row_blocks != packed:
+            packed = q // p.row_blocks
+            pack_panel(
+                kernels, b + index * nr * p.b_column, p.b_column, 1, &no_offset, p.depth, p.b_row,
+                NULL, n, panel,
+            )
+        first = p.rows * block // p.row_blocks
+        last = p.rows * (block + 1) // p.row_blocks
+        tiles = (last - first + mr - 1) // mr
+        for t in range(tiles):
+            start = first + t * (last - first) // tiles
+            m = first + (t + 1) * (last - first) // tiles - start
+            for i in range(m):
+                rows[i] = a + (start + i) * p.a_stride
+            kernels.gemm[m](
+                1, p.depth, <const float* const*> rows, panel, 0,
+                y + start * p.y_stride + index * nr, p.y_stride, n, NULL, 0,
+                -INFINITY, INFINITY,
+            )
+
+
+# -- the kernel alone --------------------------------------------------------------------------
+
+def linear(const float[:, ::1] x, const float[:, ::1] weight, bias=None, *, int n_threads=1):
+    """Multiply rows by a weight, without graph or plan: to learn from, to test and to measure.
+
+    Parameters
+    ----------
+    x : array, shape (rows, in_features), float32
+    weight : array, shape (out_features, in_features), float32
+        PyTorch's order.
+    bias : array, shape (out_features,), float32, optional
+    n_threads : int
+
+    Returns
+    -------
+    numpy.ndarray, shape (rows, out_features), float32
+
+    Raises
+    ------
+    InputError
+        If extents do not fit each other.
+    """
+    if x.shape[1] != weight.shape[1] or n_threads < 1:
+        raise InputError(
+            f"x has shape {np.shape(x)} and weight {np.shape(weight)}; their last axes "
+            "must agree, and n_threads must be >= 1"
+        )
+    if bias is not None and np.shape(bias) != (weight.shape[0],):
+        raise InputError(f"bias has shape {np.shape(bias)}, expected ({weight.shape[0]},)")
+    packed = pack_panels(np.asarray(weight)[:, np.newaxis, :], bias, n_threads)
+    y = np.empty((x.shape[0], weight.shape[0]), np.float32)
+    values = [
+        Value(Buffer(slot, 0, "input"), array.shape, contiguous_strides(array.shape))
+        for slot, array in enumerate((np.asarray(x), packed, y))
+    ]
+    run_alone(LinearStep(*values), [np.asarray(x), packed, y], n_threads)
+    return y

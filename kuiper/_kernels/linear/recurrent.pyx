@@ -1,0 +1,409 @@
+"""Recurrent layers: the part that has to go through a sequence step by step.
+
+What the inputs contribute to the gates is one matrix product for the whole sequence, made
+beforehand.  What is left per time is a product of the previous state with the hidden weights, for
+a tile of sequences at once, and the cell itself.  Shares take sequences and directions, which
+depend on nothing of each other, so no thread waits for another within a sequence.  Where there are
+fewer of these than threads, the step has a round for each time, and shares take some cells each.
+"""
+
+import numpy as np
+
+from libc.math cimport INFINITY
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+from kuiper._kernels.micro.dispatch cimport active
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels.micro.table cimport MAX_MR, ROW_PANELS, kernels_t
+from kuiper._kernels.elementwise.elementwise cimport RELU, SIGMOID, TANH
+
+cdef enum cell_t:
+    LSTM
+    GRU
+    RNN_TANH
+    RNN_RELU
+
+cdef enum:
+    LEAST_TILES_OF_TWO = 8       # sequences that make two tiles
+    LEAST_WEIGHTS = 1 << 16      # of a time: some two microseconds
+    MOST_ROUNDS = 4096           # each takes some hundred bytes
+
+cdef double FLOPS_PER_ROUND = 1e9    # where threads do not share a time: a fraction of a second
+
+cells = {"lstm": LSTM, "gru": GRU, "rnn_tanh": RNN_TANH, "rnn_relu": RNN_RELU}
+
+# One operand: a matrix for each direction, and for those of the whole sequence for each time.
+cdef struct sequence_t:
+    ref_t ref
+    Py_ssize_t direction
+    Py_ssize_t time
+    Py_ssize_t row               # from one sequence of the batch to the next
+
+cdef struct recurrent_t:
+    const kernels_t* kernels
+    cell_t cell
+    sequence_t gates
+    sequence_t y
+    sequence_t h0
+    sequence_t c
+    sequence_t c0
+    sequence_t hn
+    ref_t weight
+    ref_t projection
+    ref_t scratch
+    bint has_h0
+    bint has_c
+    bint has_c0
+    bint has_hn
+    bint has_projection
+    const float* zeros
+    Py_ssize_t directions
+    Py_ssize_t length
+    Py_ssize_t batch
+    Py_ssize_t tiles             # of sequences
+    Py_ssize_t hidden            # features of the cell
+    Py_ssize_t state             # features of the output and of what is fed back
+    Py_ssize_t sums              # rows of the hidden weights: gates x hidden
+
+
+cdef struct round_t:             # some times of all sequences, counted as the direction goes
+    const recurrent_t* p
+    Py_ssize_t start
+    Py_ssize_t stop
+
+
+cdef sequence_t sequence(ref_t ref, value):
+    """Take over (directions, [times,] batch, features)."""
+    cdef sequence_t s
+    s.ref = ref
+    s.direction = value.strides[0]
+    s.time = value.strides[1] if value.rank == 4 else 0
+    s.row = value.strides[value.rank - 2]
+    return s
+
+
+cdef inline Py_ssize_t padded(Py_ssize_t n, Py_ssize_t nr) noexcept nogil:
+    return ceil_div(n, nr) * nr
+
+
+def has_rounds(int n_threads, directions, length, batch, state, sums, hidden, bint projects):
+    """Tell whether threads should share each time's cells; the results are the same.
+
+    That takes panels of whole gates, and work that is long against the wait for each other.
+    """
+    return (
+        n_threads > directions and batch < LEAST_TILES_OF_TWO and batch <= active().mr
+        and not projects
+        and hidden % active().nr == 0 and hidden >= 2 * active().nr
+        and state * sums >= LEAST_WEIGHTS and 1 <= length <= MOST_ROUNDS
+    )
+
+
+def recurrent_scratch_bytes(Py_ssize_t sums, Py_ssize_t hidden):
+    """Return the scratch of one thread: gates, and cells ahead of a projection, of a tile."""
+    return 4 * active().mr * (padded(sums, active().nr) + hidden)
+
+
+cdef class RecurrentStep(Step):
+    """One layer of an LSTM, GRU or plain recurrent network, in one or both directions.
+
+    Parameters
+    ----------
+    cell : str
+        One of `cells`.
+    gates : Value, shape (directions, times, batch, gates * hidden)
+        What the inputs contribute, biases included; PyTorch's order of gates.
+    weight : Value
+        Panels of the hidden weights and biases, for each direction.
+    y : Value, shape (directions, times, batch, state)
+    scratch : Value
+        :func:`recurrent_scratch_bytes` for each thread.
+    h0, c0 : Value, shape (directions, batch, state or hidden), optional
+        Zeros where missing.
+    c : Value, shape (directions, batch, hidden), optional
+        Memory of an LSTM's cells; holds the last ones afterwards.
+    hn : Value, shape (directions, batch, state), optional
+        Takes the last states.
+    projection : Value, optional
+        Panels that make a state out of an LSTM's cell output, for each direction.
+    by_round : bool
+        What :func:`has_rounds` tells.
+
+    Notes
+    -----
+    The features of all operands are adjacent.
+    """
+
+    cdef recurrent_t p
+    cdef round_t* times          # as many as rounds
+
+    def __init__(self, cell, gates, weight, y, scratch, h0=None, c0=None, c=None, hn=None,
+                 projection=None, bint by_round=False):
+        cdef Py_ssize_t i
+        cdef double longest
+        self.p.kernels = active()
+        self.p.cell = cells[cell]
+        self.p.gates, self.p.y = sequence(self.ref(gates), gates), sequence(self.ref(y), y)
+        self.p.weight, self.p.scratch = self.ref(weight), self.ref(scratch)
+        self.p.has_h0, self.p.has_c0 = h0 is not None, c0 is not None
+        self.p.has_c, self.p.has_hn = c is not None, hn is not None
+        self.p.has_projection = projection is not None
+        if h0 is not None:
+            self.p.h0 = sequence(self.ref(h0), h0)
+        if c0 is not None:
+            self.p.c0 = sequence(self.ref(c0), c0)
+        if c is not None:
+            self.p.c = sequence(self.ref(c), c)
+        if hn is not None:
+            self.p.hn = sequence(self.ref(hn), hn)
+        if projection is not None:
+            self.p.projection = self.ref(projection)
+        self.p.directions, self.p.length, self.p.batch, self.p.state = y.shape
+        self.p.sums = gates.shape[3]
+        self.p.hidden = self.p.sums // {LSTM: 4, GRU: 3}.get(self.p.cell, 1)
+        zeros = np.zeros(max(self.p.state, 1), np.float32)
+        cdef float[::1] zero_view = zeros
+        self.keep = zeros
+        self.p.zeros = &zero_view[0]
+        # Each tile reads all weights at each time, so tiles are high; but two threads want two.
+        self.p.tiles = max(
+            ceil_div(self.p.batch, active().mr), 2 if self.p.batch >= LEAST_TILES_OF_TWO else 1
+        )
+        self.run = recurrent_run
+        self.kind = cell
+        self.flops = 2.0 * gates.size * self.p.state
+        self.bytes = gates.n_bytes + weight.n_bytes + y.n_bytes
+        self.max_parts = self.p.directions * self.p.tiles
+        # A run can end between rounds only.
+        longest = min(self.flops / FLOPS_PER_ROUND, MOST_ROUNDS)
+        self.rounds = max(1, min(self.p.length, <Py_ssize_t> longest))
+        if by_round:
+            self.run = round_run
+            self.rounds = self.p.length
+            self.max_parts = self.p.directions * (self.p.hidden // active().nr)
+        self.times = <round_t*> malloc(max(self.rounds, 1) * sizeof(round_t))
+        if self.times == NULL:
+            raise MemoryError
+        for i in range(self.rounds):
+            self.times[i].p = &self.p
+            self.times[i].start = share_start(self.p.length, i, self.rounds)
+            self.times[i].stop = share_start(self.p.length, i + 1, self.rounds)
+
+    cdef const void* params_of(self, Py_ssize_t round) noexcept:
+        return &self.times[round]
+
+    def __dealloc__(self):
+        free(self.times)
+
+
+cdef inline void run_cell(
+    const recurrent_t* p, Py_ssize_t first, Py_ssize_t n, const float* x, float* s, float* c,
+    const float* h, float* y,
+) noexcept nogil:
+    """The n cells from `first` on, of one sequence: x from the inputs, s from the state h.
+
+    A gate's numbers are `hidden` apart; s and the result, y, and the states c and h are those of
+    the first cell of the layer.
+    """
+    cdef Py_ssize_t gate = p.hidden, j
+    x += first
+    s += first
+    y += first
+    if p.cell == LSTM:
+        c += first
+        for j in range(n):
+            s[j] = s[j] + x[j]
+            s[gate + j] = s[gate + j] + x[gate + j]
+            s[2 * gate + j] = s[2 * gate + j] + x[2 * gate + j]
+            s[3 * gate + j] = s[3 * gate + j] + x[3 * gate + j]
+        p.kernels.unary[<int> SIGMOID](n, s, s, 0, 0)
+        p.kernels.unary[<int> SIGMOID](n, s + gate, s + gate, 0, 0)
+        p.kernels.unary[<int> TANH](n, s + 2 * gate, s + 2 * gate, 0, 0)
+        p.kernels.unary[<int> SIGMOID](n, s + 3 * gate, s + 3 * gate, 0, 0)
+        for j in range(n):
+            c[j] = s[gate + j] * c[j] + s[j] * s[2 * gate + j]
+        p.kernels.unary[<int> TANH](n, c, s, 0, 0)
+        for j in range(n):
+            y[j] = s[3 * gate + j] * s[j]
+    elif p.cell == GRU:
+        h += first
+        for j in range(n):
+            s[j] = s[j] + x[j]
+            s[gate + j] = s[gate + j] + x[gate + j]
+        p.kernels.unary[<int> SIGMOID](n, s, s, 0, 0)
+        p.kernels.unary[<int> SIGMOID](n, s + gate, s + gate, 0, 0)
+        for j in range(n):
+            s[2 * gate + j] = x[2 * gate + j] + s[j] * s[2 * gate + j]
+        p.kernels.unary[<int> TANH](n, s + 2 * gate, s + 2 * gate, 0, 0)
+        for j in range(n):
+            y[j] = s[2 * gate + j] + s[gate + j] * (h[j] - s[2 * gate + j])
+    else:
+        for j in range(n):
+            s[j] = s[j] + x[j]
+        p.kernels.unary[<int> TANH if p.cell == RNN_TANH else <int> RELU](n, s, y, 0, 0)
+
+
+cdef inline void multiply(
+    const kernels_t* kernels, Py_ssize_t m, Py_ssize_t depth, const float** rows,
+    const float* panels, float* y, Py_ssize_t ldy, Py_ssize_t columns,
+) noexcept nogil:
+    """The product of a tile of rows with all panels."""
+    cdef Py_ssize_t nr = kernels.nr, panel, first = 0, stride = (depth + 1) * nr
+    while m == 1 and (first + ROW_PANELS) * nr <= columns:
+        kernels.gemm_row(depth, rows[0], panels + first * stride, stride, y + first * nr)
+        first += ROW_PANELS
+    for panel in range(first, ceil_div(columns, nr)):
+        kernels.gemm[m](
+            1, depth, <const float* const*> rows, panels + panel * stride, 0,
+            y + panel * nr, ldy, min(nr, columns - panel * nr), NULL, 0, -INFINITY, INFINITY,
+        )
+
+
+cdef inline const float* state_before(
+    const recurrent_t* p, char* const* slots, Py_ssize_t d, Py_ssize_t step, Py_ssize_t row
+) noexcept nogil:
+    """The state of a sequence that a step starts from."""
+    cdef Py_ssize_t t = step - 1 if d == 0 else p.length - step
+    if step > 0:
+        return (
+            <const float*> at(slots, p.y.ref) + d * p.y.direction + t * p.y.time + row * p.y.row
+        )
+    if p.has_h0:
+        return <const float*> at(slots, p.h0.ref) + d * p.h0.direction + row * p.h0.row
+    return p.zeros
+
+
+cdef void recurrent_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """A recurrent layer over whole sequences, or over some of their times.
+
+    Layout : gates (directions, times, batch, sums) -> y (directions, times, batch, state), strided
+    Needs  : features without gaps; y does not overlap h0 or c0
+    Threads: over directions x tiles of sequences; a round ends before the next one starts
+    Source : torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN
+    """
+    cdef const round_t* times = <const round_t*> params
+    cdef const recurrent_t* p = times.p
+    cdef const kernels_t* kernels = p.kernels
+    cdef Py_ssize_t ld = padded(p.sums, kernels.nr), items = p.directions * p.tiles
+    cdef Py_ssize_t item, d, first, m, i, t, step
+    cdef float* sums = <float*> at(slots, p.scratch)
+    cdef float* outputs = sums + kernels.mr * ld
+    cdef (const float*)[MAX_MR] h
+    cdef (const float*)[MAX_MR] rows
+    cdef const float* weight
+    cdef const float* projection = NULL
+    cdef const float* gates
+    cdef float* c = NULL
+    cdef float* y
+    for item in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
+        d = item // p.tiles
+        first = p.batch * (item % p.tiles) // p.tiles
+        m = p.batch * (item % p.tiles + 1) // p.tiles - first
+        weight = (
+            <const float*> at(slots, p.weight) + d * (p.state + 1) * padded(p.sums, kernels.nr)
+        )
+        if p.has_projection:
+            projection = (
+                <const float*> at(slots, p.projection)
+                + d * (p.hidden + 1) * padded(p.state, kernels.nr)
+            )
+        for i in range(m):
+            h[i] = state_before(p, slots, d, times.start, first + i)
+        if p.has_c:
+            c = <float*> at(slots, p.c.ref) + d * p.c.direction + first * p.c.row
+            for i in range(m):
+                if times.start > 0:
+                    break
+                if p.has_c0:
+                    memcpy(
+                        c + i * p.c.row,
+                        <const float*> at(slots, p.c0.ref) + d * p.c0.direction
+                        + (first + i) * p.c0.row,
+                        p.hidden * sizeof(float),
+                    )
+                else:
+                    memset(c + i * p.c.row, 0, p.hidden * sizeof(float))
+        for step in range(times.start, times.stop):
+            t = step if d == 0 else p.length - 1 - step
+            gates = (
+                <const float*> at(slots, p.gates.ref) + d * p.gates.direction + t * p.gates.time
+                + first * p.gates.row
+            )
+            y = (
+                <float*> at(slots, p.y.ref) + d * p.y.direction + t * p.y.time + first * p.y.row
+            )
+            multiply(kernels, m, p.state, h, weight, sums, ld, p.sums)
+            for i in range(m):
+                run_cell(
+                    p, 0, p.hidden, gates + i * p.gates.row, sums + i * ld,
+                    c + i * p.c.row if p.has_c else NULL, h[i],
+                    outputs + i * p.hidden if p.has_projection else y + i * p.y.row,
+                )
+                rows[i] = outputs + i * p.hidden
+                h[i] = y + i * p.y.row
+            if p.has_projection:
+                multiply(kernels, m, p.hidden, rows, projection, y, p.y.row, p.state)
+        if p.has_hn and times.stop == p.length:
+            for i in range(m):
+                memcpy(
+                    <float*> at(slots, p.hn.ref) + d * p.hn.direction + (first + i) * p.hn.row,
+                    h[i], p.state * sizeof(float),
+                )
+
+
+cdef void round_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """One time of a recurrent layer; see recurrent_run.
+
+    Threads: over directions x panels of cells; a round ends before the next one starts
+    """
+    cdef const recurrent_t* p = (<const round_t*> params).p
+    cdef Py_ssize_t step = (<const round_t*> params).start, nr = p.kernels.nr
+    cdef Py_ssize_t ld = padded(p.sums, nr), panels = p.hidden // nr, items = p.directions * panels
+    cdef Py_ssize_t item = share_start(items, part, n_parts)
+    cdef Py_ssize_t last = share_start(items, part + 1, n_parts)
+    cdef Py_ssize_t d, t, i, first, n, gate
+    cdef float* sums = <float*> at(slots, p.scratch)
+    cdef (const float*)[MAX_MR] h
+    cdef const float* weight
+    cdef const float* gates
+    cdef const float* c0
+    cdef float* c = NULL
+    cdef float* y
+    while item < last:
+        d = item // panels
+        first = item % panels * nr
+        n = min(panels - item % panels, last - item) * nr
+        item += n // nr
+        t = step if d == 0 else p.length - 1 - step
+        weight = <const float*> at(slots, p.weight) + d * (p.state + 1) * ld
+        gates = <const float*> at(slots, p.gates.ref) + d * p.gates.direction + t * p.gates.time
+        y = <float*> at(slots, p.y.ref) + d * p.y.direction + t * p.y.time
+        for i in range(p.batch):
+            h[i] = state_before(p, slots, d, step, i)
+        for gate in range(p.sums // p.hidden):
+            multiply(
+                p.kernels, p.batch, p.state, h,
+                weight + (gate * p.hidden + first) // nr * (p.state + 1) * nr,
+                sums + gate * p.hidden + first, ld, n,
+            )
+        for i in range(p.batch):
+            if p.has_c:
+                c = <float*> at(slots, p.c.ref) + d * p.c.direction + i * p.c.row
+                if step == 0 and p.has_c0:
+                    c0 = <const float*> at(slots, p.c0.ref) + d * p.c0.direction + i * p.c0.row
+                    memcpy(c + first, c0 + first, n * sizeof(float))
+                elif step == 0:
+                    memset(c + first, 0, n * sizeof(float))
+            run_cell(
+                p, first, n, gates + i * p.gates.row, sums + i * ld, c, h[i], y + i * p.y.row
+            )
+            if p.has_hn and step == p.length - 1:
+                memcpy(
+                    <float*> at(slots, p.hn.ref) + d * p.hn.direction + i * p.hn.row + first,
+                    y + i * p.y.row + first, n * sizeof(float),
+                )

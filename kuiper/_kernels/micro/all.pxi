@@ -1,0 +1,55 @@
+# One instruction-set variant of every micro-kernel: <isa>.pyx includes this file and nothing
+# else; setup.py gives each its flags.  Everything here is a leaf: pointers and sizes in, no Python,
+# no allocation, no failure.
+
+from cpython.pycapsule cimport PyCapsule_New
+
+from kuiper._kernels.micro.table cimport kernels_t
+
+cdef extern from "_kernels/simd/variant.h":
+    pass
+
+include "../simd/vec.pxi"
+include "move.pxi"
+include "pool.pxi"
+include "resize.pxi"
+include "rows.pxi"
+include "gemm.pxi"
+include "narrow.pxi"
+include "strassen.pxi"
+include "dwconv.pxi"
+include "grouped.pxi"
+include "winograd_strided.pxi"
+include "winograd.pxi"
+include "math.pxi"
+include "activations.pxi"
+include "elementwise.pxi"
+include "typed.pxi"
+include "grid.pxi"
+
+cdef kernels_t kernels
+
+
+cdef void fill_table() noexcept:
+    kernels.lanes = LANES
+    fill_move(&kernels)
+    fill_pool(&kernels)
+    fill_resize(&kernels)
+    fill_rows(&kernels)
+    fill_gemm(&kernels)
+    fill_narrow(&kernels)
+    fill_strassen(&kernels)
+    fill_dwconv(&kernels)
+    fill_grouped(&kernels)
+    fill_winograd(&kernels)
+    fill_elementwise(&kernels)
+    fill_typed(&kernels)
+    fill_grid(&kernels)
+
+
+fill_table()
+
+
+def table():
+    """Return the table of this variant for `_dispatch`, as a capsule."""
+    return PyCapsule_New(&kernels, "kuiper.kernels", NULL)

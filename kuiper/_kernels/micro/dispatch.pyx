@@ -1,0 +1,95 @@
+"""Choice of the instruction-set variant, once, by what the CPU and the operating system allow.
+
+Steps take the active table when they are made and keep it, so a later :func:`select` changes only
+what is bound after it.  ``KUIPER_ISA`` forces a variant at import.
+"""
+
+import os
+from importlib import import_module
+
+from cpython.pycapsule cimport PyCapsule_GetPointer
+
+from kuiper._kernels.micro.table cimport kernels_t
+
+from kuiper.errors import KuiperError
+
+cdef extern from "_kernels/simd/cpu.h" nogil:
+    int cpu_has_avx2 "kp_cpu_has_avx2"() noexcept
+    int cpu_has_avx512 "kp_cpu_has_avx512"() noexcept
+    int cpu_has_neon "kp_cpu_has_neon"() noexcept
+
+cdef const kernels_t* _active = NULL
+_active_name = None
+_tables = {}  # name -> capsule; keeps the modules that own the tables alive
+
+
+cdef const kernels_t* active() noexcept nogil:
+    """Return the active table; never NULL once this module is imported."""
+    return _active
+
+
+def available():
+    """Return the names of the variants that this build has and this machine can run, best last.
+
+    Returns
+    -------
+    list of str
+    """
+    names = ["baseline"]
+    if cpu_has_avx2():
+        names.append("avx2")
+    if cpu_has_avx512():
+        names.append("avx512")
+    if cpu_has_neon():
+        names.append("neon")
+    return names
+
+
+def select(name):
+    """Make a variant the active one for everything bound from now on.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`available`.
+
+    Returns
+    -------
+    str
+        The name of the variant that was active before.
+
+    Raises
+    ------
+    KuiperError
+        If the variant does not exist or this machine cannot run it.
+    """
+    global _active, _active_name
+    if name not in available():
+        raise KuiperError(
+            f"instruction set {name!r} is not available here; choose one of "
+            + ", ".join(available())
+        )
+    if name not in _tables:
+        _tables[name] = import_module(f"kuiper._kernels.micro.{name}").table()
+    previous = _active_name
+    _active = <const kernels_t*> PyCapsule_GetPointer(_tables[name], "kuiper.kernels")
+    _active_name = name
+    return previous
+
+
+def active_name():
+    """Return the name of the active variant."""
+    return _active_name
+
+
+def tile():
+    """Return (rows, columns) of the active variant's GEMM tile."""
+    return _active.mr, _active.nr
+
+
+def lanes():
+    """Return how many floats a vector of the active variant holds."""
+    return _active.lanes
+
+
+select(os.environ.get("KUIPER_ISA") or available()[-1])

@@ -1,0 +1,327 @@
+# The register tile of every dense product: convolution, Linear, matmul.
+#
+# m x NV vectors of accumulators stay in registers over the whole reduction, so the tile is bound
+# by the FMA units and not by loads.  Rows of A are read where they lie, through one pointer per row
+# and tap (channels-last pixels; padding points to a row of zeros); B comes in packed panels.
+
+from kuiper._kernels.micro.table cimport BOTH_LINES, LINE_FLOATS, MAX_MR, ROW_PANELS
+
+cdef enum:
+    NV = 2  # vectors per row of the tile; a panel of which half is used takes a tile of one
+    # Heights that can ask for all lines of the next panel: common for Winograd's small planes.  The
+    # others do without a second loop.
+    LEAST_ALONE = 8
+    MOST_ALONE = 12
+
+
+cdef extern from "_kernels/simd/tile.h" nogil:
+    void tile_start "kp_tile_start"(int m, int nv, vf32 (*acc)[NV], const float* bias) noexcept
+    void tile_end "kp_tile_end"(
+        int m, int nv, vf32 (*acc)[NV], int first, float* y, Py_ssize_t ldy, Py_ssize_t n,
+        const float* residual, Py_ssize_t ldr, float lo, float hi,
+    ) noexcept
+
+
+cdef inline void tile_terms(
+    int m, int nv, int asked, const float** row, Py_ssize_t k, const float* panel,
+    Py_ssize_t ahead, vf32 (*acc)[NV],
+) noexcept nogil:
+    """Add the products of element k of each row; ask for so many lines of the panel ahead."""
+    cdef vf32[NV] b
+    cdef vf32 a
+    cdef int i, j
+    for j in range(asked):
+        prefetch(panel + ahead + j * LINE_FLOATS)
+    for j in range(nv):
+        b[j] = load(panel + j * LANES)
+    for i in range(m):
+        a = splat(row[i][k])
+        if nv == 1:  # its factor comes from memory, without an instruction more
+            acc[i][0] += a * b[0]
+        else:
+            for j in range(nv):
+                acc[i][j] = accumulate(acc[i][j], a, b[j])
+
+
+cdef inline const float* tile_products(
+    int m, int nv, int asked, Py_ssize_t kc, const float** row, const float* panel,
+    Py_ssize_t ahead, vf32 (*acc)[NV],
+) noexcept nogil:
+    """Add the products of kc elements of each row; return where the panel goes on.
+
+    With vectors of eight there are two elements to a round: such a tile has so few products that
+    counting would take every tenth instruction.
+    """
+    cdef Py_ssize_t k = 0
+    if LANES == 8:
+        while k + 2 <= kc:
+            tile_terms(m, nv, asked, row, k, panel, ahead, acc)
+            tile_terms(m, nv, asked, row, k + 1, panel + NV * LANES, ahead, acc)
+            panel += 2 * NV * LANES
+            k += 2
+    while k < kc:
+        tile_terms(m, nv, asked, row, k, panel, ahead, acc)
+        panel += NV * LANES
+        k += 1
+    return panel
+
+
+cdef inline void gemm_tile(
+    int m, int nv, bint alone, Py_ssize_t taps, Py_ssize_t kc, const float* const* rows,
+    const float* panel, Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n,
+    const float* residual, Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    """The tile for a height `m` and width `nv` that the compiler knows, so that loops unroll.
+
+    One that is `alone` asks for all lines of the panel ahead.
+    """
+    cdef vf32[MAX_MR][NV] acc
+    cdef (const float*)[MAX_MR] row
+    cdef Py_ssize_t t
+    cdef int i
+    set_aside(&lo)
+    set_aside(&hi)
+    tile_start(m, nv, acc, panel)
+    panel += NV * LANES
+    for t in range(taps):
+        for i in range(m):
+            row[i] = rows[i]
+        rows += m
+        panel = tile_products(m, nv, 2 if alone else 1, kc, row, panel, ahead, acc)
+    tile_end(m, nv, acc, 0, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef inline float element(
+    const float* x, const float* fifth, const float* tenth, int i, Py_ssize_t step, Py_ssize_t k
+) noexcept nogil:
+    """Element k of row i, `step` bytes behind row i - 1; three bases keep step * i in addresses."""
+    cdef const char* base = <const char*> (x if i < 5 else fifth if i < 10 else tenth)
+    return (<const float*> (base + i % 5 * step))[k]
+
+
+cdef inline void strided_tile(
+    int m, int nv, Py_ssize_t taps, Py_ssize_t kc, const float* const* runs, Py_ssize_t step,
+    int first, const float* panel, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    """The tile whose rows are a constant step apart: what gemm_tile computes, in the same order."""
+    cdef vf32[MAX_MR][NV] acc
+    cdef vf32[NV] b
+    cdef vf32 a
+    cdef const float* x
+    cdef const float* fifth
+    cdef const float* tenth
+    cdef Py_ssize_t t, k
+    cdef int i, j
+    set_aside(&lo)
+    set_aside(&hi)
+    tile_start(m, nv, acc, panel)
+    panel += NV * LANES
+    for t in range(taps):
+        x = runs[t]
+        fifth, tenth = x + 5 * step, x + 10 * step
+        for k in range(kc):
+            for j in range(nv):
+                b[j] = load(panel + j * LANES)
+            panel += NV * LANES
+            for i in range(m):
+                a = splat(element(x, fifth, tenth, i, 4 * step, k))
+                if nv == 1:
+                    acc[i][0] += a * b[0]
+                else:
+                    for j in range(nv):
+                        acc[i][j] = accumulate(acc[i][j], a, b[j])
+    tile_end(m, nv, acc, first, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef void gemm_row(
+    Py_ssize_t kc, const float* row, const float* panels, Py_ssize_t stride, float* y
+) noexcept nogil:
+    """One row by several panels at a time: one panel's sums alone would wait for each other."""
+    cdef vf32[ROW_PANELS][NV] acc
+    cdef vf32 a
+    cdef Py_ssize_t k
+    cdef int q, j
+    for q in range(ROW_PANELS):
+        for j in range(NV):
+            acc[q][j] = load(panels + q * stride + j * LANES)
+    for k in range(kc):
+        a = splat(row[k])
+        panels += NV * LANES
+        for q in range(ROW_PANELS):
+            for j in range(NV):
+                acc[q][j] += a * load(panels + q * stride + j * LANES)
+    for q in range(ROW_PANELS):
+        for j in range(NV):
+            store(y + (q * NV + j) * LANES, acc[q][j])
+
+
+cdef inline int tallest() noexcept nogil:
+    """The tallest tile whose accumulators, NV panel vectors and one broadcast fit the registers.
+
+    On Arm 14 would fit as well, but clang then keeps some of them in memory.
+    """
+    return 14 if LANES == 16 else 12 if REGISTERS == 32 else 6
+
+
+cdef void gemm_strided(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* runs, Py_ssize_t step, int first,
+    const float* panel, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    if n > LANES:
+        strided_tile(
+            tallest(), 2, taps, kc, runs, step, first, panel, y, ldy, n, residual, ldr, lo, hi
+        )
+    else:
+        strided_tile(
+            tallest(), 1, taps, kc, runs, step, first, panel, y, ldy, n, residual, ldr, lo, hi
+        )
+
+
+cdef inline void gemm_rows(
+    int m, Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    """The tile of a height `m` that the compiler knows, as wide as `n` takes."""
+    if n <= LANES:
+        gemm_tile(m, 1, False, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    elif NV * LANES > LINE_FLOATS and LEAST_ALONE <= m <= MOST_ALONE and ahead & BOTH_LINES:
+        gemm_tile(m, 2, True, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    else:
+        gemm_tile(m, 2, False, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef void gemm_1(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    gemm_rows(1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef void gemm_2(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    gemm_rows(2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef void gemm_3(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    gemm_rows(3, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef void gemm_4(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    gemm_rows(4, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef void gemm_5(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    gemm_rows(5, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef void gemm_6(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    gemm_rows(6, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef void gemm_7(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    gemm_rows(7, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef void gemm_8(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    gemm_rows(8, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef void gemm_9(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    gemm_rows(9, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef void gemm_10(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    gemm_rows(10, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef void gemm_11(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    gemm_rows(11, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef void gemm_12(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    gemm_rows(12, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef void gemm_13(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    gemm_rows(13, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef void gemm_14(
+    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
+    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    gemm_rows(14, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef void fill_gemm(kernels_t* k) noexcept:
+    k.mr = tallest()
+    k.nr = NV * LANES
+    k.gemm_strided = gemm_strided
+    k.gemm_row = gemm_row
+    k.gemm[0] = NULL
+    k.gemm[1] = gemm_1
+    k.gemm[2] = gemm_2
+    k.gemm[3] = gemm_3
+    k.gemm[4] = gemm_4
+    k.gemm[5] = gemm_5
+    k.gemm[6] = gemm_6
+    k.gemm[7] = gemm_7
+    k.gemm[8] = gemm_8
+    k.gemm[9] = gemm_9
+    k.gemm[10] = gemm_10
+    k.gemm[11] = gemm_11
+    k.gemm[12] = gemm_12
+    k.gemm[13] = gemm_13
+    k.gemm[14] = gemm_14

@@ -1,0 +1,262 @@
+# What Strassen's algorithm adds to the register tile: sums of rows before it, a chain of products
+# whose sums are kept on the way, sums of tiles behind it.
+
+from kuiper._kernels.micro.table cimport segment_t
+
+cdef extern from "_kernels/simd/tile.h" nogil:
+    void tile_bias "kp_tile_bias"(int m, int nv, vf32 (*acc)[NV], const float* bias) noexcept
+    void tile_add "kp_tile_add"(int m, int nv, vf32 (*acc)[NV], const float* tile) noexcept
+    void tile_save "kp_tile_save"(int m, int nv, vf32 (*acc)[NV], float* tile) noexcept
+
+
+cdef bint strassen_sums(
+    Py_ssize_t n, Py_ssize_t half, const float* const* up, const float* const* down, float* sums,
+    Py_ssize_t pitch, Py_ssize_t stride,
+) noexcept nogil:
+    cdef Py_ssize_t i, c
+    cdef const float* x
+    cdef const float* y
+    cdef vf32 x1, y1, s0, s1, s2, s3
+    # Zero times a sum is zero unless the sum is infinite or not a number.
+    cdef vf32 checked = splat(0.0), zero = splat(0.0)
+    for i in range(n):
+        x = up[i]
+        y = down[i]
+        c = 0
+        while c < half:
+            x1, y1 = load(x + c), load(y + c)
+            s0 = y1 + load(y + half + c)
+            s1 = s0 - x1
+            s2 = x1 - y1
+            s3 = load(x + half + c) - s1
+            store(sums + c, s0)
+            store(sums + stride + c, s1)
+            store(sums + 2 * stride + c, s2)
+            store(sums + 3 * stride + c, s3)
+            checked += s2 * zero
+            checked += s3 * zero
+            c += LANES
+        sums += pitch
+    return reduce_add(checked) == 0
+
+
+cdef inline void chain_tile(
+    int m, int n_segments, const segment_t* segment, Py_ssize_t taps, Py_ssize_t kc,
+    Py_ssize_t ahead, int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil:
+    """gemm_tile, with stops."""
+    cdef vf32[MAX_MR][NV] acc
+    cdef (const float*)[MAX_MR] row
+    cdef const float* const* rows
+    cdef const float* panel
+    cdef Py_ssize_t t
+    cdef int i, q
+    set_aside(&lo)
+    set_aside(&hi)
+    tile_start(m, NV, acc, segment.panel)
+    for q in range(n_segments):
+        if segment.added != NULL:
+            tile_add(m, NV, acc, segment.added)
+        panel, rows = segment.panel, segment.rows
+        if q > 0 and q + 1 == n_segments:
+            tile_bias(m, NV, acc, panel)
+        panel += NV * LANES
+        for t in range(taps):
+            for i in range(m):
+                row[i] = rows[i]
+            rows += m
+            panel = tile_products(
+                m, NV, 2 if NV * LANES > LINE_FLOATS else 1, kc, row, panel, ahead, acc
+            )
+        if segment.saved != NULL:
+            tile_save(m, NV, acc, segment.saved)
+        segment += 1
+    if n <= LANES:
+        tile_end(m, 1, acc, first, y, ldy, n, residual, ldr, lo, hi)
+    else:
+        tile_end(m, NV, acc, first, y, ldy, n, residual, ldr, lo, hi)
+
+
+cdef void tile_sum(
+    int m, int first, Py_ssize_t n, const float* a, const float* b, const float* bias,
+    const float* residual, Py_ssize_t ldr, float* y, Py_ssize_t ldy, float lo, float hi,
+) noexcept nogil:
+    cdef int i
+    cdef Py_ssize_t j
+    cdef vf32 low = splat(lo), high = splat(hi), value
+    cdef long rest
+    for i in range(first, m):
+        j = 0
+        while j < n:
+            value = load(a + i * NV * LANES + j) + load(b + i * NV * LANES + j) + load(bias + j)
+            rest = n - j
+            if rest >= LANES:
+                if residual != NULL:
+                    value += load(residual + i * ldr + j)
+                store(y + i * ldy + j, vmin(high, vmax(low, value)))
+            else:
+                if residual != NULL:
+                    value += load_n(residual + i * ldr + j, rest)
+                store_n(y + i * ldy + j, vmin(high, vmax(low, value)), rest)
+            j += LANES
+
+
+cdef void chain_1(
+    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
+    float lo, float hi,
+) noexcept nogil:
+    chain_tile(
+        1, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+    )
+
+
+cdef void chain_2(
+    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
+    float lo, float hi,
+) noexcept nogil:
+    chain_tile(
+        2, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+    )
+
+
+cdef void chain_3(
+    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
+    float lo, float hi,
+) noexcept nogil:
+    chain_tile(
+        3, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+    )
+
+
+cdef void chain_4(
+    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
+    float lo, float hi,
+) noexcept nogil:
+    chain_tile(
+        4, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+    )
+
+
+cdef void chain_5(
+    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
+    float lo, float hi,
+) noexcept nogil:
+    chain_tile(
+        5, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+    )
+
+
+cdef void chain_6(
+    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
+    float lo, float hi,
+) noexcept nogil:
+    chain_tile(
+        6, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+    )
+
+
+cdef void chain_7(
+    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
+    float lo, float hi,
+) noexcept nogil:
+    chain_tile(
+        7, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+    )
+
+
+cdef void chain_8(
+    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
+    float lo, float hi,
+) noexcept nogil:
+    chain_tile(
+        8, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+    )
+
+
+cdef void chain_9(
+    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
+    float lo, float hi,
+) noexcept nogil:
+    chain_tile(
+        9, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+    )
+
+
+cdef void chain_10(
+    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
+    float lo, float hi,
+) noexcept nogil:
+    chain_tile(
+        10, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+    )
+
+
+cdef void chain_11(
+    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
+    float lo, float hi,
+) noexcept nogil:
+    chain_tile(
+        11, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+    )
+
+
+cdef void chain_12(
+    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
+    float lo, float hi,
+) noexcept nogil:
+    chain_tile(
+        12, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+    )
+
+
+cdef void chain_13(
+    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
+    float lo, float hi,
+) noexcept nogil:
+    chain_tile(
+        13, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+    )
+
+
+cdef void chain_14(
+    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
+    float lo, float hi,
+) noexcept nogil:
+    chain_tile(
+        14, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+    )
+
+
+cdef void fill_strassen(kernels_t* k) noexcept:
+    k.strassen_sums = strassen_sums
+    k.tile_sum = tile_sum
+    k.gemm_chain[0] = NULL
+    k.gemm_chain[1] = chain_1
+    k.gemm_chain[2] = chain_2
+    k.gemm_chain[3] = chain_3
+    k.gemm_chain[4] = chain_4
+    k.gemm_chain[5] = chain_5
+    k.gemm_chain[6] = chain_6
+    k.gemm_chain[7] = chain_7
+    k.gemm_chain[8] = chain_8
+    k.gemm_chain[9] = chain_9
+    k.gemm_chain[10] = chain_10
+    k.gemm_chain[11] = chain_11
+    k.gemm_chain[12] = chain_12
+    k.gemm_chain[13] = chain_13
+    k.gemm_chain[14] = chain_14

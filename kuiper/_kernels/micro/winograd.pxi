@@ -1,0 +1,413 @@
+# Transforms of Winograd's F(t x t, 3x3) for tiles of t = 2 and t = 4 outputs a side: t^2 outputs of
+# a 3x3 filter from a patch of (t + 2)^2 pixels with as many multiplications, where the definition
+# takes 9 t^2.  Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks"
+# (2015), for the interpolation points below; the coefficients are Lagrange's: B' has the products
+# of (x - p) over the other points p, G the filter at a point, divided by that product.
+#
+#   filter  U = G g G'      input   V = B' d B      output   Y = A' M A
+#
+# All are separable: first down the columns, then along the rows.
+#
+#   t = 2:  0, 1, -1, infinity
+#   t = 4:  0, a, -a, b, -b, infinity           a = 5/8, b = 3/2
+#
+# With 1 and 2, the usual a and b, errors are three to four times as large: of all pairs of short
+# binary fractions this one rounds best, by trial.
+#
+# A tile at the edge of the plane of which only r outputs are wanted needs r + 2 points, see
+# wino_needs.  Without infinity the formulas stay: it is in the last output only.  For r <= 2 of
+# t = 4 those of F(2) over 0, a, -a and infinity serve, "small" here.  They multiply by filters that
+# were scaled for F(4); the input takes the quotients, -b^2 at 0 and a^2 - b^2 at a and -a.
+
+from kuiper._kernels.micro.table cimport wino_needs
+
+cdef extern from *:
+    """
+    #define KP_A 0.625f
+    #define KP_B 1.5f
+    #define KP_A2 (KP_A * KP_A)
+    #define KP_B2 (KP_B * KP_B)
+    #define KP_AT_0 (1.0f / (KP_A2 * KP_B2))
+    #define KP_AT_A (0.5f / (KP_A2 * (KP_A2 - KP_B2)))
+    #define KP_AT_B (0.5f / (KP_B2 * (KP_B2 - KP_A2)))
+    /* G: the part that each tap has in the filter at a point. */
+    static const float kp_filter_2[4][3] = {
+        {1.0f, 0.0f, 0.0f},
+        {0.5f, 0.5f, 0.5f},
+        {0.5f, -0.5f, 0.5f},
+        {0.0f, 0.0f, 1.0f},
+    };
+    static const float kp_filter_4[6][3] = {
+        {KP_AT_0, 0.0f, 0.0f},
+        {KP_AT_A, KP_AT_A * KP_A, KP_AT_A * KP_A2},
+        {KP_AT_A, -KP_AT_A * KP_A, KP_AT_A * KP_A2},
+        {KP_AT_B, KP_AT_B * KP_B, KP_AT_B * KP_B2},
+        {KP_AT_B, -KP_AT_B * KP_B, KP_AT_B * KP_B2},
+        {0.0f, 0.0f, 1.0f},
+    };
+    """
+    const float A "KP_A", A2 "KP_A2", B "KP_B", B2 "KP_B2"
+    const float AT_0 "KP_AT_0", AT_A "KP_AT_A", AT_B "KP_AT_B"
+    const float[4][3] FILTER_2 "kp_filter_2"
+    const float[6][3] FILTER_4 "kp_filter_4"
+
+
+# Values go in one by one, not as an array: compilers keep them in registers then.  Those behind the
+# patch of t = 2, or of a small edge, are not looked at.
+
+cdef inline void wino_bt(
+    int t, bint small, vf32 d0, vf32 d1, vf32 d2, vf32 d3, vf32 d4, vf32 d5, vf32* o
+) noexcept nogil:
+    """One column of B' d."""
+    cdef vf32 p, q, r, s
+    if small:
+        p = splat(A2 - B2) * d2
+        q = splat(A * (A2 - B2)) * d1
+        o[0] = splat(A2 * B2) * d0 - splat(B2) * d2
+        o[1] = p + q
+        o[2] = p - q
+        o[5] = d3 - splat(A2) * d1
+        return
+    if t == 2:
+        o[0] = d0 - d2
+        o[1] = d1 + d2
+        o[2] = d2 - d1
+        o[3] = d1 - d3
+        return
+    p = d4 - splat(B2) * d2
+    q = d3 - splat(B2) * d1
+    r = d4 - splat(A2) * d2
+    s = d3 - splat(A2) * d1
+    o[0] = splat(A2 * B2) * d0 - splat(A2 + B2) * d2 + d4
+    o[1] = p + splat(A) * q
+    o[2] = p - splat(A) * q
+    o[3] = r + splat(B) * s
+    o[4] = r - splat(B) * s
+    o[5] = splat(A2 * B2) * d1 - splat(A2 + B2) * d3 + d5
+
+
+cdef inline void wino_at(
+    int t, bint small, vf32 m0, vf32 m1, vf32 m2, vf32 m3, vf32 m4, vf32 m5, vf32* o
+) noexcept nogil:
+    """One column of A' m."""
+    cdef vf32 a = m1 + m2, b = m1 - m2, c, d
+    if small:
+        o[0] = m0 + a
+        o[1] = splat(A) * b + m5
+        return
+    if t == 2:
+        o[0] = m0 + a
+        o[1] = b - m3
+        return
+    c = m3 + m4
+    d = m3 - m4
+    o[0] = m0 + a + c
+    o[1] = splat(A) * b + splat(B) * d
+    o[2] = splat(A2) * a + splat(B2) * c
+    o[3] = m5 + splat(B * B2) * d + splat(A * A2) * b
+
+
+cdef inline bint wino_has(int t, bint small, int point) noexcept nogil:
+    """Whether the transform of a full or a small edge has a point, as far as the compiler knows."""
+    return point < 3 or point == t + 1 if small else point < t + 2
+
+
+cdef inline vf32 wino_load(
+    int t, bint small, const float* const* pixels, int i, int j, Py_ssize_t c, long n
+) noexcept nogil:
+    """Load from pixel (i, j) of a patch; nothing from beyond it."""
+    if i >= (4 if small else t + 2):
+        return splat(0.0)
+    if n == LANES:
+        return load(pixels[i * (t + 2) + j] + c)
+    return load_n(pixels[i * (t + 2) + j] + c, n)
+
+
+cdef inline vf32 wino_product(
+    int t, bint small, const float* m, Py_ssize_t stride, int i, int j, Py_ssize_t c, long n
+) noexcept nogil:
+    """Load product (i, j) of a patch; nothing where the transform has none."""
+    if not wino_has(t, small, i):
+        return splat(0.0)
+    m += (i * (t + 2) + j) * stride + c
+    return load(m) if n == LANES else load_n(m, n)
+
+
+cdef inline void wino_input_vector(
+    int t, bint small_h, bint small_w, const float* const* pixels, bint ends_h, bint ends_w,
+    Py_ssize_t c, long n, float* v, Py_ssize_t stride,
+) noexcept nogil:
+    """Transform one vector of channels, or its first n where n < LANES.
+
+    `ends_h` and `ends_w` tell whether infinity is needed.
+    """
+    cdef vf32[6][6] half
+    cdef vf32[6] o
+    cdef int i, j
+    for j in range(4 if small_w else t + 2):
+        wino_bt(
+            t, small_h, wino_load(t, small_h, pixels, 0, j, c, n),
+            wino_load(t, small_h, pixels, 1, j, c, n), wino_load(t, small_h, pixels, 2, j, c, n),
+            wino_load(t, small_h, pixels, 3, j, c, n), wino_load(t, small_h, pixels, 4, j, c, n),
+            wino_load(t, small_h, pixels, 5, j, c, n), &o[0],
+        )
+        for i in range(t + 2):
+            if wino_has(t, small_h, i):
+                half[i][j] = o[i]
+    for i in range(t + 2):
+        if wino_has(t, small_h, i) and (i < t + 1 or ends_h):
+            wino_bt(
+                t, small_w, half[i][0], half[i][1], half[i][2], half[i][3], half[i][4],
+                half[i][5], &o[0],
+            )
+            for j in range(t + 2):
+                if wino_has(t, small_w, j) and (j < t + 1 or ends_w):
+                    if n == LANES:
+                        store(v + ((t + 2) * i + j) * stride + c, o[j])
+                    else:
+                        store_n(v + ((t + 2) * i + j) * stride + c, o[j], n)
+
+
+cdef inline void wino_input(
+    int t, bint small_h, bint small_w, Py_ssize_t channels, const float* const* pixels,
+    Py_ssize_t rows, Py_ssize_t columns, float* v, Py_ssize_t stride,
+) noexcept nogil:
+    cdef Py_ssize_t c = 0
+    cdef bint ends_h = wino_needs(t, 1, rows, t + 1), ends_w = wino_needs(t, 1, columns, t + 1)
+    while c + LANES <= channels:
+        wino_input_vector(t, small_h, small_w, pixels, ends_h, ends_w, c, LANES, v, stride)
+        c += LANES
+    if c < channels:
+        wino_input_vector(t, small_h, small_w, pixels, ends_h, ends_w, c, channels - c, v, stride)
+
+
+cdef inline void wino_output_vector(
+    int t, bint small_h, bint small_w, const float* m, Py_ssize_t stride, Py_ssize_t c, long n,
+    const float* bias, float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
+    Py_ssize_t columns, const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, vf32 low,
+    vf32 high, bint streams, vf32* spoilt,
+) noexcept nogil:
+    """Transform one vector of channels; the products at infinity may be anything if not needed.
+
+    NaN is added to `spoilt` where a product is not finite, or the transform leaves float's range.
+    """
+    cdef vf32[4][6] half
+    cdef vf32[6] o
+    cdef vf32 b, value
+    cdef int i, j
+    if n == LANES:
+        b = load(bias + c)
+    else:
+        b = load_n(bias + c, n)
+    for j in range(t + 2):
+        if wino_has(t, small_w, j):
+            wino_at(
+                t, small_h, wino_product(t, small_h, m, stride, 0, j, c, n),
+                wino_product(t, small_h, m, stride, 1, j, c, n),
+                wino_product(t, small_h, m, stride, 2, j, c, n),
+                wino_product(t, small_h, m, stride, 3, j, c, n),
+                wino_product(t, small_h, m, stride, 4, j, c, n),
+                wino_product(t, small_h, m, stride, 5, j, c, n), &o[0],
+            )
+            for i in range(2 if small_h else t):
+                half[i][j] = o[i]
+    for i in range(2 if small_h else t):
+        if i < rows:
+            wino_at(
+                t, small_w, half[i][0], half[i][1], half[i][2], half[i][3], half[i][4],
+                half[i][5], &o[0],
+            )
+            for j in range(2 if small_w else t):
+                if j < columns:
+                    # The first and the last output, where that is wanted, have a part in all
+                    # products that are; an infinity times 0 is NaN.
+                    if (
+                        (i == 0 or i == (1 if small_h else t - 1))
+                        and (j == 0 or j == (1 if small_w else t - 1))
+                    ):
+                        spoilt[0] += splat(0.0) * o[j]
+                    value = o[j] + b
+                    if n == LANES:
+                        if residual != NULL:
+                            value += load(residual + i * r_row + j * r_column + c)
+                        if streams:
+                            stream(y + i * row + j * column + c, vmin(high, vmax(low, value)))
+                        else:
+                            store(y + i * row + j * column + c, vmin(high, vmax(low, value)))
+                    else:
+                        if residual != NULL:
+                            value += load_n(residual + i * r_row + j * r_column + c, n)
+                        store_n(y + i * row + j * column + c, vmin(high, vmax(low, value)), n)
+
+
+cdef inline bint wino_output(
+    int t, bint small_h, bint small_w, Py_ssize_t channels, const float* m, Py_ssize_t stride,
+    const float* bias, float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
+    Py_ssize_t columns, const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo,
+    float hi, bint streams,
+) noexcept nogil:
+    cdef Py_ssize_t c = 0
+    cdef vf32 low = splat(lo), high = splat(hi), spoilt = splat(0.0)
+    while c + LANES <= channels:
+        wino_output_vector(
+            t, small_h, small_w, m, stride, c, LANES, bias, y, row, column, rows, columns,
+            residual, r_row, r_column, low, high, streams, &spoilt,
+        )
+        c += LANES
+    if c < channels:
+        wino_output_vector(
+            t, small_h, small_w, m, stride, c, channels - c, bias, y, row, column, rows, columns,
+            residual, r_row, r_column, low, high, streams, &spoilt,
+        )
+    return reduce_add(spoilt) == 0.0
+
+
+cdef inline void wino_pair(
+    vf32 g0, vf32 g1, vf32 g2, float point, float scale, vf32* o
+) noexcept nogil:
+    """Filters at a point and at its negative, which have the same scale."""
+    cdef vf32 even = splat(scale) * g0 + splat(scale * point * point) * g2
+    cdef vf32 odd = splat(scale * point) * g1
+    o[0] = even + odd
+    o[1] = even - odd
+
+
+cdef inline void wino_g(int t, int step, vf32 g0, vf32 g1, vf32 g2, vf32* o) noexcept nogil:
+    """One column of G g, for a vector of filters."""
+    if step == 2:
+        strided_g(g0, g1, g2, o)
+    elif t == 2:
+        o[0] = g0
+        wino_pair(g0, g1, g2, 1.0, 0.5, o + 1)
+        o[3] = g2
+    else:
+        o[0] = splat(AT_0) * g0
+        wino_pair(g0, g1, g2, A, AT_A, o + 1)
+        wino_pair(g0, g1, g2, B, AT_B, o + 3)
+        o[5] = g2
+
+
+cdef inline vf32 wino_tap(
+    const float* taps, int j, vf32 part_0, vf32 part_1, vf32 part_2
+) noexcept nogil:
+    """What the taps of column j are along a row of G g."""
+    cdef Py_ssize_t tap = NV * LANES
+    taps += j * tap
+    return part_0 * load(taps) + part_1 * load(taps + 3 * tap) + part_2 * load(taps + 6 * tap)
+
+
+cdef inline void wino_filter(
+    int t, int step, const float* parts, Py_ssize_t channels, const float* taps, float* panel,
+    Py_ssize_t stride,
+) noexcept nogil:
+    """A row of G g G', by the parts that the taps have in that row of G."""
+    cdef vf32 part_0 = splat(parts[0]), part_1 = splat(parts[1]), part_2 = splat(parts[2])
+    cdef vf32[6] o
+    cdef Py_ssize_t k, v
+    cdef int j
+    for k in range(channels):
+        for v in range(NV):
+            wino_g(
+                t, step, wino_tap(taps + v * LANES, 0, part_0, part_1, part_2),
+                wino_tap(taps + v * LANES, 1, part_0, part_1, part_2),
+                wino_tap(taps + v * LANES, 2, part_0, part_1, part_2), &o[0],
+            )
+            for j in range(t + 2):
+                store(panel + j * stride + v * LANES, o[j])
+        taps += 9 * NV * LANES
+        panel += NV * LANES
+
+
+cdef void wino_input_2(
+    Py_ssize_t channels, const float* const* pixels, Py_ssize_t rows, Py_ssize_t columns, float* v,
+    Py_ssize_t stride,
+) noexcept nogil:
+    wino_input(2, False, False, channels, pixels, rows, columns, v, stride)
+
+
+cdef void wino_input_4(
+    Py_ssize_t channels, const float* const* pixels, Py_ssize_t rows, Py_ssize_t columns, float* v,
+    Py_ssize_t stride,
+) noexcept nogil:
+    if rows > 2 and columns > 2:
+        wino_input(4, False, False, channels, pixels, rows, columns, v, stride)
+    elif rows > 2:
+        wino_input(4, False, True, channels, pixels, rows, columns, v, stride)
+    elif columns > 2:
+        wino_input(4, True, False, channels, pixels, rows, columns, v, stride)
+    else:
+        wino_input(4, True, True, channels, pixels, rows, columns, v, stride)
+
+
+cdef bint wino_output_2(
+    Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
+    float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
+    const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
+    bint streams,
+) noexcept nogil:
+    return wino_output(
+        2, False, False, channels, m, stride, bias, y, row, column, rows, columns, residual, r_row,
+        r_column, lo, hi, False,
+    )
+
+
+cdef bint wino_output_4(
+    Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
+    float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
+    const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
+    bint streams,
+) noexcept nogil:
+    if rows > 2 and columns > 2 and streams:
+        return wino_output(
+            4, False, False, channels, m, stride, bias, y, row, column, rows, columns, residual,
+            r_row, r_column, lo, hi, True,
+        )
+    if rows > 2 and columns > 2:
+        return wino_output(
+            4, False, False, channels, m, stride, bias, y, row, column, rows, columns, residual,
+            r_row, r_column, lo, hi, False,
+        )
+    if rows > 2:
+        return wino_output(
+            4, False, True, channels, m, stride, bias, y, row, column, rows, columns, residual,
+            r_row, r_column, lo, hi, False,
+        )
+    if columns > 2:
+        return wino_output(
+            4, True, False, channels, m, stride, bias, y, row, column, rows, columns, residual,
+            r_row, r_column, lo, hi, False,
+        )
+    return wino_output(
+        4, True, True, channels, m, stride, bias, y, row, column, rows, columns, residual, r_row,
+        r_column, lo, hi, False,
+    )
+
+
+cdef void wino_filter_2(
+    int row, Py_ssize_t channels, const float* taps, float* panel, Py_ssize_t stride
+) noexcept nogil:
+    wino_filter(2, 1, &FILTER_2[row][0], channels, taps, panel, stride)
+
+
+cdef void wino_filter_4(
+    int row, Py_ssize_t channels, const float* taps, float* panel, Py_ssize_t stride
+) noexcept nogil:
+    wino_filter(4, 1, &FILTER_4[row][0], channels, taps, panel, stride)
+
+
+cdef void wino_filter_4_strided(
+    int row, Py_ssize_t channels, const float* taps, float* panel, Py_ssize_t stride
+) noexcept nogil:
+    wino_filter(4, 2, &FILTER_STRIDED[row][0], channels, taps, panel, stride)
+
+
+cdef void fill_winograd(kernels_t* k) noexcept:
+    k.wino_filter[2][1] = wino_filter_2
+    k.wino_filter[4][1] = wino_filter_4
+    k.wino_filter[4][2] = wino_filter_4_strided
+    k.wino_input[2][1] = wino_input_2
+    k.wino_input[4][1] = wino_input_4
+    k.wino_input[4][2] = wino_input_4_strided
+    k.wino_output[2][1] = wino_output_2
+    k.wino_output[4][1] = wino_output_4
+    k.wino_output[4][2] = wino_output_4_strided

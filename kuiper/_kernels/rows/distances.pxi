@@ -1,0 +1,210 @@
+# Norms of the differences of vectors, each of one set and each of another: a part of reduce.pyx.
+#
+# Short vectors lie as columns: a strip of distances grows term by term.  Long ones lie as rows, and
+# each distance is a reduction, so that neither is read with steps.
+
+from libc.math cimport fabsf, powf, sqrtf
+from libc.string cimport memset
+
+from kuiper._kernels.elementwise cimport elementwise as fn
+from kuiper._kernels.micro.table cimport rows_t
+
+cdef enum:
+    ROWS = 8             # rows whose differences are taken at once,
+    PIECE = 512          # and how much of each: they shall be in the L1 cache
+
+# Which norm of a difference.
+cdef enum:
+    COUNT
+    SUM
+    EUCLIDEAN
+    GREATEST
+    POWER
+
+cdef struct distance_t:
+    const kernels_t* kernels
+    ref_t x
+    ref_t y
+    ref_t out
+    int norm
+    float power
+    bint by_rows
+    bint is_upper
+    Py_ssize_t batch
+    Py_ssize_t rows
+    Py_ssize_t terms
+    Py_ssize_t columns
+    Py_ssize_t strips
+
+
+cdef inline void add_gaps(
+    int norm, float x, const float* y, float* sums, Py_ssize_t count
+) noexcept nogil:
+    """Add up what one term makes of `count` distances; the compiler knows `norm`."""
+    cdef Py_ssize_t j
+    cdef float gap
+    for j in range(count):
+        gap = fabsf(x - y[j])
+        if norm == COUNT:
+            sums[j] += 0 if gap == 0 else 1
+        elif norm == SUM:
+            sums[j] += gap
+        elif norm == EUCLIDEAN:
+            sums[j] += gap * gap
+        else:
+            sums[j] = sums[j] if sums[j] >= gap or sums[j] != sums[j] else gap
+
+
+cdef void raise_all(const distance_t* p, float* x, Py_ssize_t n) noexcept nogil:
+    """Raise absolute values to the power of the norm, or tell which are not 0."""
+    cdef rows_t r
+    cdef Py_ssize_t i
+    if p.norm == COUNT:
+        for i in range(n):
+            x[i] = 0 if x[i] == 0 else 1
+        return
+    p.kernels.unary[<int> fn.ABS](n, x, x, 0, 0)
+    r.n_rows, r.n_columns = 1, n
+    r.a, r.a_row, r.a_column = x, 0, 1
+    r.b, r.b_row, r.b_column = &p.power, 0, 0
+    r.y, r.y_row = x, 0
+    p.kernels.binary[<int> fn.POW](&r)
+
+
+cdef void strip_of(
+    const distance_t* p, const float* x, const float* y, float* sums, Py_ssize_t count
+) noexcept nogil:
+    """Distances of one row from `count` columns."""
+    cdef float[STRIP] gaps
+    cdef Py_ssize_t t, j
+    memset(sums, 0, count * sizeof(float))
+    for t in range(p.terms):
+        if p.norm == COUNT:
+            add_gaps(COUNT, x[t], y, sums, count)
+        elif p.norm == SUM:
+            add_gaps(SUM, x[t], y, sums, count)
+        elif p.norm == EUCLIDEAN:
+            add_gaps(EUCLIDEAN, x[t], y, sums, count)
+        elif p.norm == GREATEST:
+            add_gaps(GREATEST, x[t], y, sums, count)
+        else:
+            for j in range(count):
+                gaps[j] = x[t] - y[j]
+            raise_all(p, gaps, count)
+            for j in range(count):
+                sums[j] += gaps[j]
+        y += p.columns
+
+
+cdef void rows_of(
+    const distance_t* p, const float* x, const float* y, float* sums, Py_ssize_t count
+) noexcept nogil:
+    """Distances of one row from `count` <= ROWS other rows."""
+    cdef float[ROWS * PIECE] gaps
+    cdef float[ROWS] parts
+    cdef Py_ssize_t start = 0, n, j
+    cdef rows_t r
+    cdef int reduction = REDUCE_SUM
+    if p.norm == SUM:
+        reduction = REDUCE_ABS
+    elif p.norm == EUCLIDEAN:
+        reduction = REDUCE_SQUARES
+    elif p.norm == GREATEST:
+        reduction = REDUCE_ABS_MAX
+    memset(sums, 0, count * sizeof(float))
+    while start < p.terms:
+        n = min(<Py_ssize_t> PIECE, p.terms - start)
+        r.n_rows, r.n_columns = count, n
+        r.a, r.a_row, r.a_column = x + start, 0, 1
+        r.b, r.b_row, r.b_column = y + start, p.terms, 1
+        r.y, r.y_row = gaps, n
+        p.kernels.binary[<int> fn.SUB](&r)
+        if p.norm == COUNT or p.norm == POWER:
+            raise_all(p, gaps, count * n)
+        p.kernels.reduce_rows(reduction, gaps, n, count, n, NULL, parts)
+        for j in range(count):
+            if p.norm != GREATEST:
+                sums[j] += parts[j]
+            elif not (sums[j] >= parts[j] or sums[j] != sums[j]):
+                sums[j] = parts[j]
+        start += n
+
+
+cdef void distance_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Norms of differences, a strip at a time.
+
+    Layout : x (batch, rows, terms), y (batch, terms, columns) or (batch, columns, terms)
+             -> out (batch, rows, columns), or what is above its diagonal, row behind row
+    Needs  : C order
+    Threads: over rows and strips of 256 columns
+    Source : torch.cdist, torch.nn.functional.pdist
+    """
+    cdef const distance_t* p = <const distance_t*> params
+    cdef const float* x
+    cdef const float* y
+    cdef float* sums
+    cdef Py_ssize_t total = p.batch * p.rows * p.strips, item, row, first, stop, j
+    for item in range(share_start(total, part, n_parts), share_start(total, part + 1, n_parts)):
+        row, first = item // p.strips, item % p.strips * STRIP
+        stop = min(first + STRIP, p.columns)
+        x = <const float*> at(slots, p.x) + row * p.terms
+        y = <const float*> at(slots, p.y) + row // p.rows * p.terms * p.columns
+        sums = <float*> at(slots, p.out) + row * p.columns
+        if p.is_upper:
+            # Rows are shorter by 1, 2, ... and begin behind the diagonal.
+            sums -= row * (row + 1) // 2 + row + 1
+            first = max(first, row + 1)
+        if first >= stop:
+            continue
+        sums += first
+        if p.by_rows:
+            j = first
+            while j < stop:
+                rows_of(p, x, y + j * p.terms, sums + j - first, min(<Py_ssize_t> ROWS, stop - j))
+                j += ROWS
+        else:
+            strip_of(p, x, y + first, sums, stop - first)
+        for j in range(stop - first):
+            if p.norm == EUCLIDEAN:
+                sums[j] = sqrtf(sums[j])
+            elif p.norm == POWER:
+                sums[j] = powf(sums[j], 1 / p.power)
+
+
+cdef class DistanceStep(Step):
+    """The norms of the differences of all rows of one matrix and all rows or columns of another.
+
+    Parameters
+    ----------
+    x : Value, shape (batch, rows, terms), C order
+    y : Value, shape (batch, terms, columns), or (batch, columns, terms) if `by_rows`; C order
+    out : Value, C order
+        Shape (batch, rows, columns); or of one batch and as many rows as columns, the elements
+        above the diagonal.
+    p : float
+        Of the norm; not negative.
+    by_rows : bool
+    """
+
+    cdef distance_t p
+
+    def __init__(self, x, y, out, p, by_rows):
+        self.p.kernels = active()
+        self.p.x, self.p.y, self.p.out = self.ref(x), self.ref(y), self.ref(out)
+        self.p.norm = {0.0: COUNT, 1.0: SUM, 2.0: EUCLIDEAN, float("inf"): GREATEST}.get(p, POWER)
+        self.p.power = p
+        self.p.by_rows, self.p.is_upper = by_rows, out.rank == 1
+        self.p.batch, self.p.rows, self.p.terms = x.shape
+        self.p.columns = y.shape[1 if by_rows else 2]
+        self.p.strips = (self.p.columns + STRIP - 1) // STRIP
+        self.run = distance_run
+        self.params = &self.p
+        self.kind = "distance"
+        self.flops = 3.0 * out.size * self.p.terms
+        self.bytes = float(x.n_bytes + y.n_bytes + out.n_bytes)
+        self.max_parts = max(
+            1, min(self.p.batch * self.p.rows * self.p.strips,
+                   out.size * self.p.terms // SHARE_TERMS),
+        )

@@ -1,0 +1,346 @@
+"""Normalisation by statistics of the input: layer, RMS, group, instance and local response norm."""
+
+from libc.math cimport sqrtf
+
+from kuiper._kernels.micro.dispatch cimport active
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels.micro.table cimport REDUCE_DEVIATIONS, REDUCE_SUM, kernels_t
+
+cdef enum:
+    SHARE_TERMS = 4096  # a share of fewer elements is not worth another thread
+    SHARES_WANTED = 8   # of a group norm
+    BLOCK_PIXELS = 128  # of a group norm, while a chunk of their channels is in the cache
+
+
+cdef struct layer_norm_t:
+    const kernels_t* kernels
+    ref_t x
+    ref_t y
+    ref_t weight
+    ref_t bias
+    bint centred
+    bint has_weight
+    bint has_bias
+    float eps
+    Py_ssize_t rows
+    Py_ssize_t n
+    Py_ssize_t x_row
+    Py_ssize_t y_row
+
+
+cdef class LayerNormStep(Step):
+    """Normalises rows: y = (x - mean) / sqrt(variance + eps) * weight + bias.
+
+    Parameters
+    ----------
+    x, y : Value, shape (rows, n)
+        Elements of a row are adjacent.  y may lie where x lies.
+    weight, bias : Value or None, shape (n,)
+    eps : float
+    centred : bool, default=True
+        Whether the mean is subtracted; else the variance is the mean square (RMS norm).
+    """
+
+    cdef layer_norm_t p
+
+    def __init__(self, x, y, weight, bias, eps, centred=True):
+        self.p.kernels = active()
+        self.p.x, self.p.y = self.ref(x), self.ref(y)
+        self.p.has_weight, self.p.has_bias = weight is not None, bias is not None
+        if weight is not None:
+            self.p.weight = self.ref(weight)
+        if bias is not None:
+            self.p.bias = self.ref(bias)
+        self.p.eps, self.p.centred = eps, centred
+        self.p.rows, self.p.n = x.shape
+        self.p.x_row, self.p.y_row = x.strides[0], y.strides[0]
+        self.run = layer_norm_run
+        self.params = &self.p
+        self.max_parts = max(min(self.p.rows, x.size // SHARE_TERMS), 1)
+        self.kind = "layer_norm" if centred else "rms_norm"
+        self.flops = 8.0 * x.size
+        self.bytes = float(x.n_bytes + y.n_bytes)
+
+
+cdef void layer_norm_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Mean, then mean square of the differences, then the rows, each while it is in the cache.
+
+    Layout : x (rows, n) -> y (rows, n), rows pitched
+    Needs  : n > 0; x and y equal or apart
+    Threads: over rows; no sum is split
+    Source : torch.nn.LayerNorm, RMSNorm
+    """
+    cdef const layer_norm_t* p = <const layer_norm_t*> params
+    cdef Py_ssize_t start = share_start(p.rows, part, n_parts)
+    p.kernels.layer_norm_rows(
+        p.centred,
+        <const float*> at(slots, p.x) + start * p.x_row, p.x_row,
+        <float*> at(slots, p.y) + start * p.y_row, p.y_row,
+        share_start(p.rows, part + 1, n_parts) - start, p.n,
+        <const float*> at(slots, p.weight) if p.has_weight else NULL,
+        <const float*> at(slots, p.bias) if p.has_bias else NULL,
+        p.eps,
+    )
+
+
+cdef struct group_norm_t:
+    const kernels_t* kernels
+    ref_t x
+    ref_t y
+    ref_t weight
+    ref_t bias
+    ref_t scratch
+    bint has_weight
+    bint has_bias
+    float eps
+    Py_ssize_t batch
+    Py_ssize_t channels
+    Py_ssize_t pixels
+    Py_ssize_t per_group        # channels of a group
+    Py_ssize_t chunk            # channels of one item of work, whole groups
+    Py_ssize_t n_chunks
+    Py_ssize_t x_pitch
+    Py_ssize_t y_pitch
+
+
+cdef class GroupNormStep(Step):
+    """Normalises groups of channels of each image by their own mean and variance.
+
+    Parameters
+    ----------
+    x, y : Value, shape (n, c, h, w)
+        Both channels-last, or both in C order.  y may lie where x lies.
+    weight, bias : Value or None, shape (c,)
+    groups : int
+        1 normalises whole images, c single channels (instance norm).
+    eps : float
+    scratch : Value
+        4 floats per channel.
+    """
+
+    cdef group_norm_t p
+
+    def __init__(self, x, y, weight, bias, groups, eps, scratch):
+        cdef Py_ssize_t n_groups = groups, wanted
+        self.p.kernels = active()
+        self.p.x, self.p.y, self.p.scratch = self.ref(x), self.ref(y), self.ref(scratch)
+        self.p.has_weight, self.p.has_bias = weight is not None, bias is not None
+        if weight is not None:
+            self.p.weight = self.ref(weight)
+        if bias is not None:
+            self.p.bias = self.ref(bias)
+        self.p.eps = eps
+        self.p.batch, self.p.channels = x.shape[0], x.shape[1]
+        self.p.pixels = x.shape[2] * x.shape[3]
+        self.p.per_group = self.p.channels // n_groups
+        self.params = &self.p
+        if x.is_channels_last:
+            self.p.x_pitch, self.p.y_pitch = x.pitch, y.pitch
+            # Whole groups, one to four vectors of channels: the fewer, the more shares there are.
+            wanted = ceil_div(self.p.batch * self.p.channels, SHARES_WANTED)
+            wanted = min(max(wanted, active().lanes), 4 * active().lanes)
+            self.p.chunk = self.p.per_group * ceil_div(wanted, self.p.per_group)
+            self.p.n_chunks = ceil_div(self.p.channels, self.p.chunk)
+            self.run = group_norm_channels_last_run
+            self.max_parts = max(self.p.batch * self.p.n_chunks, 1)
+        else:
+            self.run = group_norm_planar_run
+            self.max_parts = max(self.p.batch * n_groups, 1)
+        self.kind = "group_norm"
+        self.flops = 8.0 * x.size
+        self.bytes = 2.0 * x.n_bytes + y.n_bytes
+
+
+cdef void group_norm_channels_last_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Mean and variance of each channel, joined per group, then the pixels.
+
+    Layout : x (n, h, w, c) -> y (n, h, w, c), pixels pitched
+    Needs  : groups divide the channels; x and y equal or apart
+    Threads: over images x chunks of channels that hold whole groups; no sum is split
+    Source : torch.nn.GroupNorm, InstanceNorm2d
+    """
+    cdef const group_norm_t* p = <const group_norm_t*> params
+    cdef Py_ssize_t items = p.batch * p.n_chunks, item, first, count, c, offset, pixel, pixels
+    cdef float* mean = <float*> at(slots, p.scratch)
+    cdef float* square = mean + p.channels
+    cdef float* block_mean = square + p.channels
+    cdef float* block_square = block_mean + p.channels
+    cdef float* factor = block_mean
+    cdef float* bias = block_square
+    cdef const float* x
+    cdef float deviation
+    for item in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
+        first = item % p.n_chunks * p.chunk
+        count = min(p.chunk, p.channels - first)
+        offset = item // p.n_chunks * p.pixels
+        x = <const float*> at(slots, p.x) + offset * p.x_pitch + first
+        # Blocks of pixels that stay in the cache for both passes; their means and squares are
+        # joined as by Chan, Golub and LeVeque (The American Statistician 37, 1983).
+        pixel = 0
+        while pixel < p.pixels:
+            pixels = min(BLOCK_PIXELS, p.pixels - pixel)
+            p.kernels.reduce_columns(
+                REDUCE_SUM, x + pixel * p.x_pitch, p.x_pitch, pixels, count, NULL, block_mean
+            )
+            for c in range(count):
+                block_mean[c] /= <float> pixels
+            p.kernels.reduce_columns(
+                REDUCE_DEVIATIONS, x + pixel * p.x_pitch, p.x_pitch, pixels, count, block_mean,
+                block_square,
+            )
+            for c in range(count):
+                if pixel == 0:
+                    mean[c], square[c] = block_mean[c], block_square[c]
+                    continue
+                deviation = block_mean[c] - mean[c]
+                mean[c] += deviation * (<float> pixels / <float> (pixel + pixels))
+                square[c] += block_square[c] + deviation * deviation * (
+                    <float> pixel * (<float> pixels / <float> (pixel + pixels))
+                )
+            pixel += pixels
+        join_groups(mean, square, count, p.per_group, p.pixels)
+        for c in range(count):
+            factor[c] = 1 / sqrtf(square[c] + p.eps)
+            bias[c] = 0
+            if p.has_weight:
+                factor[c] *= (<const float*> at(slots, p.weight))[first + c]
+            if p.has_bias:
+                bias[c] = (<const float*> at(slots, p.bias))[first + c]
+        p.kernels.normalize_columns(
+            x, p.x_pitch, <float*> at(slots, p.y) + offset * p.y_pitch + first, p.y_pitch,
+            p.pixels, count, mean, factor, bias,
+        )
+
+
+cdef inline void join_groups(
+    float* mean, float* square, Py_ssize_t channels, Py_ssize_t per_group, Py_ssize_t pixels
+) noexcept nogil:
+    """Turn means and sums of squared differences of channels into means and variances of groups."""
+    cdef Py_ssize_t start = 0, c
+    cdef double centre, total, difference
+    while start < channels:
+        centre = total = 0
+        for c in range(start, start + per_group):
+            centre += mean[c]
+        centre /= per_group
+        for c in range(start, start + per_group):
+            difference = mean[c] - centre
+            total += square[c] + difference * difference * pixels
+        total /= <double> (per_group * pixels)
+        for c in range(start, start + per_group):
+            mean[c] = <float> centre
+            square[c] = <float> total
+        start += per_group
+
+
+cdef void group_norm_planar_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """The same for planes: a group is one run of memory.
+
+    Layout : x (n, c, h, w) -> y (n, c, h, w), C order
+    Needs  : groups divide the channels; x and y equal or apart
+    Threads: over images x groups; no sum is split
+    Source : torch.nn.GroupNorm, InstanceNorm2d
+    """
+    cdef const group_norm_t* p = <const group_norm_t*> params
+    cdef Py_ssize_t items = p.batch * p.channels // p.per_group, item, c, channel
+    cdef Py_ssize_t terms = p.per_group * p.pixels
+    cdef const float* x
+    cdef float* y
+    cdef float mean, square, factor, bias
+    for item in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
+        x = <const float*> at(slots, p.x) + item * terms
+        y = <float*> at(slots, p.y) + item * terms
+        p.kernels.reduce_rows(REDUCE_SUM, x, 0, 1, terms, NULL, &mean)
+        mean /= <float> terms
+        p.kernels.reduce_rows(REDUCE_DEVIATIONS, x, 0, 1, terms, &mean, &square)
+        for c in range(p.per_group):
+            channel = item * p.per_group % p.channels + c
+            factor = 1 / sqrtf(square / <float> terms + p.eps)
+            bias = 0
+            if p.has_weight:
+                factor *= (<const float*> at(slots, p.weight))[channel]
+            if p.has_bias:
+                bias = (<const float*> at(slots, p.bias))[channel]
+            p.kernels.normalize_flat(
+                x + c * p.pixels, y + c * p.pixels, p.pixels, mean, factor, bias
+            )
+
+
+cdef struct local_response_norm_t:
+    const kernels_t* kernels
+    ref_t x
+    ref_t y
+    ref_t scratch
+    Py_ssize_t rows
+    Py_ssize_t channels
+    Py_ssize_t size
+    Py_ssize_t x_pitch
+    Py_ssize_t y_pitch
+    float alpha
+    float beta
+    float k
+
+
+cdef class LocalResponseNormStep(Step):
+    """y = x / (k + alpha * mean of the squares of `size` channels around)^beta.
+
+    Parameters
+    ----------
+    x, y : Value, shape (n, c, h, w), channels-last
+        y may lie where x lies.
+    size : int
+    alpha, beta, k : float
+    scratch : Value
+        As many bytes as :func:`local_response_scratch` says.
+    """
+
+    cdef local_response_norm_t p
+
+    def __init__(self, x, y, size, alpha, beta, k, scratch):
+        self.p.kernels = active()
+        self.p.x, self.p.y, self.p.scratch = self.ref(x), self.ref(y), self.ref(scratch)
+        self.p.channels = x.shape[1]
+        self.p.rows = x.shape[0] * x.shape[2] * x.shape[3]
+        self.p.x_pitch, self.p.y_pitch = x.pitch, y.pitch
+        self.p.size = size
+        # The mean is over the window's size, channels that are not there included.
+        self.p.alpha, self.p.beta, self.p.k = alpha / size, beta, k
+        self.run = local_response_norm_run
+        self.params = &self.p
+        self.max_parts = max(min(self.p.rows, x.size // SHARE_TERMS), 1)
+        self.kind = "local_response_norm"
+        self.flops = (40.0 + size) * x.size
+        self.bytes = float(x.n_bytes + y.n_bytes)
+
+
+def local_response_scratch(channels, size):
+    """Return how many bytes of scratch a :class:`LocalResponseNormStep` needs."""
+    return 4 * (channels + active().lanes + size)
+
+
+cdef void local_response_norm_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Each channel over a power of the squares around it.
+
+    Layout : x (n, h, w, c) -> y (n, h, w, c), pixels pitched
+    Needs  : x and y equal or apart
+    Threads: over pixels; no shared writes
+    Source : torch.nn.LocalResponseNorm
+    """
+    cdef const local_response_norm_t* p = <const local_response_norm_t*> params
+    cdef Py_ssize_t row
+    for row in range(
+        share_start(p.rows, part, n_parts), share_start(p.rows, part + 1, n_parts)
+    ):
+        p.kernels.local_response_norm(
+            <const float*> at(slots, p.x) + row * p.x_pitch,
+            <float*> at(slots, p.y) + row * p.y_pitch,
+            p.channels, p.size, p.alpha, p.beta, p.k, <float*> at(slots, p.scratch),
+        )

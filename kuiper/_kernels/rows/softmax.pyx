@@ -1,0 +1,93 @@
+"""Softmax and its logarithm along one axis of a tensor."""
+
+from kuiper._kernels.micro.dispatch cimport active
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels.micro.table cimport kernels_t
+
+cdef enum:
+    STRIP = 256          # columns of one item of work, at the most
+    SHARE_TERMS = 4096   # a share of fewer elements is not worth another thread
+
+cdef struct softmax_t:
+    const kernels_t* kernels
+    ref_t x
+    ref_t y
+    ref_t scratch
+    bint is_log
+    float scale
+    Py_ssize_t outer
+    Py_ssize_t n
+    Py_ssize_t inner
+    Py_ssize_t n_strips
+    Py_ssize_t x_outer
+    Py_ssize_t x_step
+    Py_ssize_t y_outer
+    Py_ssize_t y_step
+
+
+cdef class SoftmaxStep(Step):
+    """y = softmax(scale * x), or its logarithm, over the middle axis.
+
+    Parameters
+    ----------
+    x, y : Value, shape (outer, n, inner)
+        Elements of the inner axis are adjacent; where it has extent 1 those of the middle axis are.
+        y may lie where x lies.
+    scratch : Value
+        As many bytes as :func:`scratch_bytes` says.
+    is_log : bool, default=False
+    scale : float, default=1
+    """
+
+    cdef softmax_t p
+
+    def __init__(self, x, y, scratch, is_log=False, scale=1.0):
+        self.p.kernels = active()
+        self.p.x, self.p.y, self.p.scratch = self.ref(x), self.ref(y), self.ref(scratch)
+        self.p.is_log, self.p.scale = is_log, scale
+        self.p.outer, self.p.n, self.p.inner = x.shape
+        self.p.x_outer, self.p.x_step = x.strides[0], x.strides[1]
+        self.p.y_outer, self.p.y_step = y.strides[0], y.strides[1]
+        self.p.n_strips = ceil_div(self.p.inner, STRIP)
+        self.run = softmax_run
+        self.params = &self.p
+        self.max_parts = max(min(self.p.outer * self.p.n_strips, x.size // SHARE_TERMS), 1)
+        self.kind = "softmax"
+        self.flops = 25.0 * x.size
+        self.bytes = float(x.n_bytes + y.n_bytes)
+
+
+def scratch_bytes(x):
+    """Return how many bytes of scratch a step over `x` needs."""
+    return 16 * active().lanes * x.shape[1] if x.shape[2] > 1 else 0
+
+
+cdef void softmax_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """exp(s x - max) / sum of the same, or s x - max - log(sum), over the middle axis.
+
+    Layout : x (outer, n, inner) -> y (outer, n, inner)
+    Needs  : n > 0; x and y equal or apart
+    Threads: over the outer axis x strips of the inner one; no sum is split
+    Source : torch.nn.functional.softmax, log_softmax, softmin
+    """
+    cdef const softmax_t* p = <const softmax_t*> params
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef float* y = <float*> at(slots, p.y)
+    cdef Py_ssize_t items = p.outer * p.n_strips
+    cdef Py_ssize_t start = share_start(items, part, n_parts)
+    cdef Py_ssize_t stop = share_start(items, part + 1, n_parts), i, first
+    if p.inner == 1:
+        p.kernels.softmax_rows(
+            p.is_log, x + start * p.x_outer, p.x_outer, y + start * p.y_outer, p.y_outer,
+            stop - start, p.n, p.scale,
+        )
+        return
+    for i in range(start, stop):
+        first = i % p.n_strips * STRIP
+        p.kernels.softmax_columns(
+            p.is_log, x + i // p.n_strips * p.x_outer + first, p.x_step,
+            y + i // p.n_strips * p.y_outer + first, p.y_step, p.n, min(STRIP, p.inner - first),
+            p.scale, <float*> at(slots, p.scratch),
+        )

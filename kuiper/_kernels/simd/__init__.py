@@ -1,0 +1,1 @@
+"""Vector types, and what is written over them; C headers only."""

@@ -1,0 +1,43 @@
+# The vector type as micro-kernels see it: to Cython `vf32` is a float, so that `a * b + c`
+# compiles; to the C compiler it is a register of LANES floats.  See vec.h.
+
+cdef extern from "_kernels/simd/vec.h" nogil:
+    ctypedef float vf32 "kp_vf32"
+    ctypedef int vi32 "kp_vi32"
+    ctypedef float f32_any "kp_f32_any"                         # one that may start at any byte
+    enum:
+        LANES "KP_LANES"
+        REGISTERS "KP_REGISTERS"
+        PERMUTES "KP_PERMUTES"
+        FUSES "KP_FUSES"
+    vf32 load "kp_load"(const float*) noexcept
+    vf32 load_any "kp_load_any"(const f32_any*) noexcept
+    # n < LANES values from any byte on, zeros behind
+    vf32 load_n "kp_load_n"(const float*, long) noexcept
+    void store "kp_store"(float*, vf32) noexcept
+    void stream "kp_stream"(float*, vf32) noexcept              # a whole line, past the caches
+    void store_n "kp_store_n"(float*, vf32, long) noexcept
+    vf32 accumulate "kp_accumulate"(vf32, vf32, vf32) noexcept  # the first + the product of others
+    void set_aside "kp_set_aside"(float*) noexcept              # until the loop is over
+    void prefetch "kp_prefetch"(const float*) noexcept
+    vf32 splat "kp_splat"(float) noexcept
+    vi32 splat_int "kp_splat_int"(int) noexcept
+    vi32 bits "kp_bits"(vf32) noexcept
+    vf32 from_bits "kp_from_bits"(vi32) noexcept
+    vi32 vlt "kp_lt"(vf32, vf32) noexcept
+    vi32 vle "kp_le"(vf32, vf32) noexcept
+    vi32 veq "kp_eq"(vf32, vf32) noexcept
+    vi32 veq_int "kp_eq_int"(vi32, vi32) noexcept
+    vf32 select "kp_select"(vi32, vf32, vf32) noexcept
+    vf32 scaled "kp_scaled"(vf32, vf32) noexcept                # x 2^n, whole n of -252 to 254
+    vf32 vmax "kp_max"(vf32, vf32) noexcept                     # the second where either is NaN
+    vf32 vmin "kp_min"(vf32, vf32) noexcept
+    vf32 vsqrt "kp_sqrt"(vf32) noexcept
+    vf32 rounded "kp_rounded"(vf32) noexcept
+    vf32 vfloor "kp_floor"(vf32) noexcept
+    vf32 vceil "kp_ceil"(vf32) noexcept
+    vf32 vtrunc "kp_trunc"(vf32) noexcept
+    vf32 vrint "kp_rint"(vf32) noexcept
+    vf32 permute "kp_permute"(vf32, vi32) noexcept              # lane index[i] of v in lane i
+    float reduce_add "kp_reduce_add"(vf32) noexcept
+    float reduce_max "kp_reduce_max"(vf32) noexcept

@@ -1,0 +1,324 @@
+"""Pooling: maximum, mean and place of the maximum over windows of channels-last pixels.
+
+Fixed and adaptive windows are the same to the kernel: three tables per axis say, for each output,
+where its window starts, how many places of it lie inside the input, and by how much to divide.
+Consecutive outputs whose windows are alike form a run and go through one call of the micro-kernel.
+"""
+
+import numpy as np
+
+from libc.stdint cimport int64_t, uintptr_t
+
+from kuiper._kernels.micro.dispatch cimport active
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels.micro.table cimport kernels_t, pool_fn
+
+from kuiper._kernels.spatial import pool_windows
+from kuiper._runtime.step import run_alone
+from kuiper.ir.view import Buffer, Value, channels_last_strides
+from kuiper.errors import InputError
+
+cdef enum:
+    ROWS_ENOUGH = 16  # with fewer rows of output, the channels are split over the threads as well
+
+cdef struct axis_t:
+    const int64_t* start
+    const int64_t* count
+    const int64_t* divisor
+    const int64_t* run      # outputs from here on whose windows are alike
+    Py_ssize_t x_extent
+    Py_ssize_t y_extent
+    Py_ssize_t dilation
+
+cdef struct pool_t:
+    const kernels_t* kernels
+    pool_fn window
+    ref_t x
+    ref_t y
+    ref_t indices
+    ref_t scratch
+    Py_ssize_t max_rows     # of a window
+    Py_ssize_t batch
+    Py_ssize_t channels
+    Py_ssize_t chunk        # channels of one item of work
+    Py_ssize_t n_chunks
+    Py_ssize_t x_pitch
+    Py_ssize_t y_pitch
+    Py_ssize_t indices_pitch
+    float divisor           # 0: the windows' own
+    axis_t depth
+    axis_t height
+    axis_t width
+
+
+cdef class PoolStep(Step):
+    """Reduces windows of an image.
+
+    Parameters
+    ----------
+    x : Value, shape (n, c, d * h, w), channels-last
+    y : Value, shape (n, c, od * oh, ow), channels-last
+    windows : sequence of Windows
+        Of the axes d, h and w.
+    kind : str
+        ``"max"`` or ``"mean"``.
+    scratch : Value
+        As many bytes as :func:`~kuiper._kernels.spatial.pool_windows.scratch_bytes` says.
+    indices : Value, optional
+        int64, as y: the place of each maximum, counted over (d, h, w).
+    divisor : int, default=0
+        What means divide by; 0 for the divisors of the windows.
+    """
+
+    cdef pool_t p
+
+    def __init__(self, x, y, windows, kind, scratch, indices=None, divisor=0):
+        cdef Py_ssize_t rows, vectors, unit, chunks
+        self.p.kernels = active()
+        self.p.window = active().pool_max if kind == "max" else active().pool_mean
+        self.p.x, self.p.y = self.ref(x), self.ref(y)
+        self.p.scratch = self.ref(scratch)
+        self.p.max_rows = pool_windows.most_rows(windows)
+        self.p.batch, self.p.channels = x.shape[0], x.shape[1]
+        self.p.x_pitch, self.p.y_pitch = x.pitch, y.pitch
+        self.p.divisor = divisor
+        depth, height, width = windows
+        fill_axis(&self.p.depth, depth)
+        fill_axis(&self.p.height, height)
+        fill_axis(&self.p.width, width)
+        self.keep = tuple(windows)
+        rows = self.p.batch * self.p.depth.y_extent * self.p.height.y_extent
+        vectors = ceil_div(self.p.channels, active().lanes)
+        # Blocks of four vectors where there are enough of them; the micro-kernel likes them best.
+        unit = 4 if vectors >= 8 else 1
+        chunks = 1 if rows >= ROWS_ENOUGH else ceil_div(ROWS_ENOUGH, max(rows, 1))
+        self.p.chunk = active().lanes * unit * max(1, ceil_div(vectors, unit * chunks))
+        # Less than a vector at the end belongs to the chunk before, which covers it with a whole
+        # one: alone it would be summed in another order, and the chunks depend on the batch.
+        self.p.n_chunks = self.p.channels // self.p.chunk
+        if self.p.n_chunks == 0 or self.p.channels % self.p.chunk >= active().lanes:
+            self.p.n_chunks += 1
+        self.params = &self.p
+        if indices is None:
+            self.run = pool_run
+        else:
+            self.p.indices, self.p.indices_pitch = self.ref(indices), indices.pitch
+            self.run = pool_argmax_run
+        self.max_parts = max(rows * self.p.n_chunks, 1)
+        self.kind = f"pool_{kind}"
+        taps = [axis.counts.mean() if axis.counts.size else 0 for axis in windows]
+        self.flops = float(y.size * taps[0] * taps[1] * taps[2])
+        self.bytes = float(x.n_bytes + y.n_bytes + (0 if indices is None else indices.n_bytes))
+
+
+cdef int fill_axis(axis_t* axis, windows) except -1:
+    axis.start = <const int64_t*> <uintptr_t> windows.starts.ctypes.data
+    axis.count = <const int64_t*> <uintptr_t> windows.counts.ctypes.data
+    axis.divisor = <const int64_t*> <uintptr_t> windows.divisors.ctypes.data
+    axis.run = <const int64_t*> <uintptr_t> windows.runs.ctypes.data
+    axis.x_extent, axis.y_extent = windows.extent, len(windows.starts)
+    axis.dilation = windows.dilation
+    return 0
+
+
+cdef struct window_t:
+    # One row of output pixels: the rows of their windows, and where the pixels lie.
+    const float* x
+    float* y
+    Py_ssize_t pixel        # number of the row's first pixel in y
+    Py_ssize_t first        # channel
+    Py_ssize_t channels
+    Py_ssize_t n_rows
+    int64_t divisor
+
+
+cdef inline window_t window_rows(
+    const pool_t* p, char* const* slots, Py_ssize_t item, Py_ssize_t* rows, int* places
+) noexcept nogil:
+    """Find item number `item`: a row of outputs and a chunk of channels."""
+    cdef window_t w
+    cdef Py_ssize_t chunk = item % p.n_chunks, row = item // p.n_chunks
+    cdef Py_ssize_t h = row % p.height.y_extent, d = row // p.height.y_extent % p.depth.y_extent
+    cdef Py_ssize_t n = row // p.height.y_extent // p.depth.y_extent
+    cdef Py_ssize_t i, j, line
+    w.first = chunk * p.chunk
+    w.channels = p.channels - w.first if chunk == p.n_chunks - 1 else p.chunk
+    w.pixel = row * p.width.y_extent
+    w.x = <const float*> at(slots, p.x) + w.first
+    w.x += n * p.depth.x_extent * p.height.x_extent * p.width.x_extent * p.x_pitch
+    w.y = <float*> at(slots, p.y) + w.pixel * p.y_pitch + w.first
+    w.n_rows = 0
+    for i in range(p.depth.count[d]):
+        for j in range(p.height.count[h]):
+            line = (p.depth.start[d] + i * p.depth.dilation) * p.height.x_extent
+            line += p.height.start[h] + j * p.height.dilation
+            rows[w.n_rows] = line * p.width.x_extent * p.x_pitch
+            if places != NULL:
+                places[w.n_rows] = <int> (line * p.width.x_extent)
+            w.n_rows += 1
+    w.divisor = p.depth.divisor[d] * p.height.divisor[h]
+    return w
+
+
+cdef void pool_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Maximum or mean over each window.
+
+    Layout : x (n, d, h, w, c), y (n, od, oh, ow, c), pixels pitched
+    Needs  : windows inside x
+    Threads: over rows of y x chunks of channels; no shared writes
+    Source : torch.nn.MaxPool2d, AvgPool2d, AdaptiveMaxPool2d, AdaptiveAvgPool2d
+    """
+    cdef const pool_t* p = <const pool_t*> params
+    cdef Py_ssize_t items = p.batch * p.depth.y_extent * p.height.y_extent * p.n_chunks
+    cdef Py_ssize_t* rows = <Py_ssize_t*> at(slots, p.scratch)
+    cdef Py_ssize_t item, i, step
+    cdef float divisor
+    cdef window_t w
+    for item in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
+        w = window_rows(p, slots, item, rows, NULL)
+        i = 0
+        while i < p.width.y_extent:
+            step = p.width.start[i + 1] - p.width.start[i] if p.width.run[i] > 1 else 0
+            divisor = p.divisor if p.divisor != 0 else <float> (w.divisor * p.width.divisor[i])
+            p.window(
+                w.x + p.width.start[i] * p.x_pitch, step * p.x_pitch, rows, w.n_rows,
+                p.width.count[i], p.width.dilation * p.x_pitch,
+                w.y + i * p.y_pitch, p.y_pitch, p.width.run[i], w.channels, divisor,
+            )
+            i += p.width.run[i]
+
+
+cdef void pool_argmax_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Maximum over each window, and its place in the plane.
+
+    Layout : x (n, d, h, w, c), y and indices (n, od, oh, ow, c), pixels pitched
+    Needs  : windows inside x; d * h * w < 2 ** 31
+    Threads: over rows of y x chunks of channels; no shared writes
+    Source : torch.nn.MaxPool2d and AdaptiveMaxPool2d with return_indices
+    """
+    cdef const pool_t* p = <const pool_t*> params
+    cdef Py_ssize_t items = p.batch * p.depth.y_extent * p.height.y_extent * p.n_chunks
+    cdef Py_ssize_t* rows = <Py_ssize_t*> at(slots, p.scratch)
+    cdef int* places = <int*> (rows + p.max_rows)
+    cdef int64_t* indices = <int64_t*> at(slots, p.indices)
+    cdef Py_ssize_t item, i, j
+    cdef window_t w
+    for item in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
+        w = window_rows(p, slots, item, rows, places)
+        for i in range(p.width.y_extent):
+            # Places are counted from the row of the window, so each window shifts them.
+            for j in range(w.n_rows):
+                places[j] += <int> (p.width.start[i] - (p.width.start[i - 1] if i > 0 else 0))
+            p.kernels.pool_argmax(
+                w.x + p.width.start[i] * p.x_pitch, rows, w.n_rows, p.width.count[i],
+                p.width.dilation * p.x_pitch, w.channels, places, <int> p.width.dilation,
+                w.y + i * p.y_pitch,
+                indices + (w.pixel + i) * p.indices_pitch + w.first,
+            )
+
+
+# -- for whoever wants the kernels alone -------------------------------------------------------
+
+
+def max_pool2d(
+    const float[:, :, :, ::1] x, kernel_size, stride=None, padding=0, dilation=1,
+    bint ceil_mode=False, *, int n_threads=1,
+):
+    """Maximum over each window of a batch of channels-last images.
+
+    Parameters
+    ----------
+    x : array of float32, shape (n, h, w, c)
+    kernel_size, stride, padding, dilation : int or (int, int)
+        In places; the stride is the kernel size by default, padding counts as -infinity.
+    ceil_mode : bool, default=False
+        Whether a last window may hang over the far edge.
+    n_threads : int, default=1
+
+    Returns
+    -------
+    numpy.ndarray of float32, shape (n, oh, ow, c)
+
+    Raises
+    ------
+    InputError
+        If the window does not fit the image.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kuiper._kernels.spatial.pool import max_pool2d
+    >>> x = np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1)
+    >>> max_pool2d(x, 2)[0, :, :, 0]
+    array([[ 5.,  7.],
+           [13., 15.]], dtype=float32)
+    """
+    size = (x.shape[1], x.shape[2])
+    windows = pool_windows.image_windows(size, kernel_size, stride, padding, dilation, ceil_mode, True)
+    return pool2d(np.asarray(x), windows, "max", 0, n_threads)
+
+
+def avg_pool2d(
+    const float[:, :, :, ::1] x, kernel_size, stride=None, padding=0, bint ceil_mode=False,
+    bint count_include_pad=True, int divisor_override=0, *, int n_threads=1,
+):
+    """Mean over each window of a batch of channels-last images.
+
+    Parameters
+    ----------
+    x : array of float32, shape (n, h, w, c)
+    kernel_size, stride, padding : int or (int, int)
+        In places; the stride is the kernel size by default, padding counts as 0.
+    ceil_mode : bool, default=False
+        Whether a last window may hang over the far edge.
+    count_include_pad : bool, default=True
+        Whether places in the padding count in the divisor.
+    divisor_override : int, default=0
+        What to divide by instead; 0 for the number of places.
+    n_threads : int, default=1
+
+    Returns
+    -------
+    numpy.ndarray of float32, shape (n, oh, ow, c)
+
+    Raises
+    ------
+    InputError
+        If the window does not fit the image.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kuiper._kernels.spatial.pool import avg_pool2d
+    >>> x = np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1)
+    >>> avg_pool2d(x, 2)[0, :, :, 0]
+    array([[ 2.5,  4.5],
+           [10.5, 12.5]], dtype=float32)
+    """
+    size = (x.shape[1], x.shape[2])
+    windows = pool_windows.image_windows(
+        size, kernel_size, stride, padding, 1, ceil_mode, count_include_pad
+    )
+    return pool2d(np.asarray(x), windows, "mean", divisor_override, n_threads)
+
+
+def pool2d(x, windows, kind, divisor, n_threads):
+    """Run one pooling step on a (n, h, w, c) array."""
+    if n_threads < 1:
+        raise InputError(f"n_threads is {n_threads}, expected an integer >= 1")
+    y = np.empty((x.shape[0], len(windows[1]), len(windows[2]), x.shape[3]), np.float32)
+    share = pool_windows.scratch_bytes(windows)
+    values = []
+    for slot, array in enumerate((x, y)):
+        shape = np.moveaxis(array, -1, 1).shape
+        buffer = Buffer(slot, array.nbytes, "input")
+        values.append(Value(buffer, shape, channels_last_strides(shape)))
+    scratch = Value(Buffer(2, share, "scratch"), (share,), (1,), dtype=np.uint8)
+    step = PoolStep(values[0], values[1], windows, kind, scratch, divisor=divisor)
+    if x.size and y.size:
+        run_alone(step, [x, y, (np.empty((n_threads, share), np.uint8),)], n_threads)
+    return y

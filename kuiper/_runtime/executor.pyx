@@ -1,0 +1,440 @@
+"""The executor: runs the steps of a plan, all of them in one job of a team, without the GIL.
+
+The threads of a team walk the list of steps together; work_shares.h says how they share a step.  A team
+is called once per run; going from step to step costs a fraction of a microsecond.
+"""
+
+import numpy as np
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.math cimport INFINITY
+from libc.stdint cimport uintptr_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memset
+
+from kuiper._runtime.pages import aligned_bytes
+
+from kuiper._runtime.step cimport Step, fault_t, share_start, step_fn
+from kuiper._runtime.thread_pool cimport run_team
+
+cdef extern from "_runtime/work_shares.h" nogil:
+    long claim "kp_claim"(int* next, long end) noexcept
+    void finish "kp_finish"(int* done) noexcept
+    void wait_for "kp_wait"(const int* done, long count) noexcept
+
+cdef extern from "_runtime/clock.h" nogil:
+    double clock_now "kp_clock_now"() noexcept
+
+cdef extern from *:
+    """
+    #if defined(__clang__)
+    #define KP_COMPILER "clang " __clang_version__
+    #elif defined(__GNUC__)
+    #define KP_COMPILER "gcc " __VERSION__
+    #else
+    #define KP_COMPILER "unknown"
+    #endif
+    """
+    const char* COMPILER "KP_COMPILER"
+
+compiler = COMPILER.decode()
+
+cdef enum:
+    INTS_PER_LINE = 16
+    CHUNKS_PER_THREAD = 4        # of a long step, so that threads even out
+    CHUNKS_PER_PIECE = 2         # and thread: each chunk may transform or pack what others do too
+
+# A chunk should be long against the hundred nanoseconds that taking it may cost.
+cdef double SECONDS_PER_CHUNK = 10e-6
+# How long a run may go on without looking whether Ctrl-C was pressed: estimated, on one thread,
+# and what that may be at the worst.
+cdef double SECONDS_PER_STRETCH = 20e-3
+cdef double WORST_PER_STRETCH = 0.4
+# What one core achieves, roughly, on cheap terms; for estimates of a step's length only.
+cdef double FLOPS_PER_SECOND = 150e9
+cdef double BYTES_PER_SECOND = 15e9
+# A longer step runs in pieces, so that a run can end between them.  It is better cut in vain than
+# not at all, so its bytes count as what is slow, element by element, and one float at a time is
+# SLOWER than vectors.
+cdef double SECONDS_PER_PIECE = 0.8
+cdef double SLOW_BYTES_PER_SECOND = 1.5e9
+cdef double SLOWER = 100
+cdef Py_ssize_t MOST_PIECES = 1 << 16
+
+cdef struct entry_t:             # a piece of a step, or of one of its rounds
+    step_fn run
+    const void* params
+    Py_ssize_t max_parts
+    Py_ssize_t piece             # of how many
+    Py_ssize_t pieces
+    double seconds               # estimated, on one thread
+
+
+def _seconds(Step step, int lanes):
+    """Estimate how long a step takes on one thread, and how long it may take at the worst."""
+    cdef double flops = step.flops / FLOPS_PER_SECOND, slower = SLOWER if lanes == 1 else 1
+    return (
+        flops + step.bytes / BYTES_PER_SECOND,
+        slower * flops + step.bytes / SLOW_BYTES_PER_SECOND,
+    )
+
+
+cdef class Program:
+    """A list of steps, flattened to an array that runs without touching Python.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+        In the order in which they run.
+    lanes : int
+        Floats per vector of the instruction set they were made for; 1 means scalar speed.
+    """
+
+    cdef entry_t* entries        # the pieces of the rounds of all steps
+    cdef Py_ssize_t count
+    cdef list ends               # where each step's pieces end
+    cdef readonly tuple steps
+    cdef list stretches          # where each ends that runs without a look at signals
+    cdef list checking           # the steps that may note a fault
+
+    def __cinit__(self, steps, int lanes):
+        cdef Py_ssize_t i = 0, round, piece, pieces
+        cdef Step step
+        cdef double seconds = 0, most = 0, each, longest
+        cdef list cuts = []
+        self.steps = tuple(steps)
+        self.ends = []
+        self.stretches = []
+        self.checking = []
+        for step in self.steps:
+            longest = _seconds(step, lanes)[1] / max(step.rounds, 1) / SECONDS_PER_PIECE
+            pieces = 1 + <Py_ssize_t> min(longest, min(step.max_parts, MOST_PIECES) - 1)
+            cuts.append(max(pieces, 1))
+            self.count += step.rounds * max(pieces, 1)
+            self.ends.append(self.count)
+        self.entries = <entry_t*> calloc(max(self.count, 1), sizeof(entry_t))
+        if self.entries == NULL:
+            raise MemoryError
+        for step, pieces in zip(self.steps, cuts):
+            each, longest = _seconds(step, lanes)
+            each /= max(step.rounds, 1) * pieces
+            longest /= max(step.rounds, 1) * pieces
+            if step.fault.slot >= 0:
+                self.checking.append(step)
+            for round in range(step.rounds):
+                for piece in range(pieces):
+                    self.entries[i].run = step.run
+                    self.entries[i].params = step.params_of(round)
+                    self.entries[i].max_parts = step.max_parts
+                    self.entries[i].piece, self.entries[i].pieces = piece, pieces
+                    self.entries[i].seconds = each
+                    i += 1
+                    seconds += each
+                    most += longest
+                    late = seconds > SECONDS_PER_STRETCH or most > WORST_PER_STRETCH
+                    if late and i < self.count:
+                        self.stretches.append(i)
+                        seconds = most = 0
+        self.stretches.append(self.count)
+
+    def __dealloc__(self):
+        free(self.entries)
+
+    def __len__(self):
+        return len(self.steps)
+
+    def run(self, Context context not None, int n_threads):
+        """Run every step once on the slots of `context`.
+
+        Between stretches of a long program signals are handled, so that Ctrl-C ends it.
+        """
+        cdef Py_ssize_t start = 0, stop
+        context.prepare(self.count, n_threads)
+        for stop in self.stretches:
+            if start:
+                PyErr_CheckSignals()
+            with nogil:
+                run_all(self.entries, start, stop, context, n_threads, NULL)
+            start = stop
+        self.look_for_faults(context)
+
+    cdef look_for_faults(self, Context context):
+        """Raise the exception of a step that noted something in this context."""
+        cdef Step step
+        cdef fault_t* fault
+        for step in self.checking:
+            fault = <fault_t*> (context.slots[step.fault.slot] + step.fault.offset)
+            if fault.found:
+                fault.found = 0
+                raise step.exception(fault.value)
+
+    def run_timed(self, Context context not None, int n_threads):
+        """Run every step once and return the seconds each took.
+
+        A step ends when the first thread sees it finished: the others may be busy elsewhere.
+
+        Returns
+        -------
+        numpy.ndarray, shape (number of steps,), float64
+        """
+        cdef double[:, ::1] ends = np.full((max(n_threads, 1), max(self.count, 1)), INFINITY)
+        cdef double start
+        context.prepare(self.count, n_threads)
+        with nogil:
+            start = clock_now()
+            run_all(self.entries, 0, self.count, context, n_threads, &ends[0, 0])
+        self.look_for_faults(context)
+        last = np.asarray(ends).min(0)[np.subtract(self.ends, 1, dtype=np.intp)]
+        return np.diff(last, prepend=start)
+
+
+cdef struct run_t:
+    const entry_t* entries
+    Py_ssize_t count
+    char** slots                 # a row for each thread
+    Py_ssize_t n_slots
+    int* progress
+    double* ends                 # a row for each thread, if anybody wants to know
+    Py_ssize_t n_ends
+
+
+cdef void run_all(
+    const entry_t* entries, Py_ssize_t start, Py_ssize_t stop, Context context, int n_threads,
+    double* ends,
+) noexcept nogil:
+    """Run the steps from `start` to `stop`; `ends` has a row for each thread and counts from 0."""
+    cdef run_t job
+    job.entries, job.count = entries + start, stop - start
+    job.slots, job.n_slots = context.slots, context.n_slots
+    job.progress = context.progress
+    if n_threads > 1:
+        job.progress += start * progress_ints(n_threads)
+    job.ends, job.n_ends = ends, stop
+    run_team(walk_as_member, &job, n_threads)
+
+
+cdef void walk_as_member(void* job, Py_ssize_t rank, Py_ssize_t team) noexcept nogil:
+    """Walk as a thread of a team, with its own row of slots and of ends."""
+    cdef run_t* run = <run_t*> job
+    walk(
+        run.entries, run.count, run.slots + rank * run.n_slots, run.progress, rank, team,
+        NULL if run.ends == NULL else run.ends + rank * run.n_ends,
+    )
+
+
+cdef inline Py_ssize_t progress_ints(Py_ssize_t team) noexcept nogil:
+    """Size of one step's counters: finished chunks, then the next chunk of each thread's range."""
+    return (team + 1 + INTS_PER_LINE - 1) // INTS_PER_LINE * INTS_PER_LINE
+
+
+cdef void walk(
+    const entry_t* entries, Py_ssize_t count, char** slots, int* progress, Py_ssize_t rank,
+    Py_ssize_t team, double* ends,
+) noexcept nogil:
+    cdef Py_ssize_t i, first, chunks, parts, thread, owner
+    cdef long chunk
+    cdef int* counters
+    for i in range(count):
+        chunks = team
+        if team > 1 and entries[i].seconds > team * SECONDS_PER_CHUNK:
+            chunks *= CHUNKS_PER_THREAD
+        parts = max(chunks, min(chunks, CHUNKS_PER_PIECE * team) * entries[i].pieces)
+        parts = min(parts, entries[i].max_parts)
+        first = share_start(parts, entries[i].piece, entries[i].pieces)
+        chunks = share_start(parts, entries[i].piece + 1, entries[i].pieces) - first
+        if team == 1:
+            entries[i].run(entries[i].params, slots, first, parts)
+        else:
+            counters = progress + i * progress_ints(team)
+            for thread in range(team):
+                owner = (rank + thread) % team
+                while True:
+                    chunk = claim(
+                        &counters[1 + owner],
+                        share_start(chunks, owner + 1, team) - share_start(chunks, owner, team),
+                    )
+                    if chunk < 0:
+                        break
+                    chunk += first + share_start(chunks, owner, team)
+                    entries[i].run(entries[i].params, slots, chunk, parts)
+                    finish(&counters[0])
+            wait_for(&counters[0], chunks)
+        if ends != NULL:
+            ends[i] = clock_now()
+
+
+cdef class Arena:
+    """A block of memory that holds the operands of one run at a time.
+
+    Parameters
+    ----------
+    n_bytes : int
+        Its size.
+
+    Attributes
+    ----------
+    memory : numpy.ndarray of uint8
+        Starts on a cache line.
+    """
+
+    cdef readonly Py_ssize_t n_bytes
+    cdef readonly object memory
+    cdef char* base
+
+    def __cinit__(self, Py_ssize_t n_bytes):
+        cdef uintptr_t address
+        self.n_bytes = n_bytes
+        self.memory = aligned_bytes(n_bytes)
+        address = self.memory.__array_interface__["data"][0]
+        self.base = <char*> address
+
+
+cdef class ArenaPool:
+    """The arenas of a model that no run uses just now.
+
+    A run takes one and gives it back, so there are as many as runs at the same time, each as large
+    as the largest plan that it has served, however many plans there are.  No lock: a list gives
+    each of its items once, and a fork cannot leave it half changed.
+    """
+
+    KEPT = 16
+
+    cdef list free_
+
+    def __cinit__(self):
+        self.free_ = []
+
+    def __len__(self):
+        return len(self.free_)
+
+    @property
+    def n_bytes(self):
+        """Size of all arenas in the pool."""
+        return sum(arena.n_bytes for arena in list(self.free_))
+
+    def take(self, Py_ssize_t n_bytes):
+        """Return an arena of `n_bytes` or more."""
+        cdef Arena arena
+        try:
+            arena = self.free_.pop()
+        except IndexError:
+            return Arena(n_bytes)
+        return arena if arena.n_bytes >= n_bytes else Arena(n_bytes)
+
+    def give(self, Arena arena not None):
+        """Take an arena back."""
+        if len(self.free_) < self.KEPT:
+            self.free_.append(arena)
+
+
+cdef class Context:
+    """What changes during a run: for each thread a table that says where the slots lie.
+
+    Parameters
+    ----------
+    slots : sequence
+        For each slot what it holds: an int, the offset into the arena; a pair of ints, offset and
+        bytes per thread of scratch memory in the arena; an array, always the same (a constant); a
+        pair of an array and the bytes of it that each thread gets; a function that makes an array
+        of this context's own; or None for what :meth:`attach` fills before each run.
+    n_threads : int
+        How many threads a run may have.
+
+    Attributes
+    ----------
+    arena : Arena or None
+        Only during a run; see :meth:`use`.
+    """
+
+    cdef char** slots            # (n_threads, n_slots)
+    cdef int* progress
+    cdef Py_ssize_t progress_count
+    cdef readonly Py_ssize_t n_slots
+    cdef readonly int n_threads
+    cdef readonly Arena arena
+    cdef char* base              # of the arena that the slots point into
+    cdef list held
+    cdef list in_arena           # (slot, offset, bytes per thread)
+
+    def __cinit__(self, slots, int n_threads=1):
+        cdef Py_ssize_t i
+        self.n_slots = len(slots)
+        self.n_threads = n_threads
+        self.slots = <char**> calloc(max(self.n_slots * n_threads, 1), sizeof(char*))
+        if self.slots == NULL:
+            raise MemoryError
+        self.held = [None] * self.n_slots
+        self.in_arena = []
+        for i, where in enumerate(slots):
+            per_thread = 0
+            if isinstance(where, tuple):
+                where, per_thread = where
+            if callable(where):
+                where = where()
+            if isinstance(where, int):
+                self.in_arena.append((i, where, per_thread))
+            elif where is not None:
+                self.held[i] = where
+                self.point(i, <char*> <uintptr_t> where.__array_interface__["data"][0], per_thread)
+
+    def __dealloc__(self):
+        free(self.slots)
+        free(self.progress)
+
+    cdef void point(self, Py_ssize_t slot, char* address, Py_ssize_t per_thread) noexcept:
+        cdef Py_ssize_t thread
+        for thread in range(self.n_threads):
+            self.slots[thread * self.n_slots + slot] = address + thread * per_thread
+
+    def use(self, Arena arena):
+        """Let the slots lie in `arena`, or in none (None) until the next run.
+
+        Where the next arena is the same, or at the same place, they lie right already.
+        """
+        cdef Py_ssize_t slot, offset, per_thread
+        self.arena = arena
+        if arena is None or arena.base == self.base:
+            return
+        self.base = arena.base
+        for slot, offset, per_thread in self.in_arena:
+            self.point(slot, arena.base + offset, per_thread)
+
+    cdef prepare(self, Py_ssize_t n_steps, int n_threads):
+        """Reset the counters for a run."""
+        cdef Py_ssize_t count = n_steps * progress_ints(n_threads)
+        if n_threads > self.n_threads:
+            raise ValueError(f"the context serves {self.n_threads} threads, not {n_threads}")
+        if self.arena is None and self.in_arena:
+            raise ValueError("the context has no arena")
+        if n_threads <= 1:
+            return
+        if count > self.progress_count:
+            free(self.progress)
+            self.progress_count = 0
+            self.progress = <int*> malloc(count * sizeof(int))
+            if self.progress == NULL:
+                raise MemoryError
+            self.progress_count = count
+        memset(self.progress, 0, count * sizeof(int))
+
+    def attach(self, Py_ssize_t slot, array):
+        """Let `slot` hold `array`; it is kept alive until another one is attached."""
+        self.held[slot] = array
+        self.point(slot, <char*> <uintptr_t> array.__array_interface__["data"][0], 0)
+
+    def detach(self, Py_ssize_t slot):
+        """Forget the array in `slot`."""
+        self.held[slot] = None
+        self.point(slot, NULL, 0)
+
+    def view(self, value):
+        """Return a plan value as an array over this context's memory."""
+        held = self.held[value.slot]
+        if held is None:
+            start = <uintptr_t> self.slots[value.slot]
+            start -= <uintptr_t> self.arena.memory.__array_interface__["data"][0]
+            flat = self.arena.memory[start:start + value.buffer.n_bytes].view(value.dtype)
+        else:
+            flat = held.reshape(-1)
+        strides = [stride * value.dtype.itemsize for stride in value.strides]
+        return np.lib.stride_tricks.as_strided(flat[value.offset:], value.shape, strides)

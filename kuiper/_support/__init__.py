@@ -1,0 +1,1 @@
+"""What every floor may use: threads of the process, memory limits, logging, lazy names."""

@@ -1,0 +1,55 @@
+"""How much memory plans may take: what the user says, else what this process may really have."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from functools import cache
+
+from kuiper._support.cgroup import MEMBERSHIP, ROOT, group_folders, read
+from kuiper.errors import InputError
+
+__all__ = ["check_max_memory", "default_max_memory", "memory_text"]
+
+
+def check_max_memory(max_memory: int | None) -> int:
+    """Return a limit in bytes, the default for None, or raise InputError."""
+    if max_memory is None:
+        return _default()
+    try:
+        limit = int(max_memory)
+    except (TypeError, ValueError, OverflowError):
+        limit = 0
+    if isinstance(max_memory, bool | str | bytes) or limit < 1:
+        raise InputError(f"max_memory is {max_memory!r}, expected a number of bytes >= 1")
+    return min(limit, sys.maxsize)
+
+
+def default_max_memory(cgroup_root: str = ROOT, membership: str = MEMBERSHIP) -> int:
+    """Return the bytes of memory of the machine, or of the container where that has fewer."""
+    limits = [sys.maxsize]
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # not on Windows
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    unified, own = group_folders("memory", cgroup_root, membership)
+    for folders, name in ((unified, "memory.max"), (own, "memory.limit_in_bytes")):
+        for folder in folders:
+            try:
+                limits.append(int(read(folder, name)))
+            except (OSError, ValueError):  # no such group, or no limit
+                continue
+    return min(limit for limit in limits if limit > 0)
+
+
+_default = cache(default_max_memory)
+
+
+def memory_text(n_bytes: int) -> str:
+    """Return a number of bytes as people read it."""
+    units = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+    if n_bytes >> 1000:  # no float holds it
+        return f"2**{n_bytes.bit_length() - 1} bytes"
+    size, unit = float(n_bytes), 0
+    while size >= 1024 and unit < len(units) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{n_bytes} bytes" if unit == 0 else f"{size:,.1f} {units[unit]}"

@@ -1,0 +1,1 @@
+"""PyTorch or ONNX -> PNNX files, by pnnx."""

@@ -1,0 +1,102 @@
+"""Element types: the names PNNX, numpy and PyTorch use for the same thing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kuiper._support.struct import Fields
+
+__all__ = ["DTYPES", "DType", "from_numpy", "from_scalar_type", "from_torch"]
+
+
+class DType(Fields):
+    """One element type.
+
+    Attributes
+    ----------
+    name : str
+        The name in a ``.param`` file, such as ``"f32"``.
+    itemsize : int
+        Bytes per element in the archive.
+    storage : numpy.dtype
+        How the little-endian bytes are read; bf16 as its 16 bits, c32 as two float16
+        per element.
+    value : numpy.dtype
+        What a value of the type is computed in; differs from `storage` only where
+        numpy has no such type (bf16, c32).
+    torch : str
+        PyTorch's spelling, as found in parameters.
+    """
+
+    name: str
+    itemsize: int
+    storage: np.dtype
+    value: np.dtype
+    torch: str
+
+
+def _dtype(name: str, storage: Any, torch: str, value: Any = None, parts: int = 1) -> DType:
+    storage = np.dtype(storage).newbyteorder("<")
+    value = storage if value is None else np.dtype(value)
+    return DType(name, parts * storage.itemsize, storage, value, torch)
+
+
+DTYPES: dict[str, DType] = {
+    d.name: d
+    for d in (
+        _dtype("f32", np.float32, "torch.float"),
+        _dtype("f64", np.float64, "torch.double"),
+        _dtype("f16", np.float16, "torch.half"),
+        _dtype("bf16", np.uint16, "torch.bfloat16", np.float32),
+        _dtype("i8", np.int8, "torch.int8"),
+        _dtype("i16", np.int16, "torch.short"),
+        _dtype("i32", np.int32, "torch.int"),
+        _dtype("i64", np.int64, "torch.long"),
+        _dtype("u8", np.uint8, "torch.uint8"),
+        _dtype("bool", np.bool_, "torch.bool"),
+        _dtype("c64", np.complex64, "torch.complex64"),
+        _dtype("c128", np.complex128, "torch.complex128"),
+        _dtype("c32", np.float16, "torch.complex32", np.complex64, parts=2),
+    )
+}
+
+# bf16 and c32 are computed in types that have a name of their own.
+_BY_NUMPY = {d.value: d for d in DTYPES.values() if d.value == d.storage}
+
+# PyTorch writes several of its types in two ways.
+_BY_TORCH = {d.torch: d for d in DTYPES.values()} | {
+    f"torch.{alias}": DTYPES[name]
+    for alias, name in {
+        "float32": "f32",
+        "float64": "f64",
+        "float16": "f16",
+        "int16": "i16",
+        "int32": "i32",
+        "int64": "i64",
+        "cfloat": "c64",
+        "cdouble": "c128",
+        "chalf": "c32",
+    }.items()
+}
+
+# c10/core/ScalarType.h: the numbers that stand for types among positional arguments.
+_SCALAR_TYPES = "u8 i8 i16 i32 i64 f16 f32 f64 c32 c64 c128 bool"
+_BY_NUMBER = {number: DTYPES[name] for number, name in enumerate(_SCALAR_TYPES.split())}
+_BY_NUMBER[15] = DTYPES["bf16"]
+
+
+def from_numpy(dtype: Any) -> DType:
+    """Return the element type of a numpy dtype; `KeyError` where PNNX has none."""
+    return _BY_NUMPY[np.dtype(dtype).newbyteorder("=")]
+
+
+def from_torch(name: str) -> DType:
+    """Return the element type PyTorch calls `name`, such as ``"torch.float"``."""
+    return _BY_TORCH[name]
+
+
+def from_scalar_type(number: int) -> DType:
+    """Return the element type of one of PyTorch's ScalarType numbers."""
+    return _BY_NUMBER[number]

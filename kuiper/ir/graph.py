@@ -1,0 +1,1041 @@
+"""The computational graph: operands, operators, attributes.
+
+An :class:`Operand` is a value; an :class:`Operator` computes operands from operands; an
+:class:`Attribute` is a constant tensor of an operator (a weight).  :class:`Graph` owns them
+all, and every change goes through it, so ``operand.producer`` and ``operand.uses`` cannot
+disagree with ``operator.inputs`` and ``operator.outputs``.
+
+This module knows nothing of files, of what an operator computes or of how it runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+from weakref import ref
+
+import numpy as np
+
+from kuiper._support.struct import Fields
+from kuiper.errors import GraphError
+from kuiper.ir.dtypes import DTYPES, from_numpy
+
+__all__ = ["Attribute", "Graph", "Operand", "Operator", "PostOp", "Use"]
+
+Shape = tuple["int | None", ...]
+
+
+class Attribute:
+    """A constant tensor of an operator, as the bytes of the archive.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Extents; ``()`` is a 0-d tensor with one element.
+    dtype : str
+        PNNX name of the element type, such as ``"f32"`` or ``"bf16"``.
+    raw : numpy.ndarray, callable or object with a method `read`
+        The little-endian C-order bytes, uint8, 1-d.  May be a view of a file's bytes, unaligned and
+        read-only.  A function ``raw(start, stop)``, or a method ``raw.read(start, stop)`` of rows
+        that are still in a file, returns the bytes of those rows of the first axis on each call, so
+        they take memory only while the caller keeps them.
+    """
+
+    __slots__ = ("_last", "_source", "dtype", "shape")
+
+    def __init__(
+        self, shape: Sequence[int], dtype: str, raw: np.ndarray | Callable[[int, int], Any] | Any
+    ) -> None:
+        self.shape = tuple(int(n) for n in shape)
+        self.dtype = dtype
+        self._source = raw
+        self._last: ref[np.ndarray] | None = None
+        if isinstance(raw, np.ndarray) and (
+            raw.dtype != np.uint8 or raw.ndim != 1 or raw.size != self.nbytes
+        ):
+            raise GraphError(
+                f"attribute {self.shape}{dtype} takes {self.nbytes} bytes, got {raw.dtype} "
+                f"{raw.shape}"
+            )
+
+    @property
+    def raw(self) -> np.ndarray:
+        """The bytes; the same array as long as somebody has it or a view of it.
+
+        Raises
+        ------
+        ModelFormatError
+            If they are still in the file, and the file was changed since it was loaded.
+        """
+        if isinstance(self._source, np.ndarray):
+            return self._source
+        raw = None if self._last is None else self._last()
+        if raw is None:
+            raw = self._read(0, self.shape[0])
+            self._last = ref(raw)
+        return raw
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle with the bytes, wherever they are."""
+        return Attribute, (self.shape, self.dtype, self.raw)
+
+    @classmethod
+    def from_array(cls, array: np.ndarray, dtype: str | None = None) -> Attribute:
+        """Make an attribute of a numpy array.
+
+        Parameters
+        ----------
+        array : array-like
+            Shared, not copied, where it is contiguous and already has the type.
+        dtype : str, optional
+            PNNX name of the element type; by default the array's own.
+
+        Returns
+        -------
+        Attribute
+
+        Raises
+        ------
+        GraphError
+            If PNNX has no such element type.
+        """
+        array = np.asarray(array)
+        try:
+            target = from_numpy(array.dtype) if dtype is None else DTYPES[dtype]
+        except KeyError:
+            raise GraphError(
+                f"PNNX has no element type {dtype or array.dtype}; known: {', '.join(DTYPES)}"
+            ) from None
+        dtype, shape = target.name, array.shape
+        if dtype == "bf16" and array.dtype != np.uint16:
+            array = _to_bfloat16(array)
+        if dtype == "c32":
+            pairs = np.ascontiguousarray(array, np.complex64).view(np.float32)
+            data = pairs.astype(np.float16)
+        else:
+            data = np.ascontiguousarray(array, dtype=target.storage)
+        return cls(shape, dtype, data.reshape(-1).view(np.uint8))
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        total = 1
+        for extent in self.shape:
+            total *= extent
+        return total
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes."""
+        return self.size * DTYPES[self.dtype].itemsize
+
+    def numpy(self) -> np.ndarray:
+        """Return the values, zero-copy where numpy has the type.
+
+        bf16 is widened to float32 and c32 to complex64.  The result may be unaligned and
+        read-only.
+        """
+        return self._values(self.raw, self.shape)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Return the values of some places of the first axis; no others are read.
+
+        Parameters
+        ----------
+        start, stop : int
+            The first one, and the one behind the last.
+
+        Returns
+        -------
+        numpy.ndarray
+            As :meth:`numpy` returns all.
+        """
+        if isinstance(self._source, np.ndarray):
+            return self.numpy()[start:stop]
+        return self._values(self._read(start, stop), (stop - start, *self.shape[1:]))
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        read: Any = getattr(self._source, "read", self._source)
+        return read(start, stop)
+
+    def _values(self, raw: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        if self.dtype == "bf16":
+            bits = np.frombuffer(raw, "<u2").astype(np.uint32) << 16
+            return bits.view(np.float32).reshape(shape)
+        if self.dtype == "c32":
+            pairs = np.frombuffer(raw, "<f2").astype(np.float32)
+            return pairs.view(np.complex64).reshape(shape)
+        return np.frombuffer(raw, DTYPES[self.dtype].storage).reshape(shape)
+
+    @property
+    def in_file(self) -> Any:
+        """The reader of float32 values that are still in a file; None for all others."""
+        is_plain = self.dtype == "f32" and DTYPES["f32"].storage.isnative
+        return self._source if is_plain and hasattr(self._source, "read") else None
+
+    def float32(self) -> np.ndarray:
+        """Return the values as aligned C-order float32, copied only where that is needed."""
+        return np.require(self.numpy(), np.float32, ["C", "A"])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Attribute):
+            return NotImplemented
+        return (
+            self.shape == other.shape
+            and self.dtype == other.dtype
+            and np.array_equal(self.raw, other.raw)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<Attribute {_signature(self.shape, self.dtype)}>"
+
+
+def _signature(shape: Shape, dtype: str | None) -> str:
+    """Return shape and element type as files write them: ``(1,?,3)f32``."""
+    return f"({','.join('?' if n is None else str(n) for n in shape)}){dtype or ''}"
+
+
+def _to_bfloat16(array: np.ndarray) -> np.ndarray:
+    """Round float32 to the upper 16 bits, half to even; NaN stays NaN."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(array), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+
+
+class Use(NamedTuple):
+    """One place where an operand is read: input number `slot` of `operator`."""
+
+    operator: Operator
+    slot: int
+
+
+class PostOp(Fields):
+    """An elementwise step fused onto the output of an operator (oneDNN's term).
+
+    Attributes
+    ----------
+    type : str
+        ``"add"`` for a residual sum, else the type of an activation such as ``"nn.ReLU"``.
+    params : dict
+        The parameters of that activation.
+    slot : int or None
+        For ``"add"``: the input slot that holds the other summand.
+    """
+
+    type: str
+    params: Mapping[str, Any]
+    slot: int | None = None
+
+
+class Operand:
+    """A value that flows between operators.
+
+    Attributes
+    ----------
+    name : str
+        Unique in the graph.
+    shape : tuple of (int or None), or None
+        As annotated in the file (trace time); None inside marks a dynamic extent (``?``),
+        None alone an unknown or 0-d shape.  Never needed to run.
+    dtype : str or None
+        PNNX name of the annotated element type.
+    producer : Operator or None
+        The operator that computes it.
+    uses : tuple of Use
+        Where it is read, in the order in which the uses were made.
+    """
+
+    __slots__ = ("_uses", "dtype", "name", "producer", "shape")
+
+    def __init__(self, name: str, shape: Shape | None = None, dtype: str | None = None) -> None:
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self.producer: Operator | None = None
+        # A dict for its order and its constant-time removal; the values mean nothing.
+        self._uses: dict[Use, None] = {}
+
+    @property
+    def maker(self) -> Operator:
+        """The operator that computes it, in a graph that was verified: there every one has one."""
+        assert self.producer is not None, self.name
+        return self.producer
+
+    @property
+    def known_shape(self) -> tuple[int, ...]:
+        """The annotated shape, where it was seen to be there and to have no dynamic extent."""
+        return tuple(n for n in self.shape or () if n is not None)
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        """Where it is read, in the order in which the uses were made."""
+        return tuple(self._uses)
+
+    @property
+    def consumers(self) -> tuple[Operator, ...]:
+        """The operators that read the operand, each once."""
+        return tuple(dict.fromkeys(use.operator for use in self._uses))
+
+    def __repr__(self) -> str:
+        return f"%{self.name}"
+
+
+class Operator:
+    """A node of the graph.
+
+    Attributes
+    ----------
+    type : str
+        PyTorch's name as PNNX writes it: ``nn.Conv2d``, ``F.relu``, ``torch.cat``.
+    name : str
+        Unique in the graph.
+    inputs, outputs : tuple of Operand
+    input_keys : tuple of (str or None)
+        The keyword of each input slot (``$weight=3``), None where it is positional.
+    params : dict
+        Literal arguments: None, bool, int, float, complex, str, or tuples of these.
+    attributes : dict of str to Attribute
+    post_ops : tuple of PostOp
+        Elementwise steps fused onto the first output; made by passes, never by files.
+    location : str or None
+        ``file:line`` for messages.
+    """
+
+    __slots__ = (
+        "_inputs",
+        "_outputs",
+        "attributes",
+        "input_keys",
+        "location",
+        "name",
+        "params",
+        "post_ops",
+        "type",
+    )
+
+    def __init__(self, type: str, name: str) -> None:
+        self.type = type
+        self.name = name
+        self._inputs: list[Operand] = []
+        self._outputs: list[Operand] = []
+        self.input_keys: tuple[str | None, ...] = ()
+        self.params: dict[str, Any] = {}
+        self.attributes: dict[str, Attribute] = {}
+        self.post_ops: tuple[PostOp, ...] = ()
+        self.location: str | None = None
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        """The operands that it reads, slot by slot."""
+        return tuple(self._inputs)
+
+    @property
+    def outputs(self) -> tuple[Operand, ...]:
+        """The operands that it produces."""
+        return tuple(self._outputs)
+
+    @property
+    def label(self) -> str:
+        """How messages name the operator: ``file:line: operator 'conv1' (nn.Conv2d)``."""
+        where = f"{self.location}: " if self.location else ""
+        return f"{where}operator '{self.name}' ({self.type})"
+
+    def __repr__(self) -> str:
+        return f"<{self.type} '{self.name}'>"
+
+    def __str__(self) -> str:
+        arguments = [
+            f"{key}={operand!r}" if key else repr(operand)
+            for operand, key in zip(self._inputs, self.input_keys, strict=True)
+        ]
+        arguments += [f"{key}={value}" for key, value in self.params.items()]
+        arguments += [f"{key}={_signature(a.shape, a.dtype)}" for key, a in self.attributes.items()]
+        outputs = ", ".join(_describe(operand) for operand in self._outputs)
+        text = f"{self.type}({', '.join(arguments)})"
+        for post in self.post_ops:
+            text += f" -> {post.type}"
+            text += f"({self._inputs[post.slot]!r})" if post.slot is not None else ""
+        return f"{outputs} = {text}" if outputs else text
+
+
+def _describe(operand: Operand) -> str:
+    if operand.shape is None:
+        return repr(operand)
+    return f"{operand!r}:{_signature(operand.shape, operand.dtype)}"
+
+
+class Graph:
+    """A directed acyclic graph of operators; inputs and outputs are operators too.
+
+    ``pnnx.Input`` operators have one output and no input, ``pnnx.Output`` the reverse.
+    Iteration yields the operators in the order of insertion, which files keep topological;
+    :meth:`topological_order` computes such an order for any graph.
+
+    Attributes
+    ----------
+    derived : dict
+        Attributes that passes computed from others.  Copies of a graph share it, so that what is
+        made of a weight is made once, however many plans the graph is copied for.
+    """
+
+    def __init__(self) -> None:
+        self._operators: dict[str, Operator] = {}
+        self._operands: dict[str, Operand] = {}
+        self.derived: dict[tuple[Any, ...], Any] = {}
+
+    # -- reading ---------------------------------------------------------------------------
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        """All operators, in the order in which they were added."""
+        return tuple(self._operators.values())
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """All operands, in the order in which they were added."""
+        return tuple(self._operands.values())
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        """What the ``pnnx.Input`` operators produce, in order."""
+        return tuple(
+            operand
+            for operator in self._operators.values()
+            if operator.type == "pnnx.Input"
+            for operand in operator.outputs
+        )
+
+    @property
+    def outputs(self) -> tuple[Operand, ...]:
+        """What the ``pnnx.Output`` operators read, in order."""
+        return tuple(
+            operand
+            for operator in self._operators.values()
+            if operator.type == "pnnx.Output"
+            for operand in operator.inputs
+        )
+
+    def __iter__(self) -> Iterator[Operator]:
+        return iter(self.operators)
+
+    def __len__(self) -> int:
+        return len(self._operators)
+
+    def operator(self, name: str) -> Operator:
+        """Return the operator called `name`; `KeyError` lists near names.
+
+        Parameters
+        ----------
+        name : str
+
+        Raises
+        ------
+        KeyError
+            If there is none; the message lists near names.
+        """
+        return _lookup(self._operators, name, "operator")
+
+    def operand(self, name: str) -> Operand:
+        """Return the operand called `name`; `KeyError` lists near names.
+
+        Parameters
+        ----------
+        name : str
+
+        Raises
+        ------
+        KeyError
+            If there is none; the message lists near names.
+        """
+        return _lookup(self._operands, name, "operand")
+
+    def has_operand(self, name: str) -> bool:
+        """Tell whether there is an operand called `name`."""
+        return name in self._operands
+
+    def has_operator(self, name: str) -> bool:
+        """Tell whether there is an operator called `name`."""
+        return name in self._operators
+
+    def find(self, type: str | None = None, name: str | None = None) -> list[Operator]:
+        """Return the operators whose type and name match shell patterns.
+
+        Parameters
+        ----------
+        type, name : str, optional
+            Patterns with ``*``, ``?`` and ``[abc]``, as of file names; None matches all.
+
+        Returns
+        -------
+        list of Operator
+            In the order of the graph.
+
+        Examples
+        --------
+        >>> graph = Graph()
+        >>> _ = graph.add_operator("pnnx.Input", "in0", outputs=["0"])
+        >>> _ = graph.add_operator("nn.ReLU", "act", ["0"], ["1"])
+        >>> graph.find("nn.*")
+        [<nn.ReLU 'act'>]
+        """
+        has_type, has_name = _matcher(type), _matcher(name)
+        return [
+            operator
+            for operator in self._operators.values()
+            if has_type(operator.type) and has_name(operator.name)
+        ]
+
+    def type_counts(self) -> Counter[Any]:
+        """Return how many operators there are of each type."""
+        return Counter(operator.type for operator in self._operators.values())
+
+    # -- changing --------------------------------------------------------------------------
+
+    def add_operand(
+        self, name: str, shape: Shape | None = None, dtype: str | None = None
+    ) -> Operand:
+        """Add an operand that nothing produces yet.
+
+        Parameters
+        ----------
+        name : str
+            Not yet in the graph.
+        shape : tuple of (int or None), optional
+            The annotation; None inside marks an open extent.
+        dtype : str, optional
+            PNNX's name of the element type, such as ``"f32"``.
+
+        Returns
+        -------
+        Operand
+
+        Raises
+        ------
+        GraphError
+            If there is one of this name.
+        """
+        if name in self._operands:
+            raise GraphError(f"operand '{name}' exists already")
+        operand = self._operands[name] = Operand(name, shape, dtype)
+        return operand
+
+    def add_operator(
+        self,
+        type: str,
+        name: str,
+        inputs: Iterable[Operand | str] = (),
+        outputs: Iterable[Operand | str] = (),
+        *,
+        params: Mapping[str, Any] | None = None,
+        attributes: Mapping[str, Attribute] | None = None,
+        input_keys: Sequence[str | None] | None = None,
+        location: str | None = None,
+    ) -> Operator:
+        """Add an operator; operands named by `str` are looked up, or made where missing.
+
+        Parameters
+        ----------
+        type : str
+            Such as ``"nn.Conv2d"``.
+        name : str
+            Not yet in the graph.
+        inputs, outputs : iterable of (Operand or str)
+            What it reads and produces; an operand may be new, and an output must not have a
+            producer.
+        params : mapping of str, optional
+            Literal arguments.
+        attributes : mapping of str to Attribute, optional
+            Weights.
+        input_keys : sequence of (str or None), optional
+            The keyword of each input; by default all are positional.
+        location : str, optional
+            ``file:line``, for messages.
+
+        Returns
+        -------
+        Operator
+
+        Raises
+        ------
+        GraphError
+            If the name is taken, an output is produced already, or an operand is another graph's;
+            the graph is then as it was.
+        """
+        if name in self._operators:
+            raise GraphError(f"operator '{name}' exists already")
+        operator = Operator(type, name)
+        operator.params = dict(params or {})
+        operator.attributes = dict(attributes or {})
+        operator.location = location
+        inputs, outputs = list(inputs), list(outputs)
+        for operand in (*inputs, *outputs):
+            self._check_operand(operand)
+        keys = _checked_keys(operator, inputs, input_keys)
+        targets = [_name(operand) for operand in outputs]
+        if len(set(targets)) != len(targets):
+            raise GraphError(f"{operator.label}: an operand stands twice among the outputs")
+        for target in targets:
+            known = self._operands.get(target)
+            if known is not None and known.producer is not None:
+                raise GraphError(
+                    f"{operator.label}: operand '{target}' is already produced by "
+                    f"{known.producer.label}"
+                )
+        # Nothing can fail any more, so a failure leaves no trace in the graph.
+        sources = [self._resolve(operand) for operand in inputs]
+        self._append(operator, sources, keys, [self._resolve(operand) for operand in outputs])
+        return operator
+
+    def remove_operator(self, operator: Operator) -> None:
+        """Remove an operator; its outputs stay, without producer, while something reads them.
+
+        Parameters
+        ----------
+        operator : Operator
+            Of this graph.
+
+        Raises
+        ------
+        GraphError
+            If it is not.
+
+        Notes
+        -----
+        The operator still knows its inputs and outputs, but they no longer know it.
+        """
+        self._check_owned(operator)
+        del self._operators[operator.name]
+        self._disconnect(operator)
+        for operand in operator._outputs:
+            operand.producer = None
+        self._drop_unused(operator._inputs + operator._outputs)
+
+    def set_inputs(
+        self,
+        operator: Operator,
+        inputs: Sequence[Operand],
+        input_keys: Sequence[str | None] | None = None,
+    ) -> None:
+        """Give `operator` another list of inputs.
+
+        Operands that nothing produces or reads any more leave the graph.
+
+        Parameters
+        ----------
+        operator : Operator
+            Of this graph.
+        inputs : sequence of Operand
+        input_keys : sequence of (str or None), optional
+            The keyword of each; by default all are positional.
+
+        Raises
+        ------
+        GraphError
+            If the operator or an operand is not of this graph, or the numbers differ.
+        """
+        self._check_owned(operator)
+        keys = _checked_keys(operator, inputs, input_keys)
+        sources = [self._resolve(operand) for operand in inputs]
+        before = operator._inputs
+        self._disconnect(operator)
+        self._connect(operator, sources, keys)
+        self._drop_unused(before)
+
+    def set_outputs(self, operator: Operator, outputs: Sequence[Operand]) -> None:
+        """Let `operator` produce `outputs` instead; taken over from their producers.
+
+        Parameters
+        ----------
+        operator : Operator
+            Of this graph.
+        outputs : sequence of Operand
+            Each once.
+
+        Raises
+        ------
+        GraphError
+            If the operator or an operand is not of this graph, or an operand stands twice.
+        """
+        self._check_owned(operator)
+        targets = [self._resolve(operand) for operand in outputs]
+        if len(set(targets)) != len(targets):
+            raise GraphError(f"{operator.label}: an operand stands twice among the outputs")
+        before = operator._outputs
+        for operand in before:
+            operand.producer = None
+        for operand in targets:
+            if operand.producer is not None:
+                operand.producer._outputs.remove(operand)
+            operand.producer = operator
+        operator._outputs = targets
+        self._drop_unused(before)
+
+    def replace_uses(self, old: Operand, new: Operand) -> None:
+        """Let everything that reads `old` read `new`.
+
+        Parameters
+        ----------
+        old, new : Operand
+            Both of this graph.
+
+        Raises
+        ------
+        GraphError
+            If one is not.
+        """
+        self._check_operand(old)
+        self._check_operand(new)
+        if old is new:
+            return
+        for use in old._uses:
+            use.operator._inputs[use.slot] = new
+            new._uses[use] = None
+        old._uses = {}
+        self._drop_unused([old])
+
+    def add_parsed(
+        self,
+        operator: Operator,
+        inputs: Sequence[str],
+        input_keys: Sequence[str | None],
+        outputs: Mapping[str, tuple[Shape | None, str | None]],
+    ) -> None:
+        """Add an operator of a text whose names were all checked: nothing is checked again.
+
+        Parameters
+        ----------
+        operator : Operator
+            Without inputs and outputs; of a name that is not in the graph.
+        inputs : sequence of str
+            Operands of the graph.
+        input_keys : sequence of (str or None)
+            The keyword of each.
+        outputs : mapping of str to (shape, dtype)
+            New operands, with their annotations.
+        """
+        operands = self._operands
+        made = []
+        for name, (shape, dtype) in outputs.items():
+            operand = operands[name] = Operand(name, shape, dtype)
+            made.append(operand)
+        self._append(operator, [operands[name] for name in inputs], tuple(input_keys), made)
+
+    def _append(
+        self,
+        operator: Operator,
+        inputs: list[Operand],
+        keys: tuple[str | None, ...],
+        outputs: list[Operand],
+    ) -> None:
+        """File an operator of a new name, with operands of this graph."""
+        self._operators[operator.name] = operator
+        self._connect(operator, inputs, keys)
+        operator._outputs = outputs
+        for operand in outputs:
+            operand.producer = operator
+
+    def _connect(
+        self, operator: Operator, inputs: list[Operand], keys: tuple[str | None, ...]
+    ) -> None:
+        operator._inputs = inputs
+        operator.input_keys = keys
+        for slot, operand in enumerate(inputs):
+            operand._uses[Use(operator, slot)] = None
+
+    def _disconnect(self, operator: Operator) -> None:
+        """Forget that the operator reads its inputs; its own list of them stays."""
+        for slot, operand in enumerate(operator._inputs):
+            del operand._uses[Use(operator, slot)]
+
+    def _drop_unused(self, operands: Iterable[Operand]) -> None:
+        """Forget the operands that nothing produces and nothing reads any more."""
+        for operand in operands:
+            if operand.producer is None and not operand._uses:
+                self._operands.pop(operand.name, None)
+
+    def unique_name(self, prefix: str) -> str:
+        """Return a name that neither an operator nor an operand has.
+
+        Parameters
+        ----------
+        prefix : str
+            The name itself, where it is free; else a number is put behind it.
+
+        Returns
+        -------
+        str
+        """
+        if prefix not in self._operators and prefix not in self._operands:
+            return prefix
+        number = 1
+        while f"{prefix}_{number}" in self._operators or f"{prefix}_{number}" in self._operands:
+            number += 1
+        return f"{prefix}_{number}"
+
+    def copy(self) -> Graph:
+        """Return an independent graph that shares the attributes' bytes."""
+        other = Graph()
+        other.derived = self.derived
+        for name, operand in self._operands.items():
+            other._operands[name] = Operand(name, operand.shape, operand.dtype)
+        for operator in self._operators.values():
+            other._add_twin(operator)
+        return other
+
+    def _add_twin(self, operator: Operator) -> None:
+        """Add a copy of another graph's operator, with operands of the same names.
+
+        What another graph has was checked when it got there; a copy is made for every plan.
+        """
+        twin = Operator(operator.type, operator.name)
+        twin.params = dict(operator.params)
+        twin.attributes = dict(operator.attributes)
+        twin.post_ops = operator.post_ops
+        twin.location = operator.location
+        inputs = [self._operands[operand.name] for operand in operator._inputs]
+        outputs = [self._operands[operand.name] for operand in operator._outputs]
+        self._append(twin, inputs, operator.input_keys, outputs)
+
+    # -- order and rules -------------------------------------------------------------------
+
+    def topological_order(self) -> list[Operator]:
+        """Return the operators so that each follows the producers of its inputs.
+
+        Kahn's algorithm; among the operators that are ready, the one inserted first comes
+        first, so a graph that is in order keeps its order.
+
+        Raises
+        ------
+        GraphError
+            If the graph has a cycle; the message names the operators on it.
+        """
+        if self._is_in_order():
+            return list(self._operators.values())
+        import heapq  # files are in order, so few programs need it
+
+        position = {operator: i for i, operator in enumerate(self._operators.values())}
+        missing = {
+            operator: len({p for p in (o.producer for o in operator._inputs) if p is not None})
+            for operator in position
+        }
+        ready = [position[operator] for operator, count in missing.items() if count == 0]
+        heapq.heapify(ready)
+        operators = list(position)
+        order: list[Operator] = []
+        while ready:
+            operator = operators[heapq.heappop(ready)]
+            order.append(operator)
+            for consumer in dict.fromkeys(
+                c for operand in operator._outputs for c in operand.consumers
+            ):
+                missing[consumer] -= 1
+                if missing[consumer] == 0:
+                    heapq.heappush(ready, position[consumer])
+        if len(order) < len(operators):
+            cycle = self._find_cycle(set(operators) - set(order))
+            path = " -> ".join(f"'{operator.name}'" for operator in [*cycle, cycle[0]])
+            raise GraphError(f"the graph has a cycle: {path}")
+        return order
+
+    def _is_in_order(self) -> bool:
+        """Tell whether each operator was inserted after the producers of its inputs."""
+        done: set[Operator | None] = {None}
+        for operator in self._operators.values():
+            for operand in operator._inputs:
+                if operand.producer not in done:
+                    return False
+            done.add(operator)
+        return True
+
+    @staticmethod
+    def _find_cycle(stuck: set[Operator]) -> list[Operator]:
+        """Walk producers from a stuck operator until one repeats: that loop is a cycle."""
+        operator = min(stuck, key=lambda o: o.name)
+        seen: dict[Operator, int] = {}
+        walk: list[Operator] = []
+        while operator not in seen:
+            seen[operator] = len(walk)
+            walk.append(operator)
+            operator = next(o.producer for o in operator._inputs if o.producer in stuck)
+        return walk[seen[operator] :][::-1]
+
+    def verify(self) -> None:
+        """Check every rule of the graph.
+
+        Raises
+        ------
+        GraphError
+            If an operand is read but never produced, if the records of producer, inputs
+            and uses disagree, or if there is a cycle.
+        """
+        produced: dict[Operand, Operator] = {}
+        for name, operator in self._operators.items():
+            if operator.name != name:
+                raise GraphError(f"{operator.label} is filed under '{name}'")
+            if len(operator.input_keys) != len(operator._inputs):
+                raise GraphError(f"{operator.label}: input keys and inputs differ in number")
+            for slot, operand in enumerate(operator._inputs):
+                if self._operands.get(operand.name) is not operand:
+                    raise GraphError(
+                        f"{operator.label}: input '{operand.name}' is not in the graph"
+                    )
+                if Use(operator, slot) not in operand._uses:
+                    raise GraphError(f"{operator.label}: use of '{operand.name}' is not recorded")
+            for operand in operator._outputs:
+                if self._operands.get(operand.name) is not operand:
+                    raise GraphError(
+                        f"{operator.label}: output '{operand.name}' is not in the graph"
+                    )
+                if operand.producer is not operator or operand in produced:
+                    raise GraphError(
+                        f"{operator.label}: output '{operand.name}' has another producer"
+                    )
+                produced[operand] = operator
+        for name, operand in self._operands.items():
+            if operand.name != name:
+                raise GraphError(f"operand '{operand.name}' is filed under '{name}'")
+            if operand.producer is None:
+                readers = ", ".join(f"'{o.name}'" for o in operand.consumers) or "nothing"
+                raise GraphError(f"operand '{name}' has no producer; it is read by {readers}")
+            if operand not in produced:
+                raise GraphError(
+                    f"operand '{name}' is not among the outputs of {operand.producer.label}"
+                )
+            for use in operand._uses:
+                reader = use.operator
+                if (
+                    self._operators.get(reader.name) is not reader
+                    or use.slot >= len(reader._inputs)
+                    or reader._inputs[use.slot] is not operand
+                ):
+                    raise GraphError(f"operand '{name}' is not input {use.slot} of {reader.label}")
+        self.topological_order()
+
+    def subgraph(self, inputs: Sequence[Operand | str], outputs: Sequence[Operand | str]) -> Graph:
+        """Return the part that computes `outputs` from `inputs`, as a graph of its own.
+
+        Parameters
+        ----------
+        inputs, outputs : sequence of (Operand or str)
+            Operands of this graph.
+
+        Returns
+        -------
+        Graph
+            It shares the attributes' bytes.
+
+        Raises
+        ------
+        GraphError
+            If `outputs` need an operand that neither `inputs` nor an operator without
+            inputs (a constant) provides.
+        """
+        sources = dict.fromkeys(self.operand(_name(operand)) for operand in inputs)
+        targets = [self.operand(_name(operand)) for operand in outputs]
+        needed: set[Operator] = set()
+        pending = list(targets)
+        while pending:
+            operand = pending.pop()
+            if operand in sources or operand.producer in needed:
+                continue
+            operator = operand.producer
+            if operator is None or operator.type == "pnnx.Input":
+                raise GraphError(
+                    f"the subgraph needs operand '{operand.name}', which its inputs do not provide"
+                )
+            needed.add(operator)
+            pending.extend(operator._inputs)
+        part = Graph()
+        taken = {operator.name for operator in needed}
+
+        def free_name(name: str) -> str:
+            while name in taken:
+                name += "_"
+            return name
+
+        for number, operand in enumerate(sources):
+            part.add_operand(operand.name, operand.shape, operand.dtype)
+            name = free_name(f"pnnx_input_{number}")
+            part.add_operator("pnnx.Input", name, outputs=[operand.name])
+        operators = [operator for operator in self._operators.values() if operator in needed]
+        for operator in operators:
+            for operand in operator._outputs:
+                if operand in sources:
+                    raise GraphError(
+                        f"the subgraph has '{operand.name}' as an input, but also needs another "
+                        f"output of {operator.label}, which produces it; make that one an input"
+                    )
+                part.add_operand(operand.name, operand.shape, operand.dtype)
+        # A pass may have added what produces an operand behind what reads it.
+        for operator in operators:
+            part._add_twin(operator)
+        for number, operand in enumerate(targets):
+            name = free_name(f"pnnx_output_{number}")
+            part.add_operator("pnnx.Output", name, [operand.name])
+        return part
+
+    def __str__(self) -> str:
+        lines = [f"graph with {len(self._operators)} operators, {len(self._operands)} operands"]
+        for operator in self._operators.values():
+            lines.append(f"  {operator.name}: {operator}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Graph: {len(self._operators)} operators, {len(self.inputs)} inputs, "
+            f"{len(self.outputs)} outputs>"
+        )
+
+    def _resolve(self, operand: Operand | str) -> Operand:
+        if isinstance(operand, str):
+            found = self._operands.get(operand)
+            return self.add_operand(operand) if found is None else found
+        self._check_operand(operand)
+        return operand
+
+    def _check_operand(self, operand: Operand | str) -> None:
+        if not isinstance(operand, str) and self._operands.get(operand.name) is not operand:
+            raise GraphError(f"operand '{operand.name}' belongs to another graph")
+
+    def _check_owned(self, operator: Operator) -> None:
+        if self._operators.get(operator.name) is not operator:
+            raise GraphError(f"{operator.label} belongs to another graph")
+
+
+def _name(operand: Operand | str) -> str:
+    return operand if isinstance(operand, str) else operand.name
+
+
+def _checked_keys(
+    operator: Operator, inputs: Sequence[Any], keys: Sequence[str | None] | None
+) -> tuple[str | None, ...]:
+    keys = (None,) * len(inputs) if keys is None else tuple(keys)
+    if len(keys) != len(inputs):
+        raise GraphError(f"{operator.label}: {len(keys)} input keys for {len(inputs)} inputs")
+    return keys
+
+
+def _matcher(pattern: str | None) -> Callable[[str], Any]:
+    """Return a function that tells whether a name matches a shell pattern."""
+    if pattern is None:
+        return lambda name: True
+    if not any(character in pattern for character in "*?["):
+        return pattern.__eq__
+    import re
+    from fnmatch import translate
+
+    return re.compile(translate(pattern)).match
+
+
+def _lookup(table: Mapping[str, Any], name: str, kind: str) -> Any:
+    try:
+        return table[name]
+    except KeyError:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, table, 3)
+        hint = f"; near names: {', '.join(near)}" if near else ""
+        raise KeyError(f"no {kind} '{name}' in the graph{hint}") from None

@@ -1,0 +1,1 @@
+"""What every record is made of: schema, registry, binder, epilogue."""

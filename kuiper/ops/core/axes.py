@@ -1,0 +1,40 @@
+"""Axes as records name them: counted from either end, and cut into several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from kuiper.errors import ShapeError
+from kuiper.ir.view import Value
+
+__all__ = ["axes_of", "axis_of", "split_axis"]
+
+
+def axis_of(dim: int, shape: Sequence[int], name: str = "dim") -> int:
+    """Return `dim` counted from the front, or raise ShapeError."""
+    rank = len(shape)
+    if rank == 0:
+        raise ShapeError(f"the input is a 0-d tensor, expected it to have an axis for '{name}'")
+    if not -rank <= dim < rank:
+        raise ShapeError(
+            f"'{name}' is {dim}, expected {-rank} to {rank - 1} for an input of shape {shape}"
+        )
+    return dim % rank
+
+
+def axes_of(dims: Sequence[int], shape: Sequence[int], name: str = "dim") -> tuple[int, ...]:
+    """Return several axes counted from the front; they must differ."""
+    axes = tuple(axis_of(dim, shape, name) for dim in dims)
+    if len(set(axes)) != len(axes):
+        raise ShapeError(f"'{name}' is {tuple(dims)}, which names an axis twice")
+    return axes
+
+
+def split_axis(value: Value, axis: int, extents: Sequence[int]) -> Value:
+    """Return the view with one axis cut into several, slowest first."""
+    strides = [value.strides[axis] * math.prod(extents[i + 1 :]) for i in range(len(extents))]
+    return value.with_layout(
+        (*value.shape[:axis], *extents, *value.shape[axis + 1 :]),
+        (*value.strides[:axis], *strides, *value.strides[axis + 1 :]),
+    )

@@ -1,0 +1,163 @@
+"""Operators of the user's own: :func:`operator` makes a record of a function over numpy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from kuiper.errors import OperatorError, ShapeError
+from kuiper.ir.view import TensorSpec, Value
+from kuiper.ops import Record, find_record, record
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.schema import Any_, Host, Tensors, ValuesNeeded
+
+__all__ = ["operator"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def operator(
+    type: str, n_outputs: int = 1, *, data_dependent: bool = False
+) -> Callable[[Function], Function]:
+    """Teach kuiper an operator of your own, written with numpy.
+
+    Parameters
+    ----------
+    type : str
+        The operator type in the ``.param`` file.
+    n_outputs : int, default=1
+    data_dependent : bool, default=False
+        Whether the shapes of its results depend on the values of its arguments.  What follows it
+        is planned while the model runs, for the shapes that came out.
+
+    Returns
+    -------
+    callable
+        A decorator for a function ``f(*arrays, **params)`` that returns one array, or a tuple of
+        `n_outputs`.  `params` are the literal parameters, the attributes and the inputs with a
+        keyword.  Arrays among the arguments must not be written to.  Unless it is data-dependent,
+        the function is also called on arrays of zeros while a plan is made, to learn what it
+        returns.  Whatever it raises comes out as the cause of an OperatorError that names the
+        operator.
+
+    Examples
+    --------
+    >>> import kuiper
+    >>> @kuiper.operator("docs.Scale")
+    ... def scale(x, factor):
+    ...     return x * factor
+    """
+
+    def register(function: Function) -> Function:
+        class Custom(Record):
+            __doc__ = function.__doc__ or f"An operator of the user's own: {type}."
+            arguments = (Tensors("inputs"), _Keywords())
+            replaceable = True
+            is_pure = False
+
+            @classmethod
+            def infer(cls, a: SimpleNamespace) -> tuple[TensorSpec, ...]:
+                call = _Call(function, a)
+                if cls.data_dependent and not call.is_known:
+                    raise ValuesNeeded("the shapes of its results depend on values")
+                results = call(*call.examples())
+                results = results if isinstance(results, tuple) else (results,)
+                if not len(results) == n_outputs == a.n_outputs:
+                    raise ShapeError(
+                        f"its function returned {len(results)} arrays, expected {n_outputs}; the "
+                        f"graph has {a.n_outputs} outputs"
+                    )
+                results = [np.asarray(r) for r in results]
+                return tuple(
+                    TensorSpec(r.shape, r.dtype, r if cls.data_dependent else None) for r in results
+                )
+
+            @classmethod
+            def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+                if cls.data_dependent:  # all that it depends on is known
+                    for index in range(a.n_outputs):
+                        constant = b.output_spec(index).constant
+                        assert constant is not None  # that is how it was inferred
+                        b.alias(b.constant(constant), index)
+                    return
+                outputs = [b.output(i) for i in range(a.n_outputs)]
+                call = _Call(function, a, b.operator.label)
+                tensors = [t for t in call.tensors if isinstance(t, Value)]
+                b.python(call, tensors, outputs, quiet=False)
+
+        Custom.data_dependent = data_dependent
+        find_record(type)  # so that a record of kuiper's own is there to be refused
+        record(type)(Custom)
+        return function
+
+    return register
+
+
+class _Call:
+    """A call of a user's function, some of whose arguments are tensors.
+
+    Parameters
+    ----------
+    function : callable
+    a : types.SimpleNamespace
+        `inputs` and `keywords`, with TensorSpec or Value for tensors.
+    label : str, optional
+        What errors name; where there is none, whoever calls adds it.
+
+    Attributes
+    ----------
+    tensors : list of (TensorSpec or Value)
+        The tensors among the arguments, for which arrays come in when it is called.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], a: SimpleNamespace, label: str | None = None
+    ) -> None:
+        self.label = label
+        self.function, self.inputs, self.keywords = function, a.inputs, a.keywords
+        arguments = (*a.inputs, *a.keywords.values())
+        self.tensors = [v for v in arguments if isinstance(v, TensorSpec | Value)]
+
+    def __call__(self, *arrays: np.ndarray) -> Any:
+        given = iter(arrays)
+
+        def argument(value: Any) -> Any:
+            if isinstance(value, TensorSpec | Value):
+                return next(given)
+            return value.value if isinstance(value, Host) else value
+
+        where = f"{self.label}: " if self.label else ""
+        positional = [argument(value) for value in self.inputs]
+        named = {key: argument(value) for key, value in self.keywords.items()}
+        try:
+            return self.function(*positional, **named)
+        except OperatorError as error:  # one of our own kind keeps its type
+            raise type(error)(f"{where}{error}") from error
+        except Exception as error:
+            raise OperatorError(
+                f"{where}its function raised {type(error).__name__}: {error}"
+            ) from error
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the values of all tensors are known."""
+        return all(tensor.is_constant for tensor in self.tensors)
+
+    def examples(self) -> list[np.ndarray]:
+        """Return arrays to try the function on: zeros, or the values of constants."""
+        return [
+            np.zeros(t.shape, t.dtype) if t.constant is None else np.array(t.constant, t.dtype)
+            for t in self.tensors
+        ]
+
+
+class _Keywords(Any_):
+    """Everything with a keyword, for operators whose arguments are not declared."""
+
+    catches_all = True
+
+    def __init__(self) -> None:
+        super().__init__("keywords", {})

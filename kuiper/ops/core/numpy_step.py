@@ -1,0 +1,304 @@
+"""Operators that run as one call of numpy between the compiled steps.
+
+These are the rare ones, and those whose dtypes have no kernels.  Such a record says what comes
+out (`result`) and how it is computed (`compute`); the rest is the same for all.  Where the values
+of its tensors are known while planning, so are those of the result, and no step is left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from kuiper.errors import ShapeError
+from kuiper.expression.promotion import is_number
+from kuiper.ir.view import TensorSpec, Value
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.record import Record
+from kuiper.ops.core.schema import Argument, Host, Tensors, ValuesNeeded, convert_positional
+
+__all__ = [
+    "MAX_CONSTANT_BYTES",
+    "DataDependent",
+    "KernelRecord",
+    "NumpyRecord",
+    "Overloaded",
+    "broadcast",
+    "checked_index",
+    "convert",
+    "deviation",
+    "mean",
+    "variance",
+]
+
+
+# Results that are known while planning are kept as long as the plan.
+MAX_CONSTANT_BYTES = 1 << 31
+
+
+class NumpyRecord(Record):
+    """Base of the records whose operators numpy computes.
+
+    A subclass has two static or class methods.  ``result(a)`` returns a spec, or a tuple of them,
+    as `infer` does.  ``compute(a)`` gets the same arguments with arrays for the tensors and
+    returns an array, or a tuple of them; their dtypes need only be castable to those of `result`.
+    What it raises as ShapeError is about values: an index that is out of range.
+    """
+
+    runs_in_numpy = True
+
+    result: Callable[[Any], Any]
+    compute: Callable[[Any], Any]
+
+    @staticmethod
+    def is_known(a: SimpleNamespace) -> bool:
+        """Tell whether the result can be computed now."""
+        return all(tensor.is_constant for tensor in _tensors(a))
+
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> Any:
+        specs = cls.result(a)
+        if not cls.is_known(a):
+            return specs
+        specs = specs if isinstance(specs, tuple) else (specs,)
+        for spec in specs:
+            if spec.size * spec.dtype.itemsize > MAX_CONSTANT_BYTES:
+                raise ShapeError(f"its result would be a constant {spec} of more than 2 GiB")
+        arrays = _run(cls, _replaced(a, _known_array))
+        return tuple(
+            TensorSpec(spec.shape, spec.dtype, _stored(array, spec))
+            for array, spec in zip(arrays, specs, strict=True)
+        )
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        constants = [b.output_spec(index).constant for index in range(a.n_outputs)]
+        if constants and constants[0] is not None:
+            for index, constant in enumerate(constants):
+                assert constant is not None  # all of them are known, or none
+                b.alias(b.constant(constant), index)
+            return
+        label = b.operator.label
+
+        def run(*arrays: Any) -> Any:
+            waiting = iter(arrays)
+            try:
+                return _run(cls, _replaced(a, lambda _: next(waiting)))[: a.n_outputs]
+            except ShapeError as error:
+                raise ShapeError(f"{label}: {error}") from None
+
+        tensors = [tensor for tensor in _tensors(a) if isinstance(tensor, Value)]
+        b.python(run, tensors, [b.output(index) for index in range(a.n_outputs)])
+
+
+class KernelRecord(NumpyRecord):
+    """Base of the records whose operators have a kernel, and numpy for what is known ahead.
+
+    A subclass has ``steps(a, b)``, which is `bind` where the result is not known while planning.
+    It may call ``cls.in_numpy(a, b)`` for what the kernel does not do.
+    """
+
+    runs_in_numpy = False
+
+    steps: Callable[[Any, Binder], None]
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        if b.output_spec().constant is None:
+            cls.steps(a, b)
+        else:
+            super().bind(a, b)
+
+    @classmethod
+    def in_numpy(cls, a: SimpleNamespace, b: Binder) -> None:
+        """Bind to a step that calls numpy."""
+        super().bind(a, b)
+
+
+class DataDependent(NumpyRecord):
+    """Base of the records whose results have a shape that only their values tell.
+
+    A subclass has ``compute(a)``; the arrays that it returns are the results as they are.
+    """
+
+    data_dependent = True
+
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> Any:
+        if not cls.is_known(a):
+            raise ValuesNeeded("the shape of its result depends on values of its input")
+        arrays = _run(cls, _replaced(a, _known_array))
+        return tuple(TensorSpec(array.shape, array.dtype, array) for array in arrays)
+
+
+class Schemas:
+    """What reads the arguments of an operator that has several schemas and only positional ones.
+
+    `overloads` lists the arguments of each; the first that the inputs fit is meant.
+    """
+
+    arguments: tuple[Argument, ...] = (Tensors("inputs"),)
+    overloads: tuple[tuple[Argument, ...], ...] = ()
+
+    @classmethod
+    def read(cls, a: SimpleNamespace) -> SimpleNamespace:
+        """Return the arguments by name."""
+        waiting = None
+        for arguments in cls.overloads:
+            try:
+                found = convert_positional(a.inputs, arguments)
+            except ValuesNeeded as error:
+                waiting = waiting or error
+                continue
+            except (ValueError, TypeError, OverflowError):
+                continue
+            found.n_outputs = a.n_outputs
+            return found
+        if waiting is not None:
+            raise waiting
+        forms = " or ".join(f"({', '.join(map(repr, form))})" for form in cls.overloads)
+        got = ", ".join(repr(i.value if isinstance(i, Host) else i) for i in a.inputs)
+        raise ShapeError(f"its inputs are ({got}), expected {forms}")
+
+
+class Overloaded(Schemas, NumpyRecord):
+    """Base of the records of such operators."""
+
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> Any:
+        return super().infer(cls.read(a))
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        super().bind(cls.read(a), b)
+
+
+def broadcast(*operands: Any) -> tuple[int, ...]:
+    """Return the shape of tensors and numbers together, or raise ShapeError."""
+    shapes = [operand.shape for operand in operands if hasattr(operand, "shape")]
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        listed = " and ".join(map(str, shapes))
+        raise ShapeError(f"the shapes {listed} do not broadcast") from None
+
+
+def checked_index(index: np.ndarray, extent: int, negative: bool = False) -> np.ndarray:
+    """Return an array of indices, or raise ShapeError if one lies outside an axis."""
+    lowest = -extent if negative else 0
+    if index.size and not (lowest <= index.min() and index.max() < extent):
+        wrong = index[(index < lowest) | (index >= extent)].flat[0]
+        raise ShapeError(f"index {wrong} is out of range for an axis of extent {extent}")
+    return index
+
+
+def convert(array: np.ndarray | complex, dtype: np.dtype) -> np.ndarray:
+    """Return an array or number in another dtype as PyTorch converts it.
+
+    Floats are cut off towards zero, and small integers take the low bits of large ones; what no
+    integer of 32 or 64 bits can hold becomes the least one.  Of complex numbers the imaginary part
+    is dropped.
+    """
+    if is_number(array) and dtype.kind in "iu" and isinstance(array, int):
+        if not -(1 << 63) <= array < 1 << 63:
+            raise ShapeError(f"{array} has more than 64 bits")
+        array = np.asarray(array, np.int64)
+    array = np.asarray(array)
+    if array.dtype.kind == "c" and dtype.kind != "c":
+        array = (array != 0) if dtype.kind == "b" else array.real
+    if array.dtype.kind == "f" and dtype.kind in "iu" and dtype.itemsize < 8:
+        array = _whole(array, np.int64 if dtype.itemsize < 4 or dtype.kind == "u" else np.int32)
+    elif array.dtype.kind == "f" and dtype == np.int64:
+        array = _whole(array, np.int64)
+    return array.astype(dtype, copy=False)
+
+
+def _whole(array: np.ndarray, dtype: type[np.signedinteger]) -> np.ndarray:
+    """Return floats as integers, NaN and what is too large as the least one."""
+    least = np.iinfo(dtype).min
+    # The least integer is a power of two, which floats hold exactly.
+    fits = (array >= least) & (array < -float(least))
+    return np.where(fits, array, 0).astype(dtype) + np.where(fits, 0, least).astype(dtype)
+
+
+def _run(cls: type[NumpyRecord], a: SimpleNamespace) -> tuple[np.ndarray, ...]:
+    try:
+        with np.errstate(all="ignore"):
+            results = cls.compute(a)
+    except (ValueError, IndexError, OverflowError, ZeroDivisionError) as error:
+        if isinstance(error, ShapeError):
+            raise
+        # What numpy itself says of values that it cannot take.
+        raise ShapeError(str(error)) from error
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _tensors(item: Any) -> Iterator[TensorSpec | Value]:
+    """Yield the tensors among arguments, in a fixed order."""
+    if isinstance(item, SimpleNamespace):
+        item = tuple(vars(item).values())
+    if isinstance(item, TensorSpec | Value):
+        yield item
+    elif isinstance(item, tuple | list):
+        for part in item:
+            yield from _tensors(part)
+
+
+def _replaced(item: Any, function: Callable[..., Any]) -> Any:
+    """Return arguments with `function` applied to the tensors, in the order of `_tensors`."""
+    if isinstance(item, SimpleNamespace):
+        return SimpleNamespace(**{k: _replaced(v, function) for k, v in vars(item).items()})
+    if isinstance(item, TensorSpec | Value):
+        return function(item)
+    if isinstance(item, tuple | list):
+        return tuple(_replaced(part, function) for part in item)
+    return item
+
+
+def _known_array(spec: TensorSpec) -> np.ndarray | TensorSpec:
+    """Return the values of a tensor; half precision is widened, as `spec` says."""
+    return np.asarray(spec.constant, spec.dtype) if spec.is_constant else spec
+
+
+def _stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    array = np.asarray(array)
+    if array.shape != spec.shape:
+        raise ShapeError(f"its values have shape {array.shape}, expected {spec.shape}")
+    return np.require(convert(array, spec.dtype), requirements="C")
+
+
+def mean(x: np.ndarray, axis: Any = None, keepdims: bool = False) -> np.ndarray:
+    """Return the mean over axes, NaN over no elements, without numpy's warning about those."""
+    if _n_reduced(x, axis) == 0:
+        return np.full(np.sum(x, axis=axis, keepdims=keepdims).shape, np.nan, x.dtype)
+    return np.mean(x, axis=axis, keepdims=keepdims)
+
+
+def variance(
+    x: np.ndarray, axis: Any = None, keepdims: bool = False, ddof: float = 0.0
+) -> np.ndarray:
+    """Return the variance over axes; over no more than `ddof` elements it is NaN or infinite."""
+    count = _n_reduced(x, axis)
+    if count == 0:
+        return mean(x, axis, keepdims)
+    if count > ddof:
+        return np.var(x, axis=axis, keepdims=keepdims, ddof=ddof)
+    with np.errstate(all="ignore"):
+        return np.var(x, axis=axis, keepdims=keepdims) / x.dtype.type(0)
+
+
+def deviation(
+    x: np.ndarray, axis: Any = None, keepdims: bool = False, ddof: float = 0.0
+) -> np.ndarray:
+    """Return the root of the variance."""
+    return np.sqrt(variance(x, axis, keepdims, ddof))
+
+
+def _n_reduced(x: np.ndarray, axis: Any) -> int:
+    """Return how many elements are reduced to one."""
+    axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    return math.prod(x.shape[n] for n in axes)

@@ -1,0 +1,161 @@
+"""Tensors seen as (outer, n, inner): the form in which kernels reduce one axis.
+
+Axes are taken in the order in which they lie in memory, so a reduction over the channels of a
+channels-last image, or over its pixels, reads memory as it comes and copies nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from kuiper._kernels.rows.reduce import ReduceStep
+from kuiper.ir.view import Buffer, Value, contiguous_strides
+from kuiper.ops.core.binder import Binder
+
+__all__ = ["as_rows", "bind_reduction", "lines_of", "memory_order"]
+
+# What may be reduced some axes at a time, with what the results of the first ones are reduced.
+_AGAIN = {
+    "sum": "sum",
+    "mean": "mean",
+    "max": "max",
+    "min": "min",
+    "prod": "prod",
+    "norm1": "sum",
+    "norm2": "norm2",
+    "norm_inf": "max",
+}
+
+
+def lines_of(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
+    """Return (outer, n, inner) of a tensor in C order, of which n is an axis; one of rank 0 has it.
+
+    Parameters
+    ----------
+    shape : sequence of int
+    axis : int
+        Negative ones count from the end.
+    """
+    shape = shape or (1,)
+    axis %= len(shape)
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+
+def memory_order(value: Value) -> list[int]:
+    """Return the axes of a value, those with the largest strides first, extents of 1 in front."""
+    return sorted(range(value.rank), key=lambda d: (value.shape[d] != 1, -value.strides[d], d))
+
+
+def as_rows(value: Value, order: Sequence[int], axes: Sequence[int]) -> Value | None:
+    """View a value as (outer, n, inner), n being the product of `axes`.
+
+    Parameters
+    ----------
+    value : Value
+    order : sequence of int
+        In which order to take the axes of the value.
+    axes : sequence of int
+        Those that make n.
+
+    Returns
+    -------
+    Value or None
+        None where `axes` are not neighbours in `order`, or strides do not allow the view, or the
+        elements of the last axis that counts are not adjacent.
+    """
+    long = [d for d in order if value.shape[d] != 1]
+    taken = [i for i, d in enumerate(long) if d in axes]
+    first, last = (taken[0], taken[-1] + 1) if taken else (len(long), len(long))
+    if len(taken) != last - first:
+        return None
+    parts = (long[:first], long[first:last], long[last:])
+    shape = [math.prod(value.shape[d] for d in part) for part in parts]
+    rows = value.permute([d for part in parts for d in part] + _short(value)).reshape(shape)
+    if rows is None or any(s <= 0 and n > 1 for n, s in zip(shape, rows.strides, strict=True)):
+        return None
+    inner = 2 if shape[2] != 1 else 1
+    return rows if rows.strides[inner] == 1 or shape[inner] == 1 else None
+
+
+def _short(value: Value) -> list[int]:
+    return [d for d in range(value.rank) if value.shape[d] == 1]
+
+
+def bind_reduction(
+    b: Binder,
+    x: Value,
+    axes: Sequence[int],
+    keepdim: bool,
+    kind: str,
+    correction: float = 0.0,
+    is_output: bool = True,
+) -> Value:
+    """Add the step that reduces `axes` of a float32 value.
+
+    Where other axes lie between those that are reduced, the last ones are reduced first; or, if the
+    kind does not allow that or the value lies otherwise, a copy has the reduced axes last.
+
+    Parameters
+    ----------
+    b : Binder
+    x : Value
+    axes : sequence of int
+    keepdim : bool
+        Whether the reduced axes stay, with extent 1.
+    kind : str
+        A key of :data:`kuiper._kernels.rows.reduce.KINDS`.
+    correction : float, default=0
+        Of a variance.
+    is_output : bool, default=True
+        Whether the result is the output of the operator; else it is a temporary.
+
+    Returns
+    -------
+    Value
+        Its axes lie in the order of those of `x`.
+    """
+    order = memory_order(x)
+    rows = as_rows(x, order, axes)
+    inner = _last_ones(x, order, axes)
+    if rows is None and inner and kind in _AGAIN and as_rows(x, order, inner) is not None:
+        part = bind_reduction(b, x, inner, True, kind, is_output=False)
+        return bind_reduction(b, part, axes, keepdim, _AGAIN[kind], is_output=is_output)
+    if rows is None:
+        order = [d for d in range(x.rank) if d not in axes] + sorted(axes)
+        copy = b.temporary([x.shape[d] for d in order], x.dtype)
+        b.copy(x.permute(order), copy)
+        rows = as_rows(copy, range(x.rank), range(x.rank - len(axes), x.rank))
+    assert rows is not None  # of a copy whose axes lie in this order
+    kept = [d for d in order if d not in axes]
+    shape = [1 if d in axes else n for d, n in enumerate(x.shape)]
+    if keepdim:
+        order = [*axes, *kept]
+    else:
+        order = [sorted(kept).index(d) for d in kept]
+        shape = [shape[d] for d in sorted(kept)]
+    y = _in_order(b, shape, order, is_output)
+    b.step(ReduceStep(rows, y.permute(order).reshape(rows.shape[::2]), kind, correction))
+    return y
+
+
+def _last_ones(value: Value, order: Sequence[int], axes: Sequence[int]) -> list[int]:
+    """Return those of `axes` that nothing else follows in an order."""
+    last: list[int] = []
+    for d in reversed([d for d in order if value.shape[d] != 1]):
+        if d not in axes:
+            break
+        last.append(d)
+    return last
+
+
+def _in_order(b: Binder, shape: Sequence[int], order: Sequence[int], is_output: bool) -> Value:
+    """Return float32 memory whose axes lie in `order`."""
+    if not is_output:
+        inverse = sorted(range(len(order)), key=order.__getitem__)
+        return b.temporary([shape[d] for d in order]).permute(inverse)
+    strides = [0] * len(shape)
+    dense = contiguous_strides([shape[d] for d in order])
+    for d, stride in zip(order, dense, strict=True):
+        strides[d] = stride
+    return b.output(layout=Value(Buffer(-1, 0, "arena"), shape, strides))

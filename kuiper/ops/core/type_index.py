@@ -1,0 +1,50 @@
+"""The module of kuiper.ops that registers each operator type; find_record imports it on demand.
+
+Written by docs/make_operators.py from the records; do not edit it.
+"""
+
+# ruff: noqa: E501
+
+MODULES = {
+    "core.graph_types": "aten::numel pnnx.Attribute prim::ListConstruct prim::ListUnpack prim::TupleConstruct prim::TupleUnpack",
+    "index.gather": "aten::index_add aten::index_copy aten::index_fill aten::index_reduce aten::scatter aten::scatter_reduce aten::take_along_dim torch.gather torch.index_select torch.scatter_add",
+    "index.index": "Tensor.index Tensor.index_put aten::put aten::take",
+    "index.mask": "Tensor.masked_fill aten::masked_scatter torch.where",
+    "index.select": "Tensor.repeat_interleave aten::Float aten::_unique2 aten::argwhere aten::bincount aten::item aten::nonzero aten::nonzero_numpy aten::repeat_interleave aten::unique_consecutive aten::unique_dim aten::where pnnx.custom_op.torchvision.nms torch.masked_select torch.repeat_interleave torchvision.ops.nms torchvision::nms",
+    "math.arithmetic": "aten::addcdiv aten::addcmul aten::copysign aten::deg2rad aten::erfc aten::exp2 aten::float_power aten::fmax aten::fmin aten::frac aten::frexp aten::gcd aten::heaviside aten::hypot aten::isclose aten::isfinite aten::isin aten::isinf aten::isnan aten::isneginf aten::isposinf aten::isreal aten::lcm aten::ldexp aten::lerp aten::log2 aten::logaddexp2 aten::logit aten::nan_to_num aten::nextafter aten::rad2deg aten::sgn aten::signbit aten::sinc aten::xlogy",
+    "math.comparison": "torch.bitwise_and torch.bitwise_left_shift torch.bitwise_not torch.bitwise_or torch.bitwise_right_shift torch.bitwise_xor torch.eq torch.ge torch.gt torch.le torch.logical_and torch.logical_not torch.logical_or torch.logical_xor torch.lt torch.ne",
+    "math.distance": "F.pairwise_distance aten::cdist aten::cosine_similarity aten::pairwise_distance aten::pdist nn.PairwiseDistance",
+    "math.einsum": "aten::bilinear aten::chain_matmul aten::dot aten::ger aten::inner aten::linalg_multi_dot aten::outer aten::tensordot aten::vdot torch.einsum",
+    "math.elementwise": "pnnx.Expression",
+    "math.matrix": "Tensor.addmm Tensor.baddbmm Tensor.cross aten::_grouped_mm aten::addbmm aten::addmv aten::addr aten::diag_embed aten::diagflat aten::diagonal aten::diagonal_copy aten::diagonal_scatter aten::kron aten::linalg_cross aten::linalg_diagonal aten::linalg_matrix_norm aten::linalg_matrix_power aten::linalg_norm aten::linalg_vander aten::linalg_vecdot aten::linalg_vector_norm aten::renorm aten::trace aten::tril aten::triu torch.addmm torch.baddbmm torch.cross torch.diag",
+    "math.quantized": "aten::dequantize aten::fake_quantize_per_channel_affine aten::fake_quantize_per_tensor_affine aten::quantize_per_tensor nn.quantized.DeQuantize nn.quantized.Quantize torch.dequantize torch.quantize_per_tensor",
+    "math.reduce": "torch.amax torch.amin torch.argmax torch.argmin torch.cumprod torch.cumsum torch.logsumexp torch.max torch.mean torch.min torch.norm torch.prod torch.std torch.sum torch.topk torch.var",
+    "math.sorting": "aten::argsort aten::bucketize aten::histc aten::kthvalue aten::median aten::mode aten::msort aten::nanmedian aten::nanquantile aten::quantile aten::searchsorted aten::sort",
+    "math.spectral": "aten::_conj aten::alias_copy aten::angle aten::conj_physical aten::fft_fftfreq aten::fft_fftshift aten::fft_ifftshift aten::fft_rfftfreq aten::polar aten::resolve_conj aten::resolve_neg torch.complex torch.fft.fft torch.fft.fft2 torch.fft.fftn torch.fft.hfft torch.fft.hfft2 torch.fft.hfftn torch.fft.ifft torch.fft.ifft2 torch.fft.ifftn torch.fft.ihfft torch.fft.ihfft2 torch.fft.ihfftn torch.fft.irfft torch.fft.irfft2 torch.fft.irfftn torch.fft.rfft torch.fft.rfft2 torch.fft.rfftn torch.imag torch.istft torch.real torch.stft torch.view_as_complex torch.view_as_real torchaudio.functional.inverse_spectrogram torchaudio.functional.spectrogram",
+    "math.statistics": "aten::all aten::aminmax aten::any aten::corrcoef aten::count_nonzero aten::cov aten::cummax aten::cummin aten::cumulative_trapezoid aten::diff aten::dist aten::logcumsumexp aten::nanmean aten::nansum aten::prod aten::std aten::std_mean aten::sum_to_size aten::trapezoid aten::trapz aten::var aten::var_mean",
+    "nn.activation": "F.celu F.elu F.gelu F.hardshrink F.hardsigmoid F.hardswish F.hardtanh F.leaky_relu F.logsigmoid F.mish F.prelu F.relu F.relu6 F.rrelu F.selu F.sigmoid F.silu F.softplus F.softshrink F.softsign F.tanh F.tanhshrink F.threshold Tensor.clamp aten::clamp_max aten::clamp_min nn.CELU nn.ELU nn.GELU nn.Hardshrink nn.Hardsigmoid nn.Hardswish nn.Hardtanh nn.LeakyReLU nn.LogSigmoid nn.Mish nn.PReLU nn.RReLU nn.ReLU nn.ReLU6 nn.SELU nn.SiLU nn.Sigmoid nn.Softplus nn.Softshrink nn.Softsign nn.Tanh nn.Tanhshrink nn.Threshold torch.clamp torch.clip torch.relu torch.sigmoid torch.tanh",
+    "nn.attention": "F.scaled_dot_product_attention aten::_transformer_encoder_layer_fwd nn.MultiheadAttention",
+    "nn.batch_norm": "F.batch_norm nn.BatchNorm1d nn.BatchNorm2d nn.BatchNorm3d",
+    "nn.detection": "models.yolo.Detect",
+    "nn.embedding": "F.embedding aten::embedding_bag aten::one_hot nn.Embedding",
+    "nn.folding": "F.fold F.max_unpool1d F.max_unpool2d F.max_unpool3d F.unfold aten::col2im aten::conv_tbc aten::im2col aten::max_unpool2d aten::max_unpool3d nn.Fold nn.MaxUnpool1d nn.MaxUnpool2d nn.MaxUnpool3d nn.Unfold",
+    "nn.grid_sample": "F.affine_grid F.grid_sample aten::grid_sampler_2d aten::grid_sampler_3d pnnx.custom_op.torchvision.deform_conv2d pnnx.custom_op.torchvision.roi_align torchvision.ops.DeformConv2d torchvision.ops.RoIAlign torchvision.ops.roi_align",
+    "nn.normalization": "F.group_norm F.instance_norm F.layer_norm F.local_response_norm F.normalize F.rms_norm nn.GroupNorm nn.InstanceNorm1d nn.InstanceNorm2d nn.InstanceNorm3d nn.LayerNorm nn.LocalResponseNorm nn.RMSNorm",
+    "nn.pooling": "F.adaptive_avg_pool1d F.adaptive_avg_pool2d F.adaptive_avg_pool3d F.adaptive_max_pool1d F.adaptive_max_pool2d F.adaptive_max_pool3d F.avg_pool1d F.avg_pool2d F.avg_pool3d F.lp_pool1d F.lp_pool2d F.lp_pool3d F.max_pool1d F.max_pool2d F.max_pool3d nn.AdaptiveAvgPool1d nn.AdaptiveAvgPool2d nn.AdaptiveAvgPool3d nn.AdaptiveMaxPool1d nn.AdaptiveMaxPool2d nn.AdaptiveMaxPool3d nn.AvgPool1d nn.AvgPool2d nn.AvgPool3d nn.LPPool1d nn.LPPool2d nn.LPPool3d nn.MaxPool1d nn.MaxPool2d nn.MaxPool3d",
+    "nn.recurrent": "nn.GRU nn.LSTM nn.RNN",
+    "nn.resize": "F.interpolate F.upsample F.upsample_bilinear F.upsample_nearest aten::_upsample_bicubic2d_aa aten::_upsample_bilinear2d_aa aten::_upsample_nearest_exact3d nn.Upsample nn.UpsamplingBilinear2d nn.UpsamplingNearest2d",
+    "nn.softmax": "F.glu F.log_softmax F.softmax F.softmin nn.GLU nn.LogSoftmax nn.Softmax nn.Softmax2d nn.Softmin",
+    "product.conv2d": "F.conv1d F.conv2d F.conv_transpose1d F.conv_transpose2d kuiper.ExpandDepthwise nn.Conv1d nn.Conv2d nn.ConvTranspose1d nn.ConvTranspose2d",
+    "product.conv3d": "F.conv3d F.conv_transpose3d nn.Conv3d nn.ConvTranspose3d",
+    "product.linear": "F.linear nn.Linear torch.bmm torch.matmul torch.mm torch.mv",
+    "tensor.casts": "Tensor.to Tensor.type_as torch.lgamma torch.positive",
+    "tensor.concat": "torch.cat torch.concat torch.stack",
+    "tensor.creation": "Tensor.new_empty Tensor.new_ones Tensor.new_zeros aten::eye aten::linspace aten::logspace aten::new_full aten::rand aten::rand_like aten::scalar_tensor aten::zero torch.arange torch.empty torch.empty_like torch.full torch.full_like torch.normal torch.ones torch.ones_like torch.randn torch.randn_like torch.zeros torch.zeros_like",
+    "tensor.padding": "F.pad kuiper.SamePadding nn.ConstantPad1d nn.ConstantPad2d nn.ConstantPad3d nn.ReflectionPad1d nn.ReflectionPad2d nn.ReplicationPad1d nn.ReplicationPad2d nn.ReplicationPad3d nn.ZeroPad2d",
+    "tensor.permute": "F.channel_shuffle F.pixel_shuffle F.pixel_unshuffle Tensor.flip Tensor.roll aten::channel_shuffle aten::native_channel_shuffle nn.ChannelShuffle nn.PixelShuffle nn.PixelUnshuffle torch.channel_shuffle torch.flip torch.pixel_shuffle torch.pixel_unshuffle torch.roll",
+    "tensor.repeat": "Tensor.expand Tensor.expand_as Tensor.repeat Tensor.tile aten::broadcast_to aten::expand_copy torch.tile",
+    "tensor.shape": "F.alpha_dropout F.dropout F.dropout1d F.dropout2d F.dropout3d F.feature_alpha_dropout Tensor.clone Tensor.contiguous Tensor.detach Tensor.flatten Tensor.permute Tensor.reshape Tensor.reshape_as Tensor.squeeze Tensor.t Tensor.transpose Tensor.unflatten Tensor.unsqueeze Tensor.view Tensor.view_as aten::permute_copy aten::squeeze_copy aten::t_copy aten::transpose_copy aten::unsqueeze_copy aten::view_as aten::view_copy nn.AlphaDropout nn.Dropout nn.Dropout1d nn.Dropout2d nn.Dropout3d nn.FeatureAlphaDropout nn.Flatten nn.Identity nn.Unflatten torch.clone torch.detach torch.flatten torch.permute torch.reshape torch.squeeze torch.t torch.transpose torch.unflatten torch.unsqueeze",
+    "tensor.slice": "Tensor.chunk Tensor.narrow Tensor.select Tensor.slice Tensor.split Tensor.tensor_split Tensor.unbind aten::narrow_copy aten::select_copy aten::split_copy aten::split_with_sizes_copy aten::unbind_copy aten::unsafe_chunk aten::unsafe_split aten::unsafe_split_with_sizes pnnx.SliceIndexes torch.chunk torch.narrow torch.select torch.split torch.tensor_split torch.unbind",
+    "tensor.views": "Tensor.as_strided aten::adjoint aten::as_strided_copy aten::atleast_1d aten::atleast_2d aten::atleast_3d aten::block_diag aten::broadcast_tensors aten::cartesian_prod aten::column_stack aten::combinations aten::dsplit aten::dstack aten::fliplr aten::flipud aten::hsplit aten::hstack aten::mH aten::mT aten::matrix_H aten::meshgrid aten::moveaxis aten::movedim aten::numpy_T aten::ravel aten::rot90 aten::tensor_split aten::unfold aten::unfold_copy aten::vander aten::vsplit aten::vstack torch.as_strided",
+    "tensor.writing": "Tensor.copy Tensor.fill Tensor.slice_copy aten::select_scatter torch.slice_scatter",
+}

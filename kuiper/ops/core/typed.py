@@ -1,0 +1,260 @@
+"""Programs of elementwise functions of any type, as records write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kuiper._kernels.elementwise.typed import TYPES, TypedStep, is_possible
+from kuiper.expression import Call, Literal, Node, Ref
+from kuiper.expression.promotion import is_number, result_dtype
+from kuiper.expression.vocabulary import CASTS, words
+from kuiper.ir.view import TensorSpec, Value
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.numpy_step import convert
+
+__all__ = [
+    "TypedProgram",
+    "bind_function",
+    "cast",
+    "has_kernels",
+    "typed_program",
+    "write_cast",
+]
+
+BOOL = np.dtype(np.bool_)
+FLOAT32 = np.dtype(np.float32)
+
+
+def has_kernels(*dtypes: np.dtype) -> bool:
+    """Tell whether elements of all these types have kernels: all real ones have."""
+    return all(dtype.name in TYPES for dtype in dtypes)
+
+
+class TypedProgram:
+    """A program while it is written.
+
+    Values are named by what `load` and `call` return.
+
+    Parameters
+    ----------
+    b : Binder
+    """
+
+    def __init__(self, b: Binder) -> None:
+        self.b = b
+        self.inputs: list[tuple[Value, np.dtype]] = []
+        self.instructions: list[tuple[str, np.dtype, tuple[Any, ...]]] = []
+
+    def load(self, operand: Any, dtype: np.dtype) -> tuple[str, int]:
+        """Take a number or tensor in a type; what is known is converted now."""
+        if is_number(operand) or operand.constant is not None:
+            operand = cast(self.b, operand, dtype)
+        self.inputs.append((operand, dtype))
+        return "input", len(self.inputs) - 1
+
+    def call(self, name: str, dtype: np.dtype, *arguments: tuple[str, int]) -> tuple[str, int]:
+        """Apply a function of :mod:`kuiper._kernels.elementwise.typed` to values of a type."""
+        self.instructions.append((name, dtype, arguments))
+        return "result", len(self.instructions) - 1
+
+    def _numbered(self) -> list[tuple[str, np.dtype, tuple[int, ...]]]:
+        count = len(self.inputs)
+        return [
+            (name, dtype, tuple(n if kind == "input" else count + n for kind, n in arguments))
+            for name, dtype, arguments in self.instructions
+        ]
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether it is not too long for a step."""
+        return is_possible(len(self.inputs), self._numbered())
+
+    def step(self, y: Value) -> TypedStep:
+        """Return the step that writes the last value to `y`."""
+        inputs = [(value.expand(y.shape), dtype) for value, dtype in self.inputs]
+        return TypedStep(inputs, self._numbered(), y)
+
+    def finish(self) -> None:
+        """Bind output 0 to the last value; it lies like the first operand of its shape."""
+        shape = self.b.output_spec().shape
+        whole = [v for v, _ in self.inputs if v.shape == shape and v.buffer.kind != "constant"]
+        like = next((v for v in whole if not v.is_contiguous), "contiguous")
+        self.b.step(self.step(self.b.output(layout=like)))
+
+
+def bind_function(b: Binder, name: str, dtype: np.dtype, operands: Sequence[Any]) -> None:
+    """Bind output 0 to a function of one or two numbers and tensors, computed in a type."""
+    program = TypedProgram(b)
+    program.call(name, dtype, *[program.load(operand, dtype) for operand in operands])
+    program.finish()
+
+
+def cast(b: Binder, value: Any, dtype: np.dtype) -> Value:
+    """Return a number or tensor as a tensor of another dtype; what is known costs no step."""
+    if is_number(value):
+        return b.constant(np.require(convert(value, dtype), requirements="C"))
+    if value.dtype == dtype:
+        return value
+    if value.constant is not None:
+        known = np.asarray(value.constant, value.dtype)
+        return b.constant(np.require(convert(known, dtype), requirements="C"))
+    other = b.temporary(value.shape, dtype)
+    write_cast(b, value, other)
+    return other
+
+
+def write_cast(b: Binder, value: Value, y: Value) -> None:
+    """Add the step that writes a tensor, repeated to `y`'s shape, to `y` as its dtype."""
+    if has_kernels(value.dtype, y.dtype):
+        b.step(TypedStep([(value.expand(y.shape), y.dtype)], [], y))
+    else:
+        dtype, shape = y.dtype, y.shape
+        b.python(lambda array: np.broadcast_to(convert(array, dtype), shape), [value], [y])
+
+
+# -- expressions -------------------------------------------------------------------------------
+
+# The kernels of an expression's functions of two operands.
+_BINARY = {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "div": "divide",
+    "max": "maximum",
+    "maximum": "maximum",
+    "min": "minimum",
+    "minimum": "minimum",
+    "and": "and",
+    "or": "or",
+    "xor": "xor",
+    "lshift": "shift_left",
+    "rshift": "shift_right",
+    "floor_divide": "floor_divide",
+    "remainder": "remainder",
+}
+
+# Of bools these are logic.
+_OF_BOOLS = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}
+
+# Functions of float32 that have kernels of their own.
+_OF_FLOAT32 = frozenset(
+    words(
+        "sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p erf sin cos tan asin acos atan "
+        "sinh cosh tanh asinh acosh atanh floor ceil trunc round sign sigmoid silu"
+    )
+)
+
+_ROUNDING = frozenset(words("floor ceil trunc round"))
+
+
+class _Impossible(Exception):
+    """What an expression wants has no kernel."""
+
+
+def typed_program(b: Binder, tree: Node, operands: Sequence[Value]) -> TypedProgram | None:
+    """Return the program of an expression over tensors of any type.
+
+    Parameters
+    ----------
+    b : Binder
+    tree : Node
+        References number the operands.
+    operands : sequence of Value
+
+    Returns
+    -------
+    TypedProgram or None
+        None where a function or type on the way has no kernel.
+    """
+    try:
+        program = _Lowering(b, operands).run(tree)
+    except _Impossible:
+        return None
+    return program if program.is_possible else None
+
+
+class _Lowering:
+    """One translation: a tree becomes instructions, with PyTorch's types."""
+
+    def __init__(self, b: Binder, operands: Sequence[Value]) -> None:
+        self.program = TypedProgram(b)
+        self.operands = operands
+        self.loaded: dict[tuple[Any, np.dtype], tuple[str, int]] = {}
+        self.names: dict[int, tuple[str, int]] = {}  # of results, by id of what is known of them
+        self.known: list[TensorSpec] = []
+
+    def run(self, tree: Node) -> TypedProgram:
+        stack: list[Any] = []
+        for node in tree.postorder():
+            if isinstance(node, Literal):
+                if not isinstance(node.value, bool | int | float):
+                    raise _Impossible
+                stack.append(node.value)
+            elif isinstance(node, Ref):
+                stack.append(self.operands[node.index])
+            elif isinstance(node, Call):
+                count = len(node.children)
+                values = stack[len(stack) - count :]
+                del stack[len(stack) - count :]
+                stack.append(self.call(node.name, values))
+            else:
+                raise _Impossible
+        if not isinstance(stack[0], TensorSpec):
+            raise _Impossible
+        return self.program
+
+    def argument(self, value: Any, dtype: np.dtype) -> tuple[str, int]:
+        """Return the name of a value in a type."""
+        if isinstance(value, TensorSpec):
+            name = self.names[id(value)]
+            return name if value.dtype == dtype else self.program.call("convert", dtype, name)
+        # repr keeps 0.0 and -0.0 apart, which compare equal, and 1 from True.
+        key = (repr(value) if is_number(value) else id(value)), dtype
+        if key not in self.loaded:
+            self.loaded[key] = self.program.load(value, dtype)
+        return self.loaded[key]
+
+    def call(self, name: str, values: list[Any]) -> Any:
+        if name in ("int", "size") or all(map(is_number, values)):
+            raise _Impossible
+        dtype, result = result_dtype(name, values)
+        if not has_kernels(dtype, result, *(v.dtype for v in values if not is_number(v))):
+            raise _Impossible
+        x, *others = [self.argument(value, dtype) for value in values]
+        if name in CASTS or (name in _ROUNDING and dtype.kind in "iu"):
+            found = x if x[0] == "result" else self.program.call("convert", dtype, x)
+        elif name in _BINARY:
+            found = self.binary(_BINARY[name], dtype, x, others[0], values[1])
+        elif name == "neg":
+            found = self.program.call("multiply", dtype, x, self.argument(-1, dtype))
+        elif name == "abs":
+            found = self.program.call("absolute", dtype, x)
+        elif name == "square":
+            found = self.program.call("multiply", dtype, x, x)
+        elif name in _OF_FLOAT32 and dtype == FLOAT32:
+            found = self.program.call(name, dtype, x)
+        else:
+            raise _Impossible
+        self.known.append(TensorSpec((1,) * _rank(values), result))
+        self.names[id(self.known[-1])] = found
+        return self.known[-1]
+
+    def binary(
+        self, name: str, dtype: np.dtype, x: tuple[str, int], y: tuple[str, int], divisor: Any
+    ) -> tuple[str, int]:
+        if dtype == BOOL:
+            name = _OF_BOOLS.get(name, name)
+        # A kernel of integers cannot refuse to divide by 0.
+        if name in ("floor_divide", "remainder") and (
+            dtype.kind not in "iu" or not is_number(divisor) or not convert(divisor, dtype)
+        ):
+            raise _Impossible
+        return self.program.call(name, dtype, x, y)
+
+
+def _rank(values: Sequence[Any]) -> int:
+    """Return the rank of what values give together; of shapes no more counts for a type."""
+    return max(len(value.shape) for value in values if not is_number(value))

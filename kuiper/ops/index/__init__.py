@@ -1,0 +1,1 @@
+"""Records of gathering, scattering and selecting by index."""

@@ -1,0 +1,329 @@
+"""Indexing: what stands between brackets, read and written."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kuiper.errors import ShapeError
+from kuiper.expression.promotion import is_number
+from kuiper.ir.view import TensorSpec, Value
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, checked_index, convert
+from kuiper.ops.core.record import NoBatchRule, record
+from kuiper.ops.core.schema import Argument, Bool, Tensor, ValuesNeeded
+from kuiper.ops.core.typed import cast
+from kuiper.ops.index.mask import choose
+from kuiper.ops.tensor.strided import Walk, copied
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
+
+__all__ = [
+    "Index",
+    "IndexPut",
+    "Put",
+    "Take",
+]
+
+# What kernels join values of.
+NUMBERS = (np.float32, np.float64, np.int32, np.int64)
+
+
+class _Indices(Argument):
+    """What stands between the brackets of ``x[...]``: index arrays, masks, and None for all.
+
+    Arrays that were known at export stand as text (``[None,[2,1],[True,False]]``).
+    """
+
+    expected = "a list of indices, masks and None"
+
+    def convert(self, value: Any) -> Any:
+        if isinstance(value, str):
+            try:
+                value = ast.literal_eval(value)
+            except SyntaxError:
+                raise ValueError from None
+        if not isinstance(value, tuple | list):
+            raise ValueError
+        return tuple(map(self._item, value))
+
+    @staticmethod
+    def _item(item: Any) -> Any:
+        if item is None or isinstance(item, TensorSpec | Value):
+            return item
+        array = np.array(item if item else np.zeros(0, np.int64))
+        if array.dtype.kind not in "bi":
+            raise ValueError
+        return array
+
+
+def _is_mask(item: Any) -> bool:
+    # PyTorch still takes bytes for bools here.
+    return item.dtype in (np.bool_, np.uint8)
+
+
+def _is_unknown_mask(item: Any) -> bool:
+    return _is_mask(item) and isinstance(item, Value) and item.constant is None
+
+
+def _mask_length(item: Any) -> int:
+    """Return how many places a mask selects."""
+    values = item if isinstance(item, np.ndarray) else item.constant
+    if values is None:
+        raise ValuesNeeded("the shape of its result depends on a mask")
+    return int(np.count_nonzero(values))
+
+
+def _check_mask(number: int, mask: Any, expected: tuple[int, ...]) -> None:
+    """Require a mask of the extents of the axes that it stands for."""
+    if mask.shape != expected:
+        raise ShapeError(f"index {number} is a mask of shape {mask.shape}, expected {expected}")
+
+
+def _indexed_shape(shape: tuple[int, ...], indices: Sequence[Any]) -> tuple[int, ...]:
+    """Return the shape of ``x[indices]``.
+
+    The index arrays broadcast together; their axes stand where the first of them stood, or in
+    front where a whole axis lies between two of them.
+    """
+    kept: list[int] = []
+    arrays, places = [], []
+    axis = 0
+    for number, item in enumerate(indices):
+        rank = 1
+        if item is not None and _is_mask(item):
+            rank = len(item.shape)
+            _check_mask(number, item, shape[axis : axis + rank])
+        if axis + rank > len(shape):
+            raise ShapeError(f"there are more indices than axes of an input of shape {shape}")
+        if item is None:
+            kept.append(shape[axis])
+        else:
+            arrays.append((_mask_length(item),) if _is_mask(item) else item.shape)
+            places.append((number, len(kept)))
+        axis += rank
+    rest = (*kept, *shape[axis:])
+    try:
+        together = np.broadcast_shapes(*arrays)
+    except ValueError:
+        listed = " and ".join(map(str, arrays))
+        raise ShapeError(f"indices of shapes {listed} do not broadcast") from None
+    if not places:
+        return rest
+    side_by_side = places[-1][0] - places[0][0] + 1 == len(places)
+    start = places[0][1] if side_by_side else 0
+    return (*rest[:start], *together, *rest[start:])
+
+
+def _subscript(indices: Sequence[Any]) -> tuple[Any, ...]:
+    """Return indices as numpy takes them."""
+    return tuple(
+        slice(None) if item is None else item.astype(np.bool_) if item.dtype == np.uint8 else item
+        for item in indices
+    )
+
+
+def _list_walk(b: Binder, tensor: Value, indices: Sequence[Any], shape: Sequence[int]) -> Walk:
+    """Return the walk over ``tensor[indices]``, which has this shape."""
+    # Masks become the places where they are true; `places` has the axis that each index is about.
+    places: list[tuple[int, Any]] = []
+    gaps, axis = [], 0
+    for number, item in enumerate(indices):
+        if item is None:
+            axis += 1
+            continue
+        gaps.append(number)
+        found = [item]
+        if _is_mask(item):
+            values = item if isinstance(item, np.ndarray) else item.constant
+            found = list(np.nonzero(values))
+        for one in found:
+            places.append((axis, one))
+            axis += 1
+    rank = max((len(one.shape) for _, one in places), default=0)
+    indexed = {own for own, _ in places}
+    kept = [own for own in range(tensor.rank) if own not in indexed]
+    start = 0
+    if gaps and gaps[-1] - gaps[0] + 1 == len(gaps):
+        start = sum(own < places[0][0] for own in kept)
+    axes = [axis for axis in range(len(shape)) if not start <= axis < start + rank]
+    walk = Walk(b, tensor, shape, list(zip(axes, kept, strict=True)), negative=True)
+    for own, index in places:
+        lead = rank - len(index.shape)
+        walk.add(index, own, range(start + lead, start + rank))
+    return walk
+
+
+@record("Tensor.index")
+class Index(KernelRecord):
+    """``x[indices]`` with index arrays and masks; None stands for a whole axis.
+
+    Source: torch.Tensor.__getitem__.
+    """
+
+    data_dependent = True
+    arguments = (Tensor("input"), _Indices("expr"))
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        return TensorSpec(_indexed_shape(a.input.shape, a.expr), a.input.dtype)
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> Any:
+        try:
+            return a.input[_subscript(a.expr)]
+        except IndexError as error:
+            raise ShapeError(str(error)) from None
+
+    @staticmethod
+    def steps(a: SimpleNamespace, b: Binder) -> None:
+        y = b.output()
+        _list_walk(b, a.input, a.expr, y.shape).gather(y)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch, items = c.first_batch(c.a.input), c.a.expr
+        taken = [n for n, item in enumerate(items) if item is not None]
+        c.require_shared(*(item for item in items if isinstance(item, TensorSpec)))
+        c.require(bool(taken) and batch.axis not in taken)
+        # Masks may stand for several axes.
+        c.require(all(items[n].dtype not in ("bool", "uint8") for n in taken))
+        added = c.outputs[0].rank - (c.a.input.rank - len(taken))
+        are_adjacent = taken[-1] - taken[0] + 1 == len(taken)
+        before = sum(n < batch.axis for n in taken)
+        in_front = not are_adjacent or taken[0] < batch.axis
+        return batch._replace(axis=batch.axis - before + (added if in_front else 0))
+
+
+def _spreads(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Tell whether what has a shape can be repeated to fill another one."""
+    pairs = zip(reversed(shape), reversed(whole), strict=False)
+    return len(shape) <= len(whole) and all(n in (1, m) for n, m in pairs)
+
+
+@record("Tensor.index_put")
+class IndexPut(KernelRecord):
+    """A copy of the input with ``x[indices] = values``, or ``+= values`` with `accumulate`.
+
+    Source: torch.Tensor.index_put.
+    """
+
+    batch = NoBatchRule("its indices may lead to any member")
+    arguments = (
+        Tensor("input"),
+        _Indices("indices"),
+        Tensor("values", number=True),
+        Bool("accumulate", False),
+    )
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> Any:
+        y, subscript = a.input.copy(), _subscript(a.indices)
+        values = convert(a.values, y.dtype)
+        try:
+            if a.accumulate:
+                np.add.at(y, subscript, values)
+            else:
+                y[subscript] = values
+        except (IndexError, ValueError) as error:
+            raise ShapeError(str(error)) from None
+        return y
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        values = () if is_number(a.values) else a.values.shape
+        computed = [item for item in a.indices if item is not None and _is_unknown_mask(item)]
+        if computed:
+            # One value for all places, or a whole slice for each: a choice; else numpy.
+            mask, gaps = computed[0], len(a.indices) - 1
+            rest = a.input.shape[gaps + mask.rank :]
+            after = len(rest)
+            if a.accumulate or a.indices != (None,) * gaps + (mask,) or not _spreads(values, rest):
+                cls.in_numpy(a, b)
+                return
+            _check_mask(gaps, mask, a.input.shape[gaps : gaps + mask.rank])
+            where = mask.reshape((*mask.shape, *(1,) * after))
+            choose(
+                b,
+                where or b.contiguous(mask).viewed((*mask.shape, *(1,) * after)),
+                a.values,
+                a.input,
+            )
+            return
+        if a.accumulate and a.input.dtype not in NUMBERS:
+            cls.in_numpy(a, b)
+            return
+        shape = _indexed_shape(a.input.shape, a.indices)
+        if not _spreads(values, shape):
+            raise ShapeError(f"'values' has shape {values}, expected one that fits {shape}")
+        source = cast(b, a.values, a.input.dtype)
+        y = copied(b, a.input, source, *a.indices)
+        if 0 not in shape:
+            _list_walk(b, y, a.indices, shape).scatter(source, "add" if a.accumulate else "put")
+
+
+@record("aten::take")
+class Take(KernelRecord):
+    """The elements of the flattened input that `index` lists.
+
+    Source: torch.take.
+    """
+
+    batch = NoBatchRule("its indices count the elements of all members")
+    arguments = (Tensor("input"), Tensor("index"))
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        return TensorSpec(a.index.shape, a.input.dtype)
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> Any:
+        flat = a.input.reshape(-1)
+        return flat[checked_index(a.index, flat.size, negative=True)]
+
+    @staticmethod
+    def steps(a: SimpleNamespace, b: Binder) -> None:
+        x, y = b.contiguous(a.input).viewed((a.input.size,)), b.output()
+        walk = Walk(b, x, y.shape, [], negative=True)
+        walk.add(a.index, 0, range(y.rank))
+        walk.gather(y)
+
+
+@record("aten::put")
+class Put(NumpyRecord):
+    """A copy of the input, `source` put or added at places of the flattened tensor.
+
+    Source: torch.put.
+    """
+
+    batch = NoBatchRule("its indices count the elements of all members")
+    arguments = (Tensor("input"), Tensor("index"), Tensor("source"), Bool("accumulate", False))
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        if a.index.size != a.source.size:
+            raise ShapeError(
+                f"'source' has shape {a.source.shape}, expected {a.index.size} elements"
+            )
+        if a.source.dtype != a.input.dtype:
+            raise ShapeError(f"'source' is {a.source.dtype}, expected {a.input.dtype}")
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> Any:
+        y = a.input.flatten()
+        index = checked_index(a.index.reshape(-1), y.size, negative=True)
+        if a.accumulate:
+            np.add.at(y, index, a.source.reshape(-1))
+        else:
+            y[index] = a.source.reshape(-1)
+        return y.reshape(a.input.shape)

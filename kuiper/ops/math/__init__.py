@@ -1,0 +1,1 @@
+"""Records of arithmetic, reductions, sorting and linear algebra."""

@@ -1,0 +1,266 @@
+"""Distances and similarities of vectors."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kuiper._kernels.elementwise import elementwise
+from kuiper._kernels.rows.reduce import DistanceStep
+from kuiper.errors import ShapeError
+from kuiper.expression import Call, Literal, Node, Ref, fold
+from kuiper.expression.promotion import result_type
+from kuiper.ir.view import TensorSpec, Value
+from kuiper.ops.core.axes import axis_of
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, broadcast, convert
+from kuiper.ops.core.record import NoBatchRule, Record, record
+from kuiper.ops.core.rows import bind_reduction
+from kuiper.ops.core.schema import Any_, Bool, Float, Int, Tensor
+from kuiper.ops.math.elementwise import bind_tree, write_tree
+from kuiper.ops.math.reduce import Norm, norm_of
+from kuiper.ops.product.linear import product
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
+
+__all__ = ["CosineSimilarity", "Distances", "PairwiseDistance"]
+
+# How many numbers the differences of one block of vectors may take.
+_BLOCK = 1 << 18
+
+
+def _check_floats(*tensors: Any) -> np.dtype:
+    dtype = result_type(tensors)
+    if dtype.kind != "f":
+        raise ShapeError(f"its inputs are {dtype}, expected float32")
+    return dtype
+
+
+def _computed(b: Binder, tree: Node, operands: list[Value]) -> Value:
+    """Add the step that computes an expression into temporary memory."""
+    shape = broadcast(*operands)
+    y = b.temporary(shape)
+    inputs = [value.expand(shape) for value in operands]
+    b.step(elementwise.ElementwiseStep(fold(tree, operands), inputs, y))
+    return y
+
+
+@record("F.pairwise_distance", "nn.PairwiseDistance", "aten::pairwise_distance")
+class PairwiseDistance(Record):
+    """The p-norm of ``x1 - x2 + eps`` along the last axis.
+
+    Source: torch.nn.functional.pairwise_distance.
+    """
+
+    batch = NoBatchRule("rare: no known export uses it with another batch")
+    arguments = (
+        Tensor("x1"),
+        Tensor("x2"),
+        Float("p", 2.0),
+        Float("eps", 1e-6),
+        Bool("keepdim", False),
+    )
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        shape = broadcast(a.x1, a.x2)
+        if not shape:
+            raise ShapeError("its inputs are 0-d tensors, expected vectors")
+        return TensorSpec((*shape[:-1], 1) if a.keepdim else shape[:-1], _check_floats(a.x1, a.x2))
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        kind = Norm.kinds.get(a.p)
+        shape = broadcast(a.x1, a.x2)
+        if not a.x1.dtype == a.x2.dtype == np.float32 or kind is None or 0 in shape:
+            b.python(
+                lambda x, y: norm_of(x - y + x.dtype.type(a.eps), a.p, -1, a.keepdim),
+                [a.x1, a.x2],
+                [b.output()],
+            )
+            return
+        tree = Call("add", [Call("sub", [Ref(0), Ref(1)]), Literal(a.eps)])
+        gaps = _computed(b, tree, [a.x1, a.x2])
+        bind_reduction(b, gaps, (gaps.rank - 1,), a.keepdim, kind)
+
+
+@record("aten::cosine_similarity")
+class CosineSimilarity(Record):
+    """``sum(x1 * x2) / (max(norm(x1), eps) * max(norm(x2), eps))`` along an axis.
+
+    Source: torch.nn.functional.cosine_similarity.
+    """
+
+    batch = NoBatchRule("rare: no known export uses it with another batch")
+    arguments = (Tensor("x1"), Tensor("x2"), Int("dim", 1), Float("eps", 1e-8))
+
+    @staticmethod
+    def _axis(a: SimpleNamespace) -> int:
+        return axis_of(a.dim, broadcast(a.x1, a.x2))
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        axis, shape = CosineSimilarity._axis(a), broadcast(a.x1, a.x2)
+        return TensorSpec((*shape[:axis], *shape[axis + 1 :]), _check_floats(a.x1, a.x2))
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        axis, shape = CosineSimilarity._axis(a), broadcast(a.x1, a.x2)
+        if not a.x1.dtype == a.x2.dtype == np.float32 or 0 in shape:
+            b.python(lambda x, y: _cosines(x, y, axis, a.eps), [a.x1, a.x2], [b.output()])
+            return
+        products = _computed(b, Call("mul", [Ref(0), Ref(1)]), [a.x1, a.x2])
+        dots = bind_reduction(b, products, (axis,), False, "sum", is_output=False)
+        norms = [
+            bind_reduction(b, x.expand(shape), (axis,), False, "norm2", is_output=False)
+            for x in (a.x1, a.x2)
+        ]
+        floors = [Call("max", [Ref(i), Literal(a.eps)]) for i in (1, 2)]
+        bind_tree(b, Call("div", [Ref(0), Call("mul", floors)]), [dots, *norms])
+
+
+def _cosines(x: np.ndarray, y: np.ndarray, axis: int, eps: float) -> np.ndarray:
+    x, y = np.broadcast_arrays(x, y)
+    norms = [np.maximum(np.sqrt((z * z).sum(axis)), eps) for z in (x, y)]
+    return (x * y).sum(axis) / (norms[0] * norms[1])
+
+
+class Distances(NumpyRecord):
+    """Base of the records that compare many vectors with many."""
+
+    @staticmethod
+    def between(x: np.ndarray, y: np.ndarray, p: float) -> np.ndarray:
+        """Return the p-norms of the differences of all rows of `x` and `y`, block by block."""
+        result = np.empty((*x.shape[:-1], y.shape[-2]), x.dtype)
+        rows = max(1, _BLOCK // max(1, y.shape[-2] * y.shape[-1]))
+        for index in np.ndindex(x.shape[:-2]):
+            for start in range(0, x.shape[-2], rows):
+                gaps = x[index][start : start + rows, np.newaxis] - y[index]
+                result[index][start : start + rows] = (
+                    np.sqrt(np.einsum("ijk,ijk->ij", gaps, gaps))
+                    if p == 2
+                    else norm_of(gaps, p, -1, False)
+                )
+        return result
+
+
+# Up to so many rows of both matrices, differences cost less than a product of matrices.
+_FEW_ROWS = 25
+
+
+@record("aten::cdist")
+class CDist(Distances, KernelRecord):
+    """The p-norm of the difference of each row of one matrix and each row of another.
+
+    Where PyTorch does so, Euclidean distances are roots of ``x @ x + y @ y - 2 * x @ y``: by
+    default for more than 25 rows.  Source: torch.cdist.
+    """
+
+    arguments = (Tensor("x1"), Tensor("x2"), Float("p", 2.0), Any_("compute_mode", None))
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        x, y = a.x1.shape, a.x2.shape
+        if len(x) < 2 or len(y) < 2 or x[-1] != y[-1]:
+            raise ShapeError(
+                f"its inputs have shapes {x} and {y}, expected (..., rows, k) with one k"
+            )
+        batch = broadcast(TensorSpec(x[:-2]), TensorSpec(y[:-2]))
+        return TensorSpec((*batch, x[-2], y[-2]), _check_floats(a.x1, a.x2))
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> Any:
+        dtype = result_type([a.x1, a.x2])
+        batch = np.broadcast_shapes(a.x1.shape[:-2], a.x2.shape[:-2])
+        x, y = (np.broadcast_to(convert(z, dtype), (*batch, *z.shape[-2:])) for z in (a.x1, a.x2))
+        return Distances.between(x, y, a.p)
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        terms = a.x1.shape[-1]
+        if not a.x1.dtype == a.x2.dtype == np.float32 or terms == 0:
+            cls.in_numpy(a, b)
+            return
+        y = b.output()
+        if y.size == 0:
+            return
+        many = max(a.x1.shape[-2], a.x2.shape[-2]) > _FEW_ROWS
+        turned = a.x2.permute([*range(a.x2.rank - 2), a.x2.rank - 1, a.x2.rank - 2])
+        if a.p == 2 and (a.compute_mode == 1 or (many and a.compute_mode in (None, 0))):
+            _euclidean(b, a.x1, turned, y)
+            return
+        batch, rows, columns = y.shape[:-2], a.x1.shape[-2], a.x2.shape[-2]
+        count, by_rows = math.prod(batch), _is_long(terms, columns)
+        left = b.contiguous(a.x1.expand((*batch, rows, terms))).viewed((count, rows, terms))
+        right = a.x2 if by_rows else turned
+        right = b.contiguous(right.expand((*batch, *right.shape[-2:])))
+        right = right.viewed((count, *right.shape[-2:]))
+        b.step(DistanceStep(left, right, y.viewed((count, rows, columns)), a.p, by_rows))
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        x, y, rank = c.a.x1, c.a.x2, c.outputs[0].rank
+        for axis, spec, other in ((rank - 2, x, y), (rank - 1, y, x)):
+            batch = c.batch_of(spec)
+            if batch is not None and batch.axis == spec.rank - 2:
+                c.require_shared(other)
+                return batch._replace(axis=axis)
+        return c.broadcast([x, y], rank, last_axes=2)
+
+
+def _is_long(terms: int, columns: int) -> bool:
+    """Tell whether distances are better summed up along the vectors, one after the other."""
+    return terms >= 64 or (terms >= 16 and columns < 16)
+
+
+def _euclidean(b: Binder, x: Value, turned: Value, y: Value) -> None:
+    """Add the steps for the distances of rows of `x` and columns of `turned`, by a product."""
+    squares = [
+        bind_reduction(b, x, (x.rank - 1,), True, "norm2", is_output=False),
+        bind_reduction(b, turned, (turned.rank - 2,), True, "norm2", is_output=False),
+    ]
+    product(b, x, turned, y)
+    sums = Call("add", [Call("square", [Ref(1)]), Call("square", [Ref(2)])])
+    gaps = Call("sub", [sums, Call("mul", [Ref(0), Literal(2.0)])])
+    tree = Call("sqrt", [Call("max", [gaps, Literal(0.0)])])
+    write_tree(b, tree, [y, *squares], y)
+
+
+@record("aten::pdist")
+class PDist(Distances, KernelRecord):
+    """The p-norm of the difference of each two rows of a matrix, as one vector.
+
+    Source: torch.nn.functional.pdist.
+    """
+
+    batch = NoBatchRule("it measures the distances between all rows")
+    arguments = (Tensor("input", rank=2), Float("p", 2.0))
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        rows = a.input.shape[0]
+        return TensorSpec((math.comb(rows, 2),), _check_floats(a.input))
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> Any:
+        upper = np.triu_indices(a.input.shape[0], 1)
+        return Distances.between(a.input, a.input, a.p)[upper]
+
+    @classmethod
+    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+        rows, terms = a.input.shape
+        if a.input.dtype != np.float32 or terms == 0:
+            cls.in_numpy(a, b)
+            return
+        y = b.output()
+        if y.size == 0:
+            return
+        by_rows = _is_long(terms, rows)
+        left = b.contiguous(a.input)
+        right = left if by_rows else b.contiguous(a.input.permute((1, 0)))
+        left, right = (value.viewed((1, *value.shape)) for value in (left, right))
+        b.step(DistanceStep(left, right, y, a.p, by_rows))

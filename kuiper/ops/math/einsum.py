@@ -1,0 +1,507 @@
+"""Einstein summation and what is written as such, as matrix products."""
+
+from __future__ import annotations
+
+import math
+import re
+import string
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kuiper._kernels.elementwise import elementwise
+from kuiper.errors import ShapeError
+from kuiper.expression import Call, Ref, fold
+from kuiper.ir.view import TensorSpec, Value
+from kuiper.ops.core.axes import axes_of
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.record import NoBatchRule, Record, record
+from kuiper.ops.core.rows import bind_reduction
+from kuiper.ops.core.schema import Ints, Str, Tensor, TensorList, Tensors
+from kuiper.ops.product.linear import product
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
+
+__all__ = ["Bilinear", "Dot", "Einsum", "Inner", "MultiDot", "Outer", "TensorDot"]
+
+_TERM = re.compile(r"([A-Za-z]*)(?:(\.\.\.)([A-Za-z]*))?")
+
+# The axes of an ellipsis, counted from the last, beside the letters: 0 is its last axis.
+Label = str | int
+
+
+def _terms(equation: str) -> tuple[list[tuple[Any, ...]], tuple[Any, ...] | None]:
+    """Return the parts of an equation: (letters, whether an ellipsis follows, letters) each."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    parts = []
+    for text in [*left.split(","), *([right] if arrow else [])]:
+        found = _TERM.fullmatch(text)
+        if found is None:
+            raise ShapeError(
+                f"'equation' is {equation!r}, expected letters and '...' for each operand, between "
+                "commas, such as 'bij,bjk->bik'"
+            )
+        parts.append((found[1], found[2] is not None, found[3] or ""))
+    return (parts[:-1], parts[-1]) if arrow else (parts, None)
+
+
+def _labelled(a: SimpleNamespace) -> tuple[list[list[Label]], list[Label], dict[Label, int]]:
+    """Return a label for each axis of the operands and of the result, and the extents of labels."""
+    terms, result = _terms(a.equation)
+    if len(terms) != len(a.operands):
+        raise ShapeError(
+            f"'equation' {a.equation!r} is for {len(terms)} operands, but there are "
+            f"{len(a.operands)}"
+        )
+    has_ellipsis = any(term[1] for term in [*terms, *([result] if result else [])])
+    # pnnx drops the ellipses of an equation of several operands when it renames the letters;
+    # nothing else explains why there are more axes than letters.  Where an ellipsis stood is not
+    # known, but nearly always it is in front.
+    lost = not has_ellipsis and any(
+        operand.rank > len(term[0]) for operand, term in zip(a.operands, terms, strict=True)
+    )
+    operands: list[list[Label]] = []
+    extents: dict[Label, int] = {}
+    broad = 0
+    for number, (operand, (before, dots, after)) in enumerate(zip(a.operands, terms, strict=True)):
+        if lost:
+            before, dots, after = "", True, before
+        rest = operand.rank - len(before) - len(after)
+        if rest < 0 or (rest > 0 and not dots):
+            raise ShapeError(
+                f"operand {number} has shape {operand.shape}, but 'equation' {a.equation!r} gives "
+                f"it {len(before) + len(after)} letters"
+            )
+        broad = max(broad, rest)
+        labels = [*before, *range(rest - 1, -1, -1), *after]
+        _note_extents(labels, operand.shape, extents, number)
+        operands.append(labels)
+    used = "".join(before + after for before, _, after in terms)
+    ellipsis = list(range(broad - 1, -1, -1))
+    if result is None:
+        letters = [x for x in string.ascii_uppercase + string.ascii_lowercase if used.count(x) == 1]
+        return operands, [*ellipsis, *letters], extents
+    before, dots, after = result
+    if lost:
+        before, dots, after = "", True, before
+    for letter in before + after:
+        if letter not in used or (before + after).count(letter) > 1:
+            fault = "twice" if letter in used else "but no operand has it"
+            raise ShapeError(f"'equation' {a.equation!r} has {letter!r} in its result {fault}")
+    return operands, [*before, *(ellipsis if dots else ()), *after], extents
+
+
+def _note_extents(labels: Any, shape: Any, extents: dict[Label, int], number: int) -> None:
+    """Check the extents of one operand against each other and those before, and note them."""
+    own: dict[Label, int] = {}
+    for label, extent in zip(labels, shape, strict=True):
+        if own.setdefault(label, extent) != extent:
+            raise ShapeError(
+                f"operand {number} has extents {own[label]} and {extent} for one letter {label!r}"
+            )
+    for label, extent in own.items():
+        known = extents.get(label, 1)
+        if known != extent and 1 not in (known, extent):
+            where = f"letter {label!r}" if isinstance(label, str) else "an axis of the ellipsis"
+            raise ShapeError(f"operand {number} has extent {extent} for {where}, expected {known}")
+        extents[label] = known if extent == 1 else extent
+
+
+@record("torch.einsum")
+class Einsum(Record):
+    """Products of operands summed over the letters that the result lacks: ``bik,bkj->bij``.
+
+    Repeated letters mean a diagonal, an ellipsis any further axes; extents of 1 are broadcast.
+    Operands are taken in two by two, from the left, each pair as one batched matrix product.
+    Source: torch.einsum.
+    """
+
+    arguments = (Tensors("operands"), Str("equation"))
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        dtypes = {operand.dtype for operand in a.operands}
+        if len(dtypes) != 1:
+            listed = ", ".join(map(str, sorted(dtypes, key=str))) or "none"
+            raise ShapeError(f"the dtypes of its operands are {listed}, expected one")
+        _, result, extents = _labelled(a)
+        return TensorSpec([extents[label] for label in result], dtypes.pop())
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        if len(a.operands) == 1 and _is_compiled(a):
+            labels, result, _ = _labelled(a)
+            x, names = _sum_alone(b, _diagonal(a.operands[0], labels[0]), set(result))
+            b.alias(_placed(x, names, result))
+        else:
+            _compute(a, b, b.output())
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        text, _, result = c.a.equation.replace(" ", "").partition("->")
+        specs, terms = c.tensors, text.split(",")
+        c.require("." not in c.a.equation and bool(result) and len(terms) == len(specs))
+        letters: set[str] = set()
+        found: list[BatchAxis] = []
+        for term, spec in zip(terms, specs, strict=True):
+            c.require(len(term) == spec.rank)
+            batch = c.batch_of(spec)
+            if batch is not None:
+                letters.add(term[batch.axis])
+                found.append(batch)
+                c.require(term.count(term[batch.axis]) == 1)
+        c.require(len(letters) == 1 and len({(b.outer, b.inner) for b in found}) == 1)
+        letter = letters.pop()
+        c.require(letter in result)
+        for term, spec in zip(terms, specs, strict=True):
+            if c.batch_of(spec) is None and letter in term and spec.shape[term.index(letter)] != 1:
+                c.spread(spec, found[0]._replace(axis=term.index(letter)))
+        return found[0]._replace(axis=result.index(letter))
+
+
+def _is_compiled(a: SimpleNamespace) -> bool:
+    return a.operands[0].dtype == np.float32 and 0 not in _labelled(a)[2].values()
+
+
+def _compute(a: SimpleNamespace, b: Binder, y: Value) -> None:
+    """Add the steps that write the result into `y`."""
+    labels, result, _ = _labelled(a)
+    if not _is_compiled(a):
+        _bind_numpy(a, b, labels, result, y)
+        return
+    first, *rest = [_diagonal(x, names) for x, names in zip(a.operands, labels, strict=True)]
+    while rest:
+        second, *rest = rest
+        wanted = set(result).union(*(names for _, names in rest))
+        first = _joined(b, first, second, wanted, None if rest else (y, result))
+
+
+def _bind_numpy(a: SimpleNamespace, b: Binder, labels: Any, result: Any, y: Value) -> None:
+    """Bind other dtypes than float32, and sums of nothing."""
+    numbers: dict[Label, int] = {}
+    subscripts = [[numbers.setdefault(n, len(numbers)) for n in names] for names in labels]
+    kept = [numbers[n] for n in result]
+
+    def run(*arrays: Any) -> Any:
+        arguments = [x for pair in zip(arrays, subscripts, strict=True) for x in pair]
+        return np.einsum(*arguments, kept, optimize=True)
+
+    b.python(run, a.operands, [y])
+
+
+def _diagonal(x: Value, labels: Sequence[Label]) -> tuple[Value, list[Label]]:
+    """Return a view of an operand with one axis for each letter, none of extent 1."""
+    names = [n for n in dict.fromkeys(labels) if x.shape[labels.index(n)] != 1]
+    strides = [
+        sum(s for s, label in zip(x.strides, labels, strict=True) if label == n) for n in names
+    ]
+    return x.with_layout([x.shape[labels.index(n)] for n in names], strides), names
+
+
+def _placed(x: Value, names: Sequence[Label], order: Sequence[Label]) -> Value:
+    """Return a view with the axes in an order, of extent 1 where `x` does not have them."""
+    places = [names.index(n) if n in names else None for n in order]
+    return x.with_layout(
+        [1 if p is None else x.shape[p] for p in places],
+        [0 if p is None else x.strides[p] for p in places],
+    )
+
+
+def _sum_alone(b: Binder, part: Any, wanted: set[Any]) -> tuple[Value, list[Label]]:
+    """Sum an operand over the letters that nothing else has."""
+    x, names = part
+    axes = [axis for axis, name in enumerate(names) if name not in wanted]
+    if axes:
+        x = bind_reduction(b, x, axes, False, "sum", is_output=False)
+        names = [name for name in names if name in wanted]
+    return x, names
+
+
+def _joined(
+    b: Binder, left: Any, right: Any, wanted: set[Any], end: tuple[Value, list[Label]] | None
+) -> Any:
+    """Add the steps that multiply two operands, and return the product with its letters.
+
+    Parameters
+    ----------
+    b : Binder
+    left, right : tuple of (Value, list of labels)
+    wanted : set of labels
+        Those that later operands or the result still need.
+    end : tuple of (Value, list of labels) or None
+        Where the product belongs, if it is the last one.
+    """
+    place, result = (None, None) if end is None else end
+    left = _sum_alone(b, left, wanted.union(right[1]))
+    right = _sum_alone(b, right, wanted.union(left[1]))
+    if result is not None:
+        # Elements of a row of the product are adjacent, and rows run along the right operand.
+        own = [n for n in result if (n in left[1]) != (n in right[1])]
+        if own and own[-1] in left[1]:
+            left, right = right, left
+    (x, x_names), (y, y_names) = left, right
+    extents = dict(zip(x_names, x.shape, strict=True)) | dict(zip(y_names, y.shape, strict=True))
+    terms = [n for n in x_names if n in y_names and n not in wanted]
+    order = [n for n in ([*x_names, *y_names] if result is None else result) if n in extents]
+    order = [n for n in dict.fromkeys(order) if n in wanted]
+    rows = [n for n in order if n not in y_names]
+    columns = [n for n in order if n not in x_names]
+    batch = [n for n in order if n in x_names and n in y_names]
+    if terms and (rows or columns):
+        order = [*batch, *rows, *columns]
+    shape = [extents[n] for n in order]
+    if place is None or result is None:
+        out = b.temporary(shape)
+    else:
+        out = _placed(place, result, order)
+    if not terms:
+        _multiply(b, _placed(x, x_names, order), _placed(y, y_names, order), out)
+        return out, order
+    if not rows and not columns:
+        every = [*order, *terms]
+        products = b.temporary([extents[n] for n in every])
+        _multiply(b, _placed(x, x_names, every), _placed(y, y_names, every), products)
+        axes = range(len(order), len(every))
+        b.copy(bind_reduction(b, products, axes, False, "sum", is_output=False), out)
+        return out, order
+    # The sum over several letters is over one axis, which both operands must have as such.
+    terms.sort(key=lambda n: -x.strides[x_names.index(n)])
+    depth = math.prod(extents[n] for n in terms)
+    x = _placed(x, x_names, [*batch, *rows, *terms])
+    y = _placed(y, y_names, [*batch, *terms, *columns])
+    x = _reshaped(b, x, [*x.shape[: len(batch) + len(rows)], depth])
+    y = _reshaped(b, y, [*y.shape[: len(batch)], depth, *(extents[n] for n in columns)])
+    z = out if not columns or out.strides[-1] == 1 else b.temporary(shape)
+    _multiply_matrices(b, x, y, z, len(batch), len(rows))
+    if z is not out:
+        b.copy(z, out)
+    return out, order
+
+
+def _multiply(b: Binder, x: Value, y: Value, out: Value) -> None:
+    """Add the step that multiplies element by element."""
+    program = fold(Call("mul", [Ref(0), Ref(1)]), [x, y])
+    b.step(elementwise.ElementwiseStep(program, [v.expand(out.shape) for v in (x, y)], out))
+
+
+def _reshaped(b: Binder, x: Value, shape: Sequence[int]) -> Value:
+    view = x.reshape(shape)
+    return b.contiguous(x).viewed(shape) if view is None else view
+
+
+def _multiply_matrices(b: Binder, x: Value, y: Value, z: Value, n_batch: int, n_rows: int) -> None:
+    """Add the step for (batch, rows, depth) times (batch, depth, columns).
+
+    Batch, rows and columns may be several axes each.  Rows, or columns, that do not lie as one axis
+    count as part of the batch but for the last.
+    """
+    if x.shape[-1] != 1 and x.strides[-1] != 1:
+        x = b.contiguous(x)
+    batch, depth = z.shape[:n_batch], x.shape[-1]
+    inner = n_batch + n_rows
+    n_columns = math.prod(z.shape[inner:])
+    flat_y = y.reshape((*batch, depth, n_columns))
+    flat_z = z.reshape((*z.shape[:inner], n_columns))
+    if flat_y is None or flat_z is None or (n_columns > 1 and flat_z.strides[-1] != 1):
+        extra = range(inner, z.rank - 1)
+        z = z.permute([*range(n_batch), *extra, *range(n_batch, inner), z.rank - 1])
+        y = y.permute([*range(n_batch), *range(n_batch + 1, y.rank - 1), n_batch, y.rank - 1])
+        x = _repeated(x, n_batch, z.shape[n_batch : n_batch + len(extra)])
+        n_batch += len(extra)
+    else:
+        y, z = flat_y, flat_z
+    batch, n_columns = z.shape[:n_batch], z.shape[-1]
+    n_places = math.prod(z.shape[n_batch:-1])
+    flat_x = x.reshape((*batch, n_places, depth))
+    flat_z = z.reshape((*batch, n_places, n_columns))
+    if flat_x is None or flat_z is None or (depth > 1 and flat_x.strides[-1] != 1):
+        y = _repeated(y, n_batch, z.shape[n_batch:-2])
+    else:
+        x, z = flat_x, flat_z
+    product(b, x, y, z)
+
+
+def _repeated(x: Value, axis: int, extents: Sequence[int]) -> Value:
+    """Return the view with further axes, along which it is the same."""
+    return x.with_layout(
+        (*x.shape[:axis], *extents, *x.shape[axis:]),
+        (*x.strides[:axis], *(0 for _ in extents), *x.strides[axis:]),
+    )
+
+
+class _AsEinsum(Record):
+    """Base of the operators that are an equation: `operands(a)` and `equation(a)`."""
+
+    batch = NoBatchRule("which axes it contracts depends on the ranks")
+
+    equation: Callable[[Any], str]
+
+    @classmethod
+    def _read(cls, a: SimpleNamespace) -> SimpleNamespace:
+        return SimpleNamespace(operands=cls.operands(a), equation=cls.equation(a))
+
+    @staticmethod
+    def operands(a: SimpleNamespace) -> list[Any]:
+        return [a.input, a.other]
+
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> Any:
+        return Einsum.infer(cls._read(a))
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        Einsum.bind(cls._read(a), b)
+
+
+_TWO = (Tensor("input"), Tensor("other"))
+
+
+@record("aten::dot", "aten::vdot")
+class Dot(_AsEinsum):
+    """The sum of the products of two vectors of real numbers.
+
+    Source: torch.dot, torch.vdot.
+    """
+
+    arguments = (Tensor("input", rank=1), Tensor("other", rank=1))
+
+    @staticmethod
+    def equation(a: SimpleNamespace) -> str:
+        if a.input.dtype.kind == "c":
+            raise ShapeError(f"the input is {a.input.dtype}, expected real numbers")
+        return "i,i->"
+
+
+@record("aten::outer", "aten::ger")
+class Outer(_AsEinsum):
+    """Each element of one vector times each of another.
+
+    Source: torch.outer.
+    """
+
+    arguments = (Tensor("input", rank=1), Tensor("other", rank=1))
+
+    @staticmethod
+    def equation(a: SimpleNamespace) -> str:
+        return "i,j->ij"
+
+
+@record("aten::inner")
+class Inner(_AsEinsum):
+    """Sums of products over the last axes of two tensors.
+
+    Source: torch.inner.
+    """
+
+    arguments = _TWO
+
+    @staticmethod
+    def equation(a: SimpleNamespace) -> str:
+        if a.input.rank == 0 or a.other.rank == 0:
+            return "...,...->..."
+        left = string.ascii_lowercase[: a.input.rank - 1]
+        right = string.ascii_uppercase[: a.other.rank - 1]
+        return f"{left}z,{right}z->{left}{right}"
+
+
+@record("aten::tensordot")
+class TensorDot(_AsEinsum):
+    """Sums of products over some axes of two tensors.
+
+    Source: torch.tensordot.
+    """
+
+    arguments = (*_TWO, Ints("dims_self"), Ints("dims_other"))
+
+    @staticmethod
+    def equation(a: SimpleNamespace) -> str:
+        if len(a.dims_self) != len(a.dims_other):
+            raise ShapeError(f"'dims' are {a.dims_self} and {a.dims_other}, expected as many")
+        if max(a.input.rank, a.other.rank) > len(string.ascii_lowercase):
+            raise ShapeError(f"its inputs are {a.input!r} and {a.other!r}, expected fewer axes")
+        left = list(string.ascii_lowercase[: a.input.rank])
+        right = list(string.ascii_uppercase[: a.other.rank])
+        mine = axes_of(a.dims_self, a.input.shape)
+        for d, e in zip(mine, axes_of(a.dims_other, a.other.shape), strict=True):
+            right[e] = left[d]
+        kept = [n for n in left if n not in right] + [n for n in right if n not in left]
+        return f"{''.join(left)},{''.join(right)}->{''.join(kept)}"
+
+
+@record("aten::linalg_multi_dot", "aten::chain_matmul")
+class MultiDot(_AsEinsum):
+    """The product of a row of matrices; the first and the last may be vectors.
+
+    Source: torch.linalg.multi_dot.
+    """
+
+    arguments = (TensorList("tensors"),)
+
+    @staticmethod
+    def operands(a: SimpleNamespace) -> list[Any]:
+        return list(a.tensors)
+
+    @staticmethod
+    def equation(a: SimpleNamespace) -> str:
+        letters = string.ascii_letters
+        if not 2 <= len(a.tensors) < len(letters):
+            raise ShapeError(f"it has {len(a.tensors)} operands, expected two or more")
+        ends = (0, len(a.tensors) - 1)
+        terms = []
+        for number, tensor in enumerate(a.tensors):
+            if tensor.rank != 2 and not (tensor.rank == 1 and number in ends):
+                raise ShapeError(f"operand {number} has shape {tensor.shape}, expected a matrix")
+            own = letters[number : number + 2]
+            terms.append(own if tensor.rank == 2 else own[1:] if number == 0 else own[:1])
+        result = letters[0] * (a.tensors[0].rank == 2) + (
+            letters[len(terms)] * (a.tensors[-1].rank == 2)
+        )
+        return f"{','.join(terms)}->{result}"
+
+
+@record("aten::bilinear")
+class Bilinear(_AsEinsum):
+    """``y[o] = sum(x1[i] * weight[o, i, j] * x2[j]) + bias[o]`` over the last axes.
+
+    Source: torch.nn.functional.bilinear.
+    """
+
+    arguments = (
+        Tensor("input1"),
+        Tensor("input2"),
+        Tensor("weight", rank=3),
+        Tensor("bias", optional=True),
+    )
+
+    @staticmethod
+    def operands(a: SimpleNamespace) -> list[Any]:
+        return [a.input1, a.weight, a.input2]
+
+    @staticmethod
+    def equation(a: SimpleNamespace) -> str:
+        return "...i,oij,...j->...o"
+
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> Any:
+        spec = super().infer(a)
+        if a.input1.shape[:-1] != a.input2.shape[:-1] or spec.dtype != np.float32:
+            raise ShapeError(
+                f"the inputs are {a.input1!r} and {a.input2!r}, expected float32 of equal shapes "
+                "apart from the last axis"
+            )
+        if a.bias is not None and (
+            a.bias.shape != a.weight.shape[:1] or a.bias.dtype != np.float32
+        ):
+            raise ShapeError(f"'bias' is {a.bias!r}, expected float32 {a.weight.shape[:1]}")
+        return spec
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        y = b.output()
+        _compute(cls._read(a), b, y)
+        if a.bias is not None and y.size:
+            program = fold(Call("add", [Ref(0), Ref(1)]), [y, a.bias])
+            b.step(elementwise.ElementwiseStep(program, [y, a.bias.expand(y.shape)], y))

@@ -1,0 +1,226 @@
+"""Elementwise arithmetic: `pnnx.Expression`, and what other records express through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kuiper.errors import ExpressionError, ShapeError
+from kuiper.expression import (
+    Call,
+    Deferred,
+    ElementwiseProgram,
+    List,
+    Node,
+    Ref,
+    fold,
+    parse,
+)
+from kuiper.expression.promotion import is_number
+from kuiper.ir.view import TensorSpec, Value
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.record import Record, record
+from kuiper.ops.core.schema import Argument, Host, Tensors
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import TracedCall
+
+__all__ = ["Expression", "Formula", "bind_tree", "write_tree"]
+
+
+class _ExpressionText(Argument):
+    """The text of an expression, or its tree where a pass made it."""
+
+    expected = "an expression"
+
+    def convert(self, value: Any) -> Any:
+        if isinstance(value, str | Node):
+            return value
+        if value is None or isinstance(value, bool | int | float):
+            return str(value)  # a text of one literal
+        raise ValueError
+
+
+# Lists inside lists are walked by functions that call themselves.
+MAX_NESTING = 100
+
+
+def _tree(a: SimpleNamespace) -> Node:
+    if isinstance(a.expr, Node):
+        return a.expr
+    depths = accumulate((c == "[") - (c == "]") for c in a.expr)
+    if a.expr.count("[") > MAX_NESTING and max(depths) > MAX_NESTING:
+        raise ExpressionError(f"lists are nested more than {MAX_NESTING} deep")
+    return parse(a.expr, len(a.operands))
+
+
+def _host_or_spec(value: Any) -> Any:
+    """Show an operand to the expression layer: host values bare, tensors as they are."""
+    if isinstance(value, Host):
+        return value.value
+    if is_number(value):
+        return value
+    if value.is_constant and value.size == 1 and value.rank == 0:
+        return np.asarray(value.constant, value.dtype)  # half precision is widened
+    return value
+
+
+def _fold(a: SimpleNamespace) -> Any:
+    try:
+        return fold(_tree(a), [_host_or_spec(v) for v in a.operands])
+    except ExpressionError as error:
+        raise ShapeError(str(error)) from None
+
+
+@record("pnnx.Expression")
+class Expression(Record):
+    """Arithmetic on tensors and sizes: ``add(@0,mul(@1,2))``.
+
+    What depends on shapes alone is computed while planning; arithmetic of float32, and most of
+    other types, runs as one pass over memory; the rest is evaluated with numpy.
+    """
+
+    arguments = (Tensors("operands"), _ExpressionText("expr"))
+    layout = "like"
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> Any:
+        result = _spec(_fold(a))
+        return result if isinstance(result, TensorSpec) else Host(result)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        result = _fold(a)
+        if isinstance(result, ElementwiseProgram):
+            _bind_program(b, result, a.operands)
+        elif isinstance(result, Deferred):
+            _bind_deferred(b, result, a.operands)
+        elif isinstance(result, Value):
+            b.alias(result)
+        elif isinstance(result, np.ndarray):
+            b.alias(b.constant(result))
+        else:  # a list with tensors in it was split by a pass; anything else is known by now
+            b.host(_spec(result))
+
+    @staticmethod
+    def batch(c: TracedCall) -> Any:
+        tree, operands = _tree(c.a), c.a.operands
+        sized: set[int] = set()
+        for node in tree.preorder():
+            if isinstance(node, Call) and node.name == "size":
+                tensor = node.children[0]
+                if not isinstance(tensor, Ref):
+                    c.refuse()
+                spec = operands[tensor.index]
+                batch = c.batch_of(spec)
+                if batch is not None:
+                    # The number of members must not get into the numbers.
+                    dim = getattr(node.children[1], "value", None) if node.children[1:] else None
+                    c.require(isinstance(dim, int) and dim % spec.rank != batch.axis)
+                sized.add(id(tensor))
+        read = {n.index for n in tree.preorder() if isinstance(n, Ref) and id(n) not in sized}
+        specs = [operands[i] for i in sorted(read) if isinstance(operands[i], TensorSpec)]
+        if not any(c.batch_of(spec) for spec in specs):
+            return None
+        if isinstance(c.outputs[0], TensorSpec):
+            return c.broadcast(specs, c.outputs[0].rank)
+        c.require(isinstance(tree, List))
+        if not all(op.type == "Tensor.index" for op in c.op.outputs[0].consumers):
+            c.require_leaving()
+        return c.lost
+
+
+def _spec(result: Any) -> Any:
+    """Return what planning knows of a folded expression."""
+    if isinstance(result, ElementwiseProgram | Deferred):
+        return TensorSpec(result.shape, result.dtype)
+    if isinstance(result, np.ndarray):
+        return TensorSpec(result.shape, result.dtype, result)
+    if isinstance(result, list):
+        return tuple(_spec(item) for item in result)
+    return result
+
+
+class Formula(Record):
+    """Base of the operators that are an expression of their arguments.
+
+    A subclass has ``formula(a)``, which returns the expression's tree and its operands.
+    """
+
+    batch = "elementwise"
+    layout = "like"
+    formula: Callable[[Any], tuple[Node, list[Any]]]
+
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> Any:
+        tree, operands = cls.formula(a)
+        return Expression.infer(SimpleNamespace(expr=tree, operands=operands))
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        tree, operands = cls.formula(a)
+        Expression.bind(SimpleNamespace(expr=tree, operands=operands), b)
+
+
+def bind_tree(b: Binder, tree: Node, operands: Sequence[Value]) -> None:
+    """Bind the output of the current operator to an elementwise expression of float32 values."""
+    _bind_program(b, fold(tree, list(operands)), operands)
+
+
+def write_tree(b: Binder, tree: Node, operands: Sequence[Value], y: Value) -> None:
+    """Add the step that writes an elementwise expression of float32 values to `y`, its shape."""
+    program = fold(tree, list(operands))
+    inputs = _sources(b, program.sources, operands)
+    _add_step(b, program, inputs, y)
+
+
+def _sources(b: Binder, sources: Any, operands: Any) -> list[Value]:
+    return [operands[s] if isinstance(s, int) else b.constant(s) for s in sources]
+
+
+def _bind_program(b: Binder, program: ElementwiseProgram, operands: Any) -> None:
+    inputs = _sources(b, program.sources, operands)
+    whole = [v for v in inputs if v.shape == program.shape]
+    # The result lies like the first operand of its shape: channels-last stays channels-last.
+    like = next((v for v in whole if not v.is_contiguous), whole[0] if whole else None)
+    if like is None:
+        images = [v for v in inputs if v.rank == 4 and v.is_channels_last and not v.is_contiguous]
+        layout = "channels_last" if images and len(program.shape) == 4 else "contiguous"
+        y = b.output(layout=layout)
+    else:
+        y = b.output(layout=like, reuse=_first_dying(whole))
+    _add_step(b, program, inputs, y)
+
+
+def _add_step(b: Binder, program: ElementwiseProgram, inputs: Sequence[Value], y: Value) -> None:
+    from kuiper._kernels.elementwise.elementwise import (
+        ElementwiseStep,  # many a network fuses them all
+    )
+
+    b.step(ElementwiseStep(program, [v.expand(y.shape) for v in inputs], y))
+
+
+def _first_dying(values: Sequence[Value]) -> Value | None:
+    """Return an operand whose memory the result may take, if the planner allows it."""
+    return next((v for v in values if v.buffer.kind == "arena"), None)
+
+
+def _bind_deferred(b: Binder, result: Deferred, operands: Any) -> None:
+    from kuiper.ops.core.typed import typed_program
+
+    inputs = _sources(b, result.sources, operands)
+    program = typed_program(b, result.tree, inputs)
+    if program is not None:
+        program.finish()
+        return
+
+    def run(*arrays: Any) -> Any:
+        from kuiper.expression import evaluate
+
+        return np.asarray(evaluate(result.tree, arrays), result.dtype)
+
+    b.python(run, inputs, [b.output()])

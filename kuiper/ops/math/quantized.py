@@ -1,0 +1,145 @@
+"""Quantisation to 8 bits and back: the float32 numbers that such tensors stand for.
+
+PyTorch of today exports quantisation without the products of integers between it, so a quantised
+tensor is kept as the numbers that it stands for, rounded as its integers would be.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from kuiper.errors import ShapeError
+from kuiper.expression import Call, Literal, Ref
+from kuiper.ir.view import TensorSpec
+from kuiper.ops.core.axes import axis_of
+from kuiper.ops.core.numpy_step import NumpyRecord
+from kuiper.ops.core.record import NoBatchRule, record
+from kuiper.ops.core.schema import Argument, Float, Int, Tensor
+from kuiper.ops.math.elementwise import Formula
+from kuiper.ops.tensor.shape import Identity
+
+__all__ = ["Dequantize", "FakeQuantize", "Quantize"]
+
+# PyTorch's names and numbers of quantised types, and the range of their integers.
+_RANGES = {
+    "torch.qint8": (-128, 127),
+    "torch.quint8": (0, 255),
+    "torch.qint32": (-(2**31), 2**31 - 1),
+}
+_NUMBERS = {12: "torch.qint8", 13: "torch.quint8", 14: "torch.qint32"}
+
+
+class _Range(Argument):
+    """A quantised type, read as the range of its integers."""
+
+    expected = "one of " + ", ".join(_RANGES)
+
+    def convert(self, value: Any) -> Any:
+        word = value if isinstance(value, str) else _NUMBERS.get(value)
+        if word not in _RANGES:
+            raise ValueError
+        return _RANGES[word]
+
+
+def _quantized(a: SimpleNamespace, low: int, high: int) -> Any:
+    """Return the expression of rounding to multiples of a scale within a range."""
+    if not a.scale > 0 or not low <= high:
+        raise ShapeError(f"'scale' is {a.scale} and the range {low} to {high}")
+    if a.input.dtype != np.float32:
+        raise ShapeError(f"the input is {a.input.dtype}, expected float32")
+    # PyTorch multiplies by the inverse, in float32.
+    inverse = float(np.float32(1) / np.float32(a.scale))
+    # The zero point moves the range; it adds up to nothing otherwise.
+    bounds = [Literal(float(low - a.zero_point)), Literal(float(high - a.zero_point))]
+    # The zero makes 0 of the -0 that small negative numbers round to; integers have no other.
+    steps = Call("add", [Call("round", [Call("mul", [Ref(0), Literal(inverse)])]), Literal(0.0)])
+    return Call("mul", [Call("clamp", [steps, *bounds]), Literal(a.scale)]), [a.input]
+
+
+@record("torch.quantize_per_tensor", "aten::quantize_per_tensor", "nn.quantized.Quantize")
+class Quantize(Formula):
+    """The multiples of a scale nearest to the input, within the range of the integer type.
+
+    The result is float32: the numbers that PyTorch's quantised tensor stands for.
+    Source: torch.quantize_per_tensor.
+    """
+
+    arguments = (Tensor("input"), Float("scale"), Int("zero_point"), _Range("dtype"))
+
+    @staticmethod
+    def formula(a: SimpleNamespace) -> Any:
+        return _quantized(a, *a.dtype)
+
+
+@record("torch.dequantize", "aten::dequantize", "nn.quantized.DeQuantize")
+class Dequantize(Identity):
+    """The input itself: quantised tensors are kept as the numbers that they stand for.
+
+    Source: torch.dequantize.
+    """
+
+    arguments = (Tensor("input"),)
+
+
+@record("aten::fake_quantize_per_tensor_affine")
+class FakeQuantize(Formula):
+    """The multiples of a scale nearest to the input, within a range of integers.
+
+    Source: torch.fake_quantize_per_tensor_affine.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Float("scale"),
+        Int("zero_point"),
+        Int("quant_min"),
+        Int("quant_max"),
+    )
+
+    @staticmethod
+    def formula(a: SimpleNamespace) -> Any:
+        return _quantized(a, a.quant_min, a.quant_max)
+
+
+@record("aten::fake_quantize_per_channel_affine")
+class FakeQuantizeChannels(NumpyRecord):
+    """The multiples of a scale for each channel nearest to the input, within a range of integers.
+
+    Source: torch.fake_quantize_per_channel_affine.
+    """
+
+    batch = NoBatchRule("rare: no known export uses it with another batch")
+    arguments = (
+        Tensor("input"),
+        Tensor("scale", rank=1),
+        Tensor("zero_point", rank=1),
+        Int("axis"),
+        Int("quant_min"),
+        Int("quant_max"),
+    )
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        extent = a.input.shape[axis_of(a.axis, a.input.shape, "axis")]
+        if {a.scale.shape, a.zero_point.shape} != {(extent,)} or a.input.dtype != np.float32:
+            raise ShapeError(
+                f"the input is {a.input!r}, 'scale' {a.scale!r} and 'zero_point' {a.zero_point!r}, "
+                f"expected float32 and one of each for the {extent} places of axis {a.axis}"
+            )
+        if "c" in (a.scale.dtype.kind, a.zero_point.dtype.kind):
+            raise ShapeError(
+                f"'scale' is {a.scale.dtype} and 'zero_point' {a.zero_point.dtype}, expected real "
+                "numbers"
+            )
+        return TensorSpec(a.input.shape)
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> Any:
+        shape = [1] * a.input.ndim
+        shape[a.axis] = -1
+        scale, zero = (x.astype(np.float32).reshape(shape) for x in (a.scale, a.zero_point))
+        steps = np.rint(a.input * (np.float32(1) / scale)) + zero
+        return (np.clip(steps, a.quant_min, a.quant_max) - zero) * scale

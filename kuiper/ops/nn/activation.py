@@ -1,0 +1,335 @@
+"""Activations: operators that are one elementwise function of one tensor.
+
+Each is a row of :data:`ACTIVATIONS`.  Its function is computed by the elementwise engine, alone or
+inside a larger expression, or in the epilogue of the dense product that feeds it.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kuiper._support.struct import Fields
+from kuiper.errors import ShapeError
+from kuiper.expression import Call, Literal, Node, Ref
+from kuiper.expression.promotion import is_number
+from kuiper.ir.view import TensorSpec
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.record import Record, record, record_later
+from kuiper.ops.core.schema import Argument, Float, Int, Str, Tensor
+from kuiper.ops.math.elementwise import Expression, Formula, bind_tree
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
+
+__all__ = ["ACTIVATIONS", "PReLU", "activation_tree"]
+
+
+class _Row(Fields):
+    """One activation.
+
+    Attributes
+    ----------
+    types : str
+        Operator types, separated by blanks.
+    function : str
+        The elementwise engine's name for it.
+    formula : str
+        For the documentation.
+    parameters : tuple of Argument
+        In the order in which the function takes them.
+    """
+
+    types: str
+    function: str
+    formula: str
+    parameters: tuple[Argument, ...] = ()
+
+
+ACTIVATIONS = (
+    _Row("nn.ReLU F.relu torch.relu", "relu", "max(x, 0)"),
+    _Row("nn.ReLU6 F.relu6", "relu6", "min(max(x, 0), 6)"),
+    _Row(
+        "nn.LeakyReLU F.leaky_relu", "leaky_relu", "x if x >= 0 else negative_slope * x",
+        (Float("negative_slope", 0.01),),
+    ),
+    _Row("nn.Sigmoid F.sigmoid torch.sigmoid", "sigmoid", "1 / (1 + exp(-x))"),
+    _Row("nn.LogSigmoid F.logsigmoid", "logsigmoid", "-log(1 + exp(-x))"),
+    _Row("nn.Hardsigmoid F.hardsigmoid", "hardsigmoid", "min(max(x + 3, 0), 6) / 6"),
+    _Row("nn.SiLU F.silu", "silu", "x / (1 + exp(-x))"),
+    _Row("nn.Hardswish F.hardswish", "hardswish", "x * min(max(x + 3, 0), 6) / 6"),
+    _Row("nn.Mish F.mish", "mish", "x * tanh(log(1 + exp(x)))"),
+    _Row("nn.Tanh F.tanh torch.tanh", "tanh", "tanh(x)"),
+    _Row("nn.Softsign F.softsign", "softsign", "x / (1 + |x|)"),
+    _Row("nn.Tanhshrink F.tanhshrink", "tanhshrink", "x - tanh(x)"),
+    _Row(
+        "nn.Softplus F.softplus", "softplus",
+        "log(1 + exp(beta * x)) / beta, x itself where beta * x > threshold",
+        (Float("beta", 1.0), Float("threshold", 20.0)),
+    ),
+    _Row(
+        "nn.ELU F.elu", "elu", "x if x > 0 else alpha * (exp(x) - 1)", (Float("alpha", 1.0),)
+    ),
+    _Row(
+        "nn.CELU F.celu", "celu", "max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)",
+        (Float("alpha", 1.0),),
+    ),
+    _Row("nn.SELU F.selu", "selu", "1.0507 * (x if x > 0 else 1.67326 * (exp(x) - 1))"),
+    _Row(
+        "nn.Hardtanh F.hardtanh", "clamp", "min(max(x, min_val), max_val)",
+        (Float("min_val", -1.0), Float("max_val", 1.0)),
+    ),
+    _Row(
+        "nn.Hardshrink F.hardshrink", "hardshrink", "x if |x| > lambd else 0",
+        (Float("lambd", 0.5),),
+    ),
+    _Row(
+        "nn.Softshrink F.softshrink", "softshrink", "x moved by lambd towards 0",
+        (Float("lambd", 0.5),),
+    ),
+    _Row(
+        "nn.Threshold F.threshold", "threshold", "x if x > threshold else value",
+        (Float("threshold"), Float("value")),
+    ),
+)  # fmt: skip
+
+
+class Activation(Record):
+    """Base of the records made from :data:`ACTIVATIONS`."""
+
+    batch = "like_input"
+    layout = "like"
+    function: str
+    parameters: tuple[Argument, ...] = ()
+
+    @classmethod
+    def activation(cls, a: SimpleNamespace) -> tuple[str, tuple[float, ...]]:
+        """Return the elementwise function and its parameters."""
+        return cls.function, tuple(getattr(a, p.name) for p in cls.parameters)
+
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> Any:
+        if a.input.dtype == np.float32:
+            return TensorSpec(a.input.shape, a.input.dtype)
+        return Expression.infer(cls._expression(a))
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        if a.input.dtype == np.float32:
+            bind_tree(b, activation_tree(*cls.activation(a)), [a.input])
+        else:
+            Expression.bind(cls._expression(a), b)
+
+    @classmethod
+    def _expression(cls, a: SimpleNamespace) -> SimpleNamespace:
+        """Return what computes the function of another type than float32."""
+        name, parameters = cls.activation(a)
+        dtype = a.input.dtype
+        tree = activation_tree(name, parameters)
+        if dtype.kind != "f" and (name not in _OF_INTEGERS or dtype.kind == "c"):
+            raise ShapeError(f"the input is {dtype}, expected floats")
+        if dtype.kind != "f" and not _OF_INTEGERS[name]:
+            if dtype.kind == "b":
+                raise ShapeError("the input is bool, expected numbers")
+            # Bounds cut off towards zero are what PyTorch compares integers with.
+            bounds = {"relu": (0, None), "relu6": (0, 6)}.get(name, parameters)
+            if name == "threshold":
+                tree = activation_tree(name, tuple(map(int, parameters)))
+            else:
+                tree = Ref(0)
+                for word, bound in zip(("max", "min"), bounds, strict=True):
+                    if bound is not None:
+                        tree = Call(word, [tree, Literal(int(bound))])
+        return SimpleNamespace(expr=tree, operands=[a.input])
+
+
+# The functions that PyTorch knows of integers, and whether floats come out.
+_OF_INTEGERS = {
+    "relu": False,
+    "relu6": False,
+    "clamp": False,
+    "threshold": False,
+    "sigmoid": True,
+    "tanh": True,
+    "softsign": True,
+    "tanhshrink": True,
+}
+
+
+def _same_float(x: TensorSpec) -> TensorSpec:
+    if x.dtype != np.float32:
+        raise ShapeError(f"the input is {x.dtype}, expected float32")
+    return TensorSpec(x.shape, x.dtype)
+
+
+def activation_tree(function: str, parameters: tuple[float, ...], x: Node | None = None) -> Node:
+    """Return the expression ``function(x, *parameters)``; x is ``@0`` by default."""
+    return Call(function, [Ref(0) if x is None else x, *map(Literal, parameters)])
+
+
+def _register(row: _Row) -> None:
+    types = row.types.split()
+    record_later(types, lambda: _record_of(row, types))
+
+
+def _record_of(row: _Row, types: list[str]) -> type[Record]:
+    return type(
+        types[0].partition(".")[2],
+        (Activation,),
+        {
+            "__doc__": f"``{row.formula}``, elementwise.\n\nSource: torch.{types[0]}.",
+            "__module__": __name__,
+            "function": row.function,
+            "parameters": row.parameters,
+            "arguments": (Tensor("input"), *row.parameters),
+        },
+    )
+
+
+for _row in ACTIVATIONS:
+    _register(_row)
+
+
+@record("nn.GELU", "F.gelu")
+class GELU(Activation):
+    """``x * Phi(x)``, with the normal distribution's Phi or its tanh approximation.
+
+    Source: torch.nn.GELU.
+    """
+
+    arguments = (Tensor("input"), Str("approximate", ("none", "tanh"), "none"))
+
+    @classmethod
+    def activation(cls, a: SimpleNamespace) -> Any:
+        return ("gelu_tanh" if a.approximate == "tanh" else "gelu"), ()
+
+
+@record("nn.RReLU", "F.rrelu")
+class RReLU(Activation):
+    """``x if x >= 0 else x * (lower + upper) / 2``: the randomised leaky ReLU at inference.
+
+    Source: torch.nn.RReLU.
+    """
+
+    arguments = (Tensor("input"), Float("lower", 1 / 8), Float("upper", 1 / 3))
+
+    @classmethod
+    def activation(cls, a: SimpleNamespace) -> Any:
+        return "leaky_relu", ((a.lower + a.upper) / 2,)
+
+
+@record("nn.PReLU", "F.prelu")
+class PReLU(Record):
+    """``x if x >= 0 else weight * x``, with one weight, or one per channel (axis 1).
+
+    Source: torch.nn.PReLU.
+    """
+
+    # pnnx writes a weight of one element as a number where it is a constant of the function.
+    arguments = (
+        Tensor("input"), Tensor("weight", rank=(0, 1), number=True), Int("num_parameters", None)
+    )  # fmt: skip
+    layout = "like"
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> Any:
+        channels = a.input.shape[1] if a.input.rank > 1 else 1
+        if not is_number(a.weight) and a.weight.size not in (1, channels):
+            raise ShapeError(f"'weight' has shape {a.weight.shape}, expected (1,) or ({channels},)")
+        if not is_number(a.weight) and a.weight.dtype != np.float32:
+            raise ShapeError(f"'weight' is {a.weight.dtype}, expected float32")
+        return _same_float(a.input)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        weight = a.weight
+        if is_number(weight):
+            bind_tree(b, Call("prelu", [Ref(0), Literal(float(weight))]), [a.input])
+            return
+        if weight.size > 1 and a.input.rank > 2:
+            spatial = (1,) * (a.input.rank - 2)
+            weight = b.contiguous(weight).reshape((weight.size, *spatial))
+        bind_tree(b, Call("prelu", [Ref(0), Ref(1)]), [a.input, weight])
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch = c.first_batch(c.a.input)
+        c.require_shared(c.a.weight)
+        c.require(c.a.weight.size == 1 or batch.axis != 1)
+        return batch
+
+
+@record("torch.clamp", "torch.clip", "Tensor.clamp")
+class Clamp(Formula):
+    """``min(max(x, min), max)``; a bound is a number or a tensor, and either may be missing.
+
+    Source: torch.clamp.
+    """
+
+    arguments: tuple[Argument, ...] = (
+        # A number where the amounts of a padding are computed from the size of an image.
+        Tensor("input", number=True),
+        Tensor("min", optional=True, number=True),
+        Tensor("max", optional=True, number=True),
+    )
+
+    @classmethod
+    def activation(cls, a: SimpleNamespace) -> Any:
+        low = float("-inf") if a.min is None else float(a.min)
+        high = float("inf") if a.max is None else float(a.max)
+        return "clamp", (low, high)
+
+    @classmethod
+    def formula(cls, a: SimpleNamespace) -> Any:
+        bounds = [bound for bound in (a.min, a.max) if bound is not None]
+        if any(isinstance(bound, complex) for bound in bounds):
+            raise ShapeError("a bound is a complex number, which is neither less nor greater")
+        single = not is_number(a.input) and a.input.dtype == np.float32
+        if single and all(map(is_number, bounds)):
+            return activation_tree(*Clamp.activation(a)), [a.input]
+        tree: Node = Ref(0)
+        operands = [a.input]
+        for word, bound in (("max", a.min), ("min", a.max)):
+            if is_number(bound):
+                tree = Call(word, [tree, Literal(bound)])
+            elif bound is not None:
+                tree = Call(word, [tree, Ref(len(operands))])
+                operands.append(bound)
+        return tree, operands
+
+
+class _Bound(Clamp):
+    """One bound of a clamp, as an operand."""
+
+    # Its bound is an operand, which an activation fused onto another operator cannot have.
+    activation = None  # type: ignore[assignment]  # Clamp has one, other records need none
+    name = ""
+
+    @classmethod
+    def formula(cls, a: SimpleNamespace) -> Any:
+        bounds = {"min": None, "max": None, cls.name: getattr(a, cls.name)}
+        return Clamp.formula(SimpleNamespace(input=a.input, **bounds))
+
+
+@record("aten::clamp_min")
+class ClampMin(_Bound):
+    """``max(x, min)``; the bound is a number or a tensor.
+
+    Source: torch.clamp_min.
+    """
+
+    arguments = (Tensor("input"), Tensor("min", number=True))
+    name = "min"
+
+
+@record("aten::clamp_max")
+class ClampMax(_Bound):
+    """``min(x, max)``; the bound is a number or a tensor.
+
+    Source: torch.clamp_max.
+    """
+
+    arguments = (Tensor("input"), Tensor("max", number=True))
+    name = "max"

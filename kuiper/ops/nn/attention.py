@@ -1,0 +1,610 @@
+"""Attention: multi-head modules and the function they are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kuiper._kernels.data.move import FillStep
+from kuiper._kernels.linear import attention, linear
+from kuiper._kernels.micro import packing
+from kuiper.errors import ShapeError
+from kuiper.ir.view import TensorSpec, Value
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.epilogue import make_post, residual_value
+from kuiper.ops.core.record import NoBatchRule, Record, record
+from kuiper.ops.core.schema import Bool, Float, Int, Tensor
+from kuiper.ops.product.linear import as_rows
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
+
+__all__ = ["MultiheadAttention", "ScaledDotProductAttention"]
+
+FLOAT_OR_BOOL = (np.dtype(np.float32), np.dtype(np.bool_))
+
+
+def bind_attention(
+    b: Binder,
+    q: Any,
+    k: Any,
+    v: Any,
+    y: Any,
+    scale: Any,
+    mask: Any = None,
+    weights: Any = None,
+    **options: Any,
+) -> None:
+    """Add the step for ``y = softmax(scale * q @ k.T + mask) @ v``.
+
+    Parameters
+    ----------
+    b : Binder
+    q, k, v, y : Value
+        (..., queries or keys, columns) with equal leading axes, broadcast ones of stride zero.
+    scale : float
+    mask : Value, optional
+        Broadcast to (..., queries, keys): float32, summed with the scores, or bool.
+    weights : Value, optional
+        Takes the softmax itself, (..., queries, keys) without gaps.
+    **options
+        `mask_hides` and `is_causal`, see :class:`~kuiper._kernels.linear.attention.AttentionStep`.
+    """
+    if q.shape[-1] != 1 and q.strides[-1] != 1:
+        q = b.contiguous(q)
+    values = [q, k, v, y]
+    if mask is not None:
+        if mask.dtype == np.float32 and mask.shape[-1] != 1 and mask.strides[-1] != 1:
+            mask = b.contiguous(mask)
+        values.append(mask)
+    if weights is not None:
+        values.append(weights)
+    values = _merge_leading(values)
+    if values[0].rank - 2 > attention.max_batch_axes:
+        # Axes that cannot be merged in some operand: write that one out.
+        values = _merge_leading([v if v is values[3] else b.contiguous(v) for v in values])
+    q, k, v, y, *rest = values
+    if mask is not None:
+        options["mask"] = rest[0]
+    if weights is not None:
+        options["weights"] = rest[-1]
+    keys, depth, columns = k.shape[-2], k.shape[-1], v.shape[-1]
+    scratch = b.scratch(attention.attention_scratch_bytes(keys, depth, columns))
+    b.step(attention.AttentionStep(q, k, v, y, scratch, scale, **options))
+
+
+def _merge_leading(values: Sequence[Value]) -> list[Value]:
+    """Merge each pair of neighbours among the leading axes that lies back to back in all values."""
+    values = list(values)
+    for axis in range(values[0].rank - 4, -1, -1):
+        extent, inner = values[0].shape[axis : axis + 2]
+        if extent == 1 or all(v.strides[axis] == v.strides[axis + 1] * inner for v in values):
+            values = [
+                v.with_layout(
+                    (*v.shape[:axis], extent * inner, *v.shape[axis + 2 :]),
+                    (*v.strides[:axis], *v.strides[axis + 1 :]),
+                )
+                for v in values
+            ]
+    return values
+
+
+def _check_float32(a: SimpleNamespace, *names: str) -> None:
+    for name in names:
+        value = getattr(a, name)
+        if value is not None and value.dtype != np.float32:
+            raise ShapeError(f"'{name}' is {value.dtype}, expected float32")
+
+
+# -- the function ------------------------------------------------------------------------------
+
+
+@record("F.scaled_dot_product_attention")
+class ScaledDotProductAttention(Record):
+    """``softmax(scale * query @ key.T + attn_mask) @ value`` over the last two axes.
+
+    query (..., queries, e), key (..., keys, e), value (..., keys, v).  A bool mask holds True where
+    a key is seen; a query that sees none gives zeros.  Source:
+    torch.nn.functional.scaled_dot_product_attention.
+    """
+
+    arguments = (
+        Tensor("query"),
+        Tensor("key"),
+        Tensor("value"),
+        Tensor("attn_mask", optional=True),
+        Float("dropout_p", 0.0),
+        Bool("is_causal", False),
+        Float("scale", None, nullable=True),
+        Bool("enable_gqa", False),
+    )
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        _check_float32(a, "query", "key", "value")
+        shapes = a.query.shape, a.key.shape, a.value.shape
+        if min(map(len, shapes)) < 2:
+            raise ShapeError(f"query, key and value have shapes {shapes}, expected rank >= 2")
+        if a.query.shape[-1] != a.key.shape[-1] or a.key.shape[-2] != a.value.shape[-2]:
+            raise ShapeError(
+                f"query, key and value have shapes {shapes}, expected (..., l, e), (..., s, e) "
+                "and (..., s, v)"
+            )
+        lead = _lead(a)
+        if a.attn_mask is not None:
+            if a.attn_mask.dtype not in FLOAT_OR_BOOL:
+                raise ShapeError(f"'attn_mask' is {a.attn_mask.dtype}, expected float32 or bool")
+            scores = (*lead, a.query.shape[-2], a.key.shape[-2])
+            try:
+                fits = np.broadcast_shapes(a.attn_mask.shape, scores) == scores
+            except ValueError:
+                fits = False
+            if not fits:
+                raise ShapeError(
+                    f"'attn_mask' has shape {a.attn_mask.shape}, which does not fit {scores}"
+                )
+        return TensorSpec((*lead, a.query.shape[-2], a.value.shape[-1]))
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        lead = _lead(a)
+        y = b.output(layout=a.query)
+        mask = a.attn_mask
+        if mask is not None:
+            mask = mask.expand((*lead, a.query.shape[-2], a.key.shape[-2]))
+        q = a.query.expand((*lead, *a.query.shape[-2:]))
+        k, v, out = a.key, a.value, y
+        if _is_grouped(a):
+            # Neighbouring heads share a key: (heads) -> (key heads, heads per key head).
+            split = (*lead[:-1], k.shape[-3], lead[-1] // k.shape[-3])
+            q, out = _split_heads(q, split), _split_heads(out, split)
+            mask = None if mask is None else _split_heads(mask, split)
+            k = k.with_layout(
+                (*k.shape[:-2], 1, *k.shape[-2:]), (*k.strides[:-2], 0, *k.strides[-2:])
+            )
+            v = v.with_layout(
+                (*v.shape[:-2], 1, *v.shape[-2:]), (*v.strides[:-2], 0, *v.strides[-2:])
+            )
+            lead = split
+        k, v = k.expand((*lead, *k.shape[-2:])), v.expand((*lead, *v.shape[-2:]))
+        scale = a.query.shape[-1] ** -0.5 if a.scale is None else a.scale
+        bind_attention(b, q, k, v, out, scale, mask, is_causal=a.is_causal)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        a, rank = c.a, c.outputs[0].rank
+        specs = [s for s in (a.query, a.key, a.value) if isinstance(s, TensorSpec)]
+        batch = c.broadcast(specs, rank, last_axes=3 if a.enable_gqa else 2)
+        from_end = rank - batch.axis
+        for spec in specs:
+            c.require(spec.rank >= from_end)
+            c.spread(spec, batch._replace(axis=spec.rank - from_end))
+        if isinstance(a.attn_mask, TensorSpec):
+            c.broadcast([*specs, a.attn_mask], rank, last_axes=2)
+        return batch
+
+
+def _is_grouped(a: SimpleNamespace) -> bool:
+    return a.enable_gqa and a.query.rank > 2 and a.key.shape[-3] != a.query.shape[-3]
+
+
+def _lead(a: SimpleNamespace) -> tuple[int, ...]:
+    """Return the leading axes of the result."""
+    leads = [value.shape[:-2] for value in (a.query, a.key, a.value)]
+    if _is_grouped(a):
+        heads, key_heads, value_heads = (lead[-1] if lead else 0 for lead in leads)
+        if key_heads < 1 or heads % key_heads or value_heads != key_heads:
+            raise ShapeError(
+                f"{heads} heads cannot be grouped over {key_heads} key and {value_heads} value "
+                "heads"
+            )
+        leads = [lead[:-1] for lead in leads]
+    try:
+        lead = np.broadcast_shapes(*leads)
+    except ValueError:
+        raise ShapeError(f"the leading axes {leads} do not broadcast to one shape") from None
+    return (*lead, a.query.shape[-3]) if _is_grouped(a) else lead
+
+
+def _split_heads(value: Value, split: tuple[int, ...]) -> Value:
+    axis = value.rank - 3
+    stride = value.strides[axis]
+    return value.with_layout(
+        (*split, *value.shape[-2:]),
+        (*value.strides[:axis], stride * split[-1], stride, *value.strides[-2:]),
+    )
+
+
+# -- the module --------------------------------------------------------------------------------
+
+
+@record("nn.MultiheadAttention")
+class MultiheadAttention(Record):
+    """Attention between linear layers, each head with its own slice of the features.
+
+    query (l, n, e), key and value (s, n, ...), with batch_first n before l; 2-d without a batch.
+    A missing value is the key, a missing key the query.  A bool mask holds True where a key is
+    hidden; one for fewer sequences than the batch has is repeated.  `key_padding_mask` (n, s)
+    hides keys from all queries of a sequence.  The second output is the softmax, averaged over
+    heads.
+    Source: torch.nn.MultiheadAttention.
+    """
+
+    arguments = (
+        Tensor("query", rank=(2, 3), aliases=("input",)),
+        Tensor("key", optional=True, rank=(2, 3)),
+        Tensor("value", optional=True, rank=(2, 3)),
+        Tensor("attn_mask", optional=True, rank=(2, 3)),
+        Tensor("key_padding_mask", optional=True, rank=2),
+        Tensor("in_proj_weight", optional=True, rank=2),
+        Tensor("q_proj_weight", optional=True, rank=2),
+        Tensor("k_proj_weight", optional=True, rank=2),
+        Tensor("v_proj_weight", optional=True, rank=2),
+        Tensor("in_proj_bias", optional=True, rank=1),
+        Tensor("out_proj_weight", rank=2, aliases=("out_proj.weight",)),
+        Tensor("out_proj_bias", optional=True, rank=1, aliases=("out_proj.bias",)),
+        Tensor("bias_k", optional=True, rank=3),
+        Tensor("bias_v", optional=True, rank=3),
+        Int("embed_dim", minimum=1),
+        Int("num_heads", minimum=1),
+        Int("kdim", None, minimum=1),
+        Int("vdim", None, minimum=1),
+        Bool("bias", True),
+        Bool("add_bias_kv", False),
+        Bool("add_zero_attn", False),
+        Bool("batch_first", False),
+    )
+    post_ops = True
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> Any:
+        query, key, value, mask = _inputs(a)
+        e = a.embed_dim
+        if e % a.num_heads:
+            raise ShapeError(f"'embed_dim' is {e}, which {a.num_heads} heads do not divide")
+        for name, tensor in (("query", query), ("key", key), ("value", value)):
+            if tensor.dtype != np.float32:
+                raise ShapeError(f"the {name} is {tensor.dtype}, expected float32")
+        kdim, vdim = a.kdim or e, a.vdim or e
+        shapes = query.shape, key.shape, value.shape
+        batches = {_lengths(a, tensor)[0] for tensor in (query, key, value)}
+        if (
+            len({len(shape) for shape in shapes}) > 1
+            or tuple(shape[-1] for shape in shapes) != (e, kdim, vdim)
+            or len(batches) > 1
+            or _lengths(a, key) != _lengths(a, value)
+        ):
+            raise ShapeError(
+                f"query, key and value have shapes {shapes}, expected {e}, {kdim} and {vdim} "
+                "features, one batch, and as many keys as values"
+            )
+        _check_weights(a, kdim, vdim)
+        (n, queries), keys = _lengths(a, query), _lengths(a, key)[1]
+        if mask is not None:
+            if mask.dtype not in FLOAT_OR_BOOL:
+                raise ShapeError(f"'attn_mask' is {mask.dtype}, expected float32 or bool")
+            if not _takes_mask(a, (query, key), mask):
+                raise ShapeError(
+                    f"'attn_mask' has shape {mask.shape}, expected {(queries, keys)} or "
+                    f"{(n * a.num_heads, queries, keys)}"
+                )
+        if a.key_padding_mask is not None:
+            got = a.key_padding_mask
+            if mask is not None:
+                raise ShapeError("it has 'attn_mask' and 'key_padding_mask', expected one of them")
+            if got.shape != (n, keys) or got.dtype not in FLOAT_OR_BOOL:
+                raise ShapeError(
+                    f"'key_padding_mask' is {got!r}, expected float32 or bool {(n, keys)}"
+                )
+        weights = (queries, keys + a.add_bias_kv + a.add_zero_attn)
+        return TensorSpec(query.shape), TensorSpec(weights if query.rank == 2 else (n, *weights))
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        query, key, value, mask = _inputs(a)
+        e, heads = a.embed_dim, a.num_heads
+        q, k, v = _project(a, b, query, key, value)
+        n, queries = _lengths(a, query)
+        keys = k.shape[-2]
+        context = b.temporary((math.prod(query.shape[:-1]), e))
+        weights = b.temporary((n, heads, queries, keys)) if a.n_outputs > 1 else None
+        out = _heads(context, n, queries, heads, a.batch_first)
+        given = 0  # members of the batch that share a mask
+        if a.key_padding_mask is not None:
+            mask = _wider(b, a.key_padding_mask, keys)
+            step, along = mask.strides
+            mask = mask.with_layout((1, n, heads, queries, keys), (0, step, 0, 0, along))
+            given = n
+        elif mask is not None:
+            mask = _wider(b, mask, keys)
+            # Masks of a part of the batch, say of the windows of one image, are repeated.
+            given = max(n, 1) if mask.rank == 2 else mask.shape[0] // heads
+            if mask.rank == 3:
+                mask = mask.reshape((given, heads, queries, keys))
+            mask = mask.expand((n // given, given, heads, queries, keys))
+        split_weights = weights
+        if mask is not None:
+            q, k, v, out = (_split_batch(value, given) for value in (q, k, v, out))
+            split_weights = None if weights is None else _split_batch(weights, given)
+        bind_attention(
+            b, q, k, v, out, (e // heads) ** -0.5, mask, split_weights, mask_hides=True
+        )  # fmt: skip
+        y = b.output()
+        residual = residual_value(b)
+        if residual is not None:
+            residual = as_rows(b, residual)
+        packed = _packed(b, "out", a.out_proj_weight, a.out_proj_bias, slice(None))
+        rows = y.reshape((context.shape[0], e))
+        b.step(linear.LinearStep(context, packed, rows, make_post(b, residual)))
+        if weights is not None:
+            _average(b, weights, b.output(1))
+
+    @staticmethod
+    def batch(c: TracedCall) -> list[BatchAxis]:
+        a = c.a
+        specs = [s for s in (a.query, a.key, a.value) if isinstance(s, TensorSpec)]
+        batch = c.first_batch(*specs)
+        c.require(a.query.rank == 3 and batch.axis == (0 if a.batch_first else 1))
+        for spec in specs:
+            c.spread(spec, batch)
+        if isinstance(a.attn_mask, TensorSpec):
+            if a.attn_mask.rank == 3:
+                c.spread(a.attn_mask, c.at(0, batch.outer, batch.inner * a.num_heads))
+            else:
+                c.require_shared(a.attn_mask)
+        if isinstance(a.key_padding_mask, TensorSpec):
+            c.spread(a.key_padding_mask, batch._replace(axis=0))
+        return [batch, batch._replace(axis=0)][: len(c.op.outputs)]
+
+
+def _inputs(a: SimpleNamespace) -> Any:
+    """Return query, key, value and mask; a file leaves out those that are the one before.
+
+    Where the mask is a constant, pnnx puts it first but calls the last input the mask.
+    """
+    given = [tensor for tensor in (a.query, a.key, a.value) if tensor is not None]
+    mask = a.attn_mask
+    if mask is not None:
+        turned = [*given[1:], mask]
+        if not _takes_mask(a, given, mask) and _takes_mask(a, turned, given[0]):
+            given, mask = turned, given[0]
+    while len(given) < 3:
+        given.append(given[-1])
+    return *given, mask
+
+
+def _takes_mask(a: SimpleNamespace, given: Any, mask: Any) -> bool:
+    """Tell whether a mask fits the first inputs: for all heads at once, or for each."""
+    query, key = given[0], given[min(len(given) - 1, 1)]
+    if query.dtype != np.float32 or query.shape[-1] != a.embed_dim:
+        return False
+    (n, queries), keys = _lengths(a, query), _lengths(a, key)[1]
+    masks, rest = divmod(mask.shape[0] if mask.rank == 3 else a.num_heads, a.num_heads)
+    return (
+        mask.shape[-2:] == (queries, keys)
+        and rest == 0
+        and (mask.rank == 2 or (masks > 0 and n % masks == 0) or masks == n == 0)
+    )
+
+
+def _split_batch(value: Value, inner: int) -> Value:
+    """View (n, ...) as (n / inner, inner, ...)."""
+    outer = value.shape[0] // inner if inner else 0
+    return value.with_layout(
+        (outer, inner, *value.shape[1:]), (inner * value.strides[0], *value.strides)
+    )
+
+
+def _lengths(a: SimpleNamespace, tensor: Any) -> tuple[int, int]:
+    """Return the batch and the length of a sequence."""
+    if tensor.rank == 2:
+        return 1, tensor.shape[0]
+    first, second = tensor.shape[:2]
+    return (first, second) if a.batch_first else (second, first)
+
+
+def _check_weights(a: SimpleNamespace, kdim: int, vdim: int) -> None:
+    e = a.embed_dim
+    expected = {
+        "in_proj_weight": (3 * e, e),
+        "q_proj_weight": (e, e),
+        "k_proj_weight": (e, kdim),
+        "v_proj_weight": (e, vdim),
+        "in_proj_bias": (3 * e,),
+        "out_proj_weight": (e, e),
+        "out_proj_bias": (e,),
+        "bias_k": (1, 1, e),
+        "bias_v": (1, 1, e),
+    }
+    for name, shape in expected.items():
+        weight = getattr(a, name)
+        if weight is not None and weight.shape != shape:
+            raise ShapeError(f"'{name}' has shape {weight.shape}, expected {shape}")
+        if weight is not None and not weight.is_constant:
+            raise ShapeError(f"'{name}' is computed, expected a weight of the file")
+    separate = (a.q_proj_weight, a.k_proj_weight, a.v_proj_weight)
+    if (a.in_proj_weight is None) == (None in separate):
+        raise ShapeError("expected 'in_proj_weight', or 'q_', 'k_' and 'v_proj_weight'")
+    if a.in_proj_weight is not None and (kdim, vdim) != (e, e):
+        raise ShapeError(f"'kdim' is {kdim} and 'vdim' {vdim}, but 'in_proj_weight' makes them {e}")
+    if a.add_bias_kv and (a.bias_k is None or a.bias_v is None):
+        raise ShapeError("'add_bias_kv' is True, but 'bias_k' or 'bias_v' is missing")
+
+
+def _project(a: SimpleNamespace, b: Binder, query: Any, key: Any, value: Any) -> list[Value]:
+    """Add the linear layers; return q, k and v as (n, heads, length, features of a head)."""
+    e, heads, sources = a.embed_dim, a.num_heads, [query, key, value]
+    extra = a.add_bias_kv + a.add_zero_attn
+    results: list[Value] = []
+    while len(results) < 3:
+        first = last = len(results)
+        # Neighbours that share their input share a product as well.
+        while (
+            a.in_proj_weight is not None
+            and last < 2
+            and sources[last + 1] is sources[first]
+            and not (extra and first == 0)
+        ):
+            last += 1
+        width = (last + 1 - first) * e
+        part = slice(first * e, (last + 1) * e)
+        weight = a.in_proj_weight
+        if weight is None:
+            weight = (a.q_proj_weight, a.k_proj_weight, a.v_proj_weight)[first]
+            packed = _packed(b, first, weight, a.in_proj_bias, slice(None), part)
+        else:
+            packed = _packed(b, (first, last), weight, a.in_proj_bias, part)
+        n, length = _lengths(a, sources[first])
+        by_sequence = a.batch_first
+        if first > 0 and extra:
+            by_sequence = True
+            rows = _extended(a, b, sources[first], packed, width, first)
+            length += extra
+        else:
+            x = as_rows(b, sources[first])
+            rows = b.temporary((x.shape[0], width))
+            b.step(linear.LinearStep(x, packed, rows))
+        for number in range(last + 1 - first):
+            columns = rows.narrow(1, number * e, e)
+            results.append(_heads(columns, n, length, heads, by_sequence))
+    return results
+
+
+def _packed(
+    b: Binder, key: Any, weight: Value, bias: Value | None, rows: slice, bias_rows: Any = None
+) -> Value:
+    """Return the panels of some rows of a weight."""
+
+    def pack() -> np.ndarray:
+        part = np.asarray(weight.constant, np.float32)[rows]
+        shift = None
+        if bias is not None:
+            shift = np.asarray(bias.constant, np.float32)[rows if bias_rows is None else bias_rows]
+        return packing.pack_panels(part[:, np.newaxis, :], shift, b.n_threads)
+
+    return b.packed(key, pack)
+
+
+def _heads(rows: Value, n: int, length: int, heads: int, batch_first: bool) -> Value:
+    """View rows of features as (n, heads, length, features of a head)."""
+    step, width = rows.strides[0], rows.shape[1] // heads
+    if batch_first:
+        strides = (length * step, width, step, 1)
+    else:
+        strides = (step, width, n * step, 1)
+    return rows.with_layout((n, heads, length, width), strides)
+
+
+def _extended(
+    a: SimpleNamespace, b: Binder, source: Value, packed: Value, width: int, first: int
+) -> Value:
+    """Project keys or values and append the rows that the module adds, sequence by sequence."""
+    n, length = _lengths(a, source)
+    e = a.embed_dim
+    extra = a.add_bias_kv + a.add_zero_attn
+    rows = b.temporary((n * (length + extra), width))
+    for i in range(n):
+        x = source
+        if source.rank == 3:
+            x = source.select(0 if a.batch_first else 1, i)
+        part = rows.narrow(0, i * (length + extra), length + extra)
+        b.step(linear.LinearStep(as_rows(b, x), packed, part.narrow(0, 0, length)))
+        if a.add_bias_kv:
+            row = part.narrow(0, length, 1)
+            for number, bias in enumerate((a.bias_k, a.bias_v)[first - 1 :][: width // e]):
+                b.copy(bias.reshape((1, e)), row.narrow(1, number * e, e))
+        if a.add_zero_attn:
+            b.step(FillStep(part.narrow(0, length + extra - 1, 1), 0.0))
+    return rows
+
+
+def _wider(b: Binder, mask: Value, keys: int) -> Value:
+    """Append keys that a mask does not hide."""
+    extra = keys - mask.shape[-1]
+    if extra == 0:
+        return mask
+    if mask.constant is not None:
+        widths = [(0, 0)] * (mask.rank - 1) + [(0, extra)]
+        return b.constant(np.pad(mask.constant, widths))
+    wide = b.temporary((*mask.shape[:-1], keys), mask.dtype)
+    b.copy(mask, wide.narrow(mask.rank - 1, 0, keys - extra))
+    b.step(FillStep(wide.narrow(mask.rank - 1, keys - extra, extra), 0))
+    return wide
+
+
+def _average(b: Binder, weights: Value, y: Value) -> None:
+    """Average over heads: a row of 1 / heads times (heads, queries * keys)."""
+    n, heads, queries, keys = weights.shape
+    x = b.constant(np.full((1, heads), 1 / heads, np.float32)).expand((n, 1, heads))
+    scratch = b.scratch(4 * packing.panel_floats(heads))
+    b.step(
+        linear.MatmulStep(
+            x, weights.reshape((n, heads, queries * keys)), y.reshape((n, 1, queries * keys)),
+            scratch,
+        )
+    )  # fmt: skip
+
+
+def is_same_for_all(mask: TensorSpec) -> bool:
+    """Tell whether the mask of a layer is a constant that is the same for all sequences."""
+    values = mask.constant if mask.rank == 4 and mask.shape[0] > 0 else None
+    return values is not None and bool(np.all(values == values[:1]))
+
+
+@record("aten::_transformer_encoder_layer_fwd")
+class EncoderLayer(Record):
+    """A transformer's encoder layer: attention and two linear layers, each with a sum and a norm.
+
+    A pass puts the operators that it consists of in its place; its weights have to be constants.
+    Source: torch.nn.TransformerEncoderLayer.
+    """
+
+    batch = NoBatchRule("whether its mask belongs to one member or to all is not in its shape")
+    arguments = (
+        Tensor("src", rank=3),
+        Int("embed_dim", minimum=1),
+        Int("num_heads", minimum=1),
+        Tensor("qkv_weight", rank=2),
+        Tensor("qkv_bias", rank=1),
+        Tensor("proj_weight", rank=2),
+        Tensor("proj_bias", rank=1),
+        Bool("use_gelu"),
+        Bool("norm_first"),
+        Float("eps"),
+        Tensor("norm_weight_1", rank=1),
+        Tensor("norm_bias_1", rank=1),
+        Tensor("norm_weight_2", rank=1),
+        Tensor("norm_bias_2", rank=1),
+        Tensor("ffn_weight_1", rank=2),
+        Tensor("ffn_bias_1", rank=1),
+        Tensor("ffn_weight_2", rank=2),
+        Tensor("ffn_bias_2", rank=1),
+        Tensor("mask", optional=True, rank=(2, 4)),
+        Int("mask_type", None, nullable=True),
+    )
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        if a.src.shape[2] != a.embed_dim or a.src.dtype != np.float32:
+            raise ShapeError(f"the input is {a.src!r}, expected float32 (n, length, {a.embed_dim})")
+        for name, tensor in vars(a).items():
+            if name != "mask" and getattr(tensor, "dtype", a.src.dtype) != np.float32:
+                raise ShapeError(f"'{name}' is {tensor.dtype}, expected float32")
+        if a.mask is not None:
+            n, length, _ = a.src.shape
+            fitting = {2: (n, length) if a.mask_type == 1 else (length, length)}
+            expected = fitting.get(a.mask.rank, (n, a.num_heads, length, length))
+            shape = a.mask.shape
+            if shape != expected and shape[1:] == expected[1:] and is_same_for_all(a.mask):
+                shape = expected
+            if shape != expected:
+                raise ShapeError(f"'mask' has shape {a.mask.shape}, expected {expected}")
+        return TensorSpec(a.src.shape)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        raise ShapeError("its weights are computed at run time, expected constants")

@@ -1,0 +1,108 @@
+"""Batch normalisation with stored statistics: a scale and a shift per channel."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kuiper.errors import ShapeError
+from kuiper.expression import Call, Literal, Node, Ref
+from kuiper.ir.view import TensorSpec
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.record import Record, record
+from kuiper.ops.core.schema import Bool, Float, Int, Tensor
+from kuiper.ops.math.elementwise import bind_tree, write_tree
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
+
+__all__ = ["BatchNorm", "scale_and_shift"]
+
+
+def scale_and_shift(
+    running_mean: Any, running_var: Any, weight: Any, bias: Any, eps: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (scale, shift), so that ``y = x * scale + shift``, in float64.
+
+    ``y = (x - mean) / sqrt(var + eps) * weight + bias``; `weight` and `bias` may be None.
+    """
+    scale = 1.0 / np.sqrt(np.asarray(running_var, np.float64) + eps)
+    if weight is not None:
+        scale = scale * np.asarray(weight, np.float64)
+    shift = -np.asarray(running_mean, np.float64) * scale
+    if bias is not None:
+        shift = shift + np.asarray(bias, np.float64)
+    return scale, shift
+
+
+@record("nn.BatchNorm1d", "nn.BatchNorm2d", "nn.BatchNorm3d", "F.batch_norm")
+class BatchNorm(Record):
+    """``(x - running_mean) / sqrt(running_var + eps) * weight + bias`` per channel (axis 1).
+
+    A pass folds it into the convolution ahead, or into arithmetic; see
+    :mod:`kuiper.passes.optimize.fold_batch_norm`.  Source: torch.nn.BatchNorm2d in eval mode.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Tensor("running_mean", rank=1),
+        Tensor("running_var", rank=1),
+        Tensor("weight", optional=True, rank=1),
+        Tensor("bias", optional=True, rank=1),
+        Float("eps", 1e-5),
+        Int("num_features", None, minimum=1),
+        Bool("affine", True),
+    )
+    layout = "like"
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        if a.input.rank < 2:
+            raise ShapeError(f"the input has shape {a.input.shape}, expected rank 2 or more")
+        channels = a.input.shape[1]
+        for name in ("running_mean", "running_var", "weight", "bias"):
+            value = getattr(a, name)
+            if value is not None and value.shape != (channels,):
+                raise ShapeError(
+                    f"'{name}' has shape {value.shape}, but the input {a.input.shape} has "
+                    f"{channels} channels"
+                )
+            if value is not None and value.dtype != np.float32:
+                raise ShapeError(f"'{name}' is {value.dtype}, expected float32")
+        if a.input.dtype != np.float32:
+            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
+        return TensorSpec(a.input.shape)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        statistics = [a.running_mean, a.running_var, a.weight, a.bias]
+        along = (-1,) + (1,) * (a.input.rank - 2)
+        tree: Node
+        if all(v is None or v.is_constant for v in statistics):
+            mean, variance, weight, bias = (None if v is None else v.constant for v in statistics)
+            operands = [
+                b.constant(values.astype(np.float32).reshape(along))
+                for values in scale_and_shift(mean, variance, weight, bias, a.eps)
+            ]
+            tree = Call("add", [Call("mul", [Ref(0), Ref(1)]), Ref(2)])
+            bind_tree(b, tree, [a.input, *operands])
+            return
+        channels = (a.input.shape[1],)
+        scale, shift = b.temporary(channels), b.temporary(channels)
+        if channels != (0,):
+            deviation = Call("sqrt", [Call("add", [Ref(0), Literal(a.eps)])])
+            above = Literal(1.0) if a.weight is None else Ref(1)
+            write_tree(b, Call("div", [above, deviation]), [a.running_var, a.weight], scale)
+            tree = Call("neg", [Call("mul", [Ref(0), Ref(1)])])
+            if a.bias is not None:
+                tree = Call("sub", [Ref(2), Call("mul", [Ref(0), Ref(1)])])
+            write_tree(b, tree, [a.running_mean, scale, a.bias], shift)
+        tree = Call("add", [Call("mul", [Ref(0), Ref(1)]), Ref(2)])
+        columns = [value.viewed((value.size, *along[1:])) for value in (scale, shift)]
+        bind_tree(b, tree, [a.input, *columns])
+
+    @staticmethod
+    def batch(c: TracedCall) -> list[BatchAxis]:
+        return c.samples(is_batched=True)

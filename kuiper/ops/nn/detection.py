@@ -1,0 +1,200 @@
+"""Heads of detectors that were kept as one operator."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kuiper._kernels.linear import linear
+from kuiper._kernels.micro.packing import pack_panels
+from kuiper.errors import ShapeError
+from kuiper.expression import parse
+from kuiper.ir.view import TensorSpec
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.epilogue import activation_post
+from kuiper.ops.core.record import NoBatchRule, Record, record
+from kuiper.ops.core.schema import Tensors, Weights
+from kuiper.ops.math.elementwise import write_tree
+from kuiper.ops.product.linear import as_rows
+
+__all__ = ["YoloDetect"]
+
+# Of the sigmoid s of a map: centres are (2 s + cell) strides from the corner, extents (2 s)**2
+# anchors, and what is left are scores.  All three are s (a + s b) + c.
+_BOXES = "add(mul(@0,add(@1,mul(@0,@2))),@3)"
+
+
+class _Level(NamedTuple):
+    """One map's constants; `anchors` are (n, 2): width and height."""
+
+    weight: Any
+    bias: Any
+    stride: float
+    anchors: np.ndarray
+
+    @property
+    def n_outputs(self) -> int:
+        """How many numbers an anchor has: a box, whether it is one, and the scores of classes."""
+        return self.weight.shape[0] // len(self.anchors)
+
+
+@record("models.yolo.Detect")
+class YoloDetect(Record):
+    """YOLOv5's head: maps -> boxes as (x, y, w, h), the chance of each, and scores of classes.
+
+    pnnx keeps a class that ``moduleop=`` names as one operator, as the course of KuiperInfer does
+    with this one.  Its attributes are the weights of 1x1 convolutions, a grid and the anchors for
+    each map, and the strides.  The constants have no names, so shapes and values tell which is
+    which.  Since they are checked to be what the class computes for a map of their size, maps may
+    be of other sizes than the traced ones.  A class of that name that computes something else can
+    be put in its place with :func:`kuiper.operator`.
+    """
+
+    batch = NoBatchRule("its levels hold boxes of all members along one axis")
+    arguments = (Tensors("maps"), Weights("weights"))
+    replaceable = True
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        if a.n_outputs != 1:
+            raise ShapeError(f"it has {a.n_outputs} outputs, expected 1")
+        levels = _levels(a)
+        n_boxes = 0
+        for number, (x, level) in enumerate(zip(a.maps, levels, strict=True)):
+            channels = level.weight.shape[1]
+            if x.rank != 4 or x.shape[1] != channels or x.dtype != np.float32:
+                raise ShapeError(f"map {number} is {x!r}, expected float32 (n, {channels}, h, w)")
+            for what, got, first in (
+                ("images", x.shape[0], a.maps[0].shape[0]),
+                ("numbers for an anchor", level.n_outputs, levels[0].n_outputs),
+            ):
+                if got != first:
+                    raise ShapeError(f"map {number} has {got} {what}, map 0 has {first}")
+            n_boxes += len(level.anchors) * x.shape[2] * x.shape[3]
+        return TensorSpec((a.maps[0].shape[0], n_boxes, levels[0].n_outputs))
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        y = b.output()
+        start = 0
+        for number, (x, level) in enumerate(zip(a.maps, _levels(a), strict=True)):
+            n, _, height, width = x.shape
+            n_anchors = len(level.anchors)
+            n_boxes = n_anchors * height * width
+            boxes = y.narrow(1, start, n_boxes)
+            start += n_boxes
+            if boxes.size == 0:
+                continue
+            pixels = as_rows(b, b.channels_last(x).permute((0, 2, 3, 1)))
+            scores = b.temporary((n * height * width, level.weight.shape[0]))
+            panels = b.packed(("head", number), partial(_panels, level, b.n_threads))
+            b.step(linear.LinearStep(pixels, panels, scores, activation_post("sigmoid", ())))
+            scores = scores.viewed((n, height, width, n_anchors, level.n_outputs))
+            scores = scores.permute((0, 3, 1, 2, 4))
+            terms = [b.constant(term) for term in _terms(level, height, width)]
+            write_tree(b, parse(_BOXES), [scores, *terms], boxes.viewed(scores.shape))
+
+
+def _panels(level: _Level, n_threads: int) -> np.ndarray:
+    weight = np.asarray(level.weight.constant, np.float32)
+    bias = None if level.bias is None else np.asarray(level.bias.constant, np.float32)
+    return pack_panels(weight.reshape(len(weight), 1, -1), bias, n_threads)
+
+
+def _terms(level: _Level, height: int, width: int) -> list[np.ndarray]:
+    """Return a, b and c of the formula, by (anchor, row, column, number)."""
+    a = np.ones((1, 1, 1, level.n_outputs), np.float32)
+    a[..., :2], a[..., 2:4] = 2 * level.stride, 0
+    b = np.zeros((len(level.anchors), 1, 1, level.n_outputs), np.float32)
+    b[..., 2:4] = 4 * level.anchors[:, np.newaxis, np.newaxis]
+    c = np.zeros((1, height, width, level.n_outputs), np.float32)
+    c[..., :2] = (_cells(height, width) - np.float32(0.5)) * np.float32(level.stride)
+    return [a, b, c]
+
+
+def _cells(height: int, width: int) -> np.ndarray:
+    """Return column and row of each cell of a map, (height, width, 2)."""
+    return np.stack(np.meshgrid(np.arange(width), np.arange(height)), -1).astype(np.float32)
+
+
+# -- which constant is which -------------------------------------------------------------------
+
+
+def _levels(a: SimpleNamespace) -> list[_Level]:
+    """Return the constants of each map, or raise ShapeError."""
+    weights = a.weights or {}
+    for name, value in weights.items():
+        if value.dtype.kind == "c":
+            raise ShapeError(f"'{name}' is {value.dtype}, expected real numbers")
+    constants = [
+        np.asarray(value.constant, np.float32)
+        for name, value in weights.items()
+        if not name.startswith("m.")
+    ]
+    strides = _strides(constants, len(a.maps))
+    pairs = _pairs(constants, len(a.maps))
+    levels: list[_Level] = []
+    # The finer the stride, the larger the map.
+    places = {number: place for place, number in enumerate(np.argsort(strides, kind="stable"))}
+    for number, stride in enumerate(strides):
+        weight, bias = weights.get(f"m.{number}.weight"), weights.get(f"m.{number}.bias")
+        anchors = _anchors(*pairs[places[number]])
+        if weight is None or weight.rank != 4 or weight.shape[2:] != (1, 1):
+            raise ShapeError(
+                f"'m.{number}.weight' is {weight!r}, expected that of a 1x1 convolution"
+            )
+        outputs = weight.shape[0]
+        if not len(anchors) or outputs % len(anchors) or outputs < 5 * len(anchors):
+            raise ShapeError(
+                f"'m.{number}.weight' has {outputs} rows, expected 5 or more for each of "
+                f"{len(anchors)} anchors"
+            )
+        if bias is not None and bias.shape != (outputs,):
+            raise ShapeError(f"'m.{number}.bias' has shape {bias.shape}, expected ({outputs},)")
+        levels.append(_Level(weight, bias, float(stride), anchors))
+    return levels
+
+
+def _strides(constants: list[np.ndarray], n_maps: int) -> np.ndarray:
+    found = [array for array in constants if array.shape == (n_maps,)]
+    if len(found) != 1 or len(set(found[0])) != n_maps:
+        raise ShapeError(
+            f"it has {len(found)} constants of shape ({n_maps},), expected one: the strides, all "
+            "different"
+        )
+    return found[0]
+
+
+def _pairs(constants: list[np.ndarray], n_maps: int) -> list[list[np.ndarray]]:
+    """Return the grid and the anchors of each map, in either order, of the largest map first."""
+    by_size: dict[tuple[int, ...], list[np.ndarray]] = {}
+    for array in constants:
+        if array.ndim == 5 and array.shape[0] == 1 and array.shape[4] == 2:
+            by_size.setdefault(array.shape[2:4], []).append(array)
+    if len(by_size) != n_maps or any(len(pair) != 2 for pair in by_size.values()):
+        listed = ", ".join(str(array.shape) for array in constants if array.ndim > 1) or "none"
+        raise ShapeError(
+            f"its constants are {listed}, expected two of shape (1, anchors, h, w, 2) for each of "
+            f"{n_maps} maps of different sizes"
+        )
+    return [by_size[size] for size in sorted(by_size, key=np.prod, reverse=True)]
+
+
+def _anchors(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the anchors (n, 2) of a map out of a grid and anchors for each cell."""
+    for grid, anchors in ((first, second), (second, first)):
+        cells = _cells(*grid.shape[2:4])
+        # Since YOLOv5 6.2 the grid has the half that the formula takes off.
+        if any(np.array_equal(grid, np.broadcast_to(cells - h, grid.shape)) for h in (0, 0.5)):
+            sizes = anchors[0, :, 0, 0]
+            if np.array_equal(
+                anchors, np.broadcast_to(sizes[:, np.newaxis, np.newaxis], anchors.shape)
+            ):
+                return sizes
+    raise ShapeError(
+        f"its constants of shape {first.shape} are not a grid and the anchors of YOLOv5; if it is "
+        "a class of your own, add it with @kuiper.operator"
+    )

@@ -1,0 +1,401 @@
+"""Pooling over one, two and three spatial axes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from kuiper._kernels.spatial import pool_windows
+from kuiper._kernels.spatial.pool import PoolStep
+from kuiper.errors import OperatorError, ShapeError
+from kuiper.expression import Call, Literal, Ref
+from kuiper.ir.view import TensorSpec, Value
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.image import check_image, image_input, image_output, spatial_extents
+from kuiper.ops.core.record import Record, record_later
+from kuiper.ops.core.rows import bind_reduction
+from kuiper.ops.core.schema import Bool, Float, Host, Ints, Tensor
+from kuiper.ops.math.elementwise import write_tree
+
+__all__ = ["AdaptiveAvgPool", "AdaptiveMaxPool", "AvgPool", "LPPool", "MaxPool"]
+
+# Places are counted in 32-bit lanes.
+MAX_PLACES = 2**31
+
+
+def _check_float(input: TensorSpec) -> None:
+    if input.dtype.kind != "f":
+        raise ShapeError(f"the input is {input.dtype}, expected float32")
+
+
+class _Pool(Record):
+    """What all poolings share; a subclass names its spatial axes in `spatial`."""
+
+    batch = "samples"
+    layout = "channels_last"
+    spatial: ClassVar[int] = 2
+
+    @classmethod
+    def _windows(cls, a: SimpleNamespace) -> list[pool_windows.Windows]:
+        """Return the windows of d, h and w."""
+        raise NotImplementedError
+
+    @classmethod
+    def _spec(cls, a: SimpleNamespace) -> TensorSpec:
+        check_image(a.input, cls.spatial)
+        _check_float(a.input)
+        lead = a.input.shape[: a.input.rank - cls.spatial]
+        extents = [len(axis) for axis in cls._windows(a)]
+        spec = TensorSpec((*lead, *extents[3 - cls.spatial :]), a.input.dtype)
+        if spec.size and not a.input.size:
+            raise ShapeError(f"the input has shape {a.input.shape}, nothing to pool")
+        return spec
+
+    @classmethod
+    def _bind(
+        cls, a: SimpleNamespace, b: Binder, kind: str, divisor: int = 0, with_indices: bool = False
+    ) -> None:
+        windows = cls._windows(a)
+        if b.output_spec().size == 0:
+            for index in range(1 + with_indices):
+                b.output(index)
+            return
+        if a.input.dtype != np.float32:
+            outputs = [b.output(index) for index in range(1 + with_indices)]
+            b.python(
+                lambda x: _pool_array(x, windows, cls.spatial, kind, divisor, with_indices),
+                [a.input],
+                outputs,
+            )
+            return
+        x = image_input(b, a.input, cls.spatial)
+        y = image_output(b, cls.spatial)
+        indices = image_output(b, cls.spatial, 1) if with_indices else None
+        cls._step(b, x, y, windows, kind, indices, divisor)
+
+    @staticmethod
+    def _step(
+        b: Binder,
+        x: Value,
+        y: Value,
+        windows: Any,
+        kind: str,
+        indices: Any = None,
+        divisor: int = 0,
+    ) -> None:
+        scratch = b.scratch(pool_windows.scratch_bytes(windows))
+        b.step(PoolStep(x, y, windows, kind, scratch, indices, divisor))
+
+
+def _pool_array(
+    x: Any, windows: Any, spatial: Any, kind: Any, divisor: Any, with_indices: Any
+) -> Any:
+    """Pool an array of another dtype than float32, window by window."""
+    depth, height, width = windows
+    lead = x.shape[: x.ndim - spatial]
+    extents = [axis.extent for axis in windows]
+    x = x.reshape(*lead, *extents)
+    y = np.empty((*lead, *map(len, windows)), x.dtype)
+    indices = np.zeros(y.shape, np.int64)
+    places = np.arange(np.prod(extents)).reshape(extents)
+    for d, h, w in itertools.product(*map(range, map(len, windows))):
+        cut = tuple(
+            slice(axis.starts[i], axis.starts[i] + axis.counts[i] * axis.dilation, axis.dilation)
+            for axis, i in zip(windows, (d, h, w), strict=True)
+        )
+        window = x[(..., *cut)].reshape(*lead, -1)
+        if kind == "mean":
+            by = divisor or depth.divisors[d] * height.divisors[h] * width.divisors[w]
+            y[..., d, h, w] = window.sum(-1) / by
+        else:
+            y[..., d, h, w] = window.max(-1, initial=-np.inf)
+            if window.shape[-1]:
+                # The last NaN, where there are any.
+                is_nan = np.isnan(window)
+                last = window.shape[-1] - 1 - is_nan[..., ::-1].argmax(-1)
+                found = np.where(is_nan.any(-1), last, window.argmax(-1))
+                indices[..., d, h, w] = places[cut].reshape(-1)[found]
+    shape = (*lead, *map(len, windows[3 - spatial :]))
+    y, indices = y.reshape(shape), indices.reshape(shape)
+    return (y, indices) if with_indices else y
+
+
+# -- fixed windows -----------------------------------------------------------------------------
+
+
+def _per_axis(name: str, items: Any, spatial: int) -> tuple[int, ...]:
+    items = tuple(items) * spatial if len(items) == 1 else tuple(items)
+    if len(items) != spatial:
+        raise ShapeError(f"'{name}' is {items}, expected {spatial} integers")
+    return items
+
+
+class _FixedPool(_Pool):
+    """A pooling with a kernel."""
+
+    @classmethod
+    def _geometry(cls, a: SimpleNamespace) -> Any:
+        """Yield (extent, kernel, stride, padding, dilation) of d, h and w."""
+        spatial = cls.spatial
+        kernel = _per_axis("kernel_size", a.kernel_size, spatial)
+        stride = _per_axis("stride", a.stride, spatial) if a.stride else kernel
+        padding = _per_axis("padding", getattr(a, "padding", (0,)), spatial)
+        dilation = _per_axis("dilation", getattr(a, "dilation", (1,)), spatial)
+        for k, p in zip(kernel, padding, strict=True):
+            if p > k // 2:
+                raise ShapeError(
+                    f"'padding' is {padding}, expected at most half of the kernel size {kernel}"
+                )
+        extents = spatial_extents(a.input.shape, spatial)
+        missing = 3 - spatial
+        return zip(
+            extents,
+            (1,) * missing + kernel,
+            (1,) * missing + stride,
+            (0,) * missing + padding,
+            (1,) * missing + dilation,
+            strict=True,
+        )
+
+    @classmethod
+    def _windows(cls, a: SimpleNamespace) -> Any:
+        windows = []
+        for extent, kernel, stride, padding, dilation in cls._geometry(a):
+            if (
+                pool_windows.output_extent(extent, kernel, stride, padding, dilation, a.ceil_mode)
+                < 1
+            ):
+                raise ShapeError(
+                    f"a window of {dilation * (kernel - 1) + 1} places does not fit an extent of "
+                    f"{extent} with {padding} of padding on each side, in an input of shape "
+                    f"{a.input.shape}"
+                )
+            windows.append(
+                pool_windows.fixed_windows(
+                    extent,
+                    kernel,
+                    stride,
+                    padding,
+                    dilation,
+                    a.ceil_mode,
+                    getattr(a, "count_include_pad", True),
+                )
+            )
+        return windows
+
+
+_WINDOW_ARGUMENTS = (
+    Tensor("input"),
+    Ints("kernel_size", minimum=1),
+    Ints("stride", default=None, minimum=1, nullable=True),
+    Ints("padding", default=(0,), minimum=0),
+)
+
+
+class MaxPool(_FixedPool):
+    """The maximum of each window; places in the padding count as -infinity.
+
+    ``y[n, c, i, j] = max over u, v of x[n, c, i * s + u * d - p, j * s + v * d - p]``
+
+    Input (n, c, ...) or (c, ...).  With `return_indices` a second output holds the place of each
+    maximum, counted over the spatial axes.  Source: torch.nn.MaxPool1d, MaxPool2d, MaxPool3d.
+    """
+
+    arguments = (
+        *_WINDOW_ARGUMENTS,
+        Ints("dilation", default=(1,), minimum=1),
+        Bool("ceil_mode", False),
+        Bool("return_indices", False),
+    )
+
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> Any:
+        spec = cls._spec(a)
+        return _with_indices(a, spec) if a.n_outputs > 1 else spec
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        cls._bind(a, b, "max", with_indices=a.n_outputs > 1)
+
+
+def _with_indices(a: SimpleNamespace, spec: TensorSpec) -> Any:
+    if np.prod(a.input.shape[2:], dtype=np.int64) >= MAX_PLACES:
+        raise ShapeError(f"the input has shape {a.input.shape}, too large for indices")
+    return spec, TensorSpec(spec.shape, np.int64)
+
+
+class AvgPool(_FixedPool):
+    """The mean of each window.
+
+    The divisor is `divisor_override` if that is set; else the number of places of the window, of
+    which those in the padding count with `count_include_pad` and not without.
+
+    Input (n, c, ...) or (c, ...).  Source: torch.nn.AvgPool1d, AvgPool2d, AvgPool3d.
+    """
+
+    arguments = (
+        *_WINDOW_ARGUMENTS,
+        Bool("ceil_mode", False),
+        Bool("count_include_pad", True),
+        Ints("divisor_override", length=1, default=None, nullable=True),
+    )
+
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> Any:
+        if a.divisor_override == (0,):
+            raise ShapeError("'divisor_override' is 0, expected another integer or None")
+        return cls._spec(a)
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        cls._bind(a, b, "mean", divisor=a.divisor_override[0] if a.divisor_override else 0)
+
+
+class LPPool(_FixedPool):
+    """The p-norm of each window: ``(sum x ** p) ** (1 / p)``.
+
+    A window that hangs over the far edge (`ceil_mode`) takes the mean of what it covers times the
+    size of the whole kernel, as PyTorch does.  Source: torch.nn.functional.lp_pool2d.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Float("norm_type"),
+        Ints("kernel_size", minimum=1),
+        Ints("stride", default=None, minimum=1, nullable=True),
+        Bool("ceil_mode", False),
+    )
+
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> Any:
+        if a.norm_type == 0:
+            raise OperatorError("argument 'norm_type' is 0, expected another number")
+        return cls._spec(a)
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        size = int(np.prod(_per_axis("kernel_size", a.kernel_size, cls.spatial)))
+        p, spatial = a.norm_type, cls.spatial
+        windows = cls._windows(a)
+        if b.output_spec().size == 0:
+            b.output()
+            return
+        if a.input.dtype == np.float32:
+            x = image_input(b, a.input, spatial)
+            powers = b.temporary(x.shape, layout="channels_last")
+            write_tree(b, Call("pow", [Ref(0), Literal(p)]), [x], powers)
+            y = image_output(b, spatial)
+            cls._step(b, powers, y, windows, "mean")
+            total = Call("mul", [Call("max", [Ref(0), Literal(0.0)]), Literal(float(size))])
+            write_tree(b, Call("pow", [total, Literal(1 / p)]), [y], y)
+            return
+
+        def norm(x: Any) -> Any:
+            powers = np.power(x.astype(np.float64), p)
+            mean = _pool_array(powers, windows, spatial, "mean", 0, False)
+            # The sign is PyTorch's way to keep negative sums of odd powers at zero.
+            return np.power(np.maximum(mean, 0) * size, 1 / p)
+
+        b.python(norm, [a.input], [b.output()])
+
+
+# -- adaptive windows --------------------------------------------------------------------------
+
+
+class _AdaptivePool(_Pool):
+    """A pooling to a wanted size; window i of an axis is [floor(i L / O), ceil((i + 1) L / O))."""
+
+    @classmethod
+    def _windows(cls, a: SimpleNamespace) -> Any:
+        extents = spatial_extents(a.input.shape, cls.spatial)
+        # A size that is None in PyTorch keeps its axis; files say 0.
+        sizes = (1,) * (3 - cls.spatial) + _per_axis("output_size", a.output_size, cls.spatial)
+        return [
+            pool_windows.adaptive_windows(extent, size or extent)
+            for extent, size in zip(extents, sizes, strict=True)
+        ]
+
+
+class AdaptiveAvgPool(_AdaptivePool):
+    """The mean of windows that cover the input, as many as `output_size` wants per axis.
+
+    Windows overlap where the extents do not divide; an `output_size` of 0 keeps an axis.
+    Input (n, c, ...) or (c, ...).  Source: torch.nn.AdaptiveAvgPool2d.
+    """
+
+    arguments = (Tensor("input"), Ints("output_size", minimum=0))
+
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> Any:
+        return cls._spec(a)
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        x, spatial = a.input, cls.spatial
+        is_one = all(len(axis) == 1 for axis in cls._windows(a))
+        if is_one and x.dtype == np.float32 and x.size and x.is_contiguous:
+            # Planes that lie one behind the other need no image of them.
+            bind_reduction(b, x, range(x.rank - spatial, x.rank), True, "mean")
+        else:
+            cls._bind(a, b, "mean")
+
+
+class AdaptiveMaxPool(_AdaptivePool):
+    """The maximum of windows that cover the input, as many as `output_size` wants per axis.
+
+    Input (n, c, ...) or (c, ...).  With `return_indices` the places of the maxima come as a second
+    output, or both as one tuple.  Source: torch.nn.AdaptiveMaxPool2d.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Ints("output_size", minimum=0),
+        Bool("return_indices", False),
+    )
+
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> Any:
+        spec = cls._spec(a)
+        if a.n_outputs > 1:
+            return _with_indices(a, spec)
+        return Host(_with_indices(a, spec)) if a.return_indices else spec
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        if a.n_outputs > 1 or not a.return_indices:
+            cls._bind(a, b, "max", with_indices=a.n_outputs > 1)
+            return
+        windows = cls._windows(a)
+        specs = _with_indices(a, cls._spec(a))
+        values = [b.temporary(spec.shape, spec.dtype) for spec in specs]
+        if specs[0].size:
+            b.python(
+                lambda x: _pool_array(x, windows, cls.spatial, "max", 0, True), [a.input], values
+            )
+        b.host(tuple(values))
+
+
+def _register(base: type[_Pool], module: str, function: str) -> None:
+    """Register a pooling for one, two and three spatial axes."""
+    for spatial in (1, 2, 3):
+        types = (module.format(spatial), function.format(spatial))
+        record_later(types, _maker(base, spatial))
+
+
+def _maker(base: type[_Pool], spatial: int) -> Callable[[], type[_Pool]]:
+    def make() -> type[_Pool]:
+        members = {"spatial": spatial, "__doc__": base.__doc__, "__module__": __name__}
+        return type(f"{base.__name__}{spatial}d", (base,), members)
+
+    return make
+
+
+_register(MaxPool, "nn.MaxPool{}d", "F.max_pool{}d")
+_register(AvgPool, "nn.AvgPool{}d", "F.avg_pool{}d")
+_register(LPPool, "nn.LPPool{}d", "F.lp_pool{}d")
+_register(AdaptiveAvgPool, "nn.AdaptiveAvgPool{}d", "F.adaptive_avg_pool{}d")
+_register(AdaptiveMaxPool, "nn.AdaptiveMaxPool{}d", "F.adaptive_max_pool{}d")

@@ -1,0 +1,301 @@
+"""Recurrent networks."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kuiper._kernels.linear import linear, recurrent
+from kuiper._kernels.micro import packing
+from kuiper._runtime.pages import aligned_empty
+from kuiper.errors import ShapeError
+from kuiper.ir.view import TensorSpec, Value
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.record import Record, record
+from kuiper.ops.core.schema import Bool, Int, Str, Tensor, Weights
+from kuiper.ops.product.linear import as_rows
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
+
+__all__ = ["GRU", "LSTM", "RNN"]
+
+_COMMON = (
+    Weights("weights"),
+    Int("input_size", minimum=1),
+    Int("hidden_size", minimum=1),
+    Int("num_layers", 1, minimum=1),
+    Bool("bias", True),
+    Bool("batch_first", False),
+    Bool("bidirectional", False),
+)
+
+
+class _Network:
+    """What the three modules have in common, read from their arguments.
+
+    Attributes
+    ----------
+    cell : str
+        See :data:`kuiper._kernels.linear.recurrent.cells`.
+    gates : int
+        How many times the hidden size the rows of a weight are.
+    state : int
+        Features of the output of one direction.
+    suffixes : list of str
+        What the names of a direction's weights end in, after the number of the layer.
+    batch, length : int
+    """
+
+    def __init__(self, a: SimpleNamespace, cell: str, gates: int) -> None:
+        self.cell, self.gates = cell, gates
+        self.hidden = a.hidden_size
+        self.projects = getattr(a, "proj_size", 0) > 0
+        self.state = a.proj_size if self.projects else self.hidden
+        self.suffixes = ["", "_reverse"] if a.bidirectional else [""]
+        self.batch_first = a.batch_first
+        if a.input.rank == 2:
+            self.length, self.batch = a.input.shape[0], 1
+        elif a.batch_first:
+            self.batch, self.length = a.input.shape[:2]
+        else:
+            self.length, self.batch = a.input.shape[:2]
+
+    def expected_weights(self, a: SimpleNamespace) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of all weights by their names."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        sums, width = self.gates * self.hidden, a.input_size
+        for layer in range(a.num_layers):
+            for suffix in self.suffixes:
+                end = f"_l{layer}{suffix}"
+                shapes["weight_ih" + end] = (sums, width)
+                shapes["weight_hh" + end] = (sums, self.state)
+                if a.bias:
+                    shapes["bias_ih" + end] = shapes["bias_hh" + end] = (sums,)
+                if self.projects:
+                    shapes["weight_hr" + end] = (self.state, self.hidden)
+            width = self.state * len(self.suffixes)
+        return shapes
+
+    def state_shape(self, a: SimpleNamespace, features: int) -> tuple[int, ...]:
+        """Return the shape of a state: of all layers and directions."""
+        count = a.num_layers * len(self.suffixes)
+        return (count, features) if a.input.rank == 2 else (count, self.batch, features)
+
+    def by_time(self, rows: Value, features: int) -> Value:
+        """View rows of features of all directions as (directions, times, batch, features)."""
+        step = rows.strides[0]
+        time, row = (step, self.length * step) if self.batch_first else (self.batch * step, step)
+        return rows.with_layout(
+            (len(self.suffixes), self.length, self.batch, features), (features, time, row, 1)
+        )
+
+
+def _infer(a: SimpleNamespace, cell: str, gates: int) -> list[TensorSpec]:
+    """Check the arguments and return the output and the states."""
+    if a.input.dtype != np.float32:
+        raise ShapeError(f"the input is {a.input.dtype}, expected float32")
+    if a.input.shape[-1] != a.input_size:
+        raise ShapeError(f"the input has shape {a.input.shape}, expected {a.input_size} features")
+    network = _Network(a, cell, gates)
+    if network.length < 1:
+        raise ShapeError(f"the input has shape {a.input.shape}, expected at least one time")
+    n_weights = len(a.weights or ())
+    if a.num_layers > n_weights:  # before anything is listed for each layer
+        raise ShapeError(f"'num_layers' is {a.num_layers}, but there are {n_weights} weights")
+    expected = network.expected_weights(a)
+    got = {} if a.weights is None else {name: w.shape for name, w in a.weights.items()}
+    for name in dict.fromkeys((*expected, *got)):
+        if got.get(name) != expected.get(name):
+            raise ShapeError(
+                f"'{name}' has shape {got.get(name, 'missing')}, expected "
+                f"{expected.get(name, 'no such weight')}"
+            )
+    states = [network.state]
+    if cell == "lstm":
+        states.append(network.hidden)
+        if (a.hx is None) != (a.cx is None):
+            raise ShapeError("expected both initial states or none")
+    for name, features in zip(("hx", "cx"), states, strict=False):
+        given, shape = getattr(a, name), network.state_shape(a, features)
+        if given is not None and (given.shape != shape or given.dtype != np.float32):
+            raise ShapeError(f"'{name}' is {given}, expected float32 {shape}")
+    width = network.state * len(network.suffixes)
+    return [
+        TensorSpec((*a.input.shape[:-1], width)),
+        *(TensorSpec(network.state_shape(a, features)) for features in states),
+    ]
+
+
+def _bind(a: SimpleNamespace, b: Binder, cell: str, gates: int) -> None:
+    network = _Network(a, cell, gates)
+    directions, batch = len(network.suffixes), network.batch
+    sums, state, hidden = gates * network.hidden, network.state, network.hidden
+
+    def by_layer(value: Value | None, features: int) -> list[Value | None]:
+        """Cut states into (directions, batch, features), one for each layer."""
+        if value is None:
+            return [None] * a.num_layers
+        shape = (a.num_layers, directions, batch, features)
+        whole = value.reshape(shape) or b.contiguous(value).viewed(shape)
+        return [whole.select(0, layer) for layer in range(a.num_layers)]
+
+    initial = None if a.hx is None else b.contiguous(a.hx)
+    initial_cells = getattr(a, "cx", None)
+    h0 = by_layer(initial, state)
+    c0 = by_layer(None if initial_cells is None else b.contiguous(initial_cells), hidden)
+    hn = by_layer(b.output(1) if a.n_outputs > 1 else None, state)
+    cells = b.output(2) if a.n_outputs > 2 else None
+    if cell == "lstm" and cells is None:
+        cells = b.temporary((a.num_layers, directions, batch, hidden))
+    c = by_layer(cells, hidden)
+    x = as_rows(b, a.input)
+    for layer in range(a.num_layers):
+        names = [f"_l{layer}{suffix}" for suffix in network.suffixes]
+        products = b.temporary((x.shape[0], directions * sums))
+        inputs = b.packed(("inputs", layer), partial(_pack_inputs, a, names))
+        b.step(linear.LinearStep(x, inputs, products))
+        if layer == a.num_layers - 1:
+            y = b.output()
+        else:
+            y = b.temporary((x.shape[0], directions * state))
+        rows = y.viewed((x.shape[0], directions * state))
+        projection = None
+        if network.projects:
+            projection = b.packed(
+                ("projection", layer), partial(_pack_each, a, "weight_hr", None, names)
+            )
+        b.step(
+            recurrent.RecurrentStep(
+                cell,
+                network.by_time(products, sums),
+                b.packed(
+                    ("hidden", layer),
+                    partial(_pack_each, a, "weight_hh", "bias_hh", names),
+                ),
+                network.by_time(rows, state),
+                b.scratch(recurrent.recurrent_scratch_bytes(sums, hidden)),
+                h0[layer],
+                c0[layer],
+                c[layer],
+                hn[layer],
+                projection,
+                recurrent.has_rounds(
+                    b.n_threads,
+                    directions,
+                    network.length,
+                    batch,
+                    state,
+                    sums,
+                    hidden,
+                    network.projects,
+                ),
+            )
+        )
+        x = rows
+
+
+def _pack_inputs(a: SimpleNamespace, names: list[str]) -> np.ndarray:
+    """Pack the input weights of all directions side by side."""
+    weight = np.concatenate([_array(a, "weight_ih" + name) for name in names])
+    bias = np.concatenate([_array(a, "bias_ih" + name) for name in names]) if a.bias else None
+    return packing.pack_panels(weight[:, np.newaxis, :], bias)
+
+
+def _pack_each(a: SimpleNamespace, weight: str, bias: str | None, names: list[str]) -> np.ndarray:
+    """Pack a weight of each direction, one after the other."""
+    parts = []
+    for name in names:
+        shift = _array(a, bias + name) if bias is not None and a.bias else None
+        parts.append(packing.pack_panels(_array(a, weight + name)[:, np.newaxis, :], shift))
+    packed = aligned_empty((len(parts), *parts[0].shape))
+    return np.stack(parts, out=packed)
+
+
+def _array(a: SimpleNamespace, name: str) -> np.ndarray:
+    return np.asarray(a.weights[name].constant, np.float32)
+
+
+def _batch_of_sequences(c: TracedCall) -> list[BatchAxis]:
+    a, batch = c.a, c.first_batch(c.a.input)
+    c.require(a.input.rank == 3 and batch.axis == (0 if a.batch_first else 1))
+    state = batch._replace(axis=1)
+    for spec in (a.hx, getattr(a, "cx", None)):
+        if isinstance(spec, TensorSpec):
+            c.spread(spec, state)
+    return [batch, state, state][: len(c.op.outputs)]
+
+
+@record("nn.LSTM")
+class LSTM(Record):
+    """Long short-term memory.
+
+    ``i, f, o = sigmoid(.), g = tanh(.), c' = f * c + i * g, h' = o * tanh(c')``, each gate of the
+    input and of h; with proj_size, h' is multiplied by weight_hr.  Input (l, n, features), with
+    batch_first (n, l, features), without a batch (l, features); states (layers * directions, n,
+    features).  Source: torch.nn.LSTM.
+    """
+
+    batch = staticmethod(_batch_of_sequences)
+    arguments = (
+        Tensor("input", rank=(2, 3)),
+        Tensor("hx", optional=True),
+        Tensor("cx", optional=True),
+        *_COMMON,
+        Int("proj_size", 0, minimum=0),
+    )
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> Any:
+        return _infer(a, "lstm", 4)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        _bind(a, b, "lstm", 4)
+
+
+@record("nn.GRU")
+class GRU(Record):
+    """Gated recurrent unit.
+
+    ``r, z = sigmoid(.), n = tanh(W x + r * (U h)), h' = (1 - z) * n + z * h``, biases left out.
+    Shapes as those of nn.LSTM.  Source: torch.nn.GRU.
+    """
+
+    batch = staticmethod(_batch_of_sequences)
+    arguments = (Tensor("input", rank=(2, 3)), Tensor("hx", optional=True), *_COMMON)
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> Any:
+        return _infer(a, "gru", 3)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        _bind(a, b, "gru", 3)
+
+
+@record("nn.RNN")
+class RNN(Record):
+    """``h' = tanh(W x + U h)``, or relu instead of tanh; biases left out.
+
+    Shapes as those of nn.LSTM.  Source: torch.nn.RNN.
+    """
+
+    batch = staticmethod(_batch_of_sequences)
+    arguments = (
+        Tensor("input", rank=(2, 3)),
+        Tensor("hx", optional=True),
+        *_COMMON,
+        Str("nonlinearity", ("tanh", "relu"), "tanh"),
+    )
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> Any:
+        return _infer(a, f"rnn_{a.nonlinearity}", 1)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        _bind(a, b, f"rnn_{a.nonlinearity}", 1)

@@ -1,0 +1,355 @@
+"""Resampling of the spatial axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from kuiper._kernels.spatial import pool_windows, resampling
+from kuiper._kernels.spatial.pool import PoolStep
+from kuiper._kernels.spatial.resampling import Taps
+from kuiper._kernels.spatial.resize import ResizeStep
+from kuiper.errors import ShapeError
+from kuiper.ir.view import TensorSpec
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.image import image_input, image_output, spatial_extents
+from kuiper.ops.core.record import Record, record
+from kuiper.ops.core.schema import Any_, Argument, Bool, Float, Ints, Numbers, Str, Tensor
+from kuiper.ops.product.linear import product
+
+__all__ = ["Interpolate", "UpsampleBilinear", "UpsampleNearest"]
+
+# Modes and the numbers of spatial axes that they are for.
+MODES = {
+    "nearest": (1, 2, 3),
+    "nearest-exact": (1, 2, 3),
+    "area": (1, 2, 3),
+    "linear": (1,),
+    "bilinear": (2,),
+    "bicubic": (2,),
+    "trilinear": (3,),
+}
+
+
+@record("nn.Upsample", "F.interpolate", "F.upsample")
+class Interpolate(Record):
+    """An image resized to `size`, or by `scale_factor`.
+
+    ``nearest`` takes ``x[floor(i * r)]``, ``nearest-exact`` ``x[floor((i + 0.5) * r)]``, the linear
+    modes and ``bicubic`` the weighted neighbours of ``(i + 0.5) * r - 0.5``, or of
+    ``i * (L - 1) / (O - 1)`` with `align_corners`; ``area`` is an adaptive mean.  The ratio r is
+    1 / scale_factor where that is given, else L / O; O is floor(L * scale_factor).
+
+    Input (n, c, l), (n, c, h, w) or (n, c, d, h, w).  Source: torch.nn.functional.interpolate.
+    """
+
+    batch = "samples"
+    arguments: tuple[Argument, ...] = (
+        Tensor("input"),
+        Ints("size", default=None, minimum=1, nullable=True),
+        Numbers("scale_factor", default=None, nullable=True),
+        Str("mode", tuple(MODES), "nearest"),
+        Any_("align_corners", None),
+        Any_("recompute_scale_factor", None),
+        Any_("antialias", None),
+    )
+    layout = "like"
+    # What the older names imply.
+    fixed: ClassVar[dict[Any, Any]] = {}
+
+    @staticmethod
+    def targets(a: SimpleNamespace) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+        """Return the output's spatial extents, and the scales where these set the positions."""
+        return _target(a)
+
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> TensorSpec:
+        vars(a).update(cls.fixed)
+        extents, _ = cls.targets(a)
+        if 0 in a.input.shape[2:]:
+            raise ShapeError(f"cannot resize an input of shape {a.input.shape} to {extents}")
+        return TensorSpec((*a.input.shape[:2], *extents), a.input.dtype)
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        vars(a).update(cls.fixed)
+        extents, scales = cls.targets(a)
+        spatial = len(extents)
+        if a.input.size == 0:
+            b.output()
+            return
+        if a.mode == "area" and a.input.dtype == np.float32:
+            _bind_area(a, b, extents)
+            return
+        taps = [
+            _taps(a, extent, out, scale)
+            for extent, out, scale in zip(a.input.shape[2:], extents, scales, strict=True)
+        ]
+        if a.input.dtype != np.float32:
+            b.python(lambda x: _resize_array(x, taps), [a.input], [b.output()])
+            return
+        _bind_taps(a, b, [resampling.identity_taps(1)] * (3 - spatial) + taps)
+
+
+@record("F.upsample_nearest", "nn.UpsamplingNearest2d")
+class UpsampleNearest(Interpolate):
+    """An image resized by taking the nearest pixel, ``x[floor(i * r)]``.
+
+    Source: torch.nn.UpsamplingNearest2d.
+    """
+
+    fixed: ClassVar[dict[Any, Any]] = {"mode": "nearest"}
+
+
+@record("F.upsample_bilinear", "nn.UpsamplingBilinear2d")
+class UpsampleBilinear(Interpolate):
+    """An image resized by linear interpolation between aligned corners.
+
+    Source: torch.nn.UpsamplingBilinear2d.
+    """
+
+    fixed: ClassVar[dict[Any, Any]] = {"mode": "bilinear", "align_corners": True}
+
+
+@record("aten::_upsample_nearest_exact3d")
+class NearestExact(Interpolate):
+    """A volume resized by taking the nearest pixel, ``x[floor((i + 0.5) * r)]``.
+
+    Source: torch.nn.functional.interpolate with mode="nearest-exact".
+    """
+
+    arguments = (
+        Tensor("input", rank=5),
+        Ints("size", minimum=1),
+        *(Float(name, None, nullable=True) for name in ("scales_d", "scales_h", "scales_w")),
+    )
+    fixed: ClassVar[dict[str, Any]] = {
+        "mode": "nearest-exact",
+        "align_corners": None,
+        "antialias": None,
+    }
+
+    @staticmethod
+    def targets(a: SimpleNamespace) -> Any:
+        extents = _per_axis("size", a.size, 3)
+        scales = a.scales_d, a.scales_h, a.scales_w
+        if any(scale is not None and not 0 < scale < math.inf for scale in scales):
+            raise ShapeError(f"its scales are {scales}, expected numbers above 0")
+        return extents, scales
+
+
+class _Antialiased(Record):
+    """A plane resized by weights that reach over all pixels that make one of the output.
+
+    Each axis is a product with a matrix of weights, most of them zero.
+    """
+
+    batch = "samples"
+    arguments = (
+        Tensor("input", rank=4),
+        Ints("output_size", default=None, minimum=1, nullable=True),
+        Bool("align_corners", False),
+        Numbers("scales", default=None, nullable=True),
+        Numbers("scales_w", default=None, nullable=True),
+    )
+    reach: ClassVar[float] = 1.0  # of the filter to one side, in pixels of the larger plane
+
+    @staticmethod
+    def weigh(gap: np.ndarray) -> np.ndarray:
+        """Return the filter's value at a distance."""
+        raise NotImplementedError
+
+    @classmethod
+    def _target(cls, a: SimpleNamespace) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+        scales: tuple[Any, ...] = (None, None)
+        if a.scales is not None:
+            scales = tuple(a.scales) if len(a.scales) == 2 else (*a.scales, *(a.scales_w or ()))
+            if len(scales) != 2:
+                raise ShapeError(f"the scales are {scales}, expected two numbers")
+        if a.output_size is not None:
+            return _per_axis("output_size", a.output_size, 2), scales
+        if None in scales or not all(math.isfinite(scale) for scale in scales):
+            raise ShapeError(f"it has no 'output_size', and its scales are {scales}")
+        return _scaled("scales", a.input.shape, scales), scales
+
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> TensorSpec:
+        extents, scales = cls._target(a)
+        if a.input.dtype != np.float32:
+            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
+        if min(extents) < 1 or 0 in a.input.shape[2:]:
+            raise ShapeError(f"cannot resize an input of shape {a.input.shape} to {extents}")
+        if any(scale is not None and not 0 < scale < math.inf for scale in scales):
+            raise ShapeError(f"its scales are {scales}, expected numbers above 0")
+        return TensorSpec((*a.input.shape[:2], *extents))
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        y = b.output()
+        if y.size == 0:
+            return
+        (rows, columns), scales = cls._target(a)
+        *planes, height, width = a.input.shape
+        count = math.prod(planes)
+        by_row, by_column = (
+            b.constant(cls._matrix(extent, out, scale, a.align_corners))
+            for extent, out, scale in zip((height, width), (rows, columns), scales, strict=True)
+        )
+        x = b.contiguous(a.input).viewed((count, height, width))
+        wide = b.temporary((count, height, columns))
+        product(b, x, by_column.permute((1, 0)).expand((count, width, columns)), wide)
+        # Elements of a row of the output are adjacent, wherever the output lies.
+        y = y.viewed((count, rows, columns))
+        product(b, by_row.expand((count, rows, height)), wide, y)
+
+    @classmethod
+    def _matrix(cls, extent: int, out: int, scale: float | None, align_corners: bool) -> Any:
+        """Return the weights, one row for each place of the output."""
+        if align_corners:
+            ratio = (extent - 1) / (out - 1) if out > 1 else 0.0
+        else:
+            ratio = extent / out if scale is None else 1 / scale
+        support = cls.reach * max(ratio, 1.0)
+        weights = np.zeros((out, extent), np.float32)
+        for i in range(out):
+            centre = ratio * (i + 0.5)
+            first = max(int(centre - support + 0.5), 0)
+            last = min(int(centre + support + 0.5), extent)
+            gaps = (np.arange(first, last) - centre + 0.5) / max(ratio, 1.0)
+            values = cls.weigh(np.abs(gaps))
+            weights[i, first:last] = values / (values.sum() or 1.0)
+        return weights
+
+
+@record("aten::_upsample_bilinear2d_aa")
+class AntialiasedBilinear(_Antialiased):
+    """A plane resized linearly, each pixel the mean of all that it covers.
+
+    Source: torch.nn.functional.interpolate with antialias=True.
+    """
+
+    @staticmethod
+    def weigh(gap: Any) -> Any:
+        return np.maximum(1 - gap, 0)
+
+
+@record("aten::_upsample_bicubic2d_aa")
+class AntialiasedBicubic(_Antialiased):
+    """A plane resized cubically, each pixel a weighted mean of all that it covers.
+
+    Source: torch.nn.functional.interpolate with antialias=True.
+    """
+
+    reach: ClassVar[float] = 2.0
+
+    @staticmethod
+    def weigh(gap: Any) -> Any:
+        a = -0.5  # PIL's, not the -0.75 of resizing without antialiasing
+        near = ((a + 2) * gap - (a + 3)) * gap * gap + 1
+        far = (((gap - 5) * gap + 8) * gap - 4) * a
+        return np.where(gap < 1, near, np.where(gap < 2, far, 0))
+
+
+def _target(a: SimpleNamespace) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+    """Return the output's spatial extents, and the scales where these set the positions."""
+    spatial = a.input.rank - 2
+    if spatial not in MODES[a.mode]:
+        ranks = " or ".join(str(n + 2) for n in MODES[a.mode])
+        raise ShapeError(
+            f"the input has shape {a.input.shape}, expected rank {ranks} for mode '{a.mode}'"
+        )
+    if a.antialias:
+        raise ShapeError("'antialias' is True, which is not supported")
+    if a.input.dtype.kind != "f" and not a.mode.startswith("nearest"):
+        raise ShapeError(f"the input is {a.input.dtype}, expected float32 for mode '{a.mode}'")
+    if (a.size is None) == (a.scale_factor is None):
+        raise ShapeError(
+            f"'size' is {a.size} and 'scale_factor' is {a.scale_factor}, expected one of them"
+        )
+    if a.size is not None:
+        return _per_axis("size", a.size, spatial), (None,) * spatial
+    scales = _per_axis("scale_factor", a.scale_factor, spatial)
+    extents = _scaled("scale_factor", a.input.shape, scales)
+    if min(extents) < 1:
+        raise ShapeError(
+            f"'scale_factor' is {scales}, which leaves nothing of an input of shape {a.input.shape}"
+        )
+    return extents, (None,) * spatial if a.recompute_scale_factor else scales
+
+
+def _scaled(name: str, shape: tuple[int, ...], scales: Sequence[float]) -> tuple[int, ...]:
+    """Return the spatial extents of a shape times the scales, cut off."""
+    products = [extent * scale for extent, scale in zip(shape[2:], scales, strict=True)]
+    if not all(map(math.isfinite, products)):
+        raise ShapeError(
+            f"'{name}' is {scales}, with which an input of shape {shape} has no finite extents"
+        )
+    return tuple(map(math.floor, products))
+
+
+def _per_axis(name: str, items: Sequence[Any], spatial: int) -> tuple[Any, ...]:
+    items = tuple(items) * spatial if len(items) == 1 else tuple(items)
+    if len(items) != spatial:
+        raise ShapeError(f"'{name}' is {items}, expected {spatial} numbers")
+    return items
+
+
+def _taps(a: SimpleNamespace, extent: int, out: int, scale: float | None) -> Taps:
+    if a.mode == "nearest" and a.input.rank == 4 and out in (extent, 2 * extent):
+        # PyTorch's own short cut: images, but not lines and volumes, of the same or twice the
+        # extent forget what the scale was exactly.
+        scale = None
+    if a.mode.startswith("nearest"):
+        return resampling.nearest_taps(extent, out, scale, a.mode == "nearest-exact")
+    if a.mode == "bicubic":
+        return resampling.cubic_taps(extent, out, scale, bool(a.align_corners))
+    return resampling.linear_taps(extent, out, scale, bool(a.align_corners))
+
+
+def _bind_taps(a: SimpleNamespace, b: Binder, taps: Sequence[Taps]) -> None:
+    """Add the step that resizes along d, h and w."""
+    spatial = a.input.rank - 2
+    depth, height, width = spatial_extents(a.input.shape, spatial)
+    planes, rows, columns = taps
+    if not depth == len(planes) == 1:
+        rows = resampling.product_taps(planes, rows, height)
+    image = a.input.reshape((*a.input.shape[:2], depth * height, width))
+    if image is not None and image.is_channels_last:
+        x, y = image, image_output(b, spatial)
+    else:
+        # Planes are images of one channel.
+        planes = a.input.shape[0] * a.input.shape[1]
+        x = b.contiguous(a.input).viewed((planes, 1, depth * height, width))
+        y = b.output().viewed((planes, 1, len(rows), len(columns)))
+    scratch = b.scratch(resampling.scratch_bytes(rows, columns, x.shape[1]))
+    b.step(ResizeStep(x, y, rows, columns, scratch))
+
+
+def _bind_area(a: SimpleNamespace, b: Binder, extents: Sequence[int]) -> None:
+    spatial = len(extents)
+    sizes = (1,) * (3 - spatial) + tuple(extents)
+    windows = [
+        pool_windows.adaptive_windows(extent, out)
+        for extent, out in zip(spatial_extents(a.input.shape, spatial), sizes, strict=True)
+    ]
+    scratch = b.scratch(pool_windows.scratch_bytes(windows))
+    x, y = image_input(b, a.input, spatial), image_output(b, spatial)
+    b.step(PoolStep(x, y, windows, "mean", scratch))
+
+
+def _resize_array(x: np.ndarray, taps: Sequence[Taps]) -> np.ndarray:
+    """Resize an array of another dtype than float32, axis by axis."""
+    for axis, tap in enumerate(taps, start=2):
+        if tap.count == 1:
+            x = np.take(x, tap.places[:, 0], axis)
+            continue
+        shape = (-1,) + (1,) * (x.ndim - axis - 1)
+        x = sum(
+            np.take(x, tap.places[:, k], axis) * tap.weights[:, k].reshape(shape).astype(x.dtype)
+            for k in range(tap.count)
+        )
+    return x

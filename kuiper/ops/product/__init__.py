@@ -1,0 +1,1 @@
+"""Records of matrix products and convolutions, and the algorithms that compute them."""

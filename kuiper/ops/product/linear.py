@@ -1,0 +1,281 @@
+"""Linear layers and matrix products."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kuiper._kernels.linear import linear
+from kuiper._kernels.micro import packing
+from kuiper.errors import ShapeError
+from kuiper.ir.view import TensorSpec, Value, aliases
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.epilogue import make_post, residual_value
+from kuiper.ops.core.record import Record, record
+from kuiper.ops.core.schema import Int, Tensor
+from kuiper.ops.product.strassen import strassen_pays, strassen_step
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
+
+__all__ = ["Linear", "Matmul", "product"]
+
+# Rows that share a few sets of the L1 cache are worth a copy for so many rows and columns.
+LEAST_ROWS, LEAST_COLUMNS = 16, 512
+
+
+def as_rows(b: Binder, value: Value) -> Value:
+    """View (..., k) as rows of adjacent elements, equally far apart; copies where it must."""
+    if value.shape[-1] == 1 or value.strides[-1] == 1:
+        rows = value.reshape((math.prod(value.shape[:-1]), value.shape[-1]))
+        if rows is not None and (rows.shape[1] == 1 or rows.strides[1] == 1):
+            return rows
+    return b.contiguous(value).viewed((math.prod(value.shape[:-1]), value.shape[-1]))
+
+
+@record("nn.Linear", "F.linear")
+class Linear(Record):
+    """``y = x @ weight.T + bias`` over the last axis.
+
+    Input (..., in_features), weight (out_features, in_features).  Source: torch.nn.Linear.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Tensor("weight", rank=2),
+        Tensor("bias", optional=True),
+        Int("in_features", None, minimum=1),
+        Int("out_features", None, minimum=1),
+    )
+    post_ops = True
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        out_features, in_features = a.weight.shape
+        for name, got in (("in_features", in_features), ("out_features", out_features)):
+            said = getattr(a, name)
+            if said is not None and said != got:
+                raise ShapeError(
+                    f"'{name}' is {said}, but 'weight' {a.weight.shape} makes it {got}"
+                )
+        if a.bias is not None and a.bias.shape != (out_features,):
+            raise ShapeError(f"'bias' has shape {a.bias.shape}, expected ({out_features},)")
+        if a.input.rank < 1 or a.input.shape[-1] != in_features:
+            raise ShapeError(f"the input has shape {a.input.shape}, expected (..., {in_features})")
+        if a.input.dtype != np.float32:
+            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
+        return TensorSpec((*a.input.shape[:-1], out_features))
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        x = as_rows(b, a.input)
+        y = b.output(
+            layout="spaced_rows" if b.feeds_only("nn.Linear", "F.linear") else "contiguous"
+        )
+        rows = y.reshape((x.shape[0], a.weight.shape[0]))
+        assert rows is not None  # rows of an output are equally far apart
+        residual = residual_value(b)
+        if residual is not None:
+            residual = as_rows(b, residual)
+        post = make_post(b, residual)
+        if _strassen_pays(a):
+            images = a.input.shape[0]
+            step = strassen_step(
+                b, _as_images(x, images), _as_images(rows, images),
+                _Columns(a.weight), lambda: _bias(a), [(0, 0)], (1, 1), post,
+            )  # fmt: skip
+            step.flops = 2.0 * rows.size * x.shape[1]
+            step.bytes = 4.0 * (x.size + a.weight.size + rows.size)
+            b.step(step)
+        else:
+            is_large = x.shape[0] >= LEAST_ROWS and rows.shape[1] >= LEAST_COLUMNS
+            if is_large and aliases(x.strides[0]):
+                x = b.spaced_rows(x)
+            b.step(linear.LinearStep(x, _panels(a, b), rows, post))
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        c.require_shared(c.a.weight, c.a.bias)
+        batch = c.first_batch(c.a.input)
+        c.require(batch.axis != c.a.input.rank - 1)
+        return batch
+
+
+def _strassen_pays(a: SimpleNamespace) -> bool:
+    """Tell whether rows are pixels, (n, h, w, c), and Strassen's algorithm is faster for them.
+
+    Rows of other ranks are tokens or samples: one may be a thousand times as large as the one that
+    would share sums with it.  Pixels side by side are alike.
+    """
+    columns, depth = a.weight.shape
+    return (
+        a.input.rank == 4
+        and _is_constant(a)
+        and strassen_pays(math.prod(a.input.shape[1:3]), 1, depth, columns)
+    )
+
+
+def _as_images(rows: Value, images: int) -> Value:
+    """View rows as channels-last images of one row of pixels each."""
+    (count, channels), step = rows.shape, rows.strides[0]
+    line = count // images * step
+    return rows.with_layout((images, channels, 1, count // images), (line, 1, line, step))
+
+
+def _is_constant(a: SimpleNamespace) -> bool:
+    return all(v is None or v.is_constant for v in (a.weight, a.bias))
+
+
+def _bias(a: SimpleNamespace) -> np.ndarray | None:
+    return None if a.bias is None else np.asarray(a.bias.constant, np.float32)
+
+
+def _panels(a: SimpleNamespace, b: Binder) -> Value:
+    """Return the packed weight; one that is computed at run time is packed then."""
+    if _is_constant(a):
+        return b.packed(
+            "linear", lambda: packing.pack_panels(_Columns(a.weight), _bias(a), b.n_threads)
+        )
+    columns, depth = a.weight.shape
+    packed = b.temporary((packing.n_panels(columns) * packing.panel_floats(depth),))
+    bias = None if a.bias is None else b.contiguous(a.bias)
+    taps = b.constant(np.zeros(1, np.intp))
+    strides = (0, depth, 1)  # of groups, columns and terms
+    b.step(
+        packing.PackStep(b.contiguous(a.weight), bias, packed, taps, 1, columns, 1, depth, strides)
+    )
+    return packed
+
+
+class _Columns:
+    """A constant weight as (columns, 1, terms), widened slice by slice."""
+
+    def __init__(self, weight: Value) -> None:
+        self.shape = (weight.shape[0], 1, weight.shape[1])
+        self._weight = weight
+
+    @property
+    def in_file(self) -> Any:
+        """What reads them from their file, None where they are not in one."""
+        return self._weight.in_file
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        values = np.asarray(self._weight.rows(rows.start, rows.stop), np.float32)
+        return values[:, np.newaxis, :]
+
+
+@record("torch.matmul", "torch.mm", "torch.bmm", "torch.mv")
+class Matmul(Record):
+    """Matrix product with the broadcasting rules of ``torch.matmul``.
+
+    A 1-d first operand is a row, a 1-d second one a column; the added axis is dropped again.
+    Source: torch.matmul, torch.mm, torch.bmm, torch.mv.
+    """
+
+    arguments = (Tensor("input"), Tensor("other", aliases=("mat2", "vec")))
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        x, y = _matrix_shapes(a.input.shape, a.other.shape)
+        if a.input.rank == 0 or a.other.rank == 0 or x[-1] != y[-2]:
+            raise ShapeError(f"cannot multiply {a.input.shape} by {a.other.shape}")
+        if a.input.dtype != a.other.dtype:
+            raise ShapeError(f"cannot multiply {a.input.dtype} by {a.other.dtype}")
+        try:
+            batch = np.broadcast_shapes(x[:-2], y[:-2])
+        except ValueError:
+            raise ShapeError(f"cannot multiply {a.input.shape} by {a.other.shape}") from None
+        shape = (*batch, x[-2], y[-1])
+        if a.other.rank == 1:
+            shape = shape[:-1]
+        if a.input.rank == 1:
+            shape = (*shape[:-2], shape[-1]) if a.other.rank != 1 else shape[:-1]
+        return TensorSpec(shape, a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        if a.input.dtype != np.float32:
+            b.python(np.matmul, [a.input, a.other], [b.output()])
+            return
+        x_shape, y_shape = _matrix_shapes(a.input.shape, a.other.shape)
+        x, y = a.input, a.other
+        if x.rank == 1:
+            x = x.with_layout(x_shape, (x.shape[0] * x.strides[0], x.strides[0]))
+        if y.rank == 1:
+            y = y.with_layout(y_shape, (y.strides[0], 0))
+        out = b.output()
+        batch = np.broadcast_shapes(x_shape[:-2], y_shape[:-2])
+        out = out.viewed((*batch, x_shape[-2], y_shape[-1]))
+        product(b, x, y, out)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        x, y, rank = c.a.input, c.a.other, c.outputs[0].rank
+        left, right = c.batch_of(x), c.batch_of(y)
+        if left and right:
+            return c.broadcast([x, y], rank, last_axes=2)
+        if right:
+            c.require(y.rank >= 2 and right.axis != y.rank - 2)
+            if right.axis == y.rank - 1:
+                c.require(x.rank <= 2 or x.rank == rank)
+                return right._replace(axis=rank - 1)
+            return c.broadcast([x, y], rank, last_axes=2)
+        left = c.first_batch(x)
+        c.require(x.rank >= 2 and left.axis != x.rank - 1)
+        if left.axis == x.rank - 2:
+            return left._replace(axis=rank - 1 if y.rank == 1 else rank - 2)
+        return left if y.rank <= 2 else c.broadcast([x, y], rank, last_axes=2)
+
+
+def _matrix_shapes(x: Any, y: Any) -> Any:
+    return ((1, *x) if len(x) == 1 else x), ((*y, 1) if len(y) == 1 else y)
+
+
+def product(b: Binder, x: Value, y: Value, out: Value) -> None:
+    """Add the step for ``out = x @ y``; elements of a row of `out` are adjacent."""
+    if x.shape[-1] != 1 and x.strides[-1] != 1:
+        x = b.contiguous(x)
+    batch = out.shape[:-2]
+    x = x.expand((*batch, *x.shape[-2:]))
+    y = y.expand((*batch, *y.shape[-2:]))
+    if all(s == 0 or n == 1 for s, n in zip(y.strides[:-2], batch, strict=True)) and y.rank > 2:
+        # One matrix for the whole batch: the rows of all batches are one tall matrix.
+        tall = x.reshape((math.prod(batch) * x.shape[-2], x.shape[-1]))
+        flat = out.reshape((math.prod(batch) * out.shape[-2], out.shape[-1]))
+        if tall is not None and flat is not None and (tall.shape[1] == 1 or tall.strides[1] == 1):
+            x, out = tall, flat
+            y = y.with_layout(y.shape[-2:], y.strides[-2:])
+    x, y, out = _merge_batch(x, y, out)
+    if out.rank - 2 > linear.max_batch_axes:
+        # Axes that are broadcast from both sides in turn cannot be merged: write the repeats out.
+        dense = out if out.is_contiguous else b.temporary(out.shape)
+        merged = _merge_batch(b.contiguous(x), b.contiguous(y), dense)
+        b.step(linear.MatmulStep(*merged, b.scratch(4 * packing.panel_floats(x.shape[-1]))))
+        if dense is not out:
+            b.copy(dense, out)
+        return
+    b.step(linear.MatmulStep(x, y, out, b.scratch(4 * packing.panel_floats(x.shape[-1]))))
+
+
+def _merge_batch(x: Value, y: Value, out: Value) -> Any:
+    """Merge leading axes that lie back to back in all three, so that few are left."""
+    values = [x, y, out]
+    axis = out.rank - 4
+    while axis >= 0 and out.rank > 3:
+        shape = values[2].shape
+        if all(
+            v.strides[axis] == v.strides[axis + 1] * shape[axis + 1] or shape[axis] == 1
+            for v in values
+        ):
+            values = [
+                v.with_layout(
+                    (*v.shape[:axis], v.shape[axis] * v.shape[axis + 1], *v.shape[axis + 2 :]),
+                    (*v.strides[:axis], *v.strides[axis + 1 :]),
+                )
+                for v in values
+            ]
+        axis -= 1
+    return values

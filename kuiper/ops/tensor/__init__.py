@@ -1,0 +1,1 @@
+"""Records of shapes, views and copies."""

@@ -1,0 +1,182 @@
+"""Tensors joined: each is computed where it belongs, where that can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kuiper.errors import ShapeError
+from kuiper.expression.promotion import promote
+from kuiper.ir.view import TensorSpec, Value
+from kuiper.ops.core.axes import axis_of
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.record import Record, record
+from kuiper.ops.core.schema import (
+    Int,
+    Tensors,
+)
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
+
+__all__ = [
+    "Cat",
+    "Stack",
+]
+
+
+def check_tensors(tensors: Any) -> list[Any]:
+    """Refuse an empty list and whatever is no tensor."""
+    for number, tensor in enumerate(tensors):
+        if not isinstance(tensor, TensorSpec | Value):
+            raise ShapeError(f"input {number} is {tensor!r}, expected a tensor")
+    if not tensors:
+        raise ShapeError("it has no inputs, expected one or more tensors")
+    return tensors
+
+
+def _common_dtype(tensors: Any) -> np.dtype:
+    dtype = tensors[0].dtype
+    for tensor in tensors[1:]:
+        dtype = promote(dtype, tensor.dtype)
+    return dtype
+
+
+def is_at(value: Value, place: Value) -> bool:
+    return (
+        value.buffer is place.buffer and value.offset == place.offset and value.same_layout(place)
+    )
+
+
+@record("torch.cat", "torch.concat")
+class Cat(Record):
+    """Tensors joined along an axis.
+
+    Inputs whose producers wrote them into the output already cost nothing; the others are copied.
+    Source: torch.cat.
+    """
+
+    arguments = (Tensors("tensors"), Int("dim", 0))
+    layout = "like"
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        tensors = check_tensors(a.tensors)
+        # PyTorch lets 1-d tensors without elements stand for "nothing" whatever the others are.
+        full = [t for t in tensors if t.shape != (0,)] or tensors[:1]
+        axis = axis_of(a.dim, full[0].shape)
+        shape = full[0].shape
+        if not shape:
+            raise ShapeError("input 0 is a 0-d tensor, which cannot be joined")
+        for number, tensor in enumerate(tensors):
+            if tensor.shape != (0,) and not _fits(tensor.shape, shape, axis):
+                raise ShapeError(
+                    f"input {number} has shape {tensor.shape}, which does not fit {shape} apart "
+                    f"from axis {axis}"
+                )
+        extent = sum(t.shape[axis] for t in full)
+        return TensorSpec((*shape[:axis], extent, *shape[axis + 1 :]), _common_dtype(tensors))
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        dtype = _common_dtype(a.tensors)
+        full = [t for t in a.tensors if t.shape != (0,)] or a.tensors[:1]
+        axis = axis_of(a.dim, full[0].shape)
+        if any(t.dtype != dtype for t in full):
+            b.python(lambda *arrays: np.concatenate(arrays, axis).astype(dtype), full, [b.output()])
+            return
+        joined = _adjacent(full, axis)
+        if joined is not None:
+            b.alias(joined)
+            return
+        y = b.output(layout=next((t for t in full if _is_image(t)), full[0]))
+        start = 0
+        for x in full:
+            place = y.narrow(axis, start, x.shape[axis])
+            if not is_at(x, place):
+                b.copy(x, place)
+            start += x.shape[axis]
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        specs = [s for s in c.a.tensors if isinstance(s, TensorSpec) and s.shape != (0,)]
+        batch = c.first_batch(*specs)
+        axis = axis_of(c.a.dim, specs[0].shape)
+        if batch.axis == axis:
+            found = [c.first_batch(s) for s in specs]
+            c.require(all((b.axis, b.inner) == (axis, batch.inner) for b in found))
+            return batch._replace(outer=sum(b.outer for b in found))
+        for spec in specs:
+            c.spread(spec, batch)
+        return batch
+
+
+def _fits(shape: Sequence[int], other: Sequence[int], axis: int) -> bool:
+    return len(shape) == len(other) and all(
+        n == m for d, (n, m) in enumerate(zip(shape, other, strict=True)) if d != axis
+    )
+
+
+def _is_image(value: Value) -> bool:
+    """Tell whether a value lies channels-last and not in C order as well."""
+    return value.is_channels_last and not value.is_contiguous
+
+
+def _adjacent(values: Sequence[Value], axis: int) -> Value | None:
+    """Return one view of values that lie next to each other along an axis, None if they do not."""
+    first = values[0]
+    end = first.offset
+    for value in values:
+        if (
+            value.buffer is not first.buffer
+            or value.strides != first.strides
+            or value.dtype != first.dtype
+            or value.offset != end
+        ):
+            return None
+        end += value.shape[axis] * value.strides[axis]
+    shape = list(first.shape)
+    shape[axis] = sum(value.shape[axis] for value in values)
+    return first.with_layout(shape, first.strides)
+
+
+@record("torch.stack")
+class Stack(Record):
+    """Tensors of one shape joined along a new axis.
+
+    Source: torch.stack.
+    """
+
+    arguments = (Tensors("tensors"), Int("dim", 0))
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        tensors = check_tensors(a.tensors)
+        shape = tensors[0].shape
+        for number, tensor in enumerate(tensors):
+            if tensor.shape != shape:
+                raise ShapeError(f"input {number} has shape {tensor.shape}, expected {shape}")
+        axis = axis_of(a.dim, (*shape, 1))
+        return TensorSpec((*shape[:axis], len(tensors), *shape[axis:]), _common_dtype(tensors))
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        dtype = _common_dtype(a.tensors)
+        axis = axis_of(a.dim, (*a.tensors[0].shape, 1))
+        y = b.output()
+        if any(t.dtype != dtype for t in a.tensors):
+            b.python(lambda *arrays: np.stack(arrays, axis).astype(dtype), a.tensors, [y])
+            return
+        for number, x in enumerate(a.tensors):
+            b.copy(x, y.select(axis, number))
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch = c.first_batch(*c.a.tensors)
+        for spec in c.a.tensors:
+            c.spread(spec, batch)
+        axis = c.a.dim % c.outputs[0].rank
+        return batch._replace(axis=batch.axis + (axis <= batch.axis))

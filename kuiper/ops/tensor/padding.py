@@ -1,0 +1,338 @@
+"""Padding and cropping, out of strided copies.
+
+The kept part of the input is copied into the middle of the output.  A constant is written around
+it; the other modes copy strips of the output itself, one axis after the other, so that each strip
+carries the margins of the axes before it along and corners come out by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from kuiper._kernels.data.move import FillStep
+from kuiper.errors import ShapeError
+from kuiper.ir.view import TensorSpec, Value
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.record import Record, record
+from kuiper.ops.core.schema import Argument, Float, Ints, Str, Tensor
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
+
+__all__ = ["ModulePad", "Pad", "SamePadding", "pad_spatial"]
+
+# Of a window; nothing that slides over images is larger.
+LARGEST_WINDOW = 1 << 16
+
+MODES = ("constant", "reflect", "replicate", "circular")
+
+
+class _Margin:
+    """What is put before and after the places of one axis, after cropping.
+
+    Attributes
+    ----------
+    axis : int
+    start, extent : int
+        The part of the input that is kept.
+    before, after : int
+        How many places are added.
+    """
+
+    __slots__ = ("after", "axis", "before", "extent", "start")
+
+    def __init__(self, axis: int, extent: int, before: int, after: int) -> None:
+        self.axis = axis
+        self.start = max(-before, 0)
+        self.extent = extent - self.start - max(-after, 0)
+        self.before = max(before, 0)
+        self.after = max(after, 0)
+
+    @property
+    def total(self) -> int:
+        return self.before + self.extent + self.after
+
+
+def _margins(shape: Sequence[int], pad: Sequence[int], mode: str) -> list[_Margin]:
+    """Return the margins of the padded axes; amounts come in pairs, the last axis first."""
+    if len(pad) % 2 or len(pad) > 2 * len(shape):
+        raise ShapeError(
+            f"'pad' is {tuple(pad)}, expected pairs of amounts for at most {len(shape)} axes of an "
+            f"input of shape {tuple(shape)}"
+        )
+    margins = []
+    for number in range(len(pad) // 2):
+        axis = len(shape) - 1 - number
+        margin = _Margin(axis, shape[axis], pad[2 * number], pad[2 * number + 1])
+        most = max(margin.before, margin.after)
+        # A mirror leaves out the edge itself, a circle may go round once.
+        limit = {"reflect": margin.extent - 1, "circular": margin.extent}.get(mode)
+        if margin.extent < 0 or margin.total < 0:
+            raise ShapeError(
+                f"'pad' is {tuple(pad)}, which crops axis {axis} of extent {shape[axis]} away"
+            )
+        if limit is not None and most > limit:
+            raise ShapeError(
+                f"'pad' is {tuple(pad)}, expected at most {max(limit, 0)} on axis {axis} of extent "
+                f"{shape[axis]} for mode '{mode}'"
+            )
+        if mode == "replicate" and most and not margin.extent:
+            raise ShapeError(f"axis {axis} of the input is empty, there is no edge to repeat")
+        margins.append(margin)
+    return margins
+
+
+def _padded_shape(shape: Sequence[int], margins: Sequence[_Margin]) -> tuple[int, ...]:
+    padded = list(shape)
+    for margin in margins:
+        padded[margin.axis] = margin.total
+    return tuple(padded)
+
+
+def _crop(value: Value, margins: Sequence[_Margin]) -> Value:
+    for margin in margins:
+        value = value.narrow(margin.axis, margin.start, margin.extent)
+    return value
+
+
+def _bind_margins(
+    b: Binder, y: Value, kept: Value, margins: Sequence[_Margin], mode: str, fill: Any
+) -> None:
+    """Add the steps that copy `kept` into `y` and make its margins."""
+    if y.size == 0:
+        return
+    inner = y
+    for margin in margins:
+        inner = inner.narrow(margin.axis, margin.before, margin.extent)
+    if kept.size:
+        b.copy(kept, inner)
+    # What is written already: all of the axes that are done, the kept part of the others.
+    done = inner
+    for margin in margins:
+        axis, before, extent, after = margin.axis, margin.before, margin.extent, margin.after
+        first = done.with_layout(done.shape, done.strides, -before * done.strides[axis])
+        whole = first.with_layout(
+            (*done.shape[:axis], margin.total, *done.shape[axis + 1 :]), done.strides
+        )
+        end = before + extent
+        strips: list[tuple[int, int, tuple[int, int] | None]]
+        if mode == "constant":
+            strips = [(0, before, None), (end, after, None)]
+        elif mode == "reflect":
+            strips = [(0, before, (2 * before, -1)), (end, after, (end - 2, -1))]
+        elif mode == "replicate":
+            strips = [(0, before, (before, 0)), (end, after, (end - 1, 0))]
+        else:
+            strips = [(0, before, (extent, 1)), (end, after, (before, 1))]
+        for start, length, source in strips:
+            strip = whole.narrow(axis, start, length)
+            if strip.size == 0:
+                continue
+            if source is None:
+                b.step(FillStep(strip, fill))
+            else:
+                b.copy(whole.narrow(axis, source[0], length, source[1]), strip)
+        done = whole
+
+
+def pad_spatial(b: Binder, value: Value, pad: Sequence[int], mode: str, fill: float = 0.0) -> Value:
+    """Return a padded image for the operator that is being bound.
+
+    Parameters
+    ----------
+    b : Binder
+    value : Value, shape (n, c, h, w)
+    pad : (int, int, int, int)
+        Left, right, top and bottom; negative amounts crop.
+    mode : str
+        ``"constant"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
+    fill : float, default=0
+        What ``"constant"`` writes.
+
+    Returns
+    -------
+    Value
+        Channels-last if `value` is; it lives during the operator only.
+
+    Raises
+    ------
+    ShapeError
+        If the mode cannot make so wide a margin.
+    """
+    margins = _margins(value.shape, pad, mode)
+    kept = _crop(value, margins)
+    if not any(margin.before or margin.after for margin in margins):
+        return kept
+    layout = "channels_last" if value.is_channels_last else "contiguous"
+    y = b.temporary(_padded_shape(value.shape, margins), value.dtype, layout)
+    _bind_margins(b, y, kept, margins, mode, fill)
+    return y
+
+
+def _infer_pad(a: SimpleNamespace) -> TensorSpec:
+    margins = _margins(a.input.shape, a.pad, a.mode)
+    if a.mode != "constant" and len(margins) >= a.input.rank:
+        raise ShapeError(
+            f"'pad' is {a.pad}, expected amounts for at most {a.input.rank - 1} axes of an input "
+            f"of shape {a.input.shape} for mode '{a.mode}'"
+        )
+    return TensorSpec(_padded_shape(a.input.shape, margins), a.input.dtype)
+
+
+def _bind_pad(a: SimpleNamespace, b: Binder) -> None:
+    margins = _margins(a.input.shape, a.pad, a.mode)
+    kept = _crop(a.input, margins)
+    if not any(margin.before or margin.after for margin in margins):
+        b.alias(kept)
+        return
+    fill = 0.0 if a.value is None else a.value
+    if a.input.dtype.itemsize > 8 and a.mode == "constant":
+        pairs = [(0, 0)] * kept.rank
+        for margin in margins:
+            pairs[margin.axis] = (margin.before, margin.after)
+        b.python(lambda x: np.pad(x, pairs, constant_values=fill), [kept], [b.output()])
+        return
+    _bind_margins(b, b.output(layout=a.input), kept, margins, a.mode, fill)
+
+
+def same_margins(extent: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
+    """Return what goes in front of an axis and behind it for windows to reach all of it."""
+    steps = -(-extent // stride) - 1
+    total = max(steps * stride + (kernel - 1) * dilation + 1 - extent, 0)
+    return total // 2, total - total // 2
+
+
+@record("F.pad")
+class Pad(Record):
+    """The input with margins: a constant, its mirror image, its edge repeated, or wrapped around.
+
+    `pad` holds pairs (before, after), the last axis first; negative amounts crop.
+    Source: torch.nn.functional.pad.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Ints("pad"),
+        Str("mode", MODES, "constant"),
+        Float("value", None, nullable=True),
+    )
+    layout = "like"
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> Any:
+        return _infer_pad(a)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        _bind_pad(a, b)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch = c.first_batch(c.a.input)
+        # Two numbers for each axis, the last one first.
+        from_end = c.a.input.rank - 1 - batch.axis
+        c.require(not any(c.a.pad[2 * from_end : 2 * from_end + 2]))
+        return batch
+
+
+@record("kuiper.SamePadding")
+class SamePadding(Record):
+    """As many margins as let the windows of a convolution or pool reach every place of an image.
+
+    What is odd of them comes last, as in TensorFlow. `window` holds the kernel, the stride and the
+    dilation, each down and across. `kuiper.from_torch` and `kuiper export` write it for timm's
+    `Conv2dSame` and the like, since pnnx would write the amounts of the traced size.
+    Source: timm.layers.pad_same.
+    """
+
+    batch = "last_two_axes"
+    arguments = (Tensor("input"), Tensor("window"), Tensor("value"))
+    layout = "like"
+
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> Any:
+        return _infer_pad(cls.as_function(a))
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        _bind_pad(cls.as_function(a), b)
+
+    @staticmethod
+    def as_function(a: SimpleNamespace) -> SimpleNamespace:
+        """Return the arguments of the F.pad that it is for this input."""
+        shape = a.input.shape
+        window, value = a.window, a.value
+        if not (window.is_constant and window.shape == (3, 2) and window.dtype.kind in "iu"):
+            raise ShapeError("'window' is no constant of whole numbers of shape (3, 2)")
+        if not (value.is_constant and value.shape == (1,) and value.dtype.kind == "f"):
+            raise ShapeError("'value' is no constant number of shape (1,)")
+        if len(shape) < 3:
+            raise ShapeError(f"the input has shape {shape}, expected an image: 3 or 4 axes")
+        pad: list[int] = []
+        for axis, column in enumerate(zip(*window.constant.tolist(), strict=True)):
+            kernel, stride, dilation = column
+            if min(column) < 1 or max(column) > LARGEST_WINDOW:
+                raise ShapeError(
+                    f"'window' has kernel {kernel}, stride {stride} and dilation {dilation}, "
+                    f"expected numbers from 1 to {LARGEST_WINDOW}"
+                )
+            pad[:0] = same_margins(shape[axis - 2], kernel, stride, dilation)
+        number = float(value.constant[0])
+        return SimpleNamespace(input=a.input, pad=tuple(pad), mode="constant", value=number)
+
+
+class ModulePad(Record):
+    """The input with margins along its spatial axes.
+
+    `padding` holds pairs (before, after), the last axis first; one number stands for all.
+    Source: torch.nn.ZeroPad2d, ConstantPad2d, ReflectionPad2d, ReplicationPad2d.
+    """
+
+    layout = "like"
+    mode: ClassVar[str] = "constant"
+
+    @classmethod
+    def infer(cls, a: SimpleNamespace) -> Any:
+        return _infer_pad(cls._as_function(a))
+
+    @classmethod
+    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+        _bind_pad(cls._as_function(a), b)
+
+    @classmethod
+    def _as_function(cls, a: SimpleNamespace) -> Any:
+        a.pad, a.mode, a.value = a.padding, cls.mode, getattr(a, "value", None)
+        return a
+
+    @staticmethod
+    def batch(c: TracedCall) -> list[BatchAxis]:
+        spatial = len(c.a.padding) // 2
+        # Images may lack channels.
+        return c.samples(is_batched=c.a.input.rank in (spatial + 1, spatial + 2))
+
+
+def _register(mode: str, *names: str) -> None:
+    """Register modules whose names end in their number of spatial axes, as in ``2d``."""
+    for name in names:
+        arguments: tuple[Argument, ...] = (
+            Tensor("input"),
+            Ints("padding", length=2 * int(name[-2])),
+        )
+        if name.startswith("nn.Constant"):
+            arguments += (Float("value"),)
+        members = {
+            "arguments": arguments,
+            "mode": mode,
+            "__doc__": ModulePad.__doc__,
+            "__module__": __name__,
+        }
+        record(name)(type(name.removeprefix("nn."), (ModulePad,), members))
+
+
+_register("constant", "nn.ZeroPad2d", "nn.ConstantPad1d", "nn.ConstantPad2d", "nn.ConstantPad3d")
+_register("reflect", "nn.ReflectionPad1d", "nn.ReflectionPad2d")
+_register("replicate", "nn.ReplicationPad1d", "nn.ReplicationPad2d", "nn.ReplicationPad3d")

@@ -1,0 +1,212 @@
+"""Elements in another order: one strided copy each, in whatever layout the input has."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+from kuiper.errors import ShapeError
+from kuiper.ir.view import TensorSpec, Value
+from kuiper.ops.core.axes import axes_of, axis_of, split_axis
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.record import Record, record
+from kuiper.ops.core.schema import (
+    Int,
+    Ints,
+    Tensor,
+)
+from kuiper.ops.tensor.shape import swapped
+
+__all__ = [
+    "ChannelShuffle",
+    "Flip",
+    "PixelShuffle",
+    "PixelUnshuffle",
+    "Roll",
+]
+
+
+@record(
+    "nn.ChannelShuffle",
+    "F.channel_shuffle",
+    "torch.channel_shuffle",
+    "aten::native_channel_shuffle",
+    "aten::channel_shuffle",
+)
+class ChannelShuffle(Record):
+    """Channels dealt out: (groups, c / groups) becomes (c / groups, groups).
+
+    ``y[n, j * groups + i] = x[n, i * (c / groups) + j]``.  Source: torch.nn.ChannelShuffle.
+    """
+
+    batch = "samples"
+    arguments = (Tensor("input"), Int("groups", minimum=1))
+    layout = "like"
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        if a.input.rank < 3 or a.input.shape[1] % a.groups:
+            raise ShapeError(
+                f"the input has shape {a.input.shape}, expected (n, c, ...) with channels "
+                f"divisible by {a.groups} groups"
+            )
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        channels = a.input.shape[1]
+        x = split_axis(a.input, 1, (a.groups, channels // a.groups))
+        y = split_axis(b.output(layout=a.input), 1, (channels // a.groups, a.groups))
+        b.copy(x.permute(swapped(x.rank, 1, 2)), y)
+
+
+@record("nn.PixelShuffle", "F.pixel_shuffle", "torch.pixel_shuffle")
+class PixelShuffle(Record):
+    """Channels spread over space: (c * r * r, h, w) becomes (c, h * r, w * r).
+
+    Source: torch.nn.PixelShuffle.
+    """
+
+    batch = "samples"
+    arguments = (Tensor("input"), Int("upscale_factor", minimum=1))
+    layout = "like"
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        r = a.upscale_factor
+        if a.input.rank < 3 or a.input.shape[-3] % (r * r):
+            raise ShapeError(
+                f"the input has shape {a.input.shape}, expected (..., c, h, w) with channels "
+                f"divisible by {r} * {r}"
+            )
+        *batch, channels, height, width = a.input.shape
+        return TensorSpec((*batch, channels // (r * r), height * r, width * r), a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        r, lead = a.upscale_factor, a.input.rank - 3
+        y = b.output(layout=a.input)
+        x = split_axis(a.input, lead, (y.shape[lead], r, r))
+        # (c, r, r, h, w) -> (c, h, r, w, r)
+        order = [*range(lead), *(lead + d for d in (0, 3, 1, 4, 2))]
+        b.copy(x.permute(order), _split_pixels(y, r, a.input.shape[-2:]))
+
+
+@record("nn.PixelUnshuffle", "F.pixel_unshuffle", "torch.pixel_unshuffle")
+class PixelUnshuffle(Record):
+    """Space gathered into channels: (c, h * r, w * r) becomes (c * r * r, h, w).
+
+    Source: torch.nn.PixelUnshuffle.
+    """
+
+    batch = "samples"
+    arguments = (Tensor("input"), Int("downscale_factor", minimum=1))
+    layout = "like"
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        r = a.downscale_factor
+        if a.input.rank < 3 or a.input.shape[-1] % r or a.input.shape[-2] % r:
+            raise ShapeError(
+                f"the input has shape {a.input.shape}, expected (..., c, h, w) with height and "
+                f"width divisible by {r}"
+            )
+        *batch, channels, height, width = a.input.shape
+        return TensorSpec((*batch, channels * r * r, height // r, width // r), a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        r, lead = a.downscale_factor, a.input.rank - 3
+        y = b.output(layout=a.input)
+        x = _split_pixels(a.input, r, y.shape[-2:])
+        # (c, h, r, w, r) -> (c, r, r, h, w)
+        order = [*range(lead), *(lead + d for d in (0, 2, 4, 1, 3))]
+        b.copy(x.permute(order), split_axis(y, lead, (a.input.shape[lead], r, r)))
+
+
+def _split_pixels(value: Value, r: int, size: Sequence[int]) -> Value:
+    """View (..., h * r, w * r) as (..., h, r, w, r)."""
+    rank = value.rank
+    return split_axis(split_axis(value, rank - 1, (size[1], r)), rank - 2, (size[0], r))
+
+
+@record("torch.flip", "Tensor.flip")
+class Flip(Record):
+    """The places of some axes in reverse order.
+
+    Source: torch.flip.
+    """
+
+    batch = "along_axes"
+    arguments = (Tensor("input"), Ints("dims"))
+    layout = "like"
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        axes_of(a.dims, a.input.shape or (1,), "dims")
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        x = a.input
+        x = backwards(x, axes_of(a.dims, x.shape, "dims")) if x.rank else x
+        b.copy(x, b.output(layout=a.input))
+
+
+def backwards(x: Value, axes: Sequence[int]) -> Value:
+    """Return the view with the places of some axes in reverse order."""
+    for axis in axes if x.size else ():
+        x = x.narrow(axis, x.shape[axis] - 1, x.shape[axis], -1)
+    return x
+
+
+@record("torch.roll", "Tensor.roll")
+class Roll(Record):
+    """Places moved along axes, those pushed out coming back in; without `dims` the tensor as a row.
+
+    Source: torch.roll.
+    """
+
+    batch = "along_axes"
+    arguments = (Tensor("input"), Ints("shifts"), Ints("dims", default=None, nullable=True))
+    layout = "like"
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        dims = a.dims or ()
+        for dim in dims:
+            axis_of(dim, a.input.shape, "dims")
+        if len(a.shifts) != (len(dims) or 1):
+            raise ShapeError(f"'shifts' is {a.shifts}, expected as many as 'dims' {a.dims}")
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        if a.dims:
+            x, y = a.input, b.output(layout=a.input)
+            shifts = [0] * x.rank  # an axis that is named twice moves by both shifts
+            for dim, shift in zip(a.dims, a.shifts, strict=True):
+                shifts[axis_of(dim, x.shape)] += shift
+        else:
+            x, y = (
+                b.contiguous(a.input).viewed((a.input.size,)),
+                b.output().viewed((a.input.size,)),
+            )
+            shifts = a.shifts
+        if x.size == 0 or x.rank == 0:
+            b.copy(x, y)
+            return
+        # Each axis that moves is cut in two; every combination of pieces is one copy.
+        pieces = []
+        for axis, shift in enumerate(shifts):
+            extent = x.shape[axis]
+            shift %= extent
+            ends = [(0, shift, extent - shift), (extent - shift, 0, shift)]
+            pieces.append([(axis, *end) for end in ends if end[2]])
+        for combination in itertools.product(*pieces):
+            source, target = x, y
+            for axis, source_start, target_start, length in combination:
+                source = source.narrow(axis, source_start, length)
+                target = target.narrow(axis, target_start, length)
+            b.copy(source, target)

@@ -1,0 +1,181 @@
+"""Elements repeated: views with strides of 0, and copies where a result has to be written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from kuiper.errors import ShapeError
+from kuiper.ir.view import TensorSpec, Value
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.record import Record, record
+from kuiper.ops.core.schema import (
+    Bool,
+    Ints,
+    Tensor,
+)
+from kuiper.ops.tensor.shape import View
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
+
+__all__ = [
+    "Expand",
+    "ExpandAs",
+    "Repeat",
+    "Tile",
+]
+
+
+def _expanded_shape(shape: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
+    lead = len(sizes) - len(shape)
+    fits = lead >= 0 and all(
+        size == extent or (size == -1 and d >= lead) or (extent == 1 and size >= 0)
+        for d, (extent, size) in enumerate(zip((1,) * lead + tuple(shape), sizes, strict=True))
+    )
+    if not fits:
+        raise ShapeError(f"cannot expand shape {tuple(shape)} to {tuple(sizes)}")
+    return tuple(shape[d - lead] if size == -1 else size for d, size in enumerate(sizes))
+
+
+@record("Tensor.expand", "aten::broadcast_to", "aten::expand_copy")
+class Expand(View):
+    """Axes of extent 1 repeated without a copy; -1 keeps an axis, axes may be added in front.
+
+    Source: torch.Tensor.expand.
+    """
+
+    # pnnx called the argument `shape` until 2022.
+    arguments = (
+        Tensor("input"),
+        Ints("sizes", default=None),
+        Bool("implicit", False),
+        Ints("shape", default=None),
+    )
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        sizes = a.shape if a.sizes is None else a.sizes
+        if sizes is None:
+            raise ShapeError("argument 'sizes' is missing, expected integers")
+        return TensorSpec(_expanded_shape(a.input.shape, sizes), a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        b.alias(a.input.expand(Expand.infer(a).shape))
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch = c.first_batch(c.a.input)
+        key = "shape" if c.a.sizes is None else "sizes"
+        sizes = getattr(c.a, key)
+        axis = batch.axis + len(sizes) - c.a.input.rank
+        if sizes[axis] != -1:
+            c.require(sizes[axis] == c.a.input.shape[batch.axis])
+            c.rewrites[key] = sizes, axis
+        return batch._replace(axis=axis)
+
+
+@record("Tensor.expand_as")
+class ExpandAs(View):
+    """Axes of extent 1 repeated to the shape of another tensor.
+
+    Source: torch.Tensor.expand_as.
+    """
+
+    arguments = (Tensor("input"), Tensor("other"))
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        return TensorSpec(_expanded_shape(a.input.shape, a.other.shape), a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        b.alias(a.input.expand(a.other.shape))
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        c.require(c.batch_of(c.a.other) is not None)
+        return c.broadcast([c.a.input, c.a.other], c.a.other.rank)
+
+
+def _infer_repeat(input: TensorSpec, repeats: Sequence[int]) -> TensorSpec:
+    if min(repeats, default=0) < 0:
+        raise ShapeError(f"the numbers of repeats are {tuple(repeats)}, expected >= 0")
+    shape = (1,) * (len(repeats) - input.rank) + input.shape
+    return TensorSpec([n * r for n, r in zip(shape, repeats, strict=True)], input.dtype)
+
+
+def _bind_repeat(input: Value, repeats: Sequence[int], b: Binder) -> None:
+    """Copy with a loop over the repeats beside each axis; the input's stride along it is 0."""
+    x = input.viewed((1,) * (len(repeats) - input.rank) + input.shape)
+    y = b.output()
+    shape, x_strides, y_strides = [], [], []
+    for axis, repeat in enumerate(repeats):
+        extent = x.shape[axis]
+        shape += [repeat, extent]
+        x_strides += [0, x.strides[axis]]
+        y_strides += [extent * y.strides[axis], y.strides[axis]]
+    b.copy(x.with_layout(shape, x_strides), y.with_layout(shape, y_strides))
+
+
+def _batch_of_repeats(c: TracedCall, repeats: Sequence[int]) -> BatchAxis:
+    batch, rank = c.first_batch(c.a.input), c.a.input.rank
+    axis = batch.axis + c.outputs[0].rank - rank
+    own = batch.axis + len(repeats) - rank  # torch.tile fills up with ones in front
+    times = repeats[own] if own >= 0 else 1
+    return c.at(axis, batch.outer * times, batch.inner)
+
+
+@record("Tensor.repeat")
+class Repeat(Record):
+    """The tensor repeated along its axes; `sizes` may be longer than the rank.
+
+    Source: torch.Tensor.repeat.
+    """
+
+    arguments = (Tensor("input"), Ints("sizes"))
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> Any:
+        if len(a.sizes) < a.input.rank:
+            raise ShapeError(
+                f"'sizes' is {a.sizes}, expected at least {a.input.rank} integers for an input of "
+                f"shape {a.input.shape}"
+            )
+        return _infer_repeat(a.input, a.sizes)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        _bind_repeat(a.input, a.sizes, b)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        return _batch_of_repeats(c, c.a.sizes)
+
+
+@record("torch.tile", "Tensor.tile")
+class Tile(Record):
+    """The tensor repeated along its axes; `dims` is filled with ones on the left.
+
+    Source: torch.tile.
+    """
+
+    arguments = (Tensor("input"), Ints("dims"))
+
+    @staticmethod
+    def _repeats(a: SimpleNamespace) -> tuple[int, ...]:
+        return (1,) * (a.input.rank - len(a.dims)) + a.dims
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> Any:
+        return _infer_repeat(a.input, Tile._repeats(a))
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        _bind_repeat(a.input, Tile._repeats(a), b)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        return _batch_of_repeats(c, c.a.dims)

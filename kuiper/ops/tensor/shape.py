@@ -1,0 +1,404 @@
+"""Tensors in another shape, or with their axes in another order.
+
+They are views: another window of the same memory, made while planning, free at run time; where the
+strides do not allow a shape, a copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from kuiper.errors import ShapeError
+from kuiper.ir.view import TensorSpec, Value
+from kuiper.ops.core.axes import axes_of, axis_of, split_axis
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.record import Record, record
+from kuiper.ops.core.schema import (
+    Argument,
+    Bool,
+    Float,
+    Int,
+    Ints,
+    Str,
+    Tensor,
+)
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
+
+__all__ = [
+    "Flatten",
+    "Identity",
+    "Permute",
+    "Reshape",
+    "ReshapeAs",
+    "Squeeze",
+    "T",
+    "Transpose",
+    "Unflatten",
+    "Unsqueeze",
+    "View",
+]
+
+
+def reshaped(b: Binder, value: Value, shape: Sequence[int]) -> None:
+    """Bind output 0 to `value` in another shape: a view where the strides allow it, else a copy."""
+    view = value.reshape(shape)
+    if view is not None:
+        b.alias(view)
+        return
+    b.copy(value, b.output().viewed(value.shape))
+
+
+class View(Record):
+    """A record whose output is always a view of its input."""
+
+    layout = "view"
+
+
+@record("Tensor.reshape", "Tensor.view", "torch.reshape", "aten::view_copy")
+class Reshape(View):
+    """The same elements, in their order, in another shape.
+
+    One extent may be -1 and is found from the others.  A 0 copies the extent of the same axis, as
+    files made from ONNX mean it; PyTorch has no use for a 0 unless the input is empty.
+    Source: torch.Tensor.reshape.
+    """
+
+    batch = "reshape"
+
+    # pnnx names the input of a reshaped attention mask by the mask; see `restore_masks`.
+    arguments = (Tensor("input", aliases=("attn_mask", "mask")), Ints("shape"))
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        return TensorSpec(_resolve_shape(a.shape, a.input), a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        reshaped(b, a.input, _resolve_shape(a.shape, a.input))
+
+
+def _resolve_shape(wanted: Sequence[int], input: TensorSpec | Value) -> tuple[int, ...]:
+    """Return the extents that a reshape of `input` to `wanted` gives."""
+    shape = list(wanted)
+    if input.size > 0:
+        for axis, extent in enumerate(shape):
+            if extent == 0:
+                if axis >= input.rank:
+                    raise ShapeError(
+                        f"'shape' is {wanted}, but axis {axis} of the input has no extent"
+                    )
+                shape[axis] = input.shape[axis]
+    if shape.count(-1) > 1 or min(shape, default=0) < -1:
+        raise ShapeError(f"'shape' is {wanted}, expected extents >= 0 and at most one -1")
+    if -1 in shape:
+        known = math.prod(n for n in shape if n != -1)
+        shape[shape.index(-1)] = input.size // known if known else 0
+    if math.prod(shape) != input.size:
+        raise ShapeError(
+            f"cannot give {input.size} elements of shape {input.shape} the shape {wanted}; "
+            "a model exported for one input size keeps that size in its reshapes, export it with "
+            "a second inputshape2= to free it"
+        )
+    return tuple(shape)
+
+
+@record("Tensor.reshape_as", "Tensor.view_as", "aten::view_as")
+class ReshapeAs(View):
+    """The elements of one tensor in the shape of another.
+
+    Source: torch.Tensor.reshape_as.
+    """
+
+    arguments = (Tensor("input"), Tensor("other"))
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        if a.input.size != a.other.size:
+            raise ShapeError(
+                f"cannot give an input of shape {a.input.shape} the shape {a.other.shape}"
+            )
+        return TensorSpec(a.other.shape, a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        reshaped(b, a.input, a.other.shape)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        source, batch = c.first_batch(c.a.input), c.first_batch(c.a.other)
+        c.require(batch in c.reshaped_axes(c.a.input, source, c.a.other.shape))
+        return batch
+
+
+@record("torch.flatten", "Tensor.flatten", "nn.Flatten")
+class Flatten(View):
+    """The axes from `start_dim` to `end_dim`, both included, as one.
+
+    Source: torch.flatten, torch.nn.Flatten.
+    """
+
+    # The defaults are the module's; files write both arguments of the function.
+    arguments = (Tensor("input"), Int("start_dim", 1), Int("end_dim", -1))
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        shape = a.input.shape or (1,)
+        start = axis_of(a.start_dim, shape, "start_dim")
+        end = axis_of(a.end_dim, shape, "end_dim")
+        if start > end:
+            raise ShapeError(
+                f"'start_dim' is axis {start} and 'end_dim' axis {end} of an input of shape {shape}"
+            )
+        return TensorSpec(
+            (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :]), a.input.dtype
+        )
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        reshaped(b, a.input, Flatten.infer(a).shape)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch, shape = c.first_batch(c.a.input), c.a.input.shape
+        start, end = c.dim(c.a.start_dim), c.dim(c.a.end_dim)
+        if batch.axis < start:
+            return batch
+        if batch.axis > end:
+            return batch._replace(axis=batch.axis - (end - start))
+        before = math.prod(shape[start : batch.axis])
+        after = math.prod(shape[batch.axis + 1 : end + 1])
+        return c.at(start, before * batch.outer, batch.inner * after)
+
+
+@record("Tensor.unflatten", "torch.unflatten", "nn.Unflatten")
+class Unflatten(View):
+    """One axis cut into several, of which one may be -1.
+
+    Source: torch.unflatten, torch.nn.Unflatten.
+    """
+
+    arguments = (
+        Tensor("input"),
+        Int("dim"),
+        Ints("sizes", default=None),
+        Ints("unflattened_size", default=None),
+    )
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        axis = axis_of(a.dim, a.input.shape)
+        extent = a.input.shape[axis]
+        sizes = list((a.sizes if a.sizes is not None else a.unflattened_size) or ())
+        known = math.prod(n for n in sizes if n != -1)
+        if sizes.count(-1) == 1 and known and extent % known == 0:
+            sizes[sizes.index(-1)] = extent // known
+        if min(sizes, default=-1) < 0 or math.prod(sizes) != extent:
+            raise ShapeError(f"cannot cut axis {axis} of extent {extent} into {tuple(sizes)}")
+        shape = (*a.input.shape[:axis], *sizes, *a.input.shape[axis + 1 :])
+        return TensorSpec(shape, a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        axis = axis_of(a.dim, a.input.shape)
+        shape = Unflatten.infer(a).shape
+        b.alias(split_axis(a.input, axis, shape[axis : len(shape) - a.input.rank + axis + 1]))
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch, axis = c.first_batch(c.a.input), c.dim(c.a.dim)
+        c.require(batch.axis != axis)
+        added = c.outputs[0].rank - c.a.input.rank
+        return batch._replace(axis=batch.axis + (added if axis < batch.axis else 0))
+
+
+@record("Tensor.permute", "torch.permute", "aten::permute_copy")
+class Permute(View):
+    """The axes in another order: axis i of the output is axis ``dims[i]`` of the input.
+
+    Source: torch.permute.
+    """
+
+    arguments = (Tensor("input"), Ints("dims"))
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        axes = axes_of(a.dims, a.input.shape, "dims")
+        if len(axes) != a.input.rank:
+            raise ShapeError(
+                f"'dims' is {a.dims}, expected {a.input.rank} axes for shape {a.input.shape}"
+            )
+        return TensorSpec([a.input.shape[axis] for axis in axes], a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        b.alias(a.input.permute(axes_of(a.dims, a.input.shape, "dims")))
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch = c.first_batch(c.a.input)
+        return batch._replace(axis=c.dims().index(batch.axis))
+
+
+def swapped(rank: int, first: int, second: int) -> list[int]:
+    dims = list(range(rank))
+    dims[first], dims[second] = second, first
+    return dims
+
+
+@record("torch.transpose", "Tensor.transpose", "aten::transpose_copy")
+class Transpose(View):
+    """Two axes swapped.
+
+    Source: torch.transpose.
+    """
+
+    arguments = (Tensor("input"), Int("dim0"), Int("dim1"))
+
+    @staticmethod
+    def _dims(a: SimpleNamespace) -> list[int]:
+        shape = a.input.shape or (1,)
+        first, second = axis_of(a.dim0, shape, "dim0"), axis_of(a.dim1, shape, "dim1")
+        return swapped(a.input.rank, first, second) if a.input.rank else []
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        return TensorSpec([a.input.shape[d] for d in Transpose._dims(a)], a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        b.alias(a.input.permute(Transpose._dims(a)))
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch = c.first_batch(c.a.input)
+        return batch._replace(axis=Transpose._dims(c.a).index(batch.axis))
+
+
+@record("torch.t", "Tensor.t", "aten::t_copy")
+class T(View):
+    """A matrix transposed; tensors of fewer axes stay as they are.
+
+    Source: torch.t.
+    """
+
+    arguments = (Tensor("input", rank=(0, 1, 2)),)
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        return TensorSpec(a.input.shape[::-1], a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        b.alias(a.input.permute(range(a.input.rank - 1, -1, -1)))
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch = c.first_batch(c.a.input)
+        return batch._replace(axis=c.a.input.rank - 1 - batch.axis)
+
+
+@record("torch.squeeze", "Tensor.squeeze", "aten::squeeze_copy")
+class Squeeze(View):
+    """Without the axes `dim` (all, where absent) that have extent 1; others stay.
+
+    Source: torch.squeeze.
+    """
+
+    arguments = (Tensor("input"), Ints("dim", default=None, nullable=True))
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        shape = a.input.shape
+        gone = set(range(len(shape))) if a.dim is None else set(axes_of(a.dim, shape or (1,)))
+        return TensorSpec(
+            [n for d, n in enumerate(shape) if n != 1 or d not in gone], a.input.dtype
+        )
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        reshaped(b, a.input, Squeeze.infer(a).shape)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch, axes = c.first_batch(c.a.input), c.dims()
+        c.require(batch.axis not in axes)
+        gone = sum(axis < batch.axis and c.a.input.shape[axis] == 1 for axis in axes)
+        return batch._replace(axis=batch.axis - gone)
+
+
+@record("torch.unsqueeze", "Tensor.unsqueeze", "aten::unsqueeze_copy")
+class Unsqueeze(View):
+    """With axes of extent 1 put in, where `dim` counts the axes of the output.
+
+    Source: torch.unsqueeze.
+    """
+
+    arguments = (Tensor("input"), Ints("dim"))
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        rank = a.input.rank + len(a.dim)
+        axes = axes_of(a.dim, (1,) * rank)
+        extents = iter(a.input.shape)
+        return TensorSpec([1 if d in axes else next(extents) for d in range(rank)], a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        reshaped(b, a.input, Unsqueeze.infer(a).shape)
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        batch, rank = c.first_batch(c.a.input), c.outputs[0].rank
+        added = {d % rank for d in c.a.dim}
+        return batch._replace(axis=[d for d in range(rank) if d not in added][batch.axis])
+
+
+@record(
+    "nn.Identity",
+    "nn.Dropout",
+    "nn.Dropout1d",
+    "nn.Dropout2d",
+    "nn.Dropout3d",
+    "nn.AlphaDropout",
+    "nn.FeatureAlphaDropout",
+    "F.dropout",
+    "F.dropout1d",
+    "F.dropout2d",
+    "F.dropout3d",
+    "F.alpha_dropout",
+    "F.feature_alpha_dropout",
+    "torch.clone",
+    "torch.detach",
+    "Tensor.clone",
+    "Tensor.contiguous",
+    "Tensor.detach",
+)
+class Identity(View):
+    """The input itself: copies nobody can tell from the original, and dropout at inference.
+
+    Source: torch.nn.Dropout in evaluation mode, torch.clone.
+    """
+
+    batch = "like_input"
+    identity = True
+
+    arguments: tuple[Argument, ...] = (
+        Tensor("input"),
+        Float("p", 0.5),
+        Bool("training", False),
+        Bool("inplace", False),
+        Str("memory_format", default=None),
+    )
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        return TensorSpec(a.input.shape, a.input.dtype, a.input.source)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        b.alias(a.input)

@@ -1,0 +1,156 @@
+"""Walks over the places of a tensor that indices name; several families share them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kuiper._kernels.data.indexing import GatherStep, ScatterStep
+from kuiper._kernels.data.indexing import Index as KernelIndex
+from kuiper._runtime.step import FAULT_BYTES
+from kuiper.errors import ShapeError
+from kuiper.ir.view import TensorSpec, Value
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.numpy_step import checked_index
+from kuiper.ops.core.typed import cast
+from kuiper.ops.tensor.concat import is_at
+
+__all__ = [
+    "INT64",
+    "Walk",
+    "along",
+    "check_index",
+    "copied",
+    "element_walk",
+    "flat",
+    "integers",
+    "places_of",
+    "spread",
+]
+
+INT64 = np.dtype(np.int64)
+
+
+def along(shape: Sequence[int], axis: int, extent: int) -> tuple[int, ...]:
+    """Return a shape with another extent of one axis."""
+    return (*shape[:axis], extent, *shape[axis + 1 :])
+
+
+def integers(b: Binder, index: Any) -> Value:
+    """Return indices as a kernel reads them."""
+    if isinstance(index, np.ndarray):
+        return b.constant(np.require(index, INT64, "C"))
+    return index if index.dtype == np.int32 else cast(b, index, INT64)
+
+
+def flat(value: Value) -> Value:
+    """Return a 0-d value as one with an axis."""
+    return value.viewed((1,)) if value.rank == 0 else value
+
+
+def spread(value: Value, shape: Sequence[int], axes: Sequence[int]) -> Value:
+    """Return a view of a value whose own axes are some of a shape's, repeated along the others."""
+    strides = [0] * len(shape)
+    for axis, extent, stride in zip(axes, value.shape, value.strides, strict=True):
+        strides[axis] = 0 if extent == 1 else stride
+    return value.with_layout(shape, strides)
+
+
+class Walk:
+    """The places of a tensor that some indices name.
+
+    Parameters
+    ----------
+    b : Binder
+    tensor : Value
+        What is read or written.
+    shape : sequence of int
+        Of all the places.
+    kept : sequence of (int, int)
+        Which axis of the shape walks along which axis of the tensor.
+    negative : bool, default=False
+        Whether indices may count from the end.
+    """
+
+    def __init__(
+        self,
+        b: Binder,
+        tensor: Value,
+        shape: Sequence[int],
+        kept: Sequence[tuple[int, int]],
+        negative: bool = False,
+    ) -> None:
+        self.b, self.tensor, self.shape, self.negative = b, tensor, tuple(shape), negative
+        self.strides = [0] * len(self.shape)
+        for axis, own in kept:
+            self.strides[axis] = tensor.strides[own]
+        self.lanes = [axis in dict(kept) for axis in range(len(self.shape))]
+        self.indices: list[KernelIndex] = []
+        self.extents: list[int] = []
+
+    def add(self, index: Any, own: int, axes: Sequence[int]) -> None:
+        """Add the index of an axis of the tensor, whose own axes are these of the shape."""
+        extent = self.tensor.shape[own]
+        if extent == 0:
+            raise ShapeError("every index is out of range for an axis of extent 0")
+        index = spread(integers(self.b, index), self.shape, axes)
+        self.indices.append(KernelIndex(index, extent, self.tensor.strides[own], self.negative))
+        self.extents.append(extent)
+
+    def _fault(self) -> tuple[Value, str]:
+        extents = " or ".join(map(str, dict.fromkeys(self.extents)))
+        label = self.b.operator.label.replace("{", "{{").replace("}", "}}")
+        text = f"{label}: index {{}} is out of range for an axis of extent {extents}"
+        return self.b.own(FAULT_BYTES), text
+
+    def gather(self, y: Value) -> None:
+        """Read the places into a value of their shape."""
+        self.b.step(GatherStep(self.tensor, y, self.strides, self.indices, *self._fault()))
+
+    def scatter(self, source: Value, kind: str = "put") -> None:
+        """Put a value at the places, or join it with what is there."""
+        source = source.expand(self.shape)
+        self.b.step(
+            ScatterStep(
+                source, self.tensor, self.strides, self.indices, self.lanes, kind, *self._fault()
+            )
+        )
+
+
+def copied(b: Binder, x: Value, *others: Any) -> Value:
+    """Return output 0 with what the input holds; in its place, if nobody reads that any more."""
+    apart = all(not isinstance(v, Value) or v.buffer is not x.buffer for v in others)
+    y = b.output(reuse=x if apart else None)
+    if not is_at(x, y):
+        b.copy(x, y)
+    return y
+
+
+def element_walk(b: Binder, tensor: Value, index: Value, axis: int) -> Walk:
+    """Return the walk over the places that an index names along an axis, one per element."""
+    axes = range(len(index.shape))
+    walk = Walk(b, tensor, index.shape, [(d, d) for d in axes if d != axis])
+    walk.add(index, axis, axes)
+    return walk
+
+
+def check_index(index: TensorSpec, shape: Sequence[int], axis: int, name: str = "input") -> None:
+    """Require an index that is nowhere larger than a tensor, apart from one axis."""
+    # A 0-d tensor counts as one of one element.
+    pairs = list(zip(index.shape or (1,), shape or (1,), strict=False))
+    same_rank = len(pairs) == max(len(index.shape), len(shape), 1)
+    fits = same_rank and all(n <= m or d == axis for d, (n, m) in enumerate(pairs))
+    if not fits or index.dtype.kind not in "iu":
+        raise ShapeError(
+            f"'index' is {index}, expected integers of a shape within that of '{name}', {shape}, "
+            f"apart from axis {axis}"
+        )
+
+
+def places_of(index: np.ndarray, axis: int, extent: int) -> tuple[Any, ...]:
+    """Return the subscript of the places that `index` names along one axis."""
+    grid = list(np.ogrid[tuple(slice(n) for n in index.shape)])
+    grid[axis] = checked_index(index, extent)
+    return tuple(grid)

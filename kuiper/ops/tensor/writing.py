@@ -1,0 +1,214 @@
+"""Writing into a part of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kuiper.errors import ShapeError
+from kuiper.expression.promotion import is_number
+from kuiper.ir.view import TensorSpec, Value
+from kuiper.ops.core.axes import axis_of
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.numpy_step import NumpyRecord, convert
+from kuiper.ops.core.record import NoBatchRule, Record, record
+from kuiper.ops.core.schema import Int, Tensor
+from kuiper.ops.core.typed import write_cast
+from kuiper.ops.tensor.concat import is_at
+from kuiper.ops.tensor.slice import OPEN, Slice, cut_out
+
+if TYPE_CHECKING:
+    from kuiper.ops._batch import BatchAxis, TracedCall
+
+__all__ = [
+    "Copy",
+    "Fill",
+    "SelectScatter",
+    "SliceCopy",
+    "SliceScatter",
+]
+
+
+@record("Tensor.copy")
+class Copy(Record):
+    """The elements of `src`, repeated to the shape of `self` and turned into its type.
+
+    What is written into slices of another tensor is no more of these when planning begins: see
+    the pass write_views.  Source: torch.Tensor.copy_.
+    """
+
+    batch = NoBatchRule("a pass has replaced it where it writes into a part")
+    arguments = (Tensor("self"), Tensor("src"))
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        target = vars(a)["self"]
+        _check_source(target.shape, a.src, [])
+        return TensorSpec(target.shape, target.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        y = b.output()
+        if a.src.dtype == y.dtype:
+            b.copy(a.src.expand(y.shape), y)
+        else:
+            write_cast(b, a.src, y)
+
+
+@record("Tensor.fill")
+class Fill(NumpyRecord):
+    """A tensor of the input's shape and dtype, `value` everywhere.
+
+    Source: torch.Tensor.fill_.
+    """
+
+    batch = "like_input"
+    arguments = (Tensor("input"), Tensor("value", number=True, rank=0))
+
+    @staticmethod
+    def is_known(a: SimpleNamespace) -> Any:
+        return is_number(a.value) or a.value.is_constant
+
+    @staticmethod
+    def result(a: SimpleNamespace) -> TensorSpec:
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @staticmethod
+    def compute(a: SimpleNamespace) -> Any:
+        return np.full(a.input.shape, convert(a.value, a.input.dtype))
+
+
+def _overwrite(b: Binder, x: Value, source: Value, cuts: Sequence[tuple[Any, ...]]) -> None:
+    """Bind output 0 to a copy of `x` with `source` in some ranges and places.
+
+    Nothing is copied but `source` where nobody else reads `x`.
+    """
+    y = b.output(layout=x, reuse=x)
+    if not is_at(x, y):
+        b.copy(x, y)
+    place = cut_out(y, cuts)
+    if source.dtype == y.dtype:
+        b.copy(source.expand(place.shape), place)
+    else:
+        write_cast(b, source, place)
+
+
+def _check_source(
+    shape: Sequence[int], source: TensorSpec, cuts: Sequence[tuple[Any, ...]]
+) -> None:
+    extents: list[int | None] = list(shape)
+    for axis, cut in cuts:
+        extents[axis] = len(cut) if isinstance(cut, range) else None
+    place = tuple(n for n in extents if n is not None)
+    try:
+        fits = np.broadcast_shapes(source.shape, place) == place
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ShapeError(f"'src' has shape {source.shape}, which does not fit into {place}")
+
+
+@record("Tensor.slice_copy")
+class SliceCopy(Record):
+    """A copy of the input with another tensor in some of its ranges and places.
+
+    The ranges are those of Tensor.slice.  Source: torch.Tensor.__setitem__, as pnnx merges it.
+    """
+
+    arguments = (Tensor("input", aliases=("self",)), Tensor("src"), *Slice.arguments[1:])
+    layout = "like"
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        _check_source(a.input.shape, a.src, Slice._cuts(a))
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        _overwrite(b, a.input, a.src, Slice._cuts(a))
+
+    @staticmethod
+    def batch(c: TracedCall) -> BatchAxis:
+        a = c.a
+        axes = [c.dim(d) for d in (a.dim if a.dims is None else a.dims)]
+        selects = (a.select if a.dims is None else a.selects) or [OPEN] * len(axes)
+        # What is written lacks the axes of which one index is selected.
+        gone = [
+            axis for axis, index in zip(axes, selects, strict=True) if index not in (None, OPEN)
+        ]
+        kept = [axis for axis in range(a.input.rank) if axis not in gone]
+        c.require(len(kept) == a.src.rank)
+        batch = c.batch_of(a.input)
+        if batch is None:
+            written = c.first_batch(a.src)
+            batch = written._replace(axis=kept[written.axis])
+        c.require(batch.axis not in axes)
+        c.spread(a.input, batch)
+        c.spread(a.src, batch._replace(axis=kept.index(batch.axis)))
+        return batch
+
+
+@record("torch.slice_scatter")
+class SliceScatter(Record):
+    """A copy of the input with another tensor in a range of one axis.
+
+    Source: torch.slice_scatter.
+    """
+
+    batch = NoBatchRule("rare: no known export uses it with another batch")
+    arguments = (
+        Tensor("input"),
+        Tensor("src"),
+        Int("dim", 0),
+        Int("start", None, nullable=True),
+        Int("end", None, nullable=True),
+        Int("step", 1, minimum=1),
+    )
+    layout = "like"
+
+    @staticmethod
+    def _cuts(a: SimpleNamespace) -> Any:
+        axis = axis_of(a.dim, a.input.shape)
+        bounds = slice(a.start, a.end, a.step).indices(a.input.shape[axis])
+        return [(axis, range(*bounds))]
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        _check_source(a.input.shape, a.src, SliceScatter._cuts(a))
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        _overwrite(b, a.input, a.src, SliceScatter._cuts(a))
+
+
+@record("aten::select_scatter")
+class SelectScatter(Record):
+    """A copy of the input with another tensor in one place of an axis.
+
+    Source: torch.select_scatter.
+    """
+
+    batch = NoBatchRule("rare: no known export uses it with another batch")
+    arguments = (Tensor("input"), Tensor("src"), Int("dim"), Int("index"))
+    layout = "like"
+
+    @staticmethod
+    def _cuts(a: SimpleNamespace) -> Any:
+        axis = axis_of(a.dim, a.input.shape)
+        extent = a.input.shape[axis]
+        if not -extent <= a.index < extent:
+            raise ShapeError(f"index {a.index} is out of range for axis {axis} of extent {extent}")
+        return [(axis, a.index % extent)]
+
+    @staticmethod
+    def infer(a: SimpleNamespace) -> TensorSpec:
+        _check_source(a.input.shape, a.src, SelectScatter._cuts(a))
+        return TensorSpec(a.input.shape, a.input.dtype)
+
+    @staticmethod
+    def bind(a: SimpleNamespace, b: Binder) -> None:
+        _overwrite(b, a.input, a.src, SelectScatter._cuts(a))

@@ -1,0 +1,1 @@
+"""Graph and input shapes -> plan: shapes, memory, steps."""

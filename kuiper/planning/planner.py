@@ -1,0 +1,664 @@
+"""Planning: a graph and the shapes of its inputs become a plan that runs without decisions.
+
+Four walks over the graph, each in topological order:
+
+1. *infer* (:mod:`kuiper.planning.infer`): shape and dtype of every operand, where passes have not left
+   them.
+2. *place*: operands that shall be born inside another one's memory: the inputs of a concatenation
+   inside its output, the results of the model inside the arrays the caller gets.
+3. *bind*: each operator's record makes its steps, with the layouts it wants; views make none.
+4. *arrange* (:mod:`kuiper.planning.arena`): every buffer of the arena gets an offset, so that buffers whose
+   lifetimes overlap do not overlap in memory.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+
+from kuiper._kernels.micro import dispatch
+from kuiper._runtime.executor import ArenaPool
+from kuiper._runtime.weights import WeightCache
+from kuiper._support.memory import memory_text
+from kuiper.errors import KuiperError, OperatorError, ShapeError, unforeseen
+from kuiper.ir import Graph, Operand, Operator, PostOp
+from kuiper.ir.view import (
+    Buffer,
+    TensorSpec,
+    Value,
+    channels_last_strides,
+    contiguous_strides,
+    spaced,
+)
+from kuiper.ops import find_record, known_record
+from kuiper.ops.core.binder import Layout
+from kuiper.ops.core.schema import Host, resolve
+from kuiper.planning.arena import arrange, guard_bytes
+from kuiper.planning.infer import (
+    attribute_specs,
+    check_sizes,
+    infer_outputs,
+    leaf_operands,
+    n_bytes,
+    tensors_in,
+)
+from kuiper.planning.plan import Plan, PythonStep
+
+__all__ = ["Binder", "make_plan"]
+
+
+def make_plan(
+    graph: Graph,
+    inputs: Mapping[Operand, TensorSpec],
+    n_threads: int,
+    cache: WeightCache | None = None,
+    arenas: ArenaPool | None = None,
+    max_memory: int = sys.maxsize,
+    specs: Mapping[Operand, Any] | None = None,
+) -> Plan:
+    """Compile a graph for given input shapes.
+
+    Parameters
+    ----------
+    graph : Graph
+        After the passes.
+    inputs : mapping of Operand to (TensorSpec or Host)
+        One entry per graph input.  What is a constant or known is no input of the plan; a list
+        counts as the tensors in it.
+    n_threads : int
+    cache : WeightCache, optional
+        Keeps packed weights between plans of one model.
+    arenas : ArenaPool, optional
+        Where the plans of one model get their memory from.
+    max_memory : int
+        How many bytes a run may take for its operands.
+    specs : mapping of Operand to (TensorSpec or Host), optional
+        What is known of operands already, those of `inputs` among them; as passes keep it.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    OperatorError, ShapeError
+        If an operator cannot take what reaches it, or if the plan would take too much memory.
+    """
+    planner = _Planner(graph, inputs, n_threads, WeightCache() if cache is None else cache)
+    planner.infer({} if specs is None else specs)
+    return planner.plan(ArenaPool() if arenas is None else arenas, max_memory)
+
+
+class _Planner:
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Mapping[Operand, TensorSpec],
+        n_threads: int,
+        cache: WeightCache,
+    ) -> None:
+        self.graph = graph
+        self.order = graph.topological_order()
+        self.input_specs = inputs
+        self.n_threads = n_threads
+        self.cache = cache
+        self.specs: dict[Operand, Any] = {}
+        self.attribute_specs: dict[Operator, dict[str, TensorSpec]] = {}
+        self.values: dict[Operand, Any] = {}
+        self.targets: dict[Operand, Value] = {}
+        self.buffers: list[Buffer] = []
+        self.steps: list[Any] = []
+        self.pending = {operand: len(operand.consumers) for operand in graph.operands}
+        self.tenants: dict[Buffer, set[Operand]] = {}
+        self.copies: dict[tuple[Any, ...], Value] = {}
+        self.copies_of: dict[int, list[tuple[Any, ...]]] = {}  # keys of `copies`, by either slot
+        self.originals: dict[Buffer, Buffer] = {}  # by what is a copy of it
+        self.constants: dict[int, Value] = {}
+
+    def infer(self, known: Mapping[Operand, Any]) -> None:
+        for operator in self.order:
+            attributes = self.attribute_specs[operator] = attribute_specs(operator)
+            outputs = operator.outputs
+            if all(operand in known for operand in outputs):
+                self.specs.update((operand, known[operand]) for operand in outputs)
+            else:
+                self.specs.update(infer_outputs(operator, self.specs, self.input_specs, attributes))
+
+    def plan(self, arenas: ArenaPool, max_memory: int) -> Plan:
+        check_sizes(self.specs, max_memory)
+        groups = [leaf_operands(operand) for operand in self.graph.outputs]
+        self.place_outputs([leaf for group in groups for leaf in group])
+        self.place_concatenations()
+        for operator in self.order:
+            self.bind(operator)
+        finished = self.finish_outputs()
+        outputs = [value for values in finished for value in values]
+        counts = [sum(len(finished.pop(0)) for _ in group) for group in groups]
+        in_arena = [b for b in self.buffers if b.kind in ("arena", "scratch")]
+        arena_bytes = arrange(in_arena, guard_bytes())
+        self.check_total(arena_bytes, max_memory)
+        inputs = [
+            value
+            for operand in self.graph.inputs
+            for value in tensors_in(self.values[operand])
+            if value.buffer.kind == "input"
+        ]
+        return Plan(
+            self.steps, self.buffers, arena_bytes, inputs, outputs, counts, self.n_threads, arenas
+        )
+
+    def check_total(self, arena_bytes: int, max_memory: int) -> None:
+        total = arena_bytes + sum(b.n_bytes for b in self.buffers if b.kind == "output")
+        if total <= max_memory:
+            return
+        size, operand, tensor = max(
+            (
+                (n_bytes(tensor), operand, tensor)
+                for operand, spec in self.specs.items()
+                for tensor in tensors_in(spec)
+            ),
+            key=lambda item: item[0],
+        )
+        raise ShapeError(
+            f"a run would take {memory_text(total)} for its operands, more than the "
+            f"{memory_text(max_memory)} of max_memory; the largest is '{operand.name}', {tensor}, "
+            f"{memory_text(size)}, of {operand.maker.label}"
+        )
+
+    # -- place -----------------------------------------------------------------------------
+
+    def place_outputs(self, operands: Sequence[Operand]) -> None:
+        """Let the last operator of a branch write into the caller's array."""
+        self.output_values: list[tuple[Operand, Value | None]] = []
+        for operand in operands:
+            spec = self.specs[operand]
+            if not isinstance(spec, TensorSpec):
+                self.output_values.append((operand, None))
+                continue
+            target = self.allocate_output(spec)
+            self.output_values.append((operand, target))
+            if operand.maker.type not in ("pnnx.Input", "pnnx.Attribute"):
+                self.targets.setdefault(operand, target)
+
+    def place_concatenations(self) -> None:
+        """Give the inputs of each concatenation their place in its output.
+
+        Last ones first: a concatenation that feeds another one lies inside it, so a dense block
+        grows in one buffer.
+        """
+        layouts = self.predict_layouts()
+        for operator in reversed(self.order):
+            if operator.type != "torch.cat":
+                continue
+            output = operator.outputs[0]
+            spec = self.specs[output]
+            a = resolve(operator, known_record("torch.cat").arguments, self.specs, {})
+            dim = a.dim % max(spec.rank, 1)
+            if spec.rank == 4 and dim == 1 and layouts[output] == "channels_last":
+                layout = "channels_last"
+            elif math.prod(spec.shape[:dim]) == 1 and layouts[output] == "contiguous":
+                layout = "contiguous"
+            else:
+                continue
+            # What is no tensor to join: a dim that is an operand, and empty tensors of rank 1.
+            joined = [
+                operand
+                for operand, key in zip(operator.inputs, operator.input_keys, strict=True)
+                if key is None and self.specs[operand].shape != (0,)
+            ]
+            starts = np.cumsum([0] + [self.specs[o].shape[dim] for o in joined]).tolist()
+            times = Counter(operator.inputs)
+            movable = {
+                operand
+                for operand in joined
+                if self.may_be_placed(operand, layouts, layout)
+                and times[operand] == 1
+                and self.specs[operand].dtype == spec.dtype
+            }
+            if not movable:
+                continue
+            target = self.targets.get(output)
+            if target is None or not _lies_as(target, layout):
+                target = self.allocate(spec.shape, spec.dtype, layout)
+                self.targets[output] = target
+            self.tenants.setdefault(target.buffer, set()).add(output)
+            for operand, start in zip(joined, starts, strict=False):
+                if operand in movable:
+                    self.targets[operand] = target.narrow(
+                        dim, start, self.specs[operand].shape[dim]
+                    )
+                    self.tenants.setdefault(target.buffer, set()).add(operand)
+
+    def may_be_placed(self, operand: Operand, layouts: Mapping[Operand, str], layout: str) -> bool:
+        producer = operand.maker
+        return (
+            operand not in self.targets
+            and layouts[operand] == layout
+            and producer.type not in ("pnnx.Input", "pnnx.Attribute")
+            and (known_record(producer.type).layout != "view" or producer.type == "torch.cat")
+        )
+
+    def predict_layouts(self) -> dict[Operand, str]:
+        """Guess each operand's layout from its producer's record, before anything is bound."""
+        layouts: dict[Operand, str] = {}
+        for operator in self.order:
+            rule = find_record(operator.type)
+            layout = "contiguous" if rule is None else rule.layout
+            if layout in ("like", "view"):
+                sources = [layouts[o] for o in operator.inputs if o in layouts]
+                like = "channels_last" if "channels_last" in sources else "contiguous"
+                rank = (
+                    getattr(self.specs.get(operator.outputs[0]), "rank", 0)
+                    if operator.outputs
+                    else 0
+                )
+                layout = like if rank == 4 else "contiguous"
+            for operand in operator.outputs:
+                rank = getattr(self.specs.get(operand), "rank", 0)
+                layouts[operand] = layout if rank == 4 else "contiguous"
+        return layouts
+
+    # -- bind ------------------------------------------------------------------------------
+
+    def bind(self, operator: Operator) -> None:
+        if operator.type == "pnnx.Output":
+            return
+        if operator.type == "pnnx.Input":
+            operand = operator.outputs[0]
+            self.define(operand, self.input_value(self.specs[operand]))
+            return
+        rule = known_record(operator.type)
+        attributes = {
+            key: self.constant_value(spec) for key, spec in self.attribute_specs[operator].items()
+        }
+        if all(isinstance(self.specs[o], Host) for o in operator.outputs) and not any(
+            _holds_tensors(self.specs[o].value) for o in operator.outputs
+        ):
+            for operand in operator.outputs:  # shape arithmetic: done when shapes were inferred
+                self.values[operand] = self.specs[operand]
+        elif rule.is_pure and all(map(_is_empty, map(self.specs.get, operator.outputs))):
+            for operand in operator.outputs:  # no elements, nothing to do
+                spec = self.specs[operand]
+                place = self.targets.get(operand)
+                self.define(operand, place or self.allocate(spec.shape, spec.dtype, "contiguous"))
+        else:
+            arguments = resolve(operator, rule.arguments, self.values, attributes)
+            arguments.n_outputs = len(operator.outputs)
+            binder = Binder(self, operator)
+            try:
+                rule.bind(arguments, binder)
+            except OperatorError as error:
+                raise type(error)(f"{operator.label}: {error}") from None
+            except KuiperError:
+                raise
+            except MemoryError:
+                message = f"{operator.label}: there is too little memory to prepare it"
+                raise ShapeError(message) from None
+            except Exception as error:
+                raise unforeseen(operator.label, error) from error
+            for operand in operator.outputs:
+                spec, value = self.specs[operand], self.values.get(operand)
+                if isinstance(spec, TensorSpec) and not (
+                    isinstance(value, Value) and value.spec == spec
+                ):
+                    raise OperatorError(
+                        f"{operator.label}: its record bound '{operand.name}' to {value}, but "
+                        f"inferred {spec}"
+                    )
+        for operand in dict.fromkeys(operator.inputs):
+            self.pending[operand] -= 1
+
+    def input_value(self, spec: Any) -> Any:
+        """Return what stands for an input of the graph: memory of the caller, or what is known."""
+        if isinstance(spec, Host):
+            return Host(self.input_value(spec.value))
+        if isinstance(spec, tuple | list):
+            return tuple(map(self.input_value, spec))
+        if not isinstance(spec, TensorSpec):
+            return spec
+        if spec.is_constant:
+            return self.constant_value(spec)
+        return self.allocate(spec.shape, spec.dtype, "contiguous", kind="input")
+
+    def define(self, operand: Operand, value: Any) -> None:
+        self.values[operand] = value
+        for part in tensors_in(value):
+            self.tenants.setdefault(part.buffer, set()).add(operand)
+
+    def is_wanted(self, buffer: Buffer, inputs: Set[Operand]) -> bool:
+        """Tell whether somebody will read what lies in a buffer, after the reader of `inputs`.
+
+        A buffer that a chain of operators overwrites has a tenant for each; those that nobody reads
+        any more are forgotten, so that each is looked at once.
+        """
+        home: Buffer | None = buffer
+        while home is not None:
+            tenants = self.tenants.get(home, set())
+            gone, wanted = [], False
+            for tenant in tenants:
+                pending = self.pending[tenant]
+                if pending > (tenant in inputs):
+                    wanted = True
+                    break
+                if pending == 0:
+                    gone.append(tenant)
+            tenants.difference_update(gone)
+            if wanted:
+                return True
+            home = self.originals.get(home)
+        return False
+
+    def finish_outputs(self) -> list[list[Any]]:
+        """Copy what did not end up in the caller's arrays; a list holds several tensors."""
+        outputs = []
+        for operand, target in self.output_values:
+            value = self.values[operand]
+            if isinstance(value, Host) and not _holds_tensors(value.value):
+                outputs.append([value.value])
+                continue
+            outputs.append([])
+            for part in tensors_in(value):
+                place = self.allocate_output(part) if target is None else target
+                if not same_place(part, place):
+                    self.add_copy(part, place, "pnnx.Output")
+                outputs[-1].append(place)
+        return outputs
+
+    def allocate_output(self, spec: TensorSpec | Value) -> Value:
+        return self.allocate(spec.shape, spec.dtype, "contiguous", kind="output")
+
+    def allocate(self, shape: Sequence[int], dtype: Any, layout: str, kind: str = "arena") -> Value:
+        n_elements = math.prod(shape)
+        if layout == "channels_last":
+            pitch = spaced(shape[1])
+            strides = channels_last_strides(shape, pitch)
+            n_elements = n_elements // max(shape[1], 1) * pitch
+        elif layout == "spaced_rows":
+            pitch = spaced(shape[-1])
+            strides = (*contiguous_strides((*shape[:-1], pitch))[:-1], 1)
+            n_elements = n_elements // max(shape[-1], 1) * pitch
+        else:
+            strides = contiguous_strides(shape)
+        n_bytes = n_elements * np.dtype(dtype).itemsize
+        buffer = Buffer(len(self.buffers), n_bytes, kind)
+        self.buffers.append(buffer)
+        return Value(buffer, shape, strides, 0, dtype)
+
+    def constant_value(self, spec: TensorSpec) -> Value:
+        """Return the value of a constant, one buffer for each array."""
+        key = id(spec.source)
+        if key not in self.constants:
+            buffer = Buffer(len(self.buffers), n_bytes(spec), "constant", spec.source)
+            self.buffers.append(buffer)
+            strides = contiguous_strides(spec.shape)
+            self.constants[key] = Value(buffer, spec.shape, strides, 0, spec.dtype, spec.source)
+        return self.constants[key]
+
+    def add_copy(self, source: Value, target: Value, name: str) -> None:
+        from kuiper._kernels.data.move import CopyStep
+
+        step = CopyStep(source, target)
+        self.add_step(step, name)
+
+    def add_step(self, step: Any, name: str) -> None:
+        step.name = name
+        number = len(self.steps)
+        self.steps.append(step)
+        for slot in step.slots:
+            buffer = self.buffers[slot]
+            if buffer.first < 0:
+                buffer.first = number
+            buffer.last = number
+
+
+class Binder:
+    """What a record's `bind` works with: it hands out memory and takes steps.
+
+    Attributes
+    ----------
+    operator : Operator
+    n_threads : int
+    """
+
+    def __init__(self, planner: _Planner, operator: Operator) -> None:
+        self._planner = planner
+        self.operator = operator
+        self.n_threads = planner.n_threads
+
+    @property
+    def post_ops(self) -> tuple[PostOp, ...]:
+        """The fused elementwise steps that this operator has to apply to its output."""
+        return self.operator.post_ops
+
+    def output_spec(self, index: int = 0) -> TensorSpec:
+        """Return the inferred shape and dtype of an output."""
+        return self._planner.specs[self.operator.outputs[index]]
+
+    def feeds_only(self, *types: str) -> bool:
+        """Tell whether output 0 is read by operators of these types and nothing else."""
+        consumers = self.operator.outputs[0].consumers
+        return all(consumer.type in types for consumer in consumers)
+
+    def operand_value(self, slot: int) -> Value:
+        """Return the value of input number `slot`."""
+        return self._planner.values[self.operator.inputs[slot]]
+
+    def contiguous(self, value: Value) -> Value:
+        """Return `value` in C order, through a copy where it lies otherwise."""
+        return value if value.is_contiguous else self._copied(value, "contiguous")
+
+    def channels_last(self, value: Value) -> Value:
+        """Return a 4-d `value` with adjacent channels, through a copy where it lies otherwise."""
+        return value if value.is_channels_last else self._copied(value, "channels_last")
+
+    def spaced_rows(self, value: Value) -> Value:
+        """Return a matrix in C order, but for gaps between rows of inconvenient lengths; a copy."""
+        return self._copied(value, "spaced_rows")
+
+    def _copied(self, value: Value, layout: str) -> Value:
+        planner = self._planner
+        key = (value.slot, value.offset, value.shape, value.strides, layout)
+        if key not in planner.copies:
+            copy = planner.allocate(value.shape, value.dtype, layout)
+            planner.add_copy(value, copy, self.operator.name)
+            planner.copies[key] = copy
+            for slot in (value.slot, copy.slot):
+                planner.copies_of.setdefault(slot, []).append(key)
+            # The copy serves later readers too, so it lives as long as they do.
+            planner.originals[copy.buffer] = value.buffer
+        return planner.copies[key]
+
+    def output(
+        self, index: int = 0, layout: Layout = "contiguous", reuse: Value | None = None
+    ) -> Value:
+        """Return the memory for an output.
+
+        Parameters
+        ----------
+        index : int
+            Number of the output.
+        layout : str, sequence of int or Value
+            ``"contiguous"``, ``"channels_last"``, the order of axes from the slowest, or a value
+            whose order of axes to follow;
+            ``"spaced_rows"`` is C order, but for gaps between rows of inconvenient lengths.
+        reuse : Value, optional
+            An input that may be overwritten, if nothing reads it afterwards.
+
+        Returns
+        -------
+        Value
+            Possibly a slice of a larger tensor: its pitch and offset must be honoured.
+        """
+        planner = self._planner
+        operand = self.operator.outputs[index]
+        spec = planner.specs[operand]
+        target = planner.targets.get(operand)
+        order: str | Sequence[int]
+        order = _layout_of(layout, spec) if isinstance(layout, Value) else layout
+        if order == "spaced_rows" and target is not None:
+            order = "contiguous"
+        if target is not None and (_lies_as(target, order) or self.operator.type == "torch.cat"):
+            planner.define(operand, target)
+            return target
+        if reuse is not None and target is None and self._may_overwrite(reuse, spec, order):
+            value = reuse.with_layout(reuse.shape, reuse.strides)
+            # Copies of what lay here before, and what lay here as a copy, are something else now.
+            for key in planner.copies_of.pop(reuse.slot, ()):
+                copy = planner.copies.pop(key, None)
+                if copy is not None:
+                    planner.originals.pop(copy.buffer, None)
+        elif isinstance(order, str):
+            value = planner.allocate(spec.shape, spec.dtype, order)
+        else:  # a permutation of the axes
+            value = planner.allocate([spec.shape[d] for d in order], spec.dtype, "contiguous")
+            value = value.permute(np.argsort(order).tolist())
+        planner.define(operand, value)
+        return value
+
+    def _may_overwrite(self, value: Value, spec: TensorSpec, layout: str | Sequence[int]) -> bool:
+        planner = self._planner
+        if (
+            value.buffer.kind != "arena"
+            or value.shape != spec.shape
+            or value.dtype != spec.dtype
+            or not _lies_as(value, layout)
+            or any(n > 1 and s == 0 for n, s in zip(value.shape, value.strides, strict=True))
+        ):
+            return False
+        inputs = set(self.operator.inputs)
+        if planner.is_wanted(value.buffer, inputs):
+            return False
+        # What this operator itself reads from the buffer must be exactly the overwritten elements.
+        return all(
+            not isinstance(other, Value)
+            or other.buffer is not value.buffer
+            or same_place(other, value)
+            for other in (planner.values[operand] for operand in inputs)
+        )
+
+    def alias(self, value: Value, index: int = 0) -> None:
+        """Let an output be a view of other memory; costs no step."""
+        self._planner.define(self.operator.outputs[index], value)
+
+    def host(self, value: Any, index: int = 0) -> None:
+        """Let an output be a value known now: a number, list, string or None."""
+        self._planner.define(self.operator.outputs[index], Host(value))
+
+    def constant(self, array: np.ndarray) -> Value:
+        """Return the value of a constant array."""
+        return self._planner.constant_value(TensorSpec(array.shape, array.dtype, array))
+
+    def packed(self, key: Any, make: Callable[[], np.ndarray]) -> Value:
+        """Return a constant that `make` computes once per model and instruction set."""
+        return self.constant(make() if self._varies() else self._cached(key, make))
+
+    def transformed(self, key: Any, make: Callable[[bool], Any], later: bool) -> Any:
+        """Return an object with filters that `make` transforms once per model and instruction set.
+
+        Where that can be done `later`, it is told so, and it is done while the model is used again:
+        then the object has an `advance`, see :meth:`kuiper._runtime.weights.Finalizer.defer`.
+        """
+        if self._varies():
+            return make(False)
+        if not later:
+            return self._cached(key, lambda: make(False))
+        return self._cached(key, lambda: self._planner.cache.finalizer.defer(make(True)))
+
+    def _cached(self, key: Any, make: Callable[[], Any]) -> Any:
+        attributes = tuple(self.operator.attributes.values())
+        full_key = (self.operator.name, key, *map(id, attributes), dispatch.active_name())
+        # The attributes are kept, so that their ids stay theirs.
+        return self._planner.cache.get(full_key, lambda: (make(), attributes))[0]
+
+    def _varies(self) -> bool:
+        """Tell whether the weight may be another one in the next plan."""
+        return any(map(self._may_vary, self.operator.inputs))
+
+    def _may_vary(self, operand: Operand) -> bool:
+        """Tell whether an input is a constant in this plan that may be another one in the next."""
+        spec = self._planner.specs[operand]
+        return (
+            isinstance(spec, TensorSpec)
+            and spec.is_constant
+            and operand.maker.type != "pnnx.Attribute"
+        )
+
+    def scratch(self, n_bytes: int) -> Value:
+        """Return memory that each thread has for itself during one step."""
+        planner = self._planner
+        # Two threads must not meet on a cache line.
+        n_bytes = -(-n_bytes // 64) * 64
+        share = n_bytes + guard_bytes()
+        buffer = Buffer(len(planner.buffers), share * self.n_threads, "scratch")
+        buffer.bytes_per_thread = share
+        planner.buffers.append(buffer)
+        return Value(buffer, (n_bytes,), (1,), 0, np.uint8)
+
+    def own(self, n_bytes: int) -> Value:
+        """Return memory that each context has for itself from its first run on, zeros at first."""
+        planner = self._planner
+        buffer = Buffer(len(planner.buffers), n_bytes, "own")
+        planner.buffers.append(buffer)
+        return Value(buffer, (n_bytes,), (1,), 0, np.uint8)
+
+    def temporary(
+        self, shape: Sequence[int], dtype: Any = np.float32, layout: str = "contiguous"
+    ) -> Value:
+        """Return memory that lives from this operator's first use of it to its last."""
+        return self._planner.allocate(shape, dtype, layout)
+
+    def copy(self, source: Value, target: Value) -> None:
+        """Add a step that copies between values of equal shape."""
+        self._planner.add_copy(source, target, self.operator.name)
+
+    def step(self, step: Any) -> None:
+        """Append a step."""
+        self._planner.add_step(step, self.operator.name)
+
+    def python(
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        quiet: bool = True,
+    ) -> None:
+        """Append a step that calls `function` on arrays, without numpy's warnings if `quiet`."""
+        self.step(PythonStep(function, inputs, outputs, self.operator.name, quiet))
+
+
+def same_place(a: Value, b: Value) -> bool:
+    """Tell whether two values are the same elements of the same buffer in the same order."""
+    return a.buffer is b.buffer and a.offset == b.offset and a.same_layout(b)
+
+
+def _lies_as(value: Value, layout: str | Sequence[int]) -> bool:
+    if isinstance(layout, str):
+        return value.is_channels_last if layout == "channels_last" else value.is_contiguous
+    return value.permute(layout).is_contiguous
+
+
+def _layout_of(value: Value, spec: TensorSpec) -> str | tuple[int, ...]:
+    """Return the layout word, or the order of axes, that makes an output lie like `value`."""
+    if value.shape == spec.shape:
+        if value.is_contiguous:
+            return "contiguous"
+        if value.is_channels_last:
+            return "channels_last"
+        order = sorted(range(value.rank), key=lambda d: (-value.strides[d], d))
+        return tuple(order)
+    if value.rank == spec.rank == 4 and value.is_channels_last and not value.is_contiguous:
+        return "channels_last"
+    return "contiguous"
+
+
+def _is_empty(spec: Any) -> bool:
+    return isinstance(spec, TensorSpec) and spec.size == 0
+
+
+def _holds_tensors(value: Any) -> bool:
+    return next(tensors_in(value), None) is not None

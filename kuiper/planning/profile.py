@@ -1,0 +1,83 @@
+"""What a profile says: the time of each step of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kuiper.planning.plan import Plan
+from kuiper.planning.stages import Staged
+
+__all__ = ["Profile"]
+
+
+class Profile:
+    """Times of the steps of a plan, in seconds; prints as a table.
+
+    Attributes
+    ----------
+    rows : list of dict
+        Per step: `name` (of the operator), `type`, `kind` (of the kernel), `seconds`, `share`,
+        `gflops` (billions of operations per second), `gbytes` (billions of bytes per second).
+    total : float
+        Seconds of all steps.
+    """
+
+    def __init__(
+        self,
+        plan: Plan | Staged,
+        steps: Sequence[Any],
+        seconds: np.ndarray,
+        types: Mapping[str, str],
+    ) -> None:
+        self.total = float(seconds.sum())
+        self.n_threads = plan.n_threads
+        self.arena_bytes = plan.arena_bytes
+        self.rows = [
+            {
+                "name": step.name,
+                "type": types.get(step.name, step.name),
+                "kind": step.kind,
+                "seconds": float(t),
+                "share": float(t) / self.total if self.total else 0.0,
+                "gflops": step.flops / t / 1e9 if t > 0 else 0.0,
+                "gbytes": step.bytes / t / 1e9 if t > 0 else 0.0,
+            }
+            for step, t in zip(steps, seconds, strict=True)
+        ]
+
+    def by_kind(self) -> list[dict[Any, Any]]:
+        """Return the same summed per kernel, slowest first."""
+        groups: dict[str, dict[Any, Any]] = {}
+        for row in self.rows:
+            group = groups.setdefault(
+                row["kind"], {"kind": row["kind"], "count": 0, "seconds": 0.0, "share": 0.0}
+            )
+            group["count"] += 1
+            group["seconds"] += row["seconds"]
+            group["share"] += row["share"]
+        return sorted(groups.values(), key=lambda g: -g["seconds"])
+
+    def __str__(self) -> str:
+        width = max([len(r["name"]) for r in self.rows] + [8])
+        lines = [
+            f"{'operator':{width}}  {'kernel':16} {'us':>9} {'share':>6} {'GFLOP/s':>8} {'GB/s':>6}"
+        ]
+        for r in self.rows:
+            lines.append(
+                f"{r['name']:{width}}  {r['kind']:16} {r['seconds'] * 1e6:9.1f} {r['share']:6.1%} "
+                f"{r['gflops']:8.1f} {r['gbytes']:6.1f}"
+            )
+        lines.append("")
+        for g in self.by_kind():
+            lines.append(
+                f"{g['kind']:{width}}  {g['count']:4d} steps       {g['seconds'] * 1e6:9.1f} "
+                f"{g['share']:6.1%}"
+            )
+        lines.append(
+            f"total {self.total * 1e3:.3f} ms, {self.n_threads} threads, "
+            f"arena {self.arena_bytes / 2**20:.1f} MiB"
+        )
+        return "\n".join(lines)
