@@ -83,7 +83,9 @@ def records() -> list[type[Record]]:
 def row(record: type[Record]) -> str:
     """Return a record's row of the table."""
     names = ", ".join(f"`{name}`" for name in record.types)
-    arguments = ", ".join(f"`{argument!r}`" for argument in record.arguments)
+    arguments = ", ".join(
+        f"`{argument!r}`" for argument in record.arguments if not argument.internal
+    )
     summary = (inspect.getdoc(record) or "").partition("\n\n")[0].replace("\n", " ")
     marks = [
         ("constant", record.is_folded),

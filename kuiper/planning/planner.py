@@ -193,12 +193,12 @@ class _Planner:
         """
         layouts = self.predict_layouts()
         for operator in reversed(self.order):
-            if operator.type != "torch.cat":
+            record = find_record(operator.type)
+            if record is None or record.joined_axis is None:
                 continue
             output = operator.outputs[0]
             spec = self.specs[output]
-            a = resolve(operator, known_record("torch.cat").arguments, self.specs, {})
-            dim = a.dim % max(spec.rank, 1)
+            dim = record.joined_axis(resolve(operator, record.arguments, self.specs, {}))
             if spec.rank == 4 and dim == 1 and layouts[output] == "channels_last":
                 layout = "channels_last"
             elif math.prod(spec.shape[:dim]) == 1 and layouts[output] == "contiguous":
@@ -240,7 +240,7 @@ class _Planner:
             operand not in self.targets
             and layouts[operand] == layout
             and producer.type not in ("pnnx.Input", "pnnx.Attribute")
-            and (known_record(producer.type).layout != "view" or producer.type == "torch.cat")
+            and known_record(producer.type).layout != "view"
         )
 
     def predict_layouts(self) -> dict[Operand, str]:
@@ -502,7 +502,8 @@ class Binder:
         order = _layout_of(layout, spec) if isinstance(layout, Value) else layout
         if order == "spaced_rows" and target is not None:
             order = "contiguous"
-        if target is not None and (_lies_as(target, order) or self.operator.type == "torch.cat"):
+        joins = known_record(self.operator.type).joined_axis is not None
+        if target is not None and (joins or _lies_as(target, order)):
             planner.define(operand, target)
             return target
         if reuse is not None and target is None and self._may_overwrite(reuse, spec, order):

@@ -74,6 +74,9 @@ class Record:
     data_dependent : bool
         Whether the shapes of its outputs may depend on values that a model computes; where they
         do, `infer` raises :class:`~kuiper.ops.core.schema.ValuesNeeded` and the graph is cut there.
+    joined_axis : callable or None
+        ``joined_axis(a)``: the axis along which the output holds the inputs side by side, for a
+        record that looks where its inputs lie; the planner has them computed in the output then.
     batch : str, NoBatchRule or callable
         How the batch goes through: the name of a rule of :mod:`kuiper.ops._batch`, a rule
         ``batch(call)`` of its own, or why there is none.
@@ -92,6 +95,7 @@ class Record:
     is_folded = False
     data_dependent = False
     internal = False
+    joined_axis: Callable[[Any], int] | None = None
     batch: Callable[[Any], Any] | str | None = None
     types: tuple[str, ...] = ()
 

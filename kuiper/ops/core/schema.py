@@ -93,6 +93,7 @@ class Argument:
     expected = "a value"
     aliases: tuple[str, ...] = ()
     is_numeric = False  # whether a tensor of one element may stand for a number of it
+    internal = False  # whether passes alone set it, always by name
 
     def __init__(self, name: str, default: Any = REQUIRED) -> None:
         self.name = name
@@ -130,6 +131,8 @@ class Tensor(Argument):
         Whether a Python number may stand in its place.
     aliases : tuple of str
         Other keywords for the same argument, where spellings of one operator differ.
+    internal : bool
+        Whether passes alone set it, always by name; it is no part of the operator's interface.
     """
 
     expected = "a tensor"
@@ -141,9 +144,10 @@ class Tensor(Argument):
         rank: Any = None,
         number: Any = False,
         aliases: Any = (),
+        internal: bool = False,
     ) -> None:
         super().__init__(name, None if optional else REQUIRED)
-        self.aliases = aliases
+        self.aliases, self.internal = aliases, internal
         self.rank = (rank,) if isinstance(rank, int) else rank
         self.number = number
 
@@ -446,7 +450,7 @@ def resolve(
         if rest is not None:
             found.setdefault(rest, {})[name] = _plain(value)
         elif name not in by_name:
-            known = ", ".join(by_name) or "none"
+            known = ", ".join(n for n, a in by_name.items() if not a.internal) or "none"
             faults.append(f"has no argument '{name}' (known: {known})")
         elif name in found:
             faults.append(f"argument '{name}' is given twice")
@@ -586,9 +590,8 @@ def _place_positional(
     ]
     if operator.type.startswith("nn."):
         # A module whose weight is shared carries it as an extra first input as well.
-        # A gate comes from a pass alone, which names it; no module has one.
         surplus = len(positional) - sum(
-            isinstance(a, Tensor) and a.name != "input_scale" for a in still_open
+            isinstance(a, Tensor) and not a.internal for a in still_open
         )
         if surplus > 0:
             positional = positional[surplus:]

@@ -54,7 +54,7 @@ class Conv(Record):
         *COMMON,
         Ints("padding", default=(0,), minimum=0, words=("same", "valid")),
         Str("padding_mode", ("zeros", "reflect", "replicate", "circular"), "zeros"),
-        Tensor("input_scale", optional=True),
+        Tensor("input_scale", optional=True, internal=True),
     )
     layout = "channels_last"
     post_ops = True

@@ -31,7 +31,7 @@ def for_axes(arguments: tuple[Argument, ...], spatial: int) -> tuple[Argument, .
     return tuple(
         weight if argument.name == "weight" else argument
         for argument in arguments
-        if argument.name != "input_scale"
+        if not argument.internal
     )
 
 

@@ -84,7 +84,7 @@ class Cat(Record):
     def bind(a: SimpleNamespace, b: Binder) -> None:
         dtype = _common_dtype(a.tensors)
         full = [t for t in a.tensors if t.shape != (0,)] or a.tensors[:1]
-        axis = axis_of(a.dim, full[0].shape)
+        axis = Cat.joined_axis(a)
         if any(t.dtype != dtype for t in full):
             b.python(lambda *arrays: np.concatenate(arrays, axis).astype(dtype), full, [b.output()])
             return
@@ -99,6 +99,12 @@ class Cat(Record):
             if not is_at(x, place):
                 b.copy(x, place)
             start += x.shape[axis]
+
+    @staticmethod
+    def joined_axis(a: SimpleNamespace) -> int:
+        """Return the axis along which the output holds the inputs side by side."""
+        full = [t for t in a.tensors if t.shape != (0,)] or a.tensors[:1]
+        return axis_of(a.dim, full[0].shape)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
