@@ -10,7 +10,7 @@ from kuiper.ir.dtypes import DTYPES
 from kuiper.ir.view import TensorSpec
 from kuiper.model import Model
 from kuiper.ops import known_record
-from kuiper.ops._batch import RULES, BatchAxis, batch_rule
+from kuiper.ops.core.batch import RULES, BatchAxis, batch_rule
 from kuiper.ops.core.record import NoBatchRule
 from kuiper.passes.batch.search import BatchSearch
 from kuiper.planning.infer import infer_known

@@ -13,7 +13,7 @@ from kuiper.ops.core.record import NoBatchRule, Record, record
 from kuiper.ops.core.schema import Any_, Host, Tensor, Tensors
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import TracedCall
+    from kuiper.ops.core.batch import TracedCall
 
 __all__ = ["Constant", "TupleConstruct", "TupleUnpack"]
 

@@ -78,7 +78,7 @@ class Record:
         ``joined_axis(a)``: the axis along which the output holds the inputs side by side, for a
         record that looks where its inputs lie; the planner has them computed in the output then.
     batch : str, NoBatchRule or callable
-        How the batch goes through: the name of a rule of :mod:`kuiper.ops._batch`, a rule
+        How the batch goes through: the name of a rule of :mod:`kuiper.ops.core.batch`, a rule
         ``batch(call)`` of its own, or why there is none.
     internal : bool
         Whether passes alone make such operators; in a file the type is as good as unknown.

@@ -33,7 +33,7 @@ from kuiper.ops.tensor.strided import (
 )
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import BatchAxis, TracedCall
+    from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = [
     "Gather",

@@ -21,7 +21,7 @@ from kuiper.ops.index.mask import choose
 from kuiper.ops.tensor.strided import Walk, copied
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import BatchAxis, TracedCall
+    from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = [
     "Index",

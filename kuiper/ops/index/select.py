@@ -35,7 +35,7 @@ from kuiper.ops.core.schema import (
 )
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import BatchAxis, TracedCall
+    from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = ["BinCount", "Item", "MaskedSelect", "Nms", "NonZero", "RepeatInterleave", "Unique"]
 

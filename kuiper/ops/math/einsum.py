@@ -23,7 +23,7 @@ from kuiper.ops.core.schema import Ints, Str, Tensor, TensorList, Tensors
 from kuiper.ops.product.linear import product
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import BatchAxis, TracedCall
+    from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = ["Bilinear", "Dot", "Einsum", "Inner", "MultiDot", "Outer", "TensorDot"]
 

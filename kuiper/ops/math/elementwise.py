@@ -27,7 +27,7 @@ from kuiper.ops.core.record import Record, record
 from kuiper.ops.core.schema import Argument, Host, Tensors
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import TracedCall
+    from kuiper.ops.core.batch import TracedCall
 
 __all__ = ["Expression", "Formula", "bind_tree", "write_tree"]
 

@@ -28,7 +28,7 @@ from kuiper.ops.math.reduce import Norm, norm_of
 from kuiper.ops.product.linear import product
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import BatchAxis, TracedCall
+    from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = ["AddMM", "Cross", "Diag", "Diagonal", "Triangle"]
 

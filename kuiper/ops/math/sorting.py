@@ -30,7 +30,7 @@ from kuiper.ops.core.schema import Any_, Argument, Bool, Int, Scalar, Str, Tenso
 from kuiper.ops.core.typed import cast
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import BatchAxis, TracedCall
+    from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = [
     "ArgSort",

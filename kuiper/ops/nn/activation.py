@@ -22,7 +22,7 @@ from kuiper.ops.core.schema import Argument, Float, Int, Str, Tensor
 from kuiper.ops.math.elementwise import Expression, Formula, bind_tree
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import BatchAxis, TracedCall
+    from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = ["ACTIVATIONS", "PReLU", "activation_tree"]
 

@@ -21,7 +21,7 @@ from kuiper.ops.core.schema import Bool, Float, Int, Tensor
 from kuiper.ops.product.linear import as_rows
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import BatchAxis, TracedCall
+    from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = ["MultiheadAttention", "ScaledDotProductAttention"]
 

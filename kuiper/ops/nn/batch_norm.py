@@ -16,7 +16,7 @@ from kuiper.ops.core.schema import Bool, Float, Int, Tensor
 from kuiper.ops.math.elementwise import bind_tree, write_tree
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import BatchAxis, TracedCall
+    from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = ["BatchNorm", "scale_and_shift"]
 

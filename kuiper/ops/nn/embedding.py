@@ -20,7 +20,7 @@ from kuiper.ops.core.typed import cast
 from kuiper.ops.tensor.strided import INT64, Walk
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import BatchAxis, TracedCall
+    from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = [
     "Embedding",

@@ -22,7 +22,7 @@ from kuiper.ops.core.schema import Bool, Float, Int, Ints, Str, Tensor
 from kuiper.ops.product.linear import product
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import BatchAxis, TracedCall
+    from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = ["AffineGrid", "DeformConv2d", "GridSample", "RoiAlign"]
 

@@ -29,7 +29,7 @@ from kuiper.ops.math.reduce import Norm, norm_of
 from kuiper.ops.nn.batch_norm import BatchNorm
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import BatchAxis, TracedCall
+    from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = [
     "GroupNorm",

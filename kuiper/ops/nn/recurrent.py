@@ -19,7 +19,7 @@ from kuiper.ops.core.schema import Bool, Int, Str, Tensor, Weights
 from kuiper.ops.product.linear import as_rows
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import BatchAxis, TracedCall
+    from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = ["GRU", "LSTM", "RNN"]
 

@@ -19,7 +19,7 @@ from kuiper.ops.core.schema import Int, Tensor
 from kuiper.ops.product.strassen import strassen_pays, strassen_step
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import BatchAxis, TracedCall
+    from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = ["Linear", "Matmul", "product"]
 

@@ -21,7 +21,7 @@ from kuiper.ops.core.record import Record, record
 from kuiper.ops.core.schema import Argument, Float, Ints, Str, Tensor
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import BatchAxis, TracedCall
+    from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = ["ModulePad", "Pad", "SamePadding", "pad_spatial"]
 

@@ -26,7 +26,7 @@ from kuiper.ops.core.schema import (
 from kuiper.ops.tensor.shape import View
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import BatchAxis, TracedCall
+    from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = [
     "Chunk",

@@ -36,7 +36,7 @@ from kuiper.ops.tensor.shape import View, reshaped, swapped
 from kuiper.ops.tensor.slice import TensorSplit
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import BatchAxis, TracedCall
+    from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = ["AsStrided", "MatrixTranspose", "MeshGrid", "MoveDim", "Rot90", "SlidingWindow"]
 

@@ -21,7 +21,7 @@ from kuiper.ops.tensor.concat import is_at
 from kuiper.ops.tensor.slice import OPEN, Slice, cut_out
 
 if TYPE_CHECKING:
-    from kuiper.ops._batch import BatchAxis, TracedCall
+    from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = [
     "Copy",

@@ -9,7 +9,7 @@ import numpy as np
 from kuiper.expression import List, Ref, parse
 from kuiper.ir import Attribute, Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec
-from kuiper.ops._batch import BatchAxis
+from kuiper.ops.core.batch import BatchAxis
 from kuiper.passes.literals import literal_indices
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kuiper.ir import Operand, Operator
 from kuiper.ir.view import TensorSpec
-from kuiper.ops._batch import BatchAxis, TracedCall
+from kuiper.ops.core.batch import BatchAxis, TracedCall
 from kuiper.ops.core.schema import Host
 from kuiper.passes.batch.members import write_member_count, write_row_offsets
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, cast
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec
 from kuiper.ops import find_record, known_record
-from kuiper.ops._batch import (
+from kuiper.ops.core.batch import (
     BatchAxis,
     Found,
     Lost,

@@ -7,7 +7,7 @@ the batch among them, and drops an expand that did nothing then::
     torch.cat       c 2 1 token x y dim=1             #token=(1,1,768)f32 #x=(1,196,768)f32
 
 For a batch of 8 this pass follows the batch from the inputs through the graph (each record has its
-rule, see :mod:`kuiper.ops._batch`) and writes its extent where it arrives::
+rule, see :mod:`kuiper.ops.core.batch`) and writes its extent where it arrives::
 
     Tensor.reshape  r 1 1 x y shape=(8,64,8,7,8,7)
     Tensor.expand   e 1 1 token token_0 sizes=(8,-1,-1)
@@ -31,7 +31,7 @@ from kuiper.errors import KuiperError
 from kuiper.ir import Graph, Operand
 from kuiper.ir.dtypes import DTYPES
 from kuiper.ir.view import TensorSpec
-from kuiper.ops._batch import BatchAxis
+from kuiper.ops.core.batch import BatchAxis
 from kuiper.passes.batch.rewrite import write_batch
 from kuiper.passes.batch.search import BatchSearch, Infer
 

@@ -39,7 +39,7 @@ from kuiper.vision import (  # noqa: E402
     letterbox,
     load_image,
     load_labels,
-    model_zoo,  # noqa: E402
+    model_zoo,
     non_maximum_suppression,
     overlay,
     preprocess,
