@@ -183,7 +183,7 @@ class Round:
         for thread in threads:
             thread.join()
         for job, model in zip(self.jobs, self.models, strict=True):
-            arenas, plans = len(model._arenas), len(model._plans)
+            arenas, plans = len(model._plans.arenas), len(model._plans)
             if arenas > self.n_threads or plans > model.PLANS_KEPT:
                 self.faults.append(f"{job.name}: keeps {arenas} arenas and {plans} plans")
 

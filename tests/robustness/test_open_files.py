@@ -456,12 +456,12 @@ def test_filters_that_wait_are_read_in_every_run(x, threads, param, expected, mo
         assert_fails_to_read(model, x)
         with pytest.raises(ModelFormatError, match="load the model again"):
             model.plan(x.shape)
-    assert model._weights.finalizer._deferred
+    assert model._plans.weights.finalizer._deferred
     bin.write_bytes(BIN)
     for _ in range(100):
-        model._weights.finalizer._due = 0.0  # as if much time had passed
+        model._plans.weights.finalizer._due = 0.0  # as if much time had passed
         np.testing.assert_array_equal(model(x), expected[x.shape[2]])
-    assert not model._weights.finalizer.is_pending
+    assert not model._plans.weights.finalizer.is_pending
     write_over(bin, "empty")
     np.testing.assert_array_equal(model(x), expected[x.shape[2]])
 
@@ -634,7 +634,7 @@ def test_kernels_read_without_python(threads, least, plain, monkeypatch):
     monkeypatch.delattr(os, "preadv")
     for x in (SMALL, LARGE):
         np.testing.assert_array_equal(model(x), from_memory(x))
-    assert bool(model._weights.finalizer._deferred) == (least < 1 << 20)
+    assert bool(model._plans.weights.finalizer._deferred) == (least < 1 << 20)
     model.plan(LARGE.shape)
     np.testing.assert_array_equal(model(LARGE), from_memory(LARGE))
 

@@ -760,7 +760,7 @@ def test_weights_are_packed_once_however_many_shapes():
     model = model_of(CONVOLUTIONS)
     for height in range(1, 12):
         model(values(1, 3, height, 4))
-    assert len(model._weights) == 2
+    assert len(model._plans.weights) == 2
 
 
 def test_a_plan_for_the_wrong_number_of_shapes():

@@ -414,9 +414,9 @@ def _array(random, shape, dtype, low, high, values: str) -> np.ndarray:
 def _check_garbage(model: kuiper.Model, inputs, first: list[np.ndarray]) -> None:
     """Run twice more, each time on memory full of something else."""
     for byte in (0xFF, 0x41):
-        arena = model._arenas.take(1)
+        arena = model._plans.arenas.take(1)
         arena.memory[...] = byte
-        model._arenas.give(arena)
+        model._plans.arenas.give(arena)
         outs = []
         for result in first:
             raw = bytearray([byte]) * result.nbytes

@@ -717,13 +717,13 @@ def test_all_plans_of_a_model_share_their_arenas():
         {conv("b", "q", "y", 8, 3)}
         pnnx.Output out 1 0 y"""
     )
-    pool = model._arenas
+    pool = model._plans.arenas
     for height in (3, 40, 7, 80, 5, 80, 1):
         x = values(1, 3, height, 9)
         hidden = sigmoid(convolved(model, "a", x))
         assert_close(model(x), convolved(model, "b", hidden).astype(np.float32))
         assert len(pool) == 1
-    largest = max(plan.arena_bytes for plan in model._plans.values())
+    largest = max(plan.arena_bytes for plan in model._plans._plans.values())
     assert pool.n_bytes == largest
 
 
@@ -737,7 +737,7 @@ def test_a_context_follows_its_arena():
     )
     small, large = values(1, 3, 4, 4), values(1, 3, 30, 30)
     expected = [model(small), model(large)]
-    pool = model._arenas
+    pool = model._plans.arenas
     for _ in range(3):
         other = pool.take(1)  # as a run at the same time would
         assert_same_bits([model(small), model(large)], expected, "in another arena")

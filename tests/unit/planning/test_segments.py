@@ -78,7 +78,7 @@ def check(model, x) -> None:
 
 
 def staged(model, *inputs) -> Staged:
-    plan = model._plan(list(inputs))
+    plan = model._plans.find(list(inputs), model._n_threads)
     assert isinstance(plan, Staged)
     return plan
 
@@ -105,7 +105,7 @@ def test_a_plan_behind_a_cut_is_made_once_for_equal_shapes():
 
 def test_models_without_such_operators_have_no_stages():
     model = model_of("pnnx.Input i 0 1 x\nF.relu a 1 1 x y $input=x\npnnx.Output o 1 0 y")
-    assert type(model._plan([values(3)])) is Plan
+    assert type(model._plans.find([values(3)], model._n_threads)) is Plan
 
 
 def test_operators_that_nobody_reads_cut_nothing():
@@ -113,7 +113,7 @@ def test_operators_that_nobody_reads_cut_nothing():
     for optimize in (True, False):
         model = kuiper.Model(model_of(text).graph, optimize=optimize)
         assert model(rows(3)) == 48
-        plan = model._plan([rows(3)])
+        plan = model._plans.find([rows(3)], model._n_threads)
         assert type(plan) is Plan or not plan._later
 
 

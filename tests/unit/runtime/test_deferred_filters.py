@@ -70,11 +70,11 @@ def test_runs_give_the_same_bits_before_and_after(name, case, threads, waits):
     model, x = model_and_input(case)
     model.threads = threads
     first = model(x)
-    assert len(model._weights.finalizer._deferred) == 1
+    assert len(model._plans.weights.finalizer._deferred) == 1
     np.testing.assert_array_equal(model(x), first)
     waits()
     model.plan(x.shape)
-    assert not model._weights.finalizer._deferred
+    assert not model._plans.weights.finalizer._deferred
     np.testing.assert_array_equal(model(x), first)
     settled, _ = model_and_input(case)
     settled.threads = 1
@@ -90,7 +90,7 @@ def test_filters_are_transformed_for_those_that_wait_for_them():
         with isa(planned):
             expected = model(x)
         with isa(chosen):
-            model._weights.finalizer.finalize(2, wholly=True)
+            model._plans.weights.finalizer.finalize(2, wholly=True)
         with isa(planned):
             np.testing.assert_array_equal(model(x), expected)
 
@@ -99,14 +99,14 @@ def test_filters_are_transformed_for_those_that_wait_for_them():
 def test_a_model_settles_while_it_is_used(case):
     model, x = model_and_input(case)
     first = model(x)
-    assert model._weights.finalizer.is_pending
+    assert model._plans.weights.finalizer.is_pending
     calls = 0
-    while model._weights.finalizer.is_pending and calls < 1000:
-        model._weights.finalizer._due = 0.0  # as if much time had passed
+    while model._plans.weights.finalizer.is_pending and calls < 1000:
+        model._plans.weights.finalizer._due = 0.0  # as if much time had passed
         np.testing.assert_array_equal(model(x), first)
         calls += 1
     assert calls < 1000
-    assert not model._weights.finalizer._deferred
+    assert not model._plans.weights.finalizer._deferred
 
 
 def test_threads_run_while_filters_are_transformed():
@@ -118,7 +118,7 @@ def test_threads_run_while_filters_are_transformed():
         wrong = []
 
         def work(model=model, x=x, expected=expected, wrong=wrong):
-            while model._weights.finalizer._deferred:
+            while model._plans.weights.finalizer._deferred:
                 if not np.array_equal(model(x), expected):
                     wrong.append(1)
 
@@ -207,9 +207,9 @@ def test_filters_that_memory_does_not_suffice_for(monkeypatch):
         def advance(self, n_threads):
             raise MemoryError
 
-    model._weights.finalizer._deferred[:] = [Full()]
+    model._plans.weights.finalizer._deferred[:] = [Full()]
     model.plan(x.shape)
-    assert not model._weights.finalizer._deferred
+    assert not model._plans.weights.finalizer._deferred
     np.testing.assert_array_equal(model(x), expected)
 
 
@@ -232,7 +232,7 @@ def test_groups_wait_one_by_one(waits):
     weights = {"weight": noise((512, 256, 3, 3), 1), "bias": noise((512,), 2)}
     model = model_of("nn.Conv2d", [x], params, weights)
     first = model(x)
-    assert len(model._weights.finalizer._deferred) == 2
+    assert len(model._plans.weights.finalizer._deferred) == 2
     waits()
     model.plan(x.shape)
     np.testing.assert_array_equal(model(x), first)

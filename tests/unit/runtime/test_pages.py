@@ -119,12 +119,12 @@ def test_a_model_settles_and_gives_the_same_bits(policy, by_plan):
         {"weight": weight},
     )
     first = model(x)
-    assert model._weights.finalizer.is_pending
+    assert model._plans.weights.finalizer.is_pending
     calls = 0
     if by_plan:
         model.plan(x.shape)
-    while model._weights.finalizer.is_pending and calls < 10_000:
-        model._weights.finalizer._due = 0.0  # as if much time had passed
+    while model._plans.weights.finalizer.is_pending and calls < 10_000:
+        model._plans.weights.finalizer._due = 0.0  # as if much time had passed
         assert np.array_equal(model(x), first)
         calls += 1
     assert calls <= (0 if by_plan else 3)  # two pages, and one call that finds no more
@@ -144,11 +144,11 @@ def test_no_run_waits_for_another_ones_plan(policy):
         {"weight": weight},
     )
     model(x)
-    assert model._weights.finalizer.is_pending
+    assert model._plans.weights.finalizer.is_pending
     held, done = threading.Event(), threading.Event()
 
     def hold():
-        with model._lock:
+        with model._plans._lock:
             held.set()
             done.wait(30)
 
@@ -162,7 +162,7 @@ def test_no_run_waits_for_another_ones_plan(policy):
             done.set()
     holder.join()
     assert (y == 1024).all()
-    assert model._weights.finalizer.is_pending
+    assert model._plans.weights.finalizer.is_pending
 
 
 class Clock:

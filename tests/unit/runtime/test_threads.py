@@ -354,12 +354,12 @@ def test_one_model_serves_many_python_threads(count):
             caller.join(60)
         assert not any(caller.is_alive() for caller in callers)
     assert failures == []
-    contexts = [len(plan._contexts) for plan in model._plans.values()]
+    contexts = [len(plan._contexts) for plan in model._plans._plans.values()]
     assert 0 < sum(contexts) <= 16 * len(contexts)
     assert len(contexts) > 4
     # However many plans: one arena for each caller, none larger than the largest plan's.
-    largest = max(plan.arena_bytes for plan in model._plans.values())
-    assert 0 < model._arenas.n_bytes <= 16 * largest
+    largest = max(plan.arena_bytes for plan in model._plans._plans.values())
+    assert 0 < model._plans.arenas.n_bytes <= 16 * largest
 
 
 def ticks_during(work) -> int:
@@ -498,7 +498,7 @@ def test_a_fork_while_another_thread_makes_a_plan(network):
     held, let_go = threading.Event(), threading.Event()
 
     def hold():
-        with network._lock:
+        with network._plans._lock:
             held.set()
             let_go.wait(60)
 
@@ -815,12 +815,12 @@ def test_memory_stays_flat_over_a_hundred_shapes():
             run(8 + k % 20, 10 + k // 20)
 
     all_shapes()
-    packed = len(model._weights)
+    packed = len(model._plans.weights)
     before = resident()
     for _ in range(3):
         all_shapes()
     print(resident() - before)
-    assert len(model._weights) == packed, (packed, len(model._weights))
+    assert len(model._plans.weights) == packed, (packed, len(model._plans.weights))
     """
     )
     # Without the lock Python gives back memory later, and in larger pieces.

@@ -1,0 +1,212 @@
+"""Checks of the arrays that a caller passes to a model, for inputs and for results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kuiper.errors import InputError
+from kuiper.ir import Graph, Operand
+from kuiper.ir.dtypes import DTYPES
+from kuiper.ir.view import TensorSpec
+from kuiper.pnnx._messages import plural
+
+__all__ = ["InputChecker", "TensorInfo", "shape_text", "tensor_info"]
+
+
+class TensorInfo(NamedTuple):
+    """Name, shape and dtype of an input or output.
+
+    Attributes
+    ----------
+    name : str
+        Of the operand in the ``.param`` file.
+    shape : tuple of (int or None), or None
+        As traced; None marks a dynamic extent, None alone an unknown shape.  Other extents than
+        the traced ones work where the graph allows them.
+    dtype : numpy.dtype
+    """
+
+    name: str
+    shape: tuple[int | None, ...] | None
+    dtype: np.dtype
+
+
+def tensor_info(operand: Operand) -> TensorInfo:
+    """Describe an operand as annotated in the file."""
+    dtype = DTYPES[operand.dtype].value if operand.dtype in DTYPES else np.dtype(np.float32)
+    return TensorInfo(operand.name, operand.shape, dtype)
+
+
+def shape_text(shape: tuple[int | None, ...] | None) -> str:
+    """Return a shape with a space in front, empty for an unknown one."""
+    if shape is None:
+        return ""
+    return " (" + ", ".join("?" if n is None else str(n) for n in shape) + ")"
+
+
+class InputChecker:
+    """Turns what a caller passes into arrays that match the inputs of a graph.
+
+    Parameters
+    ----------
+    graph : Graph
+
+    Attributes
+    ----------
+    infos : tuple of TensorInfo
+        One per input.
+    undeclared : tuple of int
+        Numbers of the inputs without a dtype.  pnnx declares none for a 0-d input: float32 is
+        assumed, and integers and booleans are accepted.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        operands = graph.inputs
+        self.infos = tuple(tensor_info(operand) for operand in operands)
+        self.undeclared = tuple(n for n, o in enumerate(operands) if o.dtype not in DTYPES)
+        self._names = [operand.name for operand in operands]
+        self._aliases = {o.maker.name: o.name for o in operands}  # by the name of the operator
+
+    def check(self, inputs: Sequence[Any]) -> list[np.ndarray]:
+        """Return the caller's inputs as C-order arrays; copy only those that are not.
+
+        Raises
+        ------
+        InputError
+            If an array has the wrong name, count, dtype or rank.
+        """
+        if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+            inputs = self._by_name(inputs[0])
+        if len(inputs) != len(self.infos):
+            names = ", ".join(f"'{name}'" for name in self._names) or "none"
+            given = plural(len(inputs), "input")
+            raise InputError(f"got {given}, expected {len(self.infos)}: {names}")
+        arrays: list[np.ndarray] = []
+        for info, value in zip(self.infos, inputs, strict=True):
+            array = _as_array(info, value)
+            if (
+                array.dtype != info.dtype
+                and not (len(arrays) in self.undeclared and array.dtype.kind in "biu")
+            ) or (info.shape is not None and len(info.shape) != array.ndim):
+                raise _input_error(info, array, value)
+            if not (array.flags.c_contiguous and array.flags.aligned):
+                array = np.require(array, requirements=["C", "A"])
+            arrays.append(array)
+        return arrays
+
+    def _by_name(self, mapping: Mapping[Any, Any]) -> list[Any]:
+        names = self._names
+        given: dict[str, Any] = {}
+        unknown, twice = [], []
+        for key, value in mapping.items():
+            name = key if key in names else self._aliases.get(key)
+            if name is None:
+                unknown.append(key)
+            elif name in given:
+                twice.append(name)
+            else:
+                given[name] = value
+        missing = [name for name in names if name not in given]
+        faults = {"missing": missing, "unknown": unknown, "given twice": twice}
+        if any(faults.values()):
+            raise InputError(
+                f"got inputs {sorted(map(str, mapping))}, expected {names}"
+                + "".join(f"; {word}: {found}" for word, found in faults.items() if found)
+            )
+        return [given[name] for name in names]
+
+    def check_outputs(
+        self, out: Any, specs: Sequence[Any], arrays: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return the caller's arrays for results, if they fit.
+
+        Parameters
+        ----------
+        out : numpy.ndarray or sequence of numpy.ndarray
+        specs : sequence of (TensorSpec or array_like)
+            One per result.
+        arrays : sequence of numpy.ndarray
+            The inputs, which no result may share memory with.
+
+        Raises
+        ------
+        InputError
+            If an array cannot take its result.
+        """
+        outs = [out] if isinstance(out, np.ndarray) else list(out)
+        if len(outs) != len(specs):
+            raise InputError(f"got {len(outs)} arrays for results, expected {len(specs)}")
+        others = {f"input '{name}'": a for name, a in zip(self._names, arrays, strict=True)}
+        for number, (array, spec) in enumerate(zip(outs, specs, strict=True)):
+            if not isinstance(spec, TensorSpec):
+                spec = np.asarray(spec)
+            if not _takes(array, spec):
+                is_array = isinstance(array, np.ndarray)
+                got = f"{array.dtype} {array.shape}" if is_array else repr(array)
+                raise InputError(
+                    f"result {number}: got {got}, expected a writeable C-order array "
+                    f"{spec.dtype} {spec.shape}"
+                )
+            for name, other in others.items():
+                # All of them are contiguous, so comparing their bounds suffices.
+                if np.may_share_memory(array, other):
+                    raise InputError(
+                        f"result {number}: its array shares memory with {name}, which is read "
+                        "while results are written; pass another array"
+                    )
+            others[f"result {number}"] = array
+        return outs
+
+
+def _takes(array: Any, spec: Any) -> bool:
+    """Tell whether a result can be written to what the caller passed."""
+    return (
+        isinstance(array, np.ndarray)
+        and array.shape == spec.shape
+        and array.dtype == spec.dtype
+        and array.flags.c_contiguous
+        and array.flags.writeable
+        and array.flags.aligned
+    )
+
+
+def _as_array(info: TensorInfo, value: Any) -> np.ndarray:
+    """Return what the caller passed as an array, without a copy if it exposes its memory."""
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        # numpy reads __array__, the buffer protocol and lists; objects with none of these, such
+        # as arrays of other libraries, export their memory through __dlpack__.
+        by_dlpack = hasattr(value, "__dlpack__") and not hasattr(value, "__array__")
+        return np.from_dlpack(value) if by_dlpack else np.asarray(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise InputError(
+            f"input '{info.name}': a {kind} that numpy cannot read ({error}); pass an array in the "
+            "memory of the CPU, for a tensor of PyTorch x.detach().cpu() (.float() for bfloat16)"
+        ) from error
+
+
+def _input_error(info: TensorInfo, array: np.ndarray, value: Any) -> InputError:
+    if array.dtype == object:  # numpy wraps any other object
+        return InputError(
+            f"input '{info.name}': got a {type(value).__name__}, expected an array of "
+            f"{info.dtype}{shape_text(info.shape)}"
+        )
+    where = f"input '{info.name}': got {array.dtype} {array.shape}"
+    if array.dtype != info.dtype:
+        # Tensors of PyTorch and lists have no astype.
+        how = f"x.astype(np.{info.dtype})"
+        if not hasattr(value, "astype"):
+            how = f"np.asarray(x, np.{info.dtype})"
+        return InputError(f"{where}, expected {info.dtype}{shape_text(info.shape)}; pass {how}")
+    expected = info.shape or ()
+    hint = ""
+    if array.ndim == len(expected) - 1 and all(
+        n is None or n == m for n, m in zip(expected[1:], array.shape, strict=True)
+    ):
+        hint = "; x[None] adds a batch axis"
+    return InputError(f"{where}, expected rank {len(expected)}, like{shape_text(info.shape)}{hint}")

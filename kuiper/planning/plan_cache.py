@@ -1,0 +1,230 @@
+"""The plans of a model: made for the shapes of a call, and kept for the next ones."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kuiper._kernels.micro import dispatch
+from kuiper._runtime.executor import ArenaPool
+from kuiper._runtime.weights import WeightCache
+from kuiper._support import log
+from kuiper._support.gc_pause import no_collection
+from kuiper._support.threads import ForkLock
+from kuiper.ir import Graph, Operand
+from kuiper.ir.dtypes import from_numpy
+from kuiper.ir.view import TensorSpec
+from kuiper.passes import (
+    NEEDED,
+    PassReport,
+    diagnose,
+    optimize_graph,
+    restore_exported,
+    unfreeze_batch,
+)
+from kuiper.planning.infer import check_sizes, infer_known, infer_specs
+from kuiper.planning.plan import Plan
+from kuiper.planning.planner import make_plan
+
+if TYPE_CHECKING:
+    from kuiper.planning.stages import Staged
+
+__all__ = ["PlanCache"]
+
+
+class PlanCache:
+    """The most recently used plans of one graph.
+
+    Any number of threads may look plans up.  One of them at a time makes a plan; those whose plan
+    exists do not wait for it.
+
+    Parameters
+    ----------
+    graph : Graph
+        As loaded; it is copied.
+    undeclared : sequence of int
+        Numbers of the inputs whose dtype the graph does not tell.
+    optimize : bool
+        Whether passes may simplify and fuse.
+    max_memory : int
+        How many bytes a run may take for its operands.
+    max_plans : int
+        How many plans are kept.
+
+    Attributes
+    ----------
+    passes : tuple of PassReport
+        What each pass did when the last plan was made.
+    weights : WeightCache
+    arenas : ArenaPool
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        undeclared: Sequence[int],
+        optimize: bool,
+        max_memory: int,
+        max_plans: int,
+    ) -> None:
+        self.passes: tuple[PassReport, ...] = ()
+        self.max_memory = max_memory
+        self._max_plans = max_plans
+        self._undeclared = undeclared
+        self._only = None if optimize else NEEDED
+        self._graph = graph.copy()
+        restore_exported(self._graph)
+        self.weights = WeightCache(
+            sum(attribute.nbytes for op in graph for attribute in op.attributes.values())
+        )
+        self.arenas = ArenaPool()
+        self._plans: OrderedDict[tuple[Any, ...], Plan | Staged] = OrderedDict()
+        self._latest: Plan | Staged | None = None
+        self._lock = ForkLock()
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def find(
+        self, arrays: Sequence[np.ndarray], n_threads: int, keep: tuple[str, ...] = ()
+    ) -> Plan | Staged:
+        """Return the plan for some inputs; make it if there is none.
+
+        Parameters
+        ----------
+        arrays : sequence of numpy.ndarray
+            Their shapes and dtypes count.
+        n_threads : int
+        keep : tuple of str
+            Names of the operands to return instead of the outputs of the graph.
+        """
+        open_dtypes = tuple([arrays[number].dtype for number in self._undeclared])
+        key = (
+            tuple([a.shape for a in arrays]), n_threads, dispatch.active_name(), keep, open_dtypes
+        )  # fmt: skip
+        # A dictionary may be read while another thread changes it, so a known key needs no lock.
+        plan = self._plans.get(key)
+        runs_again = plan is not None
+        if plan is None or plan is not self._latest:
+            plan = self._look_up(key, arrays)
+        # The lock may be held while a plan is made, and runs do not wait for that.
+        finalizer = self.weights.finalizer
+        if runs_again and finalizer.is_pending and self._lock.acquire(blocking=False):
+            try:
+                finalizer.finalize(n_threads)
+            finally:
+                self._lock.release()
+        return plan
+
+    def find_finalized(self, arrays: Sequence[np.ndarray], n_threads: int) -> Plan | Staged:
+        """Return the plan for some inputs, all deferred work on its weights done."""
+        plan = self.find(arrays, n_threads)
+        with self._lock:
+            self.weights.finalizer.finalize(n_threads, wholly=True)
+        return plan
+
+    def planned_graph(self, specs: Sequence[TensorSpec]) -> Graph:
+        """Return the graph after the passes for some inputs, annotated with their shapes."""
+        graph, inputs = self._prepared(specs)
+        known, waiting = infer_known(graph, inputs)
+        if waiting:
+            for operand in graph.operands:
+                operand.shape = operand.dtype = None
+        else:
+            self.passes = optimize_graph(graph, known, _evaluate, self._only)
+            known = infer_specs(graph, inputs)
+        for operand, spec in known.items():
+            if isinstance(spec, TensorSpec):
+                operand.shape, operand.dtype = spec.shape, from_numpy(spec.dtype).name
+        return graph
+
+    def _look_up(self, key: tuple[Any, ...], arrays: Sequence[np.ndarray]) -> Plan | Staged:
+        """Find or make a plan, and mark it as the last one used."""
+        _, n_threads, _, keep, _ = key
+        dropped: list[tuple[Any, ...]] = []
+        seconds: float | None = None
+        with self._lock:
+            plan = self._plans.get(key)
+            if plan is None:
+                start = time.perf_counter()
+                plan = self._plans[key] = self._compile(arrays, n_threads, keep)
+                while len(self._plans) > self._max_plans:
+                    dropped.append(self._plans.popitem(last=False)[0][0])
+                seconds, reports = time.perf_counter() - start, self.passes
+            else:
+                self._plans.move_to_end(key)
+            self._latest = plan
+        if seconds is not None:  # logged without the lock: a handler may do anything
+            self._log(key, plan, seconds, reports, dropped)
+        return plan
+
+    def _log(
+        self,
+        key: tuple[Any, ...],
+        plan: Plan | Staged,
+        seconds: float,
+        reports: Sequence[PassReport],
+        dropped: Sequence[tuple[Any, ...]],
+    ) -> None:
+        shapes, n_threads, isa, _, _ = key
+        what = "in stages, as shapes depend on values"
+        if isinstance(plan, Plan):
+            what = f"{len(plan.steps)} steps, {plan.arena_bytes} bytes of memory"
+        log.debug(
+            "kuiper.model", "planned for %s, %d threads, %s: %s; it took %.1f ms",
+            " ".join(map(str, shapes)), n_threads, isa, what, seconds * 1e3,
+        )  # fmt: skip
+        for report in reports:
+            if any(report[1:]):
+                log.debug("kuiper.passes", "%s", report)
+        for old in dropped:
+            log.info(
+                "kuiper.model", "the plan for %s is dropped, as %d others are newer; the next "
+                "call with these shapes makes it again", " ".join(map(str, old)), self._max_plans,
+            )  # fmt: skip
+
+    @no_collection()
+    @np.errstate(all="ignore")  # arithmetic of weights warns no more than that of a run
+    def _compile(
+        self, arrays: Sequence[np.ndarray], n_threads: int, keep: tuple[str, ...]
+    ) -> Plan | Staged:
+        graph, inputs = self._prepared([TensorSpec(a.shape, a.dtype) for a in arrays], keep)
+        specs, waiting = infer_known(graph, inputs)
+        diagnose(graph, specs)
+
+        def compile(
+            graph: Graph, inputs: dict[Operand, TensorSpec], specs: dict[Operand, Any]
+        ) -> Plan:
+            check_sizes(specs, self.max_memory)
+            self.passes = optimize_graph(graph, specs, _evaluate, self._only)
+            return make_plan(
+                graph, inputs, n_threads, self.weights, self.arenas, self.max_memory, specs
+            )
+
+        if waiting:
+            from kuiper.planning.stages import Staged
+
+            return Staged(graph, inputs, compile, self._lock)
+        return compile(graph, inputs, specs)
+
+    def _prepared(
+        self, specs: Sequence[TensorSpec], keep: tuple[str, ...] = ()
+    ) -> tuple[Graph, dict[Operand, TensorSpec]]:
+        """Return a copy of the graph that any pass may change, and the specs of its inputs."""
+        graph = self._graph.copy()
+        unfreeze_batch(graph, [spec.shape for spec in specs], lambda *given: infer_known(*given)[0])
+        if keep:
+            for op in graph.find(type="pnnx.Output"):
+                graph.remove_operator(op)
+            for number, name in enumerate(keep):
+                graph.add_operator("pnnx.Output", graph.unique_name(f"trace_{number}"), [name])
+        return graph, dict(zip(graph.inputs, specs, strict=True))
+
+
+def _evaluate(graph: Graph) -> list[np.ndarray]:
+    """Run a graph without inputs."""
+    return make_plan(graph, {}, 1).run([])

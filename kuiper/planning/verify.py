@@ -1,0 +1,103 @@
+"""Checks of a loaded graph: whether kuiper has its operators and can read their arguments."""
+
+from __future__ import annotations
+
+from kuiper.errors import GraphError, OperatorError, UnsupportedOperatorError
+from kuiper.ir import Graph, Operand
+from kuiper.ops import find_record, known_record
+from kuiper.ops.core.schema import attribute_spec, resolve
+
+__all__ = ["GRAPH_TYPES", "verify_operators"]
+
+MAX_NESTING = 100  # of lists inside lists; recursive functions walk them
+
+GRAPH_TYPES = ("pnnx.Input", "pnnx.Output")
+
+
+def verify_operators(graph: Graph) -> None:
+    """Check that every operator of a graph can be planned.
+
+    Raises
+    ------
+    GraphError
+        If an operator has the wrong number of inputs or outputs, or lists are nested too deeply.
+    UnsupportedOperatorError
+        If there are operators without a record; all are listed.
+    OperatorError
+        If an operator's arguments are wrong.
+    """
+    _verify_ends(graph)
+    _verify_types(graph)
+    _verify_arguments(graph)
+
+
+def _verify_ends(graph: Graph) -> None:
+    """Compare the number of inputs and outputs of every operator with what it must be."""
+    depths: dict[Operand, int] = {}  # of lists inside lists
+    for op in graph.topological_order():
+        if op.type in ("prim::TupleConstruct", "prim::ListConstruct"):
+            depth = 1 + max((depths.get(operand, 0) for operand in op.inputs), default=0)
+            depths.update(dict.fromkeys(op.outputs, depth))
+            if depth > MAX_NESTING:
+                raise GraphError(
+                    f"{op.label}: makes a list of lists that is {depth} deep, "
+                    f"expected up to {MAX_NESTING}"
+                )
+        if op.type == "pnnx.Input":
+            expected, fits = "no input and one output", not op.inputs and len(op.outputs) == 1
+        elif op.type == "pnnx.Output":
+            expected, fits = "no output", not op.outputs
+        else:
+            expected, fits = "an output", bool(op.outputs)
+        if not fits:
+            raise GraphError(
+                f"{op.label}: has {len(op.inputs)} inputs and {len(op.outputs)} outputs, "
+                f"expected {expected}"
+            )
+
+
+def _verify_types(graph: Graph) -> None:
+    unknown = {
+        type: count
+        for type, count in graph.type_counts().items()
+        if type not in GRAPH_TYPES and getattr(find_record(type), "internal", True)
+    }
+    if not unknown:
+        return
+    listed = ", ".join(
+        f"{type} ({count} use{'s' if count > 1 else ''}, first "
+        f"'{graph.find(type=_literal(type))[0].name}'{_advice(type)})"
+        for type, count in unknown.items()
+    )
+    many = len(unknown) > 1
+    raise UnsupportedOperatorError(
+        f"{len(unknown)} operator{'s are' if many else ' is'} not supported: {listed}. "
+        "See kuiper.supported_operators(); @kuiper.operator adds one of your own."
+    )
+
+
+def _verify_arguments(graph: Graph) -> None:
+    """Find wrong literal arguments; the plan checks what depends on shapes."""
+    for op in graph:
+        if op.type in GRAPH_TYPES:
+            continue
+        attributes = {key: attribute_spec(a) for key, a in op.attributes.items()}
+        resolve(op, known_record(op.type).arguments, {}, attributes)
+        for key, spec in attributes.items():
+            if op.type.startswith("nn.") and spec.dtype.kind == "c":
+                raise OperatorError(
+                    f"{op.label}: its weight '{key}' is {spec.dtype}, expected real numbers"
+                )
+
+
+def _advice(type: str) -> str:
+    """Return what the error about an unknown operator adds about it."""
+    from kuiper.ops.core.advice import advice
+
+    said = advice(type)
+    return f"; {said}" if said else ""
+
+
+def _literal(pattern: str) -> str:
+    """Escape a text for `Graph.find`."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in pattern)
