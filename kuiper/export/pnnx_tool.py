@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from kuiper._support import log
 from kuiper.errors import InputError, KuiperError, MissingPackageError
 from kuiper.export.tracing import kept_whole
-from kuiper.model import Model, load
+from kuiper.loading import load
+from kuiper.model import Model
 from kuiper.pnnx._messages import recognise
 
 if TYPE_CHECKING:

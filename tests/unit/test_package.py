@@ -37,6 +37,7 @@ FLOORS = {
     "report": 10,
     "vision": 10,
     "export": 9,
+    "loading": 8,
     "model": 8,
     "planning": 7,
     "passes": 6,

@@ -1,0 +1,134 @@
+"""Loading and saving of models, and what this build of kuiper can run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from kuiper._kernels.micro import dispatch
+from kuiper._support import threads as thread_settings
+from kuiper._support.gc_pause import no_collection
+from kuiper._version import __version__
+from kuiper.errors import InputError
+from kuiper.ir import Graph
+from kuiper.model import Model
+from kuiper.ops import registered_types
+from kuiper.planning.verify import GRAPH_TYPES
+from kuiper.pnnx import Source, Target, load_graph, save_graph
+
+__all__ = ["load", "save", "show_config", "supported_operators"]
+
+
+@no_collection()
+def load(
+    param: Source,
+    bin: Source | None = None,
+    *,
+    check_crc: bool = False,
+    optimize: bool = True,
+    threads: int | None = None,
+    max_memory: int | None = None,
+    custom_operators: Mapping[str, Callable[..., Any]] | None = None,
+) -> Model:
+    """Load a PNNX model and check that it can run.
+
+    Parameters
+    ----------
+    param : str, os.PathLike, bytes-like or binary file object
+        The ``.param`` text.
+    bin : str, os.PathLike, bytes-like or binary file object, optional
+        The archive of the weights; by default the path of `param` with ``.param`` replaced by
+        ``.bin``.
+    check_crc : bool, default=False
+        Also compare the checksum of every weight.  The whole archive is read, and kept in memory;
+        of a large one, weights are otherwise read from the open file when they are packed, the
+        largest filters by the first runs themselves.
+    optimize : bool, default=True
+        Without it, no pass simplifies or fuses anything: operator by operator, as in the file.
+    threads : int, optional
+        How many threads a run of this model uses, whatever :func:`set_num_threads` says.
+    max_memory : int, optional
+        How many bytes a run may take for its operands (the weights apart); input shapes that want
+        more are refused before anything is allocated, and so is a ``.param`` text whose graph might
+        take more.  By default the memory of the machine, or of the container.
+    custom_operators : mapping of str to callable, optional
+        By operator type, functions for what kuiper does not have.  This is :func:`operator` for
+        each of them, with as many results as the graph wants: the next models know them as well.
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    ModelFormatError
+        If a file is damaged or of another format.
+    GraphError
+        If an operator has no outputs, or an input or output of the graph is none; if the graph
+        might take more than `max_memory`.
+    UnsupportedOperatorError
+        If the graph holds operators that kuiper does not know; all are listed.
+    OperatorError
+        If an operator's arguments are wrong.
+
+    Examples
+    --------
+    >>> import kuiper, numpy as np
+    >>> param = b'''7767517
+    ... 3 2
+    ... pnnx.Input  in   0 1 0
+    ... nn.ReLU     act  1 1 0 1
+    ... pnnx.Output out  1 0 1
+    ... '''
+    >>> model = kuiper.load(param)
+    >>> model(np.array([-1.0, 2.0], np.float32))
+    array([0., 2.], dtype=float32)
+    """
+    graph = load_graph(param, bin, check_crc=check_crc, max_memory=max_memory)
+    if not isinstance(custom_operators, Mapping | None):
+        raise InputError(f"custom_operators is {custom_operators!r}, expected a dict of functions")
+    for type, function in (custom_operators or {}).items():
+        if not callable(function):
+            raise InputError(f"custom_operators[{type!r}] is {function!r}, expected a function")
+        from kuiper.ops.core.custom import operator
+
+        users = [op for op in graph if op.type == type]
+        operator(type, len(users[0].outputs) if users else 1)(function)
+    return Model(graph, optimize=optimize, threads=threads, max_memory=max_memory)
+
+
+def save(model: Model | Graph, param: Target, bin: Target | None = None) -> None:
+    """Write a model or graph as a ``.param`` and a ``.bin`` file.
+
+    Parameters
+    ----------
+    model : Model or Graph
+        A model is written as it was loaded.
+    param, bin : str, os.PathLike or binary file object
+        As for :func:`load`.
+    """
+    save_graph(model.graph if isinstance(model, Model) else model, param, bin)
+
+
+def supported_operators() -> list[str]:
+    """Return the types of all operators that kuiper can run, sorted."""
+    return sorted([*registered_types(), *GRAPH_TYPES])
+
+
+def show_config() -> dict[str, Any]:
+    """Return the version, instruction set, threads and how kuiper was built."""
+    from kuiper._runtime import executor, thread_pool
+
+    rows, columns = dispatch.tile()
+    return {
+        "version": __version__,
+        "isa": dispatch.active_name(),
+        "isa_available": dispatch.available(),
+        "tile": f"{rows}x{columns}",
+        "threads": thread_settings.get_num_threads(),
+        "multithreaded": thread_pool.has_threads,
+        "compiler": executor.compiler,
+        "numpy": np.__version__,
+    }
