@@ -1,9 +1,11 @@
-"""CONTRIBUTING.md: its worked example is written to files and followed, word for word."""
+"""CONTRIBUTING.md: its guides are followed word for word, each in a copy of the repository."""
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,62 +24,121 @@ if not PAGE.exists():
     pytest.skip("CONTRIBUTING.md is not here", allow_module_level=True)
 
 
-def blocks() -> dict[str, str]:
-    """Return the files of the worked example: name -> text."""
-    pattern = r"<!-- file: (\S+) -->\n```python\n(.*?)```"
-    return dict(re.findall(pattern, PAGE.read_text("utf-8"), re.DOTALL))
+def blocks(guide: str, kind: str) -> dict[str, str]:
+    """Return the files of one kind ("file", "append" or "edit") in a guide: name -> text."""
+    text = PAGE.read_text("utf-8")
+    section = re.search(rf"^## {guide}$(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    assert section, f"no section {guide!r}"
+    pattern = rf"<!-- {kind}: (\S+) -->\n```\w+\n(.*?)```"
+    return dict(re.findall(pattern, section[1], re.DOTALL))
 
 
-# What docs/make_operators.py does to the index of types, for a file outside of the package.
-ADD_FAMILY = """\
-import kuiper.ops
-from kuiper.ops.core import record as registry
-kuiper.ops.__path__.append({folder!r})
-registry._module_of["nets.ScaledHypot"] = "hypotenuse"
-"""
+def inserted(text: str, diff: str) -> str:
+    """Return a text with the lines of a diff added, each after the line above it in the diff."""
+    before, added = "", ""
+    for line in diff.splitlines(keepends=True):
+        if line.startswith("+"):
+            added += line[1:]
+        else:
+            before += line[1:]
+    assert text.count(before) == 1, f"not there once: {before}"
+    return text.replace(before, before + added)
 
 
-def run(folder: Path, script: str) -> subprocess.CompletedProcess:
-    """Run one of the example's files where the record is part of the package."""
-    (folder / "start.py").write_text(
-        ADD_FAMILY.format(folder=str(folder / "kuiper" / "ops"))
-        + f"import runpy\nrunpy.run_path({str(folder / script)!r})\n"
-    )
-    path = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, str(folder / "start.py")], cwd=folder, timeout=60,
-        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
-    )  # fmt: skip
+class Copy:
+    """A copy of the repository in which a guide is followed.
+
+    Attributes
+    ----------
+    folder : Path
+    touched : list of str
+        The files that the guide has a contributor write or edit by hand, of those that stay.
+    """
+
+    def __init__(self, folder: Path, guide: str) -> None:
+        self.folder = folder
+        sources = shutil.ignore_patterns("*.c", "*.pyx", "*.pxi", "*.pxd", "*.h")
+        for top, base in (("kuiper", PACKAGES), ("docs", ROOT), ("tests", ROOT)):
+            ignore = sources if top == "kuiper" else shutil.ignore_patterns("data")
+            shutil.copytree(base / top, folder / top, ignore=ignore, copy_function=_copy_or_link)
+        (folder / "tests" / "data").symlink_to(ROOT / "tests" / "data")
+        files, edits = blocks(guide, "file"), blocks(guide, "edit")
+        appended = blocks(guide, "append")
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        for name, diff in edits.items():
+            path = folder / name
+            path.write_text(inserted(path.read_text("utf-8"), diff), encoding="utf-8")
+        for name, text in appended.items():
+            with (folder / name).open("a", encoding="utf-8") as file:
+                file.write(text)
+        self.touched = sorted(name for name in [*files, *edits, *appended] if "/" in name)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run Python with the copy's package."""
+        return subprocess.run(
+            [sys.executable, *arguments], cwd=self.folder, timeout=300, text=True,
+            capture_output=True, env={**os.environ, "PYTHONPATH": str(self.folder)},
+        )  # fmt: skip
+
+    def pytest(self, *arguments: str) -> None:
+        """Run tests of the copy; some must be found, and all pass."""
+        done = self.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def changed(self) -> list[str]:
+        """Return the files that differ from the repository's."""
+        found = []
+        for top, base in (("kuiper", PACKAGES), ("tests", ROOT), ("docs", ROOT)):
+            for path in sorted((self.folder / top).rglob("*.*")):
+                name = path.relative_to(self.folder)
+                original = base / name
+                if path.suffix not in (".py", ".md") or name.parts[:2] == ("tests", "data"):
+                    continue
+                if not original.exists() or not filecmp.cmp(path, original, shallow=False):
+                    found.append(str(name))
+        return found
 
 
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    """Return a folder with the files of the example."""
-    for name, text in blocks().items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return tmp_path
+def _copy_or_link(source: str, target: str) -> None:
+    """Copy what may be written; link what is large."""
+    if source.endswith((".py", ".pyc", ".md")):
+        shutil.copy2(source, target)
+    else:
+        os.symlink(source, target)
 
 
-def test_the_example_is_complete():
-    assert set(blocks()) == {
-        "kuiper/ops/hypotenuse.py", "tests/reference/hypotenuse.py", "try_it.py",
-        "get_it_wrong.py",
-    }  # fmt: skip
+# -- an operator -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def operator(tmp_path_factory) -> Copy:
+    """Return a copy with the operator of the guide, and the index that has it."""
+    copy = Copy(tmp_path_factory.mktemp("operator"), "Add an operator")
+    done = copy.run("docs/make_operators.py")
+    assert done.returncode == 0, done.stderr
+    return copy
 
 
 def test_the_operator_is_not_there_yet():
     assert "nets.ScaledHypot" not in kuiper.supported_operators()
 
 
-def test_the_record_works(folder):
-    done = run(folder, "try_it.py")
+def test_an_operator_takes_three_files(operator):
+    """The third is the fixture, which needs PyTorch; the others are written by a script."""
+    by_hand = ["kuiper/ops/math/hypotenuse.py", "tests/reference/arithmetic.py"]
+    assert operator.touched == by_hand
+    by_script = ["docs/operators.md", "kuiper/ops/core/type_index.py"]
+    assert sorted(operator.changed()) == sorted([*by_hand, *by_script])
+
+
+def test_the_record_works(operator):
+    done = operator.run("try_it.py")
     assert (done.returncode, done.stdout, done.stderr) == (0, "it works\n", "")
 
 
-def test_a_mistake_is_explained(folder):
-    done = run(folder, "get_it_wrong.py")
+def test_a_mistake_is_explained(operator):
+    done = operator.run("get_it_wrong.py")
     assert done.returncode != 0
     message = done.stderr.splitlines()[-1]
     assert message.startswith("kuiper.errors.OperatorError: ")
@@ -85,15 +146,32 @@ def test_a_mistake_is_explained(folder):
         assert text in message
 
 
-def test_the_reference_agrees(folder):
+def test_the_operator_is_asked_for_its_batch_rule_and_its_reference(operator):
+    tests = ("tests/operators/test_batch_rules.py", "tests/operators/test_operators.py")
+    operator.pytest(*tests, "-k", "ScaledHypot or has_a_reference")
+
+
+def test_the_reference_agrees():
     """The reference is a function of its own: record and reference give the same numbers."""
-    text = blocks()["tests/reference/hypotenuse.py"].replace(
-        "from .registry import reference", "def reference(name): return lambda f: f"
-    )
-    names: dict = {}
+    names: dict = {"np": np, "reference": lambda name: lambda f: f}
+    (text,) = blocks("Add an operator", "append").values()
     exec(compile(text, "reference", "exec"), names)
     got = names["scaled_hypot"](np.float32([3, 0]), np.float32([4, 2]), scale=0.5)
     np.testing.assert_array_equal(got, np.float32([2.5, 1]))
+
+
+# -- a pass ------------------------------------------------------------------------------------
+
+
+def test_a_pass_takes_three_files(tmp_path):
+    copy = Copy(tmp_path, "Add a pass")
+    assert copy.touched == [
+        "kuiper/passes/__init__.py",
+        "kuiper/passes/optimize/join_permutes.py",
+        "tests/unit/passes/test_join_permutes.py",
+    ]
+    assert sorted(copy.changed()) == copy.touched
+    copy.pytest("tests/unit/passes/test_join_permutes.py")
 
 
 def test_links_of_the_page_lead_somewhere():
