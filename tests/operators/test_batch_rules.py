@@ -44,7 +44,7 @@ def followed(model, axis):
 
     None, if the file does not say the shapes, or not all outputs have the batch along an axis.
     """
-    graph = model._free.copy()
+    graph = model._plans._graph.copy()
     inputs = graph.inputs
     shapes = [operand.shape for operand in inputs]
     if not inputs or any(s is None or None in s or len(s) <= axis for s in shapes):
