@@ -48,8 +48,8 @@ DIRECTIVES = {
 # lists and tuples included.
 KERNEL_DIRECTIVES = {"boundscheck": DEBUG, "wraparound": False}
 
-# One source, compiled once per instruction set; kuiper._kernels.micro.dispatch picks at run time.  Each
-# has the machine that the compiler makes code for, which in a cross build is not this one.
+# One source, compiled once per instruction set; kuiper._kernels.micro.dispatch picks at run time.
+# Each has the machine that the compiler makes code for, which in a cross build is not this one.
 # The baseline variant keeps the compiler's default target, so it runs on every CPU.
 ISAS = {
     "baseline": (None, []),

@@ -130,7 +130,7 @@ MODULES = {
 
 
 def index() -> str:
-    """Return the text of ops/core/type_index.py: of every module that holds records, their types."""
+    """Return the text of ops/core/type_index.py: the operator types of each module of records."""
     for module in pkgutil.walk_packages(kuiper.ops.__path__, "kuiper.ops."):
         import_module(module.name)
     types: dict[str, list[str]] = {}

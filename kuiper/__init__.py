@@ -4,15 +4,7 @@
 >>> model = kuiper.load("resnet18.pnnx.param")                            # doctest: +SKIP
 >>> y = model(x)                                                          # doctest: +SKIP
 
-The floors of the package, each importing only from those below::
-
-    6  model, _export, __init__  load, Model, from_torch; beside them cli/, report/, vision/
-    5  plan, _planner, _shapes   Graph and input shapes -> Plan
-    4  passes/                 Graph -> Graph
-    3  ops/                    one record per operator
-    2  pnnx/, expression/      files and texts -> Graph, trees
-    1  ir, _value, _kernels/   the graph; places in memory; compiled code
-    0  errors, _dtypes, _fields, _garbage, _lazy, _threads, _version
+A module imports only from its own folder and from lower floors; docs/design.md draws them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The executor: runs the steps of a plan, all of them in one job of a team, without the GIL.
 
-The threads of a team walk the list of steps together; work_shares.h says how they share a step.  A team
-is called once per run; going from step to step costs a fraction of a microsecond.
+The threads of a team walk the list of steps together; work_shares.h says how they share a step.
+A team is called once per run; going from step to step costs a fraction of a microsecond.
 """
 
 import numpy as np

@@ -9,6 +9,6 @@
 
 from __future__ import annotations
 
-from kuiper.ir.graph import Attribute, Graph, Operand, Operator, PostOp, Shape, Use
+from kuiper.ir.graph import Attribute, Graph, Operand, Operator, PostOp, Use
 
-__all__ = ["Attribute", "Graph", "Operand", "Operator", "PostOp", "Shape", "Use"]
+__all__ = ["Attribute", "Graph", "Operand", "Operator", "PostOp", "Use"]

@@ -1,7 +1,7 @@
 """A plan: steps, where their operands lie, and what a run of them needs.
 
-:func:`kuiper.planning.planner.make_plan` makes it.  A plan is immutable.  What changes during a run lives
-in a context, one per concurrent call, and in an arena, which all plans of a model share.
+:func:`kuiper.planning.planner.make_plan` makes it.  A plan is immutable.  What changes during a
+run lives in a context, one per concurrent call, and in an arena, which all plans of a model share.
 """
 
 from __future__ import annotations

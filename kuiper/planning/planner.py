@@ -2,13 +2,13 @@
 
 Four walks over the graph, each in topological order:
 
-1. *infer* (:mod:`kuiper.planning.infer`): shape and dtype of every operand, where passes have not left
-   them.
+1. *infer* (:mod:`kuiper.planning.infer`): shape and dtype of every operand, where passes have not
+   left them.
 2. *place*: operands that shall be born inside another one's memory: the inputs of a concatenation
    inside its output, the results of the model inside the arrays the caller gets.
 3. *bind*: each operator's record makes its steps, with the layouts it wants; views make none.
-4. *arrange* (:mod:`kuiper.planning.arena`): every buffer of the arena gets an offset, so that buffers whose
-   lifetimes overlap do not overlap in memory.
+4. *arrange* (:mod:`kuiper.planning.arena`): every buffer of the arena gets an offset, so that
+   buffers whose lifetimes overlap do not overlap in memory.
 """
 
 from __future__ import annotations

@@ -20,8 +20,9 @@ from typing import Any, NoReturn
 
 from kuiper._support.struct import Fields
 from kuiper.errors import GraphError, ModelFormatError
-from kuiper.ir import Attribute, Graph, Operand, Operator, Shape
+from kuiper.ir import Attribute, Graph, Operand, Operator
 from kuiper.ir.dtypes import DTYPES
+from kuiper.ir.graph import Shape
 from kuiper.pnnx import values
 from kuiper.pnnx._messages import plural, recognise, show
 

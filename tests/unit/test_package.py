@@ -1,4 +1,4 @@
-"""The package as a whole: its layers, what an import costs, what is public, what is shipped."""
+"""The package as a whole: what an import costs, what is public, what is shipped."""
 
 from __future__ import annotations
 
@@ -27,155 +27,6 @@ from ..support.paths import ROOT
 
 SOURCE = ROOT / "kuiper"
 INSTALLED = Path(kuiper.__file__).parent
-
-# docs/design.md draws the same picture. A module may import from its own package, from its own
-# row and from rows below (smaller numbers), never from above.
-FLOORS = {
-    "__init__": 10,
-    "__main__": 10,
-    "cli": 10,
-    "report": 10,
-    "vision": 10,
-    "export": 9,
-    "loading": 8,
-    "model": 8,
-    "planning": 7,
-    "passes": 6,
-    "ops": 5,
-    "expression": 4,
-    "pnnx": 4,
-    "_kernels": 3,
-    "_runtime": 2,
-    "ir": 1,
-    "_support": 0,
-    "errors": 0,
-    "_version": 0,
-}
-
-
-# -- floors ----------------------------------------------------------------------------------
-
-
-def unit_of(module: str) -> str:
-    """Return the part of the package that a dotted module name belongs to."""
-    parts = module.split(".")
-    return parts[1] if len(parts) > 1 else "__init__"
-
-
-def python_imports(text: str, package: str) -> list[tuple[int, str]]:
-    """Return line and dotted name of every import, wherever in the file it stands."""
-    found = []
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            found += [(node.lineno, alias.name) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                above = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*above, base]).rstrip(".")
-            # `from kuiper import ir` names a module, `from kuiper.ir import Graph` does not.
-            names = [f"{base}.{alias.name}" if base == "kuiper" else base for alias in node.names]
-            found += [(node.lineno, name) for name in names]
-    return found
-
-
-CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+(kuiper[\w.]*)\s+)?c?import\s+([\w., ]+)")
-
-
-def cython_imports(text: str) -> list[tuple[int, str]]:
-    """Return line and dotted name of every import and cimport of kuiper's own modules."""
-    found = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        match = CYTHON_IMPORT.match(line)
-        if match is None:
-            continue
-        base, names = match.groups()
-        names = [name.split()[0] for name in names.split(",") if name.strip()]
-        if base == "kuiper":
-            found += [(number, f"kuiper.{name}") for name in names]
-        elif base is not None:
-            found.append((number, base))
-        else:
-            found += [(number, name) for name in names]
-    return found
-
-
-def upward_imports(path: Path, text: str) -> list[str]:
-    """Return a line for every import of `path` that breaks the floors."""
-    relative = path.relative_to(SOURCE.parent).with_suffix("")
-    module = ".".join(relative.parts)
-    package = module.rpartition(".")[0]
-    if path.suffix == ".py":
-        imports = python_imports(text, package)
-    else:
-        imports = cython_imports(text)
-    unit = unit_of(module)
-    faults = []
-    for line, name in imports:
-        target = unit_of(name)
-        if not re.match(r"kuiper(\.|$)", name) or target == unit:
-            continue
-        if target not in FLOORS:
-            faults.append(f"{relative}:{line}: {name} has no floor")
-        elif FLOORS[target] > FLOORS[unit]:
-            faults.append(
-                f"{relative}:{line}: floor {FLOORS[unit]} ({unit}) imports floor "
-                f"{FLOORS[target]} ({target})"
-            )
-    return faults
-
-
-def source_files() -> list[Path]:
-    """Return the package's Python and Cython sources."""
-    suffixes = {".py", ".pyx", ".pxd", ".pxi"}
-    return sorted(path for path in SOURCE.rglob("*.*") if path.suffix in suffixes)
-
-
-def test_no_module_imports_upward():
-    files = source_files()
-    assert len(files) > 20
-    faults = [fault for path in files for fault in upward_imports(path, path.read_text("utf-8"))]
-    assert not faults, "\n".join(faults)
-
-
-def test_every_module_has_a_floor():
-    units = {path.relative_to(SOURCE).parts[0].partition(".")[0] for path in source_files()}
-    assert units <= FLOORS.keys(), f"give {sorted(units - FLOORS.keys())} a floor"
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "line"),
-    [
-        (
-            "ir/graph.py",
-            "import numpy\nfrom kuiper.errors import GraphError\nimport kuiper.planning.plan\n",
-            3,
-        ),
-        ("ir/graph.py", "def late():\n    from kuiper.ops import registry\n", 2),
-        ("ops/shape.py", "from kuiper import ir, passes\n", 1),
-        ("pnnx/param.py", "from ..plan import Plan\n", 1),
-        ("pnnx/param.py", "from .. import model\n", 1),
-        ("_kernels/conv.pyx", "cimport cython\nfrom kuiper.ops cimport _x\n", 2),
-        ("errors.py", "import kuiper.somewhere\n", 1),
-    ],
-)
-def test_the_floor_check_sees_upward_imports(file, text, line):
-    faults = upward_imports(SOURCE / file, text)
-    assert len(faults) == 1
-    assert f":{line}: " in faults[0]
-
-
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("model.py", "from kuiper.planning.plan import Plan\nfrom kuiper import errors\n"),
-        ("pnnx/param.py", "from . import archive\nfrom .archive import Archive\n"),
-        ("pnnx/param.py", "from ..errors import KuiperError\nimport kuiperish\n"),
-        ("_kernels/conv.pyx", "from kuiper._runtime.step cimport Step\nimport numpy as np\n"),
-    ],
-)
-def test_the_floor_check_allows_downward_imports(file, text):
-    assert upward_imports(SOURCE / file, text) == []
 
 
 # -- import --------------------------------------------------------------------------------
@@ -208,15 +59,18 @@ def test_import_loads_nothing_heavy_beyond_numpy():
 
 # What the import leaves to a program that wants it, and what a plain network does without.
 LATER = {
-    "kuiper.ops.core.custom", "kuiper.export.pnnx_tool", "kuiper.planning.profile", "kuiper.planning.room", "kuiper.planning.stages",
+    "kuiper.ops.core.custom", "kuiper.export.pnnx_tool", "kuiper.planning.profile",
+    "kuiper.planning.room", "kuiper.planning.stages",
     "kuiper.export.tracing", "kuiper.cli", "kuiper.expression", "kuiper.ops.product.conv2d",
     "kuiper.passes.batch.unfreeze", "kuiper.report", "kuiper.vision", "threading",
 }  # fmt: skip
 UNNEEDED = {
     "heapq", "kuiper.ops.core.custom", "kuiper.export.pnnx_tool", "kuiper._kernels.conv.grouped",
-    "kuiper._kernels.conv.strassen", "kuiper._kernels.elementwise.typed", "kuiper.planning.room", "kuiper.planning.stages",
+    "kuiper._kernels.conv.strassen", "kuiper._kernels.elementwise.typed",
+    "kuiper.planning.room", "kuiper.planning.stages",
     "kuiper.expression.compiled", "kuiper.expression.drawing", "kuiper.expression.scalars",
-    "kuiper.ops.nn.batch_norm", "kuiper.ops.tensor.padding", "kuiper.passes.optimize.fold_batch_norm",
+    "kuiper.ops.nn.batch_norm", "kuiper.ops.tensor.padding",
+    "kuiper.passes.optimize.fold_batch_norm",
     "kuiper.passes.batch.unfreeze", "kuiper.passes.optimize.fuse_pad", "threading",
 }  # fmt: skip
 PLAIN_NETWORK = """7767517
@@ -303,6 +157,12 @@ def test_every_error_is_public_and_a_kuiper_error():
         error = getattr(kuiper, name)
         assert issubclass(error, kuiper.KuiperError)
         assert error is getattr(kuiper.errors, name)
+
+
+def source_files() -> list[Path]:
+    """Return the package's Python and Cython sources."""
+    suffixes = {".py", ".pyx", ".pxd", ".pxi"}
+    return sorted(path for path in SOURCE.rglob("*.*") if path.suffix in suffixes)
 
 
 @pytest.mark.parametrize(

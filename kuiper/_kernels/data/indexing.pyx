@@ -2,8 +2,8 @@
 
 Operands of one shape are walked together: loops around an inner one, which loops.py has merged as
 far as their strides allow.  An index is checked where it is met; one out of range is noted (see
-_runtime/step.pxd), and the place 0 is taken instead, so nothing outside a tensor is ever touched.  What
-only moves elements serves every dtype of an element size.
+_runtime/step.pxd), and the place 0 is taken instead, so nothing outside a tensor is ever touched.
+What only moves elements serves every dtype of an element size.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t

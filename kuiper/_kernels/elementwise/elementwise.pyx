@@ -4,7 +4,7 @@ A program (:class:`kuiper.expression.ElementwiseProgram`) is a straight line of 
 tensors it reads and the one it writes become a nest of loops: axes of extent 1 go, axes that all
 tensors walk as one are merged, the rest is ordered by the result's strides.  The two innermost
 loops are cut into *chunks* of rows and columns, small enough for the temporaries of a chunk to stay
-in the L1 cache.  Cheap instructions form *chains* (:mod:`kuiper._kernels.elementwise.chains`), which keep a
+in the L1 cache.  Cheap instructions form *chains* (see chains.py), which keep a
 value in registers; chains, and every other instruction, run over a whole chunk before what
 follows.
 

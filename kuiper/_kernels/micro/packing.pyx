@@ -62,8 +62,8 @@ def pack_panels(weight, bias, int n_threads=1):
     weight : array, shape (columns, taps, channels), float32
         Any strides; the sum runs over taps, then channels.  Or anything with a shape, slices of
         which are such arrays: the matrix is asked for part by part.  With an `in_file`, a
-        :class:`~kuiper._runtime.stored_rows.StoredRows` of (channels, taps) for each column, threads
-        read it themselves.
+        :class:`~kuiper._runtime.stored_rows.StoredRows` of (channels, taps) for each column,
+        threads read it themselves.
     bias : array, shape (columns,), or None
     n_threads : int
 

@@ -258,7 +258,9 @@ def max_pool2d(
            [13., 15.]], dtype=float32)
     """
     size = (x.shape[1], x.shape[2])
-    windows = pool_windows.image_windows(size, kernel_size, stride, padding, dilation, ceil_mode, True)
+    windows = pool_windows.image_windows(
+        size, kernel_size, stride, padding, dilation, ceil_mode, True
+    )
     return pool2d(np.asarray(x), windows, "max", 0, n_threads)
 
 

@@ -19,7 +19,8 @@ cdef enum:
     FEW = 8                  # channels that are not worth the call of a micro-kernel
     EXACT = 8388608          # floats from here on are whole
 
-# How a place becomes pixels; the first two, and what lies outside, are numbered as in _kernels/micro/table.pxd.
+# How a place becomes pixels; the first two, and what lies outside, are numbered as in
+# _kernels/micro/table.pxd.
 cdef enum:
     NEAREST
     LINEAR

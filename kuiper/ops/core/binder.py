@@ -18,7 +18,9 @@ Layout: TypeAlias = "str | Sequence[int] | Value"
 
 
 class Binder(Protocol):
-    """Hands out memory and takes steps; :class:`kuiper.planning.planner.Binder` says what each method does.
+    """Hands out memory and takes steps.
+
+    :class:`kuiper.planning.planner.Binder` documents each method.
 
     Attributes
     ----------

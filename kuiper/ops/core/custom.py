@@ -10,8 +10,8 @@ import numpy as np
 
 from kuiper.errors import OperatorError, ShapeError
 from kuiper.ir.view import TensorSpec, Value
-from kuiper.ops import Record, find_record, record
 from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.record import Record, find_record, record
 from kuiper.ops.core.schema import Any_, Host, Tensors, ValuesNeeded
 
 __all__ = ["operator"]

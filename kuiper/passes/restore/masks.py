@@ -17,7 +17,8 @@ calls the input of that by the mask's name, and forgets that true meant the oppo
 
 from __future__ import annotations
 
-from kuiper.ir import Graph, Operator, Shape
+from kuiper.ir import Graph, Operator
+from kuiper.ir.graph import Shape
 
 __all__ = ["restore_masks"]
 

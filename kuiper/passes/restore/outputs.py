@@ -9,7 +9,8 @@ computed them; which is which can be told from the annotated shapes alone::
 
 from __future__ import annotations
 
-from kuiper.ir import Graph, Operand, Operator, Shape
+from kuiper.ir import Graph, Operand, Operator
+from kuiper.ir.graph import Shape
 
 __all__ = ["restore_outputs"]
 
