@@ -1,4 +1,4 @@
-"""Indices that stand in a file as text."""
+"""Constant indices, which a file holds as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["literal_indices"]
 
 
 def literal_indices(found: Any) -> list[list[int] | None] | None:
-    """Return indices that are lists of whole numbers, or None for a whole axis; else None."""
+    """Return indices as lists of integers, with None for a whole axis; None if they are not such."""
     if isinstance(found, str):
         try:
             found = ast.literal_eval(found)

@@ -1,4 +1,4 @@
-"""Take out operators that change nothing."""
+"""Remove operators that change nothing, or whose results are not read."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["eliminate_dead", "eliminate_identity"]
 
 
 def eliminate_identity(graph: Graph, specs: dict[Operand, Any]) -> None:
-    """Let the readers of an identity read its input; outputs of the model keep their names."""
+    """Replace the output of each identity by its input; outputs of the model keep their names."""
     for op in graph:
-        rule = find_record(op.type)
-        # A second input can only be one that does not count; which one that is, the record knows.
-        if rule is not None and rule.identity and len(op.inputs) == 1:
+        record = find_record(op.type)
+        # With a second input only the record knows which one is handed on.
+        if record is not None and record.identity and len(op.inputs) == 1:
             graph.replace_uses(op.outputs[0], op.inputs[0])
             graph.remove_operator(op)
 
 
 def eliminate_dead(graph: Graph, specs: dict[Operand, Any]) -> None:
-    """Drop operators whose outputs nothing reads."""
+    """Remove operators whose outputs are not read."""
     for op in reversed(graph.topological_order()):
         if op.type in ("pnnx.Input", "pnnx.Output"):
             continue

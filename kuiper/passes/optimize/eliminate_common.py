@@ -1,4 +1,4 @@
-"""Operators that compute the same from the same operands are computed once.
+"""Compute equal operators on the same operands once.
 
 ::
 
@@ -16,12 +16,12 @@ from kuiper.ops import find_record
 
 __all__ = ["eliminate_common"]
 
-# Comparing larger weights would take longer than it could save.
+# Comparing larger weights would cost more than it could save.
 MAX_BYTES = 1 << 16
 
 
 def eliminate_common(graph: Graph, specs: dict[Operand, Any]) -> None:
-    """Let the readers of a repeated operator read the first one's outputs."""
+    """Replace the outputs of a repeated operator by those of the first."""
     first: dict[tuple[Any, ...], Operator] = {}
     for op in graph.topological_order():
         key = _key(op)
@@ -36,9 +36,9 @@ def eliminate_common(graph: Graph, specs: dict[Operand, Any]) -> None:
 
 
 def _key(op: Operator) -> tuple[Any, ...] | None:
-    """Return what tells an operator's results apart, None where they must not be shared."""
-    rule = find_record(op.type)
-    if rule is None or not rule.is_pure or op.post_ops:
+    """Return a key that is equal for equal results; None if results must not be shared."""
+    record = find_record(op.type)
+    if record is None or not record.is_pure or op.post_ops:
         return None
     if sum(a.nbytes for a in op.attributes.values()) > MAX_BYTES:
         return None
@@ -47,7 +47,7 @@ def _key(op: Operator) -> tuple[Any, ...] | None:
         len(op.outputs),
         tuple(operand.name for operand in op.inputs),
         op.input_keys,
-        # The text tells 1 from 1.0 and from True, which compare equal.
+        # 1, 1.0 and True compare equal, but their text differs.
         tuple(sorted((key, repr(value), str(value)) for key, value in op.params.items())),
         tuple(sorted((key, a.shape, a.dtype, a.raw.tobytes()) for key, a in op.attributes.items())),
     )

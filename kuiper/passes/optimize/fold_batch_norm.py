@@ -1,17 +1,17 @@
-"""Batch normalisation with stored statistics is a scale and a shift per channel.
+"""Fold batch normalisation, which with stored statistics is a scale and a shift per channel.
 
-Behind a convolution that nothing else reads it disappears into the weights::
+After a dense operator whose result has no other reader it is folded into the weights::
 
     y = (conv(x, w) + b - mean) * scale + bias,  scale = weight / sqrt(var + eps)
       = conv(x, w * scale) + (b - mean) * scale + bias
 
-Anywhere else (pre-activation networks) it is split into arithmetic with constants, which later
-passes fuse with what follows::
+Elsewhere, as in pre-activation networks, it is split into arithmetic with constants, which later
+passes fuse with the following operators::
 
     nn.BatchNorm2d bn 1 1 x y   ->   pnnx.Expression bn 3 1 x s t y expr=add(mul(@0,@1),@2)
 
-That is a pass of its own: between the two, :mod:`kuiper.passes.optimize.fuse_branches`
-looks for batch normalisations.
+The split is a pass of its own, because :mod:`kuiper.passes.optimize.fuse_branches`, which needs
+batch normalisations, runs between the two.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PRODUCERS = ("nn.Conv1d", "nn.Conv2d", "nn.Conv3d", "nn.Linear")
 
 
 def fold_batch_norm(graph: Graph, specs: dict[Operand, Any]) -> None:
-    """Fold the batch normalisations that alone read what a dense operator computes."""
+    """Fold each batch normalisation that is the only reader of a dense operator."""
     for op in _norms(graph, specs):
         producer = op.inputs[0].producer
         if (
@@ -41,20 +41,20 @@ def fold_batch_norm(graph: Graph, specs: dict[Operand, Any]) -> None:
             and "weight" in producer.attributes
             and not producer.post_ops
             and only_reader(op.inputs[0]) is op
-            # With as many axes as the weight has, channels are axis 1 of both: there is a batch.
+            # A tensor of the weight's rank has a batch, so its channels are axis 1.
             and specs[op.inputs[0]].rank == len(producer.attributes["weight"].shape)
         ):
             _into_weights(graph, producer, op)
 
 
 def split_batch_norm(graph: Graph, specs: dict[Operand, Any]) -> None:
-    """Write the batch normalisations that are left as arithmetic."""
+    """Split the batch normalisations that are left into arithmetic."""
     for op in _norms(graph, specs):
         _as_arithmetic(graph, specs, op)
 
 
 def _norms(graph: Graph, specs: dict[Operand, Any]) -> list[Operator]:
-    # A second input stands for a weight that is shared, and comes first; the record knows.
+    # A second input is a shared weight and comes first; leave it to the record.
     return [
         op
         for op in graph
@@ -64,14 +64,14 @@ def _norms(graph: Graph, specs: dict[Operand, Any]) -> list[Operator]:
 
 def affine(op: Operator) -> tuple[np.ndarray, np.ndarray]:
     """Return (scale, shift) per channel, in float64."""
-    # There anyway, where a graph has the operator.
+    # Already imported if a graph has the operator.
     from kuiper.ops.nn.batch_norm import scale_and_shift
 
     names = ("running_mean", "running_var", "weight", "bias")
     mean, variance, weight, bias = (
         op.attributes[n].numpy() if n in op.attributes else None for n in names
     )
-    # As the record reads it: a number of thousands of digits is a word.
+    # The parser leaves a number of thousands of digits as text, which the record accepts.
     eps = float(op.params.get("eps", 1e-5))
     return scale_and_shift(mean, variance, weight, bias, eps)
 
@@ -80,7 +80,7 @@ def _into_weights(graph: Graph, producer: Operator, norm: Operator) -> None:
     sources = (*producer.attributes.values(), *norm.attributes.values())
     key = ("fold_batch_norm", norm.name, *map(id, sources))
     if key not in graph.derived:
-        # The sources are kept, so that their ids stay theirs.
+        # Keep the sources alive, so that their ids are not reused.
         graph.derived[key] = (_folded(producer, norm), sources)
     producer.attributes = dict(graph.derived[key][0])
     if "bias" in producer.params:
@@ -92,7 +92,7 @@ def _folded(producer: Operator, norm: Operator) -> dict[str, Attribute]:
     scale, shift = affine(norm)
     weight = producer.attributes["weight"]
     attributes = dict(producer.attributes)
-    # Computed when it is packed, so that it takes no memory before and afterwards.
+    # Computed while it is packed, so that it takes no memory before or after.
     attributes["weight"] = Attribute(weight.shape, "f32", partial(_scaled, weight, scale))
     if "bias" in attributes:
         shift = shift + attributes["bias"].numpy() * scale
@@ -101,7 +101,7 @@ def _folded(producer: Operator, norm: Operator) -> dict[str, Attribute]:
 
 
 def _scaled(weight: Attribute, scale: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """Return the bytes of some filters times a factor for each; computed in float64."""
+    """Return the bytes of filters [start, stop), each times its scale; computed in float64."""
     filters = weight.rows(start, stop)
     factors = scale[start:stop].reshape((-1,) + (1,) * (filters.ndim - 1))
     scaled = np.empty(filters.shape, np.float32)

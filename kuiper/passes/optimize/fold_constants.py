@@ -1,12 +1,12 @@
-"""Operators whose inputs are all constants are computed now.
+"""Compute operators while planning if all their inputs are constants.
 
 ::
 
     pnnx.Attribute a 0 1 x @data=(4)f32
     pnnx.Expression e 1 1 x y expr=mul(@0,2)      ->   pnnx.Attribute e.folded 0 1 y @data=(4)f32
 
-pnnx does most of this itself at its default optimisation level; files of lower levels, and
-constants that other passes make, are left to this one.
+pnnx does most of this at its default optimisation level.  This pass is for files of lower levels
+and for constants that other passes make.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kuiper.ops import find_record
 
 __all__ = ["fold_constants"]
 
-# A folded result larger than this is cheaper to compute than to keep.
+# It is cheaper to compute a larger result in each run than to keep it.
 MAX_BYTES = 1 << 24
 
 
@@ -74,11 +74,11 @@ def fold_constants(
 
 
 def _can_fold(op: Operator, specs: dict[Operand, Any]) -> bool:
-    rule = find_record(op.type)
+    record = find_record(op.type)
     return (
         len(op.inputs) > 0
-        and rule is not None
-        and rule.is_pure
+        and record is not None
+        and record.is_pure
         and not op.post_ops
         and all(_is_small(specs.get(operand)) for operand in op.outputs)
     )

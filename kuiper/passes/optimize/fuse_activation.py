@@ -1,4 +1,4 @@
-"""An activation that alone reads the result of a dense product becomes part of it.
+"""Fuse an activation into the dense product of which it is the only reader.
 
 ::
 
@@ -18,19 +18,19 @@ __all__ = ["fuse_activation", "try_fuse_activation"]
 
 
 def fuse_activation(graph: Graph, specs: dict[Operand, Any]) -> None:
-    """Fuse activations onto the operators whose records honour post-ops."""
+    """Fuse activations into operators whose records support post-ops."""
     for op in graph:
         if _takes_post_ops(op) and not op.post_ops:
             try_fuse_activation(graph, specs, op)
 
 
 def try_fuse_activation(graph: Graph, specs: dict[Operand, Any], op: Operator) -> bool:
-    """Fuse the activation that alone reads `op`'s result; tell whether there was one."""
+    """Fuse the activation that is the only reader of `op`; return whether there was one."""
     reader = only_reader(op.outputs[0])
     if reader is None:
         return False
-    rule = find_record(reader.type)
-    if rule is None or rule.activation is None or not is_float32(reader.outputs[0], specs):
+    record = find_record(reader.type)
+    if record is None or record.activation is None or not is_float32(reader.outputs[0], specs):
         return False
     if len(reader.inputs) != 1 or reader.post_ops:
         return False
@@ -42,5 +42,5 @@ def try_fuse_activation(graph: Graph, specs: dict[Operand, Any], op: Operator) -
 
 
 def _takes_post_ops(op: Operator) -> bool:
-    rule = find_record(op.type)
-    return rule is not None and rule.post_ops and len(op.outputs) == 1
+    record = find_record(op.type)
+    return record is not None and record.post_ops and len(op.outputs) == 1

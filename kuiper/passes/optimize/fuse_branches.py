@@ -1,4 +1,4 @@
-"""Convolutions of one tensor whose results are added up are one convolution by the summed filters.
+"""Merge convolutions of one tensor whose results are added into one with the summed filters.
 
 ::
 
@@ -7,9 +7,9 @@
     nn.BatchNorm2d  c 1 1 x r
     pnnx.Expression s 3 1 p q r y expr=add(add(@0,@1),@2)
 
-A smaller window is a larger one with zeros around it, and a batch normalisation a 1x1 window that
-scales each channel by itself.  RepVGG, MobileOne, FastViT and RepViT are trained in this form and
-call it re-parameterisation: Ding et al., RepVGG: Making VGG-style ConvNets Great Again (2021).
+A smaller window is a larger one padded with zeros, and a batch normalisation is a depthwise 1x1
+window.  RepVGG, MobileOne, FastViT and RepViT are trained in this form; the merge is called
+re-parameterisation: Ding et al., RepVGG: Making VGG-style ConvNets Great Again (2021).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["fuse_branches"]
 
 
 class Branch(NamedTuple):
-    """A summand that is a convolution: its window lies at `corner`, in taps from the pixel."""
+    """A summand that is a convolution; `corner` is the offset of its window in taps."""
 
     number: int
     maker: Operator
@@ -50,28 +50,28 @@ class Branch(NamedTuple):
 
     @property
     def extents(self) -> list[tuple[int, int]]:
-        """First tap, and the one behind the last, along either axis."""
+        """The range of taps, [first, end), along h and w."""
         return [(c, c + n) for c, n in zip(self.corner, self.window, strict=True)]
 
     def holds(self, other: Branch) -> bool:
-        """Tell whether the other window lies in this one."""
+        """Tell whether the other window lies inside this one."""
         return all(
             low <= first and last <= high
             for (low, high), (first, last) in zip(self.extents, other.extents, strict=True)
         )
 
-    def place_of(self, other: Branch) -> tuple[int, int]:
-        """Return where the other window begins in this one."""
+    def offset_of(self, other: Branch) -> tuple[int, int]:
+        """Return the offset of the other window in this one."""
         return other.corner[0] - self.corner[0], other.corner[1] - self.corner[1]
 
 
 def fuse_branches(graph: Graph, specs: dict[Operand, Any]) -> None:
-    """Make one convolution of those whose sum is all that is read."""
+    """Merge the convolutions of which only the sum is read."""
     joined = False
     for op in graph.find("pnnx.Expression"):
         if not op.inputs or not all(is_float32(o, specs) for o in (*op.inputs, *op.outputs)):
             continue
-        if not op.outputs[0].uses:  # a sum before has left it out
+        if not op.outputs[0].uses:  # dead since an earlier merge
             continue
         expr = op.params["expr"]
         tree = expr if isinstance(expr, Node) else parse(expr, len(op.inputs))
@@ -82,12 +82,12 @@ def fuse_branches(graph: Graph, specs: dict[Operand, Any]) -> None:
                 _shorten(graph, op, summands, merged)
                 joined = True
     if joined:
-        # What a sum named and did not add up, nothing reads any more.
+        # Operands that a sum named but did not add are dead now.
         eliminate_dead(graph, specs)
 
 
 def _summands(tree: Node) -> list[Node]:
-    """Return what the additions at the root of an expression add up, in written order."""
+    """Return the summands of the additions at the root of an expression, in written order."""
     found, stack = [], [tree]
     while stack:
         node = stack.pop()
@@ -101,11 +101,11 @@ def _summands(tree: Node) -> list[Node]:
 def _merge(
     graph: Graph, specs: dict[Operand, Any], op: Operator, summands: Sequence[Node]
 ) -> set[int]:
-    """Sum filters; return the numbers of the inputs that others stand for now."""
+    """Sum filters; return the indices of the inputs that were merged into others."""
     makers = [op.inputs[s.index].maker for s in summands if isinstance(s, Ref)]
     read = [maker.inputs[0] for maker in makers if maker.inputs]
     if len(set(read)) == len(read):
-        return set()  # no two come from one tensor, as in almost all networks
+        return set()  # no two read the same tensor, as in almost all networks
     uses = Counter(n.index for s in summands for n in s.preorder() if isinstance(n, Ref))
     sources: dict[Operand, tuple[list[Branch], list[int]]] = {}
     for number in (s.index for s in summands if isinstance(s, Ref)):
@@ -169,11 +169,11 @@ def _sum_filters(
     conv = base.maker
     makers = [conv, *(branch.maker for branch in others), *scales]
     sources = [attribute for maker in makers for attribute in maker.attributes.values()]
-    # Where windows lie depends on the size of the image where their padding does.
+    # "same" padding makes the offsets of windows depend on the image size.
     corners = [branch.corner for branch in (base, *others)]
     key = ("fuse_branches", conv.name, *corners, *map(id, sources))
     if key not in graph.derived:
-        # The sources are kept, so that their ids stay theirs.
+        # Keep the sources alive, so that their ids are not reused.
         graph.derived[key] = (_summed(base, others, scales), sources)
     conv.attributes = dict(graph.derived[key][0])
     if "bias" in conv.params:
@@ -195,9 +195,9 @@ def _summed(
         for factors, shift in map(affine, scales):
             scale += factors
             bias += shift
-    parts = [(b.maker.attributes["weight"], base.place_of(b)) for b in (base, *others)]
+    parts = [(b.maker.attributes["weight"], base.offset_of(b)) for b in (base, *others)]
     middle = (-base.corner[0], -base.corner[1])
-    # Computed when it is packed, so that it takes no memory before and afterwards.
+    # Computed while it is packed, so that it takes no memory before or after.
     rows = partial(_filters, weight.shape, parts, scale if scales else None, middle)
     attributes = dict(base.maker.attributes)
     attributes["weight"] = Attribute(weight.shape, "f32", rows)
@@ -213,20 +213,20 @@ def _filters(
     start: int,
     stop: int,
 ) -> np.ndarray:
-    """Return the bytes of some of the summed filters; computed in float64."""
+    """Return the bytes of the summed filters [start, stop); computed in float64."""
     total = np.zeros((stop - start, *shape[1:]))
     for weight, (top, left) in parts:
         filters = weight.rows(start, stop)
         height, width = filters.shape[2:]
         total[:, :, top : top + height, left : left + width] += filters
     if scale is not None:
-        own = np.arange(start, stop)  # there are as many channels as filters
+        own = np.arange(start, stop)  # as many channels as filters
         total[own - start, own % shape[1], middle[0], middle[1]] += scale[start:stop]
     return total.astype(np.float32).reshape(-1).view(np.uint8)
 
 
 def _shorten(graph: Graph, op: Operator, summands: Sequence[Node], merged: set[int]) -> None:
-    """Leave out of a sum what others stand for."""
+    """Remove the merged summands from a sum."""
     makers = [op.inputs[number].maker for number in merged]
     left = [s for s in summands if not (isinstance(s, Ref) and s.index in merged)]
     if len(left) == 1 and isinstance(left[0], Ref):

@@ -1,12 +1,12 @@
-"""Chains of elementwise operators become one expression, so memory is passed over once.
+"""Fuse chains of elementwise operators into one expression, which passes over memory once.
 
 ::
 
     pnnx.Expression e 3 1 x s t y expr=add(mul(@0,@1),@2)
     nn.ReLU         a 1 1 y z                      ->  relu(add(mul(@0,@1),@2)) of x, s, t
 
-An operator is written into the only one that reads it, if both results have the same shape: a small
-tensor that is broadcast afterwards is better computed once.
+An operator is inlined into its only reader if both results have the same shape; a small tensor that
+is broadcast later is cheaper to compute once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kuiper.passes.optimize.match import arguments_of, is_float32, same_shape
 
 __all__ = ["fuse_elementwise"]
 
-# A program's operands and temporaries have to fit the L1 cache together.
+# The operands and temporaries of a program have to fit in the L1 cache together.
 MAX_OPERANDS = 8
 MAX_NODES = 48
 
@@ -36,7 +36,7 @@ def fuse_elementwise(graph: Graph, specs: dict[Operand, Any]) -> None:
             continue
         tree, operands = _expression(op, specs)
         absorbed: list[Operator] = []
-        # An expression may have operands that it does not refer to.
+        # An expression may have operands that it does not reference.
         for operand in dict.fromkeys(operands[k] for k in tree.references()):
             producer = operand.producer
             if (
@@ -64,10 +64,10 @@ def _is_elementwise(op: Operator, specs: dict[Operand, Any]) -> bool:
         return False
     if op.type == "pnnx.Expression":
         return len(op.inputs) > 0
-    rule = find_record(op.type)
-    if rule is None:
+    record = find_record(op.type)
+    if record is None:
         return False
-    if rule.activation is not None:
+    if record.activation is not None:
         return len(op.inputs) == 1
     return _formula(op, specs) is not None
 
@@ -84,16 +84,16 @@ def _expression(op: Operator, specs: dict[Operand, Any]) -> tuple[Node, Sequence
 
 
 def _formula(op: Operator, specs: dict[Operand, Any]) -> tuple[Node, Sequence[Operand]] | None:
-    """Return what an operator is that records write as an expression of its inputs."""
-    rule = find_record(op.type)
-    if rule is None or rule.activation is not None or not issubclass(rule, Formula):
+    """Return the expression of an operator whose record writes it as one of its inputs."""
+    record = find_record(op.type)
+    if record is None or record.activation is not None or not issubclass(record, Formula):
         return None
-    # Specs of their own tell the operands apart.
+    # A separate spec per operand, so that identity tells the operands apart.
     own = {x: TensorSpec(specs[x].shape, specs[x].dtype, specs[x].source) for x in op.inputs}
     by_spec = {id(spec): operand for operand, spec in own.items()}
-    tree, found = rule.formula(arguments_of(op, own))
+    tree, found = record.formula(arguments_of(op, own))
     if not all(id(spec) in by_spec for spec in found):
-        return None  # it has weights of its own, which are not in the graph
+        return None  # it has weights that are no operands
     return tree, [by_spec[id(spec)] for spec in found]
 
 

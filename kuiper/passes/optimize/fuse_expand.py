@@ -1,4 +1,4 @@
-"""A 1x1 convolution that widens an image goes into the depthwise convolution that reads it.
+"""Fuse a 1x1 convolution that widens an image into the depthwise convolution that reads it.
 
 ::
 
@@ -6,7 +6,7 @@
     nn.Conv2d depthwise 1 1 y z groups=c
 
 The image between the two is the largest of an inverted residual (MobileNetV2 and V3, EfficientNet).
-Where it would leave the caches, the kernel keeps just the rows of it that the window sees.
+If it would not fit in the caches, the kernel keeps only the rows of it that the window covers.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from kuiper.passes.optimize.match import arguments_of, computes_from, is_float32
 __all__ = ["fuse_expand"]
 
 CONVOLUTIONS = ("nn.Conv2d", "F.conv2d")
-# Smaller images stay in the L2 cache anyway.
-LEAST_BYTES = 1 << 20
+# A smaller image stays in the L2 cache.
+MIN_BYTES = 1 << 20
 # The weights of the 1x1 convolution are read again for each row.
-MOST_WEIGHT_BYTES = 128 << 10
-# In fewer channels the 1x1 convolution takes another form.
-LEAST_CHANNELS = 9
+MAX_WEIGHT_BYTES = 128 << 10
+# With fewer channels the 1x1 convolution runs as a few-input-channel convolution.
+MIN_CHANNELS = 9
 
 
 def fuse_expand(graph: Graph, specs: dict[Operand, Any]) -> None:
-    """Let depthwise convolutions compute their input."""
+    """Let depthwise convolutions compute their input themselves."""
     for op in graph:
         if op.type not in CONVOLUTIONS or len(op.outputs) != 1:
             continue
@@ -55,7 +55,7 @@ def fuse_expand(graph: Graph, specs: dict[Operand, Any]) -> None:
 
 
 def _arguments(op: Operator, specs: dict[Operand, Any]) -> SimpleNamespace | None:
-    """Return the arguments of a convolution of plain images with stored weights."""
+    """Return the arguments of a convolution of images with stored weights; None for another."""
     try:
         a = arguments_of(op, specs)
     except KuiperError:
@@ -73,7 +73,7 @@ def _arguments(op: Operator, specs: dict[Operand, Any]) -> SimpleNamespace | Non
 
 
 def _widens(op: Operator, a: SimpleNamespace, specs: dict[Operand, Any]) -> bool:
-    """Tell whether a 1x1 convolution makes a large image of a smaller one."""
+    """Tell whether it is a 1x1 convolution with a large output and a smaller input."""
     shape = specs[op.outputs[0]].shape
     return (
         a.weight.shape[2:] == (1, 1)
@@ -83,9 +83,9 @@ def _widens(op: Operator, a: SimpleNamespace, specs: dict[Operand, Any]) -> bool
         and not any(a.padding)
         and len(op.inputs) == 1
         and len(op.post_ops) <= 1
-        and LEAST_CHANNELS <= a.weight.shape[1] < a.weight.shape[0]
-        and 4 * math.prod(a.weight.shape) <= MOST_WEIGHT_BYTES
-        and 4 * math.prod(shape) > LEAST_BYTES
+        and MIN_CHANNELS <= a.weight.shape[1] < a.weight.shape[0]
+        and 4 * math.prod(a.weight.shape) <= MAX_WEIGHT_BYTES
+        and 4 * math.prod(shape) > MIN_BYTES
     )
 
 

@@ -1,13 +1,12 @@
-"""A gate per channel in front of a 1x1 convolution goes into its weights.
+"""Fuse a gate per channel into the weights of the 1x1 convolution that follows.
 
 ::
 
     pnnx.Expression gate 2 1 x g y expr=mul(@0,@1)   nn.Conv2d conv 2 1 x g z $input_scale=g
     nn.Conv2d       conv 1 1 y z                     (g of shape (n, c, 1, 1))
 
-Squeeze-and-excitation multiplies a whole image by a number for each of its channels.  Multiplying
-the weights of the convolution that follows comes to the same, and they are fewer where the image is
-large.
+Squeeze-and-excitation multiplies an image by one factor per channel.  Scaling the weights of the
+convolution that follows gives the same result and is cheaper if the image is large.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from kuiper.passes.optimize.match import arguments_of, computes_from, is_float32
 __all__ = ["fuse_gate"]
 
 PRODUCTS = ("mul(@0,@1)", "mul(@1,@0)")
-# Pixels for each output channel from which on it pays.
+# Scaling the weights pays from this many pixels per output channel.
 PIXELS_PER_FILTER = 2
 
 
 def fuse_gate(graph: Graph, specs: dict[Operand, Any]) -> None:
-    """Let convolutions scale their input."""
+    """Let convolutions scale their input channels."""
     for op in graph.find("pnnx.Expression"):
         if op.params.get("expr") not in PRODUCTS or len(op.inputs) != 2:
             continue
@@ -45,7 +44,7 @@ def fuse_gate(graph: Graph, specs: dict[Operand, Any]) -> None:
 
 
 def _is_gated(image: Operand, gate: Operand, result: Operand, specs: dict[Operand, Any]) -> bool:
-    """Tell whether `gate` has one number for each channel of each image."""
+    """Tell whether `gate` has one factor per channel of each image."""
     if not all(is_float32(operand, specs) for operand in (image, gate, result)):
         return False
     shape = specs[image].shape
@@ -58,7 +57,7 @@ def _is_gated(image: Operand, gate: Operand, result: Operand, specs: dict[Operan
 
 
 def _can_scale(conv: Operator, result: Operand, specs: dict[Operand, Any]) -> bool:
-    """Tell whether the convolution is 1x1, of constant weights, and small beside its input."""
+    """Tell whether the convolution is 1x1, has stored weights, and is small beside its input."""
     if not computes_from(conv, result):
         return False
     try:

@@ -1,12 +1,12 @@
-"""Zero padding in front of a convolution becomes the convolution's own.
+"""Fuse zero padding into the convolution that follows.
 
 ::
 
     nn.ZeroPad2d pad  1 1 x y padding=(0,1,0,1)       nn.Conv2d conv 1 1 x z padding=(0,1,0,1)
     nn.Conv2d    conv 1 1 y z padding=(0,0)
 
-pnnx does this itself where both sides of an axis are padded alike; MobileNets in TensorFlow's style
-pad one side only.
+pnnx does this itself if both sides of an axis have the same padding; MobileNets in TensorFlow's
+style pad one side only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PADS = ("nn.ZeroPad2d", "nn.ConstantPad2d", "F.pad", "kuiper.SamePadding")
 
 
 def fuse_pad(graph: Graph, specs: dict[Operand, Any]) -> None:
-    """Fuse constant zero padding of the two spatial axes into 2-d convolutions."""
+    """Fuse zero padding of the two spatial axes into 2-d convolutions."""
     for op in graph:
         if op.type not in PADS or len(op.inputs) != 1:
             continue
@@ -52,7 +52,7 @@ def fuse_pad(graph: Graph, specs: dict[Operand, Any]) -> None:
 
 
 def _zero_sides(op: Operator, specs: dict[Operand, Any]) -> tuple[int, int, int, int] | None:
-    """Return (left, right, top, bottom) of a zero padding of an image, else None."""
+    """Return (left, right, top, bottom) of a zero padding of images; None for another."""
     a = arguments_of(op, specs)
     if op.type == "kuiper.SamePadding":
         a = SamePadding.as_function(a)

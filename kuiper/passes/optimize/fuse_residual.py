@@ -1,11 +1,11 @@
-"""A sum that alone reads the result of a dense product becomes part of it.
+"""Fuse a residual sum into the dense product of which it is the only reader.
 
 ::
 
     nn.Conv2d       conv 1 1 x y             nn.Conv2d conv 2 1 x r z   -> add(r)
     pnnx.Expression sum  2 1 y r z expr=add(@0,@1)
 
-The activation behind the sum follows it.  Both summands must have the same shape: a broadcast sum
+The activation after the sum is fused too.  Both summands must have the same shape: a broadcast sum
 is no residual.
 """
 
@@ -24,7 +24,7 @@ SUMS = ("add(@0,@1)", "add(@1,@0)")
 
 
 def fuse_residual(graph: Graph, specs: dict[Operand, Any]) -> None:
-    """Fuse residual sums, and the activations behind them."""
+    """Fuse residual sums and the activations that follow them."""
     position = {op: i for i, op in enumerate(graph.topological_order())}
     for op in graph.find("pnnx.Expression"):
         if op.params.get("expr") not in SUMS or len(op.inputs) != 2:
@@ -41,7 +41,7 @@ def fuse_residual(graph: Graph, specs: dict[Operand, Any]) -> None:
         ]
         if not candidates:
             continue
-        # The later one: the other summand is complete by then, and it has the heavier tail.
+        # Fuse into the later producer, so that the other summand is complete when it runs.
         _, operand, other = max(candidates, key=lambda c: c[0])
         producer = operand.maker
         graph.set_inputs(producer, [*producer.inputs, other], [*producer.input_keys, None])
@@ -55,7 +55,9 @@ def _can_take_sum(operand: Operand, op: Operator) -> bool:
     producer = operand.producer
     if only_reader(operand) is not op or producer is None or len(producer.outputs) != 1:
         return False
-    rule = find_record(producer.type)
+    record = find_record(producer.type)
     return (
-        rule is not None and rule.post_ops and all(post.type != "add" for post in producer.post_ops)
+        record is not None
+        and record.post_ops
+        and all(post.type != "add" for post in producer.post_ops)
     )

@@ -1,4 +1,4 @@
-"""What several passes ask of a graph."""
+"""Queries and edits of a graph that several passes share."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["arguments_of", "is_float32", "only_reader", "same_shape", "take_over
 
 
 def arguments_of(operator: Operator, specs: dict[Operand, Any]) -> SimpleNamespace:
-    """Return the operator's arguments; tensors as specs."""
+    """Return the arguments of an operator, with specs for tensors."""
     attributes = {key: attribute_spec(a) for key, a in operator.attributes.items()}
     return resolve(operator, known_record(operator.type).arguments, specs, attributes)
 
 
 def only_reader(operand: Operand) -> Operator | None:
-    """Return the operator that reads `operand`, if just one does, once."""
+    """Return the operator that reads `operand`, if it is read exactly once."""
     return operand.uses[0].operator if len(operand.uses) == 1 else None
 
 
 def computes_from(operator: Operator, operand: Operand) -> bool:
-    """Tell whether an operator's input is `operand`; a module's shared weights come before it."""
+    """Tell whether the argument `input` of an operator is `operand`, and not a shared weight."""
     if operator.inputs[0] is not operand or operator.input_keys[0] not in (None, "input"):
         return False
     posts = {post.slot for post in operator.post_ops}
@@ -46,7 +46,7 @@ def is_float32(operand: Operand, specs: dict[Operand, Any]) -> bool:
 
 
 def take_over_output(graph: Graph, producer: Operator, absorbed: Operator) -> None:
-    """Let `producer` compute what `absorbed`, its only reader, computed; drop the latter."""
+    """Give the output of `absorbed`, the only reader of `producer`, to the latter; remove the former."""
     result = absorbed.outputs[0]
     kept = producer.outputs[1:]
     graph.set_outputs(absorbed, [])

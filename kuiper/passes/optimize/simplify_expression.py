@@ -1,11 +1,11 @@
-"""Arithmetic that changes nothing is taken out of expressions.
+"""Remove arithmetic that changes nothing from expressions.
 
 ::
 
     mul(@0,1)   div(@0,1)   sub(@0,0)   pow(@0,1)   neg(neg(@0))   ->   @0
 
-Only what holds for every float32, NaN, infinities and -0.0 included: ``x + 0`` stays, because it
-turns -0.0 into 0.0.
+Only rules that hold for every float32, including NaN, infinities and -0.0: ``x + 0`` stays, because
+it turns -0.0 into 0.0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kuiper.passes.optimize.match import is_float32, same_shape
 
 __all__ = ["simplify_expression"]
 
-# Operator -> the number that it changes nothing with, as the second argument.
+# The neutral second argument of each function.
 NEUTRAL = {"mul": 1, "div": 1, "sub": 0, "pow": 1}
 
 

@@ -1,17 +1,16 @@
-"""A tensor gets back the axes that constant indices gave it.
+"""Restore the axes that constant indices add to a tensor.
 
-pnnx writes a constant index of several axes as a list of as many numbers as its first axis has, so
-of the indices behind a mask of keys, ``mask[arange(n)[:, None, None, None], arange(l)]``, little is
-left::
+pnnx flattens a constant index of several axes to its first axis.  Little is left of the indices of
+a key mask, ``mask[arange(n)[:, None, None, None], arange(l)]``::
 
     Tensor.index i 1 1 m y expr=[[0],[0]] #m=(1,18)bool #y=(1,1,1,18)bool
                                 ->   torch.unsqueeze i_1 1 1 m a dim=1
                                      torch.unsqueeze i   1 1 a y dim=2
 
-The annotated shape tells that something is missing.  Where the result has the input's extents, in
-their order and with axes of extent 1 between them, and what is left of the indices counts from 0,
-they are taken for all places in their order: this is how the attention masks of most text models
-are made.  Anything else is refused, for no other values can be told from the file.
+The annotated shape shows that something is missing.  If the result has the extents of the input in
+order, with axes of extent 1 between them, and the rest of each index counts from 0, the indices
+are taken to select everything in order; most text models make their attention masks this way.
+Anything else is refused, because the file does not determine the indices.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def restore_indices(graph: Graph) -> None:
     Raises
     ------
     OperatorError
-        If its result cannot be told.
+        If the file does not determine its result.
     """
     for op in graph.find("Tensor.index"):
         if len(op.inputs) != 1 or len(op.outputs) != 1 or not op.outputs[0].uses:
@@ -56,7 +55,7 @@ def restore_indices(graph: Graph) -> None:
             axes = _added_axes(source[: len(lists)], found, lists)
         if axes is not None:
             _unsqueeze(graph, op, axes, whole=True)
-        elif set(found) == {1}:  # one place, and the lists have it
+        elif set(found) == {1}:  # it selects one element, and the lists have its index
             _unsqueeze(graph, op, [start] * missing)
         else:
             raise OperatorError(
@@ -69,29 +68,29 @@ def restore_indices(graph: Graph) -> None:
 def _added_axes(
     source: tuple[Any, ...], result: tuple[Any, ...], lists: list[list[int]]
 ) -> list[int] | None:
-    """Return which axes of the result are new, if the indices can be those of all places."""
+    """Return the axes that are new in the result, if the indices may select everything in order."""
     if any(
         one != list(range(len(one))) or len(one) not in (1, extent)
         for one, extent in zip(lists, source, strict=True)
     ):
         return None
     fitting = [
-        places
-        for places in combinations(range(len(result)), len(source))
+        kept
+        for kept in combinations(range(len(result)), len(source))
         if all(
-            result[axis] == (source[places.index(axis)] if axis in places else 1)
+            result[axis] == (source[kept.index(axis)] if axis in kept else 1)
             for axis in range(len(result))
         )
     ]
     if not fitting:
         return None
-    # Extents of 1 may leave a choice: then the first index is in front and the last one behind.
-    places = max(fitting, key=lambda places: (places[-1], -places[0]))
-    return [axis for axis in range(len(result)) if axis not in places]
+    # Extents of 1 may leave a choice: put the first axis as early and the last as late as possible.
+    kept = max(fitting, key=lambda axes: (axes[-1], -axes[0]))
+    return [axis for axis in range(len(result)) if axis not in kept]
 
 
 def _unsqueeze(graph: Graph, op: Operator, axes: list[int], whole: bool = False) -> None:
-    """Add axes of extent 1 to what an operator selects, or to its input if it selects the whole."""
+    """Add axes of extent 1 to the selection of an operator, or to its input if that is the `whole`."""
     result, name = op.outputs[0], op.name
     if whole:
         value = op.inputs[0]

@@ -1,14 +1,14 @@
-"""A mask of keys gets back the name that the export gave away.
+"""Restore the name of key padding masks.
 
-pnnx writes the `key_padding_mask` of a module as its `attn_mask`, which has another shape: the one
-is (n, keys), the other (queries, keys).  Which it is, the annotated shapes tell, unless there were
-as many sequences as queries in the trace::
+pnnx writes the `key_padding_mask` of a module, of shape (n, keys), as its `attn_mask`, of shape
+(queries, keys).  The annotated shapes tell them apart unless the trace had as many sequences as
+queries::
 
     nn.MultiheadAttention a 2 1 x m y $attn_mask=m batch_first=True #x=(2,7,16)f32 #m=(2,7)f32
                                 ->   nn.MultiheadAttention a 2 1 x m y $key_padding_mask=m
 
-Where pnnx makes such a module of an attention that a model has written out, it reshapes the mask,
-calls the input of that by the mask's name, and forgets that true meant the opposite there::
+Where pnnx recognizes an attention that a model has written out, it reshapes the mask, gives the
+input of the reshape the mask's keyword, and does not invert a mask of bools::
 
     Tensor.reshape r 1 1 m n shape=(7,7) $attn_mask=m #m=(1,1,7,7)bool
                                 ->   torch.logical_not r_not 1 1 m o
@@ -24,7 +24,7 @@ __all__ = ["restore_masks"]
 
 
 def restore_masks(graph: Graph) -> None:
-    """Give masks their names and meaning; needs annotations only."""
+    """Restore the names and the meaning of masks; only annotations are needed."""
     for op in graph.find("Tensor.reshape"):
         if op.input_keys in (("attn_mask",), ("mask",)):
             _restore_reshaped(graph, op)
@@ -33,7 +33,7 @@ def restore_masks(graph: Graph) -> None:
             continue
         slot = op.input_keys.index("attn_mask")
         named, others = op.inputs[slot], [*op.inputs[:slot], *op.inputs[slot + 1 :]]
-        # Some masks stand first, and the name at the last of the others.
+        # Some masks come first, with their keyword at the last of the other inputs.
         for given, mask in ((others, named), ([*others[1:], named], op.inputs[0])):
             if _masks_keys(op, [operand.shape for operand in given], mask.shape):
                 keys = [None] * len(given)
@@ -42,7 +42,7 @@ def restore_masks(graph: Graph) -> None:
 
 
 def _restore_reshaped(graph: Graph, op: Operator) -> None:
-    """Let a mask that pnnx reshaped for an attention of its own mean what it did."""
+    """Restore the meaning of a mask that pnnx reshaped for an attention it recognized."""
     mask = op.inputs[0]
     if mask.dtype == "bool":
         name = graph.unique_name(f"{op.name}_not")
@@ -53,7 +53,7 @@ def _restore_reshaped(graph: Graph, op: Operator) -> None:
 
 
 def _masks_keys(op: Operator, given: list[Shape | None], mask: Shape | None) -> bool:
-    """Tell whether what is called `attn_mask` can be a mask of keys alone."""
+    """Tell whether the input called `attn_mask` must be a mask of keys."""
     if not given or mask is None or len(mask) != 2:
         return False
     query, key = (_lengths(op, shape) for shape in (given[0], given[min(len(given) - 1, 1)]))

@@ -1,7 +1,7 @@
-"""A recurrent module gets back the outputs that the export left out or put in another order.
+"""Restore the outputs of recurrent modules that the export dropped or reordered.
 
-pnnx keeps only those outputs of a module that something reads, in the order in which the trace
-computed them; which is which can be told from the annotated shapes alone::
+pnnx keeps only the outputs that are read, in the order in which the trace computed them.  The
+annotated shapes tell which is which::
 
     nn.LSTM l 1 1 x h hidden_size=8 #x=(4,2,6)f32 #h=(1,2,8)f32      ->   nn.LSTM l 1 3 x y h c
     nn.GRU  g 1 2 x h y hidden_size=7 #x=(5,6)f32 #h=(1,7)f32 #y=(5,7)f32  ->  nn.GRU g 1 2 x y h
@@ -18,14 +18,14 @@ OUTPUTS = {"nn.LSTM": ("y", "h", "c"), "nn.GRU": ("y", "h"), "nn.RNN": ("y", "h"
 
 
 def restore_outputs(graph: Graph) -> None:
-    """Give recurrent modules all their outputs in PyTorch's order; needs annotations only."""
+    """Give recurrent modules all their outputs in PyTorch's order; only annotations are needed."""
     for op in graph:
-        places = _places(op) if op.type in OUTPUTS else None
-        if places is None or places == list(range(len(places))):
+        indices = _output_indices(op) if op.type in OUTPUTS else None
+        if indices is None or indices == list(range(len(indices))):
             continue
         outputs: list[Operand | None] = [None] * len(OUTPUTS[op.type])
-        for place, operand in zip(places, op.outputs, strict=True):
-            outputs[place] = operand
+        for index, operand in zip(indices, op.outputs, strict=True):
+            outputs[index] = operand
         graph.set_outputs(
             op,
             [
@@ -37,20 +37,20 @@ def restore_outputs(graph: Graph) -> None:
         )
 
 
-def _places(op: Operator) -> list[int] | None:
-    """Return which of its outputs each operand is, None where the shapes do not tell."""
+def _output_indices(op: Operator) -> list[int] | None:
+    """Return the index in PyTorch's order of each output; None if the shapes do not tell."""
     expected = _shapes(op)
-    places: list[int] = []
+    indices: list[int] = []
     for operand in op.outputs:
         fitting = [
-            place
-            for place, shape in enumerate(expected)
-            if place not in places and _fits(operand.shape, shape)
+            index
+            for index, shape in enumerate(expected)
+            if index not in indices and _fits(operand.shape, shape)
         ]
         if not fitting:
             return None
-        places.append(fitting[0])
-    return places
+        indices.append(fitting[0])
+    return indices
 
 
 def _shapes(op: Operator) -> list[Shape]:

@@ -1,18 +1,18 @@
-"""Reshapes behind a cut get the extents that really came out.
+"""Refine the targets of reshapes after a data-dependent operator.
 
-pnnx writes the target of a reshape as the numbers of the trace, also where they count what a mask
-selected or how many boxes were kept::
+pnnx writes the target of a reshape as the traced numbers, even if they count the elements that a
+mask selected or the boxes that were kept::
 
     torch.masked_select m 2 1 x mask p              #p=(20)f32
     Tensor.reshape      r 1 1 p y shape=(1,1,20)    ->   shape=(1,1,13), where p has 13 elements
 
-An axis that the reshape carries over unchanged, with as many elements in front of it and behind it
-as before, gets the extent that it has in this run; so does one that it is merged into::
+An axis that the reshape keeps, with as many elements before and after it, gets its actual extent;
+so does an axis that it is merged into::
 
     Tensor.reshape      r 1 1 b y shape=(60,4)      ->   shape=(39,4), where b, once (20,3,4), has
                                                          13 rows
 
-A split into one part takes all that is there.  What cannot be told stays as it is.
+The only part of a split gets the whole extent.  A reshape that leaves a choice is not changed.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ RESHAPES = ("Tensor.reshape", "Tensor.view", "torch.reshape")
 
 
 def refine_shapes(operator: Operator, specs: Mapping[Operand, Any]) -> None:
-    """Write the extents of this run into a reshape or expand whose file has those of the trace.
+    """Write the extents of this run into a reshape, expand or split that has the traced ones.
 
     Parameters
     ----------
     operator : Operator
-        Changed in place; of a graph of this run alone.
+        Changed in place; it belongs to the graph of this run.
     specs : mapping of Operand to (TensorSpec or Host)
         Those of its inputs.
     """
@@ -57,22 +57,22 @@ def refine_shapes(operator: Operator, specs: Mapping[Operand, Any]) -> None:
         if before == now:
             continue
         if key == "sizes":
-            place = len(target) - len(traced) + axis
-            places = [(place, 1)] if place >= 0 and target[place] == before else []
+            found = len(target) - len(traced) + axis
+            candidates = [(found, 1)] if found >= 0 and target[found] == before else []
         else:
-            places = _places(target, operator.inputs[0].known_shape, axis)
-        if len(places) != 1:
+            candidates = _target_axes(target, operator.inputs[0].known_shape, axis)
+        if len(candidates) != 1:
             return
-        place, times = places[0]
-        if place in changed:
+        found, factor = candidates[0]
+        if found in changed:
             return
-        changed.add(place)
-        refined[place] = now * times
+        changed.add(found)
+        refined[found] = now * factor
     operator.params = {**operator.params, key: tuple(refined)}
 
 
 def _refine_split(operator: Operator, specs: Mapping[Operand, Any]) -> None:
-    """Let the only part of a split have the extent of this run."""
+    """Give the only part of a split the extent of this run."""
     sections = operator.params.get("split_size_or_sections")
     axis, traced = operator.params.get("dim"), operator.inputs[0].shape
     actual = specs.get(operator.inputs[0])
@@ -85,15 +85,17 @@ def _refine_split(operator: Operator, specs: Mapping[Operand, Any]) -> None:
         operator.params = {**operator.params, "split_size_or_sections": (extent,)}
 
 
-def _places(target: tuple[int, ...], traced: tuple[int, ...], axis: int) -> list[tuple[int, int]]:
-    """Return which axes of a reshape's target an axis of its input may be in, how many times."""
-    before, behind = math.prod(traced[:axis]), math.prod(traced[axis + 1 :])
+def _target_axes(
+    target: tuple[int, ...], traced: tuple[int, ...], axis: int
+) -> list[tuple[int, int]]:
+    """Return the axes of a target that may hold an axis of the input: (axis, extent's factor)."""
+    before, after = math.prod(traced[:axis]), math.prod(traced[axis + 1 :])
     found = []
-    for place, extent in enumerate(target):
-        outer, inner = math.prod(target[:place]), math.prod(target[place + 1 :])
-        if not outer or not inner or before % outer or behind % inner:
+    for number, extent in enumerate(target):
+        outer, inner = math.prod(target[:number]), math.prod(target[number + 1 :])
+        if not outer or not inner or before % outer or after % inner:
             continue
-        times = (before // outer) * (behind // inner)
-        if extent == traced[axis] * times:
-            found.append((place, times))
+        factor = (before // outer) * (after // inner)
+        if extent == traced[axis] * factor:
+            found.append((number, factor))
     return found

@@ -39,7 +39,7 @@ def warn_of_sized_margins(graph: Graph, specs: Mapping[Operand, Any]) -> None:
 
 
 def sized_margins(graph: Graph, specs: Mapping[Operand, Any]) -> list[Operator]:
-    """Return the paddings that are "same" for the traced size and would not be for this one.
+    """Return the paddings that are "same" for the traced size but not for this one.
 
     Parameters
     ----------
@@ -51,12 +51,12 @@ def sized_margins(graph: Graph, specs: Mapping[Operand, Any]) -> list[Operator]:
     Returns
     -------
     list of Operator
-        None, if a padding in front of windows with strides is another one already when traced, or
-        if all are the same on both sides: then the module does not go by the size.
+        Empty if a padding before a strided window was not "same" when traced, or if all paddings
+        are equal on both sides: then the module does not pad by size.
     """
     found, uneven = [], False
     for op in graph.find(type="F.pad"):
-        pad, window = op.params.get("pad"), _window_behind(op)
+        pad, window = op.params.get("pad"), _window_after(op)
         if window is None or not isinstance(pad, tuple) or len(pad) != 4:
             continue
         traced, actual = op.inputs[0].shape, specs.get(op.inputs[0])
@@ -73,17 +73,16 @@ def sized_margins(graph: Graph, specs: Mapping[Operand, Any]) -> list[Operator]:
 
 
 def _of_size(shape: tuple[int, ...], window: list[tuple[int, int, int]]) -> tuple[int, ...]:
-    """Return the ``pad`` of an image, the last axis first."""
-    from kuiper.ops.tensor.padding import (
-        same_margins,  # there anyway, where a graph has such operators
-    )
+    """Return the "same" ``pad`` of an image, last axis first."""
+    # Already imported if a graph has such an operator.
+    from kuiper.ops.tensor.padding import same_margins
 
     down, across = (same_margins(n, *of) for n, of in zip(shape[-2:], window, strict=True))
     return (*across, *down)
 
 
-def _window_behind(op: Operator) -> list[tuple[int, int, int]] | None:
-    """Return kernel, stride and dilation, down and across, of what alone reads a padded image."""
+def _window_after(op: Operator) -> list[tuple[int, int, int]] | None:
+    """Return (kernel, stride, dilation) for h and w of the only reader of a padded image."""
     consumers = op.outputs[0].consumers
     if len(consumers) != 1 or consumers[0].type not in _WINDOWS:
         return None

@@ -1,12 +1,12 @@
-"""A transformer's encoder layer that TorchScript left as one operator becomes those it consists of.
+"""Split a transformer encoder layer, which TorchScript leaves as one operator, into its parts.
 
 ::
 
     aten::_transformer_encoder_layer_fwd e 20 1 x ... y
 
-    nn.MultiheadAttention e_attention 1 1 x a          norm_first: of the normalised x
+    nn.MultiheadAttention e_attention 1 1 x a          norm_first: reads the normalised x
     pnnx.Expression e_sum1 2 1 x a b expr=add(@0,@1)
-    nn.LayerNorm e_norm1 1 1 b c                       norm_first: in front of each half
+    nn.LayerNorm e_norm1 1 1 b c                       norm_first: before each half
     nn.Linear e_up 1 1 c d
     F.relu e_activation 1 1 d f
     nn.Linear e_down 1 1 f g
@@ -29,7 +29,7 @@ __all__ = ["split_encoder_layer"]
 
 LAYER = "aten::_transformer_encoder_layer_fwd"
 
-# Where the weights stand among the inputs, by the operator that takes them.
+# The input slot of each weight, by the operator that takes it.
 WEIGHTS = {
     "attention": {
         "in_proj_weight": 3,
@@ -49,7 +49,7 @@ def split_encoder_layer(graph: Graph, specs: dict[Operand, Any]) -> None:
     """Split every encoder layer whose weights are constants."""
     for op in graph.find(LAYER):
         if not op.outputs[0].uses:
-            continue  # the result would vanish with its operator, and that is removed anyway
+            continue  # it is dead, and removed later
         weights = {
             part: {name: _constant(op.inputs[slot]) for name, slot in slots.items()}
             for part, slots in WEIGHTS.items()
@@ -66,7 +66,7 @@ def _constant(operand: Operand) -> Attribute | None:
 
 
 class _Layer:
-    """One layer while it is taken apart."""
+    """Builds the operators of one layer."""
 
     def __init__(
         self, graph: Graph, specs: dict[Operand, Any], op: Operator, weights: dict[Any, Any]
@@ -109,12 +109,12 @@ class _Layer:
         )
 
     def hidden(self, mask: Operand) -> Operand:
-        """Return a mask for each head, true where a key is hidden."""
+        """Return a mask per head, true where a key is hidden."""
         n, length, _ = self.shape
         heads = self.a.num_heads
         given = self.specs[mask].shape
         if len(given) == 4 and given[0] != n:
-            # Exported with another batch: one mask serves all sequences, as the record has seen.
+            # Exported with another batch: all sequences share one mask, as the record has checked.
             first = np.asarray(self.specs[mask].constant, np.float32)[:1]
             given = first.shape
             data = {"data": Attribute.from_array(np.ascontiguousarray(first))}
@@ -122,7 +122,7 @@ class _Layer:
         one_for_each = self.add(
             "torch.ne", "hidden", [mask], given, params={"other": 0}, keys=["input"], dtype="bool"
         )
-        # For keys alone, for both alike for all heads, or for each head of each sequence.
+        # A key mask per sequence, one attention mask for all, or one per head of each sequence.
         fit = {2: (n, 1, 1, length) if self.a.mask_type == 1 else (1, 1, length, length)}
         wide = fit.get(len(given), given)
         for type, name, shape, key in (

@@ -1,4 +1,4 @@
-"""A list of computed tensors becomes one expression per item and a list of their results.
+"""Split an expression that is a list of tensors into one expression per item and a list.
 
 ::
 
@@ -32,7 +32,7 @@ def split_list(graph: Graph, specs: dict[Operand, Any]) -> None:
         if not isinstance(tree, List) or not _has_tensors(specs.get(result)):
             continue
         if not result.uses:
-            continue  # it would vanish with its operator, and that is removed anyway
+            continue  # it is dead, and removed later
         inputs, name = op.inputs, op.name
         graph.set_outputs(op, [])
         items = []

@@ -1,4 +1,4 @@
-"""Writing into a part of a tensor becomes a copy with another part; for exports at optlevel=1.
+"""Turn a write into a view into a copy of the whole tensor with the new values.
 
 ::
 
@@ -7,8 +7,8 @@
     Tensor.copy   c 2 1 w s y $self=w $src=s                 aten::select_scatter c_1 2 1 v s v2 ...
                                                              Tensor.slice_copy c 2 1 x v2 y ...
 
-pnnx puts a `Tensor.copy` where a trace writes into a view, and lets what comes after read its
-output, which is all of what the view is a part of.  At optlevel=2 it does the above itself.
+At optlevel=1 pnnx writes a `Tensor.copy` where the trace writes into a view; later operators read
+its output, which stands for the whole tensor.  At optlevel=2 pnnx does this rewrite itself.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from kuiper.ops import find_record
 
 __all__ = ["write_views"]
 
-# What puts back what each operator takes out.
+# For each operator that takes a part out, the one that puts it back.
 WRITES = {"Tensor.slice": "Tensor.slice_copy", "Tensor.select": "aten::select_scatter"}
 TARGET = {"Tensor.slice_copy": "self", "aten::select_scatter": "input"}
 
 
 def write_views(graph: Graph) -> None:
-    """Rewrite every `Tensor.copy` into what slices or selects of another tensor.
+    """Rewrite every `Tensor.copy` into slices or selects of another tensor.
 
     Raises
     ------
     OperatorError
-        If one writes through a view of another kind.
+        If a copy writes through a view of another kind.
     """
     for copy in graph.find("Tensor.copy"):
         keys = dict(zip(copy.input_keys, copy.inputs, strict=True))
         if len(copy.outputs) != 1 or keys.keys() != {"self", "src"}:
-            continue  # the record tells what it expects
+            continue  # the record explains what it expects
         views = _views(keys["self"], copy)
         if not views:
             continue
         result, source = copy.outputs[0], keys["src"]
-        if not result.uses:  # nobody sees what was written
+        if not result.uses:  # the result is not read
             graph.remove_operator(copy)
             continue
         graph.set_outputs(copy, [])
@@ -53,7 +53,7 @@ def write_views(graph: Graph) -> None:
 
 
 def _views(target: Operand, copy: Operator) -> list[Operator]:
-    """Return the slices and selects that lead to `target`, the last one first."""
+    """Return the slices and selects between a tensor and the view `target`, the last one first."""
     views: list[Operator] = []
     while target.producer is not None and target.producer.type in WRITES:
         views.append(target.producer)
@@ -73,14 +73,14 @@ def _is_view(producer: Operator | None) -> bool:
     if producer is None:
         return False
     if producer.type.endswith((".clone", "_copy")):
-        return False  # in PyTorch with memory of its own
+        return False  # PyTorch gives it memory of its own
     record = find_record(producer.type)
     plumbing = ("pnnx.Attribute", "prim::TupleUnpack", "prim::ListUnpack")
     return record is not None and record.layout == "view" and producer.type not in plumbing
 
 
 def _viewed(view: Operator) -> Operand:
-    """Return what a slice or select reads."""
+    """Return the input of a slice or select."""
     keys = list(view.input_keys)
     return view.inputs[keys.index("input") if "input" in keys else 0]
 
@@ -88,7 +88,7 @@ def _viewed(view: Operator) -> Operand:
 def _write(
     graph: Graph, view: Operator, source: Operand, result: Operand, name: str, copy: Operator
 ) -> Operand:
-    """Add the operator that puts `source` where `view` took its output from."""
+    """Add the operator that replaces the part that `view` selects by `source`."""
     base = _viewed(view)
     type = WRITES[view.type]
     rest = [
