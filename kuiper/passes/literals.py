@@ -9,7 +9,7 @@ __all__ = ["literal_indices"]
 
 
 def literal_indices(found: Any) -> list[list[int] | None] | None:
-    """Return indices as lists of integers, with None for a whole axis; None if they are not such."""
+    """Return indices as lists of integers, with None for a whole axis; None for other indices."""
     if isinstance(found, str):
         try:
             found = ast.literal_eval(found)

@@ -46,7 +46,7 @@ def is_float32(operand: Operand, specs: dict[Operand, Any]) -> bool:
 
 
 def take_over_output(graph: Graph, producer: Operator, absorbed: Operator) -> None:
-    """Give the output of `absorbed`, the only reader of `producer`, to the latter; remove the former."""
+    """Give `producer` the output of `absorbed`, its only reader, and remove the latter."""
     result = absorbed.outputs[0]
     kept = producer.outputs[1:]
     graph.set_outputs(absorbed, [])

@@ -90,7 +90,7 @@ def _added_axes(
 
 
 def _unsqueeze(graph: Graph, op: Operator, axes: list[int], whole: bool = False) -> None:
-    """Add axes of extent 1 to the selection of an operator, or to its input if that is the `whole`."""
+    """Add axes of extent 1 to what an operator selects, or to its input if it selects the whole."""
     result, name = op.outputs[0], op.name
     if whole:
         value = op.inputs[0]

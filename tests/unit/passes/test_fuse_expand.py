@@ -68,13 +68,13 @@ def image(name: str) -> np.ndarray:
 
 @pytest.fixture(autouse=True)
 def fuse_small_images(monkeypatch):
-    monkeypatch.setattr(fuse_expand, "LEAST_BYTES", 0)
+    monkeypatch.setattr(fuse_expand, "MIN_BYTES", 0)
 
 
 def apart(graph, monkeypatch, *inputs, **options):
     """Run the graph with the two convolutions apart."""
     with monkeypatch.context() as patch:
-        patch.setattr(fuse_expand, "LEAST_BYTES", 1 << 60)
+        patch.setattr(fuse_expand, "MIN_BYTES", 1 << 60)
         model = Model(graph, **options)
         result = model(*inputs)
         assert FUSED not in types(model, inputs)
