@@ -49,6 +49,7 @@ cdef class Step:
     cdef readonly list slots         # of the operands it touches, for their lifetimes
     cdef public str name             # the operator's name, for profiles
     cdef public str kind             # the kernel's name, for profiles
+    cdef public object algorithm     # the Choice of a convolution, for profiles; None for others
     cdef public double flops         # multiply and add counted apart
     cdef public double bytes         # read and written at the least
 

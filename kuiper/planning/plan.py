@@ -39,6 +39,7 @@ class PythonStep:
     """
 
     kind = "python"
+    algorithm: Any = None
 
     def __init__(
         self,

@@ -16,13 +16,15 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 
 from kuiper._kernels.micro import dispatch
+from kuiper._kernels.micro.packed import PackedMatrix, panel_offsets, split_memory
 from kuiper._runtime.executor import ArenaPool
+from kuiper._runtime.pages import aligned_empty
 from kuiper._runtime.weights import WeightCache
 from kuiper._support.memory import memory_text
 from kuiper.errors import KuiperError, OperatorError, ShapeError, unforeseen
@@ -554,11 +556,35 @@ class Binder:
         """Return the value of a constant array."""
         return self._planner.constant_value(TensorSpec(array.shape, array.dtype, array))
 
-    def packed(self, key: Any, make: Callable[[], np.ndarray]) -> Value:
+    def cached(self, key: Hashable, make: Callable[[], np.ndarray]) -> Value:
         """Return a constant that `make` computes once per model and instruction set."""
         return self.constant(make() if self._varies() else self._cached(key, make))
 
-    def transformed(self, key: Any, make: Callable[[bool], Any], later: bool) -> Any:
+    def packed(self, matrices: Sequence[PackedMatrix], fill: Callable[..., None]) -> Value:
+        """Return packed weights, which `fill` writes once per model and instruction set.
+
+        Parameters
+        ----------
+        matrices : sequence of PackedMatrix
+            They lie back to back; :func:`~kuiper._kernels.micro.packed.panel_offsets` says where.
+        fill : callable
+            Called with an array of each one's shape.
+
+        Returns
+        -------
+        Value
+            Of the shape of the matrix, or of one axis where there are several.
+        """
+
+        def make() -> np.ndarray:
+            memory = aligned_empty((panel_offsets(matrices)[-1],))
+            fill(*split_memory(memory, matrices))
+            return memory
+
+        packed = self.cached(tuple(matrix.key for matrix in matrices), make)
+        return packed if len(matrices) > 1 else packed.viewed(matrices[0].shape)
+
+    def transformed(self, matrix: PackedMatrix, make: Callable[[bool], Any], later: bool) -> Any:
         """Return an object with filters that `make` transforms once per model and instruction set.
 
         Where that can be done `later`, it is told so, and it is done while the model is used again:
@@ -567,10 +593,10 @@ class Binder:
         if self._varies():
             return make(False)
         if not later:
-            return self._cached(key, lambda: make(False))
-        return self._cached(key, lambda: self._planner.cache.finalizer.defer(make(True)))
+            return self._cached(matrix.key, lambda: make(False))
+        return self._cached(matrix.key, lambda: self._planner.cache.finalizer.defer(make(True)))
 
-    def _cached(self, key: Any, make: Callable[[], Any]) -> Any:
+    def _cached(self, key: Hashable, make: Callable[[], Any]) -> Any:
         attributes = tuple(self.operator.attributes.values())
         full_key = (self.operator.name, key, *map(id, attributes), dispatch.active_name())
         # The attributes are kept, so that their ids stay theirs.

@@ -23,7 +23,7 @@ import kuiper
 from kuiper._runtime.weights import Finalizer
 from kuiper.errors import ModelFormatError
 from kuiper.ir import Attribute
-from kuiper.ops.product import winograd as winograd_choice
+from kuiper.ops.product.algorithms import winograd
 from kuiper.pnnx import archive as module
 from kuiper.pnnx.archive import Archive, write_archive
 
@@ -440,7 +440,7 @@ def test_tiles_that_are_computed_again_read_their_filters(threads, param, expect
 def test_filters_that_wait_are_read_in_every_run(x, threads, param, expected, monkeypatch):
     """Which fails where the file was changed; a model that has settled needs it no more."""
     bin = param.with_suffix(".bin")
-    monkeypatch.setattr(winograd_choice, "WAITING_BYTES", 1 << 20)
+    monkeypatch.setattr(winograd, "MIN_DEFERRED_BYTES", 1 << 20)
     finalize = Finalizer.finalize
     monkeypatch.setattr(Finalizer, "finalize", lambda *_, **__: None)
     model = kuiper.load(param, threads=threads)
@@ -628,7 +628,7 @@ def plain(tmp_path) -> Path:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("least", [1 << 40, 1 << 18], ids=["at once", "in runs"])
 def test_kernels_read_without_python(threads, least, plain, monkeypatch):
-    monkeypatch.setattr(winograd_choice, "WAITING_BYTES", least)
+    monkeypatch.setattr(winograd, "MIN_DEFERRED_BYTES", least)
     from_memory = kuiper.load(PLAIN, packed(PLAIN_WEIGHTS), threads=threads)
     model = kuiper.load(plain, threads=threads)
     monkeypatch.delattr(os, "preadv")
@@ -708,7 +708,7 @@ def test_from_a_file_as_from_memory(operator, name, tmp_path):
 @pytest.mark.parametrize("change", ["truncate", "empty", "longer", "overwrite"])
 @pytest.mark.parametrize("least", [1 << 40, 1 << 18], ids=["at once", "in runs"])
 def test_kernels_notice_changes(change, least, plain, monkeypatch):
-    monkeypatch.setattr(winograd_choice, "WAITING_BYTES", least)
+    monkeypatch.setattr(winograd, "MIN_DEFERRED_BYTES", least)
     model = kuiper.load(plain, threads=2)
     bin = plain.with_suffix(".bin")
     write_over(bin, change)

@@ -15,9 +15,9 @@ import pytest
 import kuiper
 from kuiper.errors import OperatorError
 from kuiper.ops import find_record
-from kuiper.ops.product import algorithms
-from kuiper.ops.product import winograd as winograd_choice
+from kuiper.ops.product.algorithms.winograd import Winograd
 
+from ..support.algorithms import always_winograd
 from ..support.engine import n_threads, run
 from ..support.special import RUNS, Kept, classes, kept_places, salt, special_cases
 from ..support.textgraph import model_of, user_operator
@@ -267,13 +267,6 @@ def test_special_values_without_passes(case, runs):
     assert faults(case, runs, ISAS[-1], optimize=False) == []
 
 
-def _may_be_winograd(tile, geometry, *_) -> bool:
-    strides = ((1, 1), (2, 2)) if tile == 4 else ((1, 1),)
-    return (
-        geometry.kernel == (3, 3) and geometry.dilation == (1, 1) and geometry.stride in strides
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("variant", ISAS)
 @pytest.mark.parametrize("is_blocked", [False, True], ids=["staged", "blocked"])
 @pytest.mark.parametrize("tile", [4, 2])
@@ -284,13 +277,15 @@ def test_special_values_by_winograd(tile, is_blocked, variant, monkeypatch):
     """
     taken = []
 
-    def choose(*given):
-        taken.append(_may_be_winograd(tile, *given))
-        return tile if taken[-1] else 0
+    always_winograd(monkeypatch, tile, is_blocked)
+    refusal = Winograd.refusal
 
-    monkeypatch.setattr(algorithms, "winograd_tile", choose)
-    monkeypatch.setattr(winograd_choice, "_is_blocked", lambda *_: is_blocked)
-    monkeypatch.setattr(algorithms, "GROUP_PRODUCTS", 0)
+    def noted(self) -> str:
+        reason = refusal(self)
+        taken.append(not reason)
+        return reason
+
+    monkeypatch.setattr(Winograd, "refusal", noted)
     found, tried = [], 0
     for case, runs in STORED:
         if re.match("conv_|pattern/|structure/", case.id) and b"3,3)" in case.param:

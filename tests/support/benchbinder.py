@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from kuiper._kernels.micro.packed import panel_offsets, split_memory
 from kuiper.ir import PostOp
 from kuiper.ir.view import TensorSpec, Value, channels_last_strides
 from kuiper.ops import find_record
@@ -72,12 +73,14 @@ class BenchBinder:
     def constant(self, array: np.ndarray) -> Value:
         return self.bench.put(np.ascontiguousarray(array))
 
-    def packed(self, key, make) -> Value:
-        array = make()
+    def packed(self, matrices, fill) -> Value:
+        memory = np.full(panel_offsets(matrices)[-1], np.nan, np.float32)
+        fill(*split_memory(memory, matrices))
+        array = memory if len(matrices) > 1 else memory.reshape(matrices[0].shape)
         place = self.constant(array)
         return Value(place.buffer, place.shape, place.strides, place.offset, place.dtype, array)
 
-    def transformed(self, key, make, later):
+    def transformed(self, matrix, make, later):
         """Let filters wait, however small they are; `run_record` has them transformed."""
         self.waiting.append(make(True))
         return self.waiting[-1]

@@ -28,7 +28,6 @@ from kuiper._kernels.conv.window cimport (
     Window, is_inside, output_pixel, phase_t, point_inside, point_rows, window_t,
 )
 
-from kuiper._runtime.pages import aligned_empty
 from kuiper._kernels.micro.packing import pack_panels
 from kuiper._runtime.step import run_alone
 from kuiper.ir.view import Buffer, Value, channels_last_strides
@@ -53,11 +52,14 @@ cdef enum:
     POST_COLUMNS = 256
     BLOCK_BYTES = 256 * 1024     # of pixels that stay in the L2 cache from panel to panel
     LEAST_TILES = 8              # of a block
-    LANES_SUM = 10               # what summing the lanes of a vector takes, in products
     PANEL_BYTES = 512 * 1024     # weights of more do not stay there beside the pixels
     # Lines of larger outputs are asked for before a tile is computed, by trial for each driver.
     FETCHED_BYTES = 1 << 23
     FETCHED_ROW_BYTES = 1 << 22
+
+
+# The most columns of the tile for few output channels.
+MAX_FEW_COLUMNS = NARROW_CHANNELS
 
 
 cdef struct conv_t:
@@ -91,10 +93,11 @@ cdef class ConvStep(Step):
     groups, in_channels, out_channels : int
         Channels of one group.
     scratch : Value
-        ``8 * mr * max_taps`` bytes for each thread.
+        :func:`conv_scratch_bytes` of the window's `max_taps` for each thread.
     post : Post or None
     is_narrow : bool
-        Whether the weight is that of :func:`pack_narrow`: one group of a few output channels.
+        Whether the weight is a :class:`~kuiper._kernels.micro.packed.FewColumns`: one group of a
+        few output channels.
     """
 
     cdef conv_t p
@@ -126,53 +129,9 @@ cdef class ConvStep(Step):
         self.max_parts = max(tiles * groups * ceil_div(out_channels, active().nr), 1)
 
 
-def is_narrow(Py_ssize_t taps, Py_ssize_t in_channels, Py_ssize_t out_channels):
-    """Estimate whether a few output channels are faster with vectors along the input's channels.
-
-    A pixel then ends with the sum over all lanes, once for each of its channels.
-    """
-    cdef Py_ssize_t lanes = active().lanes
-    if not 0 < out_channels <= min(NARROW_CHANNELS, lanes):
-        return False
-    products = out_channels * (taps * ceil_div(in_channels, lanes) + LANES_SUM)
-    return products < taps * in_channels
-
-
-def narrow_floats(Py_ssize_t taps, Py_ssize_t in_channels, Py_ssize_t out_channels):
-    """Return the size of a phase's weight, as :func:`pack_narrow` makes it."""
-    cdef Py_ssize_t lanes = active().lanes
-    return lanes * (1 + taps * ceil_div(in_channels, lanes) * out_channels)
-
-
-def pack_narrow(weights, bias):
-    """Pack the filters of each phase for the tile of a few channels.
-
-    Parameters
-    ----------
-    weights : sequence of array, shape (out_channels, in_channels, ...), float32
-        The taps of each phase.
-    bias : array, shape (out_channels,), float32, or None
-
-    Returns
-    -------
-    numpy.ndarray, float32
-        For each phase a vector of biases, then (taps, vectors of in_channels, out_channels, lanes).
-    """
-    lanes = active().lanes
-    parts = []
-    for weight in weights:
-        out_channels, in_channels = weight.shape[:2]
-        by_tap = weight.reshape(out_channels, in_channels, -1).transpose(2, 1, 0)
-        vectors = ceil_div(in_channels, lanes)
-        padded = np.zeros((by_tap.shape[0], vectors * lanes, out_channels), np.float32)
-        padded[:, :in_channels] = by_tap
-        first = np.zeros(lanes, np.float32)
-        if bias is not None:
-            first[:out_channels] = bias
-        swapped = padded.reshape(-1, vectors, lanes, out_channels).transpose(0, 1, 3, 2)
-        parts += [first, swapped.reshape(-1)]
-    packed = aligned_empty((sum(part.size for part in parts),))
-    return np.concatenate(parts, out=packed)
+def conv_scratch_bytes(Py_ssize_t taps):
+    """Return the scratch of one thread: the pointers of a tile."""
+    return sizeof(float*) * active().mr * taps
 
 
 cdef Py_ssize_t n_tiles(const conv_t* p, const phase_t* phase) noexcept nogil:
@@ -665,7 +624,7 @@ cdef class DepthwiseStep(Step):
     x, y : Value
         Channels-last, of equal numbers of channels.
     weight : Value
-        Blocks of :func:`~kuiper._kernels.micro.packing.pack_depthwise`.
+        Memory of a :class:`~kuiper._kernels.micro.packed.DepthwiseBlocks`.
     window : Window
         Its taps are rows of a kernel, one after the other.
     kernel, dilation : (int, int)
@@ -895,7 +854,7 @@ def conv2d(const float[:, :, :, ::1] x, const float[:, :, :, ::1] weight, bias=N
         (u * dilation[0] - padding[0], v * dilation[1] - padding[1])
         for u in range(kernel_h) for v in range(kernel_w)
     ]
-    scratch_bytes = 8 * active().mr * len(taps)
+    scratch_bytes = conv_scratch_bytes(len(taps))
     shapes = ((n, x.shape[3], height, width), (n, out_channels, out_h, out_w))
     images = [
         Value(Buffer(slot, 0, "input"), shape, channels_last_strides(shape))
@@ -903,7 +862,7 @@ def conv2d(const float[:, :, :, ::1] x, const float[:, :, :, ::1] weight, bias=N
     ]
     panels = Value(Buffer(2, 0, "input"), packed.shape, (1,))
     scratch = Value(Buffer(3, 0, "scratch"), (scratch_bytes,), (1,), dtype=np.uint8)
-    window = Window(images[0], images[1], stride, (1, 1), [(0, 0, out_h, out_w, taps, 0)])
+    window = Window(images[0], images[1], stride, (1, 1), [((0, 0), (out_h, out_w), taps, 0)])
     step = ConvStep(images[0], panels, images[1], window, groups, in_channels, size, scratch)
     shares = np.empty((n_threads, scratch_bytes), np.uint8)
     run_alone(step, [np.asarray(x), y, packed, (shares,)], n_threads)

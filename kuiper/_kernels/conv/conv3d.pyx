@@ -176,9 +176,9 @@ cdef class VolumeConvStep(Step):
     x, y : Value, shape (n, depth, height, width, channels)
         Without gaps.
     weight : Value
-        Panels of :func:`.packing.pack_panels`, for each phase, for each group; or,
-        where each group has one channel on both sides, the blocks of
-        :func:`~kuiper._kernels.micro.packing.pack_depthwise`.
+        Panels of :func:`~kuiper._kernels.micro.packing.pack_panels`, for each phase, for each group; or,
+        where each group has one channel on both sides, those of a
+        :class:`~kuiper._kernels.micro.packed.DepthwiseBlocks`.
     window : VolumeWindow
     groups, in_channels, out_channels : int
         Channels of one group.

@@ -68,7 +68,7 @@ cdef class ExpandDepthwiseStep(Step):
     expand : Value
         Panels of :func:`~kuiper._kernels.micro.packing.pack_panels`.
     weight : Value
-        Blocks of :func:`~kuiper._kernels.micro.packing.pack_depthwise`.
+        Memory of a :class:`~kuiper._kernels.micro.packed.DepthwiseBlocks`.
     y : Value, shape (n, channels, oh, ow)
         Channels-last.
     scratch : Value

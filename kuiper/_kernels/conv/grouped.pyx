@@ -8,8 +8,6 @@ from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels.micro.table cimport GROUPED_PIXELS, kernels_t
 from kuiper._kernels.conv.window cimport Window, phase_t, point_rows, window_t
 
-from kuiper._runtime.pages import aligned_empty
-
 
 def is_grouped(Py_ssize_t terms, Py_ssize_t per_group):
     """Tell whether the active variant multiplies groups of these sizes better than a GEMM does.
@@ -21,33 +19,6 @@ def is_grouped(Py_ssize_t terms, Py_ssize_t per_group):
         kernels.grouped != NULL and terms <= per_group and 2 * per_group <= kernels.lanes
         and kernels.lanes % per_group == 0
     )
-
-
-def pack_grouped(weight, bias, Py_ssize_t groups):
-    """Pack filters into blocks of one vector of outputs.
-
-    Parameters
-    ----------
-    weight : array, shape (out_channels, in_channels / groups, kh, kw), float32
-    bias : array, shape (out_channels,), or None
-    groups : int
-
-    Returns
-    -------
-    numpy.ndarray, shape (blocks, 1 + kh * kw * in_channels / groups, lanes), float32
-        Bias, then for each tap the channels of a group.
-    """
-    cdef Py_ssize_t lanes = active().lanes
-    out_channels, terms = weight.shape[:2]
-    blocks = ceil_div(out_channels, lanes)
-    by_tap = weight.reshape(out_channels, terms, -1).transpose(0, 2, 1).reshape(out_channels, -1)
-    padded = np.zeros((blocks * lanes, 1 + by_tap.shape[1]), np.float32)
-    padded[:out_channels, 1:] = by_tap
-    if bias is not None:
-        padded[:out_channels, 0] = bias
-    packed = aligned_empty((blocks, padded.shape[1], lanes))
-    packed[:] = padded.reshape(blocks, lanes, -1).transpose(0, 2, 1)
-    return packed
 
 
 def lane_places(Py_ssize_t terms, Py_ssize_t per_group):
@@ -90,7 +61,7 @@ cdef class GroupedStep(Step):
     x, y : Value
         Channels-last.
     weight : Value
-        Blocks of :func:`pack_grouped`.
+        Memory of a :class:`~kuiper._kernels.micro.packed.GroupedBlocks`.
     window : Window
         Of one phase.
     groups : int

@@ -115,7 +115,7 @@ cdef Py_ssize_t pair_floats(Py_ssize_t taps, Py_ssize_t channels, Py_ssize_t nr)
     return N_PARTS * (1 + taps * channels // 2) * nr
 
 
-def pack_strassen(weight, bias, int n_threads=1):
+def pack_strassen(weight, bias, int n_threads=1, out=None):
     """Pack a matrix, given as its transpose, and the sums of its quarters.
 
     Parameters
@@ -125,6 +125,8 @@ def pack_strassen(weight, bias, int n_threads=1):
         such arrays.
     bias : array, shape (columns,), or None
     n_threads : int
+    out : array, optional
+        Memory for what is returned.
 
     Returns
     -------
@@ -135,7 +137,9 @@ def pack_strassen(weight, bias, int n_threads=1):
     cdef Py_ssize_t pair
     columns, taps, channels = weight.shape
     pair = pair_floats(taps, channels, active().nr)
-    packed = aligned_empty((packed_floats(columns, taps, channels),))
+    packed = out
+    if out is None:
+        packed = aligned_empty((packed_floats(columns, taps, channels),))
     for rows in parts(weight, n_threads, 2):
         pack_part(
             weight[rows], None if bias is None else bias[rows],

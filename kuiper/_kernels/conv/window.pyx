@@ -13,8 +13,9 @@ cdef class Window:
         Channels-last input and output.
     in_step, out_step : (int, int)
         Input pixels per output pixel of a phase; output pixels per phase (transposed stride).
-    phases : list of (first_h, first_w, height, width, taps, weight)
-        `taps` is a list of (dy, dx), `weight` the offset of the phase's panels.
+    phases : list of (first, extent, taps, weight)
+        `first` and `extent` are (height, width), `taps` is a list of (dy, dx), `weight` the offset
+        of the phase's panels.
     """
 
     def __cinit__(self, x, y, in_step, out_step, phases):
@@ -31,10 +32,10 @@ cdef class Window:
         w.phases = <phase_t*> calloc(max(w.n_phases, 1), sizeof(phase_t))
         if w.phases == NULL:
             raise MemoryError
-        for i, (first_h, first_w, height, width, taps, weight) in enumerate(phases):
+        for i, (first, extent, taps, weight) in enumerate(phases):
             phase = &w.phases[i]
-            phase.first_h, phase.first_w = first_h, first_w
-            phase.height, phase.width = height, width
+            phase.first_h, phase.first_w = first
+            phase.height, phase.width = extent
             phase.weight = weight
             phase.taps = <tap_t*> calloc(max(len(taps), 1), sizeof(tap_t))
             if phase.taps == NULL:

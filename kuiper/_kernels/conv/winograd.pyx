@@ -102,11 +102,6 @@ def n_frequencies(int tile, int stride):
     return ((tile - 1) * stride + 3) ** 2
 
 
-def transformed_bytes(Py_ssize_t out_channels, Py_ssize_t in_channels, int tile):
-    """Return how much memory transformed filters take."""
-    return 4 * (tile + 2) ** 2 * n_panels(out_channels) * (1 + in_channels) * active().nr
-
-
 cdef class WinogradFilters:
     """3x3 filters, transformed and packed, at once or later.
 

@@ -25,6 +25,7 @@ __all__ = [
     "PackedMatrix",
     "RunPanels",
     "panel_offsets",
+    "split_memory",
 ]
 
 FLOAT_BYTES = 4  # of a bias and of a scale, whatever the type of the weights
@@ -151,9 +152,9 @@ class FewColumns(PackedMatrix):
 
     __slots__ = ()
 
-    def __init__(self, columns: int, taps: int, channels: int) -> None:
+    def __init__(self, columns: int, taps: int, channels: int, part: Hashable = None) -> None:
         lanes = dispatch.lanes()
-        super().__init__(1, taps * -(-channels // lanes) * columns, nr=lanes)
+        super().__init__(1, taps * -(-channels // lanes) * columns, nr=lanes, part=part)
 
     def fill(self, memory: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> None:
         """Write filters of (columns, channels, taps...) and their biases."""
@@ -173,3 +174,12 @@ class FewColumns(PackedMatrix):
 def panel_offsets(matrices: Sequence[PackedMatrix]) -> list[int]:
     """Return the first element of each matrix when all lie back to back, then the total."""
     return [0, *accumulate(math.prod(matrix.shape) for matrix in matrices)]
+
+
+def split_memory(memory: np.ndarray, matrices: Sequence[PackedMatrix]) -> list[np.ndarray]:
+    """View memory of one axis as an array for each of the matrices that lie there back to back."""
+    offsets = panel_offsets(matrices)
+    return [
+        memory[start:stop].reshape(matrix.shape)
+        for matrix, start, stop in zip(matrices, offsets, offsets[1:], strict=False)
+    ]

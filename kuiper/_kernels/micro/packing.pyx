@@ -26,11 +26,6 @@ cdef enum:
     PART_BYTES = 1 << 20
 
 
-def panel_floats(Py_ssize_t depth):
-    """Return the size of one panel for a sum over `depth` terms."""
-    return (depth + 1) * active().nr
-
-
 def n_panels(Py_ssize_t columns):
     """Return how many panels hold `columns` columns."""
     return (columns + active().nr - 1) // active().nr
@@ -54,7 +49,7 @@ def panels_of(rows):
     return slice(rows.start // active().nr, n_panels(rows.stop))
 
 
-def pack_panels(weight, bias, int n_threads=1):
+def pack_panels(weight, bias, int n_threads=1, out=None):
     """Pack a matrix, given as its transpose, into panels of `nr` columns.
 
     Parameters
@@ -66,6 +61,8 @@ def pack_panels(weight, bias, int n_threads=1):
         threads read it themselves.
     bias : array, shape (columns,), or None
     n_threads : int
+    out : array, optional
+        Memory for what is returned.
 
     Returns
     -------
@@ -74,7 +71,9 @@ def pack_panels(weight, bias, int n_threads=1):
     """
     cdef stored_t where
     columns, taps, channels = weight.shape
-    packed = aligned_empty((n_panels(columns), 1 + taps * channels, active().nr))
+    packed = out
+    if out is None:
+        packed = aligned_empty((n_panels(columns), 1 + taps * channels, active().nr))
     where = where_stored(weight)
     if where.descriptor >= 0 and pack_stored(
         where, columns, taps, channels, bias, packed, n_threads
@@ -168,29 +167,6 @@ cdef inline void pack_one(
         panels.kernels, columns, panels.column, panels.taps, panels.offsets, panels.channels,
         panels.channel, panels.bias + start, min(panels.kernels.nr, panels.columns - start), out,
     )
-
-
-def pack_depthwise(const float[:, :] weight, bias):
-    """Pack depthwise weights into blocks of one vector of channels: bias, then the taps.
-
-    Parameters
-    ----------
-    weight : array, shape (channels, taps), float32
-    bias : array, shape (channels,), or None
-
-    Returns
-    -------
-    numpy.ndarray, shape (blocks, 1 + taps, lanes), float32
-    """
-    cdef Py_ssize_t channels = weight.shape[0], taps = weight.shape[1], lanes = active().lanes
-    blocks = ceil_div(channels, lanes)
-    padded = np.zeros((blocks * lanes, 1 + taps), np.float32)
-    padded[:channels, 1:] = weight
-    if bias is not None:
-        padded[:channels, 0] = bias
-    packed = aligned_empty((blocks, 1 + taps, lanes))
-    packed[:] = padded.reshape(blocks, lanes, 1 + taps).transpose(0, 2, 1)
-    return packed
 
 
 cdef struct pack_t:

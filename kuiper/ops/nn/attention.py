@@ -12,6 +12,7 @@ import numpy as np
 from kuiper._kernels.data.move import FillStep
 from kuiper._kernels.linear import attention, linear
 from kuiper._kernels.micro import packing
+from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, Value
 from kuiper.ops.core.binder import Binder
@@ -479,14 +480,15 @@ def _packed(
 ) -> Value:
     """Return the panels of some rows of a weight."""
 
-    def pack() -> np.ndarray:
+    def fill(memory: np.ndarray) -> None:
         part = np.asarray(weight.constant, np.float32)[rows]
         shift = None
         if bias is not None:
             shift = np.asarray(bias.constant, np.float32)[rows if bias_rows is None else bias_rows]
-        return packing.pack_panels(part[:, np.newaxis, :], shift, b.n_threads)
+        packing.pack_panels(part[:, np.newaxis, :], shift, b.n_threads, memory)
 
-    return b.packed(key, pack)
+    columns = len(range(*rows.indices(weight.shape[0])))
+    return b.packed([PackedMatrix(columns, weight.shape[1], part=key)], fill)
 
 
 def _heads(rows: Value, n: int, length: int, heads: int, batch_first: bool) -> Value:
@@ -540,7 +542,7 @@ def _average(b: Binder, weights: Value, y: Value) -> None:
     """Average over heads: a row of 1 / heads times (heads, queries * keys)."""
     n, heads, queries, keys = weights.shape
     x = b.constant(np.full((1, heads), 1 / heads, np.float32)).expand((n, 1, heads))
-    scratch = b.scratch(4 * packing.panel_floats(heads))
+    scratch = b.scratch(PackedMatrix(1, heads).panel_bytes)
     b.step(
         linear.MatmulStep(
             x, weights.reshape((n, heads, queries * keys)), y.reshape((n, 1, queries * keys)),

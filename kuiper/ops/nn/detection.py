@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kuiper._kernels.linear import linear
-from kuiper._kernels.micro.packing import pack_panels
+from kuiper._kernels.micro import packing
+from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper.errors import ShapeError
 from kuiper.expression import parse
 from kuiper.ir.view import TensorSpec
@@ -90,7 +91,9 @@ class YoloDetect(Record):
                 continue
             pixels = as_rows(b, b.channels_last(x).permute((0, 2, 3, 1)))
             scores = b.temporary((n * height * width, level.weight.shape[0]))
-            panels = b.packed(("head", number), partial(_panels, level, b.n_threads))
+            columns, depth = level.weight.shape[:2]
+            matrix = PackedMatrix(columns, depth, part=number)
+            panels = b.packed([matrix], partial(_pack_level, level, b.n_threads))
             b.step(linear.LinearStep(pixels, panels, scores, activation_post("sigmoid", ())))
             scores = scores.viewed((n, height, width, n_anchors, level.n_outputs))
             scores = scores.permute((0, 3, 1, 2, 4))
@@ -98,10 +101,10 @@ class YoloDetect(Record):
             write_tree(b, parse(_BOXES), [scores, *terms], boxes.viewed(scores.shape))
 
 
-def _panels(level: _Level, n_threads: int) -> np.ndarray:
+def _pack_level(level: _Level, n_threads: int, memory: np.ndarray) -> None:
     weight = np.asarray(level.weight.constant, np.float32)
     bias = None if level.bias is None else np.asarray(level.bias.constant, np.float32)
-    return pack_panels(weight.reshape(len(weight), 1, -1), bias, n_threads)
+    packing.pack_panels(weight.reshape(len(weight), 1, -1), bias, n_threads, memory)
 
 
 def _terms(level: _Level, height: int, width: int) -> list[np.ndarray]:

@@ -65,7 +65,7 @@ class Embedding(KernelRecord):
         table = a.weight
         if table.is_constant:
             # One aligned copy for all plans: tables are large.
-            table = b.packed(
+            table = b.cached(
                 "table", lambda: np.require(a.weight.constant, a.weight.dtype, ["C", "A"])
             )
         y = b.output()
@@ -184,7 +184,7 @@ class EmbeddingBag(KernelRecord):
             return
         table = a.weight
         if table.is_constant:
-            table = b.packed("table", lambda: np.require(a.weight.constant, np.float32, ["C", "A"]))
+            table = b.cached("table", lambda: np.require(a.weight.constant, np.float32, ["C", "A"]))
         rows, weights = a.weight.shape[0], a.per_sample_weights
         label = b.operator.label.replace("{", "{{").replace("}", "}}")
         complaint = f"{label}: index {{}} is out of range for an axis of extent {rows}"

@@ -11,6 +11,7 @@ import numpy as np
 
 from kuiper._kernels.linear import linear
 from kuiper._kernels.micro import packing
+from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper._kernels.spatial.sample import DeformStep, GridPlanesStep, GridSampleStep, RoiAlignStep
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, Value
@@ -175,7 +176,7 @@ class AffineGrid(KernelRecord):
         if a.theta.dtype != FLOAT32:
             cls.in_numpy(a, b)
             return
-        pixels = b.packed(("grid", *a.size[2:], a.align_corners), lambda: _pixels(a))
+        pixels = b.cached(("grid", *a.size[2:], a.align_corners), lambda: _pixels(a))
         y, spatial = b.output(), len(a.size) - 2
         y = y.viewed((a.size[0], math.prod(a.size[2:]), spatial))
         product(b, pixels, a.theta.permute((0, 2, 1)), y)
@@ -341,15 +342,16 @@ class DeformConv2d(Record):
 def _panels(a: SimpleNamespace, b: Binder, start: int, length: int) -> Value:
     """Return the packed weights of some output channels."""
 
-    def pack() -> np.ndarray:
+    def fill(memory: np.ndarray) -> None:
         weight = np.asarray(a.weight.constant, np.float32)[start : start + length]
         columns = weight.reshape(*weight.shape[:2], -1).transpose(0, 2, 1)
         bias = None
         if a.bias is not None:
             bias = np.ascontiguousarray(a.bias.constant[start : start + length], np.float32)
-        return packing.pack_panels(columns, bias, b.n_threads)
+        packing.pack_panels(columns, bias, b.n_threads, memory)
 
-    return b.packed(("deform", start), pack)
+    depth = math.prod(a.weight.shape[1:])
+    return b.packed([PackedMatrix(length, depth, part=start)], fill)
 
 
 # -- the same as operators of a library --------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 
 from kuiper._kernels.linear import linear, recurrent
 from kuiper._kernels.micro import packing
-from kuiper._runtime.pages import aligned_empty
+from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, Value
 from kuiper.ops.core.binder import Binder
@@ -156,7 +156,8 @@ def _bind(a: SimpleNamespace, b: Binder, cell: str, gates: int) -> None:
     for layer in range(a.num_layers):
         names = [f"_l{layer}{suffix}" for suffix in network.suffixes]
         products = b.temporary((x.shape[0], directions * sums))
-        inputs = b.packed(("inputs", layer), partial(_pack_inputs, a, names))
+        matrix = PackedMatrix(directions * sums, x.shape[1], part=("inputs", layer))
+        inputs = b.packed([matrix], partial(_pack_inputs, a, names))
         b.step(linear.LinearStep(x, inputs, products))
         if layer == a.num_layers - 1:
             y = b.output()
@@ -165,15 +166,14 @@ def _bind(a: SimpleNamespace, b: Binder, cell: str, gates: int) -> None:
         rows = y.viewed((x.shape[0], directions * state))
         projection = None
         if network.projects:
-            projection = b.packed(
-                ("projection", layer), partial(_pack_each, a, "weight_hr", None, names)
-            )
+            matrix = PackedMatrix(state, hidden, directions, part=("projection", layer))
+            projection = b.packed([matrix], partial(_pack_each, a, "weight_hr", None, names))
         b.step(
             recurrent.RecurrentStep(
                 cell,
                 network.by_time(products, sums),
                 b.packed(
-                    ("hidden", layer),
+                    [PackedMatrix(sums, state, directions, part=("hidden", layer))],
                     partial(_pack_each, a, "weight_hh", "bias_hh", names),
                 ),
                 network.by_time(rows, state),
@@ -198,21 +198,21 @@ def _bind(a: SimpleNamespace, b: Binder, cell: str, gates: int) -> None:
         x = rows
 
 
-def _pack_inputs(a: SimpleNamespace, names: list[str]) -> np.ndarray:
+def _pack_inputs(a: SimpleNamespace, names: list[str], memory: np.ndarray) -> None:
     """Pack the input weights of all directions side by side."""
     weight = np.concatenate([_array(a, "weight_ih" + name) for name in names])
     bias = np.concatenate([_array(a, "bias_ih" + name) for name in names]) if a.bias else None
-    return packing.pack_panels(weight[:, np.newaxis, :], bias)
+    packing.pack_panels(weight[:, np.newaxis, :], bias, 1, memory)
 
 
-def _pack_each(a: SimpleNamespace, weight: str, bias: str | None, names: list[str]) -> np.ndarray:
+def _pack_each(
+    a: SimpleNamespace, weight: str, bias: str | None, names: list[str], memory: np.ndarray
+) -> None:
     """Pack a weight of each direction, one after the other."""
-    parts = []
-    for name in names:
+    by_direction = memory.reshape(len(names), -1, *memory.shape[1:])
+    for name, part in zip(names, by_direction, strict=True):
         shift = _array(a, bias + name) if bias is not None and a.bias else None
-        parts.append(packing.pack_panels(_array(a, weight + name)[:, np.newaxis, :], shift))
-    packed = aligned_empty((len(parts), *parts[0].shape))
-    return np.stack(parts, out=packed)
+        packing.pack_panels(_array(a, weight + name)[:, np.newaxis, :], shift, 1, part)
 
 
 def _array(a: SimpleNamespace, name: str) -> np.ndarray:

@@ -1,41 +1,25 @@
-"""Convolution and transposed convolution."""
+"""Convolution and transposed convolution of images and of rows."""
 
 from __future__ import annotations
 
 import math
-from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from kuiper._kernels.conv import conv
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, Value
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import activation_post, make_post, residual_value
 from kuiper.ops.core.record import NoBatchRule, Record, record
 from kuiper.ops.core.schema import Argument, Float, Ints, Str, Tensor
-from kuiper.ops.product.algorithms import (
-    count_work,
-    image_steps,
-    implicit_step,
-    scaled_step,
-    window_taps,
-)
-from kuiper.ops.product.filters import (
-    Filters,
-    depthwise_blocks,
-    pack_at_run_time,
-    pack_groups,
-    panel_offsets,
-)
+from kuiper.ops.product.algorithms import Convolution, bind_convolution, only_gemm
+from kuiper.ops.product.algorithms.gemm import gemm_step, scaled_step
+from kuiper.ops.product.filters import Filters, pack_at_run_time
 from kuiper.ops.product.geometry import COMMON, Geometry, check_weight, for_axes, per_axis
 
 __all__ = ["Conv", "Conv1d", "ConvTranspose", "ConvTranspose1d", "ExpandDepthwise"]
-
-# What an inverted residual keeps of its wide image: it shares the L2 cache with weights and images.
-RING_BYTES = 400 << 10
 
 
 @record("nn.Conv2d", "F.conv2d")
@@ -63,9 +47,10 @@ class Conv(Record):
     def infer(a: SimpleNamespace) -> TensorSpec:
         spatial = a.weight.rank - 2
         check_weight(a, spatial, in_axis=1)
-        geometry = Geometry(a, spatial)
-        extents = (1,) * (2 - spatial) + a.input.shape[a.input.rank - spatial :]
-        out = geometry.output_extents(*extents)
+        geometry = Geometry.of(a)
+        lead = len(geometry.kernel) - spatial
+        extents = (1,) * lead + a.input.shape[a.input.rank - spatial :]
+        out = geometry.output_extents(extents)
         if min(out) < 1:
             raise ShapeError(
                 f"the kernel {a.weight.shape[2:]} with dilation {a.dilation} is larger than the "
@@ -78,50 +63,49 @@ class Conv(Record):
             or scale.shape != (*a.input.shape[:2], 1, 1)
             or scale.dtype != np.float32
             or (a.groups, geometry.kernel, geometry.stride) != (1, (1, 1), (1, 1))
-            or any(geometry.padding)
+            or any(map(any, geometry.padding))
         ):
             raise ShapeError(
                 f"'input_scale' has shape {scale.shape}, expected one number for each channel of "
                 f"the input {a.input.shape}, and a 1x1 kernel {geometry.kernel} without padding"
             )
-        return TensorSpec((*batch, a.weight.shape[0], *out[2 - spatial :]))
+        return TensorSpec((*batch, a.weight.shape[0], *out[lead:]))
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         spatial = a.weight.rank - 2
-        geometry = Geometry(a, spatial)
+        geometry = Geometry.of(a)
         x = _as_image(a.input, spatial)
-        top, bottom, left, right = geometry.padding
-        if a.padding_mode != "zeros" and any(geometry.padding):
+        if a.padding_mode != "zeros" and any(map(any, geometry.padding)):
             from kuiper.ops.tensor.padding import pad_spatial
 
+            (top, bottom), (left, right) = geometry.padding
             x = pad_spatial(b, x, (left, right, top, bottom), a.padding_mode, 0.0)
-            top = bottom = left = right = 0
+            geometry = geometry.unpadded()
         filters = Filters(a.weight, a.bias, (*a.weight.shape[:2], *geometry.kernel))
         y, image, residual = _output(a, b, spatial)
-        post = make_post(b, residual)
-        taps = window_taps(geometry, (top, left))
-        size = (image.shape[2], image.shape[3])
-        out_channels, in_channels = filters.shape[:2]
+        c = Convolution(x, image, filters, geometry, a.groups, make_post(b, residual))
         scale = getattr(a, "input_scale", None)
         if scale is not None:
             if not filters.is_constant:
                 raise ShapeError("'input_scale' expects a weight and a bias that the file holds")
-            step = scaled_step(b, x, scale, image, filters, post)
-        elif not filters.is_constant:
-            x = b.channels_last(x)
-            packed, offsets = pack_at_run_time(
-                b, a, filters, a.groups, [list(np.ndindex(geometry.kernel))], by_column=True
-            )
-            step = implicit_step(
-                b, x, image, packed, [(0, 0, *size, taps, offsets[0])], geometry.stride, (1, 1),
-                a.groups, in_channels, out_channels // a.groups, post,
-            )  # fmt: skip
-            count_work(step, x, image, filters)
+            b.step(scaled_step(b, c, scale))
+        elif filters.is_constant:
+            bind_convolution(b, c)
         else:
-            step = image_steps(b, x, image, filters, geometry, (top, left), a.groups, post)
-        b.step(step)
+            b.step(run_time_step(a, b, c))
         _finish(b, y, image, spatial)
+
+
+def run_time_step(a: SimpleNamespace, b: Binder, c: Convolution) -> Any:
+    """Return the step of a convolution by computed filters; add those that pack them."""
+    x = c.x if c.is_volume else b.channels_last(c.x)
+    tap_lists = [list(np.ndindex(c.geometry.kernel))]
+    packed, offsets = pack_at_run_time(b, a, c.filters, tap_lists, by_column=True)
+    phases = [((0,) * len(c.size), c.size, c.geometry.taps(), offsets[0])]
+    step = c.count(gemm_step(b, x, c, packed, phases, c.geometry.stride))
+    step.algorithm = only_gemm("the filters are computed at run time")
+    return step
 
 
 @record("kuiper.ExpandDepthwise")
@@ -152,14 +136,13 @@ class ExpandDepthwise(Record):
 
     @staticmethod
     def infer(a: SimpleNamespace) -> TensorSpec:
-        height, width = Geometry(a, 2).output_extents(*a.input.shape[2:])
-        return TensorSpec((a.input.shape[0], a.weight.shape[0], height, width))
+        out = Geometry.of(a).output_extents(a.input.shape[2:])
+        return TensorSpec((a.input.shape[0], a.weight.shape[0], *out))
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
-        from kuiper._kernels.conv import expand_depthwise as kernel
+        from kuiper.ops.product.algorithms.expand import expand_step
 
-        geometry = Geometry(a, 2)
         x = b.channels_last(a.input)
         image, _, residual = _output(a, b, 2)
         expand = Filters(a.expand_weight, a.expand_bias, a.expand_weight.shape)
@@ -167,25 +150,12 @@ class ExpandDepthwise(Record):
         act = None
         if a.activation is not None:
             act = activation_post(a.activation, (a.activation_p0, a.activation_p1))
-        channels, in_channels = a.expand_weight.shape[:2]
-        first = b.packed("expand", lambda: pack_groups([expand], expand.bias(), 1, b.n_threads))
-        second = b.packed("depthwise", lambda: depthwise_blocks(filters))
-        windows = (
-            geometry.kernel, geometry.stride, geometry.dilation,
-            (geometry.padding[0], geometry.padding[2]),
-        )  # fmt: skip
-        ring = kernel.Ring(x, image, *windows, RING_BYTES)
-        step = kernel.ExpandDepthwiseStep(
-            x, first, second, image, b.scratch(ring.n_bytes), ring, *windows, act,
-            make_post(b, residual),
-        )  # fmt: skip
-        taps = geometry.kernel[0] * geometry.kernel[1]
-        step.flops = 2.0 * (x.size * channels + image.size * taps)
-        step.bytes = 4.0 * (x.size + image.size + channels * (in_channels + taps))
-        b.step(step)
+        channels = a.weight.shape[0]
+        c = Convolution(x, image, filters, Geometry.of(a), channels, make_post(b, residual))
+        b.step(expand_step(b, c, expand, act))
 
 
-# Each place in the stride of a transposed convolution costs time when it is planned.
+# Each phase of the stride of a transposed convolution costs time when it is planned.
 MAX_PHASES = 1 << 16
 
 
@@ -243,7 +213,7 @@ class ConvTranspose(Record):
         phases = math.prod(map(min, per_axis(a.stride, spatial), out))
         if phases > MAX_PHASES:
             raise ShapeError(
-                f"'stride' is {a.stride}, which makes {phases} kinds of places in an output of "
+                f"'stride' is {a.stride}, which makes {phases} phases of an output of "
                 f"{out}, at most {MAX_PHASES} are supported"
             )
         batch = a.input.shape[: a.input.rank - spatial - 1]
@@ -252,91 +222,12 @@ class ConvTranspose(Record):
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         spatial = a.weight.rank - 2
-        geometry = Geometry(a, spatial)
+        from kuiper.ops.product.transposed import transposed_step
+
         x = b.channels_last(_as_image(a.input, spatial))
         y, image, residual = _output(a, b, spatial)
-        post = make_post(b, residual)
-        filters = Filters(a.weight, a.bias, (*a.weight.shape[:2], *geometry.kernel))
-        phases, tap_lists = _phases(geometry, image.shape[2:])
-        groups = a.groups
-        in_channels, out_channels = filters.shape[0] // groups, filters.shape[1]
-
-        is_narrow = (
-            filters.is_constant
-            and groups == 1
-            and conv.is_narrow(min(map(len, tap_lists)), in_channels, out_channels)
-        )
-
-        def pack() -> np.ndarray:
-            # (in, out / groups, kh, kw) -> (out, in / groups, kh, kw), as a convolution has it.
-            grouped = filters.weight().reshape(groups, in_channels, out_channels, *geometry.kernel)
-            swapped = grouped.transpose(0, 2, 1, 3, 4)
-            forward = swapped.reshape(groups * out_channels, in_channels, *geometry.kernel)
-            parts = [
-                np.stack([forward[:, :, u, v] for u, v in taps], axis=2)
-                if taps
-                else forward[:, :, :0, 0]
-                for taps in tap_lists
-            ]
-            if is_narrow:
-                return conv.pack_narrow(parts, filters.bias())
-            return pack_groups(parts, filters.bias(), groups, b.n_threads)
-
-        if is_narrow:
-            packed = b.packed("conv_transpose narrow", pack)
-            sizes = [conv.narrow_floats(len(t), in_channels, out_channels) for t in tap_lists]
-            offsets = [0, *accumulate(sizes)]
-        elif filters.is_constant:
-            packed = b.packed("conv_transpose", pack)
-            offsets = panel_offsets(tap_lists, groups, in_channels, out_channels)
-        else:
-            packed, offsets = pack_at_run_time(b, a, filters, groups, tap_lists, by_column=False)
-        phases = [(*phase, offsets[kind]) for *phase, kind in phases]
-        step = implicit_step(
-            b, x, image, packed, phases, (1, 1), geometry.stride, groups, in_channels, out_channels,
-            post, is_narrow,
-        )  # fmt: skip
-        step.kind = "conv_transpose"
-        step.flops = 2.0 * x.size * a.weight.size / a.weight.shape[0]
-        step.bytes = 4.0 * (x.size + image.size + a.weight.size)
-        b.step(step)
+        b.step(transposed_step(a, b, Geometry.of(a), x, image, make_post(b, residual)))
         _finish(b, y, image, spatial)
-
-
-def _phases(geometry: Geometry, extents: Any) -> Any:
-    """Split the output pixels by their place in the stride.
-
-    All pixels of one phase see the same taps of the kernel, at the same distance: output pixel
-    ``q * s + r`` sees tap u of the input pixel ``q + (r + p - u * d) / s`` where that is whole.
-
-    Returns
-    -------
-    phases : list of (first_h, first_w, height, width, [(dy, dx)], kind)
-    taps : list of ((u, v), ...)
-        Which taps of the kernel the phases of each kind take.
-    """
-    by_axis = []
-    for axis in range(2):
-        stride, dilation = geometry.stride[axis], geometry.dilation[axis]
-        padding, kernel = geometry.padding[2 * axis], geometry.kernel[axis]
-        choices = []
-        for first in range(min(stride, extents[axis])):
-            taps = [
-                (u, (first + padding - u * dilation) // stride)
-                for u in range(kernel)
-                if (first + padding - u * dilation) % stride == 0
-            ]
-            choices.append((first, -(-(extents[axis] - first) // stride), taps))
-        by_axis.append(choices)
-    phases: list[tuple[Any, ...]] = []
-    kinds: dict[tuple[tuple[int, int], ...], int] = {}
-    for first_h, height, taps_h in by_axis[0]:
-        for first_w, width, taps_w in by_axis[1]:
-            taken = tuple((u, v) for u, _ in taps_h for v, _ in taps_w)
-            seen = [(dy, dx) for _, dy in taps_h for _, dx in taps_w]
-            kind = kinds.setdefault(taken, len(kinds))
-            phases.append((first_h, first_w, height, width, seen, kind))
-    return phases, list(kinds)
 
 
 def _as_image(value: Value, spatial: int) -> Value:

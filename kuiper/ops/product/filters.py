@@ -1,44 +1,49 @@
-"""The filters of a convolution, and how they are packed for its kernels."""
+"""The filters of a convolution: read and widened only when they are packed."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from kuiper._kernels.micro import packing
-from kuiper._runtime.pages import aligned_empty
+from kuiper._kernels.micro.packed import PackedMatrix, panel_offsets
+from kuiper.ir.view import Value
 from kuiper.ops.core.binder import Binder
 
-__all__ = [
-    "ByTap",
-    "Filters",
-    "depthwise_blocks",
-    "pack_at_run_time",
-    "pack_groups",
-    "panel_offsets",
-]
+__all__ = ["ByTap", "Filters", "fill_groups", "pack_at_run_time"]
 
 
 class Filters:
-    """The weight and bias of a convolution, read and widened only when they are packed.
+    """The weight and bias of a convolution.
 
-    A slice of it is an array of some filters.
+    A slice of it is a float32 array of some filters.
 
     Attributes
     ----------
     shape : tuple of int
-        Of the weight, with two spatial axes.
+        Of the weight, with two or three spatial axes.
     is_constant : bool
-        Whether they are known while planning.
+        Whether weight and bias are known while planning.
     """
 
     def __init__(self, weight: Any, bias: Any, shape: Any) -> None:
         self._weight, self._bias = weight, bias
         self.shape = shape
         self.is_constant = all(v is None or v.is_constant for v in (weight, bias))
+
+    @property
+    def n_terms(self) -> int:
+        """Products that each output of a filter sums."""
+        return math.prod(self.shape[1:])
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the weight in the type of the computation."""
+        return math.prod(self.shape) * PackedMatrix.dtype.itemsize
 
     @property
     def are_halves(self) -> bool:
@@ -65,12 +70,35 @@ class Filters:
         """Return the filters from number `start` on, where they are constants."""
         return _SomeFilters(self, start, count)
 
+    def by_plane(self) -> Filters:
+        """Return filters (out, in, kd, kh, kw) as (out, kd * in, kh, kw), plane by plane."""
+        return _ByPlane(self._weight, self._bias, self.shape)
+
     def bias(self) -> np.ndarray | None:
         return None if self._bias is None else np.asarray(self._bias.constant, np.float32)
 
 
+class _ByPlane(Filters):
+    """The filters of volumes as those of planes, whose input channels follow plane by plane."""
+
+    def __init__(self, weight: Any, bias: Any, shape: Any) -> None:
+        out_channels, in_channels, depth, *kernel = shape
+        super().__init__(weight, bias, (out_channels, depth * in_channels, *kernel))
+        self._volumes = (in_channels, depth, *kernel)
+
+    @property
+    def in_file(self) -> Any:
+        """They do not lie in their file in this order."""
+        return None
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        filters = super().__getitem__(rows).reshape(-1, *self._volumes)
+        by_plane = np.ascontiguousarray(filters.swapaxes(1, 2))
+        return by_plane.reshape(len(filters), *self.shape[1:])
+
+
 class _SomeFilters(Filters):
-    """A few of a convolution's filters."""
+    """A range of a convolution's filters."""
 
     def __init__(self, all_: Filters, start: int, count: int) -> None:
         self._all, self._start = all_, start
@@ -119,66 +147,62 @@ class ByTap:
         return filters.reshape(len(filters), *self.shape[:0:-1]).transpose(0, 2, 1)
 
 
-def pack_groups(weights: Any, bias: Any, groups: int, n_threads: int) -> np.ndarray:
-    """Pack the filters of each phase and group, one after the other.
+def fill_groups(
+    memory: np.ndarray, weight: Any, bias: np.ndarray | None, groups: int, n_threads: int
+) -> None:
+    """Write the panels of each group of a weight.
 
-    A weight is an array (out, in / groups, kh, kw) of one phase, or :class:`Filters`.
+    Parameters
+    ----------
+    memory : array
+        Of the shape of a :class:`~kuiper._kernels.micro.packed.PackedMatrix`.
+    weight : array or Filters, shape (out_channels, in_channels / groups, ...)
+    bias : array, shape (out_channels,), or None
+    groups, n_threads : int
     """
-    parts = []
-    for weight in weights:
-        out = weight.shape[0] // groups
-        for g in range(groups):
-            rows = slice(g * out, (g + 1) * out)
-            some = weight
-            if groups > 1:
-                some = weight.some(g * out, out) if isinstance(weight, Filters) else weight[rows]
-            by_tap = ByTap(some)
-            part = None if bias is None else np.ascontiguousarray(bias[rows])
-            parts.append(packing.pack_panels(by_tap, part, n_threads).reshape(-1))
-    if len(parts) == 1:
-        return parts[0]
-    packed = aligned_empty((sum(part.size for part in parts),))
-    return np.concatenate(parts, out=packed)
-
-
-def panel_offsets(tap_lists: Any, groups: int, in_channels: int, out_channels: int) -> list[int]:
-    """Return where the panels of each phase start, and where the last ones end, in elements."""
-    panels = groups * packing.n_panels(out_channels)
-    sizes = [panels * packing.panel_floats(len(taps) * in_channels) for taps in tap_lists]
-    return np.cumsum([0, *sizes]).tolist()
+    out, panels = weight.shape[0] // groups, len(memory) // groups
+    for group in range(groups):
+        rows = slice(group * out, (group + 1) * out)
+        some = weight
+        if groups > 1:
+            some = weight.some(rows.start, out) if isinstance(weight, Filters) else weight[rows]
+        shift = None if bias is None else np.ascontiguousarray(bias[rows])
+        part = memory[group * panels : (group + 1) * panels]
+        packing.pack_panels(ByTap(some), shift, n_threads, part)
 
 
 def pack_at_run_time(
-    b: Binder, a: SimpleNamespace, filters: Any, groups: int, tap_lists: Any, by_column: bool
-) -> Any:
+    b: Binder,
+    a: SimpleNamespace,
+    filters: Filters,
+    tap_lists: Sequence[Sequence[Sequence[int]]],
+    by_column: bool,
+) -> tuple[Value, list[int]]:
     """Add the steps that pack a computed weight; return the panels and where each phase starts.
 
     `by_column` tells whether the first axis of the weight counts filters (convolution) or input
-    channels (transposed).
+    channels (transposed convolution).
     """
     weight = b.contiguous(a.weight)
     bias = None if a.bias is None else b.contiguous(a.bias)
-    first, second, kernel_h, kernel_w = filters.shape
-    taps = kernel_h * kernel_w
+    first, second, *kernel = filters.shape
+    taps = math.prod(kernel)
     if by_column:
-        out_channels, in_channels = first // groups, second
+        out_channels, in_channels = first // a.groups, second
         strides = (out_channels * second * taps, second * taps, taps)
     else:
-        in_channels, out_channels = first // groups, second
+        in_channels, out_channels = first // a.groups, second
         strides = (in_channels * second * taps, taps, second * taps)
-    offsets = panel_offsets(tap_lists, groups, in_channels, out_channels)
+    matrices = [PackedMatrix(out_channels, len(t) * in_channels, a.groups) for t in tap_lists]
+    offsets = panel_offsets(matrices)
     packed = b.temporary((offsets[-1],))
     for phase_taps, start, end in zip(tap_lists, offsets, offsets[1:], strict=False):
-        places = np.array([u * kernel_w + v for u, v in phase_taps] or [0], np.intp)
+        indices = [int(np.ravel_multi_index(tap, kernel)) for tap in phase_taps]
         b.step(
             packing.PackStep(
-                weight, bias, packed.narrow(0, start, end - start), b.constant(places), groups,
-                out_channels, len(phase_taps), in_channels, strides,
+                weight, bias, packed.narrow(0, start, end - start),
+                b.constant(np.array(indices or [0], np.intp)), a.groups, out_channels,
+                len(phase_taps), in_channels, strides,
             )
         )  # fmt: skip
     return packed, offsets
-
-
-def depthwise_blocks(filters: Any) -> np.ndarray:
-    weight = filters.weight()
-    return packing.pack_depthwise(weight.reshape(weight.shape[0], -1), filters.bias())

@@ -1,12 +1,15 @@
-"""What convolutions are told: their arguments, and what these must agree on."""
+"""The arguments of convolutions, checks of them, and the geometry that they describe."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from kuiper._support.struct import Fields
 from kuiper.errors import ShapeError
 from kuiper.ops.core.schema import Argument, Int, Ints, Tensor
 
@@ -35,53 +38,77 @@ def for_axes(arguments: tuple[Argument, ...], spatial: int) -> tuple[Argument, .
     )
 
 
-class Geometry:
-    """A convolution's arguments, brought to two spatial axes.
+class Geometry(Fields):
+    """How the windows of a convolution lie: one number per spatial axis, of which there are 2 or 3.
 
     Attributes
     ----------
-    kernel, stride, dilation : (int, int)
-    padding : (int, int, int, int)
-        Top, bottom, left, right.
+    kernel, stride, dilation : tuple of int
+    padding : tuple of (int, int)
+        Before and after each axis.
     """
 
-    def __init__(self, a: SimpleNamespace, spatial: int) -> None:
-        lead = (1,) * (2 - spatial)
-        self.kernel = lead + tuple(a.weight.shape[2:])
-        self.stride = lead + per_axis(a.stride, spatial)
-        self.dilation = lead + per_axis(a.dilation, spatial)
-        if a.padding == "valid":
-            sides = [(0, 0)] * spatial
-        elif a.padding == "same":
-            # The odd one goes to the far side, as in PyTorch.
-            totals = [
-                d * (k - 1)
-                for d, k in zip(
-                    self.dilation[2 - spatial :], self.kernel[2 - spatial :], strict=True
-                )
-            ]
-            sides = [(total // 2, total - total // 2) for total in totals]
-        elif len(a.padding) == 2 * spatial:
-            # Both sides of each axis, last axis first, as F.pad has them.
-            sides = [a.padding[2 * i : 2 * i + 2] for i in reversed(range(spatial))]
-        else:
-            sides = [(p, p) for p in per_axis(a.padding, spatial)]
-        sides = [(0, 0)] * (2 - spatial) + sides
-        self.padding = (*sides[0], *sides[1])
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
 
-    def output_extents(self, height: int, width: int) -> tuple[int, int]:
-        top, bottom, left, right = self.padding
+    @classmethod
+    def of(cls, a: SimpleNamespace) -> Geometry:
+        """Return that of an operator's arguments; rows become images of height 1."""
+        spatial = a.weight.rank - 2
+        lead = max(2 - spatial, 0)
+        kernel, dilation = a.weight.shape[2:], per_axis(a.dilation, spatial)
+        padding = ((0, 0),) * lead + _sides(a.padding, kernel, dilation)
+        ones = (1,) * lead
+        return cls(ones + kernel, ones + per_axis(a.stride, spatial), ones + dilation, padding)
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """Padding before each axis."""
+        return tuple(before for before, _ in self.padding)
+
+    def unpadded(self) -> Geometry:
+        """Return the geometry of an input that is padded already."""
+        return Geometry(self.kernel, self.stride, self.dilation, ((0, 0),) * len(self.padding))
+
+    def last(self, axes: int) -> Geometry:
+        """Return the geometry of the last axes alone."""
+        return Geometry(
+            self.kernel[-axes:], self.stride[-axes:], self.dilation[-axes:], self.padding[-axes:]
+        )
+
+    def output_extents(self, extents: Sequence[int]) -> tuple[int, ...]:
         return tuple(
-            (extent + pad - d * (k - 1) - 1) // s + 1
+            (extent + sum(pad) - d * (k - 1) - 1) // s + 1
             for extent, pad, k, s, d in zip(
-                (height, width),
-                (top + bottom, left + right),
-                self.kernel,
-                self.stride,
-                self.dilation,
-                strict=True,
+                extents, self.padding, self.kernel, self.stride, self.dilation, strict=True
             )
         )
+
+    def taps(self) -> list[tuple[int, ...]]:
+        """Return the offset of each tap from the input pixel at ``stride * output pixel``."""
+        return [
+            tuple(u * d - p for u, d, p in zip(tap, self.dilation, self.origin, strict=True))
+            for tap in product(*map(range, self.kernel))
+        ]
+
+
+def _sides(
+    padding: Any, kernel: Sequence[int], dilation: Sequence[int]
+) -> tuple[tuple[int, int], ...]:
+    """Return the padding before and after each axis."""
+    spatial = len(kernel)
+    if padding == "valid":
+        return ((0, 0),) * spatial
+    if padding == "same":
+        # The odd one goes after the axis, as in PyTorch.
+        totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        return tuple((total // 2, total - total // 2) for total in totals)
+    if len(padding) == 2 * spatial:
+        # Both sides of each axis, last axis first, as F.pad has them.
+        return tuple(tuple(padding[2 * i : 2 * i + 2]) for i in reversed(range(spatial)))
+    return tuple((p, p) for p in per_axis(padding, spatial))
 
 
 def per_axis(items: Any, spatial: int) -> tuple[int, ...]:
@@ -89,7 +116,7 @@ def per_axis(items: Any, spatial: int) -> tuple[int, ...]:
 
 
 def check_weight(a: SimpleNamespace, spatial: int, in_axis: int) -> None:
-    """Compare the weight's shape with what the module says of itself."""
+    """Raise ShapeError where arguments contradict the weight, the bias or the input."""
     if a.weight.rank != spatial + 2:
         raise ShapeError(f"'weight' has shape {a.weight.shape}, expected rank {spatial + 2}")
     channels, filters = a.weight.shape[in_axis], a.weight.shape[1 - in_axis]

@@ -10,13 +10,14 @@ import numpy as np
 
 from kuiper._kernels.linear import linear
 from kuiper._kernels.micro import packing
+from kuiper._kernels.micro.packed import FLOAT_BYTES, PackedMatrix
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, Value, aliases
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import make_post, residual_value
 from kuiper.ops.core.record import Record, record
 from kuiper.ops.core.schema import Int, Tensor
-from kuiper.ops.product.strassen import strassen_pays, strassen_step
+from kuiper.ops.product.algorithms.strassen import strassen_refusal, strassen_step
 
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Linear", "Matmul", "product"]
 
 # Rows that share a few sets of the L1 cache are worth a copy for so many rows and columns.
-LEAST_ROWS, LEAST_COLUMNS = 16, 512
+MIN_ROWS, MIN_COLUMNS = 16, 512
 
 
 def as_rows(b: Binder, value: Value) -> Value:
@@ -88,10 +89,10 @@ class Linear(Record):
                 _Columns(a.weight), lambda: _bias(a), [(0, 0)], (1, 1), post,
             )  # fmt: skip
             step.flops = 2.0 * rows.size * x.shape[1]
-            step.bytes = 4.0 * (x.size + a.weight.size + rows.size)
+            step.bytes = float(x.n_bytes + a.weight.size * FLOAT_BYTES + rows.n_bytes)
             b.step(step)
         else:
-            is_large = x.shape[0] >= LEAST_ROWS and rows.shape[1] >= LEAST_COLUMNS
+            is_large = x.shape[0] >= MIN_ROWS and rows.shape[1] >= MIN_COLUMNS
             if is_large and aliases(x.strides[0]):
                 x = b.spaced_rows(x)
             b.step(linear.LinearStep(x, _panels(a, b), rows, post))
@@ -114,7 +115,7 @@ def _strassen_pays(a: SimpleNamespace) -> bool:
     return (
         a.input.rank == 4
         and _is_constant(a)
-        and strassen_pays(math.prod(a.input.shape[1:3]), 1, depth, columns)
+        and not strassen_refusal(math.prod(a.input.shape[1:3]), 1, depth, columns)
     )
 
 
@@ -135,12 +136,14 @@ def _bias(a: SimpleNamespace) -> np.ndarray | None:
 
 def _panels(a: SimpleNamespace, b: Binder) -> Value:
     """Return the packed weight; one that is computed at run time is packed then."""
+    columns, depth = a.weight.shape
+    matrix = PackedMatrix(columns, depth)
     if _is_constant(a):
         return b.packed(
-            "linear", lambda: packing.pack_panels(_Columns(a.weight), _bias(a), b.n_threads)
+            [matrix],
+            lambda out: packing.pack_panels(_Columns(a.weight), _bias(a), b.n_threads, out),
         )
-    columns, depth = a.weight.shape
-    packed = b.temporary((packing.n_panels(columns) * packing.panel_floats(depth),))
+    packed = b.temporary(matrix.shape)
     bias = None if a.bias is None else b.contiguous(a.bias)
     taps = b.constant(np.zeros(1, np.intp))
     strides = (0, depth, 1)  # of groups, columns and terms
@@ -253,11 +256,11 @@ def product(b: Binder, x: Value, y: Value, out: Value) -> None:
         # Axes that are broadcast from both sides in turn cannot be merged: write the repeats out.
         dense = out if out.is_contiguous else b.temporary(out.shape)
         merged = _merge_batch(b.contiguous(x), b.contiguous(y), dense)
-        b.step(linear.MatmulStep(*merged, b.scratch(4 * packing.panel_floats(x.shape[-1]))))
+        b.step(linear.MatmulStep(*merged, b.scratch(PackedMatrix(1, x.shape[-1]).panel_bytes)))
         if dense is not out:
             b.copy(dense, out)
         return
-    b.step(linear.MatmulStep(x, y, out, b.scratch(4 * packing.panel_floats(x.shape[-1]))))
+    b.step(linear.MatmulStep(x, y, out, b.scratch(PackedMatrix(1, x.shape[-1]).panel_bytes)))
 
 
 def _merge_batch(x: Value, y: Value, out: Value) -> Any:

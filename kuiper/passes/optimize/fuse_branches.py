@@ -152,8 +152,8 @@ def _branch(number: int, maker: Operator, specs: dict[Operand, Any]) -> Branch |
         or maker.params.get("padding_mode", "zeros") != "zeros"
     ):
         return None
-    geometry = Geometry(arguments_of(maker, specs), 2)
-    before, dilation = (geometry.padding[0], geometry.padding[2]), geometry.dilation
+    geometry = Geometry.of(arguments_of(maker, specs))
+    before, dilation = geometry.origin, geometry.dilation
     if any(p % d for p, d in zip(before, dilation, strict=True)):
         return None
     corner = (-before[0] // dilation[0], -before[1] // dilation[1])

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import itertools
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from kuiper._kernels.conv import conv, grouped
+from kuiper._kernels.conv import grouped
 from kuiper._kernels.conv.conv import conv2d
 from kuiper._kernels.micro import dispatch
 from kuiper.errors import InputError, OperatorError, ShapeError
 from kuiper.ir.view import channels_last_strides
-from kuiper.ops.product import algorithms
-from kuiper.ops.product import winograd as winograd_choice
+from kuiper.ops.product.algorithms import few_inputs
+from kuiper.ops.product.algorithms.few_outputs import few_outputs_cost, few_outputs_refusal
+from kuiper.ops.product.algorithms.winograd import estimate
 
 from ...support import assert_close
+from ...support.algorithms import always_winograd, leave
 from ...support.benchbinder import BenchBinder, arguments, post_ops, reference_post, run_record
 from ...support.workbench import ISAS, PARTS, Workbench, isa, noise
 from ...support.workgraph import model_of, run_operator
 
 EACH_ISA = pytest.mark.parametrize("name", ISAS)
-
-IS_GROUPED = grouped.is_grouped
 
 # Winograd's tiles have sides of 2 or 4.
 WAYS = (
@@ -58,15 +57,13 @@ def choose(monkeypatch):
         kind, _, form = way.partition(" ")
         if kind == "narrow" and dispatch.lanes() == 1:
             pytest.skip("without vectors there is nothing that could be idle")
-        tile = int(kind.removeprefix("winograd")) if "winograd" in kind else 0
-        monkeypatch.setattr(algorithms, "winograd_tile", lambda *_: tile)
-        monkeypatch.setattr(algorithms, "strassen_pays", lambda *_: False)
-        monkeypatch.setattr(algorithms, "SHALLOW_CHANNELS", 99 if kind == "shallow" else 0)
-        monkeypatch.setattr(conv, "is_narrow", lambda *_: kind == "narrow")
-        few = (lambda *_: False) if kind == "implicit" else IS_GROUPED
-        monkeypatch.setattr(grouped, "is_grouped", few)
-        monkeypatch.setattr(winograd_choice, "_is_blocked", lambda *_: form == "blocked")
-        monkeypatch.setattr(winograd_choice, "_tiles_of_a_block", lambda *_: 5)
+        names = {"implicit": (), "shallow": ("few_inputs",), "narrow": ("few_outputs",)}
+        names = names.get(kind, ("grouped",))
+        if "winograd" in kind:
+            always_winograd(monkeypatch, int(kind[-1]), form == "blocked", block=5)
+            names = ("winograd", *names)
+        monkeypatch.setattr(few_inputs, "MAX_CHANNELS", 99)
+        leave(monkeypatch, *names, "depthwise", "regions")
 
     return chosen
 
@@ -287,9 +284,12 @@ def test_which_outputs_are_few():
     for name in ISAS:
         with isa(name):
             most = most_of[dispatch.lanes()]
-            assert all(conv.is_narrow(9, 64, n) == (0 < n <= most) for n in range(9))
-            assert not conv.is_narrow(1, 8, 1)
-            assert not conv.is_narrow(0, 64, 1)
+            for n in range(9):
+                is_few = not few_outputs_refusal(1, n) and few_outputs_cost(9, 64, n) < 1
+                assert is_few == (0 < n <= most)
+            assert few_outputs_refusal(2, 1)
+            assert few_outputs_cost(1, 8, 1) >= 1
+            assert few_outputs_cost(0, 64, 1) >= 1
 
 
 # Channels, outputs, groups: vectors of whole groups, full and not; and such as no vector takes.
@@ -620,7 +620,6 @@ def test_winograd_channels(name, choose, way, stride):
 def test_winograd_by_group(name, choose, monkeypatch, way, stride, words):
     """Each group writes its own channels, and takes its own part of the summand."""
     choose(way)
-    monkeypatch.setattr(algorithms, "GROUP_PRODUCTS", 0)
     kind = "conv_winograd" if "blocked" in way else "winograd_output"
     for groups, channels, out in ((2, 5, 7), (3, 18, 16), (2, 16, 35)):
         x, (weight, bias) = (
@@ -634,9 +633,8 @@ def test_winograd_by_group(name, choose, monkeypatch, way, stride, words):
 
 def test_which_groups_go_by_winograd(variant):
     """Wide groups of large images; what each has to do is noted in its own step."""
-    wide = winograd_choice.winograd_tile
-    geometry = SimpleNamespace(kernel=(3, 3), stride=(1, 1), dilation=(1, 1))
-    assert wide(geometry, (64, 64), (28, 28)) == 4
+    tile, cost = estimate((64, 64), (28, 28), 1)
+    assert (tile, cost < 1) == (4, True)
     for channels, groups, side, steps in ((128, 2, 28, 2), (48, 2, 28, 2), (48, 2, 7, 1)):
         x = noise((1, channels, side, side))
         weight, bias = filters(channels, channels, 3, groups)

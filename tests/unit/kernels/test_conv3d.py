@@ -9,12 +9,10 @@ import pytest
 
 from kuiper._kernels.conv.conv3d import conv3d
 from kuiper.errors import InputError
-from kuiper.ops.product import algorithms
-from kuiper.ops.product import conv3d as conv3d_records
-from kuiper.ops.product import winograd as winograd_choice
 
 from ...reference.convolution import conv3d as expected
 from ...support import assert_close
+from ...support.algorithms import always_winograd
 from ...support.engine import n_threads as threads
 from ...support.workbench import ISAS, isa, noise
 from ...support.workgraph import model_of
@@ -73,10 +71,7 @@ def choose(monkeypatch):
     """Return a function that leaves the record one way of computing a convolution."""
 
     def chosen(tile: int, is_blocked: bool) -> None:
-        for module in (algorithms, conv3d_records):
-            monkeypatch.setattr(module, "winograd_tile", lambda *_: tile)
-        monkeypatch.setattr(winograd_choice, "_is_blocked", lambda *_: is_blocked)
-        monkeypatch.setattr(winograd_choice, "_tiles_of_a_block", lambda *_: 7)
+        always_winograd(monkeypatch, tile, is_blocked, block=7)
 
     return chosen
 

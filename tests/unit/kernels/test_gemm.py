@@ -10,6 +10,7 @@ import pytest
 from kuiper._kernels.conv import winograd
 from kuiper._kernels.linear.linear import LinearStep, MatmulStep, linear, max_batch_axes
 from kuiper._kernels.micro import dispatch, packing
+from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper._runtime import pages as page_module
 from kuiper._runtime.pages import aligned_empty
 from kuiper._runtime.weights import WeightCache
@@ -216,7 +217,7 @@ def multiplied(bench: Workbench, a: Value, b: Value, gap: int = 0, parts=(1, 2, 
     strides = contiguous_strides((*batch, rows, columns + gap))
     y = bench.place((*batch, rows, columns), strides=strides)
     bench.written.append(y)
-    scratch = bench.scratch(4 * packing.panel_floats(a.shape[-1]))
+    scratch = bench.scratch(PackedMatrix(1, a.shape[-1]).panel_bytes)
     results = []
     for count in parts:
         bench.memory[y.slot][...] = PATTERN
@@ -435,18 +436,6 @@ def test_packed_weights_lie_in_common_memory():
     assert page_module._pool.get() is None
     del store, arrays[1:]
     assert arrays[0] == 0
-
-
-def test_depthwise_blocks():
-    lanes = dispatch.lanes()
-    for channels in (1, lanes, lanes + 1):
-        weight, bias = noise((channels, 9)), noise((channels,), 1)
-        packed = packing.pack_depthwise(weight, bias)
-        assert packed.ctypes.data % 64 == 0
-        flat = packed.transpose(0, 2, 1).reshape(-1, 10)
-        np.testing.assert_array_equal(flat[:channels], np.column_stack([bias, weight]))
-        assert not flat[channels:].any()
-        assert not packing.pack_depthwise(weight, None)[:, 0].any()
 
 
 # -- the choice of a variant -------------------------------------------------------------------

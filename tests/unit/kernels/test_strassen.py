@@ -10,10 +10,11 @@ import pytest
 from kuiper._kernels.conv import strassen
 from kuiper._kernels.micro import dispatch
 from kuiper.model import Model
-from kuiper.ops.product import algorithms, linear
-from kuiper.ops.product import strassen as strassen_choice
+from kuiper.ops.product import linear
+from kuiper.ops.product.algorithms import strassen as algorithm
 
 from ...support import assert_close, assert_same_bits
+from ...support.algorithms import leave
 from ...support.benchbinder import BenchBinder, arguments, post_ops, reference_post, run_record
 from ...support.textgraph import conv, graph_of, text, values
 from ...support.workbench import ISAS, Workbench, isa, noise
@@ -34,13 +35,13 @@ def variant(request):
 def always(monkeypatch):
     """Let every convolution and Linear of one group and enough columns go that way."""
 
-    def pays(rows, taps, channels, columns):
-        return channels % (2 * dispatch.lanes()) == 0 and columns > dispatch.tile()[1]
+    def refusal(rows, taps, channels, columns):
+        whole = channels % (2 * dispatch.lanes()) == 0 and columns > dispatch.tile()[1]
+        return "" if whole else "no pairs"
 
-    monkeypatch.setattr(algorithms, "winograd_tile", lambda *_: 0)
-    monkeypatch.setattr(algorithms, "SHALLOW_CHANNELS", 0)
-    monkeypatch.setattr(algorithms, "strassen_pays", pays)
-    monkeypatch.setattr(linear, "strassen_pays", pays)
+    for module in (algorithm, linear):
+        monkeypatch.setattr(module, "strassen_refusal", refusal)
+    leave(monkeypatch, "depthwise", "grouped", "few_outputs", "regions", "strassen")
 
 
 def columns_around_panels() -> list[int]:
@@ -207,7 +208,7 @@ def test_error_is_a_few_times_that_of_the_definition(name, always, monkeypatch):
     x = np.maximum(x, 0)  # as behind a ReLU: of one sign, which sums make larger
     expected = correlated(x, weight, bias)
     seven = check(x, weight, bias, kind="strassen")
-    monkeypatch.setattr(algorithms, "strassen_pays", lambda *_: False)
+    leave(monkeypatch, "gemm")
     eight = check(x, weight, bias, kind="conv")
     errors = [np.sqrt(np.mean((got - expected) ** 2)) for got in (seven, eight)]
     assert 0 < errors[1] < errors[0] < 5 * errors[1]
@@ -302,7 +303,8 @@ def test_threads_and_batch_do_not_matter(threads):
 
 
 def test_the_choice_asks_for_the_image_only():
-    assert strassen_choice.strassen_pays(196, 1, 512, 256)
-    assert not strassen_choice.strassen_pays(196, 1, 512 + 1, 256)
-    assert not strassen_choice.strassen_pays(strassen_choice.LEAST_ROWS - 1, 1, 2048, 512)
-    assert not strassen_choice.strassen_pays(10_000, 1, 64, 512)
+    refusal = algorithm.strassen_refusal
+    assert refusal(196, 1, 512, 256) == ""
+    assert "no multiple" in refusal(196, 1, 512 + 1, 256)
+    assert "output pixels" in refusal(algorithm.MIN_ROWS - 1, 1, 2048, 512)
+    assert "terms" in refusal(10_000, 1, 64, 512)

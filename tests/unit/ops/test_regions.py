@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from kuiper.ops.product.regions import cut_regions
+from kuiper.ops.product.algorithms.regions import cut_regions
 
 from ...support.workgraph import model_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from kuiper.errors import UnsupportedOperatorError
 from kuiper.model import Model
-from kuiper.ops.product import conv2d
+from kuiper.ops.product.algorithms import expand
 
 from ...reference.graph import read_graph, run_graph
 from ...support import assert_outputs, assert_same_bits
@@ -115,7 +115,7 @@ def test_one_sweep_agrees_with_the_reference(name, variant):
 def test_channels_go_through_in_blocks_where_the_ring_is_small(name, ring, monkeypatch):
     graph, x = block(name)
     expected = Model(graph)(x)
-    monkeypatch.setattr(conv2d, "RING_BYTES", ring)
+    monkeypatch.setattr(expand, "RING_BYTES", ring)
     assert_same_bits(Model(graph)(x), expected, name)
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import kuiper
 from kuiper._runtime.weights import Finalizer
-from kuiper.ops.product import algorithms
-from kuiper.ops.product import conv3d as conv3d_records
-from kuiper.ops.product import winograd as winograd_choice
+from kuiper.ops.product.algorithms.winograd import WinogradPanels, is_deferred
 from kuiper.ops.product.filters import Filters
 
+from ...support.algorithms import always_winograd
 from ...support.workbench import ISAS, isa, noise
 from ...support.workgraph import model_of
 
@@ -49,10 +47,9 @@ def model_and_input(case: str) -> tuple[kuiper.Model, np.ndarray]:
 
 
 @pytest.fixture(autouse=True)
-def always_winograd(monkeypatch):
-    """Let the tests be about Winograd in every variant, whatever pays in it."""
-    for module in (algorithms, conv3d_records):
-        monkeypatch.setattr(module, "winograd_tile", lambda *_: 4)
+def winograd_in_every_variant(monkeypatch):
+    """Let the tests be about Winograd whatever pays in a variant."""
+    always_winograd(monkeypatch, 4)
 
 
 @pytest.fixture
@@ -219,8 +216,7 @@ def test_filters_that_memory_does_not_suffice_for(monkeypatch):
 )
 def test_which_filters_wait(channels, tile, blocks, wait):
     """Those that take much memory, where a run does not read them time and again."""
-    filters = SimpleNamespace(shape=(channels, channels, 3, 3))
-    assert winograd_choice._can_wait(filters, tile, blocks) == wait
+    assert is_deferred(WinogradPanels(channels, channels, tile, 0), blocks) == wait
 
 
 def test_groups_wait_one_by_one(waits):

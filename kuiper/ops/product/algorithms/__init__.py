@@ -1,0 +1,74 @@
+"""The algorithms that compute a convolution, and the choice among them.
+
+Each module holds one :class:`ConvAlgorithm`.  :func:`bind_convolution` asks them in the order of
+:data:`ALGORITHMS` and takes the first one that applies and is estimated to be faster than implicit
+GEMM.  The choice depends neither on the batch nor on the number of threads, so results do not.
+"""
+
+from __future__ import annotations
+
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.product.algorithms.base import Choice, ConvAlgorithm, Convolution
+from kuiper.ops.product.algorithms.depthwise import Depthwise
+from kuiper.ops.product.algorithms.few_inputs import FewInputs
+from kuiper.ops.product.algorithms.few_outputs import FewOutputs
+from kuiper.ops.product.algorithms.gemm import Gemm
+from kuiper.ops.product.algorithms.grouped import Grouped
+from kuiper.ops.product.algorithms.regions import Regions
+from kuiper.ops.product.algorithms.strassen import Strassen
+from kuiper.ops.product.algorithms.winograd import Winograd
+
+__all__ = [
+    "ALGORITHMS",
+    "Choice",
+    "ConvAlgorithm",
+    "Convolution",
+    "bind_convolution",
+    "choose",
+    "only_gemm",
+]
+
+# In the order of asking.  The last one computes everything.
+ALGORITHMS: tuple[type[ConvAlgorithm], ...] = (
+    Winograd,
+    Depthwise,
+    Grouped,
+    FewInputs,
+    FewOutputs,
+    Regions,
+    Strassen,
+    Gemm,
+)
+
+
+def choose(c: Convolution) -> tuple[ConvAlgorithm, Choice]:
+    """Return the algorithm for a convolution, and why the others were left."""
+    left: dict[str, str] = {}
+    chosen: ConvAlgorithm | None = None
+    for kind in ALGORITHMS:
+        if chosen is not None:
+            left[kind.name] = f"{chosen.name} is asked first"
+            continue
+        algorithm = kind(c)
+        if reason := algorithm.refusal():
+            left[kind.name] = reason
+        elif (cost := algorithm.cost()) < 1.0 or kind is ALGORITHMS[-1]:
+            chosen = algorithm
+        else:
+            left[kind.name] = f"would take {cost:.2f} times as long as {ALGORITHMS[-1].name}"
+    assert chosen is not None  # the last one computes everything
+    return chosen, Choice(chosen.name, left)
+
+
+def only_gemm(reason: str) -> Choice:
+    """Return the choice of the last algorithm for a reason that holds for all others."""
+    names = [algorithm.name for algorithm in ALGORITHMS]
+    return Choice(names[-1], dict.fromkeys(names[:-1], reason))
+
+
+def bind_convolution(b: Binder, c: Convolution) -> None:
+    """Add the steps of a convolution whose filters are constants."""
+    algorithm, choice = choose(c)
+    for step in algorithm.bind(b):
+        step.algorithm = choice
+        b.step(step)

@@ -1,0 +1,145 @@
+"""What every algorithm for convolutions is given and has to say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kuiper._kernels.conv import window as conv_window
+from kuiper._support.struct import Fields
+from kuiper.ir.view import Value
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.epilogue import Post
+from kuiper.ops.product.filters import Filters
+from kuiper.ops.product.geometry import Geometry
+
+__all__ = ["Choice", "ConvAlgorithm", "Convolution", "image_window", "planes_of", "voxel_rows"]
+
+
+class Convolution(Fields):
+    """A convolution to be computed.
+
+    Attributes
+    ----------
+    x, y : Value
+        Input and output, (n, c, h, w) or (n, c, d, h, w); volumes are channels-last without gaps.
+    filters : Filters, shape (out_channels, in_channels / groups, *kernel)
+    geometry : Geometry
+    groups : int
+    post : Post or None
+    """
+
+    x: Value
+    y: Value
+    filters: Filters
+    geometry: Geometry
+    groups: int
+    post: Post | None
+
+    @property
+    def in_channels(self) -> int:
+        """Input channels of one group."""
+        return self.filters.shape[1]
+
+    @property
+    def out_channels(self) -> int:
+        """Output channels of one group."""
+        return self.filters.shape[0] // self.groups
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Spatial extents of the output."""
+        return self.y.shape[2:]
+
+    @property
+    def is_volume(self) -> bool:
+        return len(self.geometry.kernel) == 3
+
+    def narrow(self, axis: int, start: int, length: int) -> Convolution:
+        """Return the convolution of some images, axis 0, or of some groups, axis 1."""
+        if axis == 0:
+            x, y = self.x.narrow(0, start, length), self.y.narrow(0, start, length)
+            filters, groups, outputs = self.filters, self.groups, (start, length)
+        else:
+            outputs = start * self.out_channels, length * self.out_channels
+            x = self.x.narrow(1, start * self.in_channels, length * self.in_channels)
+            y, filters, groups = self.y.narrow(1, *outputs), self.filters.some(*outputs), length
+        post = None if self.post is None else self.post.narrow(axis, *outputs)
+        return Convolution(x, y, filters, self.geometry, groups, post)
+
+    def count(self, step: Any) -> Any:
+        """Note in a step the operations and the bytes of this convolution, and return the step."""
+        step.flops = 2.0 * self.y.size * self.filters.n_terms
+        step.bytes = float(self.x.n_bytes + self.y.n_bytes + self.filters.n_bytes)
+        return step
+
+
+class Choice(Fields):
+    """Which algorithm computes a convolution, and why not another one.
+
+    Attributes
+    ----------
+    name : str
+    left : dict of str to str
+        The reason for each of the others, by name, in the order in which they were asked.
+    """
+
+    name: str
+    left: dict[str, str]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ConvAlgorithm:
+    """One way to compute a convolution.
+
+    :meth:`refusal`, :meth:`cost` and :meth:`bind` are called in this order, each only if the one
+    before it speaks for the algorithm.
+
+    Attributes
+    ----------
+    name : str
+        The name in profiles and reports.
+    c : Convolution
+        What is to be computed.
+    """
+
+    name: str
+
+    def __init__(self, c: Convolution) -> None:
+        self.c = c
+
+    def refusal(self) -> str:
+        """Return why the algorithm does not apply, an empty string if it does."""
+        raise NotImplementedError
+
+    def cost(self) -> float:
+        """Estimate the time in that of implicit GEMM; 0 if it is always shorter."""
+        return 0.0
+
+    def pack(self, b: Binder) -> Any:
+        """Return the packed filters, which the plan's cache keeps."""
+        raise NotImplementedError
+
+    def bind(self, b: Binder) -> list[Any]:
+        """Return the steps, the last of which counts the work; add those that copy the input."""
+        raise NotImplementedError
+
+
+def image_window(c: Convolution, x: Value, taps: Any) -> conv_window.Window:
+    """Return the window of an image's convolution whose outputs all see the same taps."""
+    return conv_window.Window(x, c.y, c.geometry.stride, (1, 1), [((0, 0), c.size, taps, 0)])
+
+
+def voxel_rows(volumes: Value) -> Value:
+    """View (n, c, d, h, w) as (n, d, h, w, c)."""
+    return volumes.permute((0, 2, 3, 4, 1))
+
+
+def planes_of(volumes: Value) -> Value:
+    """View (n, c, d, h, w), channels-last without gaps, as images (n * d, c, h, w)."""
+    n, channels, depth, height, width = volumes.shape
+    row = width * channels
+    return volumes.with_layout(
+        (n * depth, channels, height, width), (height * row, 1, row, channels)
+    )

@@ -1,0 +1,72 @@
+"""Depthwise convolutions: one filter for each channel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kuiper._kernels.conv import conv
+from kuiper._kernels.micro.packed import DepthwiseBlocks
+from kuiper.ir.view import Value
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.product.algorithms.base import (
+    ConvAlgorithm,
+    image_window,
+    voxel_rows,
+)
+from kuiper.ops.product.filters import Filters
+
+__all__ = ["Depthwise", "pack_depthwise"]
+
+
+class Depthwise(ConvAlgorithm):
+    """Vectors lie along the channels, of which none meets another one."""
+
+    name = "depthwise"
+
+    def refusal(self) -> str:
+        c = self.c
+        if c.groups == 1:
+            return "one group"
+        if c.in_channels != 1 or c.out_channels != 1:
+            return (
+                f"groups have {c.in_channels} input and {c.out_channels} output channels, not one"
+            )
+        return ""
+
+    def pack(self, b: Binder) -> Value:
+        c = self.c
+        return pack_depthwise(b, c.filters)
+
+    def bind(self, b: Binder) -> list[Any]:
+        c = self.c
+        taps = c.geometry.taps()
+        if c.is_volume:
+            from kuiper._kernels.conv import conv3d
+
+            packed, x, y = self.pack(b), voxel_rows(c.x), voxel_rows(c.y)
+            window = conv3d.VolumeWindow(
+                x, y, c.geometry.stride, (1, 1, 1), [((0, 0, 0), c.size, taps, 0)]
+            )
+            scratch = b.scratch(conv3d.volume_scratch_bytes(len(taps), True))
+            step = conv3d.VolumeConvStep(
+                x, packed, y, window, c.groups, c.groups, 1, scratch, c.post, True
+            )
+            return [c.count(step)]
+        x, packed = b.channels_last(c.x), self.pack(b)
+        scratch = b.scratch(conv.depthwise_scratch_bytes(len(taps)))
+        step = conv.DepthwiseStep(
+            x, packed, c.y, image_window(c, x, taps), c.geometry.kernel, c.geometry.dilation,
+            scratch, c.post,
+        )  # fmt: skip
+        return [c.count(step)]
+
+
+def pack_depthwise(b: Binder, filters: Filters) -> Value:
+    """Return the packed filters, one for each channel."""
+    matrix = DepthwiseBlocks(filters.shape[0], filters.n_terms)
+    return b.packed(
+        [matrix],
+        lambda memory: matrix.fill(
+            memory, filters.weight().reshape(filters.shape[0], -1), filters.bias()
+        ),
+    )

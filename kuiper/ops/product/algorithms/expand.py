@@ -1,0 +1,48 @@
+"""A 1x1 convolution, an activation and a depthwise convolution in one sweep over the image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kuiper._kernels.micro.packed import PackedMatrix
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.epilogue import Post
+from kuiper.ops.product.algorithms.base import Choice, Convolution
+from kuiper.ops.product.algorithms.depthwise import pack_depthwise
+from kuiper.ops.product.filters import Filters, fill_groups
+
+__all__ = ["expand_step"]
+
+# What an inverted residual keeps of its wide image: it shares the L2 cache with weights and images.
+RING_BYTES = 400 << 10
+
+
+class ExpandPanels(PackedMatrix):
+    """The panels of the 1x1 convolution, which the same operator has beside its depthwise ones."""
+
+    __slots__ = ()
+
+
+def expand_step(b: Binder, c: Convolution, expand: Filters, expand_post: Post | None) -> Any:
+    """Return the step of the depthwise convolution `c`, whose input is that of the 1x1 filters.
+
+    The wide image exists only as a ring of the rows that the depthwise filters see.
+    """
+    from kuiper._kernels.conv import expand_depthwise as kernel
+
+    x, geometry = c.x, c.geometry
+    channels, in_channels = expand.shape[:2]
+    first = b.packed(
+        [ExpandPanels(channels, in_channels)],
+        lambda memory: fill_groups(memory, expand, expand.bias(), 1, b.n_threads),
+    )
+    second = pack_depthwise(b, c.filters)
+    windows = geometry.kernel, geometry.stride, geometry.dilation, geometry.origin
+    ring = kernel.Ring(x, c.y, *windows, RING_BYTES)
+    step = kernel.ExpandDepthwiseStep(
+        x, first, second, c.y, b.scratch(ring.n_bytes), ring, *windows, expand_post, c.post
+    )
+    step.algorithm = Choice("expand", {})
+    step.flops = 2.0 * (x.size * channels + c.y.size * c.filters.n_terms)
+    step.bytes = float(x.n_bytes + c.y.n_bytes + expand.n_bytes + c.filters.n_bytes)
+    return step

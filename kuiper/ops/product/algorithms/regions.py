@@ -1,0 +1,161 @@
+"""Convolutions computed region by region, where the filter lies in the padding for the most part.
+
+A dilated filter may reach far beyond the image: one of 3x3 taps 24 apart, on an image of 20x20,
+never has more than its middle inside.  A region is a rectangle of outputs that see the same taps;
+computed by itself, with weights of its own, it multiplies by no padding.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kuiper._kernels.micro.packed import PackedMatrix, panel_offsets
+from kuiper._support.struct import Fields
+from kuiper.ir.view import Value
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.product.algorithms.base import ConvAlgorithm, Convolution
+from kuiper.ops.product.algorithms.gemm import gemm_step
+from kuiper.ops.product.filters import fill_groups
+
+__all__ = ["Band", "Regions", "cut_regions"]
+
+# Reach of the filter, as a part of the image, below which its taps are not examined.
+MIN_REACH = 0.25
+# The greatest part of the work that may remain for a cut to pay, the greatest number of copies of
+# the weights, and the least number of outputs per region, below which tiles are too small.
+MAX_WORK = 0.85
+MAX_COPIES = 3
+MIN_PIXELS = 32
+
+
+class Regions(ConvAlgorithm):
+    """Implicit GEMM for each region, with the taps that its outputs see."""
+
+    name = "regions"
+
+    def refusal(self) -> str:
+        c = self.c
+        if c.is_volume:
+            return "volumes have no such kernel"
+        self.regions = cut_regions(c.geometry.taps(), c.geometry.stride, c.x.shape[2:], c.size)
+        return "" if self.regions else "too few taps lie in the padding"
+
+    def pack(self, b: Binder) -> Value:
+        c, regions = self.c, self.regions
+
+        def fill(*memories: np.ndarray) -> None:
+            weight, bias = c.filters.weight(), c.filters.bias()  # read once for all regions
+            for memory, (down, across) in zip(memories, regions, strict=True):
+                part = weight[:, :, down.seen, across.seen]
+                fill_groups(memory, part, bias, c.groups, b.n_threads)
+
+        return b.packed(matrices_of(c, regions), fill)
+
+    def bind(self, b: Binder) -> list[Any]:
+        c = self.c
+        (step_h, step_w), columns = c.geometry.stride, c.geometry.kernel[1]
+        taps, phases = c.geometry.taps(), []
+        starts = panel_offsets(matrices_of(c, self.regions))
+        for (down, across), start in zip(self.regions, starts, strict=False):
+            seen = [
+                taps[u * columns + v]
+                for u in range(down.seen.start, down.seen.stop)
+                for v in range(across.seen.start, across.seen.stop)
+            ]
+            # Taps are relative to the first pixel of their phase.
+            seen = [(dy + down.first * step_h, dx + across.first * step_w) for dy, dx in seen]
+            first, extent = (down.first, across.first), (down.extent, across.extent)
+            phases.append((first, extent, seen, start))
+        packed, x = self.pack(b), b.channels_last(c.x)
+        return [c.count(gemm_step(b, x, c, packed, phases, c.geometry.stride))]
+
+
+class Band(Fields):
+    """Adjacent rows or columns of an output that see the same rows or columns of the filters."""
+
+    first: int
+    extent: int
+    seen: slice  # of the filters
+
+
+def matrices_of(c: Convolution, regions: Sequence[tuple[Band, Band]]) -> list[PackedMatrix]:
+    """Describe the weights of each region."""
+    matrices = []
+    for down, across in regions:
+        depth = _length(down.seen) * _length(across.seen) * c.in_channels
+        seen = (down.seen.start, down.seen.stop, across.seen.start, across.seen.stop)
+        matrices.append(PackedMatrix(c.out_channels, depth, c.groups, part=seen))
+    return matrices
+
+
+def cut_regions(
+    taps: Sequence[tuple[int, ...]],
+    stride: Sequence[int],
+    extents: Sequence[int],
+    size: Sequence[int],
+) -> list[tuple[Band, Band]]:
+    """Cut an output where taps come into the image or leave it.
+
+    Parameters
+    ----------
+    taps : sequence of (int, int)
+        Of the whole filter: where each lies from the origin of an output, row by row.
+    stride : (int, int)
+        Input rows and columns from one output's origin to the next.
+    extents, size : (int, int)
+        Height and width of the input and of the output.
+
+    Returns
+    -------
+    list of (Band, Band)
+        For each region its rows and its columns; none where cutting pays too little.
+    """
+    offsets = [sorted({tap[axis] for tap in taps}) for axis in (0, 1)]
+    if not size[0] * size[1] or all(
+        places[-1] - places[0] < MIN_REACH * extent
+        for places, extent in zip(offsets, extents, strict=True)
+    ):
+        return []
+    down, across = map(_bands, offsets, stride, extents, size)
+    regions: list[tuple[Band, Band]] = []
+    least = size[0] * size[1] * len(taps)
+    # Taps that no output sees; then bands of rows; then of rows and columns.
+    for rows, columns in ((_one(down), _one(across)), (down, _one(across)), (down, across)):
+        cut = list(itertools.product(rows, columns))
+        if len(cut) > 1 and size[0] * size[1] < MIN_PIXELS * len(cut):
+            continue
+        seen = [_length(row.seen) * _length(column.seen) for row, column in cut]
+        work = sum(
+            row.extent * column.extent * n for (row, column), n in zip(cut, seen, strict=True)
+        )
+        if work <= MAX_WORK * least and sum(seen) <= MAX_COPIES * len(taps):
+            regions, least = cut, work
+    return regions
+
+
+def _bands(offsets: Sequence[int], stride: int, extent: int, outputs: int) -> list[Band]:
+    """Cut one axis, where the taps have ascending `offsets`."""
+    bands: list[Band] = []
+    for i in range(outputs):
+        inside = [t for t, d in enumerate(offsets) if 0 <= i * stride + d < extent]
+        seen = slice(inside[0], inside[-1] + 1) if inside else slice(0, 0)
+        if bands and bands[-1].seen == seen:
+            bands[-1].extent += 1
+        else:
+            bands.append(Band(i, 1, seen))
+    return bands
+
+
+def _one(bands: Sequence[Band]) -> list[Band]:
+    """Return the axis as one band, with all that any part of it sees."""
+    first = min((band.seen.start for band in bands if band.seen.stop), default=0)
+    last = max(band.seen.stop for band in bands)
+    return [Band(0, sum(band.extent for band in bands), slice(first, last))]
+
+
+def _length(part: slice) -> int:
+    return part.stop - part.start

@@ -1,0 +1,240 @@
+"""3x3 convolutions by Winograd's algorithm: in which tiles, and the steps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from kuiper._kernels.conv import winograd
+from kuiper._kernels.micro import dispatch
+from kuiper._kernels.micro.packed import PackedMatrix
+from kuiper._runtime.step import FAULT_BYTES
+from kuiper.ops.core.binder import Binder
+from kuiper.ops.product.algorithms.base import ConvAlgorithm, Convolution, planes_of
+
+__all__ = ["Winograd", "WinogradPanels"]
+
+# Per core, of machines that kuiper meets; used in estimates only.
+L2_BYTES = 1 << 20
+BYTES_PER_CYCLE = 11  # from beyond it
+
+# By stride: the fewest channels, and (side of a tile, cycles of its transforms per channel).
+MIN_CHANNELS = {(1, 1): 16, (2, 2): 32}
+TILES = {1: ((4, 250), (2, 80)), 2: ((4, 400),)}
+
+# Products of one image of one group, below which all groups at once are faster by the definition.
+MIN_GROUP_PRODUCTS = 900_000
+
+# Above this, Winograd's intermediate matrices leave the caches, and blocks of tiles do better.
+STAGED_BYTES = 6 << 20
+# Blocks also pay with at most so many weights per intermediate number and so many tiles per thread.
+MAX_BLOCKED_WEIGHTS = 1.5
+MIN_BLOCKED_TILES = 24
+
+# Filters of at least so many bytes are transformed after the first runs, since most of a cold
+# start's time and all its memory would go into writing them; unless a run has so many blocks, each
+# of which reads them, that transforming them first is quicker.
+MIN_DEFERRED_BYTES = 2 << 20
+MAX_DEFERRED_BLOCKS = 4
+
+_ONE_PLANE = winograd.Planes()
+
+
+class WinogradPanels(PackedMatrix):
+    """Panels of transformed filters for each frequency; their biases are zeros."""
+
+    __slots__ = ("frequencies",)
+
+    def __init__(self, columns: int, depth: int, tile: int, part: int) -> None:
+        super().__init__(columns, depth, part=(tile, part))
+        self.frequencies = (tile + 2) ** 2
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.frequencies, *super().shape
+
+
+class Winograd(ConvAlgorithm):
+    """F(4x4, 3x3) or F(2x2, 3x3); a volume plane by plane, groups one after the other."""
+
+    name = "winograd"
+
+    def __init__(self, c: Convolution) -> None:
+        super().__init__(c)
+        self.tile = 0
+
+    def refusal(self) -> str:
+        c, geometry, groups = self.c, self.c.geometry, self.c.groups
+        kernel, stride, dilation = geometry.kernel, geometry.stride[-2:], geometry.dilation[-2:]
+        if kernel[-2:] != (3, 3):
+            return f"a kernel of {_extents(kernel)}, expected 3x3"
+        if dilation != (1, 1) or stride not in MIN_CHANNELS:
+            return f"stride {_extents(stride)} and dilation {_extents(dilation)}"
+        if c.is_volume and (groups > 1 or kernel[0] > winograd.MOST_DEPTH):
+            return f"{groups} groups of volumes with a kernel of {_extents(kernel)}"
+        least = min(c.in_channels * math.prod(kernel[:-2]), c.out_channels)
+        if least < MIN_CHANNELS[stride]:
+            return f"{least} channels, at least {MIN_CHANNELS[stride]} pay"
+        if groups > 1:
+            products = math.prod(c.size) * c.out_channels * c.filters.n_terms
+            if products < MIN_GROUP_PRODUCTS:
+                return f"{products} products in a group, at least {MIN_GROUP_PRODUCTS} pay"
+        return ""
+
+    def cost(self) -> float:
+        c = self.c
+        channels = c.in_channels * math.prod(c.geometry.kernel[:-2]), c.out_channels
+        planes = math.prod(c.size[:-2])
+        self.tile, cost = estimate(channels, c.size[-2:], c.geometry.stride[-1], planes)
+        return cost
+
+    def bind(self, b: Binder) -> list[Any]:
+        c = self.c
+        if c.is_volume:
+            geometry = c.geometry
+            planes = winograd.Planes(
+                c.x.shape[2], c.y.shape[2], geometry.kernel[0], geometry.stride[0],
+                geometry.dilation[0], geometry.origin[0],
+            )  # fmt: skip
+            images = Convolution(
+                planes_of(c.x), planes_of(c.y), c.filters.by_plane(), geometry.last(2), 1, c.post
+            )
+            steps = self._bind_group(b, images, planes)
+            c.count(steps[-1])
+            return steps
+        x = b.channels_last(c.x)  # one copy for all groups
+        c = Convolution(x, c.y, c.filters, c.geometry, c.groups, c.post)
+        groups = [c] if c.groups == 1 else [c.narrow(1, i, 1) for i in range(c.groups)]
+        steps = []
+        for number, group in enumerate(groups):
+            steps += self._bind_group(b, group, group=number)
+            group.count(steps[-1])
+        return steps
+
+    def pack_group(self, b: Binder, c: Convolution, group: int, blocks: int) -> Any:
+        """Return the transformed filters of a group, which `blocks` blocks of a run read."""
+        matrix = WinogradPanels(c.out_channels, c.in_channels, self.tile, group)
+
+        def make(later: bool) -> winograd.WinogradFilters:
+            stride = c.geometry.stride[0]
+            return winograd.WinogradFilters(c.filters, self.tile, stride, b.n_threads, later)
+
+        return b.transformed(matrix, make, is_deferred(matrix, blocks))
+
+    def _bind_group(
+        self, b: Binder, c: Convolution, planes: winograd.Planes = _ONE_PLANE, group: int = 0
+    ) -> list[Any]:
+        """Return the steps of images of one group."""
+        tile, stride, x = self.tile, c.geometry.stride[0], c.x
+        n, out_channels, height, width = c.y.shape
+        in_channels = x.shape[1]
+        stacks = -(-height // tile) * -(-width // tile) * n // planes.outputs
+        tiles = stacks * planes.outputs
+        frequencies = winograd.n_frequencies(tile, stride)
+        block = stacks
+        blocked = is_blocked(frequencies, tiles, in_channels, out_channels, b.n_threads)
+        if blocked:
+            block = tiles_of_a_block(tiles, stride, in_channels + out_channels, b.n_threads)
+            block = -(-block // planes.outputs)
+        weight = self.pack_group(b, c, group, -(-stacks // block))
+        known = c.filters.bias()
+        bias = b.constant(np.zeros(out_channels, np.float32) if known is None else known)
+        fault = b.own(FAULT_BYTES)
+        u = b.scratch(weight.scratch_bytes) if weight.is_waiting else None
+        operands = (tile, stride, x, weight, c.filters, bias, c.y, fault, u)
+        shapes = [
+            (frequencies, winograd.frequency_stride(block * count, channels))
+            for count, channels in ((planes.inputs, in_channels), (planes.outputs, out_channels))
+        ]
+        padding = c.geometry.origin
+        if blocked:
+            between = [b.scratch(x.dtype.itemsize * math.prod(shape)) for shape in shapes]
+            return [winograd.WinogradStep(*operands, *between, block, padding, c.post, planes)]
+        operands = (b.temporary((1,), np.uint64), *operands, *map(b.temporary, shapes), padding)
+        return [
+            winograd.WinogradStageStep(stage, *operands, c.post if stage == 2 else None, planes)
+            for stage in range(3)
+        ]
+
+
+def estimate(
+    channels: tuple[int, int], size: tuple[int, ...], stride: int, planes: int = 1
+) -> tuple[int, float]:
+    """Estimate the fastest side of tiles, and its time in that of the definition.
+
+    Large tiles multiply less, but read more weights, which small planes of many channels do not
+    amortise.
+
+    Parameters
+    ----------
+    channels : (int, int)
+        Of the input and of the output; each plane of the filters counts as so many.
+    size : (int, int)
+        Height and width of each of the output's planes.
+    stride, planes : int
+    """
+    in_channels, out_channels = channels
+    # Cycles of one core per pair of channels: two FMAs on full vectors a cycle; the transforms;
+    # the weights from the L3 cache or memory, where they exceed the L2 cache.
+    lanes, float_bytes = dispatch.lanes(), WinogradPanels.dtype.itemsize
+
+    def reading(weights: int) -> float:
+        n_bytes = float_bytes * weights
+        is_large = n_bytes * in_channels * out_channels > L2_BYTES
+        return n_bytes / BYTES_PER_CYCLE if is_large else 0.0
+
+    direct = 9 * planes * size[0] * size[1] / (2 * lanes) + reading(9)
+    if stride == 1:
+        direct *= 0.9
+    best, least = 0, math.inf
+    for tile, transform in TILES[stride]:
+        tiles_h, tiles_w = -(-size[0] // tile), -(-size[1] // tile)
+        tiles = tiles_h * tiles_w
+        # Each tile takes two points more than it has outputs, along either axis.
+        products = (size[0] + 2 * tiles_h) * (size[1] + 2 * tiles_w) if stride == 1 else 81 * tiles
+        transforms = transform * tiles / lanes * (1 / in_channels + 1 / out_channels)
+        cycles = planes * (products / (2 * lanes) + transforms) + reading((tile + 2) ** 2)
+        if cycles < least:
+            best, least = tile, cycles
+    return best, least / direct
+
+
+def is_blocked(
+    frequencies: int, tiles: int, in_channels: int, out_channels: int, n_threads: int
+) -> bool:
+    """Tell whether each thread takes tiles through all stages; both forms give the same bits."""
+    between = tiles * (in_channels + out_channels)
+    if WinogradPanels.dtype.itemsize * frequencies * between > STAGED_BYTES:
+        return True
+    # Each core then reads all weights, but waits for no frequencies of another one.
+    return in_channels * out_channels <= MAX_BLOCKED_WEIGHTS * between and (
+        tiles >= MIN_BLOCKED_TILES * n_threads
+    )
+
+
+def is_deferred(matrix: WinogradPanels, blocks: int) -> bool:
+    """Tell whether filters are transformed while the model is used again, not before."""
+    return matrix.n_bytes >= MIN_DEFERRED_BYTES and blocks <= MAX_DEFERRED_BLOCKS
+
+
+def tiles_of_a_block(tiles: int, stride: int, channels: int, n_threads: int) -> int:
+    """Return how many tiles a thread should take through all stages at a time.
+
+    Few, for their frequencies to stay in the L2 cache; with many channels more, since the weights
+    are read once for each block.  Each thread gets as many blocks as any other.
+    """
+    wanted = min(84, max(28, 14 * (channels // 256)))
+    if stride == 2:
+        # More than twice the frequencies, of which most share weights.
+        wanted = 14 if channels >= 256 else 7
+    blocks = -(-tiles // wanted)
+    rounds = -(-blocks // n_threads)
+    if tiles >= rounds * n_threads * min(wanted, 14):
+        blocks = rounds * n_threads
+    return -(-tiles // blocks)
+
+
+def _extents(numbers: tuple[int, ...]) -> str:
+    return "x".join(map(str, numbers))
