@@ -22,6 +22,7 @@ from kuiper.cli._inputs import (
     read_arrays,
 )
 from kuiper.ir.dtypes import from_numpy
+from kuiper.planning.profile import algorithms_text, count_algorithms
 
 __all__ = ["add_commands"]
 
@@ -140,6 +141,9 @@ def describe_plan(model: kuiper.Model, shapes: Sequence[tuple[int, ...]]) -> dic
         ],
         "steps": len(plan.steps),
         "kernels": dict(sorted(kinds.items(), key=lambda item: -item[1])),
+        "algorithms": count_algorithms(
+            {s.name: s.algorithm.name for s in plan.steps if s.algorithm is not None}
+        ),
         "flops": sum(step.flops for step in plan.steps),
         "arena_bytes": plan.arena_bytes,
         "unshared_bytes": sum(b.n_bytes for b in arena),
@@ -224,6 +228,8 @@ def _print_info(
                 + ", ".join(f"{n} {kind}" for kind, n in plan["kernels"].items()),
             ),
         ]
+        if plan["algorithms"]:
+            rows.append(("convolutions", algorithms_text(plan["algorithms"])))
     console.facts(rows)
     console.heading(f"{sum(facts['operators'].values())} operators")
     console.table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,23 @@ import numpy as np
 from kuiper.planning.plan import Plan
 from kuiper.planning.stages import Staged
 
-__all__ = ["Profile"]
+__all__ = ["Profile", "algorithms_text", "count_algorithms"]
+
+
+def count_algorithms(names: Mapping[str, str | None]) -> dict[str, int]:
+    """Return how often each algorithm occurs in names of algorithms by operator, most first."""
+    return dict(Counter(name for name in names.values() if name is not None).most_common())
+
+
+def algorithms_text(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} by {name}" for name, count in counts.items())
+
+
+def _choice(step: Any) -> dict[str, Any]:
+    choice = step.algorithm
+    if choice is None:
+        return {"algorithm": None, "left": {}}
+    return {"algorithm": choice.name, "left": choice.left}
 
 
 class Profile:
@@ -20,7 +37,9 @@ class Profile:
     ----------
     rows : list of dict
         Per step: `name` (of the operator), `type`, `kind` (of the kernel), `seconds`, `share`,
-        `gflops` (billions of operations per second), `gbytes` (billions of bytes per second).
+        `gflops` (billions of operations per second), `gbytes` (billions of bytes per second);
+        of a convolution also `algorithm`, the name of the one that was chosen, and `left`, the
+        reasons against each of the others by name, otherwise None and empty.
     total : float
         Seconds of all steps.
     """
@@ -40,6 +59,7 @@ class Profile:
                 "name": step.name,
                 "type": types.get(step.name, step.name),
                 "kind": step.kind,
+                **_choice(step),
                 "seconds": float(t),
                 "share": float(t) / self.total if self.total else 0.0,
                 "gflops": step.flops / t / 1e9 if t > 0 else 0.0,
@@ -47,6 +67,10 @@ class Profile:
             }
             for step, t in zip(steps, seconds, strict=True)
         ]
+
+    def by_algorithm(self) -> dict[str, int]:
+        """Return how many convolutions each algorithm computes."""
+        return count_algorithms({row["name"]: row["algorithm"] for row in self.rows})
 
     def by_kind(self) -> list[dict[Any, Any]]:
         """Return the same summed per kernel, slowest first."""
@@ -76,6 +100,8 @@ class Profile:
                 f"{g['kind']:{width}}  {g['count']:4d} steps       {g['seconds'] * 1e6:9.1f} "
                 f"{g['share']:6.1%}"
             )
+        if counts := self.by_algorithm():
+            lines.append(f"convolutions: {algorithms_text(counts)}")
         lines.append(
             f"total {self.total * 1e3:.3f} ms, {self.n_threads} threads, "
             f"arena {self.arena_bytes / 2**20:.1f} MiB"

@@ -245,6 +245,7 @@ class _Selection:
     what they are.
     """
 
+    algorithm: Any = None
     kind = "python"
     flops = 0.0
 

@@ -300,9 +300,18 @@ def _operator_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return _table(["operator", "type", "steps", *FIGURES], cells, (0, 1))
 
 
+def _kernel(row: Mapping[str, Any]) -> str:
+    """Return the cell of a step's kernel; over that of a convolution, why it was chosen."""
+    if row["algorithm"] is None:
+        return escape(row["kind"])
+    reasons = "\n".join(f"not {name}: {reason}" for name, reason in row["left"].items())
+    title = f"algorithm {row['algorithm']}\n{reasons}".strip()
+    return f'<span title="{escape(title)}">{escape(row["kind"])}</span>'
+
+
 def _step_table(rows: Sequence[Mapping[str, Any]]) -> str:
     cells = [
-        (row["name"], [str(number), escape(row["name"]), escape(row["kind"]), *_figures(row)[:-1]])
+        (row["name"], [str(number), escape(row["name"]), _kernel(row), *_figures(row)[:-1]])
         for number, row in enumerate(rows)
     ]
     return _table(["step", "operator", "kernel", *FIGURES[:-1]], cells, (1, 2))

@@ -177,8 +177,8 @@ def by_operator(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        In the order of first steps: `name`, `type`, `kernels` (a list of kinds), `seconds`,
-        `share`, `gflops`, `gbytes`.
+        In the order of first steps: `name`, `type`, `kernels` (a list of kinds), `algorithm` (of
+        a convolution, or None), `seconds`, `share`, `gflops`, `gbytes`.
     """
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -188,6 +188,7 @@ def by_operator(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "name": name,
             "type": steps[0]["type"],
             "kernels": [step["kind"] for step in steps],
+            "algorithm": next(filter(None, (step.get("algorithm") for step in steps)), None),
             **_summed(steps),
         }
         for name, steps in groups.items()

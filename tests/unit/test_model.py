@@ -24,6 +24,7 @@ from kuiper.ops import Record, find_record, record
 from kuiper.ops.core import record as registry
 from kuiper.ops.core.advice import STAYS_OUT, advice
 from kuiper.ops.core.record import record_later
+from kuiper.ops.product.algorithms import ALGORITHMS
 
 from ..support import assert_close, assert_same_bits
 from ..support.engine import n_threads
@@ -440,6 +441,22 @@ def test_profile():
     flops = 2 * 20 * 27 * 16 * 16
     conv = next(row for row in profile.rows if row["name"] == "conv")
     assert conv["gflops"] * conv["seconds"] * 1e9 == pytest.approx(flops)
+
+
+def test_a_profile_says_which_algorithm_computes_a_convolution_and_why():
+    model = model_of(CONVOLUTIONS)
+    profile = model.profile(values(1, 3, 16, 16), runs=1)
+    rows = {row["name"]: row for row in profile.rows}
+    conv, pool = rows["conv"], rows["pool"]
+    assert conv["algorithm"] == "few_inputs"
+    names = [algorithm.name for algorithm in ALGORITHMS]
+    assert sorted([conv["algorithm"], *conv["left"]]) == sorted(names)
+    assert conv["left"]["winograd"] == "3 channels, at least 16 pay"
+    assert conv["left"]["depthwise"] == "one group"
+    assert conv["left"]["gemm"] == "few_inputs is asked first"
+    assert (pool["algorithm"], pool["left"]) == (None, {})
+    assert profile.by_algorithm()["few_inputs"] == 1
+    assert "convolutions: 1 by few_inputs" in str(profile)
 
 
 def test_a_profile_prints_as_a_table():

@@ -356,6 +356,8 @@ def test_info_counts_parameters_and_operations(run_json):
     assert facts["parameters"] == pytest.approx(3.5e6, rel=0.01)
     assert facts["weight_dtypes"] == ["f16"]
     assert facts["plan"]["flops"] == pytest.approx(0.6e9, rel=0.05)  # 300 M multiply-adds
+    assert {"gemm", "few_inputs"} <= facts["plan"]["algorithms"].keys()
+    assert sum(facts["plan"]["algorithms"].values()) <= 52
     assert any("fuse_residual" in line for line in facts["plan"]["passes"])
 
 

@@ -257,6 +257,13 @@ def test_the_page_needs_no_network(small_page):
     assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|import\(", small_page)
 
 
+def test_the_kernel_of_a_convolution_says_why_it_was_chosen(small_page):
+    (title,) = re.findall(r'<span title="([^"]*)">conv_\w+</span>', small_page)
+    first, *reasons = title.split("\n")
+    assert first == "algorithm few_inputs"
+    assert "not depthwise: one group" in reasons
+
+
 def test_the_data_of_the_page(small_page):
     data = data_of(small_page)
     ops = data["graphs"]["file"]
