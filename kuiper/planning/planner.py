@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from kuiper._kernels.micro import dispatch
-from kuiper._kernels.micro.packed import PackedMatrix, panel_offsets, split_memory
+from kuiper._kernels.micro.packed import FLOAT_BYTES, PackedMatrix, split_memory
 from kuiper._runtime.executor import ArenaPool
 from kuiper._runtime.pages import aligned_empty
 from kuiper._runtime.weights import WeightCache
@@ -566,7 +566,8 @@ class Binder:
         Parameters
         ----------
         matrices : sequence of PackedMatrix
-            They lie back to back; :func:`~kuiper._kernels.micro.packed.panel_offsets` says where.
+            Of one element type.  They lie back to back;
+            :func:`~kuiper._kernels.micro.packed.panel_offsets` says where.
         fill : callable
             Called with an array of each one's shape.
 
@@ -577,9 +578,10 @@ class Binder:
         """
 
         def make() -> np.ndarray:
-            memory = aligned_empty((panel_offsets(matrices)[-1],))
-            fill(*split_memory(memory, matrices))
-            return memory
+            memory = aligned_empty((sum(m.n_bytes for m in matrices) // FLOAT_BYTES,))
+            typed = memory.view(matrices[0].dtype)
+            fill(*split_memory(typed, matrices))
+            return typed
 
         packed = self.cached(tuple(matrix.key for matrix in matrices), make)
         return packed if len(matrices) > 1 else packed.viewed(matrices[0].shape)

@@ -34,15 +34,20 @@ def blocks(guide: str, kind: str) -> dict[str, str]:
 
 
 def inserted(text: str, diff: str) -> str:
-    """Return a text with the lines of a diff added, each after the line above it in the diff."""
-    before, added = "", ""
-    for line in diff.splitlines(keepends=True):
-        if line.startswith("+"):
-            added += line[1:]
-        else:
-            before += line[1:]
-    assert text.count(before) == 1, f"not there once: {before}"
-    return text.replace(before, before + added)
+    """Return a text with the lines of a diff added, each after the line above it in the diff.
+
+    Lines of ``@@`` part what goes into one file at several positions.
+    """
+    for hunk in diff.split("@@\n"):
+        before, added = "", ""
+        for line in hunk.splitlines(keepends=True):
+            if line.startswith("+"):
+                added += line[1:]
+            else:
+                before += line[1:]
+        assert text.count(before) == 1, f"not there once: {before}"
+        text = text.replace(before, before + added)
+    return text
 
 
 class Copy:
@@ -172,6 +177,30 @@ def test_a_pass_takes_three_files(tmp_path):
     ]
     assert sorted(copy.changed()) == copy.touched
     copy.pytest("tests/unit/passes/test_join_permutes.py")
+
+
+# -- a convolution algorithm, a packed-weight type ---------------------------------------------
+
+
+def test_a_convolution_algorithm_takes_three_files(tmp_path):
+    copy = Copy(tmp_path, "Add a convolution algorithm")
+    assert copy.touched == [
+        "kuiper/ops/product/algorithms/__init__.py",
+        "kuiper/ops/product/algorithms/pointwise.py",
+        "tests/unit/ops/test_pointwise.py",
+    ]
+    assert sorted(copy.changed()) == copy.touched
+    copy.pytest("tests/unit/ops/test_pointwise.py")
+
+
+def test_a_packed_weight_type_takes_two_files(tmp_path):
+    copy = Copy(tmp_path, "Add a packed-weight type")
+    assert copy.touched == [
+        "kuiper/_kernels/micro/packed_bf16.py",
+        "tests/unit/kernels/test_packed_bf16.py",
+    ]
+    assert sorted(copy.changed()) == copy.touched
+    copy.pytest("tests/unit/kernels/test_packed_bf16.py")
 
 
 def test_links_of_the_page_lead_somewhere():
