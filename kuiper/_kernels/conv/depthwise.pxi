@@ -1,0 +1,199 @@
+# Depthwise convolution: one filter per channel.
+
+cdef struct depthwise_t:
+    const kernels_t* kernels
+    const window_t* window
+    ref_t x
+    ref_t weight
+    ref_t y
+    ref_t scratch
+    const float* zeros
+    Py_ssize_t channels
+    Py_ssize_t kernel_h
+    Py_ssize_t kernel_w
+    dwrow_fn dwrow               # NULL where there is none for such windows
+    post_t post
+
+
+cdef class DepthwiseStep(Step):
+    """Convolution with one filter per channel.
+
+    Parameters
+    ----------
+    x, y : Value
+        Channels-last, of equal numbers of channels.
+    weight : Value
+        Memory of a :class:`~kuiper._kernels.micro.packed.DepthwiseBlocks`.
+    window : Window
+        Its taps are rows of a kernel, one after the other.
+    kernel, dilation : (int, int)
+    scratch : Value
+        :func:`depthwise_scratch_bytes` for each thread.
+    post : Post or None
+    """
+
+    cdef depthwise_t p
+    cdef Window window
+
+    def __init__(self, x, weight, y, Window window, kernel, dilation, scratch, post=None):
+        channels = x.shape[1]
+        zeros = np.zeros(channels, np.float32)
+        cdef float[::1] zero_view = zeros
+        self.window = window
+        self.keep = zeros
+        self.p.kernels = active()
+        self.p.window = &window.w
+        self.p.x, self.p.weight, self.p.y = self.ref(x), self.ref(weight), self.ref(y)
+        self.p.scratch = self.ref(scratch)
+        self.p.zeros = &zero_view[0]
+        self.p.channels = channels
+        self.p.kernel_h, self.p.kernel_w = kernel
+        self.p.dwrow = row_kernel(
+            self.p.kernels, self.p.kernel_w, window.w.in_step_w, dilation[1]
+        )
+        self.p.post = make_post(self, post)
+        self.run = depthwise_run
+        self.params = &self.p
+        self.kind = "conv_depthwise"
+        self.max_parts = max(ceil_div(window.max_pixels, active().dw_m), 1)
+
+
+def depthwise_scratch_bytes(Py_ssize_t n_taps):
+    """Return the scratch of one thread: pointers to the taps of some pixels, or taps and steps."""
+    return 8 * n_taps * max(active().dw_m, 2)
+
+
+cdef void depthwise_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Depthwise cross-correlation, plus post-ops.
+
+    Layout : x (n, h, w, c) -> y (n, oh, ow, c), pitched
+    Needs  : packed weights for the table's lanes
+    Threads: over pixels; no shared writes
+    Source : torch.nn.Conv2d with groups = in_channels = out_channels
+    """
+    cdef const depthwise_t* p = <const depthwise_t*> params
+    cdef const window_t* w = p.window
+    cdef const phase_t* phase = &w.phases[0]
+    cdef Py_ssize_t pixels = w.n * w.out_h * w.out_w
+    cdef Py_ssize_t pixel = share_start(pixels, part, n_parts)
+    cdef Py_ssize_t last = share_start(pixels, part + 1, n_parts), end, ow, m
+    # Output columns whose taps all stay between the left and the right border.
+    cdef Py_ssize_t left = ceil_div(max(0, -phase.min_dx), w.in_step_w)
+    cdef Py_ssize_t right = max(left, ceil_div(max(0, w.in_w - phase.max_dx), w.in_step_w))
+    while pixel < last and w.out_w < 2 * p.kernels.dw_m:
+        # Short rows are mostly border: one pointer for each pixel and tap.
+        m = min(p.kernels.dw_m, last - pixel)
+        scattered_pixels(p, slots, pixel, m)
+        pixel += m
+    while pixel < last:
+        ow = pixel % w.out_w
+        end = min(last, pixel - ow + w.out_w)
+        while pixel < end:
+            m = 1
+            if left <= ow < right:
+                m = min(end - pixel, right - ow)
+                if p.dwrow != NULL and m >= DW_ROW:
+                    whole_windows(p, slots, pixel, m)
+                else:
+                    m = min(p.kernels.dw_m, m)
+                    row_pixels(p, slots, pixel, m)
+            else:
+                row_pixels(p, slots, pixel, m)
+            pixel += m
+            ow += m
+
+
+cdef inline void whole_windows(
+    const depthwise_t* p, char* const* slots, Py_ssize_t pixel, Py_ssize_t count
+) noexcept nogil:
+    """Compute DW_ROW or more pixels of one output row, away from the side borders."""
+    cdef const window_t* w = p.window
+    cdef const phase_t* phase = &w.phases[0]
+    cdef Py_ssize_t r_pitch = p.post.residual_pitch
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float** rows = <const float**> at(slots, p.scratch)
+    cdef Py_ssize_t* steps = <Py_ssize_t*> (rows + p.kernel_h)
+    cdef const float* weight = <const float*> at(slots, p.weight)
+    cdef const float* residual = NULL
+    cdef float* y
+    cdef Py_ssize_t image = pixel // (w.out_w * w.out_h), ow = pixel % w.out_w
+    cdef Py_ssize_t ih = pixel // w.out_w % w.out_h * w.in_step_h
+    cdef Py_ssize_t done = 0, start, u, row
+    while done < count:
+        # The last windows may overlap those ahead of them: the same comes out again.
+        start = min(done, count - DW_ROW)
+        for u in range(p.kernel_h):
+            row = ih + phase.taps[u * p.kernel_w].dy
+            if 0 <= row < w.in_h:
+                rows[u] = x + (
+                    (image * w.in_h + row) * w.in_w + (ow + start) * w.in_step_w
+                    + phase.taps[0].dx
+                ) * w.x_pitch
+                steps[u] = w.x_pitch
+            else:
+                rows[u] = p.zeros
+                steps[u] = 0
+        y = <float*> at(slots, p.y) + (pixel + start) * w.y_pitch
+        if p.post.has_residual:
+            residual = <const float*> at(slots, p.post.residual) + (pixel + start) * r_pitch
+        p.dwrow(
+            p.kernel_h, p.channels, <const float* const*> rows, steps, weight, y, w.y_pitch,
+            residual if p.post.residual_in_tile else NULL, r_pitch, p.post.lo, p.post.hi,
+        )
+        post_tile(&p.post, DW_ROW, p.channels, y, w.y_pitch, residual, r_pitch)
+        done = start + DW_ROW
+
+
+cdef inline void scattered_pixels(
+    const depthwise_t* p, char* const* slots, Py_ssize_t pixel, Py_ssize_t m
+) noexcept nogil:
+    """Compute m pixels of any rows, all channels."""
+    cdef const float** pixels = <const float**> at(slots, p.scratch)
+    point_rows(
+        p.window, &p.window.phases[0], <const float*> at(slots, p.x), p.zeros, pixel, m, pixels
+    )
+    depthwise_pixels(p, slots, pixel, m, <const float* const*> pixels, NULL)
+
+
+cdef inline void row_pixels(
+    const depthwise_t* p, char* const* slots, Py_ssize_t pixel, Py_ssize_t m
+) noexcept nogil:
+    """Compute m pixels of one output row, all channels; m > 1 only away from the side borders."""
+    cdef const window_t* w = p.window
+    cdef const phase_t* phase = &w.phases[0]
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float** pixels = <const float**> at(slots, p.scratch)
+    cdef Py_ssize_t* steps = <Py_ssize_t*> (pixels + phase.n_taps)
+    cdef Py_ssize_t ih = pixel // w.out_w % w.out_h * w.in_step_h
+    cdef Py_ssize_t iw = pixel % w.out_w * w.in_step_w
+    cdef Py_ssize_t image = pixel // (w.out_w * w.out_h), t
+    cdef const float* origin = x + ((image * w.in_h + ih) * w.in_w + iw) * w.x_pitch
+    for t in range(phase.n_taps):
+        if 0 <= ih + phase.taps[t].dy < w.in_h and 0 <= iw + phase.taps[t].dx < w.in_w:
+            pixels[t] = origin + phase.taps[t].offset
+            steps[t] = w.in_step_w * w.x_pitch
+        else:
+            pixels[t] = p.zeros
+            steps[t] = 0
+    depthwise_pixels(p, slots, pixel, m, <const float* const*> pixels, steps)
+
+
+cdef inline void depthwise_pixels(
+    const depthwise_t* p, char* const* slots, Py_ssize_t pixel, Py_ssize_t m,
+    const float* const* pixels, const Py_ssize_t* steps,
+) noexcept nogil:
+    """Run the micro-kernel on m pixels that lie one behind the other in the output."""
+    cdef const window_t* w = p.window
+    cdef const float* residual = NULL
+    cdef float* y = <float*> at(slots, p.y) + pixel * w.y_pitch
+    if p.post.has_residual:
+        residual = <const float*> at(slots, p.post.residual) + pixel * p.post.residual_pitch
+    p.kernels.dwconv[m](
+        w.phases[0].n_taps, p.channels, pixels, steps,
+        <const float*> at(slots, p.weight), y, w.y_pitch,
+        residual if p.post.residual_in_tile else NULL, p.post.residual_pitch,
+        p.post.lo, p.post.hi,
+    )
+    post_tile(&p.post, m, p.channels, y, w.y_pitch, residual, p.post.residual_pitch)

@@ -1,0 +1,340 @@
+# Convolution of an image of few channels: the loop runs along the rows of the filter.
+
+cdef struct shallow_t:
+    const kernels_t* kernels
+    const window_t* window
+    ref_t x
+    ref_t weight
+    ref_t y
+    ref_t scratch
+    Py_ssize_t image_stride      # of the input, in elements
+    Py_ssize_t row_stride
+    Py_ssize_t unit              # adjacent elements that belong to one column
+    Py_ssize_t run               # columns that a run holds
+    Py_ssize_t columns           # columns that a run of all the pixels of a tile holds
+    const float* zeros           # as many of them behind each column of an image
+    bint fetches                 # lines of the output, ahead of a tile
+    Py_ssize_t out_channels
+    post_t post
+
+
+cdef class ShallowConvStep(Step):
+    """Convolution of an image of few channels.
+
+    A run is a row of the filter: `run` columns of `unit` adjacent elements.  The micro-kernel reads
+    runs where they lie; only those that reach over the border are copied first.
+
+    Parameters
+    ----------
+    x : Value
+        (n, c, h, w), in C order or channels-last without gaps.
+    weight : Value
+        Panels over receptive fields in the order of the runs.
+    y : Value
+        Channels-last.
+    window : Window
+        Its taps are the runs: (dy, dx) of their first column.
+    offsets : sequence of int
+        Where each run starts relative to the pixel's origin, in elements.
+    unit, run : int
+    out_channels : int
+    scratch : Value
+        :func:`shallow_scratch_bytes` for each thread.
+    post : Post or None
+    """
+
+    cdef shallow_t p
+    cdef Window window
+
+    def __init__(self, x, weight, y, Window window, offsets, unit, run, out_channels, scratch,
+                 post=None):
+        cdef Py_ssize_t i
+        cdef float[::1] zero_view
+        self.window = window
+        for i, offset in enumerate(offsets):
+            window.w.phases[0].taps[i].offset = offset
+        # The last column of a run counts for the border as well as the first.
+        window.w.phases[0].max_dx += run - 1
+        self.p.kernels = active()
+        self.p.window = &window.w
+        self.p.x, self.p.weight, self.p.y = self.ref(x), self.ref(weight), self.ref(y)
+        self.p.scratch = self.ref(scratch)
+        self.p.image_stride, self.p.row_stride = x.strides[0], x.strides[2]
+        self.p.unit, self.p.run = unit, run
+        self.p.out_channels = out_channels
+        self.p.post = make_post(self, post)
+        self.params = &self.p
+        self.kind = "conv_shallow"
+        mr = active().mr
+        if is_by_rows(x.shape[3], y.shape[3], window.w.in_step_w, run):
+            self.p.columns = tile_columns(window.w.in_step_w, run)
+            zeros = np.zeros((x.shape[3] + self.p.columns) * unit, np.float32)
+            zero_view = zeros
+            self.p.zeros = &zero_view[0]
+            self.keep = zeros
+            self.run = shallow_rows_run
+            self.p.fetches = 4 * y.size > FETCHED_ROW_BYTES
+            self.max_parts = y.shape[0] * y.shape[2] * ceil_div(y.shape[3], mr)
+        else:
+            self.run = shallow_run
+            self.max_parts = max(ceil_div(window.max_pixels, mr), 1)
+
+
+cdef Py_ssize_t tile_columns(Py_ssize_t stride, Py_ssize_t run):
+    """How many columns of the input all pixels of a tile see through one run."""
+    return (active().mr - 1) * stride + run
+
+
+cdef bint is_by_rows(Py_ssize_t in_w, Py_ssize_t out_w, Py_ssize_t stride, Py_ssize_t run):
+    """Whether tiles stay inside output rows.
+
+    The last tile of a row begins early enough to be whole, and computes some pixels that the one
+    before it has computed: too many of them cost more than tiles that go on with the next row.
+    """
+    tiles = ceil_div(out_w, active().mr)
+    whole = out_w >= active().mr and 6 * out_w >= 5 * tiles * active().mr
+    # A stride far beyond the image is no reason for large copies.
+    return whole and tile_columns(stride, run) <= 2 * (in_w + run)
+
+
+def shallow_scratch_bytes(
+    x, y, Py_ssize_t stride, Py_ssize_t n_runs, Py_ssize_t run, Py_ssize_t unit
+):
+    """Return the scratch of one thread: pointers to the runs of a tile, and copies of them.
+
+    Parameters
+    ----------
+    x, y : Value
+        Images, as ShallowConvStep has them.
+    stride : int
+        Columns of the input from one column of the output to the next.
+    n_runs, run, unit : int
+        How many runs a receptive field has, their columns and the elements of a column.
+    """
+    if is_by_rows(x.shape[3], y.shape[3], stride, run):
+        return n_runs * (8 + 4 * tile_columns(stride, run) * unit)
+    return active().mr * n_runs * (8 + 4 * run * unit)
+
+
+cdef inline void copy_field(
+    const shallow_t* p, const phase_t* phase, const float* origin, Py_ssize_t ih, Py_ssize_t iw,
+    float* field,
+) noexcept nogil:
+    """Copy a receptive field that reaches over the border; what lies outside is zero."""
+    cdef Py_ssize_t t, first, last, unit = p.unit
+    memset(field, 0, phase.n_taps * p.run * unit * sizeof(float))
+    for t in range(phase.n_taps):
+        if 0 <= ih + phase.taps[t].dy < p.window.in_h:
+            first = max(0, -(iw + phase.taps[t].dx))
+            last = min(p.run, p.window.in_w - (iw + phase.taps[t].dx))
+            if first < last:
+                memcpy(
+                    field + first * unit, origin + phase.taps[t].offset + first * unit,
+                    (last - first) * unit * sizeof(float),
+                )
+        field += p.run * unit
+
+
+cdef inline void point_pixels(
+    const shallow_t* p, const float* x, Py_ssize_t start, Py_ssize_t m, float* fields,
+    const float** rows,
+) noexcept nogil:
+    """Fill rows[t * m + i] with the address of run t of output pixel start + i.
+
+    Receptive fields that reach over the border are copied to `fields` first.
+    """
+    cdef const window_t* w = p.window
+    cdef const phase_t* phase = &w.phases[0]
+    cdef Py_ssize_t length = p.run * p.unit, i, t, ow, oh, image, ih, iw
+    cdef const float* origin
+    cdef float* field
+    ow, oh, image = start % w.out_w, start // w.out_w % w.out_h, start // w.out_w // w.out_h
+    ih, iw = oh * w.in_step_h, ow * w.in_step_w
+    if ow + m <= w.out_w and is_inside(w, phase, ih, iw, iw + (m - 1) * w.in_step_w):
+        origin = x + image * p.image_stride + ih * p.row_stride + iw * p.unit
+        point_inside(phase, origin, w.in_step_w * p.unit, m, rows)
+        return
+    for i in range(m):
+        ih, iw = oh * w.in_step_h, ow * w.in_step_w
+        origin = x + image * p.image_stride + ih * p.row_stride + iw * p.unit
+        if is_inside(w, phase, ih, iw, iw):
+            for t in range(phase.n_taps):
+                rows[t * m + i] = origin + phase.taps[t].offset
+        else:
+            field = fields + i * phase.n_taps * length
+            copy_field(p, phase, origin, ih, iw, field)
+            for t in range(phase.n_taps):
+                rows[t * m + i] = field + t * length
+        ow += 1
+        if ow == w.out_w:
+            ow = 0
+            oh += 1
+            if oh == w.out_h:
+                oh = 0
+                image += 1
+
+
+cdef void shallow_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Cross-correlation of an image of few channels with packed filters, plus post-ops.
+
+    The form for narrow images: the tiles are of any pixels, with one pointer per pixel and run.
+
+    Layout : x (n, c, h, w) by runs of adjacent columns -> y (n, oh, ow, oc), pitched
+    Needs  : weights packed in the order of the runs
+    Threads: over tiles of pixels; no shared writes
+    Source : torch.nn.Conv2d
+    """
+    cdef const shallow_t* p = <const shallow_t*> params
+    cdef const window_t* w = p.window
+    cdef const phase_t* phase = &w.phases[0]
+    cdef const kernels_t* kernels = p.kernels
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float* weight = <const float*> at(slots, p.weight)
+    cdef const float* residual = NULL
+    cdef const float* r_tile
+    cdef float* y = <float*> at(slots, p.y)
+    cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr, pixels = w.n * w.out_h * w.out_w
+    cdef const float** rows = <const float**> at(slots, p.scratch)
+    cdef float* fields = <float*> (rows + mr * phase.n_taps)
+    cdef Py_ssize_t tiles = ceil_div(pixels, mr), panels = ceil_div(p.out_channels, nr)
+    cdef Py_ssize_t length = p.run * p.unit, depth = phase.n_taps * length
+    cdef Py_ssize_t tile, start, m, panel, n
+    if p.post.has_residual:
+        residual = <const float*> at(slots, p.post.residual)
+    for tile in range(share_start(tiles, part, n_parts), share_start(tiles, part + 1, n_parts)):
+        start = tile * pixels // tiles
+        m = (tile + 1) * pixels // tiles - start
+        point_pixels(p, x, start, m, fields, rows)
+        for panel in range(panels):
+            n = min(nr, p.out_channels - panel * nr)
+            r_tile = NULL
+            if residual != NULL:
+                r_tile = residual + start * p.post.residual_pitch + panel * nr
+            kernels.gemm[m](
+                phase.n_taps, length, <const float* const*> rows,
+                weight + panel * (depth + 1) * nr, 0,
+                y + start * w.y_pitch + panel * nr, w.y_pitch, n,
+                r_tile if p.post.residual_in_tile else NULL, p.post.residual_pitch,
+                p.post.lo, p.post.hi,
+            )
+        # Post-ops take all panels at once, as long rows.
+        r_tile = NULL
+        if residual != NULL:
+            r_tile = residual + start * p.post.residual_pitch
+        post_tile(
+            &p.post, m, p.out_channels, y + start * w.y_pitch, w.y_pitch, r_tile,
+            p.post.residual_pitch,
+        )
+
+
+cdef inline void point_runs(
+    const shallow_t* p, const float* image, Py_ssize_t ih, Py_ssize_t iw, float* copies,
+    const float** runs,
+) noexcept nogil:
+    """Fill runs[t] with the address of run t of a tile whose first pixel has origin (ih, iw).
+
+    Where the run leaves the image, it is copied, with zeros for what lies outside.
+    """
+    cdef const phase_t* phase = &p.window.phases[0]
+    cdef const float* origin = image + ih * p.row_stride + iw * p.unit
+    cdef Py_ssize_t in_h = p.window.in_h, in_w = p.window.in_w, unit = p.unit, n = p.columns
+    cdef Py_ssize_t t, row, column, first, last
+    for t in range(phase.n_taps):
+        row, column = ih + phase.taps[t].dy, iw + phase.taps[t].dx
+        first, last = max(0, -column), min(n, in_w - column)
+        if row < 0 or row >= in_h or first >= last:
+            runs[t] = p.zeros
+        elif last - first == n:
+            runs[t] = origin + phase.taps[t].offset
+        else:
+            memset(copies, 0, first * unit * sizeof(float))
+            memcpy(
+                copies + first * unit, origin + phase.taps[t].offset + first * unit,
+                (last - first) * unit * sizeof(float),
+            )
+            memset(copies + last * unit, 0, (n - last) * unit * sizeof(float))
+            runs[t] = copies
+            copies += n * unit
+
+
+cdef void shallow_rows_run(
+    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+) noexcept nogil:
+    """Cross-correlation of an image of few channels with packed filters, plus post-ops.
+
+    The pixels of a tile lie in one row, so those of a run are a constant step apart.  The last tile
+    of a row reaches back into the one before it, and stores what that one does not.
+
+    Layout : x (n, c, h, w) by runs of adjacent columns -> y (n, oh, ow, oc), pitched
+    Needs  : weights packed in the order of the runs; rows of at least one tile
+    Threads: over tiles of pixels; no shared writes
+    Source : torch.nn.Conv2d
+    """
+    cdef const shallow_t* p = <const shallow_t*> params
+    cdef const window_t* w = p.window
+    cdef const kernels_t* kernels = p.kernels
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef const float* weight = <const float*> at(slots, p.weight)
+    cdef const float* residual = NULL
+    cdef const float* r_tile
+    cdef float* y = <float*> at(slots, p.y)
+    cdef float* y_tile
+    cdef const float* image
+    cdef const float** runs = <const float**> at(slots, p.scratch)
+    cdef Py_ssize_t n_runs = w.phases[0].n_taps, length = p.run * p.unit
+    cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr, step = w.in_step_w * p.unit
+    cdef Py_ssize_t panels = ceil_div(p.out_channels, nr), per_row = ceil_div(w.out_w, mr)
+    cdef Py_ssize_t q = share_start(w.n * w.out_h * per_row, part, n_parts)
+    cdef Py_ssize_t stop = share_start(w.n * w.out_h * per_row, part + 1, n_parts)
+    # Where, in the input, the first pixel of a tile has its origin if no run meets a side border.
+    cdef Py_ssize_t left = -w.phases[0].min_dx
+    cdef Py_ssize_t right = w.in_w - w.phases[0].max_dx - (mr - 1) * w.in_step_w
+    cdef Py_ssize_t i, t, row, tile, ow, iw, ih, first, pixel, panel, n
+    cdef Py_ssize_t ldy = w.y_pitch, ldr = p.post.residual_pitch
+    cdef bint was_inside, stays_inside
+    if p.post.has_residual:
+        residual = <const float*> at(slots, p.post.residual)
+    while q < stop:
+        row, tile = q // per_row, q % per_row
+        image = x + row // w.out_h * p.image_stride
+        ih = row % w.out_h * w.in_step_h
+        was_inside = False
+        while q < stop and tile < per_row:
+            ow = min(tile * mr, w.out_w - mr)
+            first = tile * mr - ow
+            iw = ow * w.in_step_w
+            stays_inside = left <= iw < right
+            if was_inside and stays_inside and first == 0:
+                for t in range(n_runs):
+                    runs[t] += mr * step
+            else:
+                point_runs(p, image, ih, iw, <float*> (runs + n_runs), runs)
+            was_inside = stays_inside
+            pixel = row * w.out_w + ow
+            for panel in range(panels):
+                n = min(nr, p.out_channels - panel * nr)
+                y_tile = y + pixel * ldy + panel * nr
+                r_tile = NULL
+                if residual != NULL:
+                    r_tile = residual + pixel * ldr + panel * nr
+                if p.fetches:
+                    # Or the stores would wait for memory; until then there is a tile to compute.
+                    for i in range(first, mr):
+                        fetch(y_tile + i * ldy)
+                        fetch(y_tile + i * ldy + n - 1)
+                kernels.gemm_strided(
+                    n_runs, length, <const float* const*> runs, step, first,
+                    weight + panel * (n_runs * length + 1) * nr, y_tile, ldy, n,
+                    r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
+                )
+            # Post-ops take all panels at once, as long rows.
+            r_tile = NULL
+            if residual != NULL:
+                r_tile = residual + (pixel + first) * ldr
+            post_tile(
+                &p.post, mr - first, p.out_channels, y + (pixel + first) * ldy, ldy, r_tile, ldr
+            )
+            tile += 1
+            q += 1
