@@ -51,7 +51,7 @@ __all__ = [
 _SCATTER = (Tensor("input"), Int("dim"), Tensor("index"))
 _REDUCTIONS = {"add": np.add, "multiply": np.multiply}
 
-# Each with what changes nothing.
+# Each with its neutral element.
 _JOINS = {
     "sum": (np.add, 0),
     "mean": (np.add, 0),
@@ -66,12 +66,12 @@ _KERNEL_JOINS = {
     "amax": "maximum",
     "amin": "minimum",
 }
-# What kernels join values of.
+# The types that kernels reduce.
 NUMBERS = (np.float32, np.float64, np.int32, np.int64)
 
 
 def _batch_beside(c: TracedCall, *tensors: Any) -> BatchAxis:
-    """Return the batch axis of tensors that is not the axis of the indices."""
+    """Return the batch axis of tensors, which is not the indexed axis."""
     specs = [spec for spec in tensors if isinstance(spec, TensorSpec)]
     batch = c.first_batch(*specs)
     c.require(batch.axis != c.dim(c.a.dim))
@@ -90,9 +90,14 @@ class _AlongAxis(KernelRecord):
 
 @record("torch.gather")
 class Gather(_AlongAxis):
-    """``y[i][j] = x[i][index[i][j]]`` for the axis 1, and so on.
+    """``y[i, j] = x[i, index[i, j]]`` for axis 1; other axes likewise.
 
     Source: torch.gather.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis of the input, or `index` exceeds the input along another axis.
     """
 
     # pnnx writes an index of one element as a number.
@@ -123,7 +128,7 @@ class Gather(_AlongAxis):
 
 
 def _scattered(a: SimpleNamespace, axis: int, function: np.ufunc | None, value: Any) -> np.ndarray:
-    """Return a copy of the input, `value` put in or joined on at the indices."""
+    """Return a copy of the input with `value` stored or reduced at the indices."""
     y, index = np.atleast_1d(a.input.copy()), np.atleast_1d(a.index)
     places = places_of(index, axis, y.shape[axis])
     if not is_number(value):
@@ -137,7 +142,7 @@ def _scattered(a: SimpleNamespace, axis: int, function: np.ufunc | None, value: 
 
 
 def _scatter(b: Binder, a: SimpleNamespace, axis: int, source: Any, kind: str = "put") -> None:
-    """Bind output 0 to a copy of the input, a tensor or number put in or joined on."""
+    """Bind output 0 to a copy of the input with a tensor or number stored or reduced into it."""
     source = cast(b, source, a.input.dtype)
     y, index = copied(b, a.input, source, a.index), flat(a.index)
     if index.size == 0:
@@ -152,9 +157,14 @@ def _scatter(b: Binder, a: SimpleNamespace, axis: int, source: Any, kind: str = 
 
 @record("torch.scatter_add")
 class ScatterAdd(_AlongAxis):
-    """A copy of the input with ``y[i][index[i][j]] += src[i][j]`` for the axis 1, and so on.
+    """A copy of the input with ``y[i, index[i, j]] += src[i, j]`` for axis 1.
 
     Source: torch.scatter_add.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis, `index` exceeds the input or `src`, or their dtypes differ.
     """
 
     arguments = (Tensor("input"), Int("dim"), Tensor("index"), Tensor("src"))
@@ -182,7 +192,7 @@ class ScatterAdd(_AlongAxis):
 
 
 def _check_src(a: SimpleNamespace) -> None:
-    """Refuse values that are not one for each index, or of another dtype than what they go into."""
+    """Raise ShapeError unless `src` has a value per index, in the dtype of the input."""
     check_index(a.index, a.src.shape, -1, "src")
     if a.src.dtype != a.input.dtype:
         raise ShapeError(f"'src' is {a.src.dtype}, expected {a.input.dtype} like the input")
@@ -190,9 +200,14 @@ def _check_src(a: SimpleNamespace) -> None:
 
 @record("aten::scatter")
 class Scatter(Overloaded, KernelRecord):
-    """A copy of the input with ``y[i][index[i][j]] = src[i][j]`` for the axis 1, and so on.
+    """A copy of the input with ``y[i, index[i, j]] = src[i, j]`` for axis 1.
 
     `src` may be a number; `reduce` adds or multiplies instead.  Source: torch.scatter.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis, `index` exceeds the input or `src`, or their dtypes differ.
     """
 
     overloads = (
@@ -228,9 +243,14 @@ class Scatter(Overloaded, KernelRecord):
 
 @record("aten::scatter_reduce")
 class ScatterReduce(_AlongAxis):
-    """Values joined where they meet: their sum, product, mean, maximum or minimum.
+    """Values of equal index reduced: their sum, product, mean, maximum or minimum.
 
     The input takes part if `include_self`.  Source: torch.scatter_reduce.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis, `index` exceeds the input or `src`, or their dtypes differ.
     """
 
     arguments = (
@@ -277,7 +297,7 @@ class ScatterReduce(_AlongAxis):
 
 
 def _has_joins(a: SimpleNamespace) -> bool:
-    """Tell whether there are kernels for what a scatter_reduce does."""
+    """Tell whether there is a kernel for a scatter_reduce."""
     return a.input.dtype in NUMBERS and (a.reduce != "mean" or a.input.dtype == np.float32)
 
 
@@ -285,7 +305,7 @@ def _join(b: Binder, a: SimpleNamespace, source: Value, walk: Callable[[Value], 
     """Bind output 0 to the input with values joined at the places that `walk` makes of a tensor."""
     y = copied(b, a.input, source, a.index)
     if not a.include_self:
-        # Places that values come to begin with what changes nothing.
+        # Start from the neutral element where values arrive.
         neutral = _JOINS[a.reduce][1]
         if y.dtype.kind in "iu" and math.isinf(neutral):
             limits = np.iinfo(y.dtype)
@@ -302,9 +322,14 @@ def _join(b: Binder, a: SimpleNamespace, source: Value, walk: Callable[[Value], 
 
 @record("aten::index_reduce")
 class IndexReduce(ScatterReduce):
-    """Slices of `source` joined at the places of an axis that `index` lists, as scatter_reduce.
+    """Slices of `source` reduced at the indices of an axis, as by scatter_reduce.
 
     Source: torch.index_reduce.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis, or `src` does not have a slice per index in the input's dtype.
     """
 
     arguments = (
@@ -357,9 +382,14 @@ class IndexReduce(ScatterReduce):
 
 @record("torch.index_select")
 class IndexSelect(_AlongAxis):
-    """The places of one axis that `index` lists.
+    """The slices of one axis at the indices in `index`.
 
     Source: torch.index_select.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis of the input.
     """
 
     arguments = (Tensor("input"), Int("dim"), Tensor("index", rank=(0, 1)))
@@ -420,9 +450,14 @@ def _scatter_slices(
 
 @record("aten::index_add")
 class IndexAdd(KernelRecord):
-    """A copy of the input, ``alpha * source`` added to the places of an axis that `index` lists.
+    """A copy of the input with ``alpha * source`` added to the slices of an axis at `index`.
 
     Source: torch.index_add.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis, `source` has no slice per index, or the dtype cannot hold `alpha`.
     """
 
     arguments = (
@@ -468,9 +503,14 @@ class IndexAdd(KernelRecord):
 
 @record("aten::index_copy")
 class IndexCopy(KernelRecord):
-    """A copy of the input, `source` put at the places of an axis that `index` lists.
+    """A copy of the input with `source` stored in the slices of an axis at `index`.
 
     Source: torch.index_copy.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis, or `source` does not have a slice per index.
     """
 
     arguments = (Tensor("input"), Int("dim"), Tensor("index", rank=1), Tensor("source"))
@@ -500,9 +540,14 @@ class IndexCopy(KernelRecord):
 
 @record("aten::index_fill")
 class IndexFill(KernelRecord):
-    """A copy of the input, a number put at the places of an axis that `index` lists.
+    """A copy of the input with a number stored in the slices of an axis at `index`.
 
     Source: torch.index_fill.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis, or `value` has more than one element.
     """
 
     arguments = (
@@ -547,9 +592,14 @@ def _check_slices(a: SimpleNamespace) -> None:
 
 @record("aten::take_along_dim")
 class TakeAlongDim(Overloaded, KernelRecord):
-    """``y[i][j] = x[i][index[i][j]]`` for the axis 1; the other axes broadcast.
+    """``y[i, j] = x[i, index[i, j]]`` for axis 1; the other axes broadcast.
 
     Source: torch.take_along_dim.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis, or `index` does not broadcast with the input.
     """
 
     batch = NoBatchRule("without an axis it takes elements of all members")

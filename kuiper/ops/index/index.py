@@ -1,4 +1,4 @@
-"""Indexing: what stands between brackets, read and written."""
+"""Indexing with arrays and masks, for reading and writing."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ __all__ = [
     "Take",
 ]
 
-# What kernels join values of.
+# The types that kernels reduce.
 NUMBERS = (np.float32, np.float64, np.int32, np.int64)
 
 
 class _Indices(Argument):
-    """What stands between the brackets of ``x[...]``: index arrays, masks, and None for all.
+    """The items of ``x[...]``: index arrays, masks, and None for a whole axis.
 
-    Arrays that were known at export stand as text (``[None,[2,1],[True,False]]``).
+    Arrays that were known at export are text (``[None,[2,1],[True,False]]``).
     """
 
     expected = "a list of indices, masks and None"
@@ -63,7 +63,7 @@ class _Indices(Argument):
 
 
 def _is_mask(item: Any) -> bool:
-    # PyTorch still takes bytes for bools here.
+    # PyTorch still accepts uint8 as bool here.
     return item.dtype in (np.bool_, np.uint8)
 
 
@@ -72,7 +72,7 @@ def _is_unknown_mask(item: Any) -> bool:
 
 
 def _mask_length(item: Any) -> int:
-    """Return how many places a mask selects."""
+    """Return how many elements a mask selects."""
     values = item if isinstance(item, np.ndarray) else item.constant
     if values is None:
         raise ValuesNeeded("the shape of its result depends on a mask")
@@ -80,7 +80,7 @@ def _mask_length(item: Any) -> int:
 
 
 def _check_mask(number: int, mask: Any, expected: tuple[int, ...]) -> None:
-    """Require a mask of the extents of the axes that it stands for."""
+    """Raise ShapeError unless a mask has the extents of its axes."""
     if mask.shape != expected:
         raise ShapeError(f"index {number} is a mask of shape {mask.shape}, expected {expected}")
 
@@ -121,7 +121,7 @@ def _indexed_shape(shape: tuple[int, ...], indices: Sequence[Any]) -> tuple[int,
 
 
 def _subscript(indices: Sequence[Any]) -> tuple[Any, ...]:
-    """Return indices as numpy takes them."""
+    """Return indices in the form that numpy takes."""
     return tuple(
         slice(None) if item is None else item.astype(np.bool_) if item.dtype == np.uint8 else item
         for item in indices
@@ -164,6 +164,13 @@ class Index(KernelRecord):
     """``x[indices]`` with index arrays and masks; None stands for a whole axis.
 
     Source: torch.Tensor.__getitem__.
+
+    Raises
+    ------
+    ShapeError
+        If the indices are too many, do not broadcast, or a mask has other extents than its axes.
+    ValuesNeeded
+        If a mask is computed while the model runs.
     """
 
     data_dependent = True
@@ -191,7 +198,7 @@ class Index(KernelRecord):
         taken = [n for n, item in enumerate(items) if item is not None]
         c.require_shared(*(item for item in items if isinstance(item, TensorSpec)))
         c.require(bool(taken) and batch.axis not in taken)
-        # Masks may stand for several axes.
+        # A mask may cover several axes.
         c.require(all(items[n].dtype not in ("bool", "uint8") for n in taken))
         added = c.outputs[0].rank - (c.a.input.rank - len(taken))
         are_adjacent = taken[-1] - taken[0] + 1 == len(taken)
@@ -201,7 +208,7 @@ class Index(KernelRecord):
 
 
 def _spreads(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    """Tell whether what has a shape can be repeated to fill another one."""
+    """Tell whether a shape broadcasts to another one."""
     pairs = zip(reversed(shape), reversed(whole), strict=False)
     return len(shape) <= len(whole) and all(n in (1, m) for n, m in pairs)
 
@@ -243,7 +250,7 @@ class IndexPut(KernelRecord):
         values = () if is_number(a.values) else a.values.shape
         computed = [item for item in a.indices if item is not None and _is_unknown_mask(item)]
         if computed:
-            # One value for all places, or a whole slice for each: a choice; else numpy.
+            # One value for all elements, or a slice for each: a choice; otherwise numpy.
             mask, gaps = computed[0], len(a.indices) - 1
             rest = a.input.shape[gaps + mask.rank :]
             after = len(rest)
@@ -273,7 +280,7 @@ class IndexPut(KernelRecord):
 
 @record("aten::take")
 class Take(KernelRecord):
-    """The elements of the flattened input that `index` lists.
+    """The elements of the flattened input at `index`.
 
     Source: torch.take.
     """
@@ -300,9 +307,14 @@ class Take(KernelRecord):
 
 @record("aten::put")
 class Put(NumpyRecord):
-    """A copy of the input, `source` put or added at places of the flattened tensor.
+    """A copy of the input with `source` stored at or added to indices of the flattened tensor.
 
     Source: torch.put.
+
+    Raises
+    ------
+    ShapeError
+        If `source` does not have a value per index, or another dtype than the input.
     """
 
     batch = NoBatchRule("its indices count the elements of all members")

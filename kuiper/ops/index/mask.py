@@ -43,6 +43,11 @@ class MaskedFill(KernelRecord):
     """`value` where the mask is true, else the input.
 
     Source: torch.Tensor.masked_fill.
+
+    Raises
+    ------
+    ShapeError
+        If the shapes do not broadcast.
     """
 
     batch = "elementwise"
@@ -63,9 +68,14 @@ class MaskedFill(KernelRecord):
 
 @record("aten::masked_scatter")
 class MaskedScatter(KernelRecord):
-    """The input, with the elements of `source` one after the other where the mask is true.
+    """The input with the elements of `source`, in order, where the mask is true.
 
     Source: torch.masked_scatter.
+
+    Raises
+    ------
+    ShapeError
+        If the mask does not broadcast with the input.
     """
 
     batch = NoBatchRule("the elements of the source are for the members in turn")
@@ -105,6 +115,11 @@ class Where(KernelRecord):
     """`input` where the condition is true, else `other`; either may be a number.
 
     Source: torch.where.
+
+    Raises
+    ------
+    ShapeError
+        If the shapes do not broadcast.
     """
 
     batch = "elementwise"

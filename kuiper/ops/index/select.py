@@ -1,4 +1,4 @@
-"""Selection: results that have as many elements as the values of a tensor tell.
+"""Selection: results whose shape depends on the values of a tensor.
 
 A model is cut in front of such an operator wherever the values are computed while it runs.
 """
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 __all__ = ["BinCount", "Item", "MaskedSelect", "Nms", "NonZero", "RepeatInterleave", "Unique"]
 
 
-# -- places ------------------------------------------------------------------------------------
+# -- indices -----------------------------------------------------------------------------------
 
 
 @record("aten::nonzero", "aten::argwhere")
 class NonZero(DataDependent):
-    """The places of the elements that are not zero, one in each row.
+    """The indices of the nonzero elements, one per row.
 
     Source: torch.nonzero, torch.argwhere.
     """
@@ -60,7 +60,7 @@ class NonZero(DataDependent):
 
 @record("aten::nonzero_numpy", "aten::where")
 class NonZeroTuple(DataDependent):
-    """The places of the elements that are not zero, as one list of numbers for each axis.
+    """The indices of the nonzero elements, as one vector per axis.
 
     Source: torch.nonzero(as_tuple=True), torch.where with one argument.
     """
@@ -102,7 +102,7 @@ class MaskedSelect(DataDependent):
 
 
 class _Repeats(Tensor):
-    """A number of repeats, or a tensor of one for each place."""
+    """A number of repeats, or a tensor with one per element."""
 
     expected = "an integer >= 0 or a tensor of them"
 
@@ -117,9 +117,16 @@ class _Repeats(Tensor):
 
 @record("torch.repeat_interleave", "Tensor.repeat_interleave")
 class RepeatInterleave(NumpyRecord):
-    """Each place repeated `repeats` times on the spot, along `dim` or of the flattened tensor.
+    """Each element repeated `repeats` times in place, along `dim` or of the flattened tensor.
 
-    A tensor of repeats has a number for each place.  Source: torch.repeat_interleave.
+    A tensor of repeats has a number per element.  Source: torch.repeat_interleave.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis, or `repeats` is not one number >= 0 per element.
+    ValuesNeeded
+        If `repeats` is computed while the model runs.
     """
 
     runs_in_numpy = False  # one strided copy, as a rule
@@ -176,7 +183,7 @@ class RepeatInterleave(NumpyRecord):
 
 @record("aten::repeat_interleave")
 class RepeatedPlaces(Overloaded):
-    """The number of each place, repeated as often as the tensor says there.
+    """Each index repeated as often as the tensor says there.
 
     With an input, a tensor of repeats and `dim` it is torch.repeat_interleave.
 
@@ -194,7 +201,7 @@ class RepeatedPlaces(Overloaded):
     def read(cls, a: SimpleNamespace) -> SimpleNamespace:
         a = super().read(a)
         if hasattr(a, "input") and not isinstance(a.repeats, int) and a.repeats.rank == 0:
-            # One number for all places, as a rule a constant.
+            # One number for all elements, usually a constant.
             a.repeats = int(_repeats_of(a.repeats, 1)[0])
         return a
 
@@ -220,7 +227,7 @@ class RepeatedPlaces(Overloaded):
 
 
 def _repeats_of(repeats: TensorSpec, extent: int) -> np.ndarray:
-    """Return the numbers of repeats of the places of an axis."""
+    """Return the number of repeats per index of an axis."""
     if repeats.size not in (1, extent):
         raise ShapeError(f"'repeats' has shape {repeats.shape}, expected {extent} numbers")
     if repeats.constant is None:
@@ -231,7 +238,7 @@ def _repeats_of(repeats: TensorSpec, extent: int) -> np.ndarray:
     return numbers
 
 
-# -- different values --------------------------------------------------------------------------
+# -- unique values -----------------------------------------------------------------------------
 
 
 def _flags(*names: str) -> tuple[Bool, ...]:
@@ -243,7 +250,7 @@ NO_INDICES = np.zeros(0, np.int64)
 
 @record("aten::_unique2")
 class Unique(DataDependent):
-    """The different values, sorted; which of them stands where; how often each occurs.
+    """The unique values, sorted; the index of each element's value; the counts.
 
     The second and third output are empty unless asked for.  Source: torch.unique.
     """
@@ -266,7 +273,7 @@ class Unique(DataDependent):
 
 @record("aten::unique_dim")
 class UniqueDim(DataDependent):
-    """The different slices along an axis, sorted; which of them stands where; how often.
+    """The unique slices of an axis, sorted; the index of each slice; the counts.
 
     Source: torch.unique with `dim`.
     """
@@ -290,7 +297,7 @@ class UniqueDim(DataDependent):
 
 @record("aten::unique_consecutive")
 class UniqueConsecutive(DataDependent):
-    """The values, or slices along `dim`, without those that equal the one before.
+    """The values, or slices along `dim`, without repetitions of their predecessor.
 
     The second and third output say which of them stands where and how often; they are empty unless
     asked for.  Source: torch.unique_consecutive.
@@ -323,7 +330,7 @@ class UniqueConsecutive(DataDependent):
 
 @record("aten::bincount")
 class BinCount(DataDependent):
-    """How often each number occurs, or the sum of the weights where it does.
+    """The count of each number, or the sum of its weights.
 
     Source: torch.bincount.
     """
@@ -349,7 +356,7 @@ class BinCount(DataDependent):
         if a.input.size == 0:
             return np.zeros(bins, np.int64)  # also where there are weights
         counts = np.bincount(a.input, a.weights, a.minlength)
-        # Sums of float32 are float32, of all else float64.
+        # Weights of float32 give float32, all others float64.
         narrow = a.weights is not None and a.weights.dtype == np.float32
         return counts.astype(np.float32) if narrow else counts
 
@@ -363,10 +370,15 @@ class _Threshold(Float):
 
 @record("pnnx.custom_op.torchvision.nms", "torchvision::nms", "torchvision.ops.nms")
 class Nms(DataDependent):
-    """The boxes that no better one overlaps by more than a threshold, best first.
+    """The boxes that overlap no better one by more than a threshold, best first.
 
     A box is (x1, y1, x2, y2); the overlap of two is the area of their intersection over that of
     their union.  Source: torchvision.ops.nms.
+
+    Raises
+    ------
+    ShapeError
+        If there are not four coordinates per score, or they are complex.
     """
 
     batch = NoBatchRule("boxes of all members suppress each other")
@@ -403,6 +415,11 @@ class Item(Record):
     """The only element of a tensor, as a number.
 
     Source: torch.Tensor.item.
+
+    Raises
+    ------
+    ShapeError
+        If the input does not have exactly one element.
     """
 
     batch = NoBatchRule("it is one number")
@@ -426,6 +443,11 @@ class ToFloat(NumpyRecord):
     """The only element of a tensor, as a float.
 
     Source: TorchScript's ``float(x)``.
+
+    Raises
+    ------
+    ShapeError
+        If the input does not have exactly one element.
     """
 
     batch = NoBatchRule("it is one number")

@@ -1,4 +1,4 @@
-"""Changes of the element type, and elementwise functions that have no kernel."""
+"""Casts of the element type, and elementwise functions without a kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["LogGamma", "Positive", "To", "TypeAs"]
 
 
 class _Cast(KernelRecord):
-    """Base of the casts: a view where the type is right already."""
+    """Base of the casts; a view if the input has the type already."""
 
     layout = "view"
     dtype: Callable[[Any], np.dtype]
@@ -44,7 +44,7 @@ class _Cast(KernelRecord):
 
 @record("Tensor.to")
 class To(_Cast):
-    """The input as another type; floats are cut off towards zero where integers are wanted.
+    """The input cast to another type; floats become integers by truncation towards zero.
 
     Source: torch.Tensor.to.
     """
@@ -66,7 +66,7 @@ class To(_Cast):
 
 @record("Tensor.type_as")
 class TypeAs(_Cast):
-    """The input as the type of another tensor.
+    """The input cast to the type of another tensor.
 
     Source: torch.Tensor.type_as.
     """
@@ -88,6 +88,11 @@ class Positive(Record):
     """The input itself.
 
     Source: torch.positive.
+
+    Raises
+    ------
+    ShapeError
+        If the input is bool.
     """
 
     batch = "elementwise"
@@ -111,6 +116,11 @@ class LogGamma(NumpyRecord):
     """``log |gamma(x)|``.
 
     Source: torch.lgamma.
+
+    Raises
+    ------
+    ShapeError
+        If the input is complex.
     """
 
     batch = "elementwise"
@@ -143,13 +153,13 @@ _LANCZOS = (
 
 
 def _log_gamma(x: np.ndarray) -> np.ndarray:
-    # Below one half, by gamma(x) * gamma(1 - x) = pi / sin(pi * x).
+    # For x < 0.5, by the reflection gamma(x) * gamma(1 - x) = pi / sin(pi * x).
     mirrored = x < 0.5
     z = np.where(mirrored, -x, x - 1)
     total = _LANCZOS[0] + sum(c / (z + i) for i, c in enumerate(_LANCZOS[1:], 1))
     t = z + 7.5
     y = 0.5 * math.log(2 * math.pi) + (z + 0.5) * np.log(t) - t + np.log(total)
-    # The sine of the fraction, which keeps its digits where pi * x has lost them.
+    # The sine of the fraction of x; pi * x would lose its digits for large x.
     sine = np.abs(np.sin(math.pi * (x - np.rint(x))))
     y = np.where(mirrored, math.log(math.pi) - np.log(sine) - y, y)
     return np.where(np.isinf(x), np.inf, y)

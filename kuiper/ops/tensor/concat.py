@@ -1,4 +1,4 @@
-"""Tensors joined: each is computed where it belongs, where that can be."""
+"""Concatenation; where possible each input is computed inside the output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def check_tensors(tensors: Any) -> list[Any]:
-    """Refuse an empty list and whatever is no tensor."""
+    """Return the tensors; raise ShapeError for an empty list or an item that is no tensor."""
     for number, tensor in enumerate(tensors):
         if not isinstance(tensor, TensorSpec | Value):
             raise ShapeError(f"input {number} is {tensor!r}, expected a tensor")
@@ -53,10 +53,15 @@ def is_at(value: Value, place: Value) -> bool:
 
 @record("torch.cat", "torch.concat")
 class Cat(Record):
-    """Tensors joined along an axis.
+    """Tensors concatenated along an axis.
 
-    Inputs whose producers wrote them into the output already cost nothing; the others are copied.
+    Inputs that their producers computed inside the output cost nothing; the others are copied.
     Source: torch.cat.
+
+    Raises
+    ------
+    ShapeError
+        If there are no tensors, or their shapes differ on another axis than `dim`.
     """
 
     arguments = (Tensors("tensors"), Int("dim", 0))
@@ -65,7 +70,7 @@ class Cat(Record):
     @staticmethod
     def infer(a: SimpleNamespace) -> TensorSpec:
         tensors = check_tensors(a.tensors)
-        # PyTorch lets 1-d tensors without elements stand for "nothing" whatever the others are.
+        # PyTorch ignores empty 1-d tensors, whatever the shapes of the others.
         full = [t for t in tensors if t.shape != (0,)] or tensors[:1]
         axis = axis_of(a.dim, full[0].shape)
         shape = full[0].shape
@@ -127,12 +132,12 @@ def _fits(shape: Sequence[int], other: Sequence[int], axis: int) -> bool:
 
 
 def _is_image(value: Value) -> bool:
-    """Tell whether a value lies channels-last and not in C order as well."""
+    """Tell whether a view is channels-last but not contiguous."""
     return value.is_channels_last and not value.is_contiguous
 
 
 def _adjacent(values: Sequence[Value], axis: int) -> Value | None:
-    """Return one view of values that lie next to each other along an axis, None if they do not."""
+    """Return one view of inputs that are adjacent in memory along an axis; None if they are not."""
     first = values[0]
     end = first.offset
     for value in values:
@@ -151,9 +156,14 @@ def _adjacent(values: Sequence[Value], axis: int) -> Value | None:
 
 @record("torch.stack")
 class Stack(Record):
-    """Tensors of one shape joined along a new axis.
+    """Tensors of one shape concatenated along a new axis.
 
     Source: torch.stack.
+
+    Raises
+    ------
+    ShapeError
+        If there are no tensors, or their shapes differ.
     """
 
     arguments = (Tensors("tensors"), Int("dim", 0))

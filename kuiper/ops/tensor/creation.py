@@ -1,7 +1,7 @@
-"""Tensors made from sizes and numbers alone: constants of the plan.
+"""Tensors that depend on sizes and numbers only: constants of the plan.
 
-Numbers that PyTorch draws at random are drawn when the plan is made: other ones than PyTorch's, but
-the same in every run, for any number of threads, and for the first images of any batch.
+Random numbers are drawn when the plan is made.  They differ from PyTorch's, but are the same in
+every run, for any number of threads, and for the first images of any batch.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["Arange", "Eye", "Full", "Linspace", "Random"]
 
 FLOAT32 = np.dtype(np.float32)
 
-# How positional arguments of creating functions end.
+# The last positional arguments of functions that create tensors.
 _PLACE = (DType("dtype", None), Any_("layout", None), Any_("device", None), Any_("pin", None))
 
 
 class Created(NumpyRecord):
-    """Base of the records whose result needs the shapes of their tensors at most."""
+    """Base of the records whose result depends on shapes and numbers only."""
 
     batch: str = NoBatchRule("a number of each member would be an argument")
     runs_in_numpy = False  # but ahead, once
@@ -49,7 +49,7 @@ def _size(a: SimpleNamespace) -> tuple[int, ...]:
 
 
 def _filled(name: str, types: tuple[str, ...], value: int, summary: str) -> None:
-    """Register the three records of tensors with one value: of a size, like, and new."""
+    """Register the three records of a constant tensor: of a size, like an input, and new."""
 
     def define(
         suffix: str,
@@ -97,9 +97,14 @@ _filled(
 
 @record("torch.full")
 class Full(Created):
-    """A tensor with one number everywhere.
+    """A tensor filled with one number.
 
     Source: torch.full.
+
+    Raises
+    ------
+    ShapeError
+        If an extent is negative.
     """
 
     arguments = (Ints("size"), Scalar("fill_value"), DType("dtype", None))
@@ -115,7 +120,7 @@ class Full(Created):
 
 @record("torch.full_like")
 class FullLike(Created):
-    """A tensor of the input's shape with one number everywhere.
+    """A tensor of the input's shape filled with one number.
 
     Source: torch.full_like.
     """
@@ -158,9 +163,14 @@ class Zero(Created):
 
 @record("aten::new_full")
 class NewFull(Created):
-    """A tensor of the input's dtype with one number everywhere.
+    """A tensor of the input's dtype filled with one number.
 
     Source: torch.Tensor.new_full.
+
+    Raises
+    ------
+    ShapeError
+        If an extent is negative.
     """
 
     batch = "shared"
@@ -195,9 +205,14 @@ class ScalarTensor(Created):
 
 @record("torch.arange")
 class Arange(Created):
-    """Numbers from `start` on, `step` apart, below `end`.
+    """``y[i] = start + i * step`` for all values below `end`.
 
     Source: torch.arange.
+
+    Raises
+    ------
+    ShapeError
+        If `step` is 0 or leads away from `end`, or there are too many elements.
     """
 
     arguments = (Scalar("start", 0), Scalar("end"), Scalar("step", 1), DType("dtype", None))
@@ -222,7 +237,7 @@ class Arange(Created):
 
 @record("aten::linspace")
 class Linspace(Created):
-    """`steps` numbers evenly from `start` to `end`, both included.
+    """`steps` evenly spaced numbers from `start` to `end`, both included.
 
     Source: torch.linspace.
     """
@@ -240,7 +255,7 @@ class Linspace(Created):
 
 @record("aten::logspace")
 class Logspace(Created):
-    """`base` to the power of `steps` numbers evenly from `start` to `end`.
+    """``base ** x`` for `steps` evenly spaced numbers x from `start` to `end`.
 
     Source: torch.logspace.
     """
@@ -284,7 +299,7 @@ class Eye(Overloaded, Created):
 
 
 class Random(Record):
-    """Base of the records that draw numbers; `spec` says which, `draw` how."""
+    """Base of the records that draw random numbers, with `draw`, for the shape of `spec`."""
 
     batch = NoBatchRule("the numbers drawn depend on the shape")
     is_pure = False
@@ -296,7 +311,7 @@ class Random(Record):
     @classmethod
     def bind(cls, a: SimpleNamespace, b: Binder) -> None:
         spec = cls.spec(a)
-        # Two operators of a model must not draw the same numbers.
+        # A seed per operator, so that no two operators draw the same numbers.
         generator = np.random.Generator(np.random.PCG64(zlib.crc32(b.operator.name.encode())))
         drawn = cls.draw(generator, spec.shape, a)
         b.alias(b.constant(np.require(convert(drawn, spec.dtype), requirements="C")))
@@ -310,7 +325,7 @@ class Random(Record):
 
 @record("torch.randn")
 class Randn(Random):
-    """Normally distributed random numbers around 0; not PyTorch's, the same in every run.
+    """Normally distributed random numbers: not PyTorch's, but the same in every run.
 
     Source: torch.randn.
     """
@@ -361,7 +376,7 @@ class NormalLike(Random):
 
 @record("aten::rand")
 class Rand(Random):
-    """Random numbers evenly from 0 to 1; see torch.randn.
+    """Uniform random numbers from 0 to 1; see torch.randn.
 
     Source: torch.rand.
     """
@@ -376,7 +391,7 @@ class Rand(Random):
 
 @record("aten::rand_like")
 class RandLike(Random):
-    """Random numbers evenly from 0 to 1 in the shape of the input; see torch.randn.
+    """Uniform random numbers from 0 to 1 in the shape of the input; see torch.randn.
 
     Source: torch.rand_like.
     """

@@ -1,4 +1,4 @@
-"""Padding and cropping, out of strided copies.
+"""Padding and cropping by strided copies.
 
 The kept part of the input is copied into the middle of the output.  A constant is written around
 it; the other modes copy strips of the output itself, one axis after the other, so that each strip
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ModulePad", "Pad", "SamePadding", "pad_spatial"]
 
-# Of a window; nothing that slides over images is larger.
+# Limit of a window's extents; no window over images is larger.
 LARGEST_WINDOW = 1 << 16
 
 MODES = ("constant", "reflect", "replicate", "circular")
 
 
 class _Margin:
-    """What is put before and after the places of one axis, after cropping.
+    """The margins of one axis, and the range of the input that cropping keeps.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class _Margin:
 
 
 def _margins(shape: Sequence[int], pad: Sequence[int], mode: str) -> list[_Margin]:
-    """Return the margins of the padded axes; amounts come in pairs, the last axis first."""
+    """Return the margins of the padded axes; `pad` holds (before, after) pairs, last axis first."""
     if len(pad) % 2 or len(pad) > 2 * len(shape):
         raise ShapeError(
             f"'pad' is {tuple(pad)}, expected pairs of amounts for at most {len(shape)} axes of an "
@@ -69,7 +69,7 @@ def _margins(shape: Sequence[int], pad: Sequence[int], mode: str) -> list[_Margi
         axis = len(shape) - 1 - number
         margin = _Margin(axis, shape[axis], pad[2 * number], pad[2 * number + 1])
         most = max(margin.before, margin.after)
-        # A mirror leaves out the edge itself, a circle may go round once.
+        # A reflection excludes the edge itself; a circular margin is at most the whole axis.
         limit = {"reflect": margin.extent - 1, "circular": margin.extent}.get(mode)
         if margin.extent < 0 or margin.total < 0:
             raise ShapeError(
@@ -102,7 +102,7 @@ def _crop(value: Value, margins: Sequence[_Margin]) -> Value:
 def _bind_margins(
     b: Binder, y: Value, kept: Value, margins: Sequence[_Margin], mode: str, fill: Any
 ) -> None:
-    """Add the steps that copy `kept` into `y` and make its margins."""
+    """Add the steps that copy `kept` into `y` and fill its margins."""
     if y.size == 0:
         return
     inner = y
@@ -110,7 +110,7 @@ def _bind_margins(
         inner = inner.narrow(margin.axis, margin.before, margin.extent)
     if kept.size:
         b.copy(kept, inner)
-    # What is written already: all of the axes that are done, the kept part of the others.
+    # The range written so far: whole axes that are done, and the kept range of the others.
     done = inner
     for margin in margins:
         axis, before, extent, after = margin.axis, margin.before, margin.extent, margin.after
@@ -140,7 +140,7 @@ def _bind_margins(
 
 
 def pad_spatial(b: Binder, value: Value, pad: Sequence[int], mode: str, fill: float = 0.0) -> Value:
-    """Return a padded image for the operator that is being bound.
+    """Return a padded image for the operator being bound.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def _bind_pad(a: SimpleNamespace, b: Binder) -> None:
 
 
 def same_margins(extent: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Return what goes in front of an axis and behind it for windows to reach all of it."""
+    """Return the margins (before, after) that let windows cover a whole axis."""
     steps = -(-extent // stride) - 1
     total = max(steps * stride + (kernel - 1) * dilation + 1 - extent, 0)
     return total // 2, total - total // 2
@@ -208,10 +208,15 @@ def same_margins(extent: int, kernel: int, stride: int, dilation: int) -> tuple[
 
 @record("F.pad")
 class Pad(Record):
-    """The input with margins: a constant, its mirror image, its edge repeated, or wrapped around.
+    """The input with margins: constant, reflected, replicated or circular.
 
     `pad` holds pairs (before, after), the last axis first; negative amounts crop.
     Source: torch.nn.functional.pad.
+
+    Raises
+    ------
+    ShapeError
+        If `pad` has too many pairs, removes an axis, or exceeds what its mode allows.
     """
 
     arguments = (
@@ -233,7 +238,7 @@ class Pad(Record):
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
         batch = c.first_batch(c.a.input)
-        # Two numbers for each axis, the last one first.
+        # `pad` holds (before, after) pairs, last axis first.
         from_end = c.a.input.rank - 1 - batch.axis
         c.require(not any(c.a.pad[2 * from_end : 2 * from_end + 2]))
         return batch
@@ -241,12 +246,17 @@ class Pad(Record):
 
 @record("kuiper.SamePadding")
 class SamePadding(Record):
-    """As many margins as let the windows of a convolution or pool reach every place of an image.
+    """The margins that let the windows of a convolution or pool cover the whole image.
 
-    What is odd of them comes last, as in TensorFlow. `window` holds the kernel, the stride and the
-    dilation, each down and across. `kuiper.from_torch` and `kuiper export` write it for timm's
-    `Conv2dSame` and the like, since pnnx would write the amounts of the traced size.
+    An odd margin is larger at the end, as in TensorFlow.  `window` holds kernel, stride and
+    dilation for h and w.  `kuiper.from_torch` and `kuiper export` write it for timm's `Conv2dSame`
+    and the like, because pnnx would write the margins of the traced size.
     Source: timm.layers.pad_same.
+
+    Raises
+    ------
+    ShapeError
+        If the input has fewer axes than an image, or `window` or `value` is no such constant.
     """
 
     batch = "last_two_axes"
@@ -263,11 +273,11 @@ class SamePadding(Record):
 
     @staticmethod
     def as_function(a: SimpleNamespace) -> SimpleNamespace:
-        """Return the arguments of the F.pad that it is for this input."""
+        """Return the arguments of the equivalent F.pad for this input."""
         shape = a.input.shape
         window, value = a.window, a.value
         if not (window.is_constant and window.shape == (3, 2) and window.dtype.kind in "iu"):
-            raise ShapeError("'window' is no constant of whole numbers of shape (3, 2)")
+            raise ShapeError("'window' is no constant of integers of shape (3, 2)")
         if not (value.is_constant and value.shape == (1,) and value.dtype.kind == "f"):
             raise ShapeError("'value' is no constant number of shape (1,)")
         if len(shape) < 3:
@@ -288,8 +298,13 @@ class SamePadding(Record):
 class ModulePad(Record):
     """The input with margins along its spatial axes.
 
-    `padding` holds pairs (before, after), the last axis first; one number stands for all.
+    `padding` holds (before, after) pairs, last axis first; one number stands for all.
     Source: torch.nn.ZeroPad2d, ConstantPad2d, ReflectionPad2d, ReplicationPad2d.
+
+    Raises
+    ------
+    ShapeError
+        If `padding` removes an axis, or exceeds what the mode allows.
     """
 
     layout = "like"

@@ -1,4 +1,4 @@
-"""Elements in another order: one strided copy each, in whatever layout the input has."""
+"""Permutations of elements: one strided copy each, in the layout of the input."""
 
 from __future__ import annotations
 
@@ -35,9 +35,14 @@ __all__ = [
     "aten::channel_shuffle",
 )
 class ChannelShuffle(Record):
-    """Channels dealt out: (groups, c / groups) becomes (c / groups, groups).
+    """Channels interleaved: (groups, c / groups) becomes (c / groups, groups).
 
     ``y[n, j * groups + i] = x[n, i * (c / groups) + j]``.  Source: torch.nn.ChannelShuffle.
+
+    Raises
+    ------
+    ShapeError
+        If the channels are not divisible by `groups`.
     """
 
     batch = "samples"
@@ -63,9 +68,14 @@ class ChannelShuffle(Record):
 
 @record("nn.PixelShuffle", "F.pixel_shuffle", "torch.pixel_shuffle")
 class PixelShuffle(Record):
-    """Channels spread over space: (c * r * r, h, w) becomes (c, h * r, w * r).
+    """Channels moved to space: (c * r * r, h, w) becomes (c, h * r, w * r).
 
     Source: torch.nn.PixelShuffle.
+
+    Raises
+    ------
+    ShapeError
+        If the channels are not divisible by ``upscale_factor ** 2``.
     """
 
     batch = "samples"
@@ -95,9 +105,14 @@ class PixelShuffle(Record):
 
 @record("nn.PixelUnshuffle", "F.pixel_unshuffle", "torch.pixel_unshuffle")
 class PixelUnshuffle(Record):
-    """Space gathered into channels: (c, h * r, w * r) becomes (c * r * r, h, w).
+    """Space moved to channels: (c, h * r, w * r) becomes (c * r * r, h, w).
 
     Source: torch.nn.PixelUnshuffle.
+
+    Raises
+    ------
+    ShapeError
+        If height or width is not divisible by `downscale_factor`.
     """
 
     batch = "samples"
@@ -133,9 +148,14 @@ def _split_pixels(value: Value, r: int, size: Sequence[int]) -> Value:
 
 @record("torch.flip", "Tensor.flip")
 class Flip(Record):
-    """The places of some axes in reverse order.
+    """The elements along some axes in reverse order.
 
     Source: torch.flip.
+
+    Raises
+    ------
+    ShapeError
+        If `dims` holds no axes of the input, or one twice.
     """
 
     batch = "along_axes"
@@ -155,7 +175,7 @@ class Flip(Record):
 
 
 def backwards(x: Value, axes: Sequence[int]) -> Value:
-    """Return the view with the places of some axes in reverse order."""
+    """Return the view with some axes reversed."""
     for axis in axes if x.size else ():
         x = x.narrow(axis, x.shape[axis] - 1, x.shape[axis], -1)
     return x
@@ -163,9 +183,14 @@ def backwards(x: Value, axes: Sequence[int]) -> Value:
 
 @record("torch.roll", "Tensor.roll")
 class Roll(Record):
-    """Places moved along axes, those pushed out coming back in; without `dims` the tensor as a row.
+    """Elements rotated along axes; without `dims`, along the flattened tensor.
 
     Source: torch.roll.
+
+    Raises
+    ------
+    ShapeError
+        If there are not as many `shifts` as `dims`, or one is no axis.
     """
 
     batch = "along_axes"
@@ -197,7 +222,7 @@ class Roll(Record):
         if x.size == 0 or x.rank == 0:
             b.copy(x, y)
             return
-        # Each axis that moves is cut in two; every combination of pieces is one copy.
+        # Each rotated axis is split in two; every combination of the halves is one copy.
         pieces = []
         for axis, shift in enumerate(shifts):
             extent = x.shape[axis]

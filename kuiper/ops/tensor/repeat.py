@@ -1,4 +1,4 @@
-"""Elements repeated: views with strides of 0, and copies where a result has to be written."""
+"""Repetition: views with a stride of 0, and copies where the result has to be written."""
 
 from __future__ import annotations
 
@@ -41,9 +41,14 @@ def _expanded_shape(shape: Sequence[int], sizes: Sequence[int]) -> tuple[int, ..
 
 @record("Tensor.expand", "aten::broadcast_to", "aten::expand_copy")
 class Expand(View):
-    """Axes of extent 1 repeated without a copy; -1 keeps an axis, axes may be added in front.
+    """Axes of extent 1 expanded without a copy; -1 keeps an axis, axes may be added in front.
 
     Source: torch.Tensor.expand.
+
+    Raises
+    ------
+    ShapeError
+        If `sizes` is missing, or an axis has another extent than 1 and its size.
     """
 
     # pnnx called the argument `shape` until 2022.
@@ -79,9 +84,14 @@ class Expand(View):
 
 @record("Tensor.expand_as")
 class ExpandAs(View):
-    """Axes of extent 1 repeated to the shape of another tensor.
+    """Axes of extent 1 expanded to the shape of another tensor.
 
     Source: torch.Tensor.expand_as.
+
+    Raises
+    ------
+    ShapeError
+        If an axis has another extent than 1 and that of the other tensor.
     """
 
     arguments = (Tensor("input"), Tensor("other"))
@@ -108,7 +118,7 @@ def _infer_repeat(input: TensorSpec, repeats: Sequence[int]) -> TensorSpec:
 
 
 def _bind_repeat(input: Value, repeats: Sequence[int], b: Binder) -> None:
-    """Copy with a loop over the repeats beside each axis; the input's stride along it is 0."""
+    """Copy with an extra loop per axis, along which the input has a stride of 0."""
     x = input.viewed((1,) * (len(repeats) - input.rank) + input.shape)
     y = b.output()
     shape, x_strides, y_strides = [], [], []
@@ -123,7 +133,7 @@ def _bind_repeat(input: Value, repeats: Sequence[int], b: Binder) -> None:
 def _batch_of_repeats(c: TracedCall, repeats: Sequence[int]) -> BatchAxis:
     batch, rank = c.first_batch(c.a.input), c.a.input.rank
     axis = batch.axis + c.outputs[0].rank - rank
-    own = batch.axis + len(repeats) - rank  # torch.tile fills up with ones in front
+    own = batch.axis + len(repeats) - rank  # torch.tile pads with ones in front
     times = repeats[own] if own >= 0 else 1
     return c.at(axis, batch.outer * times, batch.inner)
 
@@ -133,6 +143,11 @@ class Repeat(Record):
     """The tensor repeated along its axes; `sizes` may be longer than the rank.
 
     Source: torch.Tensor.repeat.
+
+    Raises
+    ------
+    ShapeError
+        If `sizes` is shorter than the rank, or holds a negative number.
     """
 
     arguments = (Tensor("input"), Ints("sizes"))
@@ -157,9 +172,14 @@ class Repeat(Record):
 
 @record("torch.tile", "Tensor.tile")
 class Tile(Record):
-    """The tensor repeated along its axes; `dims` is filled with ones on the left.
+    """The tensor repeated along its axes; `dims` is padded with ones on the left.
 
     Source: torch.tile.
+
+    Raises
+    ------
+    ShapeError
+        If `dims` holds a negative number.
     """
 
     arguments = (Tensor("input"), Ints("dims"))

@@ -45,7 +45,7 @@ __all__ = [
 
 
 def reshaped(b: Binder, value: Value, shape: Sequence[int]) -> None:
-    """Bind output 0 to `value` in another shape: a view where the strides allow it, else a copy."""
+    """Bind output 0 to `value` in another shape: a view if the strides allow it, else a copy."""
     view = value.reshape(shape)
     if view is not None:
         b.alias(view)
@@ -61,16 +61,21 @@ class View(Record):
 
 @record("Tensor.reshape", "Tensor.view", "torch.reshape", "aten::view_copy")
 class Reshape(View):
-    """The same elements, in their order, in another shape.
+    """The elements in the same order and another shape.
 
-    One extent may be -1 and is found from the others.  A 0 copies the extent of the same axis, as
-    files made from ONNX mean it; PyTorch has no use for a 0 unless the input is empty.
+    One extent may be -1 and follows from the others.  A 0 copies the extent of the same axis, as in
+    ONNX; PyTorch has no use for a 0 unless the input is empty.
     Source: torch.Tensor.reshape.
+
+    Raises
+    ------
+    ShapeError
+        If `shape` has another number of elements, or more than one -1.
     """
 
     batch = "reshape"
 
-    # pnnx names the input of a reshaped attention mask by the mask; see `restore_masks`.
+    # pnnx gives the input of a reshaped attention mask the keyword of the mask.
     arguments = (Tensor("input", aliases=("attn_mask", "mask")), Ints("shape"))
 
     @staticmethod
@@ -112,6 +117,11 @@ class ReshapeAs(View):
     """The elements of one tensor in the shape of another.
 
     Source: torch.Tensor.reshape_as.
+
+    Raises
+    ------
+    ShapeError
+        If the other tensor has another number of elements.
     """
 
     arguments = (Tensor("input"), Tensor("other"))
@@ -137,12 +147,17 @@ class ReshapeAs(View):
 
 @record("torch.flatten", "Tensor.flatten", "nn.Flatten")
 class Flatten(View):
-    """The axes from `start_dim` to `end_dim`, both included, as one.
+    """The axes from `start_dim` to `end_dim`, both included, merged into one.
 
     Source: torch.flatten, torch.nn.Flatten.
+
+    Raises
+    ------
+    ShapeError
+        If `start_dim` or `end_dim` is no axis, or they are in the wrong order.
     """
 
-    # The defaults are the module's; files write both arguments of the function.
+    # The defaults of the module; for the function, files hold both arguments.
     arguments = (Tensor("input"), Int("start_dim", 1), Int("end_dim", -1))
 
     @staticmethod
@@ -177,9 +192,14 @@ class Flatten(View):
 
 @record("Tensor.unflatten", "torch.unflatten", "nn.Unflatten")
 class Unflatten(View):
-    """One axis cut into several, of which one may be -1.
+    """One axis split into several; one extent may be -1.
 
     Source: torch.unflatten, torch.nn.Unflatten.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis, or the sizes do not multiply to its extent.
     """
 
     arguments = (
@@ -218,9 +238,14 @@ class Unflatten(View):
 
 @record("Tensor.permute", "torch.permute", "aten::permute_copy")
 class Permute(View):
-    """The axes in another order: axis i of the output is axis ``dims[i]`` of the input.
+    """The axes permuted: axis i of the output is axis ``dims[i]`` of the input.
 
     Source: torch.permute.
+
+    Raises
+    ------
+    ShapeError
+        If `dims` is no permutation of the axes.
     """
 
     arguments = (Tensor("input"), Ints("dims"))
@@ -255,6 +280,11 @@ class Transpose(View):
     """Two axes swapped.
 
     Source: torch.transpose.
+
+    Raises
+    ------
+    ShapeError
+        If `dim0` or `dim1` is no axis of the input.
     """
 
     arguments = (Tensor("input"), Int("dim0"), Int("dim1"))
@@ -281,7 +311,7 @@ class Transpose(View):
 
 @record("torch.t", "Tensor.t", "aten::t_copy")
 class T(View):
-    """A matrix transposed; tensors of fewer axes stay as they are.
+    """A matrix transposed; a tensor with fewer axes is unchanged.
 
     Source: torch.t.
     """
@@ -304,9 +334,14 @@ class T(View):
 
 @record("torch.squeeze", "Tensor.squeeze", "aten::squeeze_copy")
 class Squeeze(View):
-    """Without the axes `dim` (all, where absent) that have extent 1; others stay.
+    """The input without those of the axes `dim` (by default all) that have extent 1.
 
     Source: torch.squeeze.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` holds what is no axis of the input.
     """
 
     arguments = (Tensor("input"), Ints("dim", default=None, nullable=True))
@@ -333,9 +368,14 @@ class Squeeze(View):
 
 @record("torch.unsqueeze", "Tensor.unsqueeze", "aten::unsqueeze_copy")
 class Unsqueeze(View):
-    """With axes of extent 1 put in, where `dim` counts the axes of the output.
+    """The input with axes of extent 1 inserted; `dim` counts the axes of the output.
 
     Source: torch.unsqueeze.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` holds what is no axis of the output.
     """
 
     arguments = (Tensor("input"), Ints("dim"))
@@ -379,7 +419,7 @@ class Unsqueeze(View):
     "Tensor.detach",
 )
 class Identity(View):
-    """The input itself: copies nobody can tell from the original, and dropout at inference.
+    """The input itself: copies of immutable tensors, and dropout at inference.
 
     Source: torch.nn.Dropout in evaluation mode, torch.clone.
     """

@@ -1,4 +1,4 @@
-"""Tensors cut up, and parts of them: views, which cost nothing."""
+"""Splits and slices: views, which cost nothing."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ __all__ = [
     "Unbind",
 ]
 
-# How PNNX writes "to the end" and, among selects, "a range, not an index".
+# How PNNX writes an open end and, in `selects`, a range instead of an index.
 OPEN = 2**31 - 1
 
 
 def _pieces(a: SimpleNamespace, input: Any, lengths: Sequence[int], axis: int) -> Any:
-    """Return the specs of consecutive pieces of an axis, as one list where there is one output."""
+    """Return the specs of consecutive ranges of an axis, as one list if there is one output."""
     shape = input.shape
     specs = [TensorSpec((*shape[:axis], n, *shape[axis + 1 :]), input.dtype) for n in lengths]
     if a.n_outputs == len(specs):
@@ -74,7 +74,7 @@ def _bind_views(a: SimpleNamespace, b: Binder, views: Sequence[Value]) -> None:
 
 
 def _equal_pieces(extent: int, length: int) -> list[int]:
-    """Return lengths of pieces of one length, of which the last may be shorter."""
+    """Return the lengths of equal ranges, of which the last may be shorter."""
     if extent == 0:
         return [0]
     return [min(length, extent - start) for start in range(0, extent, length)]
@@ -95,9 +95,14 @@ def _batch_without_axis(c: TracedCall) -> BatchAxis:
 
 @record("torch.chunk", "Tensor.chunk", "aten::unsafe_chunk")
 class Chunk(View):
-    """At most `chunks` pieces of ``ceil(n / chunks)`` places each; the last may be shorter.
+    """At most `chunks` ranges of length ``ceil(n / chunks)``; the last may be shorter.
 
     Source: torch.chunk.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis, or there are not as many ranges as outputs.
     """
 
     arguments = (Tensor("input"), Int("chunks", minimum=1), Int("dim", 0))
@@ -126,7 +131,7 @@ class Chunk(View):
         batch = c.first_batch(c.a.input)
         c.require(not isinstance(c.outputs[0], Host))
         if batch.axis == axis:
-            # Two images of each member, say, that went through a network together.
+            # For example two images of each member that share one batch.
             c.require(batch.outer % c.a.chunks == 0)
             batch = batch._replace(outer=batch.outer // c.a.chunks)
         return [batch] * len(c.op.outputs)
@@ -141,9 +146,14 @@ class Chunk(View):
     "aten::split_with_sizes_copy",
 )
 class Split(View):
-    """Pieces of one length, of which the last may be shorter, or pieces of the lengths given.
+    """Ranges of one length, of which the last may be shorter, or of the given lengths.
 
     Source: torch.split.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis, the lengths do not add up to its extent, or do not match the outputs.
     """
 
     arguments = (Tensor("tensor"), Ints("split_size_or_sections", minimum=0), Int("dim", 0))
@@ -178,9 +188,14 @@ class Split(View):
 
 @record("torch.tensor_split", "Tensor.tensor_split")
 class TensorSplit(View):
-    """`sections` pieces of which the first ``n % sections`` are one longer, or cuts at `indices`.
+    """`sections` ranges, the first ``n % sections`` one longer, or ranges between `indices`.
 
     Source: torch.tensor_split.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis, or neither `sections` nor `indices` is given.
     """
 
     arguments = (
@@ -199,7 +214,7 @@ class TensorSplit(View):
             return axis, [length + (i < longer) for i in range(a.sections)], None
         if a.indices is None:
             raise ShapeError("neither 'sections' nor 'indices' is given")
-        # Cut points may run backwards or past the end, as those of slices.
+        # As in slices, indices may decrease or lie past the end.
         cuts = [0, *a.indices, extent]
         ranges = [slice(*pair).indices(extent)[:2] for pair in itertools.pairwise(cuts)]
         return axis, [max(0, stop - start) for start, stop in ranges], [r[0] for r in ranges]
@@ -226,9 +241,14 @@ class TensorSplit(View):
 
 @record("torch.unbind", "Tensor.unbind", "aten::unbind_copy")
 class Unbind(View):
-    """One output for each place of an axis, which is dropped.
+    """One output per index of an axis, which is dropped.
 
     Source: torch.unbind.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis, or its extent is not the number of outputs.
     """
 
     arguments = (Tensor("input"), Int("dim", 0))
@@ -256,12 +276,17 @@ class Unbind(View):
 
 @record("Tensor.slice")
 class Slice(View):
-    """A range of places of an axis, or ranges and single places of several axes.
+    """A range of one axis, or ranges and indices of several axes.
 
     ``dim, start, end, step`` is one range.  ``dims, starts, ends, steps, selects`` are several;
-    where ``selects[i]`` is not 2147483647 that place is taken and the axis dropped.  All `dims`
-    are axes of the input.  Negative bounds count from the end; an end of 2147483647 is the end.
+    where ``selects[i]`` is not 2147483647 it is an index and the axis is dropped.  All `dims` are
+    axes of the input.  Negative bounds count from the end; an end of 2147483647 is open.
     Source: torch.Tensor.__getitem__, as pnnx merges it.
+
+    Raises
+    ------
+    ShapeError
+        If an axis is none of the input's, an index is out of range, or a step is below 1.
     """
 
     arguments = (
@@ -280,7 +305,7 @@ class Slice(View):
 
     @staticmethod
     def _cuts(a: SimpleNamespace) -> list[tuple[Any, ...]]:
-        """Return (axis, range or place) for each axis that is cut."""
+        """Return (axis, range or index) for each axis that is sliced."""
         plural = "" if a.dims is None else "s"
         dims = a.dim if a.dims is None else a.dims
         axes = axes_of(dims, a.input.shape, "dim" + plural)
@@ -295,7 +320,7 @@ class Slice(View):
         for axis, start, end, step, select in zip(axes, *lists, strict=True):
             extent = a.input.shape[axis]
             if select is not None and select != OPEN:
-                cuts.append((axis, _place(select, extent, axis)))
+                cuts.append((axis, _wrapped(select, extent, axis)))
                 continue
             step = 1 if step is None else step
             if step < 1:
@@ -333,8 +358,8 @@ class Slice(View):
 
 
 def cut_out(value: Value, cuts: Sequence[tuple[Any, ...]]) -> Value:
-    """Return the view of some ranges and places; `cuts` are (axis, range or place)."""
-    # From the last axis on, so that a dropped one does not shift those that follow.
+    """Return the view of some ranges and indices; `cuts` are (axis, range or index)."""
+    # From the last axis to the first, so that a dropped axis does not renumber the others.
     for axis, cut in sorted(cuts, key=lambda cut: -cut[0]):
         if isinstance(cut, range):
             value = value.narrow(axis, cut.start if len(cut) else 0, len(cut), cut.step)
@@ -343,7 +368,7 @@ def cut_out(value: Value, cuts: Sequence[tuple[Any, ...]]) -> Value:
     return value
 
 
-def _place(index: int, extent: int, axis: int) -> int:
+def _wrapped(index: int, extent: int, axis: int) -> int:
     if not -extent <= index < extent:
         raise ShapeError(f"index {index} is out of range for axis {axis} of extent {extent}")
     return index % extent
@@ -354,6 +379,13 @@ class SliceIndexes(View):
     """A list of integers, some of which are operands: the bounds of a slice.
 
     Source: pnnx.
+
+    Raises
+    ------
+    ShapeError
+        If an item is no integer.
+    ValuesNeeded
+        If an item is computed while the model runs.
     """
 
     batch = NoBatchRule("a list of numbers holds one of each member")
@@ -395,9 +427,14 @@ class SliceIndexes(View):
 
 @record("Tensor.select", "torch.select", "aten::select_copy")
 class Select(View):
-    """One place of an axis, which is dropped.
+    """The slice at one index of an axis, which is dropped.
 
     Source: torch.select.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis, or `index` is out of its range.
     """
 
     arguments = (Tensor("input"), Int("dim"), Int("index"))
@@ -405,13 +442,13 @@ class Select(View):
     @staticmethod
     def infer(a: SimpleNamespace) -> TensorSpec:
         axis = axis_of(a.dim, a.input.shape)
-        _place(a.index, a.input.shape[axis], axis)
+        _wrapped(a.index, a.input.shape[axis], axis)
         return TensorSpec((*a.input.shape[:axis], *a.input.shape[axis + 1 :]), a.input.dtype)
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         axis = axis_of(a.dim, a.input.shape)
-        b.alias(a.input.select(axis, _place(a.index, a.input.shape[axis], axis)))
+        b.alias(a.input.select(axis, _wrapped(a.index, a.input.shape[axis], axis)))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -420,9 +457,14 @@ class Select(View):
 
 @record("torch.narrow", "Tensor.narrow", "aten::narrow_copy")
 class Narrow(View):
-    """`length` places of an axis from `start` on.
+    """The range ``[start, start + length)`` of an axis.
 
     Source: torch.narrow.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis, or the range does not lie inside it.
     """
 
     batch = "along_axes"

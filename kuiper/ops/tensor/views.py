@@ -1,4 +1,4 @@
-"""Views and joins that PyTorch has its own names for."""
+"""Views and concatenations that PyTorch has further names for."""
 
 from __future__ import annotations
 
@@ -43,9 +43,14 @@ __all__ = ["AsStrided", "MatrixTranspose", "MeshGrid", "MoveDim", "Rot90", "Slid
 
 @record("aten::movedim", "aten::moveaxis")
 class MoveDim(View):
-    """Axes put at other places, the others in their order around them.
+    """Axes moved to other positions; the others keep their order.
 
     Source: torch.movedim.
+
+    Raises
+    ------
+    ShapeError
+        If `source` and `destination` are not as many axes.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
@@ -73,7 +78,7 @@ class MoveDim(View):
 
 @record("aten::numpy_T")
 class Reversed(View):
-    """The axes in the opposite order.
+    """The axes in reverse order.
 
     Source: torch.Tensor.T.
     """
@@ -95,6 +100,11 @@ class MatrixTranspose(View):
     """Real matrices transposed.
 
     Source: torch.Tensor.mT, torch.Tensor.mH, torch.Tensor.H.
+
+    Raises
+    ------
+    ShapeError
+        If the input has fewer than two axes, or is complex.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
@@ -114,7 +124,7 @@ class MatrixTranspose(View):
 
 @record("aten::ravel")
 class Ravel(View):
-    """All elements as one axis.
+    """The tensor flattened to one axis.
 
     Source: torch.ravel.
     """
@@ -132,7 +142,7 @@ class Ravel(View):
 
 
 def _at_least(name: str, rank: int, places: Sequence[int]) -> None:
-    """Register a view with axes of extent 1 put around those that a small tensor has."""
+    """Register a view with axes of extent 1 added to tensors of a lower rank."""
 
     class AtLeast(View):
         batch = NoBatchRule("rare: no known export uses it with another batch")
@@ -165,9 +175,14 @@ _at_least("atleast_3d", 3, (0, 1, 0))
 
 @record("aten::unfold", "aten::unfold_copy")
 class SlidingWindow(View):
-    """Pieces of an axis, `step` apart and possibly overlapping; their places are a new last axis.
+    """Windows of an axis, `step` apart; the elements of a window are a new last axis.
 
     Source: torch.Tensor.unfold.
+
+    Raises
+    ------
+    ShapeError
+        If `dimension` is no axis, or shorter than `size`.
     """
 
     arguments = (Tensor("input"), Int("dimension"), Int("size", minimum=0), Int("step", minimum=1))
@@ -212,9 +227,14 @@ class SlidingWindow(View):
 
 @record("torch.as_strided", "Tensor.as_strided", "aten::as_strided_copy")
 class AsStrided(Record):
-    """Elements of the input, as it lies in C order, at distances that are multiples of `stride`.
+    """A view of the contiguous input with explicit sizes, strides and offset.
 
     Source: torch.as_strided.
+
+    Raises
+    ------
+    ShapeError
+        If `size` and `stride` differ in length, or lead outside the input.
     """
 
     batch = NoBatchRule("its strides lead to any member")
@@ -248,9 +268,14 @@ class AsStrided(Record):
 
 @record("aten::meshgrid")
 class MeshGrid(View):
-    """Vectors repeated to one shape, the i-th along the i-th axis; ``xy`` swaps the first two.
+    """Vectors expanded to one shape, the i-th along axis i; ``xy`` swaps the first two axes.
 
     Source: torch.meshgrid.
+
+    Raises
+    ------
+    ShapeError
+        If an input is no vector.
     """
 
     batch = NoBatchRule("it combines all elements")
@@ -292,6 +317,11 @@ class BroadcastTensors(View):
     """Tensors expanded to their common shape.
 
     Source: torch.broadcast_tensors.
+
+    Raises
+    ------
+    ShapeError
+        If the shapes do not broadcast.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
@@ -319,9 +349,14 @@ class BroadcastTensors(View):
 
 @record("aten::rot90")
 class Rot90(Record):
-    """The plane of two axes turned by quarters, from the first axis towards the second.
+    """The plane of two axes rotated by `k` quarter turns, from the first axis to the second.
 
     Source: torch.rot90.
+
+    Raises
+    ------
+    ShapeError
+        If `dims` is not two axes of the input.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
@@ -346,7 +381,7 @@ class Rot90(Record):
         if quarters == 0:
             b.alias(x)
             return
-        # One quarter runs backwards along the second axis, three along the first, two along both.
+        # One quarter turn reverses the second axis, three reverse the first, two reverse both.
         turned = {1: (second,), 2: (first, second), 3: (first,)}[quarters]
         x = backwards(x, turned)
         if quarters % 2:
@@ -382,7 +417,7 @@ _flipped("flipud", 0, 1)
 
 
 def _joined(name: str, rank: int, before: Sequence[int], axes: tuple[int, int], text: str) -> None:
-    """Register a join of a list of tensors along an axis that their rank says.
+    """Register a concatenation along an axis that depends on the rank.
 
     Tensors of fewer axes than `rank` get axes of extent 1: `before` says for each rank how many of
     them in front.  `axes` are those for what was of rank 1 or less, and for the others.
@@ -420,7 +455,7 @@ def _joined(name: str, rank: int, before: Sequence[int], axes: tuple[int, int], 
                 if tensor.dtype != y.dtype:
                     b.python(lambda x, s=shape: x.reshape(s), [tensor], [place])
                 else:
-                    # A shape with axes of extent 1 put in is always a view.
+                    # Inserting axes of extent 1 is always a view.
                     b.copy(tensor.reshape(shape), place)
 
     Joined.__name__ = Joined.__qualname__ = name.title().replace("_", "")
@@ -436,11 +471,11 @@ _joined("dstack", 3, (0, 1, 0), (2, 2), "Tensors behind each other: joined along
 _joined("column_stack", 2, (0, 0), (1, 1), "Tensors side by side, vectors as columns.")
 
 
-# -- cuts --------------------------------------------------------------------------------------
+# -- splits ------------------------------------------------------------------------------------
 
 
 class _Sections(Argument):
-    """A number of equal pieces, or a tuple of the places to cut at, possibly as a tensor."""
+    """A number of sections, or a tuple of indices to split at, possibly as a tensor."""
 
     expected = "an integer or integers"
     is_numeric = True
@@ -460,7 +495,15 @@ class _Sections(Argument):
 
 
 class _Cut(View):
-    """Base of what TensorSplit does where the pieces or places are one argument."""
+    """Base of the splits that take sections or indices as one argument.
+
+    Raises
+    ------
+    ShapeError
+        If the input has too few axes, or there are fewer than one section.
+    ValuesNeeded
+        If the indices are computed while the model runs.
+    """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
     arguments: tuple[Argument, ...] = (
@@ -500,14 +543,14 @@ class _Cut(View):
 
 @record("aten::tensor_split")
 class CutAt(_Cut):
-    """An axis cut at places that are computed, or into a number of pieces that is.
+    """An axis split into sections, or at indices, that may be computed.
 
     Source: torch.tensor_split.
     """
 
 
 def _cut_along(name: str, axis: int, rank: int, text: str) -> None:
-    """Register a cut whose axis the name says."""
+    """Register a split whose axis follows from its name."""
 
     class Cut(_Cut):
         arguments = _Cut.arguments[:2]
@@ -528,14 +571,19 @@ _cut_along("vsplit", 0, 2, "Equal pieces of axis 0, or cuts at places.")
 _cut_along("dsplit", 2, 3, "Equal pieces of axis 2, or cuts at places.")
 
 
-# -- tensors that others are built of ----------------------------------------------------------
+# -- combinations ------------------------------------------------------------------------------
 
 
 @record("aten::block_diag")
 class BlockDiagonal(Record):
-    """Matrices along the diagonal of one of zeros; a vector is a row.
+    """A block-diagonal matrix; a vector counts as a row.
 
     Source: torch.block_diag.
+
+    Raises
+    ------
+    ShapeError
+        If an input has more than two axes.
     """
 
     batch = NoBatchRule("it makes one matrix")
@@ -574,9 +622,14 @@ class BlockDiagonal(Record):
 
 @record("aten::cartesian_prod")
 class CartesianProduct(Record):
-    """All ways to take one element of each vector, as rows; the last vector's changes fastest.
+    """The Cartesian product of vectors as rows; the last vector varies fastest.
 
     Source: torch.cartesian_prod.
+
+    Raises
+    ------
+    ShapeError
+        If an input is no vector, or the types differ.
     """
 
     batch = NoBatchRule("it combines all elements")
@@ -611,7 +664,7 @@ class CartesianProduct(Record):
 
 @record("aten::combinations")
 class Combinations(NumpyRecord):
-    """All ways to take `r` elements of a vector in order, as rows.
+    """The combinations of `r` elements of a vector, as rows.
 
     Source: torch.combinations.
     """
@@ -642,7 +695,7 @@ class Combinations(NumpyRecord):
 
 @record("aten::vander")
 class Vander(NumpyRecord):
-    """The powers of a vector's elements as rows, from `N` - 1 down to 0, or up if `increasing`.
+    """A Vandermonde matrix: powers from `N` - 1 down to 0, or up if `increasing`.
 
     Source: torch.vander.
     """

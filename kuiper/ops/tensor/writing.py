@@ -34,10 +34,15 @@ __all__ = [
 
 @record("Tensor.copy")
 class Copy(Record):
-    """The elements of `src`, repeated to the shape of `self` and turned into its type.
+    """`src` expanded to the shape of `self` and cast to its type.
 
-    What is written into slices of another tensor is no more of these when planning begins: see
-    the pass write_views.  Source: torch.Tensor.copy_.
+    The pass write_views has replaced those that write into a slice before planning begins.
+    Source: torch.Tensor.copy_.
+
+    Raises
+    ------
+    ShapeError
+        If `src` does not broadcast to `self`.
     """
 
     batch = NoBatchRule("a pass has replaced it where it writes into a part")
@@ -60,7 +65,7 @@ class Copy(Record):
 
 @record("Tensor.fill")
 class Fill(NumpyRecord):
-    """A tensor of the input's shape and dtype, `value` everywhere.
+    """A tensor of the input's shape and dtype filled with `value`.
 
     Source: torch.Tensor.fill_.
     """
@@ -82,9 +87,9 @@ class Fill(NumpyRecord):
 
 
 def _overwrite(b: Binder, x: Value, source: Value, cuts: Sequence[tuple[Any, ...]]) -> None:
-    """Bind output 0 to a copy of `x` with `source` in some ranges and places.
+    """Bind output 0 to a copy of `x` with `source` in some ranges and indices.
 
-    Nothing is copied but `source` where nobody else reads `x`.
+    If `x` has no other reader, only `source` is copied.
     """
     y = b.output(layout=x, reuse=x)
     if not is_at(x, y):
@@ -113,9 +118,14 @@ def _check_source(
 
 @record("Tensor.slice_copy")
 class SliceCopy(Record):
-    """A copy of the input with another tensor in some of its ranges and places.
+    """A copy of the input with another tensor in some ranges and at some indices.
 
     The ranges are those of Tensor.slice.  Source: torch.Tensor.__setitem__, as pnnx merges it.
+
+    Raises
+    ------
+    ShapeError
+        If `src` does not broadcast to the selection.
     """
 
     arguments = (Tensor("input", aliases=("self",)), Tensor("src"), *Slice.arguments[1:])
@@ -135,7 +145,7 @@ class SliceCopy(Record):
         a = c.a
         axes = [c.dim(d) for d in (a.dim if a.dims is None else a.dims)]
         selects = (a.select if a.dims is None else a.selects) or [OPEN] * len(axes)
-        # What is written lacks the axes of which one index is selected.
+        # `src` lacks the axes that are indexed.
         gone = [
             axis for axis, index in zip(axes, selects, strict=True) if index not in (None, OPEN)
         ]
@@ -156,6 +166,11 @@ class SliceScatter(Record):
     """A copy of the input with another tensor in a range of one axis.
 
     Source: torch.slice_scatter.
+
+    Raises
+    ------
+    ShapeError
+        If `src` does not fit the range.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
@@ -187,9 +202,14 @@ class SliceScatter(Record):
 
 @record("aten::select_scatter")
 class SelectScatter(Record):
-    """A copy of the input with another tensor in one place of an axis.
+    """A copy of the input with another tensor at one index of an axis.
 
     Source: torch.select_scatter.
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is no axis, `index` out of its range, or `src` does not fit.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
