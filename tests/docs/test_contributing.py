@@ -76,7 +76,7 @@ class Copy:
             path.write_text(inserted(path.read_text("utf-8"), diff), encoding="utf-8")
         for name, text in appended.items():
             with (folder / name).open("a", encoding="utf-8") as file:
-                file.write(text)
+                file.write(f"\n\n{text}")
         self.touched = sorted(name for name in [*files, *edits, *appended] if "/" in name)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
