@@ -581,10 +581,9 @@ class Binder:
             memory = aligned_empty((sum(m.n_bytes for m in matrices) // FLOAT_BYTES,))
             typed = memory.view(matrices[0].dtype)
             fill(*split_memory(typed, matrices))
-            return typed
+            return typed if len(matrices) > 1 else typed.reshape(matrices[0].shape)
 
-        packed = self.cached(tuple(matrix.key for matrix in matrices), make)
-        return packed if len(matrices) > 1 else packed.viewed(matrices[0].shape)
+        return self.cached(tuple([matrix.key for matrix in matrices]), make)
 
     def transformed(self, matrix: PackedMatrix, make: Callable[[bool], Any], later: bool) -> Any:
         """Return an object with filters that `make` transforms once per model and instruction set.

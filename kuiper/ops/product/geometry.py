@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._support.struct import Fields
 from kuiper.errors import ShapeError
 from kuiper.ops.core.schema import Argument, Int, Ints, Tensor
 
@@ -38,7 +37,7 @@ def for_axes(arguments: tuple[Argument, ...], spatial: int) -> tuple[Argument, .
     )
 
 
-class Geometry(Fields):
+class Geometry:
     """How the windows of a convolution lie: one number per spatial axis, of which there are 2 or 3.
 
     Attributes
@@ -46,12 +45,21 @@ class Geometry(Fields):
     kernel, stride, dilation : tuple of int
     padding : tuple of (int, int)
         Before and after each axis.
+    origin : tuple of int
+        Padding before each axis.
     """
 
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
+    __slots__ = ("dilation", "kernel", "origin", "padding", "stride")
+
+    def __init__(
+        self,
+        kernel: tuple[int, ...],
+        stride: tuple[int, ...],
+        dilation: tuple[int, ...],
+        padding: tuple[tuple[int, int], ...],
+    ) -> None:
+        self.kernel, self.stride, self.dilation, self.padding = kernel, stride, dilation, padding
+        self.origin = tuple([before for before, _ in padding])
 
     @classmethod
     def of(cls, a: SimpleNamespace) -> Geometry:
@@ -62,11 +70,6 @@ class Geometry(Fields):
         padding = ((0, 0),) * lead + _sides(a.padding, kernel, dilation)
         ones = (1,) * lead
         return cls(ones + kernel, ones + per_axis(a.stride, spatial), ones + dilation, padding)
-
-    @property
-    def origin(self) -> tuple[int, ...]:
-        """Padding before each axis."""
-        return tuple(before for before, _ in self.padding)
 
     def unpadded(self) -> Geometry:
         """Return the geometry of an input that is padded already."""

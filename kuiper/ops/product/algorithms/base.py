@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from kuiper._kernels.conv import window as conv_window
-from kuiper._support.struct import Fields
 from kuiper.ir.view import Value
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import Post
@@ -15,7 +14,7 @@ from kuiper.ops.product.geometry import Geometry
 __all__ = ["Choice", "ConvAlgorithm", "Convolution", "image_window", "planes_of", "voxel_rows"]
 
 
-class Convolution(Fields):
+class Convolution:
     """A convolution to be computed.
 
     Attributes
@@ -26,33 +25,27 @@ class Convolution(Fields):
     geometry : Geometry
     groups : int
     post : Post or None
+    in_channels, out_channels : int
+        Of one group.
+    size : tuple of int
+        Spatial extents of the output.
+    is_volume : bool
     """
 
-    x: Value
-    y: Value
-    filters: Filters
-    geometry: Geometry
-    groups: int
-    post: Post | None
-
-    @property
-    def in_channels(self) -> int:
-        """Input channels of one group."""
-        return self.filters.shape[1]
-
-    @property
-    def out_channels(self) -> int:
-        """Output channels of one group."""
-        return self.filters.shape[0] // self.groups
-
-    @property
-    def size(self) -> tuple[int, ...]:
-        """Spatial extents of the output."""
-        return self.y.shape[2:]
-
-    @property
-    def is_volume(self) -> bool:
-        return len(self.geometry.kernel) == 3
+    def __init__(
+        self,
+        x: Value,
+        y: Value,
+        filters: Filters,
+        geometry: Geometry,
+        groups: int,
+        post: Post | None,
+    ) -> None:
+        self.x, self.y, self.filters, self.geometry = x, y, filters, geometry
+        self.groups, self.post = groups, post
+        self.in_channels, self.out_channels = filters.shape[1], filters.shape[0] // groups
+        self.size = y.shape[2:]
+        self.is_volume = len(self.size) == 3
 
     def narrow(self, axis: int, start: int, length: int) -> Convolution:
         """Return the convolution of some images, axis 0, or of some groups, axis 1."""
@@ -73,7 +66,7 @@ class Convolution(Fields):
         return step
 
 
-class Choice(Fields):
+class Choice:
     """Which algorithm computes a convolution, and why not another one.
 
     Attributes
@@ -83,11 +76,10 @@ class Choice(Fields):
         The reason for each of the others, by name, in the order in which they were asked.
     """
 
-    name: str
-    left: dict[str, str]
+    __slots__ = ("left", "name")
 
-    def __str__(self) -> str:
-        return self.name
+    def __init__(self, name: str, left: dict[str, str]) -> None:
+        self.name, self.left = name, left
 
 
 class ConvAlgorithm:

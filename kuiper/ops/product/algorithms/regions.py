@@ -41,7 +41,11 @@ class Regions(ConvAlgorithm):
         c = self.c
         if c.is_volume:
             return "volumes have no such kernel"
-        self.regions = cut_regions(c.geometry.taps(), c.geometry.stride, c.x.shape[2:], c.size)
+        kernel, dilation, extents = c.geometry.kernel, c.geometry.dilation, c.x.shape[2:]
+        reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        if reach[0] < MIN_REACH * extents[0] and reach[1] < MIN_REACH * extents[1]:
+            return f"a reach of {max(reach)} pixels is short of the image's extents"
+        self.regions = cut_regions(c.geometry.taps(), c.geometry.stride, extents, c.size)
         return "" if self.regions else "too few taps lie in the padding"
 
     def pack(self, b: Binder) -> Value:
@@ -115,10 +119,7 @@ def cut_regions(
         For each region its rows and its columns; none where cutting pays too little.
     """
     offsets = [sorted({tap[axis] for tap in taps}) for axis in (0, 1)]
-    if not size[0] * size[1] or all(
-        places[-1] - places[0] < MIN_REACH * extent
-        for places, extent in zip(offsets, extents, strict=True)
-    ):
+    if not size[0] * size[1]:
         return []
     down, across = map(_bands, offsets, stride, extents, size)
     regions: list[tuple[Band, Band]] = []
