@@ -18,6 +18,7 @@ KUIPER_NO_OPENMP=1
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 import tempfile
 from pathlib import Path
@@ -33,6 +34,9 @@ MSVC = sys.platform == "win32"
 SANITIZE = os.environ.get("KUIPER_SANITIZE", "")
 NO_VECTORS = os.environ.get("KUIPER_NO_VECTORS") == "1"
 CHOSEN_ISAS = os.environ.get("KUIPER_ISAS", "")
+
+# Where code goes that is made from kuiper/expression/functions.py.
+GENERATED = Path("build/generated")
 
 DIRECTIVES = {
     "language_level": 3,
@@ -140,6 +144,70 @@ def variants() -> list[str]:
     ]
 
 
+def generate_functions(folder: Path) -> None:
+    """Write what the table of elementwise functions means to the kernels.
+
+    ``function_numbers.pxi`` has the numbers of the functions in the micro-kernels' table,
+    ``function_tables.pxi`` what programs need by name, and ``f32_functions.pxi`` the functions
+    themselves: loops over rows, links of chains, and the entries of the table.
+    """
+    rows = runpy.run_path("kuiper/expression/functions.py")["FUNCTIONS"].values()
+    rows = [row for row in rows if row.vector]
+    binary = [row for row in rows if row.operands == 2]
+    unary = [row for row in rows if row.operands != 2]  # that of clamp takes its bounds as numbers
+    links = [row for row in rows if row.is_link]
+
+    numbers = ["cdef enum:"]
+    for group in (unary, binary):
+        numbers += [f"    {row.name.upper()} = {i}" for i, row in enumerate(group)]
+
+    codes = [name for row in links for name in dict.fromkeys((row.name, row.swapped or row.name))]
+    tables = {
+        "UNARY": {row.name: i for i, row in enumerate(unary)},
+        "BINARY": {row.name: i for i, row in enumerate(binary)},
+        "SWAPPED": {row.name: row.swapped for row in links},
+        "LINKS": {name: i for i, name in enumerate(codes)},
+        "COSTS": {row.name: row.cost for row in rows},
+    }
+    texts = [f"{name} = {table}" for name, table in tables.items()]
+
+    code = []
+    for row in rows:
+        if row.operands == 2:
+            arguments, call = "const rows_t* rows", f"map_2({row.vector[0]}, rows)"
+        else:
+            has_numbers = row.parameters or row.operands > 1
+            loop = "map_circular" if len(row.vector) > 1 else "map_3" if has_numbers else "map_1"
+            arguments = "Py_ssize_t n, const float* x, float* y, float p, float q"
+            call = f"{loop}({', '.join(row.vector)}, n, x, y{', p, q' if has_numbers else ''})"
+        code += [f"cdef void f32_{row.name}({arguments}) noexcept nogil:", f"    {call}"]
+    code += [
+        "cdef inline void run_link(int code, int m, vf32* r, const link_t* link, bint moves,",
+        "                          const float* x, Py_ssize_t n) noexcept nogil:",
+    ]
+    rows_of = {name: row for row in links for name in (row.name, row.swapped or row.name)}
+    for i, name in enumerate(codes):
+        row = rows_of[name]
+        vector = row.vector[0] if name == row.name else f"v{name}"
+        call = f"link_1({vector}, m, r)"
+        if row.operands == 2:
+            call = f"link_x({vector}, m, r, moves, x, n)"
+        elif row.parameters or row.operands > 1:
+            call = f"link_3({vector}, m, r, link)"
+        code += [f"    {'elif' if i else 'if'} code == {i}:", f"        {call}"]
+    code += ["cdef void fill_functions(kernels_t* k) noexcept:"]
+    code += [f"    k.unary[{i}] = f32_{row.name}" for i, row in enumerate(unary)]
+    code += [f"    k.binary[{i}] = f32_{row.name}" for i, row in enumerate(binary)]
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, lines in (
+        ("function_numbers", numbers), ("function_tables", texts), ("f32_functions", code)
+    ):  # fmt: skip
+        path, text = folder / f"{name}.pxi", "\n".join(lines) + "\n"
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
+
+
 def extensions() -> list[Extension]:
     """List the compiled modules: every .pyx of the package is one."""
     openmp_compile, openmp_link = openmp_flags()
@@ -169,6 +237,7 @@ def extensions() -> list[Extension]:
     headers = [str(p) for p in sorted(Path("kuiper").rglob("*.h")) if p.name not in MICRO_HEADERS]
     micro_sources = [str(p) for p in sorted(kernels.glob("simd/*.*"))]
     micro_sources += [str(p) for p in sorted(kernels.glob("micro/*.pxi"))]
+    micro_sources += [str(p) for p in sorted(GENERATED.glob("*.pxi"))]
     isas = variants()
     for_all = [(f"KUIPER_HAS_{isa.upper()}", "1") for isa in isas]
     if NO_VECTORS:
@@ -221,9 +290,11 @@ def extensions() -> list[Extension]:
 # Where processes are spawned or come from a server (macOS, Windows, Python 3.14), those that Cython
 # starts import this file.
 if __name__ == "__main__":
+    generate_functions(GENERATED)
     setup(
         ext_modules=cythonize(
             extensions(),
+            include_path=[str(GENERATED)],
             compiler_directives=DIRECTIVES,
             shared_utility_qualified_name="kuiper._cyutility",
             nthreads=int(os.environ.get("KUIPER_BUILD_JOBS", os.cpu_count() or 1)),

@@ -6,26 +6,35 @@
                                             |
                                             +-- infix text, listings, drawings, ncnn's dialect
 
-`tokens`, `tree`, `vocabulary` are data; `_syntax` (compiled) reads text; `promotion`, `scalars`
-and `evaluation` say what the operators mean; `lowering` prepares an expression for the elementwise
-engine, and `compiled` makes a function of it; `views` and `drawing` show it; `ncnn` is the other
-dialect, and `ncnn_translation` leads there and back.  Nothing here knows of graphs or files.
+::
+
+    functions   one row per elementwise function: arguments, dtypes, meaning, kernel
+    tokens, tree, syntax        text -> tokens -> tree (`syntax` is compiled)
+    promotion, evaluation, scalars    dtypes of results; values of arrays and of Python numbers
+    folding, lowering           tree -> value, float32 program or deferred tree
+    compiled    an expression as a function of arrays
+    text, drawing               tree -> infix text, outline, Graphviz, SVG
+    ncnn        the dialect of ncnn, and the translation in both directions
+
+Nothing here depends on graphs or files.  Two modules have longer names than their functions,
+because `fold` and `evaluate` are public names of the package.
 """
 
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kuiper._support.lazy import lazy_names
-from kuiper.expression._syntax import MAX_DEPTH, ExpressionParser, Tokenizer
 from kuiper.expression.evaluation import evaluate
-from kuiper.expression.lowering import Deferred, ElementwiseProgram, fold
+from kuiper.expression.folding import Deferred, fold
+from kuiper.expression.lowering import ElementwiseProgram
+from kuiper.expression.syntax import MAX_DEPTH, ExpressionParser, Tokenizer
 from kuiper.expression.tokens import Token, TokenType
 from kuiper.expression.tree import Call, List, Literal, Node, Ref, compact, inline
 
 if TYPE_CHECKING:
     from kuiper.expression.compiled import CompiledExpression, compile
     from kuiper.expression.drawing import to_dot, to_svg
-    from kuiper.expression.views import infix, outline
+    from kuiper.expression.text import infix, outline
 
 __all__ = [
     "MAX_DEPTH",
@@ -58,8 +67,8 @@ __getattr__, __dir__ = lazy_names(
     {
         "CompiledExpression": "kuiper.expression.compiled",
         "compile": "kuiper.expression.compiled",
-        "infix": "kuiper.expression.views",
-        "outline": "kuiper.expression.views",
+        "infix": "kuiper.expression.text",
+        "outline": "kuiper.expression.text",
         "to_dot": "kuiper.expression.drawing",
         "to_svg": "kuiper.expression.drawing",
     },

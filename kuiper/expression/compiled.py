@@ -10,10 +10,11 @@ import numpy as np
 from kuiper._kernels.elementwise import elementwise
 from kuiper._support.threads import get_num_threads
 from kuiper.errors import ExpressionError
-from kuiper.expression._syntax import ExpressionParser
 from kuiper.expression.evaluation import evaluate
-from kuiper.expression.lowering import Deferred, ElementwiseProgram, fold
+from kuiper.expression.folding import Deferred, fold
+from kuiper.expression.lowering import ElementwiseProgram
 from kuiper.expression.promotion import is_number
+from kuiper.expression.syntax import ExpressionParser
 from kuiper.expression.tree import Node
 
 __all__ = ["CompiledExpression", "compile"]

@@ -1,35 +1,23 @@
-"""From a tree to something that runs: shapes become numbers, float32 arithmetic a program.
+"""From a float32 tree to a program for the elementwise engine.
 
-:func:`fold` evaluates whatever does not depend on the contents of tensors.  What is left is, where
-it is float32 throughout, an :class:`ElementwiseProgram`: a straight line of instructions over
-virtual registers that the elementwise engine runs in one pass over memory.  What is left of any
-other dtype is a :class:`Deferred` tree for :func:`kuiper.expression.evaluation.evaluate`.
+An :class:`ElementwiseProgram` is a straight line of instructions over virtual registers; the engine
+runs it in one pass over memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kuiper._support.struct import Fields
 from kuiper.errors import ExpressionError
-from kuiper.expression import evaluation
-from kuiper.expression.promotion import FLOAT32, is_number, result_dtype
+from kuiper.expression.functions import FUNCTIONS, Function
+from kuiper.expression.promotion import FLOAT32
 from kuiper.expression.tree import Call, Literal, Node, Ref
-from kuiper.expression.vocabulary import words
 
-__all__ = [
-    "Argument",
-    "Deferred",
-    "ElementwiseProgram",
-    "Instruction",
-    "broadcast",
-    "fold",
-    "lower",
-]
+__all__ = ["Argument", "ElementwiseProgram", "Instruction", "lower"]
 
 
 class Argument(NamedTuple):
@@ -53,7 +41,7 @@ class Instruction(NamedTuple):
     Attributes
     ----------
     name : str
-        An operator of :data:`kuiper.expression.vocabulary.EXTENDED`, or ``copy``.
+        A key of :data:`kuiper.expression.functions.FUNCTIONS` with a float32 kernel.
     arguments : tuple of Argument
         One or two.
     parameters : tuple of float
@@ -101,202 +89,13 @@ class ElementwiseProgram(Fields):
         return "\n".join(lines)
 
 
-class Deferred(Fields):
-    """An expression for run time, evaluated on arrays.
-
-    Attributes
-    ----------
-    tree : Node
-        What is left after folding.
-    sources : tuple of (int or numpy.ndarray)
-        What ``@k`` of `tree` stands for: the number of an operand, or a constant array.
-    shape : tuple of int
-    dtype : numpy.dtype
-    """
-
-    tree: Node
-    sources: tuple[int | np.ndarray, ...]
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-    def run(self, operands: Sequence[Any]) -> np.ndarray:
-        """Compute the value from the values of the operands.
-
-        Parameters
-        ----------
-        operands : sequence
-            Arrays and numbers, for ``@0``, ``@1``, ...
-
-        Returns
-        -------
-        numpy.ndarray
-        """
-        values = [operands[s] if isinstance(s, int) else s for s in self.sources]
-        return np.asarray(evaluation.evaluate(self.tree, values))
-
-
-class _Symbol(Fields):
-    """A tensor whose contents are not known yet."""
-
-    tree: Node
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-
-def is_host(value: Any) -> bool:
-    """Tell whether the value itself is known, not just its shape and dtype."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        return True
-    return not (hasattr(value, "shape") and hasattr(value, "dtype"))
-
-
-def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the shape that `shapes` broadcast to.
-
-    Raises
-    ------
-    ExpressionError
-        If they do not.
-    """
-    rank = max(map(len, shapes), default=0)
-    result = [1] * rank
-    for shape in shapes:
-        for axis, extent in enumerate(shape, rank - len(shape)):
-            if extent != 1 and result[axis] not in (1, extent):
-                raise ExpressionError(
-                    f"shapes {' and '.join(str(tuple(s)) for s in shapes)} do not broadcast"
-                )
-            if extent != 1:
-                result[axis] = extent
-    return tuple(result)
-
-
-def fold(tree: Node, operands: Sequence[Any]) -> Any:
-    """Evaluate what is known, and prepare the rest.
-
-    Parameters
-    ----------
-    tree : Node
-    operands : sequence
-        What ``@k`` stands for: a host value (number, bool, None, string, list, numpy array), or for
-        a tensor computed at run time anything with `shape` (tuple of int) and `dtype`.
-
-    Returns
-    -------
-    host value, ElementwiseProgram, Deferred, or a list of these
-        A host value where no tensor's contents matter.
-
-    Raises
-    ------
-    ExpressionError
-        As :func:`kuiper.expression.evaluation.evaluate`, for whatever shapes and dtypes can tell.
-    """
-    folder = _Folder(operands)
-    return folder.finish(folder.walk(tree))
-
-
-class _Folder:
-    """One folding: the operands, and the constant arrays met on the way."""
-
-    def __init__(self, operands: Sequence[Any]) -> None:
-        self.operands = operands
-        self.constants: list[np.ndarray] = []
-
-    def walk(self, tree: Node) -> Any:
-        """Return the value of a tree: a host value, a symbol, or a list of values."""
-        stack: list[Any] = []
-        for node in tree.postorder():
-            if isinstance(node, Literal):
-                stack.append(node.value)
-            elif isinstance(node, Ref):
-                value = evaluation.operand(node, self.operands)
-                if not is_host(value):
-                    value = _Symbol(node, tuple(value.shape), np.dtype(value.dtype))
-                stack.append(value)
-            else:
-                count = len(node.children)
-                values = stack[len(stack) - count :]
-                del stack[len(stack) - count :]
-                stack.append(self.call(node, values) if isinstance(node, Call) else values)
-        return stack[0]
-
-    def call(self, node: Call, values: list[Any]) -> Any:
-        """Apply an operator to values of which some may be symbols."""
-        if not any(isinstance(value, _Symbol) for value in values):
-            return evaluation.call(node, values)
-        try:
-            if node.name == "size":
-                return evaluation.size(*values)
-            for value in values:
-                if not is_number(value) and not hasattr(value, "shape"):
-                    raise ExpressionError(
-                        f"{node.name} takes numbers and tensors, got {evaluation.describe(value)}"
-                    )
-            _, dtype = result_dtype(node.name, values)
-            shape = broadcast([() if is_number(v) else tuple(v.shape) for v in values])
-            if node.name == "int" and math.prod(shape) != 1:
-                raise ExpressionError(f"int takes one element, got shape {shape}")
-        except ExpressionError as error:
-            raise node.error(error.message) from None
-        if node.name == "int":
-            shape = ()
-        return _Symbol(node.with_children([self.residual(v) for v in values]), shape, dtype)
-
-    def residual(self, value: Any) -> Node:
-        """Return the tree that stands for a value in what is left."""
-        if isinstance(value, _Symbol):
-            return value.tree
-        if is_number(value):
-            return Literal(value)
-        self.constants.append(np.asarray(value))
-        return Ref(len(self.operands) + len(self.constants) - 1)
-
-    def finish(self, value: Any) -> Any:
-        """Turn symbols, also those inside lists, into programs or deferred trees."""
-        if isinstance(value, list):
-            # Lists inside lists are as deep as the text, which the parser limits.
-            return [self.finish(item) for item in value]
-        if not isinstance(value, _Symbol):
-            return value
-        order = value.tree.references()
-        n_operands = len(self.operands)
-        sources = tuple(k if k < n_operands else self.constants[k - n_operands] for k in order)
-        tree = value.tree.substitute({k: Ref(i) for i, k in enumerate(order)})
-        dtypes = [self.operands[s].dtype if isinstance(s, int) else s.dtype for s in sources]
-        if value.dtype == FLOAT32 and all(dtype == FLOAT32 for dtype in dtypes):
-            program = lower(tree, sources, value.shape)
-            if program is not None:
-                return program
-        return Deferred(tree, sources, value.shape, value.dtype)
-
-
-# Lowering --------------------------------------------------------------------------------------
-
 # Casts that change nothing on float32.
 _NO_OPS = frozenset(["torch.float", "torch.float32"])
-
-_SYNONYMS = {"maximum": "max", "minimum": "min"}
 
 _COMMUTATIVE = frozenset(["add", "mul"])
 
 # pow with one of these exponents is what PyTorch computes as well, and far cheaper.
 _POWERS = {0.5: "sqrt", 2.0: "square", -0.5: "rsqrt", -1.0: "reciprocal"}
-
-# Operators whose arguments behind the first are numbers in the instruction, with their defaults.
-_PARAMETERS: dict[str, tuple[float, ...]] = {
-    "leaky_relu": (0.01,),
-    "elu": (1.0,),
-    "celu": (1.0,),
-    "softplus": (1.0, 20.0),
-    "hardshrink": (0.5,),
-    "softshrink": (0.5,),
-    "threshold": (0.0, 0.0),
-    "nan_to": (0.0,),
-    "inf_to": (0.0, 0.0),
-}
-
-# What leaves float32 on the way: casts to other dtypes and operators on integers.
-_NOT_FLOAT32 = frozenset(words("int and or xor lshift rshift"))
 
 
 def lower(
@@ -327,16 +126,15 @@ def lower(
             values[id(node)] = Argument("constant", to_float32(node.value))
         elif isinstance(node, Call) and node.name in _NO_OPS:
             values[id(node)] = values[id(node.children[0])]
-        elif isinstance(node, Call) and not (
-            node.name in _NOT_FLOAT32 or node.name.startswith("torch.")
-        ):
+        else:
+            function = FUNCTIONS.get(node.text) if isinstance(node, Call) else None
+            if function is None or not (function.vector or function.same_as):
+                return None
             try:
                 arguments = [values[id(child)] for child in node.children]
-                values[id(node)] = builder.call(node.name, arguments)
+                values[id(node)] = builder.call(function, arguments)
             except ExpressionError as error:
                 raise node.error(error.message) from None
-        else:
-            return None
     return ElementwiseProgram(sources, builder.finish(values[id(tree)]), shape)
 
 
@@ -389,15 +187,17 @@ class _Builder:
             self.known[key] = Argument("register", len(self.instructions) - 1)
         return self.known[key]
 
-    def call(self, name: str, arguments: list[Argument]) -> Argument:
-        """Emit an operator of the language."""
-        name = _SYNONYMS.get(name, name)
-        if name in _PARAMETERS:
-            return self.parametric(name, arguments)
+    def call(self, function: Function, arguments: list[Argument]) -> Argument:
+        """Emit a function of the language."""
+        if function.same_as:
+            name, *constants = function.same_as
+            function = FUNCTIONS[name]
+            arguments = [*arguments, *(Argument("constant", c) for c in constants)]
+        name = function.name
+        if function.parameters:
+            return self.parametric(function, arguments)
         if name == "clamp":
             return self.clamp(*arguments)
-        if name == "relu6":
-            return self.clamp(arguments[0], Argument("constant", 0.0), Argument("constant", 6.0))
         last = arguments[-1]
         if _is_identity(name, last):
             return arguments[0]
@@ -409,14 +209,15 @@ class _Builder:
             return self.emit("mul", arguments[0], Argument("constant", 1.0 / last.value))
         return self.emit(name, *arguments)
 
-    def parametric(self, name: str, arguments: list[Argument]) -> Argument:
-        """Emit an operator with fixed numbers behind its argument."""
-        defaults = _PARAMETERS[name]
+    def parametric(self, function: Function, arguments: list[Argument]) -> Argument:
+        """Emit a function whose arguments after the first are fixed numbers."""
         given = arguments[1:]
         if any(argument.kind != "constant" for argument in given):
-            raise ExpressionError(f"the parameters of {name} must be numbers")
-        parameters = tuple(float(a.value) for a in given) + defaults[len(given) :]
-        return self.emit(name, arguments[0], parameters=parameters)
+            raise ExpressionError(f"the parameters of {function.name} must be numbers")
+        numbers = [argument.value for argument in given] + [*function.parameters[len(given) :]]
+        # Only a tree made by hand leaves out a number without a default.
+        parameters = tuple(float(number or 0.0) for number in numbers)
+        return self.emit(function.name, arguments[0], parameters=parameters)
 
     def clamp(self, x: Argument, low: Argument, high: Argument) -> Argument:
         """Emit one instruction for fixed bounds, two for tensors."""

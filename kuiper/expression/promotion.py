@@ -16,40 +16,23 @@ from typing import Any
 import numpy as np
 
 from kuiper.errors import ExpressionError
-from kuiper.expression.vocabulary import CASTS, PARAMETRIC, words
+from kuiper.expression.functions import EXTENDED, Function
 from kuiper.ir.dtypes import DTYPES
 
-__all__ = ["is_number", "promote", "result_dtype", "result_type"]
+__all__ = ["CASTS", "is_number", "promote", "result_dtype", "result_type"]
 
 BOOL = np.dtype(np.bool_)
 INT64 = np.dtype(np.int64)
 FLOAT32 = np.dtype(np.float32)
 COMPLEX64 = np.dtype(np.complex64)
 
-# Operators whose result is a float even for integers.
-_FLOAT = frozenset(
-    words(
-        "div atan2 logaddexp sqrt rsqrt reciprocal exp expm1 log log10 log1p erf sin cos tan "
-        "asin acos atan sinh cosh tanh asinh acosh atanh sigmoid logsigmoid hardsigmoid silu "
-        "hardswish mish gelu gelu_tanh elu celu selu softplus softsign tanhshrink leaky_relu "
-        "hardshrink softshrink log2 exp2 hypot copysign xlogy"
-    )
-)
-
-_BITWISE = frozenset(words("and or xor lshift rshift"))
-
-# What PyTorch refuses for bool tensors.
-_NOT_BOOL = frozenset(
-    words("sub neg abs floor ceil trunc round floor_divide remainder fmod lshift rshift relu")
-)
-
-_COMPLEX = frozenset(
-    words(
-        "add sub mul div pow neg abs square sqrt rsqrt reciprocal exp expm1 log log10 log1p "
-        "sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid silu tanhshrink "
-        "log2 exp2"
-    )
-)
+# Casts are spelled as PyTorch's dtypes; without brackets the same word is a dtype's name.
+CASTS: dict[str, np.dtype] = {
+    name: dtype.value
+    for dtype in DTYPES.values()
+    if dtype.name not in ("bf16", "c32")
+    for name in (dtype.torch, f"torch.{dtype.value.name}")
+}
 
 
 def is_number(value: Any) -> bool:
@@ -93,7 +76,7 @@ def _combine(higher: np.dtype | None, lower: np.dtype | None) -> np.dtype | None
 
 
 def result_type(values: Sequence[Any]) -> np.dtype:
-    """Return the dtype that PyTorch computes in when `values` meet.
+    """Return the dtype in which PyTorch combines `values`.
 
     Parameters
     ----------
@@ -109,41 +92,45 @@ def result_type(values: Sequence[Any]) -> np.dtype:
         known = by_kind[kind]
         by_kind[kind] = dtype if known is None else promote(known, dtype)
     result = _combine(by_kind[0], _combine(by_kind[1], by_kind[2]))
-    assert result is not None  # there is a value
+    assert result is not None  # `values` is not empty
     return result
 
 
 def result_dtype(name: str, values: Sequence[Any]) -> tuple[np.dtype, np.dtype]:
-    """Return the dtypes that an operator computes in and answers in.
+    """Return the dtypes of a function's computation and of its result.
 
     Parameters
     ----------
     name : str
-        An operator over arrays; not ``size``.
+        A cast or an elementwise function; not ``size``.
     values : sequence
-        Its arguments, at least one of which is no Python number.
+        Its arguments, at least one of which is not a Python number.
 
     Raises
     ------
     ExpressionError
-        Where PyTorch does not define the operator for the dtype.
+        If PyTorch does not define the function for the dtype.
     """
     if name in CASTS:
-        dtype = DTYPES[CASTS[name]].value
-        return dtype, dtype
+        return CASTS[name], CASTS[name]
     if name == "int":
         return INT64, INT64
-    dtype = result_type(values[:1] if name in PARAMETRIC else values)
-    if name in _FLOAT and dtype.kind in "biu":
+    function = EXTENDED[name]
+    dtype = result_type(values[:1] if function.parameters else values)
+    if dtype.kind in "biu" and "i" not in function.kinds:
         dtype = FLOAT32
     if name == "square" and dtype.kind == "b":
         dtype = INT64
-    if name in _BITWISE and dtype.kind not in "biu":
-        raise ExpressionError(f"{name} takes integers or bools, got {dtype}")
-    if name in _NOT_BOOL and dtype.kind == "b":
-        raise ExpressionError(f"{name} is not defined for bool tensors")
-    if dtype.kind == "c" and name not in _COMPLEX:
-        raise ExpressionError(f"{name} is not defined for complex numbers")
+    if dtype.kind not in function.kinds:
+        raise ExpressionError(_refusal(function, dtype))
     if name == "abs" and dtype.kind == "c":
         return dtype, np.zeros(0, dtype).real.dtype
     return dtype, dtype
+
+
+def _refusal(function: Function, dtype: np.dtype) -> str:
+    if dtype.kind == "b":
+        return f"{function.name} is not defined for bool tensors"
+    if "f" not in function.kinds:
+        return f"{function.name} takes integers or bools, got {dtype}"
+    return f"{function.name} is not defined for complex numbers"

@@ -1,7 +1,7 @@
-"""What the operators mean for Python numbers: ordinary Python arithmetic.
+"""The functions of PNNX's language on Python numbers: ordinary Python arithmetic.
 
-Such numbers are shapes, bounds and factors.  Where there is no value (division by zero, a root of a
-negative number, an integer beyond 64 bits) it is an error, since a shape cannot be infinite.
+Such numbers are shapes, bounds and factors.  An undefined result (division by zero, the root of a
+negative number, an integer of more than 64 bits) is an error, since a shape cannot be infinite.
 """
 
 from __future__ import annotations
@@ -15,25 +15,29 @@ from typing import Any
 import numpy as np
 
 from kuiper.errors import ExpressionError
-from kuiper.expression.vocabulary import CASTS, EXTENDED, PNNX, words
-from kuiper.ir.dtypes import DTYPES
+from kuiper.expression.promotion import CASTS
 
 __all__ = ["apply_to_numbers"]
 
 _INT64_BITS = 63
 
 
-def apply_to_numbers(name: str, values: list[Any]) -> Any:
-    """Apply an operator to Python numbers.
+def apply_to_numbers(name: str, values: list[Any], otherwise: Callable[..., Any]) -> Any:
+    """Apply a function to Python numbers.
+
+    Parameters
+    ----------
+    name : str
+    values : list of (bool, int, float or complex)
+    otherwise : callable
+        Computes a function that has no meaning of its own for Python numbers.
 
     Raises
     ------
     ExpressionError
-        Where there is no value.
+        If the result is undefined or an integer of more than 64 bits.
     """
-    function = _FUNCTIONS.get(name)
-    if function is None:
-        function = _ACTIVATIONS[name]
+    function = _FUNCTIONS.get(name, otherwise)
     try:
         result = function(*values)
     except ZeroDivisionError:
@@ -104,21 +108,6 @@ def _sign(x: Any) -> Any:
     return type(x)((x > 0) - (x < 0)) if not isinstance(x, bool) else x
 
 
-def _cast(kind: str) -> Callable[..., Any]:
-    return {"b": bool, "i": int, "u": int, "f": float, "c": complex}[kind]
-
-
-def _activation(name: str) -> Callable[..., Any]:
-    """Use the array form: activations of plain numbers are too rare for a second table."""
-
-    def call(*values: Any) -> Any:
-        from kuiper.expression.evaluation import apply
-
-        return apply(name, [np.asarray(float(values[0])), *values[1:]]).item()
-
-    return call
-
-
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -154,10 +143,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 _FUNCTIONS |= {
     name: _function(name)
-    for name in words(
-        "sqrt exp expm1 log log1p erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
+    for name in (
+        "sqrt", "exp", "expm1", "log", "log1p", "erf", "sin", "cos", "tan", "asin", "acos", "atan",
+        "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
     )
-}
-_FUNCTIONS |= {name: _cast(DTYPES[dtype].value.kind) for name, dtype in CASTS.items()}
-
-_ACTIVATIONS = {name: _activation(name) for name in EXTENDED.keys() - PNNX.keys()}
+}  # fmt: skip
+_TYPES = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
+_FUNCTIONS |= {name: _TYPES[dtype.kind] for name, dtype in CASTS.items()}

@@ -60,13 +60,16 @@ class Copy:
         The files that the guide has a contributor write or edit by hand, of those that stay.
     """
 
-    def __init__(self, folder: Path, guide: str) -> None:
+    def __init__(self, folder: Path, guide: str, *, sources: bool = False) -> None:
         self.folder = folder
-        sources = shutil.ignore_patterns("*.c", "*.pyx", "*.pxi", "*.pxd", "*.h")
+        unwanted = ["*.c"] if sources else ["*.c", "*.pyx", "*.pxi", "*.pxd", "*.h"]
         for top, base in (("kuiper", PACKAGES), ("docs", ROOT), ("tests", ROOT)):
-            ignore = sources if top == "kuiper" else shutil.ignore_patterns("data")
+            ignore = shutil.ignore_patterns(*(unwanted if top == "kuiper" else ["data"]))
             shutil.copytree(base / top, folder / top, ignore=ignore, copy_function=_copy_or_link)
         (folder / "tests" / "data").symlink_to(ROOT / "tests" / "data")
+        if sources:
+            for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+                shutil.copy(ROOT / name, folder)
         files, edits = blocks(guide, "file"), blocks(guide, "edit")
         appended = blocks(guide, "append")
         for name, text in files.items():
@@ -98,7 +101,7 @@ class Copy:
             for path in sorted((self.folder / top).rglob("*.*")):
                 name = path.relative_to(self.folder)
                 original = base / name
-                if path.suffix not in (".py", ".md") or name.parts[:2] == ("tests", "data"):
+                if path.suffix not in (".py", ".md", ".pxi") or name.parts[:2] == ("tests", "data"):
                     continue
                 if not original.exists() or not filecmp.cmp(path, original, shallow=False):
                     found.append(str(name))
@@ -107,7 +110,7 @@ class Copy:
 
 def _copy_or_link(source: str, target: str) -> None:
     """Copy what may be written; link what is large."""
-    if source.endswith((".py", ".pyc", ".md")):
+    if source.endswith((".py", ".pyc", ".md", ".pxi", ".pyx", ".pxd", ".h")):
         shutil.copy2(source, target)
     else:
         os.symlink(source, target)
@@ -201,6 +204,58 @@ def test_a_packed_weight_type_takes_two_files(tmp_path):
     ]
     assert sorted(copy.changed()) == copy.touched
     copy.pytest("tests/unit/kernels/test_packed_bf16.py")
+
+
+# -- an elementwise function -------------------------------------------------------------------
+
+# Builds what the guide changes: for the baseline instruction set, without optimisation.
+BUILD = """\
+import sys
+from pathlib import Path
+sys.path.insert(0, ".")
+import setup
+from Cython.Build import cythonize
+setup.generate_functions(setup.GENERATED)
+names = ["kuiper._kernels.micro.baseline", "kuiper._kernels.elementwise.elementwise"]
+modules = [module for module in setup.extensions() if module.name in names]
+assert len(modules) == len(names)
+for module in modules:
+    module.extra_compile_args += [] if setup.MSVC else ["-O0"]
+    folder, _, stem = module.name.replace(".", "/").rpartition("/")
+    for path in Path(folder).glob(stem + ".*.*"):
+        path.unlink()  # a link to the module that is being tested
+modules = cythonize(
+    modules, compiler_directives=setup.DIRECTIVES, build_dir="build/cython", force=True,
+    include_path=[str(setup.GENERATED)], shared_utility_qualified_name="kuiper._cyutility",
+)
+setup.setup(script_args=["-q", "build_ext", "--inplace", "--force"], ext_modules=modules)
+"""
+
+
+def test_an_elementwise_function_takes_three_files(tmp_path, monkeypatch):
+    """Three files, its reference and the bound of its error; the rest is generated."""
+    pytest.importorskip("Cython")
+    if PACKAGES != ROOT:
+        pytest.skip("kuiper is installed without its sources")
+    copy = Copy(tmp_path, "Add an elementwise function", sources=True)
+    assert copy.touched == [
+        "kuiper/_kernels/micro/activations.pxi",
+        "kuiper/expression/functions.py",
+        "kuiper/ops/nn/activation.py",
+        "tests/reference/activation.py",
+        "tests/unit/kernels/test_elementwise.py",
+    ]
+    monkeypatch.setenv("KUIPER_ISAS", "baseline")
+    monkeypatch.setenv("KUIPER_ISA", "baseline")
+    done = copy.run("-c", BUILD)
+    assert done.returncode == 0, done.stderr[-3000:]
+    done = copy.run("docs/make_operators.py")
+    assert done.returncode == 0, done.stderr
+    generated = ["docs/operators.md", "kuiper/ops/core/type_index.py"]
+    assert sorted(copy.changed()) == sorted([*copy.touched, *generated])
+    done = copy.run("try_function.py")
+    assert (done.returncode, done.stdout) == (0, "it works\n"), done.stderr
+    copy.pytest("tests/unit/kernels/test_elementwise.py", "-k", "squareplus and baseline")
 
 
 def test_links_of_the_page_lead_somewhere():

@@ -6,15 +6,14 @@ import pytest
 
 import kuiper.expression
 from kuiper.expression import (
-    _syntax,
     compiled,
     drawing,
     evaluation,
     lowering,
     ncnn,
-    ncnn_translation,
+    syntax,
+    text,
     tree,
-    views,
 )
 
 from ..support.paths import ROOT
@@ -25,15 +24,15 @@ DOCS = ROOT / "docs" / "expressions.md"
 @pytest.mark.parametrize(
     "module",
     [
-        _syntax,
         compiled,
         drawing,
         evaluation,
         lowering,
-        ncnn,
-        ncnn_translation,
+        ncnn.language,
+        ncnn.translation,
+        syntax,
+        text,
         tree,
-        views,
         kuiper.expression,
     ],
     ids=lambda module: module.__name__.rpartition(".")[2],
@@ -44,7 +43,7 @@ def test_examples_in_docstrings(module):
 
 def test_examples_exist():
     finder = doctest.DocTestFinder()
-    modules = (_syntax, compiled, drawing, ncnn, tree, views)
+    modules = (compiled, drawing, ncnn.language, syntax, text, tree)
     for module in modules:
         assert any(test.examples for test in finder.find(module)), module
 
@@ -60,7 +59,7 @@ def test_examples_on_the_page():
 
 def test_the_page_names_every_operator():
     page = DOCS.read_text(encoding="utf-8")
-    from kuiper.expression.vocabulary import CASTS, PNNX
+    from kuiper.expression.functions import PNNX
 
     words = set(page.replace("`", " ").replace(",", " ").split())
-    assert not {name for name in PNNX if name not in CASTS} - words
+    assert not PNNX.keys() - words

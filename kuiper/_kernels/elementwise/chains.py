@@ -8,38 +8,10 @@ each other run as one: a value that is wanted again later is stored on the way.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["LINKS", "Link", "Pass", "find_passes", "insert_copies", "reads_of"]
-
-# Operators that can be links, and what they are when the running value is the second operand.
-LINKS: dict[str, str | None] = {
-    "add": "add",
-    "sub": "sub_from",
-    "mul": "mul",
-    "div": "div_into",
-    "max": "max",
-    "min": "min",
-    "prelu": None,
-    "neg": None,
-    "abs": None,
-    "floor": None,
-    "ceil": None,
-    "trunc": None,
-    "round": None,
-    "square": None,
-    "sqrt": None,
-    "rsqrt": None,
-    "reciprocal": None,
-    "relu": None,
-    "leaky_relu": None,
-    "clamp": None,
-    "hardsigmoid": None,
-    "hardswish": None,
-    "nan_to": None,
-    "inf_to": None,
-}
+__all__ = ["Link", "Pass", "find_passes", "insert_copies", "reads_of"]
 
 
 class Link(NamedTuple):
@@ -77,7 +49,12 @@ class Pass(NamedTuple):
     links: tuple[Link, ...]
 
 
-def find_passes(instructions: Sequence[Any], varies: Sequence[int], longest: int) -> list[Pass]:
+def find_passes(
+    instructions: Sequence[Any],
+    varies: Sequence[int],
+    swapped: Mapping[str, str | None],
+    longest: int,
+) -> list[Pass]:
     """Join instructions into passes.
 
     Parameters
@@ -85,6 +62,9 @@ def find_passes(instructions: Sequence[Any], varies: Sequence[int], longest: int
     instructions : sequence of Instruction
     varies : sequence of int
         Along what each result varies; a chain runs over one kind of loop.
+    swapped : mapping of str to (str or None)
+        The functions that may be links, and the link that computes each when the running value is
+        the second operand.
     longest : int
         The number of links that a pass may have.
 
@@ -93,7 +73,7 @@ def find_passes(instructions: Sequence[Any], varies: Sequence[int], longest: int
     list of Pass
         In the order in which they are to run.
     """
-    chains, inside = _chains(instructions, varies, longest)
+    chains, inside = _chains(instructions, varies, swapped, longest)
     passes: list[Pass] = []
     for number in range(len(instructions)):
         if number in inside:
@@ -113,14 +93,17 @@ def find_passes(instructions: Sequence[Any], varies: Sequence[int], longest: int
 
 
 def _chains(
-    instructions: Sequence[Any], varies: Sequence[int], longest: int
+    instructions: Sequence[Any],
+    varies: Sequence[int],
+    swapped: Mapping[str, str | None],
+    longest: int,
 ) -> tuple[dict[int, list[Link]], set[int]]:
     """Return the chains by their last instruction, and the instructions that are inside of one."""
     uses = Counter(a.value for i in instructions for a in i.arguments if a.kind == "register")
     chains: dict[int, list[Link]] = {}
     inside: set[int] = set()
     for number, (name, arguments, parameters) in enumerate(instructions):
-        if name not in LINKS:
+        if name not in swapped:
             continue
         # The running value may be either argument; take the one with the longer past.
         place: int | None = None
@@ -129,7 +112,7 @@ def _chains(
             if (
                 argument.kind == "register"
                 and argument.value in chains
-                and (candidate == 0 or LINKS[name] is not None)
+                and (candidate == 0 or swapped[name] is not None)
                 and uses[argument.value] == 1
                 and varies[argument.value] == varies[number]
                 and len(chain) < len(chains[argument.value]) < longest
@@ -156,7 +139,7 @@ def _chains(
             inside.add(other.value)
             del chains[other.value]
         else:
-            chain.append(Link(name if place == 0 else LINKS[name] or name, other, parameters))
+            chain.append(Link(name if place == 0 else swapped[name] or name, other, parameters))
         chains[number] = chain
     return chains, inside
 

@@ -21,7 +21,10 @@ from libc.stdlib cimport calloc, free
 
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._runtime.step cimport Step, at, ref_t, share_start
-from kuiper._kernels.micro.table cimport MAX_LINKS, binary_fn, chain_t, kernels_t, rows_t, unary_fn
+from kuiper._kernels.micro.table cimport (
+    LINK_ADD_PRODUCT, LINK_LOAD, LINK_STORE, MAX_LINKS, N_LINKS, binary_fn, chain_t,
+    kernels_t, rows_t, unary_fn,
+)
 
 import numpy as np
 
@@ -327,7 +330,15 @@ cdef void scatter(
             y[i * y_row + j * y_column] = x.data[i * x.row + j * x.column]
 
 
-# Names -----------------------------------------------------------------------------------------
+# Functions -------------------------------------------------------------------------------------
+
+# UNARY, BINARY (numbers in the micro-kernels' table), LINKS (codes), SWAPPED and COSTS: generated
+# from kuiper/expression/functions.py.
+include "function_tables.pxi"
+
+_CODES = {name: code + N_LINKS for name, code in LINKS.items()}
+_CODES |= {"load": LINK_LOAD, "store": LINK_STORE, "add_product": LINK_ADD_PRODUCT}
+
 
 def unary_number(name):
     """Return the number of a function of one tensor in the micro-kernels' table.
@@ -335,55 +346,14 @@ def unary_number(name):
     Parameters
     ----------
     name : str
-        What an instruction may be called: ``exp``, ``leaky_relu``, ``clamp``, ``copy``, ...
+        A function of one operand, or ``clamp``.
 
     Raises
     ------
     KeyError
-        If there is no such function; ``relu6`` is ``clamp`` with the parameters 0 and 6.
+        If there is no such kernel; ``relu6`` is ``clamp`` with the parameters 0 and 6.
     """
-    return int(Unary[name.upper()])
-
-
-cdef _CHEAP = frozenset([
-    "COPY", "ABS", "NEG", "SIGN", "SQUARE", "SQRT", "RSQRT", "RECIPROCAL", "FLOOR", "CEIL", "TRUNC",
-    "ROUND", "RELU", "LEAKY_RELU", "CLAMP", "HARDSIGMOID", "HARDSWISH", "SOFTSIGN", "HARDSHRINK",
-    "SOFTSHRINK", "THRESHOLD", "ADD", "SUB", "MUL", "DIV", "MAX", "MIN", "PRELU", "NAN_TO",
-    "INF_TO", "COPYSIGN", "HEAVISIDE",
-])
-
-
-cdef dict _LINK_CODES = {
-    "load": LINK_LOAD,
-    "store": LINK_STORE,
-    "add": LINK_ADD,
-    "add_product": LINK_ADD_PRODUCT,
-    "sub": LINK_SUB,
-    "sub_from": LINK_SUB_FROM,
-    "mul": LINK_MUL,
-    "div": LINK_DIV,
-    "div_into": LINK_DIV_INTO,
-    "max": LINK_MAX,
-    "min": LINK_MIN,
-    "prelu": LINK_PRELU,
-    "neg": LINK_NEG,
-    "abs": LINK_ABS,
-    "floor": LINK_FLOOR,
-    "ceil": LINK_CEIL,
-    "trunc": LINK_TRUNC,
-    "round": LINK_ROUND,
-    "square": LINK_SQUARE,
-    "sqrt": LINK_SQRT,
-    "rsqrt": LINK_RSQRT,
-    "reciprocal": LINK_RECIPROCAL,
-    "relu": LINK_RELU,
-    "leaky_relu": LINK_LEAKY_RELU,
-    "clamp": LINK_CLAMP,
-    "hardsigmoid": LINK_HARDSIGMOID,
-    "hardswish": LINK_HARDSWISH,
-    "nan_to": LINK_NAN_TO,
-    "inf_to": LINK_INF_TO,
-}
+    return UNARY[name]
 
 
 # Preparing -------------------------------------------------------------------------------------
@@ -436,7 +406,7 @@ cdef class ElementwiseStep(Step):
         self.params = &self.p
         self.kind = "elementwise"
         size = output.size
-        cost = sum(1 if i.name.upper() in _CHEAP else 8 for i in program.instructions)
+        cost = sum(COSTS[i.name] for i in program.instructions)
         self.max_parts = max(1, min(self.p.n_chunks, <Py_ssize_t> (size * cost) // SHARE_COST))
         self.flops = float(size * len(program.instructions))
         self.bytes = 4.0 * (size + sum(value.size for value in inputs))
@@ -541,7 +511,7 @@ cdef class ElementwiseStep(Step):
             old = {new: old for old, new in enumerate(number)}
             held = {number[i] for i in held} | copies
             varies = [BOTH if i in copies else varies[old[i]] for i in range(len(instructions))]
-        passes = find_passes(instructions, varies, MAX_LINKS)
+        passes = find_passes(instructions, varies, SWAPPED, MAX_LINKS)
         reads = [reads_of(one, instructions) for one in passes]
         last_use = {value: i for i, values in enumerate(reads) for value in values}
         self.p.n_steps = len(passes)
@@ -590,9 +560,9 @@ cdef class ElementwiseStep(Step):
         name, arguments, parameters = instruction
         self._fill_argument(&step.a, arguments[0], blocks, varies)
         if len(arguments) == 1:
-            step.unary = self.p.kernels.unary[<int> Unary[name.upper()]]
+            step.unary = self.p.kernels.unary[<int> UNARY[name]]
         else:
-            step.binary = self.p.kernels.binary[<int> Binary[name.upper()]]
+            step.binary = self.p.kernels.binary[<int> BINARY[name]]
             self._fill_argument(&step.b, arguments[1], blocks, varies)
         step.p0, step.p1 = (*parameters, 0.0, 0.0)[:2]
 
@@ -600,7 +570,7 @@ cdef class ElementwiseStep(Step):
         cdef operation_t* operation = step.operations
         nothing = ("constant", 0.0)
         for name, operand, parameters, factor in chain:
-            operation.code = _LINK_CODES[name]
+            operation.code = _CODES[name]
             operation.p0, operation.p1 = (*parameters, 0.0, 0.0)[:2]
             self._fill_argument(&operation.x, operand or nothing, blocks, varies)
             self._fill_argument(&operation.z, factor or nothing, blocks, varies)

@@ -270,8 +270,16 @@ ctypedef void (*binary_fn)(const rows_t* rows) noexcept nogil
 cdef enum:
     MAX_LINKS = 48
 
+# What a link does to the running value r with its operands x and z, besides applying a function:
+# setup.py numbers those that a chain may contain from N_LINKS on.
+cdef enum:
+    LINK_LOAD         # x
+    LINK_STORE        # r, stored to x
+    LINK_ADD_PRODUCT  # r + x * z, rounded twice
+    N_LINKS
+
 ctypedef struct link_t:
-    int code               # see Link in elementwise.pxd
+    int code
     bint moves             # whether the operand moves along the row
     float* x               # written by a link that stores
     Py_ssize_t row         # stride of the operand

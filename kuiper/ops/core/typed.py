@@ -9,8 +9,8 @@ import numpy as np
 
 from kuiper._kernels.elementwise.typed import TYPES, TypedStep, is_possible
 from kuiper.expression import Call, Literal, Node, Ref
+from kuiper.expression.functions import EXTENDED
 from kuiper.expression.promotion import is_number, result_dtype
-from kuiper.expression.vocabulary import CASTS, words
 from kuiper.ir.view import TensorSpec, Value
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import convert
@@ -117,37 +117,10 @@ def write_cast(b: Binder, value: Value, y: Value) -> None:
 
 # -- expressions -------------------------------------------------------------------------------
 
-# The kernels of an expression's functions of two operands.
-_BINARY = {
-    "add": "add",
-    "sub": "subtract",
-    "mul": "multiply",
-    "div": "divide",
-    "max": "maximum",
-    "maximum": "maximum",
-    "min": "minimum",
-    "minimum": "minimum",
-    "and": "and",
-    "or": "or",
-    "xor": "xor",
-    "lshift": "shift_left",
-    "rshift": "shift_right",
-    "floor_divide": "floor_divide",
-    "remainder": "remainder",
-}
-
 # Of bools these are logic.
 _OF_BOOLS = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}
 
-# Functions of float32 that have kernels of their own.
-_OF_FLOAT32 = frozenset(
-    words(
-        "sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p erf sin cos tan asin acos atan "
-        "sinh cosh tanh asinh acosh atanh floor ceil trunc round sign sigmoid silu"
-    )
-)
-
-_ROUNDING = frozenset(words("floor ceil trunc round"))
+_ROUNDING = frozenset(["floor", "ceil", "trunc", "round"])
 
 
 class _Impossible(Exception):
@@ -224,17 +197,18 @@ class _Lowering:
         if not has_kernels(dtype, result, *(v.dtype for v in values if not is_number(v))):
             raise _Impossible
         x, *others = [self.argument(value, dtype) for value in values]
-        if name in CASTS or (name in _ROUNDING and dtype.kind in "iu"):
+        function = EXTENDED.get(name)  # None for a cast
+        if function is None or (name in _ROUNDING and dtype.kind in "iu"):
             found = x if x[0] == "result" else self.program.call("convert", dtype, x)
-        elif name in _BINARY:
-            found = self.binary(_BINARY[name], dtype, x, others[0], values[1])
+        elif function.typed and others:
+            found = self.binary(function.typed, dtype, x, others[0], values[1])
         elif name == "neg":
             found = self.program.call("multiply", dtype, x, self.argument(-1, dtype))
-        elif name == "abs":
-            found = self.program.call("absolute", dtype, x)
+        elif function.typed:
+            found = self.program.call(function.typed, dtype, x)
         elif name == "square":
             found = self.program.call("multiply", dtype, x, x)
-        elif name in _OF_FLOAT32 and dtype == FLOAT32:
+        elif function.is_of_one_vector and dtype == FLOAT32:
             found = self.program.call(name, dtype, x)
         else:
             raise _Impossible

@@ -14,6 +14,7 @@ import numpy as np
 from kuiper._support.struct import Fields
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
+from kuiper.expression.functions import EXTENDED
 from kuiper.expression.promotion import is_number
 from kuiper.ir.view import TensorSpec
 from kuiper.ops.core.binder import Binder
@@ -40,30 +41,33 @@ class _Row(Fields):
         For the documentation.
     parameters : tuple of Argument
         In the order in which the function takes them.
+    takes_integers : bool
+        Whether PyTorch defines it for tensors of integers.
     """
 
     types: str
     function: str
     formula: str
     parameters: tuple[Argument, ...] = ()
+    takes_integers: bool = False
 
 
 ACTIVATIONS = (
-    _Row("nn.ReLU F.relu torch.relu", "relu", "max(x, 0)"),
-    _Row("nn.ReLU6 F.relu6", "relu6", "min(max(x, 0), 6)"),
+    _Row("nn.ReLU F.relu torch.relu", "relu", "max(x, 0)", takes_integers=True),
+    _Row("nn.ReLU6 F.relu6", "relu6", "min(max(x, 0), 6)", takes_integers=True),
     _Row(
         "nn.LeakyReLU F.leaky_relu", "leaky_relu", "x if x >= 0 else negative_slope * x",
         (Float("negative_slope", 0.01),),
     ),
-    _Row("nn.Sigmoid F.sigmoid torch.sigmoid", "sigmoid", "1 / (1 + exp(-x))"),
+    _Row("nn.Sigmoid F.sigmoid torch.sigmoid", "sigmoid", "1 / (1 + exp(-x))", takes_integers=True),
     _Row("nn.LogSigmoid F.logsigmoid", "logsigmoid", "-log(1 + exp(-x))"),
     _Row("nn.Hardsigmoid F.hardsigmoid", "hardsigmoid", "min(max(x + 3, 0), 6) / 6"),
     _Row("nn.SiLU F.silu", "silu", "x / (1 + exp(-x))"),
     _Row("nn.Hardswish F.hardswish", "hardswish", "x * min(max(x + 3, 0), 6) / 6"),
     _Row("nn.Mish F.mish", "mish", "x * tanh(log(1 + exp(x)))"),
-    _Row("nn.Tanh F.tanh torch.tanh", "tanh", "tanh(x)"),
-    _Row("nn.Softsign F.softsign", "softsign", "x / (1 + |x|)"),
-    _Row("nn.Tanhshrink F.tanhshrink", "tanhshrink", "x - tanh(x)"),
+    _Row("nn.Tanh F.tanh torch.tanh", "tanh", "tanh(x)", takes_integers=True),
+    _Row("nn.Softsign F.softsign", "softsign", "x / (1 + |x|)", takes_integers=True),
+    _Row("nn.Tanhshrink F.tanhshrink", "tanhshrink", "x - tanh(x)", takes_integers=True),
     _Row(
         "nn.Softplus F.softplus", "softplus",
         "log(1 + exp(beta * x)) / beta, x itself where beta * x > threshold",
@@ -79,7 +83,7 @@ ACTIVATIONS = (
     _Row("nn.SELU F.selu", "selu", "1.0507 * (x if x > 0 else 1.67326 * (exp(x) - 1))"),
     _Row(
         "nn.Hardtanh F.hardtanh", "clamp", "min(max(x, min_val), max_val)",
-        (Float("min_val", -1.0), Float("max_val", 1.0)),
+        (Float("min_val", -1.0), Float("max_val", 1.0)), takes_integers=True,
     ),
     _Row(
         "nn.Hardshrink F.hardshrink", "hardshrink", "x if |x| > lambd else 0",
@@ -91,7 +95,7 @@ ACTIVATIONS = (
     ),
     _Row(
         "nn.Threshold F.threshold", "threshold", "x if x > threshold else value",
-        (Float("threshold"), Float("value")),
+        (Float("threshold"), Float("value")), takes_integers=True,
     ),
 )  # fmt: skip
 
@@ -103,6 +107,7 @@ class Activation(Record):
     layout = "like"
     function: str
     parameters: tuple[Argument, ...] = ()
+    takes_integers = False
 
     @classmethod
     def activation(cls, a: SimpleNamespace) -> tuple[str, tuple[float, ...]]:
@@ -128,9 +133,9 @@ class Activation(Record):
         name, parameters = cls.activation(a)
         dtype = a.input.dtype
         tree = activation_tree(name, parameters)
-        if dtype.kind != "f" and (name not in _OF_INTEGERS or dtype.kind == "c"):
+        if dtype.kind != "f" and (not cls.takes_integers or dtype.kind == "c"):
             raise ShapeError(f"the input is {dtype}, expected floats")
-        if dtype.kind != "f" and not _OF_INTEGERS[name]:
+        if dtype.kind != "f" and "i" in EXTENDED[name].kinds:
             if dtype.kind == "b":
                 raise ShapeError("the input is bool, expected numbers")
             # Bounds cut off towards zero are what PyTorch compares integers with.
@@ -143,19 +148,6 @@ class Activation(Record):
                     if bound is not None:
                         tree = Call(word, [tree, Literal(int(bound))])
         return SimpleNamespace(expr=tree, operands=[a.input])
-
-
-# The functions that PyTorch knows of integers, and whether floats come out.
-_OF_INTEGERS = {
-    "relu": False,
-    "relu6": False,
-    "clamp": False,
-    "threshold": False,
-    "sigmoid": True,
-    "tanh": True,
-    "softsign": True,
-    "tanhshrink": True,
-}
 
 
 def _same_float(x: TensorSpec) -> TensorSpec:
@@ -183,6 +175,7 @@ def _record_of(row: _Row, types: list[str]) -> type[Record]:
             "__module__": __name__,
             "function": row.function,
             "parameters": row.parameters,
+            "takes_integers": row.takes_integers,
             "arguments": (Tensor("input"), *row.parameters),
         },
     )

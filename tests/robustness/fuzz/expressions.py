@@ -17,7 +17,7 @@ import numpy as np
 
 from kuiper.errors import ExpressionError
 from kuiper.expression import compile, evaluate, infix, ncnn, outline, parse, to_dot, to_svg
-from kuiper.expression.ncnn_translation import Source, from_ncnn, to_ncnn
+from kuiper.expression.ncnn import Source, from_ncnn, to_ncnn
 
 from ...reference.expression import BINARY, UNARY
 from .chance import INTEGERS, edit_bytes, edit_words, often, pick

@@ -18,8 +18,8 @@ from kuiper.expression import (
     fold,
     parse,
 )
-from kuiper.expression.lowering import broadcast
-from kuiper.expression.vocabulary import EXTENDED
+from kuiper.expression.folding import broadcast
+from kuiper.expression.functions import EXTENDED
 
 
 class Spec(NamedTuple):
@@ -219,16 +219,12 @@ leaves = st.one_of(
 
 @st.composite
 def calls(draw, arguments):
-    names = sorted(
-        n
-        for n in EXTENDED.keys() - {"size", "int", "and", "or", "xor", "lshift", "rshift"}
-        if not n.startswith("torch.")
-    )
+    names = sorted(name for name, row in EXTENDED.items() if row.vector or row.same_as)
     name = draw(st.sampled_from(names))
-    signature = EXTENDED[name]
+    function = EXTENDED[name]
     first = draw(arguments)
     others = st.floats(0.5, 3, width=32).map(Literal) if name in PARAMETERS else arguments
-    count = draw(st.integers(signature.min_arity, signature.max_arity))
+    count = draw(st.integers(function.min_arity, function.max_arity))
     return Call(name, [first, *(draw(others) for _ in range(count - 1))])
 
 

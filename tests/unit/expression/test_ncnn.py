@@ -12,12 +12,14 @@ from kuiper.expression.ncnn import (
     OPERATORS,
     BlobExtent,
     Extents,
+    Source,
     count_blobs,
     eval_list,
+    from_ncnn,
+    to_ncnn,
     to_text,
 )
 from kuiper.expression.ncnn import parse as parse_ncnn
-from kuiper.expression.ncnn_translation import Source, from_ncnn, to_ncnn
 
 from ...support.paths import DATA
 

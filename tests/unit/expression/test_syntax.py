@@ -16,7 +16,10 @@ from kuiper.expression import (
     TokenType,
     parse,
 )
-from kuiper.expression.vocabulary import CASTS, EXTENDED, PNNX
+from kuiper.expression.functions import CAST, EXTENDED, PNNX
+from kuiper.expression.promotion import CASTS
+
+PNNX = PNNX | dict.fromkeys(CASTS, CAST)
 
 # Tokens ----------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kuiper.expression import Call, List, Literal, Ref, compact, evaluate, infix, inline, parse
-from kuiper.expression.views import outline
+from kuiper.expression.text import outline
 
 # Rewriting -------------------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kuiper.expression.tree import Call, List, Literal, Node, Ref
-from kuiper.expression.vocabulary import EXTENDED
+from kuiper.expression.functions import EXTENDED
+from kuiper.expression.tree import List, Literal, Node, Ref
 
 __all__ = ["infix", "outline"]
 
@@ -56,7 +56,8 @@ def _written(
     texts = [text for text, _ in parts]
     if isinstance(node, List):
         return f"[{', '.join(texts)}]", _ATOM
-    symbol = EXTENDED[node.name].infix if isinstance(node, Call) else None
+    function = EXTENDED.get(node.text)  # None for a cast
+    symbol = None if function is None else function.infix
     if symbol is None:
         return f"{node.text}({', '.join(texts)})", _ATOM
     if len(parts) == 1:

@@ -10,9 +10,10 @@ Both readers are loops with a stack of their own; nesting is limited to `MAX_DEP
 """
 
 from kuiper.errors import ExpressionError
+from kuiper.expression.functions import CAST, EXTENDED, PNNX
+from kuiper.expression.promotion import CASTS
 from kuiper.expression.tokens import Token, TokenType
 from kuiper.expression.tree import Call, List, Literal, Ref
-from kuiper.expression.vocabulary import CASTS, EXTENDED, PNNX
 
 MAX_DEPTH = 1000
 
@@ -34,6 +35,9 @@ cdef dict PUNCTUATION = {
     type.value: type
     for type in (COMMA, LEFT_PARENTHESIS, RIGHT_PARENTHESIS, LEFT_BRACKET, RIGHT_BRACKET)
 }
+
+cdef dict PNNX_VOCABULARY = PNNX | dict.fromkeys(CASTS, CAST)
+cdef dict EXTENDED_VOCABULARY = EXTENDED | PNNX_VOCABULARY
 
 cdef dict WORDS = {"None": None, "True": True, "False": False}
 
@@ -214,7 +218,7 @@ cdef class ExpressionParser:
 
     def __init__(self, str text not None, *, bint extended=False):
         self.text = text
-        self.vocabulary = EXTENDED if extended else PNNX
+        self.vocabulary = EXTENDED_VOCABULARY if extended else PNNX_VOCABULARY
         self.tokens = Tokenizer(text).tokens
         self.tree = None
 
@@ -307,10 +311,10 @@ cdef class ExpressionParser:
 
     cdef object call(self, object token, list arguments, Py_ssize_t end):
         """Make the node of an operator, checking the number and kind of its arguments."""
-        cdef object signature = self.vocabulary[token.text]
-        if not signature.min_arity <= len(arguments) <= signature.max_arity:
+        cdef object function = self.vocabulary[token.text]
+        if not function.min_arity <= len(arguments) <= function.max_arity:
             raise self.error(
-                f"{token.text} takes {signature.arity}, got {len(arguments)}", token.start
+                f"{token.text} takes {function.arity}, got {len(arguments)}", token.start
             )
         for argument in arguments:
             if isinstance(argument, Literal) and isinstance(argument.value, str):
@@ -390,7 +394,7 @@ cdef class ExpressionParser:
         cdef list ends = []   # where each "]" ends
         cdef list items
         cdef Py_ssize_t i, wanted
-        cdef object token, signature
+        cdef object token, function
         for i in range(len(self.tokens) - 1, -1, -1):
             token = self.tokens[i]
             if token.type is RIGHT_BRACKET:
@@ -403,9 +407,9 @@ cdef class ExpressionParser:
                 stack.pop()
                 stack.append(List(items, self.text, token.start, ends.pop()))
             elif self.is_operator(i):
-                signature = self.vocabulary[token.text]
-                wanted = signature.min_arity
-                if wanted != signature.max_arity:
+                function = self.vocabulary[token.text]
+                wanted = function.min_arity
+                if wanted != function.max_arity:
                     wanted = self.count_arguments(i, wanted)
                 items = []
                 while len(items) < wanted and stack and stack[-1] is not None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kuiper.errors import ExpressionError
-from kuiper.expression import ncnn
+from kuiper.expression.ncnn.language import AXES, OPERATORS, BlobExtent, parse
 from kuiper.expression.tree import Call, List, Literal, Node, Ref
 
 __all__ = ["Source", "Translation", "from_ncnn", "to_ncnn"]
@@ -127,7 +127,7 @@ def to_ncnn(
         raise root.error("a tensor is no extent; ncnn only knows the extents of tensors")
     items = list(root.children) if isinstance(root, List) else [root]
     keeps_batch = any(
-        isinstance(node, ncnn.BlobExtent) and node.axis == "n"
+        isinstance(node, BlobExtent) and node.axis == "n"
         for item in items
         for node in item.preorder()
     )
@@ -158,7 +158,7 @@ def _to_ncnn(
     for child in children:
         _refuse_tensor(child)
     name = _NAMES.get(node.text, node.text)
-    if name not in ncnn.OPERATORS:
+    if name not in OPERATORS:
         raise node.error(f"ncnn has no operator {node.text}")
     return Call(name, children, node.source, node.start, node.end)
 
@@ -189,13 +189,13 @@ def _extent(
     blob = inputs.index(sources[tensor.index].name)
     place = (node.source, node.start, node.end)
     if index == batch_axis:
-        return ncnn.BlobExtent(blob, "n", *place)
+        return BlobExtent(blob, "n", *place)
     if batch_axis is not None:
         index -= batch_axis < index
         rank -= 1
-    if rank >= len(ncnn.AXES):
+    if rank >= len(AXES):
         raise node.error(f"@{tensor.index} has {rank} axes, more than ncnn's 4")
-    return ncnn.BlobExtent(blob, ncnn.AXES[rank][index], *place)
+    return BlobExtent(blob, AXES[rank][index], *place)
 
 
 def from_ncnn(expression: str | Node, sources: Sequence[Source], *, reverse: bool = True) -> List:
@@ -219,7 +219,7 @@ def from_ncnn(expression: str | Node, sources: Sequence[Source], *, reverse: boo
     ExpressionError
         If the text is malformed or refers to inputs or ranks that are not known.
     """
-    tree = ncnn.parse(expression) if isinstance(expression, str) else expression
+    tree = parse(expression) if isinstance(expression, str) else expression
     items = []
     for item in tree.children if isinstance(tree, List) else (tree,):
         translated = item.transform(lambda node, children: _from_ncnn(node, children, sources))
@@ -230,7 +230,7 @@ def from_ncnn(expression: str | Node, sources: Sequence[Source], *, reverse: boo
 def _from_ncnn(node: Node, children: Sequence[Node], sources: Sequence[Source]) -> Node:
     if isinstance(node, Literal):
         return Literal(node.value)
-    if not isinstance(node, ncnn.BlobExtent):
+    if not isinstance(node, BlobExtent):
         return Call(_NAMES_BACK.get(node.text, node.text), children)
     if node.blob >= len(sources):
         raise node.error(f"{node.text} refers to none of the {len(sources)} inputs")
@@ -242,9 +242,9 @@ def _from_ncnn(node: Node, children: Sequence[Node], sources: Sequence[Source]) 
             return Literal(1)
         return Call("size", [Ref(node.blob), Literal(batch_axis)])
     own_rank = rank - (batch_axis is not None)
-    if own_rank >= len(ncnn.AXES):
+    if own_rank >= len(AXES):
         raise ExpressionError(f"input {node.blob} has {own_rank} axes, more than ncnn's 4")
-    index = ncnn.AXES[own_rank].find(node.axis)
+    index = AXES[own_rank].find(node.axis)
     if index < 0:
         return Literal(1)  # an extent that the blob has not
     if batch_axis is not None:

@@ -1,0 +1,192 @@
+"""Folding: evaluation of everything that does not depend on the contents of tensors.
+
+:func:`fold` replaces shapes by numbers.  The rest becomes an
+:class:`kuiper.expression.lowering.ElementwiseProgram` where all of it is float32, and otherwise a
+:class:`Deferred` tree for :func:`kuiper.expression.evaluation.evaluate`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kuiper._support.struct import Fields
+from kuiper.errors import ExpressionError
+from kuiper.expression import evaluation
+from kuiper.expression.lowering import lower
+from kuiper.expression.promotion import FLOAT32, is_number, result_dtype
+from kuiper.expression.tree import Call, Literal, Node, Ref
+
+__all__ = ["Deferred", "broadcast", "fold"]
+
+
+class Deferred(Fields):
+    """An expression for run time, evaluated on arrays.
+
+    Attributes
+    ----------
+    tree : Node
+        What is left after folding.
+    sources : tuple of (int or numpy.ndarray)
+        What ``@k`` of `tree` stands for: the number of an operand, or a constant array.
+    shape : tuple of int
+    dtype : numpy.dtype
+    """
+
+    tree: Node
+    sources: tuple[int | np.ndarray, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    def run(self, operands: Sequence[Any]) -> np.ndarray:
+        """Compute the value from the values of the operands.
+
+        Parameters
+        ----------
+        operands : sequence
+            Arrays and numbers, for ``@0``, ``@1``, ...
+
+        Returns
+        -------
+        numpy.ndarray
+        """
+        values = [operands[s] if isinstance(s, int) else s for s in self.sources]
+        return np.asarray(evaluation.evaluate(self.tree, values))
+
+
+class _Symbol(Fields):
+    """A tensor whose contents are not known yet."""
+
+    tree: Node
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+def is_host(value: Any) -> bool:
+    """Tell whether the value itself is known, not just its shape and dtype."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return True
+    return not (hasattr(value, "shape") and hasattr(value, "dtype"))
+
+
+def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the shape that `shapes` broadcast to.
+
+    Raises
+    ------
+    ExpressionError
+        If they do not.
+    """
+    rank = max(map(len, shapes), default=0)
+    result = [1] * rank
+    for shape in shapes:
+        for axis, extent in enumerate(shape, rank - len(shape)):
+            if extent != 1 and result[axis] not in (1, extent):
+                raise ExpressionError(
+                    f"shapes {' and '.join(str(tuple(s)) for s in shapes)} do not broadcast"
+                )
+            if extent != 1:
+                result[axis] = extent
+    return tuple(result)
+
+
+def fold(tree: Node, operands: Sequence[Any]) -> Any:
+    """Evaluate what is known, and prepare the rest.
+
+    Parameters
+    ----------
+    tree : Node
+    operands : sequence
+        What ``@k`` stands for: a host value (number, bool, None, string, list, numpy array), or for
+        a tensor computed at run time anything with `shape` (tuple of int) and `dtype`.
+
+    Returns
+    -------
+    host value, ElementwiseProgram, Deferred, or a list of these
+        A host value where no tensor's contents matter.
+
+    Raises
+    ------
+    ExpressionError
+        As :func:`kuiper.expression.evaluation.evaluate`, for whatever shapes and dtypes can tell.
+    """
+    folder = _Folder(operands)
+    return folder.finish(folder.walk(tree))
+
+
+class _Folder:
+    """One folding: the operands, and the constant arrays met on the way."""
+
+    def __init__(self, operands: Sequence[Any]) -> None:
+        self.operands = operands
+        self.constants: list[np.ndarray] = []
+
+    def walk(self, tree: Node) -> Any:
+        """Return the value of a tree: a host value, a symbol, or a list of values."""
+        stack: list[Any] = []
+        for node in tree.postorder():
+            if isinstance(node, Literal):
+                stack.append(node.value)
+            elif isinstance(node, Ref):
+                value = evaluation.operand(node, self.operands)
+                if not is_host(value):
+                    value = _Symbol(node, tuple(value.shape), np.dtype(value.dtype))
+                stack.append(value)
+            else:
+                count = len(node.children)
+                values = stack[len(stack) - count :]
+                del stack[len(stack) - count :]
+                stack.append(self.call(node, values) if isinstance(node, Call) else values)
+        return stack[0]
+
+    def call(self, node: Call, values: list[Any]) -> Any:
+        """Apply an operator to values of which some may be symbols."""
+        if not any(isinstance(value, _Symbol) for value in values):
+            return evaluation.call(node, values)
+        try:
+            if node.name == "size":
+                return evaluation.size(*values)
+            for value in values:
+                if not is_number(value) and not hasattr(value, "shape"):
+                    raise ExpressionError(
+                        f"{node.name} takes numbers and tensors, got {evaluation.describe(value)}"
+                    )
+            _, dtype = result_dtype(node.name, values)
+            shape = broadcast([() if is_number(v) else tuple(v.shape) for v in values])
+            if node.name == "int" and math.prod(shape) != 1:
+                raise ExpressionError(f"int takes one element, got shape {shape}")
+        except ExpressionError as error:
+            raise node.error(error.message) from None
+        if node.name == "int":
+            shape = ()
+        return _Symbol(node.with_children([self.residual(v) for v in values]), shape, dtype)
+
+    def residual(self, value: Any) -> Node:
+        """Return the tree that stands for a value in what is left."""
+        if isinstance(value, _Symbol):
+            return value.tree
+        if is_number(value):
+            return Literal(value)
+        self.constants.append(np.asarray(value))
+        return Ref(len(self.operands) + len(self.constants) - 1)
+
+    def finish(self, value: Any) -> Any:
+        """Turn symbols, also those inside lists, into programs or deferred trees."""
+        if isinstance(value, list):
+            # Lists inside lists are as deep as the text, which the parser limits.
+            return [self.finish(item) for item in value]
+        if not isinstance(value, _Symbol):
+            return value
+        order = value.tree.references()
+        n_operands = len(self.operands)
+        sources = tuple(k if k < n_operands else self.constants[k - n_operands] for k in order)
+        tree = value.tree.substitute({k: Ref(i) for i, k in enumerate(order)})
+        dtypes = [self.operands[s].dtype if isinstance(s, int) else s.dtype for s in sources]
+        if value.dtype == FLOAT32 and all(dtype == FLOAT32 for dtype in dtypes):
+            program = lower(tree, sources, value.shape)
+            if program is not None:
+                return program
+        return Deferred(tree, sources, value.shape, value.dtype)
