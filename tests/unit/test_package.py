@@ -62,7 +62,8 @@ LATER = {
     "kuiper.ops.core.custom", "kuiper.export.pnnx_tool", "kuiper.planning.profile",
     "kuiper.planning.room", "kuiper.planning.stages",
     "kuiper.export.tracing", "kuiper.cli", "kuiper.expression", "kuiper.ops.product.conv2d",
-    "kuiper.ops.core.batch", "kuiper.passes.batch.unfreeze", "kuiper.report", "kuiper.vision", "threading",
+    "kuiper.ops.core.batch", "kuiper.passes.batch.unfreeze", "kuiper.report", "kuiper.vision",
+    "threading",
 }  # fmt: skip
 UNNEEDED = {
     "heapq", "kuiper.ops.core.custom", "kuiper.export.pnnx_tool", "kuiper._kernels.conv.grouped",
@@ -71,7 +72,8 @@ UNNEEDED = {
     "kuiper.expression.compiled", "kuiper.expression.drawing", "kuiper.expression.scalars",
     "kuiper.ops.nn.batch_norm", "kuiper.ops.tensor.padding",
     "kuiper.passes.optimize.fold_batch_norm",
-    "kuiper.ops.core.batch", "kuiper.passes.batch.unfreeze", "kuiper.passes.optimize.fuse_pad", "threading",
+    "kuiper.ops.core.batch", "kuiper.passes.batch.unfreeze", "kuiper.passes.optimize.fuse_pad",
+    "threading",
 }  # fmt: skip
 PLAIN_NETWORK = """7767517
 5 4

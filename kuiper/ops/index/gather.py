@@ -29,7 +29,7 @@ from kuiper.ops.tensor.strided import (
     copied,
     element_walk,
     flat,
-    places_of,
+    subscript_of,
 )
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Gather(_AlongAxis):
     def compute(cls, a: SimpleNamespace) -> Any:
         x, index = np.atleast_1d(a.input), np.atleast_1d(a.index)
         axis = cls._axis(a)
-        return x[places_of(index, axis, x.shape[axis])].reshape(np.shape(a.index))
+        return x[subscript_of(index, axis, x.shape[axis])].reshape(np.shape(a.index))
 
     @classmethod
     def steps(cls, a: SimpleNamespace, b: Binder) -> None:
@@ -130,14 +130,14 @@ class Gather(_AlongAxis):
 def _scattered(a: SimpleNamespace, axis: int, function: np.ufunc | None, value: Any) -> np.ndarray:
     """Return a copy of the input with `value` stored or reduced at the indices."""
     y, index = np.atleast_1d(a.input.copy()), np.atleast_1d(a.index)
-    places = places_of(index, axis, y.shape[axis])
+    chosen = subscript_of(index, axis, y.shape[axis])
     if not is_number(value):
         value = np.atleast_1d(value)[tuple(slice(n) for n in index.shape)]
     value = convert(value, y.dtype)
     if function is None:
-        y[places] = value
+        y[chosen] = value
     else:
-        function.at(y, places, value)
+        function.at(y, chosen, value)
     return y.reshape(a.input.shape)
 
 
@@ -302,7 +302,7 @@ def _has_joins(a: SimpleNamespace) -> bool:
 
 
 def _join(b: Binder, a: SimpleNamespace, source: Value, walk: Callable[[Value], Walk]) -> None:
-    """Bind output 0 to the input with values joined at the places that `walk` makes of a tensor."""
+    """Bind output 0 to the input with values reduced at the elements that `walk` visits."""
     y = copied(b, a.input, source, a.index)
     if not a.include_self:
         # Start from the neutral element where values arrive.

@@ -88,11 +88,11 @@ def _check_mask(number: int, mask: Any, expected: tuple[int, ...]) -> None:
 def _indexed_shape(shape: tuple[int, ...], indices: Sequence[Any]) -> tuple[int, ...]:
     """Return the shape of ``x[indices]``.
 
-    The index arrays broadcast together; their axes stand where the first of them stood, or in
-    front where a whole axis lies between two of them.
+    The index arrays broadcast together.  Their axes replace the first indexed axis, or come first
+    if a whole axis lies between two of them.
     """
     kept: list[int] = []
-    arrays, places = [], []
+    arrays, positions = [], []
     axis = 0
     for number, item in enumerate(indices):
         rank = 1
@@ -105,7 +105,7 @@ def _indexed_shape(shape: tuple[int, ...], indices: Sequence[Any]) -> tuple[int,
             kept.append(shape[axis])
         else:
             arrays.append((_mask_length(item),) if _is_mask(item) else item.shape)
-            places.append((number, len(kept)))
+            positions.append((number, len(kept)))
         axis += rank
     rest = (*kept, *shape[axis:])
     try:
@@ -113,10 +113,10 @@ def _indexed_shape(shape: tuple[int, ...], indices: Sequence[Any]) -> tuple[int,
     except ValueError:
         listed = " and ".join(map(str, arrays))
         raise ShapeError(f"indices of shapes {listed} do not broadcast") from None
-    if not places:
+    if not positions:
         return rest
-    side_by_side = places[-1][0] - places[0][0] + 1 == len(places)
-    start = places[0][1] if side_by_side else 0
+    side_by_side = positions[-1][0] - positions[0][0] + 1 == len(positions)
+    start = positions[0][1] if side_by_side else 0
     return (*rest[:start], *together, *rest[start:])
 
 
@@ -130,8 +130,8 @@ def _subscript(indices: Sequence[Any]) -> tuple[Any, ...]:
 
 def _list_walk(b: Binder, tensor: Value, indices: Sequence[Any], shape: Sequence[int]) -> Walk:
     """Return the walk over ``tensor[indices]``, which has this shape."""
-    # Masks become the places where they are true; `places` has the axis that each index is about.
-    places: list[tuple[int, Any]] = []
+    # (axis, index) pairs; a mask becomes the indices of its true elements.
+    positions: list[tuple[int, Any]] = []
     gaps, axis = [], 0
     for number, item in enumerate(indices):
         if item is None:
@@ -143,17 +143,17 @@ def _list_walk(b: Binder, tensor: Value, indices: Sequence[Any], shape: Sequence
             values = item if isinstance(item, np.ndarray) else item.constant
             found = list(np.nonzero(values))
         for one in found:
-            places.append((axis, one))
+            positions.append((axis, one))
             axis += 1
-    rank = max((len(one.shape) for _, one in places), default=0)
-    indexed = {own for own, _ in places}
+    rank = max((len(one.shape) for _, one in positions), default=0)
+    indexed = {own for own, _ in positions}
     kept = [own for own in range(tensor.rank) if own not in indexed]
     start = 0
     if gaps and gaps[-1] - gaps[0] + 1 == len(gaps):
-        start = sum(own < places[0][0] for own in kept)
+        start = sum(own < positions[0][0] for own in kept)
     axes = [axis for axis in range(len(shape)) if not start <= axis < start + rank]
     walk = Walk(b, tensor, shape, list(zip(axes, kept, strict=True)), negative=True)
-    for own, index in places:
+    for own, index in positions:
         lead = rank - len(index.shape)
         walk.add(index, own, range(start + lead, start + rank))
     return walk

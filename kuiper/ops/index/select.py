@@ -117,7 +117,7 @@ class _Repeats(Tensor):
 
 @record("torch.repeat_interleave", "Tensor.repeat_interleave")
 class RepeatInterleave(NumpyRecord):
-    """Each element repeated `repeats` times in place, along `dim` or of the flattened tensor.
+    """Each element repeated `repeats` times, along `dim` or of the flattened tensor.
 
     A tensor of repeats has a number per element.  Source: torch.repeat_interleave.
 

@@ -45,9 +45,11 @@ def _common_dtype(tensors: Any) -> np.dtype:
     return dtype
 
 
-def is_at(value: Value, place: Value) -> bool:
+def is_at(value: Value, target: Value) -> bool:
     return (
-        value.buffer is place.buffer and value.offset == place.offset and value.same_layout(place)
+        value.buffer is target.buffer
+        and value.offset == target.offset
+        and value.same_layout(target)
     )
 
 
@@ -100,9 +102,9 @@ class Cat(Record):
         y = b.output(layout=next((t for t in full if _is_image(t)), full[0]))
         start = 0
         for x in full:
-            place = y.narrow(axis, start, x.shape[axis])
-            if not is_at(x, place):
-                b.copy(x, place)
+            target = y.narrow(axis, start, x.shape[axis])
+            if not is_at(x, target):
+                b.copy(x, target)
             start += x.shape[axis]
 
     @staticmethod

@@ -40,7 +40,7 @@ class _Margin:
     start, extent : int
         The part of the input that is kept.
     before, after : int
-        How many places are added.
+        The number of elements added.
     """
 
     __slots__ = ("after", "axis", "before", "extent", "start")

@@ -223,13 +223,13 @@ class Roll(Record):
             b.copy(x, y)
             return
         # Each rotated axis is split in two; every combination of the halves is one copy.
-        pieces = []
+        halves = []
         for axis, shift in enumerate(shifts):
             extent = x.shape[axis]
             shift %= extent
             ends = [(0, shift, extent - shift), (extent - shift, 0, shift)]
-            pieces.append([(axis, *end) for end in ends if end[2]])
-        for combination in itertools.product(*pieces):
+            halves.append([(axis, *end) for end in ends if end[2]])
+        for combination in itertools.product(*halves):
             source, target = x, y
             for axis, source_start, target_start, length in combination:
                 source = source.narrow(axis, source_start, length)

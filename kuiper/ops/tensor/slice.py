@@ -52,7 +52,7 @@ def _pieces(a: SimpleNamespace, input: Any, lengths: Sequence[int], axis: int) -
     if a.n_outputs == 1:
         return Host(tuple(specs))
     raise ShapeError(
-        f"axis {axis} of an input of shape {shape} gives {len(specs)} pieces, expected "
+        f"axis {axis} of an input of shape {shape} gives {len(specs)} ranges, expected "
         f"{a.n_outputs}, one per output"
     )
 
@@ -477,7 +477,7 @@ class Narrow(View):
         start = a.start + extent if a.start < 0 else a.start
         if not 0 <= start <= extent - a.length:
             raise ShapeError(
-                f"{a.length} places from {a.start} on do not lie in axis {axis} of extent {extent}"
+                f"{a.length} elements from {a.start} on exceed axis {axis} of extent {extent}"
             )
         return axis, start
 

@@ -1,4 +1,4 @@
-"""Walks over the places of a tensor that indices name; several families share them."""
+"""Walks over the indexed elements of a tensor, which several families share."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ __all__ = [
     "element_walk",
     "flat",
     "integers",
-    "places_of",
     "spread",
+    "subscript_of",
 ]
 
 INT64 = np.dtype(np.int64)
@@ -39,19 +39,19 @@ def along(shape: Sequence[int], axis: int, extent: int) -> tuple[int, ...]:
 
 
 def integers(b: Binder, index: Any) -> Value:
-    """Return indices as a kernel reads them."""
+    """Return indices in the type that kernels read."""
     if isinstance(index, np.ndarray):
         return b.constant(np.require(index, INT64, "C"))
     return index if index.dtype == np.int32 else cast(b, index, INT64)
 
 
 def flat(value: Value) -> Value:
-    """Return a 0-d value as one with an axis."""
+    """Return a 0-d view as a vector."""
     return value.viewed((1,)) if value.rank == 0 else value
 
 
 def spread(value: Value, shape: Sequence[int], axes: Sequence[int]) -> Value:
-    """Return a view of a value whose own axes are some of a shape's, repeated along the others."""
+    """Return a view expanded to a shape, of which its axes are `axes`."""
     strides = [0] * len(shape)
     for axis, extent, stride in zip(axes, value.shape, value.strides, strict=True):
         strides[axis] = 0 if extent == 1 else stride
@@ -59,17 +59,17 @@ def spread(value: Value, shape: Sequence[int], axes: Sequence[int]) -> Value:
 
 
 class Walk:
-    """The places of a tensor that some indices name.
+    """A walk over the elements of a tensor at some indices.
 
     Parameters
     ----------
     b : Binder
     tensor : Value
-        What is read or written.
+        The tensor to read or write.
     shape : sequence of int
-        Of all the places.
+        The shape of the walk.
     kept : sequence of (int, int)
-        Which axis of the shape walks along which axis of the tensor.
+        Pairs of an axis of the shape and the axis of the tensor that it follows.
     negative : bool, default=False
         Whether indices may count from the end.
     """
@@ -91,7 +91,7 @@ class Walk:
         self.extents: list[int] = []
 
     def add(self, index: Any, own: int, axes: Sequence[int]) -> None:
-        """Add the index of an axis of the tensor, whose own axes are these of the shape."""
+        """Add an index along an axis of the tensor; its axes are the axes `axes` of the shape."""
         extent = self.tensor.shape[own]
         if extent == 0:
             raise ShapeError("every index is out of range for an axis of extent 0")
@@ -106,11 +106,11 @@ class Walk:
         return self.b.own(FAULT_BYTES), text
 
     def gather(self, y: Value) -> None:
-        """Read the places into a value of their shape."""
+        """Gather the elements into a view of the walk's shape."""
         self.b.step(GatherStep(self.tensor, y, self.strides, self.indices, *self._fault()))
 
     def scatter(self, source: Value, kind: str = "put") -> None:
-        """Put a value at the places, or join it with what is there."""
+        """Scatter a view to the elements: store it, or reduce it into them."""
         source = source.expand(self.shape)
         self.b.step(
             ScatterStep(
@@ -120,7 +120,7 @@ class Walk:
 
 
 def copied(b: Binder, x: Value, *others: Any) -> Value:
-    """Return output 0 with what the input holds; in its place, if nobody reads that any more."""
+    """Return output 0 as a copy of the input, or the input's memory if it has no later reader."""
     apart = all(not isinstance(v, Value) or v.buffer is not x.buffer for v in others)
     y = b.output(reuse=x if apart else None)
     if not is_at(x, y):
@@ -129,7 +129,7 @@ def copied(b: Binder, x: Value, *others: Any) -> Value:
 
 
 def element_walk(b: Binder, tensor: Value, index: Value, axis: int) -> Walk:
-    """Return the walk over the places that an index names along an axis, one per element."""
+    """Return the walk with one index per element, along an axis."""
     axes = range(len(index.shape))
     walk = Walk(b, tensor, index.shape, [(d, d) for d in axes if d != axis])
     walk.add(index, axis, axes)
@@ -137,8 +137,8 @@ def element_walk(b: Binder, tensor: Value, index: Value, axis: int) -> Walk:
 
 
 def check_index(index: TensorSpec, shape: Sequence[int], axis: int, name: str = "input") -> None:
-    """Require an index that is nowhere larger than a tensor, apart from one axis."""
-    # A 0-d tensor counts as one of one element.
+    """Raise ShapeError if an index exceeds a tensor on another axis than `axis`."""
+    # A 0-d tensor counts as a vector of one element.
     pairs = list(zip(index.shape or (1,), shape or (1,), strict=False))
     same_rank = len(pairs) == max(len(index.shape), len(shape), 1)
     fits = same_rank and all(n <= m or d == axis for d, (n, m) in enumerate(pairs))
@@ -149,8 +149,8 @@ def check_index(index: TensorSpec, shape: Sequence[int], axis: int, name: str = 
         )
 
 
-def places_of(index: np.ndarray, axis: int, extent: int) -> tuple[Any, ...]:
-    """Return the subscript of the places that `index` names along one axis."""
+def subscript_of(index: np.ndarray, axis: int, extent: int) -> tuple[Any, ...]:
+    """Return the numpy subscript for one index per element, along an axis."""
     grid = list(np.ogrid[tuple(slice(n) for n in index.shape)])
     grid[axis] = checked_index(index, extent)
     return tuple(grid)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import operator
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -11,17 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kuiper._kernels.data.move import FillStep
 from kuiper.errors import ShapeError
-from kuiper.expression.promotion import result_type
 from kuiper.ir.view import TensorSpec, Value
-from kuiper.ops.core.axes import axes_of, axis_of, split_axis
+from kuiper.ops.core.axes import axes_of, axis_of
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.numpy_step import NumpyRecord
 from kuiper.ops.core.record import NoBatchRule, Record, record
 from kuiper.ops.core.schema import (
     Argument,
-    Bool,
     Host,
     Int,
     Ints,
@@ -60,11 +54,11 @@ class MoveDim(View):
     def _dims(a: SimpleNamespace) -> list[int]:
         shape = a.input.shape or (1,)
         sources = axes_of(a.source, shape, "source")
-        places = axes_of(a.destination, shape, "destination")
-        if len(sources) != len(places):
+        targets = axes_of(a.destination, shape, "destination")
+        if len(sources) != len(targets):
             raise ShapeError(f"'source' is {a.source} and 'destination' {a.destination}")
         rest = iter([d for d in range(len(shape)) if d not in sources])
-        moved = dict(zip(places, sources, strict=True))
+        moved = dict(zip(targets, sources, strict=True))
         return [moved[d] if d in moved else next(rest) for d in range(a.input.rank)]
 
     @staticmethod
@@ -141,7 +135,7 @@ class Ravel(View):
         reshaped(b, a.input, (a.input.size,))
 
 
-def _at_least(name: str, rank: int, places: Sequence[int]) -> None:
+def _at_least(name: str, rank: int, positions: Sequence[int]) -> None:
     """Register a view with axes of extent 1 added to tensors of a lower rank."""
 
     class AtLeast(View):
@@ -152,7 +146,7 @@ def _at_least(name: str, rank: int, places: Sequence[int]) -> None:
         def infer(a: SimpleNamespace) -> TensorSpec:
             shape = a.input.shape
             if len(shape) < rank:
-                before = places[len(shape)]
+                before = positions[len(shape)]
                 shape = (1,) * before + shape + (1,) * (rank - before - len(shape))
             return TensorSpec(shape, a.input.dtype)
 
@@ -408,7 +402,7 @@ def _flipped(name: str, axis: int, rank: int) -> None:
             b.copy(backwards(a.input, (axis,)), b.output(layout=a.input))
 
     Flipped.__name__ = Flipped.__qualname__ = name.title()
-    Flipped.__doc__ = f"The places of axis {axis} in reverse order.\n\nSource: torch.{name}."
+    Flipped.__doc__ = f"The elements along axis {axis} in reverse order.\n\nSource: torch.{name}."
     record(f"aten::{name}")(Flipped)
 
 
@@ -450,13 +444,13 @@ def _joined(name: str, rank: int, before: Sequence[int], axes: tuple[int, int], 
             shapes, axis = Joined.shapes(a)
             y, start = b.output(), 0
             for tensor, shape in zip(a.tensors, shapes, strict=True):
-                place = y.narrow(axis, start, shape[axis])
+                target = y.narrow(axis, start, shape[axis])
                 start += shape[axis]
                 if tensor.dtype != y.dtype:
-                    b.python(lambda x, s=shape: x.reshape(s), [tensor], [place])
+                    b.python(lambda x, s=shape: x.reshape(s), [tensor], [target])
                 else:
                     # Inserting axes of extent 1 is always a view.
-                    b.copy(tensor.reshape(shape), place)
+                    b.copy(tensor.reshape(shape), target)
 
     Joined.__name__ = Joined.__qualname__ = name.title().replace("_", "")
     Joined.__doc__ = f"{text}\n\nSource: torch.{name}."
@@ -467,7 +461,13 @@ _joined(
     "hstack", 1, (0,), (0, 1), "Tensors side by side: joined along axis 1, vectors along axis 0."
 )
 _joined("vstack", 2, (0, 1), (0, 0), "Tensors one above the other, vectors as rows.")
-_joined("dstack", 3, (0, 1, 0), (2, 2), "Tensors behind each other: joined along axis 2.")
+_joined(
+    "dstack",
+    3,
+    (0, 1, 0),
+    (2, 2),
+    "Tensors of three axes or fewer joined along axis 2.",
+)
 _joined("column_stack", 2, (0, 0), (1, 1), "Tensors side by side, vectors as columns.")
 
 
@@ -520,10 +520,10 @@ class _Cut(View):
     def _cut(cls, a: SimpleNamespace) -> SimpleNamespace:
         axis, wanted = cls.axis(a), a.indices_or_sections
         if isinstance(wanted, TensorSpec):
-            raise ValuesNeeded("the places to cut at are computed while the model runs", [wanted])
+            raise ValuesNeeded("the split indices are computed while the model runs", [wanted])
         whole = isinstance(wanted, int)
         if whole and wanted < 1:
-            raise ShapeError(f"'indices_or_sections' is {wanted}, expected 1 or more pieces")
+            raise ShapeError(f"'indices_or_sections' is {wanted}, expected 1 or more sections")
         return SimpleNamespace(
             input=a.input,
             sections=wanted if whole else None,
@@ -566,152 +566,6 @@ def _cut_along(name: str, axis: int, rank: int, text: str) -> None:
     record(f"aten::{name}")(Cut)
 
 
-_cut_along("hsplit", 1, 1, "Equal pieces of axis 1, or of a vector, or cuts at places.")
-_cut_along("vsplit", 0, 2, "Equal pieces of axis 0, or cuts at places.")
-_cut_along("dsplit", 2, 3, "Equal pieces of axis 2, or cuts at places.")
-
-
-# -- combinations ------------------------------------------------------------------------------
-
-
-@record("aten::block_diag")
-class BlockDiagonal(Record):
-    """A block-diagonal matrix; a vector counts as a row.
-
-    Source: torch.block_diag.
-
-    Raises
-    ------
-    ShapeError
-        If an input has more than two axes.
-    """
-
-    batch = NoBatchRule("it makes one matrix")
-    arguments = (TensorList("tensors"),)
-
-    @staticmethod
-    def _blocks(a: SimpleNamespace) -> list[tuple[int, int]]:
-        if any(tensor.rank > 2 for tensor in a.tensors):
-            raise ShapeError(f"its inputs are {a.tensors}, expected two axes or less")
-        return [(1, 1, *tensor.shape)[-2:] for tensor in a.tensors]
-
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        blocks = BlockDiagonal._blocks(a)
-        shape = tuple(map(sum, zip(*blocks, strict=True))) if blocks else (1, 0)
-        return TensorSpec(shape, result_type(list(a.tensors)))
-
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        y = b.output()
-        if y.size == 0:
-            return
-        b.step(FillStep(y, 0))
-        row = column = 0
-        for tensor, (height, width) in zip(a.tensors, BlockDiagonal._blocks(a), strict=True):
-            place = y.narrow(0, row, height).narrow(1, column, width)
-            row, column = row + height, column + width
-            if place.size == 0:
-                continue
-            if tensor.dtype != y.dtype:
-                b.python(lambda x, s=(height, width): x.reshape(s), [tensor], [place])
-            else:
-                # A shape with axes of extent 1 put in is always a view.
-                b.copy(tensor.reshape((height, width)), place)
-
-
-@record("aten::cartesian_prod")
-class CartesianProduct(Record):
-    """The Cartesian product of vectors as rows; the last vector varies fastest.
-
-    Source: torch.cartesian_prod.
-
-    Raises
-    ------
-    ShapeError
-        If an input is no vector, or the types differ.
-    """
-
-    batch = NoBatchRule("it combines all elements")
-    arguments = (TensorList("tensors"),)
-
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        if not a.tensors or any(tensor.rank > 1 for tensor in a.tensors):
-            raise ShapeError(f"its inputs are {a.tensors}, expected vectors")
-        check_tensors(a.tensors)
-        if any(tensor.dtype != a.tensors[0].dtype for tensor in a.tensors):
-            raise ShapeError(f"its inputs are {a.tensors}, expected one type")
-        count = math.prod(tensor.size for tensor in a.tensors)
-        alone = len(a.tensors) == 1
-        return TensorSpec((count,) if alone else (count, len(a.tensors)), a.tensors[0].dtype)
-
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        if len(a.tensors) == 1:
-            b.alias(a.tensors[0].reshape((a.tensors[0].size,)))
-            return
-        y = b.output()
-        if y.size == 0:
-            return
-        sizes = [tensor.size for tensor in a.tensors]
-        grid = split_axis(y, 0, sizes)
-        for number, tensor in enumerate(a.tensors):
-            strides = [0] * len(sizes)
-            strides[number] = tensor.strides[0] if tensor.rank else 0
-            b.copy(tensor.with_layout(sizes, strides), grid.select(len(sizes), number))
-
-
-@record("aten::combinations")
-class Combinations(NumpyRecord):
-    """The combinations of `r` elements of a vector, as rows.
-
-    Source: torch.combinations.
-    """
-
-    batch = NoBatchRule("it combines all elements")
-    arguments = (Tensor("input", rank=1), Int("r", 2, minimum=0), Bool("with_replacement", False))
-
-    @staticmethod
-    def _places(a: SimpleNamespace) -> np.ndarray:
-        choose: Any = itertools.combinations
-        if a.with_replacement:
-            choose = itertools.combinations_with_replacement
-        rows = list(choose(range(a.input.shape[0]), a.r))
-        return np.array(rows, np.intp).reshape(len(rows), a.r)
-
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        if a.r == 0:
-            return TensorSpec((0,), a.input.dtype)
-        n = a.input.shape[0]
-        choices = max(n + a.r - 1, 0) if a.with_replacement else n
-        return TensorSpec((math.comb(choices, a.r), a.r), a.input.dtype)
-
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return a.input[Combinations._places(a)] if a.r else a.input[:0]
-
-
-@record("aten::vander")
-class Vander(NumpyRecord):
-    """A Vandermonde matrix: powers from `N` - 1 down to 0, or up if `increasing`.
-
-    Source: torch.vander.
-    """
-
-    batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (
-        Tensor("input", rank=1),
-        Int("N", None, minimum=0, nullable=True),
-        Bool("increasing", False),
-    )
-
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        dtype = np.dtype(np.int64) if a.input.dtype.kind in "biu" else a.input.dtype
-        return TensorSpec((a.input.size, a.input.size if a.N is None else a.N), dtype)
-
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.vander(a.input, a.N, a.increasing)
+_cut_along("hsplit", 1, 1, "Equal sections of axis 1, or of a vector, or splits at indices.")
+_cut_along("vsplit", 0, 2, "Equal sections of axis 0, or splits at indices.")
+_cut_along("dsplit", 2, 3, "Equal sections of axis 2, or splits at indices.")

@@ -94,11 +94,11 @@ def _overwrite(b: Binder, x: Value, source: Value, cuts: Sequence[tuple[Any, ...
     y = b.output(layout=x, reuse=x)
     if not is_at(x, y):
         b.copy(x, y)
-    place = cut_out(y, cuts)
+    target = cut_out(y, cuts)
     if source.dtype == y.dtype:
-        b.copy(source.expand(place.shape), place)
+        b.copy(source.expand(target.shape), target)
     else:
-        write_cast(b, source, place)
+        write_cast(b, source, target)
 
 
 def _check_source(
@@ -107,13 +107,13 @@ def _check_source(
     extents: list[int | None] = list(shape)
     for axis, cut in cuts:
         extents[axis] = len(cut) if isinstance(cut, range) else None
-    place = tuple(n for n in extents if n is not None)
+    selected = tuple(n for n in extents if n is not None)
     try:
-        fits = np.broadcast_shapes(source.shape, place) == place
+        fits = np.broadcast_shapes(source.shape, selected) == selected
     except ValueError:
         fits = False
     if not fits:
-        raise ShapeError(f"'src' has shape {source.shape}, which does not fit into {place}")
+        raise ShapeError(f"'src' has shape {source.shape}, which does not fit into {selected}")
 
 
 @record("Tensor.slice_copy")

@@ -219,7 +219,7 @@ def test_pieces_as_one_list():
 
 def test_cuts_refuse():
     for type, arguments, message in (
-        ("torch.chunk", {"chunks": 2, "dim": 1}, "gives 2 pieces, expected 3"),
+        ("torch.chunk", {"chunks": 2, "dim": 1}, "gives 2 ranges, expected 3"),
         ("torch.split", {"split_size_or_sections": (1, 2, 1), "dim": 1}, "add up to 6"),
         ("torch.tensor_split", {"dim": 1}, "neither 'sections' nor 'indices'"),
         ("torch.unbind", {"dim": 1}, "does not give 3 outputs"),
@@ -288,7 +288,7 @@ def test_select_and_narrow():
     check(X[:, :, -2], "Tensor.select", X, dim=2, index=-2)
     check(X[:, 2:5], "torch.narrow", X, dim=1, start=2, length=3)
     check(X[:, -3:-1], "torch.narrow", X, dim=1, start=-3, length=2)
-    with pytest.raises(kuiper.ShapeError, match="3 places from 4 on do not lie in axis 1"):
+    with pytest.raises(kuiper.ShapeError, match="3 elements from 4 on exceed axis 1"):
         run_operator("torch.narrow", X, dim=1, start=4, length=3)
     with pytest.raises(kuiper.ShapeError, match="out of range"):
         run_operator("Tensor.select", X, dim=2, index=4)
