@@ -1,15 +1,14 @@
 """Convolution drivers: tiling, borders and addresses around the GEMM and depthwise micro-kernels.
 
-All of them read channels-last images and none builds an im2col matrix.
+All of them write channels-last images, and none builds an im2col matrix.
 
 ``ConvStep``
-    Implicit GEMM.  A tile is some output pixels by one panel of output channels; the micro-kernel
-    gets one pointer per pixel and tap.  A transposed convolution is the same thing once for each
-    phase of its stride: the output pixels of one phase all see the same taps.
+    Implicit GEMM.  A tile is up to mr output pixels by one panel of nr output channels; the
+    micro-kernel gets one pointer per pixel and tap.  A transposed convolution runs once for each
+    phase of its stride: all output pixels of a phase see the same taps.
 ``ShallowConvStep``
-    For few input channels, such as the three of a photo, where the channels of a tap are too few
-    to be a loop: there the loop runs along a row of the filter instead, straight over the caller's
-    NCHW array.
+    For few input channels, such as the three of a photo.  The channels of one tap are too short an
+    inner loop, so the loop runs along a row of the filter, directly on the caller's NCHW array.
 ``DepthwiseStep``
     One filter per channel.
 """
@@ -36,7 +35,7 @@ from kuiper.errors import InputError
 
 cdef extern from *:
     """
-    /* Ask for a cache line that is going to be written. */
+    /* Prefetch a cache line for writing. */
     #if defined(__GNUC__)
     #define KP_FETCH(p) __builtin_prefetch(p, 1, 3)
     #else
@@ -50,15 +49,15 @@ cdef extern from *:
 
 cdef enum:
     POST_COLUMNS = 256
-    BLOCK_BYTES = 256 * 1024     # of pixels that stay in the L2 cache from panel to panel
-    LEAST_TILES = 8              # of a block
-    PANEL_BYTES = 512 * 1024     # weights of more do not stay there beside the pixels
-    # Lines of larger outputs are asked for before a tile is computed, by trial for each driver.
+    BLOCK_BYTES = 256 * 1024     # input that stays in the L2 cache from panel to panel
+    LEAST_TILES = 8              # per block
+    PANEL_BYTES = 512 * 1024     # larger weights do not stay in the L2 cache beside the input
+    # Outputs above these sizes are prefetched for writing; measured for each driver.
     FETCHED_BYTES = 1 << 23
     FETCHED_ROW_BYTES = 1 << 22
 
 
-# The most columns of the tile for few output channels.
+# Columns of the tile for few output channels.
 MAX_FEW_COLUMNS = NARROW_CHANNELS
 
 
@@ -73,10 +72,10 @@ cdef struct conv_t:
     Py_ssize_t groups
     Py_ssize_t in_channels       # of one group
     Py_ssize_t out_channels      # of one group
-    bint panel_major
-    bint is_narrow               # of so few channels that the other tile is used
+    bint panel_major             # all tiles of a panel before the next panel
+    bint is_narrow               # use the tile for few output channels
     Py_ssize_t x_bytes
-    bint fetches                 # lines of the output, ahead of a tile
+    bint fetches                 # prefetch the output lines of a tile before computing it
     post_t post
 
 
@@ -115,8 +114,8 @@ cdef class ConvStep(Step):
         self.p.scratch = self.ref(scratch)
         self.p.zeros = &zero_view[0]
         self.p.groups, self.p.in_channels, self.p.out_channels = groups, in_channels, out_channels
-        # Small weights stay in the L2 cache: finish a tile of pixels before the next one.  Large
-        # ones are read once: finish a panel first.
+        # Small weights stay in the L2 cache: apply all panels to a tile before the next tile.
+        # Large weights should be read once: apply a panel to all tiles before the next panel.
         self.p.panel_major = weight.n_bytes > PANEL_BYTES
         self.p.is_narrow = is_narrow
         self.p.x_bytes = x.n_bytes
@@ -130,7 +129,7 @@ cdef class ConvStep(Step):
 
 
 def conv_scratch_bytes(Py_ssize_t taps):
-    """Return the scratch of one thread: the pointers of a tile."""
+    """Return the bytes of scratch per thread: one pointer per row of a tile and tap."""
     return sizeof(float*) * active().mr * taps
 
 
@@ -139,7 +138,10 @@ cdef Py_ssize_t n_tiles(const conv_t* p, const phase_t* phase) noexcept nogil:
 
 
 cdef inline Py_ssize_t n_runs(const window_t* w, const phase_t* phase) noexcept nogil:
-    """Pixels of a run are equally far apart in the output: all of them, an image's, or a row's."""
+    """Count the runs of a phase: pixels at a constant distance in the output.
+
+    A run is the whole batch, one image, or one row.
+    """
     if w.out_step_w > 1 or w.out_step > 1 or phase.width < w.out_w:
         return w.n * phase.height
     return 1 if phase.height == w.out_h else w.n
@@ -150,9 +152,9 @@ cdef inline Py_ssize_t run_pixels(const window_t* w, const phase_t* phase) noexc
 
 
 cdef Py_ssize_t pixel_blocks(const conv_t* p, Py_ssize_t n_parts) noexcept nogil:
-    """How many blocks a thread cuts its pixels into, to read them once for all panels and phases.
+    """Return the number of blocks per thread; a block is read once for all panels and phases.
 
-    With one block, threads share out tiles of pixels x panels, which balances small images.
+    1 means no blocks: threads then share tiles x panels, which balances small images.
     """
     cdef const window_t* w = p.window
     cdef Py_ssize_t f, tiles = 1 << 40, panel_bytes = 0, blocks
@@ -200,7 +202,7 @@ cdef void conv_tiles(
     const conv_t* p, char* const* slots, const phase_t* phase, Py_ssize_t first_tile,
     Py_ssize_t tiles, Py_ssize_t q, Py_ssize_t stop,
 ) noexcept nogil:
-    """Shares q to stop of a phase for some of its tiles by all panels of all groups."""
+    """Compute items q to stop - 1 of (tiles x panels x groups) of a phase."""
     cdef const window_t* w = p.window
     cdef const kernels_t* kernels = p.kernels
     cdef const float* x = <const float*> at(slots, p.x)
@@ -238,7 +240,7 @@ cdef void conv_tiles(
                 residual + pixel * p.post.residual_pitch + group * p.out_channels + panel * nr
             )
         if p.fetches:
-            # Or the stores would wait for memory; until then there is a tile to compute.
+            # Prefetch the output lines for writing; computing the tile hides the latency.
             for i in range(m):
                 fetch(y_tile + i * ldy)
                 fetch(y_tile + i * ldy + n - 1)
@@ -257,7 +259,7 @@ cdef void conv_tiles(
                 r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
             )
         q += 1
-        # Post-ops take several panels at once: their rows are longer, and still in the cache.
+        # Run the post-ops on several panels at once: longer rows, still in the cache.
         pending += n
         if p.panel_major or q == stop or panel + 1 == panels or pending >= POST_COLUMNS:
             n -= pending

@@ -22,7 +22,7 @@ from kuiper.ir.view import Buffer, Value, contiguous_strides
 from kuiper.errors import InputError
 
 cdef struct tap_t:
-    Py_ssize_t[3] place      # relative to the voxel's origin in the input
+    Py_ssize_t[3] place      # offset from the voxel's origin in the input, per axis
     Py_ssize_t offset        # the same in elements
 
 cdef struct phase_t:
@@ -30,7 +30,7 @@ cdef struct phase_t:
     Py_ssize_t[3] extent     # output voxels in the phase
     Py_ssize_t n_taps
     tap_t* taps
-    Py_ssize_t weight        # where its panels start, in elements
+    Py_ssize_t weight        # start of its panels, in elements
 
 cdef struct window_t:
     Py_ssize_t n
@@ -38,8 +38,8 @@ cdef struct window_t:
     Py_ssize_t[3] y_extent
     Py_ssize_t x_channels
     Py_ssize_t y_channels
-    Py_ssize_t[3] in_step    # input voxels from one output voxel of a phase to the next
-    Py_ssize_t[3] out_step   # output voxels from one of a phase to the next
+    Py_ssize_t[3] in_step    # input voxels between consecutive output voxels of a phase
+    Py_ssize_t[3] out_step   # output voxels between consecutive output voxels of a phase
     Py_ssize_t n_phases
     phase_t* phases
 
@@ -142,7 +142,7 @@ cdef inline void point_rows(
 cdef inline Py_ssize_t output_voxel(
     const window_t* w, const phase_t* phase, Py_ssize_t voxel
 ) noexcept nogil:
-    """Number of the output voxel that is voxel number `voxel` of a phase."""
+    """Return the index in the output of voxel number `voxel` of a phase."""
     cdef Py_ssize_t c = voxel % phase.extent[2], rest = voxel // phase.extent[2]
     cdef Py_ssize_t b = rest % phase.extent[1], a = rest // phase.extent[1] % phase.extent[0]
     cdef Py_ssize_t image = rest // phase.extent[1] // phase.extent[0]
@@ -176,8 +176,8 @@ cdef class VolumeConvStep(Step):
     x, y : Value, shape (n, depth, height, width, channels)
         Without gaps.
     weight : Value
-        Panels of :func:`~kuiper._kernels.micro.packing.pack_panels`, for each phase, for each group; or,
-        where each group has one channel on both sides, those of a
+        Panels of :func:`~kuiper._kernels.micro.packing.pack_panels`, for each phase, for each
+        group; or, if each group has one channel on both sides, those of a
         :class:`~kuiper._kernels.micro.packed.DepthwiseBlocks`.
     window : VolumeWindow
     groups, in_channels, out_channels : int
@@ -206,8 +206,8 @@ cdef class VolumeConvStep(Step):
         self.p.zeros = &zero_view[0]
         self.p.groups, self.p.in_channels, self.p.out_channels = groups, in_channels, out_channels
         self.p.is_depthwise = is_depthwise
-        # Small weights stay in the L2 cache: finish a tile of voxels before the next one.  Large
-        # ones are read once: finish a panel first.
+        # Small weights stay in the L2 cache: apply all panels to a tile before the next tile.
+        # Large weights should be read once: apply a panel to all tiles before the next panel.
         self.p.panel_major = weight.n_bytes > 512 * 1024
         self.p.post = make_post(self, post)
         self.run = depthwise_run if is_depthwise else volume_run
@@ -220,12 +220,12 @@ cdef class VolumeConvStep(Step):
 
 
 def volume_tile(bint is_depthwise):
-    """Return how many voxels a tile has at the most."""
+    """Return the largest number of voxels in a tile."""
     return active().dw_m if is_depthwise else active().mr
 
 
 def volume_scratch_bytes(Py_ssize_t taps, bint is_depthwise=False):
-    """Return the scratch of one thread: the pointers of a tile."""
+    """Return the bytes of scratch per thread: one pointer per voxel of a tile and tap."""
     return 8 * volume_tile(is_depthwise) * taps
 
 
@@ -262,7 +262,7 @@ cdef void volume_run(
         count = w.n * phase.extent[0] * phase.extent[1] * phase.extent[2]
         if count == 0:
             continue
-        # Voxels of a run are equally far apart in the output: all of them, or one row of a phase.
+        # A run is voxels at a constant distance in the output: all of them, or a row of a phase.
         n_runs = count // phase.extent[2]
         if w.out_step[0] == w.out_step[1] == w.out_step[2] == 1:
             n_runs = 1
@@ -347,7 +347,7 @@ cdef void depthwise_run(
 
 def conv3d(const float[:, :, :, :, ::1] x, const float[:, :, :, :, ::1] weight, bias=None, *,
            stride=(1, 1, 1), padding=(0, 0, 0), int n_threads=1):
-    """Convolve channels-last volumes, without graph or plan: to learn from, test and measure.
+    """Convolve channels-last volumes without graph or plan, for learning, tests and measurements.
 
     Parameters
     ----------

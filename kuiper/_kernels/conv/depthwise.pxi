@@ -11,7 +11,7 @@ cdef struct depthwise_t:
     Py_ssize_t channels
     Py_ssize_t kernel_h
     Py_ssize_t kernel_w
-    dwrow_fn dwrow               # NULL where there is none for such windows
+    dwrow_fn dwrow               # NULL if no row kernel has this window and stride
     post_t post
 
 
@@ -25,7 +25,7 @@ cdef class DepthwiseStep(Step):
     weight : Value
         Memory of a :class:`~kuiper._kernels.micro.packed.DepthwiseBlocks`.
     window : Window
-        Its taps are rows of a kernel, one after the other.
+        Its taps are those of the kernel, row by row.
     kernel, dilation : (int, int)
     scratch : Value
         :func:`depthwise_scratch_bytes` for each thread.
@@ -59,7 +59,7 @@ cdef class DepthwiseStep(Step):
 
 
 def depthwise_scratch_bytes(Py_ssize_t n_taps):
-    """Return the scratch of one thread: pointers to the taps of some pixels, or taps and steps."""
+    """Return the bytes of scratch per thread: pointers per pixel and tap, or with steps."""
     return 8 * n_taps * max(active().dw_m, 2)
 
 
@@ -79,11 +79,11 @@ cdef void depthwise_run(
     cdef Py_ssize_t pixels = w.n * w.out_h * w.out_w
     cdef Py_ssize_t pixel = share_start(pixels, part, n_parts)
     cdef Py_ssize_t last = share_start(pixels, part + 1, n_parts), end, ow, m
-    # Output columns whose taps all stay between the left and the right border.
+    # No tap of the output columns from left to right - 1 crosses a side border.
     cdef Py_ssize_t left = ceil_div(max(0, -phase.min_dx), w.in_step_w)
     cdef Py_ssize_t right = max(left, ceil_div(max(0, w.in_w - phase.max_dx), w.in_step_w))
     while pixel < last and w.out_w < 2 * p.kernels.dw_m:
-        # Short rows are mostly border: one pointer for each pixel and tap.
+        # Short rows are mostly border: use one pointer per pixel and tap.
         m = min(p.kernels.dw_m, last - pixel)
         scattered_pixels(p, slots, pixel, m)
         pixel += m
@@ -122,7 +122,7 @@ cdef inline void whole_windows(
     cdef Py_ssize_t ih = pixel // w.out_w % w.out_h * w.in_step_h
     cdef Py_ssize_t done = 0, start, u, row
     while done < count:
-        # The last windows may overlap those ahead of them: the same comes out again.
+        # The last windows may overlap earlier ones: they store the same values again.
         start = min(done, count - DW_ROW)
         for u in range(p.kernel_h):
             row = ih + phase.taps[u * p.kernel_w].dy
@@ -184,7 +184,7 @@ cdef inline void depthwise_pixels(
     const depthwise_t* p, char* const* slots, Py_ssize_t pixel, Py_ssize_t m,
     const float* const* pixels, const Py_ssize_t* steps,
 ) noexcept nogil:
-    """Run the micro-kernel on m pixels that lie one behind the other in the output."""
+    """Run the micro-kernel on m consecutive output pixels."""
     cdef const window_t* w = p.window
     cdef const float* residual = NULL
     cdef float* y = <float*> at(slots, p.y) + pixel * w.y_pitch

@@ -1,19 +1,19 @@
-# What happens to a tile of a dense product after the sum: activation, residual sum, activation.
+# The epilogue of a dense product: activation, residual sum, activation.
 #
-# Clamps and a residual sum that comes first cost nothing: they happen in registers, before the tile
-# is stored.  Other functions run over the tile while it is in the L1 cache.
+# Clamps, and a residual sum without an activation before it, happen in registers before the tile is
+# stored.  Other functions run over the stored tile while it is in the L1 cache.
 
 from kuiper._runtime.step cimport ref_t
 from kuiper._kernels.micro.table cimport kernels_t, unary_fn
 
 ctypedef struct post_t:
-    float lo                # clamp inside the tile
+    float lo                # bounds of the clamp in registers
     float hi
     bint has_residual
     bint residual_in_tile
     ref_t residual
     Py_ssize_t residual_pitch
-    unary_fn before         # activation ahead of a residual sum outside the tile
+    unary_fn before         # activation before a residual sum on the stored tile
     float before_p0
     float before_p1
     unary_fn after          # last activation
@@ -22,7 +22,7 @@ ctypedef struct post_t:
 
 
 cdef inline bint is_in_tile(const post_t* post) noexcept nogil:
-    """Whether the micro-kernel does it all, so that nobody reads a stored tile again."""
+    """Tell whether the micro-kernel does all of it, so that stored tiles are not read again."""
     return post.after == NULL and post.before == NULL and (
         post.residual_in_tile or not post.has_residual
     )
@@ -32,13 +32,13 @@ cdef inline void post_tile(
     const post_t* post, Py_ssize_t rows, Py_ssize_t cols, float* y, Py_ssize_t ldy,
     const float* residual, Py_ssize_t ldr,
 ) noexcept nogil:
-    """Do to a stored tile what the micro-kernel did not."""
+    """Apply the part of the epilogue that the micro-kernel left to the stored tile."""
     cdef Py_ssize_t _i, j
     cdef bint adds = post.has_residual and not post.residual_in_tile
     if is_in_tile(post):
         return
     if ldy == cols and not adds:
-        # One long row: functions of many operations hide their latency.
+        # One long row hides the latency of long functions.
         cols *= rows
         rows = 1
     for _i in range(rows):

@@ -1,4 +1,4 @@
-"""Post-ops of dense products; see epilogue.pxd."""
+"""The epilogue of dense products; see epilogue.pxd."""
 
 from libc.math cimport INFINITY
 from libc.string cimport memset

@@ -1,9 +1,9 @@
 """Inverted residuals: a 1x1 convolution and the depthwise convolution that reads it, in one sweep.
 
-The 1x1 convolution widens the image, so its result is the largest tensor of such a network, and
+The 1x1 convolution widens the image; its result is the largest tensor of such a network, and
 writing and reading it costs more than computing it.  Here only the rows that the depthwise window
-sees exist, in a ring that stays in the L2 cache: row r lies at r % ring_rows, and is computed just
-ahead of the first output row that needs it.
+sees exist, in a ring that stays in the L2 cache: row r lies at index r % ring_rows and is computed
+just before the first output row that needs it.
 """
 
 import numpy as np
@@ -18,8 +18,8 @@ from kuiper._kernels.micro.table cimport DW_ROW, MAX_MR, dwrow_fn, kernels_t, ro
 from kuiper.ir.view import spaced
 
 cdef enum:
-    # Output rows that a part should have at the least: at its start it computes rows of the ring
-    # that its neighbour computes as well.
+    # Output rows per shard: at its start, a shard computes ring rows that the shard before it
+    # computes as well.
     LEAST_ROWS = 4
 
 
@@ -49,11 +49,11 @@ cdef struct inverted_t:
     Py_ssize_t top
     Py_ssize_t left
     Py_ssize_t ring_rows
-    Py_ssize_t ring_width        # pixels of a row: those of the image, and zeros for the padding
+    Py_ssize_t ring_width        # pixels of a row: those of the image and zeros for the padding
     Py_ssize_t ring_pitch        # from pixel to pixel
     Py_ssize_t ring_floats
-    dwrow_fn dwrow               # NULL where there is none for such windows
-    Py_ssize_t block             # channels that go through at a time
+    dwrow_fn dwrow               # NULL if no row kernel has this window and stride
+    Py_ssize_t block             # channels per sweep
     post_t expand_post
     post_t post
 
@@ -247,7 +247,7 @@ cdef inline void depthwise_row(
     cdef const float* in_tile
     while done < p.out_w:
         if p.dwrow != NULL:
-            # The last windows of a row may overlap those ahead of them: the same comes out again.
+            # The last windows of a row may overlap earlier ones and store the same values again.
             m, ow = DW_ROW, min(done, p.out_w - DW_ROW)
         else:
             m, ow = min(p.kernels.dw_m, p.out_w - done), done
@@ -277,7 +277,7 @@ cdef inline void point_window(
     const inverted_t* p, const float* ring, Py_ssize_t ih, Py_ssize_t column,
     const float** pixels, Py_ssize_t* steps,
 ) noexcept nogil:
-    """Find the rows of a window whose first tap is (ih, column - left), or all its taps."""
+    """Fill pixels and steps with the rows, or all taps, of the window at (ih, column - left)."""
     cdef const float* line
     cdef Py_ssize_t step, v
     for _ in range(p.kernel_h):

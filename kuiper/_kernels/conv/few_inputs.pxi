@@ -1,4 +1,6 @@
-# Convolution of an image of few channels: the loop runs along the rows of the filter.
+# Convolution with few input channels: the inner loop runs along a row of the filter.
+#
+# A run is a row of the filter over adjacent columns of the image: `run` columns of `unit` elements.
 
 cdef struct shallow_t:
     const kernels_t* kernels
@@ -9,20 +11,19 @@ cdef struct shallow_t:
     ref_t scratch
     Py_ssize_t image_stride      # of the input, in elements
     Py_ssize_t row_stride
-    Py_ssize_t unit              # adjacent elements that belong to one column
-    Py_ssize_t run               # columns that a run holds
-    Py_ssize_t columns           # columns that a run of all the pixels of a tile holds
-    const float* zeros           # as many of them behind each column of an image
-    bint fetches                 # lines of the output, ahead of a tile
+    Py_ssize_t unit              # adjacent elements of one column: 1, or all channels
+    Py_ssize_t run               # columns of a run
+    Py_ssize_t columns           # columns that all pixels of a tile see through one run
+    const float* zeros           # (in_w + columns) * unit: a row outside the image
+    bint fetches                 # prefetch the output lines of a tile before computing it
     Py_ssize_t out_channels
     post_t post
 
 
 cdef class ShallowConvStep(Step):
-    """Convolution of an image of few channels.
+    """Convolution with few input channels.
 
-    A run is a row of the filter: `run` columns of `unit` adjacent elements.  The micro-kernel reads
-    runs where they lie; only those that reach over the border are copied first.
+    The micro-kernel reads runs in place; only those that cross the border are copied first.
 
     Parameters
     ----------
@@ -35,7 +36,7 @@ cdef class ShallowConvStep(Step):
     window : Window
         Its taps are the runs: (dy, dx) of their first column.
     offsets : sequence of int
-        Where each run starts relative to the pixel's origin, in elements.
+        Start of each run relative to the pixel's origin, in elements.
     unit, run : int
     out_channels : int
     scratch : Value
@@ -53,7 +54,7 @@ cdef class ShallowConvStep(Step):
         self.window = window
         for i, offset in enumerate(offsets):
             window.w.phases[0].taps[i].offset = offset
-        # The last column of a run counts for the border as well as the first.
+        # A run is inside the image only if its last column is.
         window.w.phases[0].max_dx += run - 1
         self.p.kernels = active()
         self.p.window = &window.w
@@ -81,26 +82,26 @@ cdef class ShallowConvStep(Step):
 
 
 cdef Py_ssize_t tile_columns(Py_ssize_t stride, Py_ssize_t run):
-    """How many columns of the input all pixels of a tile see through one run."""
+    """Return how many input columns all pixels of a tile see through one run."""
     return (active().mr - 1) * stride + run
 
 
 cdef bint is_by_rows(Py_ssize_t in_w, Py_ssize_t out_w, Py_ssize_t stride, Py_ssize_t run):
-    """Whether tiles stay inside output rows.
+    """Tell whether tiles stay inside output rows.
 
-    The last tile of a row begins early enough to be whole, and computes some pixels that the one
-    before it has computed: too many of them cost more than tiles that go on with the next row.
+    The last tile of a row then overlaps the one before it, so that it is whole.  That pays if it
+    computes at most a fifth of the pixels twice.
     """
     tiles = ceil_div(out_w, active().mr)
     whole = out_w >= active().mr and 6 * out_w >= 5 * tiles * active().mr
-    # A stride far beyond the image is no reason for large copies.
+    # With a stride far beyond the image, the copies would be large.
     return whole and tile_columns(stride, run) <= 2 * (in_w + run)
 
 
 def shallow_scratch_bytes(
     x, y, Py_ssize_t stride, Py_ssize_t n_runs, Py_ssize_t run, Py_ssize_t unit
 ):
-    """Return the scratch of one thread: pointers to the runs of a tile, and copies of them.
+    """Return the bytes of scratch per thread: pointers to the runs of a tile, and their copies.
 
     Parameters
     ----------
@@ -109,7 +110,7 @@ def shallow_scratch_bytes(
     stride : int
         Columns of the input from one column of the output to the next.
     n_runs, run, unit : int
-        How many runs a receptive field has, their columns and the elements of a column.
+        Runs of a receptive field, columns of a run, elements of a column.
     """
     if is_by_rows(x.shape[3], y.shape[3], stride, run):
         return n_runs * (8 + 4 * tile_columns(stride, run) * unit)
@@ -120,7 +121,7 @@ cdef inline void copy_field(
     const shallow_t* p, const phase_t* phase, const float* origin, Py_ssize_t ih, Py_ssize_t iw,
     float* field,
 ) noexcept nogil:
-    """Copy a receptive field that reaches over the border; what lies outside is zero."""
+    """Copy a receptive field that crosses the border, with zeros outside the image."""
     cdef Py_ssize_t t, first, last, unit = p.unit
     memset(field, 0, phase.n_taps * p.run * unit * sizeof(float))
     for t in range(phase.n_taps):
@@ -141,7 +142,7 @@ cdef inline void point_pixels(
 ) noexcept nogil:
     """Fill rows[t * m + i] with the address of run t of output pixel start + i.
 
-    Receptive fields that reach over the border are copied to `fields` first.
+    Receptive fields that cross the border are copied to `fields` first.
     """
     cdef const window_t* w = p.window
     cdef const phase_t* phase = &w.phases[0]
@@ -177,9 +178,9 @@ cdef inline void point_pixels(
 cdef void shallow_run(
     const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
 ) noexcept nogil:
-    """Cross-correlation of an image of few channels with packed filters, plus post-ops.
+    """Cross-correlation of an image with few channels with packed filters, plus post-ops.
 
-    The form for narrow images: the tiles are of any pixels, with one pointer per pixel and run.
+    For narrow images: a tile is any pixels, with one pointer per pixel and run.
 
     Layout : x (n, c, h, w) by runs of adjacent columns -> y (n, oh, ow, oc), pitched
     Needs  : weights packed in the order of the runs
@@ -235,7 +236,7 @@ cdef inline void point_runs(
 ) noexcept nogil:
     """Fill runs[t] with the address of run t of a tile whose first pixel has origin (ih, iw).
 
-    Where the run leaves the image, it is copied, with zeros for what lies outside.
+    A run that leaves the image is copied, with zeros outside.
     """
     cdef const phase_t* phase = &p.window.phases[0]
     cdef const float* origin = image + ih * p.row_stride + iw * p.unit
@@ -262,10 +263,10 @@ cdef inline void point_runs(
 cdef void shallow_rows_run(
     const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
 ) noexcept nogil:
-    """Cross-correlation of an image of few channels with packed filters, plus post-ops.
+    """Cross-correlation of an image with few channels with packed filters, plus post-ops.
 
-    The pixels of a tile lie in one row, so those of a run are a constant step apart.  The last tile
-    of a row reaches back into the one before it, and stores what that one does not.
+    The pixels of a tile lie in one row, so a run needs one pointer and a constant step.  The last
+    tile of a row overlaps the one before it and stores only the pixels that are missing.
 
     Layout : x (n, c, h, w) by runs of adjacent columns -> y (n, oh, ow, oc), pitched
     Needs  : weights packed in the order of the runs; rows of at least one tile
@@ -288,7 +289,7 @@ cdef void shallow_rows_run(
     cdef Py_ssize_t panels = ceil_div(p.out_channels, nr), per_row = ceil_div(w.out_w, mr)
     cdef Py_ssize_t q = share_start(w.n * w.out_h * per_row, part, n_parts)
     cdef Py_ssize_t stop = share_start(w.n * w.out_h * per_row, part + 1, n_parts)
-    # Where, in the input, the first pixel of a tile has its origin if no run meets a side border.
+    # No run crosses a side border if left <= origin of the tile's first pixel < right.
     cdef Py_ssize_t left = -w.phases[0].min_dx
     cdef Py_ssize_t right = w.in_w - w.phases[0].max_dx - (mr - 1) * w.in_step_w
     cdef Py_ssize_t i, t, row, tile, ow, iw, ih, first, pixel, panel, n
@@ -320,7 +321,7 @@ cdef void shallow_rows_run(
                 if residual != NULL:
                     r_tile = residual + pixel * ldr + panel * nr
                 if p.fetches:
-                    # Or the stores would wait for memory; until then there is a tile to compute.
+                    # Prefetch the output lines for writing; the tile hides the latency.
                     for i in range(first, mr):
                         fetch(y_tile + i * ldy)
                         fetch(y_tile + i * ldy + n - 1)
@@ -329,7 +330,7 @@ cdef void shallow_rows_run(
                     weight + panel * (n_runs * length + 1) * nr, y_tile, ldy, n,
                     r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
                 )
-            # Post-ops take all panels at once, as long rows.
+            # Run the post-ops on all panels at once, as long rows.
             r_tile = NULL
             if residual != NULL:
                 r_tile = residual + (pixel + first) * ldr

@@ -1,4 +1,4 @@
-"""Convolutions of few channels a group, such as ResNeXt's; see micro/grouped.pxi for the idea."""
+"""Convolutions with few channels per group, such as ResNeXt's; micro/grouped.pxi has the method."""
 
 import numpy as np
 
@@ -10,9 +10,9 @@ from kuiper._kernels.conv.window cimport Window, phase_t, point_rows, window_t
 
 
 def is_grouped(Py_ssize_t terms, Py_ssize_t per_group):
-    """Tell whether the active variant multiplies groups of these sizes better than a GEMM does.
+    """Tell whether the active variant computes groups of these sizes faster than a GEMM.
 
-    A vector has to hold whole groups, and two of them at least: one would leave nothing to gain.
+    A vector must hold whole groups, and at least two of them.
     """
     cdef const kernels_t* kernels = active()
     return (
@@ -22,7 +22,7 @@ def is_grouped(Py_ssize_t terms, Py_ssize_t per_group):
 
 
 def lane_places(Py_ssize_t terms, Py_ssize_t per_group):
-    """Return for each term of a group where the lanes of a vector of outputs find it.
+    """Return, for each term of a group, the input lane of each output lane.
 
     Returns
     -------
@@ -34,7 +34,7 @@ def lane_places(Py_ssize_t terms, Py_ssize_t per_group):
 
 
 def grouped_scratch_bytes(Py_ssize_t n_taps):
-    """Return the scratch of one thread: pointers to the taps of some pixels."""
+    """Return the bytes of scratch per thread: one pointer per pixel of a tile and tap."""
     return 8 * GROUPED_PIXELS * n_taps
 
 
@@ -78,7 +78,7 @@ cdef class GroupedStep(Step):
         self.p.kernels = active()
         self.p.channels = y.shape[1]
         self.p.terms, self.p.per_group = x.shape[1] // groups, y.shape[1] // groups
-        # Vectors of either are loaded as such.
+        # Inputs and outputs are loaded as whole vectors.
         places = lane_places(self.p.terms, self.p.per_group).view(np.float32)
         cdef float[:, ::1] place_view = places
         self.window = window
@@ -95,7 +95,7 @@ cdef class GroupedStep(Step):
 
 
 cdef void point_to_all(const float** rows, Py_ssize_t taps, Py_ssize_t count) noexcept nogil:
-    """Make rows of `count` pixels such of GROUPED_PIXELS: the first one stands for the missing."""
+    """Widen the rows of `count` pixels to GROUPED_PIXELS; the first pixel fills the gap."""
     cdef Py_ssize_t t = taps, i, missing = GROUPED_PIXELS - count
     while missing > 0 and t > 0:
         t -= 1
@@ -138,7 +138,7 @@ cdef void grouped_run(
         if p.post.has_residual:
             residual = <const float*> at(slots, p.post.residual) + pixel * r_pitch
         added = residual if p.post.residual_in_tile else NULL
-        # Pixels ahead of the first one are computed in vain, and not written.
+        # The pixels before the first one are computed but not stored.
         p.kernels.grouped(
             phase.n_taps, p.terms, p.per_group, p.channels, <const float* const*> rows, p.places,
             weight, missing, y - missing * w.y_pitch, w.y_pitch,

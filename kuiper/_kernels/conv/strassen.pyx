@@ -1,7 +1,7 @@
-"""Strassen's algorithm: a product of matrices in seven products of their quarters instead of eight.
+"""Strassen's algorithm: a matrix product from seven products of quarters instead of eight.
 
-Rows, terms of the sum and columns are halved: A is (A11 A12; A21 A22), B and C alike.  In the form
-of Winograd, which shares sums:
+Rows, terms and columns are halved: A = (A11 A12; A21 A22), B and C likewise.  In Winograd's form,
+which shares sums:
 
     S1 = A21 + A22     S2 = S1 - A11      S3 = A11 - A21     S4 = A12 - S2
     T1 = B12 - B11     T2 = B22 - T1      T3 = B22 - B12     T4 = B21 - T2
@@ -9,17 +9,16 @@ of Winograd, which shares sums:
     C11 = P + A12 B21                     C12 = U2 + Q + S4 B22
     C21 = U3 + A22 T4                     C22 = U3 + Q
 
-The sums of B are made once, when weights are packed.  Those of A cost little where each serves many
-columns, and those of products stay in the caches, because it all happens to a few tiles at a time:
-of a "quad", two tiles of rows by two panels of columns, "up" is one of the tiles and "down" the
-next one, "left" one of the panels and "right" the next one.  The terms are halved by channels: the
-first half of each tap, and the second.
+The sums of B are computed once, when the weights are packed.  The sums of A cost little if each
+serves many columns.  The sums of products stay in the caches, because the unit of work is small: a
+quad is two tiles of rows, "up" and "down", by a pair of panels, "left" and "right".  The terms are
+halved by channels: the first and the second half of each tap.
 
-The price is rounding: sums are of larger numbers than the result, so its error is two to three
-times that of the definition, relative to the greater of the rows and of the columns that share
-sums.  Columns of which one is a hundred times the other, as next to a filter that training has left
-at zero, are multiplied by the definition, with their panels; so is what is not finite, which would
-spread to its neighbours.
+The cost is rounding: the sums are larger than the result, so the error is two to three times that
+of the definition, relative to the greater of the rows, and of the columns, that share sums.  A pair
+of panels is multiplied by the definition if two columns that share sums differ by a factor of more
+than 100, for example next to a filter that training left at zero; and so is a quad with a value
+that is not finite, which would spread to its neighbours.
 
 ``StrassenStep``
     A convolution as implicit GEMM, or a Linear layer over pixels.
@@ -50,8 +49,8 @@ from kuiper.ir.view import spaced
 cdef extern from "_runtime/populate.h" nogil:
     void populate "kp_populate"(char* first, Py_ssize_t n_bytes) noexcept
 
-# The parts of a pair of panels, in the order of their use.  No tile takes the biases of T3: their
-# place tells whether columns that share sums are alike.
+# The parts of a pair of panels, in the order of their use.  No tile reads the biases of T3; they
+# hold ALIKE or NOT_ALIKE instead.
 cdef enum:
     B11
     B21          # with the biases of the left panel
@@ -60,7 +59,7 @@ cdef enum:
     T4           # with the biases of the left panel
     T1
     B22          # with the biases of the right panel
-    B12          # for the definition only
+    B12          # read by the definition only
     N_PARTS
 
 # The lists of rows that products read.
@@ -75,7 +74,7 @@ cdef enum:
     SUM_4
     N_LISTS
 
-# The tiles that products are kept in.
+# The stored tiles of intermediate products.
 cdef enum:
     TILE_P
     TILE_U2
@@ -83,28 +82,28 @@ cdef enum:
     TILE_Q
     N_TILES
 
-# How many quads take a pair of panels before the next one: what the L2 cache has room for; more of
-# them where the weights are so large that they should be read less often.
+# Quads per pair of panels: as many as fit in the L2 cache, and more if the weights are so large
+# that they should be read less often.
 cdef enum:
     MAX_QUADS = 16
-    LARGE_BYTES = 7 * 512 * 1024   # of weights
-    FEW_BYTES = 256 * 1024         # of rows and their sums, of these quads together
+    LARGE_BYTES = 7 * 512 * 1024   # weights above this are large
+    FEW_BYTES = 256 * 1024         # rows and sums of all these quads; MANY_BYTES for large weights
     MANY_BYTES = 1200 * 1024
 
 cdef enum:
     MAX_NR = 32
-    MOST_RATIO = 100             # of the greatest weights of two columns that share sums
+    MOST_RATIO = 100             # between the greatest weights of two columns that share sums
     ALIKE = 0
     NOT_ALIKE = 1
 
 cdef enum:
-    AHEAD = 32  # rows of a panel from what is read to what is asked for
+    AHEAD = 32  # prefetch distance, in rows of a panel
 
 
 # -- weights -----------------------------------------------------------------------------------
 
 def packed_floats(Py_ssize_t columns, Py_ssize_t taps, Py_ssize_t channels):
-    """Return the size of what :func:`pack_strassen` makes."""
+    """Return the size of the weights that :func:`pack_strassen` writes, in floats."""
     cdef Py_ssize_t nr = active().nr, panels = ceil_div(columns, nr)
     return (panels // 2) * pair_floats(taps, channels, nr) + (panels % 2) * (
         (1 + taps * channels) * nr
@@ -121,8 +120,8 @@ def pack_strassen(weight, bias, int n_threads=1, out=None):
     Parameters
     ----------
     weight : array, shape (columns, taps, channels), float32
-        Any strides; the number of channels is even.  Or anything with a shape, slices of which are
-        such arrays.
+        Any strides; the number of channels is even.  Or an object with a `shape`, slices of which
+        are such arrays.
     bias : array, shape (columns,), or None
     n_threads : int
     out : array, optional
@@ -131,8 +130,8 @@ def pack_strassen(weight, bias, int n_threads=1, out=None):
     Returns
     -------
     numpy.ndarray, shape (packed_floats(columns, taps, channels),), float32
-        For each pair of panels `N_PARTS` panels over half the channels, each as the register tile
-        reads it; behind them, where the number of panels is odd, the last one as it is.
+        `N_PARTS` panels over half the channels for each pair of panels, each as the register tile
+        reads it; then, if the number of panels is odd, the last one unchanged.
     """
     cdef Py_ssize_t pair
     columns, taps, channels = weight.shape
@@ -158,7 +157,7 @@ cdef pack_part(const float[:, :, :] weight, bias, float[::1] out, int n_threads)
 
 
 cdef void pack_one(void* job, Py_ssize_t pair, Py_ssize_t rank) noexcept nogil:
-    """Pack a pair of panels, or the last one without another."""
+    """Pack a pair of panels, or a single last one."""
     cdef panels_t* pairs = <panels_t*> job
     cdef Py_ssize_t nr = pairs.kernels.nr, start = 2 * nr * pair
     cdef Py_ssize_t left = min(nr, pairs.columns - start)
@@ -184,7 +183,7 @@ cdef void pack_pair(
     const Py_ssize_t* offsets, Py_ssize_t half, Py_ssize_t channel, const float* bias,
     Py_ssize_t left, Py_ssize_t right, float* out,
 ) noexcept nogil:
-    """Write the parts of a pair of panels, of `left` and `right` columns."""
+    """Write the parts of a pair of panels with `left` and `right` columns."""
     cdef Py_ssize_t nr = kernels.nr, part = (1 + taps * half) * nr, i
     cdef const float* w_right = w + nr * column
     cdef float* b11 = out + B11 * part
@@ -213,12 +212,12 @@ cdef void pack_pair(
             out[T2 * part + k] = <float> t2
             out[T3 * part + k] = b22[k] - b12[k]
             out[T4 * part + k] = <float> (b21[k] - t2)
-            # Zero times a sum is zero unless the sum is infinite or not a number.
+            # 0 * x is 0 unless x is infinite or NaN.
             checked[j] += 0 * out[T3 * part + k] + 0 * out[T4 * part + k]
             greatest_left[j] = max(greatest_left[j], max(fabsf(b11[k]), fabsf(b21[k])))
             greatest_right[j] = max(greatest_right[j], max(fabsf(b12[k]), fabsf(b22[k])))
     for j in range(nr):
-        # No tile takes the biases of T3.
+        # No tile reads the biases of T3.
         out[T3 * part + j] = NOT_ALIKE
     for j in range(right):
         if checked[j] != 0 or (
@@ -232,12 +231,12 @@ cdef void pack_pair(
 
 # -- the step ----------------------------------------------------------------------------------
 
-cdef struct quad_t:              # two tiles of pixels and what is derived from them
+cdef struct quad_t:              # two tiles of pixels, their rows and sums
     Py_ssize_t m                 # pixels of a tile
-    Py_ssize_t up                # the first of the upper one, in the output
-    Py_ssize_t down              # the first of the lower one
-    Py_ssize_t shared            # pixels that are in both, 0 or 1: the upper one's
-    bint finite                  # all sums are
+    Py_ssize_t up                # first output pixel of the upper tile
+    Py_ssize_t down              # first output pixel of the lower tile
+    Py_ssize_t shared            # pixels in both tiles, 0 or 1; the upper tile stores them
+    bint finite                  # whether all sums are
     (const float**)[N_LISTS] lists
     float* tiles
 
@@ -255,8 +254,8 @@ cdef struct strassen_t:
     Py_ssize_t sums_pitch        # from row to row
     Py_ssize_t sums_stride       # from S1 to S2
     Py_ssize_t quads             # of an image
-    Py_ssize_t at_a_time         # quads
-    Py_ssize_t part_floats       # of the panels of half the channels
+    Py_ssize_t at_a_time         # quads processed together
+    Py_ssize_t part_floats       # size of a panel over half the channels
     post_t post
 
 
@@ -268,7 +267,7 @@ cdef class StrassenStep(Step):
     x, y : Value
         Channels-last.  The number of input channels is a multiple of twice the lanes.
     weight : Value
-        As :func:`pack_strassen` makes it; more than one panel.
+        Of :func:`pack_strassen`; at least two panels.
     window : Window
         Of one phase.
     scratch : Value
@@ -306,7 +305,7 @@ cdef class StrassenStep(Step):
 
 
 cdef inline Py_ssize_t n_pairs(const strassen_t* p) noexcept nogil:
-    """How many pairs of panels there are; one that is left over counts as a pair."""
+    """Count the pairs of panels; a single last panel counts as a pair."""
     return ceil_div(p.out_channels, 2 * p.kernels.nr)
 
 
@@ -320,7 +319,7 @@ cdef Py_ssize_t quads_at_a_time(
 
 
 cdef Py_ssize_t quad_floats(Py_ssize_t taps, Py_ssize_t pitch):
-    """The room of a quad: sums of rows, then tiles, then as many pointers as in all lists."""
+    """Return the scratch of a quad, in floats: sums of rows, tiles, pointers of all lists."""
     cdef Py_ssize_t mr = active().mr
     return mr * (4 * taps * pitch + N_TILES * active().nr + 2 * N_LISTS * taps)
 
@@ -328,7 +327,7 @@ cdef Py_ssize_t quad_floats(Py_ssize_t taps, Py_ssize_t pitch):
 def strassen_scratch_bytes(
     Py_ssize_t rows, Py_ssize_t taps, Py_ssize_t channels, Py_ssize_t columns
 ):
-    """Return the scratch of one thread, for the quads that are in work at a time.
+    """Return the bytes of scratch per thread, for the quads processed together.
 
     Parameters
     ----------
@@ -351,7 +350,7 @@ cdef inline Py_ssize_t first_pixel(const strassen_t* p, Py_ssize_t quad) noexcep
 cdef void open_quad(
     const strassen_t* p, char* const* slots, Py_ssize_t number, float* room, quad_t* quad
 ) noexcept nogil:
-    """Point to the rows of a quad and add them."""
+    """Fill the lists of rows of a quad and compute their sums."""
     cdef const window_t* w = p.window
     cdef const phase_t* phase = &w.phases[0]
     cdef const float* x = <const float*> at(slots, p.x)
@@ -383,7 +382,7 @@ cdef inline void multiply(
     const strassen_t* p, char* const* slots, const quad_t* quad, int n_segments,
     const segment_t* segments, Py_ssize_t ahead, bint down, Py_ssize_t column,
 ) noexcept nogil:
-    """A tile of the output as the sum of products, and what is added to them."""
+    """Compute an output tile as a chain of products, with sums added and saved on the way."""
     cdef Py_ssize_t pixel = quad.down if down else quad.up
     p.kernels.gemm_chain[quad.m](
         n_segments, segments, p.window.phases[0].n_taps, p.half, ahead, quad.shared if down else 0,
@@ -413,7 +412,7 @@ cdef inline float* output_at(
 cdef inline const float* residual_at(
     const strassen_t* p, char* const* slots, Py_ssize_t pixel, Py_ssize_t column
 ) noexcept nogil:
-    """Where the residual lies that tiles add, NULL where they add none."""
+    """Return the residual that the tile adds, or NULL."""
     if not p.post.residual_in_tile:
         return NULL
     return <const float*> at(slots, p.post.residual) + pixel * p.post.residual_pitch + column
@@ -423,7 +422,7 @@ cdef void one_chain(
     const strassen_t* p, char* const* slots, int chain, const quad_t* quad, const float* panels,
     Py_ssize_t ahead, Py_ssize_t column,
 ) noexcept nogil:
-    """The products of C11, of C21, or of C12 and C22; see the top of this file."""
+    """Compute C11 (chain 0), C21 (1), or C12 and C22 (2); the module docstring has the formulas."""
     cdef Py_ssize_t nr = p.kernels.nr, tile = p.kernels.mr * nr, right = column + nr
     cdef float* product = quad.tiles + TILE_P * tile
     cdef float* u2 = quad.tiles + TILE_U2 * tile
@@ -454,7 +453,7 @@ cdef void by_definition(
     const strassen_t* p, char* const* slots, const quad_t* quad, const float* panels,
     Py_ssize_t column,
 ) noexcept nogil:
-    """A quad by a pair of panels, for rows that are not finite, or columns that are not alike."""
+    """Multiply a quad by a pair of panels in eight products, if Strassen's sums cannot be used."""
     cdef segment_t[2] s
     cdef bint down
     for down in range(2):
@@ -469,9 +468,9 @@ cdef void pair_of_panels(
     const strassen_t* p, char* const* slots, const quad_t* quads, Py_ssize_t count,
     const float* panels, const float* const* rows, Py_ssize_t column,
 ) noexcept nogil:
-    """Some quads by a pair of panels: all of them by what one chain reads of it, then the next.
+    """Multiply some quads by a pair of panels, chain by chain, so that each part is read once.
 
-    `rows` of quads to come are asked for where they are not NULL, else the panels to come.
+    Prefetches the next quads' `rows` that are not NULL, otherwise the panels to come.
     """
     cdef Py_ssize_t i, ahead, nr = p.kernels.nr
     cdef bint alike = panels[T3 * p.part_floats] == ALIKE
@@ -492,7 +491,7 @@ cdef void one_panel(
     const strassen_t* p, char* const* slots, const quad_t* quads, Py_ssize_t count,
     const float* panel, Py_ssize_t column,
 ) noexcept nogil:
-    """Some quads by the panel that is left over."""
+    """Multiply some quads by the single last panel."""
     cdef Py_ssize_t i, pixel
     cdef segment_t segment
     cdef bint down
@@ -533,7 +532,7 @@ cdef void strassen_run(
     cdef (const float*)[MAX_QUADS] rows
     cdef Py_ssize_t following
     while q < stop:
-        # Quads come in groups of nearly one size; a group takes all pairs before the next one.
+        # Quads are cut into groups of nearly equal size; a group visits all pairs of panels first.
         group = group_of(q // pairs, total, groups)
         first = group * total // groups
         size = (group + 1) * total // groups - first
@@ -578,7 +577,7 @@ cdef void strassen_run(
 
 
 cdef inline Py_ssize_t room_floats(const strassen_t* p) noexcept nogil:
-    """What quad_floats returns, for the step's own extents."""
+    """Return quad_floats for the extents of the step."""
     return 4 * p.sums_stride + p.kernels.mr * (
         N_TILES * p.kernels.nr + 2 * N_LISTS * p.window.phases[0].n_taps
     )
@@ -587,5 +586,5 @@ cdef inline Py_ssize_t room_floats(const strassen_t* p) noexcept nogil:
 cdef inline Py_ssize_t group_of(
     Py_ssize_t quad, Py_ssize_t total, Py_ssize_t groups
 ) noexcept nogil:
-    """The group that a quad is in, where group g starts at quad g * total // groups."""
+    """Return the group of a quad; group g starts at quad g * total // groups."""
     return ((quad + 1) * groups - 1) // total

@@ -1,7 +1,7 @@
-# Which input pixels each output pixel of a convolution sees; see window.pyx.
+# The input pixels that each output pixel of a convolution sees; see window.pyx.
 
 cdef struct tap_t:
-    Py_ssize_t dy            # relative to the pixel's origin in the input
+    Py_ssize_t dy            # offset from the pixel's origin in the input
     Py_ssize_t dx
     Py_ssize_t offset        # the same in elements
 
@@ -12,8 +12,8 @@ cdef struct phase_t:
     Py_ssize_t width
     Py_ssize_t n_taps
     tap_t* taps
-    Py_ssize_t weight        # where its panels start, in elements
-    Py_ssize_t min_dy        # taps stay inside the input between these
+    Py_ssize_t weight        # start of its panels, in elements
+    Py_ssize_t min_dy        # extreme offsets of the taps, 0 included
     Py_ssize_t max_dy
     Py_ssize_t min_dx
     Py_ssize_t max_dx
@@ -26,9 +26,9 @@ cdef struct window_t:
     Py_ssize_t out_h
     Py_ssize_t out_w
     Py_ssize_t y_pitch
-    Py_ssize_t in_step_h     # input rows from one output row of a phase to the next
+    Py_ssize_t in_step_h     # input rows between consecutive output rows of a phase
     Py_ssize_t in_step_w
-    Py_ssize_t out_step      # output rows (and columns) from one of a phase to the next
+    Py_ssize_t out_step      # output rows between consecutive output rows of a phase
     Py_ssize_t out_step_w
     Py_ssize_t n_phases
     phase_t* phases
@@ -41,7 +41,7 @@ cdef class Window:
 cdef inline bint is_inside(
     const window_t* w, const phase_t* phase, Py_ssize_t ih, Py_ssize_t iw, Py_ssize_t last_iw
 ) noexcept nogil:
-    """Whether no tap of the pixels with origins (ih, iw) to (ih, last_iw) meets the border."""
+    """Tell whether all taps of the pixels with origins (ih, iw) to (ih, last_iw) are inside."""
     return (
         ih + phase.min_dy >= 0 and ih + phase.max_dy < w.in_h
         and iw + phase.min_dx >= 0 and last_iw + phase.max_dx < w.in_w
@@ -51,7 +51,7 @@ cdef inline bint is_inside(
 cdef inline void point_inside(
     const phase_t* phase, const float* origin, Py_ssize_t step, Py_ssize_t m, const float** rows
 ) noexcept nogil:
-    """Fill rows[t * m + i] for pixels of one row, `step` elements apart, none at the border."""
+    """Fill rows[t * m + i] for inner pixels of one row, `step` elements apart."""
     cdef Py_ssize_t t, i
     cdef const float* first
     for t in range(phase.n_taps):
@@ -100,7 +100,7 @@ cdef inline void point_rows(
 cdef inline Py_ssize_t output_pixel(
     const window_t* w, const phase_t* phase, Py_ssize_t pixel
 ) noexcept nogil:
-    """Number of the output pixel that is pixel number `pixel` of a phase."""
+    """Return the index in the output of pixel number `pixel` of a phase."""
     cdef Py_ssize_t ow = pixel % phase.width
     cdef Py_ssize_t oh = pixel // phase.width % phase.height
     cdef Py_ssize_t image = pixel // phase.width // phase.height

@@ -5,14 +5,15 @@ from libc.string cimport memset
 
 
 cdef class Window:
-    """Which input pixels each output pixel sees.
+    """The input pixels that each output pixel sees.
 
     Parameters
     ----------
     x, y : Value
         Channels-last input and output.
     in_step, out_step : (int, int)
-        Input pixels per output pixel of a phase; output pixels per phase (transposed stride).
+        Input and output pixels between consecutive output pixels of a phase; `out_step` is the
+        stride of a transposed convolution.
     phases : list of (first, extent, taps, weight)
         `first` and `extent` are (height, width), `taps` is a list of (dy, dx), `weight` the offset
         of the phase's panels.

@@ -1,34 +1,42 @@
-"""Winograd convolution F(t x t, 3x3), with fewer multiplications than a 3x3 convolution has.
+"""Winograd convolution F(t x t, 3x3), which needs fewer multiplications than the definition.
 
-A tile is t x t outputs: t = 4 takes a quarter of the multiplications, and four times the weights;
-t = 2 takes 4/9 of them, and less than twice the weights.  With a stride of 2, t = 4 takes 9/16 of
-them, and four times the weights; see micro/winograd_strided.pxi.
+A tile is t x t outputs:
 
-Three stages: transform patches of the input, t + 2 a side (2 t + 1 with a stride of 2), to as many
-frequencies; multiply a matrix for each frequency (tiles x channels by channels x filters);
-transform the products back.
+==  ======  ==========================  ================
+t   stride  multiplications, relative   weights, relative
+==  ======  ==========================  ================
+4   1       1/4                         4
+2   1       4/9                         16/9
+4   2       9/16                        4
+==  ======  ==========================  ================
 
-A volume is a stack of planes.  Its filters have a 3x3 part for each of some planes, and their
-products are one sum: that of a product of matrices with so many times the terms.  All tiles of a
-volume at one place of its planes, a stack here, go together; an image's stacks are single tiles.
+micro/winograd_strided.pxi has the transforms for a stride of 2.
 
-Where tiles do not divide the plane, those at its right and bottom edges need fewer frequencies.
-Tiles are numbered so that each frequency has one range of them: first the right edge, then the
-inner tiles, the bottom edge, the corner.  Frequencies that only inner rows of tiles need end before
-the bottom; those that only inner columns need start behind the right edge.
+Three stages: transform input patches of (t + 2) x (t + 2) pixels, (2 t + 1) x (2 t + 1) with a
+stride of 2, to as many frequencies; multiply (tiles, channels) by (channels, filters) for each
+frequency; transform the products back.
+
+A volume is a sequence of planes.  Its filters have a 3x3 part per plane of the kernel, and their
+products are one sum: the matrix product has kernel_d times the terms.  A stack is the tiles at one
+(h, w) in all planes of a volume; it is processed as a whole.  A stack of an image is one tile.
+
+If tiles do not divide the plane, those at its right and bottom edges need fewer frequencies.  Tiles
+are numbered so that the tiles that need a frequency form one range: right edge, inner tiles, bottom
+edge, corner.  Frequencies that the bottom edge does not need end before it; those that the right
+edge does not need start after it.
 
 ``WinogradStep``
-    Blocked: each thread takes a few tiles through all stages inside its own workspace, which stays
-    in the L2 cache.  Best for large planes, where tiles are many.
+    Blocked: each thread takes a block of tiles through all stages in its own workspace, which stays
+    in the L2 cache.  Best for large planes with many tiles.
 ``WinogradStageStep``
-    Staged: one step for each stage.  The products are split by frequency, so each part reads only
-    its share of the transformed weights.  Best for small planes, where weights are the larger load.
+    Staged: one step per stage.  The products are split by frequency, so each shard reads only its
+    part of the transformed weights.  Best for small planes, where the weights dominate.
 
-Both compute every output by the same operations in the same order.  A tile where something is not
-finite is computed again without Winograd, see winograd_direct.pxi.
+Both compute every output by the same operations in the same order.  A tile with a value that is not
+finite is computed again by the definition, see winograd_direct.pxi.
 
-The filters, :class:`WinogradFilters`, may be transformed after the first runs.  Until then a run
-reads and transforms what it multiplies by, panel by panel, to the same bits.
+The filters, :class:`WinogradFilters`, may be transformed after the first runs.  Until then, a run
+reads and transforms each panel on use, with the same bits.
 """
 
 from collections import namedtuple
@@ -64,10 +72,10 @@ cdef extern from "_runtime/populate.h" nogil:
 
 cdef enum:
     MAX_FREQUENCIES = 81
-    MAX_DEPTH = 7                # of a filter
+    MAX_DEPTH = 7                # planes of a filter
     REGIONS = 4                  # right edge, inner tiles, bottom edge, corner
-    STREAMED_BYTES = 1 << 24     # an output of more is read from memory, wherever it is put
-    ADVANCE_BYTES = 1 << 22      # of weights that are transformed at a time, between two runs
+    STREAMED_BYTES = 1 << 24     # larger outputs do not stay in the caches: stream the stores
+    ADVANCE_BYTES = 1 << 22      # weights that one call of advance transforms
 
 
 MOST_DEPTH = MAX_DEPTH
@@ -75,30 +83,30 @@ MOST_DEPTH = MAX_DEPTH
 Planes = namedtuple(
     "Planes", "inputs outputs kernel stride dilation front", defaults=(1, 1, 1, 1, 1, 0)
 )
-Planes.__doc__ = """How windows lie along the third axis of volumes; an image is one plane.
+Planes.__doc__ = """The window of a convolution along the depth of a volume; an image is one plane.
 
 Attributes
 ----------
 inputs, outputs : int
     Planes of a volume.
 kernel, stride, dilation : int
-    Of the window; a kernel is at most `MOST_DEPTH`.
+    Of the window; `kernel` is at most `MOST_DEPTH`.
 front : int
-    Padding in front of the first plane.
+    Padding before the first plane.
 """
 
 
 def frequency_stride(Py_ssize_t tiles, Py_ssize_t channels):
-    """Return how far apart the frequencies of some tiles lie, in floats.
+    """Return the distance between the frequencies of some tiles, in floats.
 
-    It is an odd number of cache lines: the transforms go through all frequencies at a time, and
-    lines that are a large power of two apart would share a few sets of the L1 cache.
+    It is an odd number of cache lines: the transforms access all frequencies at once, and lines a
+    large power of two apart would share a few sets of the L1 cache.
     """
     return (ceil_div(tiles * spaced(channels), LINE_FLOATS) | 1) * LINE_FLOATS
 
 
 def n_frequencies(int tile, int stride):
-    """Return how many frequencies a tile has."""
+    """Return the number of frequencies of a tile."""
     return ((tile - 1) * stride + 3) ** 2
 
 
@@ -107,22 +115,22 @@ include "winograd_filters.pxi"
 
 cdef struct winograd_t:
     const kernels_t* kernels
-    int tile                     # its side, in outputs
+    int tile                     # t: side of a tile, in outputs
     int stride
-    int patch                    # its side, in inputs and in frequencies
-    int points                   # its side, in weights: the last may be that of many frequencies
+    int patch                    # side of a patch, in input pixels and in frequencies
+    int points                   # t + 2: weights along an axis, see end_of
     ref_t x
-    const char* const* weights   # NULL while the filters are waiting
-    ref_t fault                  # where a run notes that filters could not be read
-    ref_t u                      # for filters of a panel, where they are waiting
-    ref_t latch                  # the weights that all parts of a run use, or NULL
-    const char* filters          # before they were transformed; NULL until a tile wants them
-    bint filters_are_halves
-    void* step                   # that reads them
+    const char* const* weights   # *weights is NULL while the filters are deferred
+    ref_t fault                  # where a run records that filters could not be read
+    ref_t u                      # scratch for the filters of a panel, if they are deferred
+    ref_t latch                  # the weights that all shards of a run use, or NULL
+    const char* filters          # not transformed; NULL until direct_tile needs them
+    bint filters_are_halves      # float16
+    void* step                   # the step that reads them
     ref_t bias
     ref_t y
-    ref_t v                      # transformed input
-    ref_t m                      # products
+    ref_t v                      # (frequencies, tiles, in_channels): the transformed input
+    ref_t m                      # (frequencies, tiles, out_channels): the products
     const float* zeros
     Py_ssize_t n                 # volumes
     Py_ssize_t in_d
@@ -147,18 +155,18 @@ cdef struct winograd_t:
     Py_ssize_t pad_left
     Py_ssize_t tiles_h
     Py_ssize_t tiles_w
-    Py_ssize_t block             # stacks that a part takes at a time, when blocked
-    Py_ssize_t inner_h           # tiles along an axis that are whole
+    Py_ssize_t block             # stacks per block; all of them when staged
+    Py_ssize_t inner_h           # whole tiles along an axis
     Py_ssize_t inner_w
-    Py_ssize_t[MAX_FREQUENCIES] first  # stack that needs a frequency
-    Py_ssize_t[MAX_FREQUENCIES] last   # stack that needs a frequency, plus one
+    Py_ssize_t[MAX_FREQUENCIES] first  # first stack that needs a frequency
+    Py_ssize_t[MAX_FREQUENCIES] last   # last stack that needs a frequency, plus 1
     int stage
-    bint streams                 # outputs go past the caches
+    bint streams                 # stores bypass the caches
     post_t post
 
 
 cdef class _Winograd(Step):
-    """What both forms share: the parameters of :class:`WinogradStep`."""
+    """Base of both forms: the parameters of :class:`WinogradStep`."""
 
     cdef winograd_t p
     cdef WinogradFilters weight
@@ -168,7 +176,7 @@ cdef class _Winograd(Step):
         return self.weight.failure
 
     cdef bint read_taps(self, Py_ssize_t panel, float* taps) noexcept:
-        """Read and pack the filters of a panel, and tell whether that went well."""
+        """Read and pack the filters of a panel; return False on failure."""
         try:
             self.weight.read_taps(panel, taps)
         except BaseException as error:
@@ -177,7 +185,7 @@ cdef class _Winograd(Step):
         return True
 
     cdef bint read_filters(self) noexcept:
-        """Bring the filters into memory, for this and all later tiles, and tell about that."""
+        """Read the filters into memory for this and all later tiles; return False on failure."""
         try:
             array = self.filters.stored()
             self.keep = (*self.keep, array)
@@ -226,7 +234,7 @@ cdef class _Winograd(Step):
         self.p.v_stride = frequency_stride(self.p.block * self.p.in_d, self.p.in_channels)
         self.p.m_stride = frequency_stride(self.p.block * self.p.out_d, self.p.out_channels)
         self.p.inner_h, self.p.inner_w = self.p.out_h // tile, self.p.out_w // tile
-        # Outputs of the last tiles; all the same where there is no edge.
+        # Outputs of the last tile along each axis.
         last_h = self.p.out_h - (self.p.tiles_h - 1) * tile
         last_w = self.p.out_w - (self.p.tiles_w - 1) * tile
         right = self.p.n * self.p.inner_h * (self.p.tiles_w - self.p.inner_w)
@@ -258,23 +266,23 @@ cdef class WinogradStep(_Winograd):
     tile, stride : int
         Side of a tile, 2 or 4 with a stride of 1, 4 with one of 2.
     x, y : Value
-        Channels-last; the planes of volumes one after the other.
+        Channels-last; the planes of volumes follow each other.
     weight : WinogradFilters
-        Of all planes of the filters one after the other.
+        The planes of the filters follow each other as channels.
     filters : object
-        What it was made of: `stored()` returns an array (out_channels, in_channels, planes, 3, 3),
-        in C order, at any address, which is float16 where `are_halves` and float32 else.  It is
-        called for the first tile that has to be computed again.
+        The source of `weight`: `stored()` returns (out_channels, in_channels, planes, 3, 3) in C
+        order, at any address, float16 if `are_halves`, otherwise float32.  It is called for the
+        first tile that has to be computed again.
     bias : Value, shape (out_channels,)
     fault : Value
         Own memory for a fault_t.
     u : Value or None
-        Scratch of `weight`'s `scratch_bytes` for each thread; not needed where none are waiting.
+        Scratch of `weight.scratch_bytes` per thread; None if the filters are transformed.
     v, m : Value
-        Scratch of 4 :func:`n_frequencies` times the :func:`frequency_stride` of the tiles of
-        `block` stacks and of ``in_channels`` or ``out_channels``, in bytes, for each thread.
+        Scratch per thread: :func:`n_frequencies` x :func:`frequency_stride` floats, for the tiles
+        of `block` stacks and ``in_channels`` or ``out_channels``.
     block : int
-        Stacks that a part takes at a time.
+        Stacks per block.
     padding : (int, int)
         Top and left.
     post : Post or None
@@ -302,10 +310,10 @@ cdef class WinogradStageStep(_Winograd):
     stage : int
         0 transforms the input, 1 multiplies, 2 transforms back.
     latch : Value, shape (1,), uint64
-        Where the first stage notes for the second one whether the weights are transformed: they
-        may be so at any moment, and all parts of a run have to agree on how they share the work.
+        The first stage stores here the weights that the second one uses, or NULL.  They may become
+        transformed at any moment, and all shards of a run must divide the work alike.
     v, m : Value
-        As for :class:`WinogradStep` with all tiles in one block, but shared by all parts.
+        As for :class:`WinogradStep` with all tiles in one block, shared by all shards.
     tile, stride, x, weight, filters, bias, y, fault, u, padding, post, planes
         As for :class:`WinogradStep`.
     """
@@ -332,12 +340,12 @@ cdef struct place_t:             # of a tile
     Py_ssize_t plane
     Py_ssize_t h                 # its first output
     Py_ssize_t w
-    Py_ssize_t rows              # outputs that the plane has of it
+    Py_ssize_t rows              # of its outputs, those inside the plane
     Py_ssize_t columns
 
 
 cdef place_t place_of(const winograd_t* p, Py_ssize_t tile, Py_ssize_t planes) noexcept nogil:
-    """Where a tile lies, of stacks of so many; see the top of this file for the order."""
+    """Return the position of a tile in stacks of `planes`; the module docstring has the order."""
     cdef place_t place
     cdef Py_ssize_t region, row = 0, column = 0, rows = 1, columns = 1
     cdef bint at_bottom, at_right
@@ -364,7 +372,7 @@ cdef place_t place_of(const winograd_t* p, Py_ssize_t tile, Py_ssize_t planes) n
 cdef void transform_input(
     const winograd_t* p, const float* x, Py_ssize_t tile, float* v
 ) noexcept nogil:
-    """Write the frequencies of one tile, all channels, at v[f * v_stride]."""
+    """Write the frequencies of one tile, all channels, to v[f * v_stride]."""
     cdef (const float*)[MAX_FREQUENCIES] pixels
     cdef place_t place = place_of(p, tile, p.in_d)
     cdef Py_ssize_t plane = place.volume * p.in_d + place.plane
@@ -386,7 +394,10 @@ cdef void transform_input(
 
 
 cdef inline Py_ssize_t end_of(const winograd_t* p, Py_ssize_t point) noexcept nogil:
-    """The frequency, along an axis, before which the weight of a point ends."""
+    """Return the end of the range of frequencies, along an axis, that a point's weight serves.
+
+    With a stride of 2, the last weight serves all remaining frequencies.
+    """
     return p.patch if point == p.points - 1 else point + 1
 
 
@@ -394,7 +405,7 @@ cdef void multiply(
     const winograd_t* p, const float* weight, Py_ssize_t q, Py_ssize_t panel, Py_ssize_t first,
     Py_ssize_t count, const float* v, float* m,
 ) noexcept nogil:
-    """One panel of weight q, for all frequencies of it and `count` stacks from `first` on."""
+    """Multiply by one panel of weight q: all its frequencies, `count` stacks from `first` on."""
     cdef Py_ssize_t i = q // p.points, j = q % p.points, h, w
     for h in range(i, end_of(p, i)):
         for w in range(j, end_of(p, j)):
@@ -405,7 +416,7 @@ cdef void multiply_waiting(
     const winograd_t* p, char* const* slots, Py_ssize_t panel, Py_ssize_t first, Py_ssize_t count,
     const float* v, float* m,
 ) noexcept nogil:
-    """`multiply` by all weights of a panel, of filters that are read and transformed now."""
+    """Call `multiply` for all weights of a panel, whose filters are read and transformed here."""
     cdef Py_ssize_t nr = p.kernels.nr, depth = p.kernel_d * p.in_channels, size = (1 + depth) * nr
     cdef Py_ssize_t row, i
     cdef float* u = <float*> at(slots, p.u)  # a row of weights, then what they are made of
@@ -413,7 +424,7 @@ cdef void multiply_waiting(
     cdef float* space = taps + (1 + 9 * depth) * nr
     cdef bint are_read = (<_Winograd> p.step).weight.read_stored(panel, space, taps)
     if not are_read:
-        with gil:  # Python knows whether there is something wrong
+        with gil:  # Python verifies the file and raises the right error
             are_read = (<_Winograd> p.step).read_taps(panel, taps)
     if not are_read:
         note(<long long*> at(slots, p.fault), 0)
@@ -428,7 +439,7 @@ cdef void multiply_transformed(
     const winograd_t* p, const float* weights, Py_ssize_t q, Py_ssize_t panel, Py_ssize_t first,
     Py_ssize_t count, const float* v, float* m,
 ) noexcept nogil:
-    """`multiply` by weights that are there."""
+    """Call `multiply` for one panel of transformed weights."""
     cdef Py_ssize_t nr = p.kernels.nr, panels = (p.out_channels + nr - 1) // nr
     weights += (q * panels + panel) * (1 + p.kernel_d * p.in_channels) * nr
     multiply(p, weights, q, panel, first, count, v, m)
@@ -437,7 +448,7 @@ cdef void multiply_transformed(
 cdef void point_planes(
     const winograd_t* p, const float* v, Py_ssize_t first, Py_ssize_t count, const float** rows
 ) noexcept nogil:
-    """Find, for each plane of the filters, the rows that some tiles of the output see."""
+    """Fill rows[z * count + i] with the row of v that plane z of the filters sees for tile i."""
     cdef Py_ssize_t z, i, plane, stack
     for i in range(count):
         stack = (first + i) // p.out_d
@@ -452,7 +463,7 @@ cdef void multiply_one(
     const winograd_t* p, const float* w, Py_ssize_t f, Py_ssize_t panel, Py_ssize_t first,
     Py_ssize_t count, const float* v, float* m,
 ) noexcept nogil:
-    """One panel of the product of one frequency."""
+    """Compute one panel of the product of one frequency."""
     cdef const kernels_t* kernels = p.kernels
     cdef (const float*)[MAX_DEPTH * MAX_MR] rows
     cdef Py_ssize_t nr = kernels.nr, n = min(nr, p.out_channels - panel * nr)
@@ -485,7 +496,7 @@ include "winograd_direct.pxi"
 
 
 cdef bint has_filters(const winograd_t* p, char* const* slots) noexcept nogil:
-    """Tell whether the filters are in memory, or could be read."""
+    """Tell whether the filters are in memory; read them if not."""
     cdef bint are_there = acquire(&p.filters) != NULL
     if not are_there:
         with gil:
@@ -498,7 +509,7 @@ cdef bint has_filters(const winograd_t* p, char* const* slots) noexcept nogil:
 cdef void transform_output(
     const winograd_t* p, char* const* slots, Py_ssize_t tile, const float* m
 ) noexcept nogil:
-    """Write the outputs of one tile from its products at m[f * m_stride]."""
+    """Write the outputs of one tile from its products m[f * m_stride]."""
     cdef place_t place = place_of(p, tile, p.out_d)
     cdef Py_ssize_t plane = place.volume * p.out_d + place.plane
     cdef Py_ssize_t pixel = (plane * p.out_h + place.h) * p.out_w + place.w, i
@@ -557,7 +568,7 @@ cdef void winograd_run(
 
 
 cdef Py_ssize_t stacks_of(const winograd_t* p, Py_ssize_t q) noexcept nogil:
-    """How many stacks weight q multiplies, once for each of its frequencies."""
+    """Count the stacks that weight q multiplies, summed over its frequencies."""
     cdef Py_ssize_t i = q // p.points, j = q % p.points, h, w, total = 0
     for h in range(i, end_of(p, i)):
         for w in range(j, end_of(p, j)):
@@ -568,7 +579,7 @@ cdef Py_ssize_t stacks_of(const winograd_t* p, Py_ssize_t q) noexcept nogil:
 cdef Py_ssize_t product_start(
     const winograd_t* p, Py_ssize_t panels, Py_ssize_t part, Py_ssize_t n_parts
 ) noexcept nogil:
-    """Where share `part` of the products starts; weights count by the stacks they multiply."""
+    """Return the first product of shard `part`; a weight counts by the stacks it multiplies."""
     cdef Py_ssize_t q, total = 0, stacks, wanted, n_weights = p.points * p.points
     for q in range(n_weights):
         total += stacks_of(p, q)
@@ -606,7 +617,7 @@ cdef void winograd_stage_run(
 cdef void multiply_share(
     const winograd_t* p, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
 ) noexcept nogil:
-    """A share of the products of all tiles."""
+    """Compute one shard of the products of all tiles."""
     cdef Py_ssize_t nr = p.kernels.nr, panels = (p.out_channels + nr - 1) // nr, i
     cdef const float* weights = (<const float**> at(slots, p.latch))[0]
     cdef const float* v = <const float*> at(slots, p.v)

@@ -1,28 +1,27 @@
-# The outputs of one tile by the definition of a convolution.
+# Computes the outputs of one tile by the definition of a convolution.
 #
-# A number that is not finite, or that overflows in a transform, spoils all outputs of its tile,
-# since each product mixes many pixels.  Such a tile is computed again from the filters as the file
-# has them: one product of filters and receptive fields, in the micro-kernels' terms
+# A pixel that is not finite, or that overflows in a transform, spoils all outputs of its tile,
+# since each product mixes many pixels.  Such a tile is computed again from the stored filters, as
 #
 #     sums[filter, pixel] = sum_k taps[filter][k] * fields[k, pixel]
 #
-# for k = (channel, plane, row, column), with the roles of the operands exchanged, since the filters
-# lie in rows.  A few filters, and planes of a few channels, at a time keep everything on the stack:
-# no scratch memory waits for such tiles.
+# for k = (channel, plane, row, column).  The operands change roles, because the filters lie in
+# rows.  Few filters and few planes at a time keep all buffers on the stack, so no scratch memory is
+# reserved for such tiles.
 
 from libc.math cimport ldexp, NAN
 from libc.stdint cimport uint16_t
 from libc.string cimport memcpy, memset
 
 cdef enum:
-    DIRECT_PLANES = 8                    # at a time
+    DIRECT_PLANES = 8                    # per product
     DIRECT_TAPS = 9 * DIRECT_PLANES
     DIRECT_FILTERS = 8 * MAX_MR
     MAX_NR = 2 * LINE_FLOATS             # two vectors, see NV in micro/gemm.pxi
 
 
 cdef inline float widened(uint16_t half) noexcept nogil:
-    """The value of a float16."""
+    """Return the value of a float16."""
     cdef int exponent = half >> 10 & 31, digits = half & 1023
     cdef float value
     if exponent == 31:
@@ -37,7 +36,7 @@ cdef inline float widened(uint16_t half) noexcept nogil:
 cdef inline const float* load_taps(
     const winograd_t* p, Py_ssize_t first, Py_ssize_t count, float* taps
 ) noexcept nogil:
-    """Return where `count` numbers of the filters lie, or a copy; a file need not align them."""
+    """Return a pointer to `count` taps, through a copy in `taps` if float16 or unaligned."""
     cdef const char* source = p.filters + first * (2 if p.filters_are_halves else 4)
     cdef uint16_t half
     cdef Py_ssize_t k
@@ -56,7 +55,7 @@ cdef void load_fields(
     const winograd_t* p, const float* x, const place_t* place, Py_ssize_t pixel, Py_ssize_t first,
     Py_ssize_t count, float* field, Py_ssize_t nr,
 ) noexcept nogil:
-    """Write the receptive field of one output at field[k * nr], some planes of its channels."""
+    """Write some planes of the receptive field of one output to field[k * nr]."""
     cdef Py_ssize_t top = (place.h + pixel // place.columns) * p.stride - p.pad_top
     cdef Py_ssize_t left = (place.w + pixel % place.columns) * p.stride - p.pad_left
     cdef Py_ssize_t i, plane, h, w, tap, before = place.volume * p.in_d
@@ -75,13 +74,13 @@ cdef void direct_sums(
     const winograd_t* p, const float* x, const place_t* place, Py_ssize_t pixel, Py_ssize_t n,
     Py_ssize_t first, Py_ssize_t count, float* sums,
 ) noexcept nogil:
-    """Apply `count` filters from `first` on at n outputs of a tile: sums[filter * nr + output]."""
+    """Write sums[filter * nr + output] for `count` filters from `first` on and n outputs."""
     cdef float[(1 + DIRECT_TAPS) * MAX_NR] panel
     cdef float[MAX_MR * DIRECT_TAPS] taps
     cdef (const float*)[MAX_MR] rows
     cdef Py_ssize_t nr = p.kernels.nr, mr = p.kernels.mr, at = 0, planes, o, height, i, j
     cdef Py_ssize_t all_planes = p.in_channels * p.kernel_d
-    memset(&panel[0], 0, sizeof(panel))  # no bias, and nothing in columns without an output
+    memset(&panel[0], 0, sizeof(panel))  # no bias, and zeros in unused columns
     memset(sums, 0, count * nr * sizeof(float))
     while at < all_planes:
         planes = min(DIRECT_PLANES, all_planes - at)
@@ -108,7 +107,7 @@ cdef void direct_tile(
 ) noexcept nogil:
     """Write the outputs of one tile, plus bias and residual, clamped.
 
-    What the kernel's `wino_output` writes, but each output by its own window alone.
+    It replaces the kernel's `wino_output`: each output depends on its own window alone.
     """
     cdef float[DIRECT_FILTERS * MAX_NR] sums
     cdef const float* x = <const float*> at(slots, p.x)
@@ -127,7 +126,7 @@ cdef void direct_tile(
                     value = sums[i * nr + j] + bias[o + i]
                     if residual != NULL:
                         value += residual[pixel * p.post.residual_pitch + o + i]
-                    # Written so that a NaN stays one.
+                    # In this form, a NaN stays a NaN.
                     value = p.post.lo if value < p.post.lo else value
                     value = p.post.hi if value > p.post.hi else value
                     y[pixel * p.y_pitch + o + i] = value

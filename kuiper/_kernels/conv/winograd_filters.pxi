@@ -1,12 +1,12 @@
-# Filters of a Winograd convolution: read, packed as they are, transformed, at once or later.
+# The filters of a Winograd convolution: reading, packing and transforming them, now or deferred.
 
 cdef class WinogradFilters:
-    """3x3 filters, transformed and packed, at once or later.
+    """3x3 filters, transformed and packed, now or deferred.
 
     Parameters
     ----------
     weight : array, shape (out_channels, in_channels, 3, 3), float32
-        In C order.  Or anything with a shape, slices of which are such arrays, and perhaps an
+        In C order; or an object with a `shape`, slices of which are such arrays.  It may have an
         `in_file`, a :class:`~kuiper._runtime.stored_rows.StoredRows` of them.
     tile : int
         Side of a tile, 2 or 4.
@@ -14,24 +14,24 @@ cdef class WinogradFilters:
         1, or 2 with a tile of 4.
     n_threads : int
     later : bool, default=False
-        Do nothing yet: until :meth:`advance` has transformed all, runs read slices of `weight` and
-        transform them where they are used.
+        Do nothing yet.  Until :meth:`advance` has transformed all filters, each run reads slices of
+        `weight` and transforms them on use.
 
     Attributes
     ----------
     weights : numpy.ndarray or None, shape ((tile + 2) ** 2, panels, 1 + in_channels, nr), float32
-        Not all of it is written while filters are waiting.
+        Written in part only while the filters are deferred.
     """
 
-    cdef const char* transformed  # the weights; NULL until all are there
+    cdef const char* transformed  # the weights; NULL until all are transformed
     cdef const kernels_t* kernels
     cdef int tile, stride
     cdef Py_ssize_t columns, channels, panels
-    cdef Py_ssize_t done          # panels
-    cdef object source            # kept: runs that began before all were transformed still read it
-    cdef stored_t stored          # where it lies
+    cdef Py_ssize_t done          # panels transformed
+    cdef object source            # kept: runs that started before the end still read it
+    cdef stored_t stored          # its location in the file
     cdef readonly object weights
-    cdef object failure           # why they could not be read in a run, which raises it
+    cdef object failure           # why a run could not read them; the run raises it
 
     def __init__(self, weight, int tile, int stride=1, int n_threads=1, bint later=False):
         self.columns, self.channels = weight.shape[:2]
@@ -48,12 +48,12 @@ cdef class WinogradFilters:
 
     @property
     def is_waiting(self):
-        """Whether runs that begin now have to read the filters."""
+        """Whether a run that starts now has to read and transform the filters itself."""
         return self.transformed == NULL
 
     @property
     def scratch_bytes(self):
-        """Memory that a run needs to read and transform some filters; 0 where all are."""
+        """Bytes of scratch per thread to read and transform a panel; 0 if all are transformed."""
         if not self.is_waiting:
             return 0
         return 4 * self.kernels.nr * (
@@ -69,21 +69,21 @@ cdef class WinogradFilters:
         publish(&self.transformed, <const char*> <uintptr_t> self.weights.ctypes.data)
 
     def advance(self, int n_threads=1):
-        """Transform some of the filters, some megabytes of weights; call it until it is done.
+        """Transform the next few megabytes of weights; call it until it returns False.
 
-        Not from two threads at a time.
+        Not thread-safe.
 
         Returns
         -------
         bool
-            Whether there are any left.
+            Whether any filters are left.
 
         Raises
         ------
         MemoryError
-            The system has not as much as the weights take.  The filters can be used as they are.
+            There is too little memory for the weights.  The filters remain usable as they are.
         ModelFormatError
-            They cannot be read.
+            The filters cannot be read.
         """
         if not self.is_waiting:
             return False
@@ -132,8 +132,7 @@ cdef class WinogradFilters:
                 share_out(pack_one, job, n, n_threads)
 
     cdef bint read_stored(self, Py_ssize_t panel, float* space, float* taps) noexcept nogil:
-        """Read the filters of one panel from their file, pack them, and tell whether it went well.
-        """
+        """Read the filters of one panel from their file and pack them; return False on failure."""
         cdef Py_ssize_t nr = self.kernels.nr, start = panel * nr
         cdef Py_ssize_t count = min(nr, self.columns - start)
         if not read_rows(&self.stored, start, start + count, <char*> space):
@@ -151,19 +150,19 @@ cdef class WinogradFilters:
         return 0
 
 
-cdef struct filters_t:           # what threads need to read, pack and transform some
+cdef struct filters_t:           # a job: some panels to read, pack and transform
     void* filters                # the WinogradFilters
     const kernels_t* kernels
     int tile
     int stride
     Py_ssize_t channels
     Py_ssize_t start             # the first panel
-    const float* source          # its filters, where they are in memory
-    Py_ssize_t columns           # how many there are
-    float* space                 # for the filters of a panel, for each thread
-    float* taps                  # the panels, packed as they are
+    const float* source          # its filters, if they are in memory
+    Py_ssize_t columns           # number of filters
+    float* space                 # filters of one panel, per thread
+    float* taps                  # (panels, 1 + 9 * channels, nr): packed, not transformed
     float* out                   # the weights, from the first panel on
-    Py_ssize_t frequency         # from one to the next, in floats
+    Py_ssize_t frequency         # floats from one frequency to the next
     int faults                   # panels that could not be read
 
 
@@ -204,7 +203,7 @@ cdef void pack_taps(
     const kernels_t* kernels, const float* filters, Py_ssize_t terms, Py_ssize_t count,
     float* taps,
 ) noexcept nogil:
-    """Pack up to nr filters as they are: behind a row for the biases, a row for each number."""
+    """Pack up to nr filters without transforming them: a row of biases, then a row per term."""
     cdef Py_ssize_t offset = 0
     pack_panel(kernels, filters, terms, 1, &offset, terms, 1, NULL, count, taps)
 
@@ -213,9 +212,9 @@ cdef void transform_row(
     const kernels_t* kernels, int tile, int stride, int row, Py_ssize_t channels,
     const float* taps, float* out, Py_ssize_t apart,
 ) noexcept nogil:
-    """Write the weights of one row of points, of one panel.
+    """Write one panel of weights for one row of interpolation points.
 
-    The biases are zeros: they are added once, after the transform back.
+    The biases are zeros: the output transform adds the real ones.
     """
     cdef Py_ssize_t nr = kernels.nr, i
     for i in range(tile + 2):
