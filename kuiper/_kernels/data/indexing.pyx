@@ -1,9 +1,8 @@
 """Elements chosen by values: gathering, scattering, choosing by a mask, triangles, bags of rows.
 
-Operands of one shape are walked together: loops around an inner one, which loops.py has merged as
-far as their strides allow.  An index is checked where it is met; one out of range is noted (see
-_runtime/step.pxd), and the place 0 is taken instead, so nothing outside a tensor is ever touched.
-What only moves elements serves every dtype of an element size.
+Operands of one shape share one nest of loops, which loops.py has merged as far as their strides
+allow.  An index out of range is recorded in the error slot (see _runtime/step.pxd) and replaced by
+0, so no access leaves a tensor.  What only moves elements serves every dtype of an element size.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -12,17 +11,17 @@ from libc.string cimport memcpy, memset
 import numpy as np
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._kernels.data.loops import walk_loops
+from kuiper._kernels.data.loops import strided_loops
 from kuiper._runtime.step cimport Step, at, ceil_div, fault_t, ref_t, share_start
+from kuiper._kernels.data.strided cimport advance, cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.table cimport kernels_t
 
 cdef extern from "_runtime/work_shares.h" nogil:
     void note "kp_note"(long long* fault, long long value) noexcept
 
 cdef enum:
-    MAX_AXES = 16
     MAX_INDICES = 6
-    MAX_OPERANDS = 8     # two tensors and their indices
+    MAX_STEPS = 8        # two tensors and their indices
     BLOCK = 1024         # elements of an inner loop that are done at once
     SHARE_BYTES = 16384  # a share that moves less is not worth another thread
     LINE = 16            # elements that two threads should not both write to
@@ -51,73 +50,31 @@ cdef enum:
 
 KINDS = {"put": PUT, "add": ADD, "multiply": MULTIPLY, "maximum": MAXIMUM, "minimum": MINIMUM}
 
-# -- walks -------------------------------------------------------------------------------------
+# -- loops -------------------------------------------------------------------------------------
 
-# Loops over operands of one shape; strides in elements of each.
-cdef struct walk_t:
-    int rank                     # of the loops around the inner one
-    int operands
-    Py_ssize_t rows              # how often the inner loop runs
-    Py_ssize_t inner
-    Py_ssize_t[MAX_OPERANDS] step
-    Py_ssize_t[MAX_AXES] extent
-    Py_ssize_t[MAX_AXES * MAX_OPERANDS] stride
-
-cdef struct place_t:
-    Py_ssize_t[MAX_AXES] index
-    Py_ssize_t[MAX_OPERANDS] offset
+# The loops over operands of one shape, strides in elements of each: an inner one and those around.
+cdef struct nest_t:
+    strided_t outer
+    Py_ssize_t inner             # iterations of the inner loop
+    Py_ssize_t[MAX_STEPS] step
 
 
-cdef fill_walk(walk_t* walk, loops):
-    """Store loops, the last of which is the inner one."""
-    cdef int axis, k
-    if len(loops) > MAX_AXES:
-        raise ValueError(f"its operands need {len(loops)} loops, more than {MAX_AXES}")
-    walk.rank = len(loops) - 1
-    walk.operands = len(loops[0][1])
-    walk.inner = loops[-1][0]
-    walk.rows = 1
-    for axis in range(walk.rank):
-        walk.extent[axis] = loops[axis][0]
-        walk.rows *= walk.extent[axis]
-    for k in range(walk.operands):
-        walk.step[k] = loops[-1][1][k]
-        for axis in range(walk.rank):
-            walk.stride[axis * MAX_OPERANDS + k] = loops[axis][1][k]
-
-
-cdef inline void go_to(const walk_t* walk, place_t* place, Py_ssize_t row) noexcept nogil:
-    cdef int axis, k
-    for k in range(walk.operands):
-        place.offset[k] = 0
-    for axis in range(walk.rank - 1, -1, -1):
-        place.index[axis] = row % walk.extent[axis]
-        row //= walk.extent[axis]
-        for k in range(walk.operands):
-            place.offset[k] += place.index[axis] * walk.stride[axis * MAX_OPERANDS + k]
-
-
-cdef inline void go_on(const walk_t* walk, place_t* place) noexcept nogil:
-    cdef int axis = walk.rank - 1, k
-    while axis >= 0:
-        place.index[axis] += 1
-        for k in range(walk.operands):
-            place.offset[k] += walk.stride[axis * MAX_OPERANDS + k]
-        if place.index[axis] < walk.extent[axis]:
-            return
-        for k in range(walk.operands):
-            place.offset[k] -= walk.extent[axis] * walk.stride[axis * MAX_OPERANDS + k]
-        place.index[axis] = 0
-        axis -= 1
+cdef fill_nest(Step owner, nest_t* nest, loops):
+    """Store loops, the last of which is the inner one, for a step."""
+    cdef int k
+    *outer, (nest.inner, steps) = loops
+    owner.keep = fill_strided(&nest.outer, outer, len(steps))
+    for k in range(nest.outer.n_operands):
+        nest.step[k] = steps[k]
 
 
 cdef inline Py_ssize_t next_block(
-    const walk_t* walk, place_t* place, Py_ssize_t block, Py_ssize_t blocks
+    const nest_t* nest, int n, cursor_t* cursor, Py_ssize_t block, Py_ssize_t blocks
 ) noexcept nogil:
-    """Go on by a block of the inner loop, to the next row behind the last one."""
+    """Advance by a block of the inner loop; after the last one, to the next iteration around it."""
     if block + 1 < blocks:
         return block + 1
-    go_on(walk, place)
+    advance(&nest.outer, n, cursor)
     return 0
 
 
@@ -175,18 +132,18 @@ cdef struct found_t:
 
 
 cdef inline void find_places(
-    const index_t* indices, int count, const walk_t* walk, const place_t* place, Py_ssize_t start,
+    const index_t* indices, int count, const nest_t* nest, const cursor_t* cursor, Py_ssize_t start,
     Py_ssize_t n, char* const* slots, fault_t* fault, Py_ssize_t* offset, found_t* found,
 ) noexcept nogil:
     """Write how far n elements of the inner loop are from where index 0 of all axes would be.
 
-    The operands of the walk are two tensors, then the indices.
+    The operands of the nest are two tensors, then the indices.
     """
     cdef Py_ssize_t step, begin, i
     cdef int k
     cdef bint is_known = found.n == n
     for k in range(count):
-        begin = place.offset[2 + k] + start * walk.step[2 + k]
+        begin = cursor.offset[2 + k] + start * nest.step[2 + k]
         is_known = is_known and found.begin[k] == begin
         found.begin[k] = begin
     if is_known and count > 0:
@@ -196,7 +153,7 @@ cdef inline void find_places(
         for i in range(n):
             offset[i] = 0
     for k in range(count):
-        step, begin = walk.step[2 + k], found.begin[k]
+        step, begin = nest.step[2 + k], found.begin[k]
         if indices[k].is_wide:
             add_places(
                 &indices[k], k == 0, fault, <const int64_t*> at(slots, indices[k].values) + begin,
@@ -209,11 +166,11 @@ cdef inline void find_places(
             )
 
 
-cdef bint _is_constant_inside(const walk_t* walk) noexcept:
+cdef bint _is_constant_inside(const nest_t* nest) noexcept:
     """Tell whether no index changes in the inner loop."""
     cdef int k
-    for k in range(2, walk.operands):
-        if walk.step[k]:
+    for k in range(2, nest.outer.n_operands):
+        if nest.step[k]:
             return False
     return True
 
@@ -238,7 +195,7 @@ class Index:
 cdef class _IndexedStep(Step):
     """What gathering and scattering share."""
 
-    cdef walk_t walk
+    cdef nest_t nest
     cdef index_t[MAX_INDICES] indices
     cdef int count
     cdef Py_ssize_t itemsize
@@ -264,7 +221,7 @@ cdef struct gather_t:
     ref_t x
     ref_t y
     ref_t fault
-    const walk_t* walk
+    const nest_t* nest
     const index_t* indices
     int count
     Py_ssize_t itemsize
@@ -295,15 +252,15 @@ cdef inline void copy_short(char* y, const char* x, Py_ssize_t n) noexcept nogil
 cdef inline void gather_runs(
     const gather_t* p, const char* x, char* y, const Py_ssize_t* offset, Py_ssize_t n
 ) noexcept nogil:
-    cdef Py_ssize_t i, xs = p.walk.step[0], ys = p.walk.step[1] * p.itemsize
+    cdef Py_ssize_t i, xs = p.nest.step[0], ys = p.nest.step[1] * p.itemsize
     for i in range(n):
         copy_short(y + i * ys, x + (i * xs + offset[i]) * p.itemsize, p.run_bytes)
 
 
 cdef inline void gather_items(
-    const walk_t* walk, const item_t* x, item_t* y, const Py_ssize_t* offset, Py_ssize_t n
+    const nest_t* nest, const item_t* x, item_t* y, const Py_ssize_t* offset, Py_ssize_t n
 ) noexcept nogil:
-    cdef Py_ssize_t i, xs = walk.step[0], ys = walk.step[1]
+    cdef Py_ssize_t i, xs = nest.step[0], ys = nest.step[1]
     if xs == 0 and ys == 1:
         for i in range(n):
             y[i] = x[offset[i]]
@@ -319,55 +276,55 @@ cdef void gather_run(
 
     Layout : x, y and the indices any strides; elements of 1, 2, 4, 8 or 16 bytes
     Needs  : x not empty along the axes of the indices
-    Threads: over rows of the walk and blocks of 1024 elements
+    Threads: over rows of the nest and blocks of 1024 elements
     Source : torch.gather, torch.index_select, torch.embedding, torch.Tensor.__getitem__
     """
     cdef const gather_t* p = <const gather_t*> params
-    cdef const walk_t* walk = p.walk
+    cdef const nest_t* nest = p.nest
     cdef const char* x = at(slots, p.x)
     cdef char* y = at(slots, p.y)
     cdef fault_t* fault = <fault_t*> at(slots, p.fault)
-    cdef Py_ssize_t total = walk.rows * p.blocks, size = p.itemsize
+    cdef Py_ssize_t total = nest.outer.count * p.blocks, size = p.itemsize
     cdef Py_ssize_t item = share_start(total, part, n_parts)
     cdef Py_ssize_t stop = share_start(total, part + 1, n_parts), block, start, n
     cdef Py_ssize_t[BLOCK] offset
     cdef found_t found
-    cdef place_t place
+    cdef cursor_t cursor
     cdef const char* source
     cdef char* target
     if item >= stop:
         return
     found.n = 0
-    go_to(walk, &place, item // p.blocks)
+    seek(&nest.outer, nest.outer.n_operands, &cursor, item // p.blocks)
     block = item % p.blocks
     while True:
         start = block * BLOCK
-        n = min(<Py_ssize_t> BLOCK, walk.inner - start)
-        source = x + (place.offset[0] + start * walk.step[0]) * size
-        target = y + (place.offset[1] + start * walk.step[1]) * size
+        n = min(<Py_ssize_t> BLOCK, nest.inner - start)
+        source = x + (cursor.offset[0] + start * nest.step[0]) * size
+        target = y + (cursor.offset[1] + start * nest.step[1]) * size
         if p.runs:
-            find_places(p.indices, p.count, walk, &place, 0, 1, slots, fault, offset, &found)
+            find_places(p.indices, p.count, nest, &cursor, 0, 1, slots, fault, offset, &found)
             memcpy(target, source + offset[0] * size, n * size)
         else:
-            find_places(p.indices, p.count, walk, &place, start, n, slots, fault, offset, &found)
+            find_places(p.indices, p.count, nest, &cursor, start, n, slots, fault, offset, &found)
             if p.run_bytes:
                 gather_runs(p, source, target, offset, n)
             elif size == 1:
-                gather_items(walk, <const uint8_t*> source, <uint8_t*> target, offset, n)
+                gather_items(nest, <const uint8_t*> source, <uint8_t*> target, offset, n)
             elif size == 2:
-                gather_items(walk, <const uint16_t*> source, <uint16_t*> target, offset, n)
+                gather_items(nest, <const uint16_t*> source, <uint16_t*> target, offset, n)
             elif size == 4:
-                gather_items(walk, <const uint32_t*> source, <uint32_t*> target, offset, n)
+                gather_items(nest, <const uint32_t*> source, <uint32_t*> target, offset, n)
             elif size == 8:
-                gather_items(walk, <const uint64_t*> source, <uint64_t*> target, offset, n)
+                gather_items(nest, <const uint64_t*> source, <uint64_t*> target, offset, n)
             else:
                 gather_items(
-                    walk, <const double complex*> source, <double complex*> target, offset, n
+                    nest, <const double complex*> source, <double complex*> target, offset, n
                 )
         item += 1
         if item == stop:
             return
-        block = next_block(walk, &place, block, p.blocks)
+        block = next_block(nest, nest.outer.n_operands, &cursor, block, p.blocks)
 
 
 cdef class GatherStep(_IndexedStep):
@@ -394,26 +351,26 @@ cdef class GatherStep(_IndexedStep):
         self.take(indices, fault, complaint)
         self.p.x, self.p.y = self.ref(x), self.ref(y)
         strides = [x_strides, y.strides, *(index.values.strides for index in indices)]
-        loops = walk_loops(y.shape, strides)
-        fill_walk(&self.walk, loops)
+        loops = strided_loops(y.shape, strides)
+        fill_nest(self, &self.nest, loops)
         self.p.fault = self.fault
-        self.p.walk, self.p.indices, self.p.count = &self.walk, self.indices, self.count
+        self.p.nest, self.p.indices, self.p.count = &self.nest, self.indices, self.count
         self.p.itemsize = y.dtype.itemsize
         self.p.runs = (
-            self.walk.step[0] == self.walk.step[1] == 1 and _is_constant_inside(&self.walk)
+            self.nest.step[0] == self.nest.step[1] == 1 and _is_constant_inside(&self.nest)
         )
-        if self.p.runs and self.walk.rank and self.walk.inner * self.p.itemsize <= SHORT_RUN:
+        if self.p.runs and self.nest.outer.rank and self.nest.inner * self.p.itemsize <= SHORT_RUN:
             # Rows of a narrow table: the places of many are found together.
-            self.p.run_bytes = self.walk.inner * self.p.itemsize
+            self.p.run_bytes = self.nest.inner * self.p.itemsize
             self.p.runs = False
-            fill_walk(&self.walk, loops[:-1])
-        self.p.blocks = ceil_div(self.walk.inner, BLOCK)
+            fill_nest(self, &self.nest, loops[:-1])
+        self.p.blocks = ceil_div(self.nest.inner, BLOCK)
         self.run = gather_run
         self.params = &self.p
         self.kind = "gather"
         self.bytes = 2.0 * y.n_bytes + sum(float(index.values.n_bytes) for index in indices)
         self.max_parts = max(
-            1, min(self.walk.rows * self.p.blocks, <Py_ssize_t> self.bytes // SHARE_BYTES)
+            1, min(self.nest.outer.count * self.p.blocks, <Py_ssize_t> self.bytes // SHARE_BYTES)
         )
 
 
@@ -423,7 +380,7 @@ cdef struct scatter_t:
     ref_t source
     ref_t y
     ref_t fault
-    const walk_t* walk
+    const nest_t* nest
     const index_t* indices
     int count
     int kind
@@ -434,9 +391,9 @@ cdef struct scatter_t:
 
 
 cdef inline void put_items(
-    const walk_t* walk, const item_t* source, item_t* y, const Py_ssize_t* offset, Py_ssize_t n
+    const nest_t* nest, const item_t* source, item_t* y, const Py_ssize_t* offset, Py_ssize_t n
 ) noexcept nogil:
-    cdef Py_ssize_t i, ss = walk.step[0], ys = walk.step[1]
+    cdef Py_ssize_t i, ss = nest.step[0], ys = nest.step[1]
     for i in range(n):
         y[i * ys + offset[i]] = source[i * ss]
 
@@ -464,10 +421,10 @@ cdef inline number_t joined(int kind, number_t a, number_t b) noexcept nogil:
 
 
 cdef inline void join_items(
-    int kind, const walk_t* walk, const number_t* source, number_t* y, const Py_ssize_t* offset,
+    int kind, const nest_t* nest, const number_t* source, number_t* y, const Py_ssize_t* offset,
     Py_ssize_t n,
 ) noexcept nogil:
-    cdef Py_ssize_t i, place, ss = walk.step[0], ys = walk.step[1]
+    cdef Py_ssize_t i, place, ss = nest.step[0], ys = nest.step[1]
     for i in range(n):
         place = i * ys + offset[i]
         y[place] = joined(kind, y[place], source[i * ss])
@@ -489,16 +446,16 @@ cdef inline void join_all(
     const scatter_t* p, const number_t* source, number_t* y, const Py_ssize_t* offset, Py_ssize_t n
 ) noexcept nogil:
     if p.runs:
-        join_run(p.kind, source, p.walk.step[0], y + offset[0], n)
+        join_run(p.kind, source, p.nest.step[0], y + offset[0], n)
     else:
-        join_items(p.kind, p.walk, source, y, offset, n)
+        join_items(p.kind, p.nest, source, y, offset, n)
 
 
 cdef void scatter_block(
     const scatter_t* p, const char* source, char* y, const Py_ssize_t* offset, Py_ssize_t n
 ) noexcept nogil:
     cdef Py_ssize_t size = p.itemsize
-    cdef const walk_t* walk = p.walk
+    cdef const nest_t* nest = p.nest
     if p.kind != PUT:
         if p.number == b"f":
             join_all(p, <const float*> source, <float*> y, offset, n)
@@ -511,15 +468,15 @@ cdef void scatter_block(
     elif p.runs:
         memcpy(y + offset[0] * size, source, n * size)
     elif size == 1:
-        put_items(walk, <const uint8_t*> source, <uint8_t*> y, offset, n)
+        put_items(nest, <const uint8_t*> source, <uint8_t*> y, offset, n)
     elif size == 2:
-        put_items(walk, <const uint16_t*> source, <uint16_t*> y, offset, n)
+        put_items(nest, <const uint16_t*> source, <uint16_t*> y, offset, n)
     elif size == 4:
-        put_items(walk, <const uint32_t*> source, <uint32_t*> y, offset, n)
+        put_items(nest, <const uint32_t*> source, <uint32_t*> y, offset, n)
     elif size == 8:
-        put_items(walk, <const uint64_t*> source, <uint64_t*> y, offset, n)
+        put_items(nest, <const uint64_t*> source, <uint64_t*> y, offset, n)
     else:
-        put_items(walk, <const double complex*> source, <double complex*> y, offset, n)
+        put_items(nest, <const double complex*> source, <double complex*> y, offset, n)
 
 
 cdef void scatter_run(
@@ -533,53 +490,52 @@ cdef void scatter_run(
     Source : torch.scatter, torch.scatter_add, torch.index_add, torch.Tensor.index_put
     """
     cdef const scatter_t* p = <const scatter_t*> params
-    cdef walk_t walk = p.walk[0]
+    cdef nest_t nest = p.nest[0]
     cdef const char* source = at(slots, p.source)
     cdef char* y = at(slots, p.y)
+    cdef bint is_inner
     cdef fault_t* fault = <fault_t*> at(slots, p.fault)
-    cdef Py_ssize_t size = p.itemsize, start, n, first = 0, last, _row
+    cdef Py_ssize_t size = p.itemsize, start, n, first, last, _row
     cdef Py_ssize_t[BLOCK] offset
     cdef found_t found
-    cdef Py_ssize_t[MAX_OPERANDS] ahead
-    cdef place_t place
+    cdef const Py_ssize_t* lane_step
+    cdef cursor_t cursor
     cdef int k
     found.n = 0
-    for k in range(walk.operands):
-        ahead[k] = 0
+    first = 0
+    lane_step = nest.step
     if p.lane >= 0:
-        # The share is a walk of its own, over some places of one axis.
-        last = walk.inner if p.lane == walk.rank else walk.extent[p.lane]
+        # The shard is a nest of its own, over a range of one axis.
+        is_inner = p.lane == nest.outer.rank
+        last = nest.inner if is_inner else nest.outer.extent[p.lane]
         first, last = share_start(last, part, n_parts), share_start(last, part + 1, n_parts)
         if first == last:
             return
-        if p.lane == walk.rank:
-            walk.inner = last - first
+        if is_inner:
+            nest.inner = last - first
         else:
-            walk.rows = walk.rows // walk.extent[p.lane] * (last - first)
-            walk.extent[p.lane] = last - first
-        for k in range(walk.operands):
-            ahead[k] = first * (
-                walk.step[k] if p.lane == walk.rank else walk.stride[p.lane * MAX_OPERANDS + k]
-            )
+            nest.outer.count = nest.outer.count // nest.outer.extent[p.lane] * (last - first)
+            nest.outer.extent[p.lane] = last - first
+            lane_step = nest.outer.stride + p.lane * nest.outer.n_operands
     elif part > 0:
         return
-    go_to(&walk, &place, 0)
-    for k in range(walk.operands):
-        place.offset[k] += ahead[k]
-    for _row in range(walk.rows):
+    seek(&nest.outer, nest.outer.n_operands, &cursor, 0)
+    for k in range(nest.outer.n_operands):
+        cursor.offset[k] += first * lane_step[k]
+    for _row in range(nest.outer.count):
         start = 0
-        while start < walk.inner:
-            n = min(<Py_ssize_t> BLOCK, walk.inner - start)
+        while start < nest.inner:
+            n = min(<Py_ssize_t> BLOCK, nest.inner - start)
             find_places(
-                p.indices, p.count, &walk, &place, start, 1 if p.runs else n, slots, fault, offset,
+                p.indices, p.count, &nest, &cursor, start, 1 if p.runs else n, slots, fault, offset,
                 &found,
             )
             scatter_block(
-                p, source + (place.offset[0] + start * walk.step[0]) * size,
-                y + (place.offset[1] + start * walk.step[1]) * size, offset, n,
+                p, source + (cursor.offset[0] + start * nest.step[0]) * size,
+                y + (cursor.offset[1] + start * nest.step[1]) * size, offset, n,
             )
             start += n
-        go_on(&walk, &place)
+        advance(&nest.outer, nest.outer.n_operands, &cursor)
 
 
 cdef class ScatterStep(_IndexedStep):
@@ -596,7 +552,7 @@ cdef class ScatterStep(_IndexedStep):
     indices : sequence of Index
         Of the shape that is walked.
     is_lane : sequence of bool
-        For each axis of the walk whether it is an axis of y that no index is about.
+        For each axis of the nest whether it is an axis of y that no index is about.
     kind : str
         A key of `KINDS`; all but ``"put"`` take float32, float64, int32 and int64.
     fault : Value
@@ -611,20 +567,20 @@ cdef class ScatterStep(_IndexedStep):
         self.take(indices, fault, complaint)
         self.p.source, self.p.y = self.ref(source), self.ref(y)
         strides = [source.strides, y_strides, *(index.values.strides for index in indices)]
-        loops = walk_loops(source.shape, strides, is_lane)
-        fill_walk(&self.walk, loops)
+        loops = strided_loops(source.shape, strides, groups=is_lane)
+        fill_nest(self, &self.nest, loops)
         self.p.fault = self.fault
-        self.p.walk, self.p.indices, self.p.count = &self.walk, self.indices, self.count
+        self.p.nest, self.p.indices, self.p.count = &self.nest, self.indices, self.count
         self.p.itemsize = y.dtype.itemsize
         self.p.number = ord({"float32": "f", "float64": "d", "int32": "i"}.get(y.dtype.name, "l"))
         self.p.kind = KINDS[kind]
         self.p.runs = (
-            self.walk.step[1] == 1 and _is_constant_inside(&self.walk)
-            and (self.p.kind != PUT or self.walk.step[0] == 1)
+            self.nest.step[1] == 1 and _is_constant_inside(&self.nest)
+            and (self.p.kind != PUT or self.nest.step[0] == 1)
         )
         # Along an axis of y its stride is not 0; along others it is, and threads might meet.
         shares = [
-            (extent // (LINE if axis == self.walk.rank else 1), -axis)
+            (extent // (LINE if axis == self.nest.outer.rank else 1), -axis)
             for axis, (extent, steps) in enumerate(loops)
             if steps[1]
         ]
@@ -645,17 +601,17 @@ cdef struct select_t:
     ref_t a
     ref_t b
     ref_t y
-    const walk_t* walk
+    const nest_t* nest
     Py_ssize_t itemsize
     Py_ssize_t blocks
 
 
 cdef inline void select_items(
-    const walk_t* walk, const uint8_t* mask, const item_t* a, const item_t* b, item_t* y,
+    const nest_t* nest, const uint8_t* mask, const item_t* a, const item_t* b, item_t* y,
     Py_ssize_t n,
 ) noexcept nogil:
     cdef Py_ssize_t i
-    cdef Py_ssize_t ms = walk.step[0], xs = walk.step[1], zs = walk.step[2], ys = walk.step[3]
+    cdef Py_ssize_t ms = nest.step[0], xs = nest.step[1], zs = nest.step[2], ys = nest.step[3]
     cdef item_t one = a[0], other = b[0]
     if ms == 1 and ys == 1 and xs == 1 and zs == 1:
         for i in range(n):
@@ -687,47 +643,47 @@ cdef void select_run(
 
     Layout : all any strides; mask of bytes, elements of 1, 2, 4, 8 or 16 bytes
     Needs  : nothing
-    Threads: over rows of the walk and blocks of 1024 elements
+    Threads: over rows of the nest and blocks of 1024 elements
     Source : torch.where, torch.Tensor.masked_fill
     """
     cdef const select_t* p = <const select_t*> params
-    cdef const walk_t* walk = p.walk
-    cdef Py_ssize_t total = walk.rows * p.blocks, size = p.itemsize
+    cdef const nest_t* nest = p.nest
+    cdef Py_ssize_t total = nest.outer.count * p.blocks, size = p.itemsize
     cdef Py_ssize_t item = share_start(total, part, n_parts)
     cdef Py_ssize_t stop = share_start(total, part + 1, n_parts), start, n, block
     cdef const uint8_t* mask
     cdef const char* a
     cdef const char* b
     cdef char* y
-    cdef place_t place
+    cdef cursor_t cursor
     if item >= stop:
         return
-    go_to(walk, &place, item // p.blocks)
+    seek(&nest.outer, 4, &cursor, item // p.blocks)
     block = item % p.blocks
     while True:
         start = block * BLOCK
-        n = min(<Py_ssize_t> BLOCK, walk.inner - start)
-        mask = <const uint8_t*> at(slots, p.mask) + place.offset[0] + start * walk.step[0]
-        a = at(slots, p.a) + (place.offset[1] + start * walk.step[1]) * size
-        b = at(slots, p.b) + (place.offset[2] + start * walk.step[2]) * size
-        y = at(slots, p.y) + (place.offset[3] + start * walk.step[3]) * size
+        n = min(<Py_ssize_t> BLOCK, nest.inner - start)
+        mask = <const uint8_t*> at(slots, p.mask) + cursor.offset[0] + start * nest.step[0]
+        a = at(slots, p.a) + (cursor.offset[1] + start * nest.step[1]) * size
+        b = at(slots, p.b) + (cursor.offset[2] + start * nest.step[2]) * size
+        y = at(slots, p.y) + (cursor.offset[3] + start * nest.step[3]) * size
         if size == 1:
-            select_items(walk, mask, <const uint8_t*> a, <const uint8_t*> b, <uint8_t*> y, n)
+            select_items(nest, mask, <const uint8_t*> a, <const uint8_t*> b, <uint8_t*> y, n)
         elif size == 2:
-            select_items(walk, mask, <const uint16_t*> a, <const uint16_t*> b, <uint16_t*> y, n)
+            select_items(nest, mask, <const uint16_t*> a, <const uint16_t*> b, <uint16_t*> y, n)
         elif size == 4:
-            select_items(walk, mask, <const uint32_t*> a, <const uint32_t*> b, <uint32_t*> y, n)
+            select_items(nest, mask, <const uint32_t*> a, <const uint32_t*> b, <uint32_t*> y, n)
         elif size == 8:
-            select_items(walk, mask, <const uint64_t*> a, <const uint64_t*> b, <uint64_t*> y, n)
+            select_items(nest, mask, <const uint64_t*> a, <const uint64_t*> b, <uint64_t*> y, n)
         else:
             select_items(
-                walk, mask, <const double complex*> a, <const double complex*> b,
+                nest, mask, <const double complex*> a, <const double complex*> b,
                 <double complex*> y, n,
             )
         item += 1
         if item == stop:
             return
-        block = next_block(walk, &place, block, p.blocks)
+        block = next_block(nest, 4, &cursor, block, p.blocks)
 
 
 cdef class SelectStep(Step):
@@ -743,23 +699,22 @@ cdef class SelectStep(Step):
     """
 
     cdef select_t p
-    cdef walk_t walk
+    cdef nest_t nest
 
     def __init__(self, mask, a, b, y):
         self.p.mask, self.p.a = self.ref(mask), self.ref(a)
         self.p.b, self.p.y = self.ref(b), self.ref(y)
-        order = sorted(range(y.rank), key=lambda d: -y.strides[d])  # memory is written in sequence
-        strides = [[v.strides[d] for d in order] for v in (mask, a, b, y)]
-        fill_walk(&self.walk, walk_loops([y.shape[d] for d in order], strides))
-        self.p.walk = &self.walk
+        strides = [value.strides for value in (mask, a, b, y)]
+        fill_nest(self, &self.nest, strided_loops(y.shape, strides, order=y.strides))
+        self.p.nest = &self.nest
         self.p.itemsize = y.dtype.itemsize
-        self.p.blocks = ceil_div(self.walk.inner, BLOCK)
+        self.p.blocks = ceil_div(self.nest.inner, BLOCK)
         self.run = select_run
         self.params = &self.p
         self.kind = "select"
         self.bytes = 3.0 * y.n_bytes + y.size
         self.max_parts = max(
-            1, min(self.walk.rows * self.p.blocks, <Py_ssize_t> self.bytes // SHARE_BYTES)
+            1, min(self.nest.outer.count * self.p.blocks, <Py_ssize_t> self.bytes // SHARE_BYTES)
         )
 
 

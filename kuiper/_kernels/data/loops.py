@@ -1,16 +1,16 @@
-"""The loops of a copy between two strided tensors.
+"""The loops over strided operands of one shape, and those of a copy between two of them.
 
-Axes of one place are dropped, axes that both tensors walk as one are merged, and the rest is
-ordered by the target's strides, so that memory is written in sequence.  Two loops become the block
-that a kernel moves at once; it is small enough for source and target to stay in the cache.
+Axes of extent 1 are dropped and axes that all operands traverse as one are merged.  The two
+innermost loops of a copy become the block that a kernel moves at once; it is small enough for
+source and target to stay in the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["CopyLoops", "copy_loops", "merged_axes", "walk_loops"]
+__all__ = ["CopyLoops", "copy_loops", "strided_loops"]
 
 BLOCK_BYTES = 16384  # of a block; source and target fit the L1 cache
 SHORT_RUN = 32  # bytes; below, calling memcpy costs more than moving elements
@@ -52,21 +52,47 @@ class CopyLoops(NamedTuple):
     around: list[Loop]
 
 
-def merged_axes(axes: Iterable[Sequence[int]]) -> list[Loop]:
-    """Return the loops over some axes, slowest first.
+def strided_loops(
+    shape: Sequence[int],
+    strides: Sequence[Sequence[int]],
+    *,
+    order: Sequence[int] | None = None,
+    groups: Sequence[int] | None = None,
+) -> list[tuple[int, tuple[int, ...]]]:
+    """Return as few loops over operands of one shape as their strides allow, slowest first.
 
     Parameters
     ----------
-    axes : iterable of (extent, source stride, target stride)
-        One per axis of the tensors, slowest first.
+    shape : sequence of int
+    strides : sequence of sequences of int
+        Those of each operand, in its own units.
+    order : sequence of int, optional
+        The strides that order the axes, so that memory is written in sequence; without them the
+        axes keep their order.
+    groups : sequence of int, optional
+        One number per axis; only axes with equal numbers are merged.
+
+    Returns
+    -------
+    list of (extent, strides)
+        One or more loops, with a stride for each operand.
     """
-    merged: list[Loop] = []
-    for extent, x, y in sorted((axis for axis in axes if axis[0] != 1), key=lambda axis: -axis[2]):
-        if merged and merged[-1].x == extent * x and merged[-1].y == extent * y:
-            merged[-1] = Loop(merged[-1].extent * extent, x, y)
-        else:
-            merged.append(Loop(extent, x, y))
-    return merged
+    axes = [axis for axis, extent in enumerate(shape) if extent != 1]
+    if order is not None:
+        axes.sort(key=lambda axis: -order[axis])
+    loops: list[tuple[int, tuple[int, ...]]] = []
+    last = -1
+    for axis in axes:
+        extent = shape[axis]
+        steps = tuple([of_operand[axis] for of_operand in strides])
+        if loops and (groups is None or groups[axis] == groups[last]):
+            outer, wide = loops[-1]
+            if all(w == extent * s for w, s in zip(wide, steps, strict=True)):
+                loops.pop()
+                extent *= outer
+        loops.append((extent, steps))
+        last = axis
+    return loops or [(1, (0,) * len(strides))]
 
 
 def copy_loops(
@@ -82,18 +108,18 @@ def copy_loops(
     itemsize : int
         Bytes of an element.
     """
-    axes = [
-        (extent, x * itemsize, y * itemsize)
-        for extent, x, y in zip(shape, x_strides, y_strides, strict=True)
-    ]
+    x_bytes, y_bytes = [x * itemsize for x in x_strides], [y * itemsize for y in y_strides]
     if itemsize not in (1, 2, 4, 8):  # complex128 and the like: an axis of smaller items
         item = 8 if itemsize % 8 == 0 else 1
-        axes.append((itemsize // item, item, item))
+        shape, x_bytes, y_bytes = (*shape, itemsize // item), [*x_bytes, item], [*y_bytes, item]
         itemsize = item
-    loops = merged_axes(axes)
+    loops = [
+        Loop(extent, x, y)
+        for extent, (x, y) in strided_loops(shape, (x_bytes, y_bytes), order=y_bytes)
+    ]
 
     # Loop a is the target's fastest; b is where the source is dense, else the next one.
-    a = loops.pop() if loops else Loop(1, itemsize, itemsize)
+    a = loops.pop()
     dense = [i for i, loop in enumerate(loops) if loop.x == itemsize]
     is_transposed = a.y == itemsize and a.x not in (0, itemsize) and bool(dense)
     b = loops.pop(dense[-1] if is_transposed else -1) if loops else Loop(1, 0, 0)
@@ -114,36 +140,3 @@ def copy_loops(
     if a.x == a.y == itemsize and a.extent * itemsize >= SHORT_RUN:
         kind = "runs"
     return CopyLoops(kind, itemsize, a, b, step_a, step_b, loops)
-
-
-def walk_loops(
-    shape: Sequence[int], strides: Sequence[Sequence[int]], groups: Sequence[int] | None = None
-) -> list[tuple[int, tuple[int, ...]]]:
-    """Arrange the loops over several operands of one shape, in the order of its axes.
-
-    Parameters
-    ----------
-    shape : sequence of int
-    strides : sequence of sequences of int
-        Those of each operand, in its own elements.
-    groups : sequence of int, optional
-        One number per axis; only axes of equal ones are merged.
-
-    Returns
-    -------
-    list of (extent, strides)
-        One or more loops, slowest first, with a stride for each operand.
-    """
-    merged: list[tuple[int, tuple[int, ...], int]] = []
-    for axis, extent in enumerate(shape):
-        if extent == 1:
-            continue
-        steps = tuple(of_operand[axis] for of_operand in strides)
-        group = 0 if groups is None else groups[axis]
-        if merged:
-            before, wide, other = merged[-1]
-            if other == group and all(w == extent * s for w, s in zip(wide, steps, strict=True)):
-                merged[-1] = (before * extent, steps, group)
-                continue
-        merged.append((extent, steps, group))
-    return [(n, steps) for n, steps, _ in merged] or [(1, (0,) * len(strides))]

@@ -9,16 +9,16 @@ dtype of an element size.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from kuiper._kernels.data.strided cimport advance, cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._runtime.step cimport Step, at, ref_t, share_start
 from kuiper._kernels.micro.table cimport kernels_t
+from kuiper._runtime.step cimport Step, at, ref_t, share_start
 
 import numpy as np
 
 from kuiper._kernels.data.loops import copy_loops
 
 cdef enum:
-    MAX_AXES = 16        # loops left after merging; tensors of rank 14 and less always fit
     SHARE_BYTES = 8192   # a share smaller than this is not worth another thread
 
 ctypedef fused item_t:
@@ -45,12 +45,7 @@ cdef struct copy_t:
     Py_ssize_t xa, xb, ya, yb   # strides of the block, in bytes
     Py_ssize_t n_a, n_b         # extents of the axes that blocks cut up
     Py_ssize_t step_a, step_b   # extents of one block
-    Py_ssize_t n_blocks
-    # The loops around a block, fastest last; the two last ones walk the blocks of a and of b.
-    int rank
-    Py_ssize_t[MAX_AXES] extent
-    Py_ssize_t[MAX_AXES] x_stride
-    Py_ssize_t[MAX_AXES] y_stride
+    strided_t around            # x and y, in bytes; the last two loops walk the blocks of b and a
 
 
 cdef void copy_run(
@@ -64,42 +59,23 @@ cdef void copy_run(
     Source : none; torch.Tensor.copy_ for one dtype
     """
     cdef const copy_t* p = <const copy_t*> params
-    cdef Py_ssize_t block = share_start(p.n_blocks, part, n_parts)
-    cdef Py_ssize_t stop = share_start(p.n_blocks, part + 1, n_parts)
-    cdef Py_ssize_t[MAX_AXES] index
-    cdef Py_ssize_t rest = block, x_offset = 0, y_offset = 0, n_a, n_b
-    cdef int axis, last = p.rank - 1
+    cdef Py_ssize_t block = share_start(p.around.count, part, n_parts)
+    cdef Py_ssize_t stop = share_start(p.around.count, part + 1, n_parts), n_a, n_b, _i
+    cdef int last = p.around.rank - 1
+    cdef cursor_t cursor
     cdef const char* x = <const char*> &p.pattern if p.is_fill else at(slots, p.x)
     cdef char* y = at(slots, p.y)
     if block >= stop:
         return
-    for axis in range(last, -1, -1):
-        index[axis] = rest % p.extent[axis]
-        rest //= p.extent[axis]
-        x_offset += index[axis] * p.x_stride[axis]
-        y_offset += index[axis] * p.y_stride[axis]
-    while True:
-        n_a = p.n_a - index[last] * p.step_a
-        n_b = p.n_b - index[last - 1] * p.step_b
+    seek(&p.around, 2, &cursor, block)
+    for _i in range(block, stop):
+        n_a = p.n_a - cursor.index[last] * p.step_a
+        n_b = p.n_b - cursor.index[last - 1] * p.step_b
         p.block(
-            p, x + x_offset, y + y_offset,
+            p, x + cursor.offset[0], y + cursor.offset[1],
             p.step_a if n_a > p.step_a else n_a, p.step_b if n_b > p.step_b else n_b,
         )
-        block += 1
-        if block == stop:
-            return
-        axis = last
-        index[axis] += 1
-        x_offset += p.x_stride[axis]
-        y_offset += p.y_stride[axis]
-        while index[axis] == p.extent[axis]:
-            x_offset -= p.extent[axis] * p.x_stride[axis]
-            y_offset -= p.extent[axis] * p.y_stride[axis]
-            index[axis] = 0
-            axis -= 1
-            index[axis] += 1
-            x_offset += p.x_stride[axis]
-            y_offset += p.y_stride[axis]
+        advance(&p.around, 2, &cursor)
 
 
 cdef void block_of_runs(
@@ -192,17 +168,12 @@ cdef class CopyStep(Step):
     cdef _prepare(self, target, x_strides):
         """Fill in the loops; `x_strides` are the source's, in elements."""
         loops = copy_loops(target.shape, x_strides, target.strides, target.dtype.itemsize)
-        if len(loops.around) > MAX_AXES:
-            raise ValueError(f"a copy of shape {target.shape} needs more than {MAX_AXES} loops")
         self.p.itemsize = loops.itemsize
         self.p.n_a, self.p.xa, self.p.ya = loops.a
         self.p.n_b, self.p.xb, self.p.yb = loops.b
         self.p.step_a, self.p.step_b = loops.step_a, loops.step_b
-        self.p.rank = len(loops.around)
-        self.p.n_blocks = 1
-        for i, (extent, x, y) in enumerate(loops.around):
-            self.p.extent[i], self.p.x_stride[i], self.p.y_stride[i] = extent, x, y
-            self.p.n_blocks *= extent
+        around = [(loop.extent, (loop.x, loop.y)) for loop in loops.around]
+        self.keep = fill_strided(&self.p.around, around, 2)
         self.p.kernels = active()
         if loops.kind == "runs":
             self.p.block = block_of_runs
@@ -218,7 +189,7 @@ cdef class CopyStep(Step):
             self.p.block = block_of_items_8
         self.run = copy_run
         self.params = &self.p
-        self.max_parts = max(1, min(self.p.n_blocks, target.n_bytes // SHARE_BYTES))
+        self.max_parts = max(1, min(self.p.around.count, target.n_bytes // SHARE_BYTES))
 
 
 cdef class FillStep(CopyStep):

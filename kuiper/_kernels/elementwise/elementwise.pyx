@@ -19,21 +19,24 @@ from cython.parallel cimport prange
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
 
+from kuiper._kernels.data.strided cimport (
+    MAX_LOOPS, advance, cursor_t, fill_strided, seek, strided_t,
+)
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._runtime.step cimport Step, at, ref_t, share_start
 from kuiper._kernels.micro.table cimport (
     LINK_ADD_PRODUCT, LINK_LOAD, LINK_STORE, MAX_LINKS, N_LINKS, binary_fn, chain_t,
     kernels_t, rows_t, unary_fn,
 )
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
 
 import numpy as np
 
+from kuiper._kernels.data.loops import strided_loops
 from kuiper._kernels.elementwise.chains import find_passes, insert_copies, reads_of
 from kuiper.errors import KuiperError
 
 cdef enum:
     MAX_INPUTS = 64
-    MAX_AXES = 16          # loops left after merging
     SCRATCH_FLOATS = 8192  # temporaries of one share: 32 KB
     MAX_CHUNK = 8192       # elements; the longer, the better memory is read ahead
     MIN_CHUNK = 64
@@ -88,7 +91,6 @@ cdef struct input_t:
     int block              # where a copy of its chunk goes, or -1 where it is read in place
     Py_ssize_t row         # strides of the two innermost loops, in elements
     Py_ssize_t column
-    Py_ssize_t[MAX_AXES] stride
 
 cdef struct program_t:
     const kernels_t* kernels
@@ -106,13 +108,9 @@ cdef struct program_t:
     Py_ssize_t row_step    # a chunk of them
     Py_ssize_t column_step
     Py_ssize_t chunk       # floats in a block
-    Py_ssize_t n_chunks
-    # The loops over chunks: the outer axes, then the blocks of rows and of columns.
-    int rank
-    int row_axis
+    strided_t chunks       # inputs and y, in elements; the last two loops are over rows and columns
+    int row_axis           # which of them is which
     int column_axis
-    Py_ssize_t[MAX_AXES] extent
-    Py_ssize_t[MAX_AXES] y_stride
 
 # Where a value of the current chunk lies.
 cdef struct view_t:
@@ -134,35 +132,30 @@ cdef void elementwise_run(
     Source : none; the operators are PyTorch's
     """
     cdef const program_t* p = <const program_t*> params
-    cdef Py_ssize_t number = share_start(p.n_chunks, part, n_parts)
-    cdef Py_ssize_t stop = share_start(p.n_chunks, part + 1, n_parts)
+    cdef Py_ssize_t first = share_start(p.chunks.count, part, n_parts), _i
+    cdef Py_ssize_t stop = share_start(p.chunks.count, part + 1, n_parts)
     cdef float[SCRATCH_FLOATS] scratch
     cdef view_t[MAX_INPUTS] views
     cdef (const float*)[MAX_INPUTS] before
-    cdef Py_ssize_t[MAX_AXES] index
-    cdef Py_ssize_t rest, row, column, rows, columns, offset, columns_before = -1
+    cdef Py_ssize_t rows, columns, columns_before = -1
+    cdef cursor_t cursor
     cdef const float* data
     cdef const input_t* x
-    cdef int axis, i
+    cdef int i
     cdef bint is_fresh
     for i in range(p.n_inputs):
         before[i] = NULL
-    while number < stop:
-        rest = number
-        for axis in range(p.rank - 1, -1, -1):
-            index[axis] = rest % p.extent[axis]
-            rest //= p.extent[axis]
-        row = index[p.row_axis] * p.row_step
-        column = index[p.column_axis] * p.column_step
-        rows = least(p.row_step, p.n_rows - row)
-        columns = least(p.column_step, p.n_columns - column)
+    if first >= stop:
+        return
+    seek(&p.chunks, p.n_inputs + 1, &cursor, first)
+    for _i in range(first, stop):
+        rows = min(p.row_step, p.n_rows - cursor.index[p.row_axis] * p.row_step)
+        columns = min(p.column_step, p.n_columns - cursor.index[p.column_axis] * p.column_step)
         is_fresh = columns != columns_before
         for i in range(p.n_inputs):
             x = &p.inputs[i]
-            offset = row * x.row + column * x.column
-            for axis in range(p.rank - 2):
-                offset += index[axis] * x.stride[axis]
-            data = (<const float*> at(slots, x.ref) if x.fixed == NULL else x.fixed) + offset
+            data = <const float*> at(slots, x.ref) if x.fixed == NULL else x.fixed
+            data += cursor.offset[i]
             if x.block < 0:
                 views[i].data, views[i].row, views[i].column = data, x.row, x.column
             else:
@@ -172,15 +165,11 @@ cdef void elementwise_run(
             is_fresh |= not x.varies & ROWS and data != before[i]
             before[i] = data
         columns_before = columns
-        offset = row * p.y_row + column * p.y_column
-        for axis in range(p.rank - 2):
-            offset += index[axis] * p.y_stride[axis]
-        run_chunk(p, views, scratch, is_fresh, rows, columns, <float*> at(slots, p.y) + offset)
-        number += 1
-
-
-cdef inline Py_ssize_t least(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
-    return a if a < b else b
+        run_chunk(
+            p, views, scratch, is_fresh, rows, columns,
+            <float*> at(slots, p.y) + cursor.offset[p.n_inputs],
+        )
+        advance(&p.chunks, p.n_inputs + 1, &cursor)
 
 
 cdef inline view_t without_gaps(const float* data, int varies, Py_ssize_t columns) noexcept nogil:
@@ -393,7 +382,7 @@ cdef class ElementwiseStep(Step):
         self.keep = []
         strides = [self._place(i, value, program.shape) for i, value in enumerate(inputs)]
         self.p.y = self.ref(output)
-        self._arrange(program.shape, output.strides, strides)
+        outer = self._arrange(program.shape, output.strides, strides)
         n_blocks, is_transposed, repeats = self._place_chunks()
         n_blocks = self._schedule(program.instructions, n_blocks, repeats)
         if n_blocks * MIN_CHUNK > SCRATCH_FLOATS:
@@ -401,13 +390,13 @@ cdef class ElementwiseStep(Step):
                 f"a program keeps {n_blocks} temporaries at once, at most "
                 f"{SCRATCH_FLOATS // MIN_CHUNK} can be"
             )
-        self._cut(SCRATCH_FLOATS // max(n_blocks, 1), is_transposed)
+        self._cut(outer, SCRATCH_FLOATS // max(n_blocks, 1), is_transposed)
         self.run = elementwise_run
         self.params = &self.p
         self.kind = "elementwise"
         size = output.size
         cost = sum(COSTS[i.name] for i in program.instructions)
-        self.max_parts = max(1, min(self.p.n_chunks, <Py_ssize_t> (size * cost) // SHARE_COST))
+        self.max_parts = max(1, min(self.p.chunks.count, <Py_ssize_t> (size * cost) // SHARE_COST))
         self.flops = float(size * len(program.instructions))
         self.bytes = 4.0 * (size + sum(value.size for value in inputs))
 
@@ -433,26 +422,21 @@ cdef class ElementwiseStep(Step):
         ]
 
     cdef _arrange(self, shape, y_strides, strides):
-        """Make the loops: merge axes, choose rows, columns and chunks."""
-        cdef int axis, i
+        """Choose rows and columns among the merged axes, and return the loops around them."""
+        cdef int i
         cdef input_t* x
-        axes = merged_axes(shape, y_strides, strides)
-        while len(axes) < 2:
-            axes.insert(0, (1, 0, (0,) * self.p.n_inputs))
-        if len(axes) > MAX_AXES:
-            raise KuiperError(f"{len(axes)} loops over tensors, at most {MAX_AXES} can be")
-        *outer, rows, columns = axes
-        self.p.n_rows, self.p.y_row, x_rows = rows
-        self.p.n_columns, self.p.y_column, x_columns = columns
-        self.p.rank = len(axes)
-        for axis, (extent, y_stride, x_strides) in enumerate(outer):
-            self.p.extent[axis], self.p.y_stride[axis] = extent, y_stride
-            for i in range(self.p.n_inputs):
-                self.p.inputs[i].stride[axis] = x_strides[i]
+        loops = strided_loops(shape, [*strides, y_strides], order=y_strides)
+        if len(loops) > MAX_LOOPS:
+            raise KuiperError(f"{len(loops)} loops over tensors, at most {MAX_LOOPS} can be")
+        if len(loops) < 2:
+            loops.insert(0, (1, (0,) * (self.p.n_inputs + 1)))
+        *outer, (self.p.n_rows, x_rows), (self.p.n_columns, x_columns) = loops
+        self.p.y_row, self.p.y_column = x_rows[self.p.n_inputs], x_columns[self.p.n_inputs]
         for i in range(self.p.n_inputs):
             x = &self.p.inputs[i]
             x.row, x.column = x_rows[i], x_columns[i]
             x.varies = (COLUMNS if x.column else NOTHING) | (ROWS if x.row else NOTHING)
+        return outer
 
     cdef tuple _place_chunks(self):
         """Decide which inputs are copied chunk by chunk.
@@ -594,11 +578,12 @@ cdef class ElementwiseStep(Step):
             and (varies & ROWS != 0 or self.p.n_rows == 1)
         )
 
-    cdef _cut(self, Py_ssize_t room, bint is_transposed):
+    cdef _cut(self, outer, Py_ssize_t room, bint is_transposed):
         """Choose the chunks; a block has `room` for that many elements."""
-        cdef Py_ssize_t total = self.p.n_rows * self.p.n_columns, chunk, axis, pieces
-        for axis in range(self.p.rank - 2):
-            total *= self.p.extent[axis]
+        cdef Py_ssize_t total = self.p.n_rows * self.p.n_columns, chunk, pieces
+        cdef int i
+        for extent, _ in outer:
+            total *= <Py_ssize_t> extent
         # Enough chunks to share them out evenly, unless they would become too small.
         chunk = min(room, MAX_CHUNK, max(4 * MIN_CHUNK, total // 16))
         chunk = chunk // MIN_CHUNK * MIN_CHUNK
@@ -608,23 +593,21 @@ cdef class ElementwiseStep(Step):
             # Both sides of a transposition should meet whole cache lines.
             self.p.column_step = min(self.p.column_step, MIN_CHUNK)
         elif self.p.n_columns > chunk:
-            pieces = pieces_of(self.p.n_columns, chunk)
-            self.p.column_step = min(chunk, 16 * pieces_of(self.p.n_columns, 16 * pieces))
+            pieces = ceil_div(self.p.n_columns, chunk)
+            self.p.column_step = min(chunk, 16 * ceil_div(self.p.n_columns, 16 * pieces))
         self.p.row_step = max(1, min(self.p.n_rows, chunk // self.p.column_step))
         # With the rows fastest, what does not vary along them holds longer.
         holds = any(self.p.steps[i].is_held for i in range(self.p.n_steps))
-        self.p.row_axis = self.p.rank - (1 if holds else 2)
-        self.p.column_axis = self.p.rank - (2 if holds else 1)
-        self.p.extent[self.p.row_axis] = pieces_of(self.p.n_rows, self.p.row_step)
-        self.p.extent[self.p.column_axis] = pieces_of(self.p.n_columns, self.p.column_step)
-        self.p.n_chunks = 1
-        for axis in range(self.p.rank):
-            self.p.n_chunks *= self.p.extent[axis]
-
-
-cdef inline Py_ssize_t pieces_of(Py_ssize_t total, Py_ssize_t step) noexcept:
-    """Return how many pieces of `step` cover `total`."""
-    return (total + step - 1) // step
+        self.p.row_axis = len(outer) + (1 if holds else 0)
+        self.p.column_axis = len(outer) + (0 if holds else 1)
+        x = [(self.p.inputs[i].row, self.p.inputs[i].column) for i in range(self.p.n_inputs)]
+        rows, columns = zip(*x, (self.p.y_row, self.p.y_column))
+        for _, extent, step, strides in sorted([
+            (self.p.row_axis, self.p.n_rows, self.p.row_step, rows),
+            (self.p.column_axis, self.p.n_columns, self.p.column_step, columns),
+        ]):
+            outer.append((ceil_div(extent, step), [step * stride for stride in strides]))
+        self.keep.append(fill_strided(&self.p.chunks, outer, self.p.n_inputs + 1))
 
 
 cdef void* allocated(Py_ssize_t count, size_t size) except NULL:
@@ -633,41 +616,6 @@ cdef void* allocated(Py_ssize_t count, size_t size) except NULL:
     if memory == NULL:
         raise MemoryError
     return memory
-
-
-def merged_axes(shape, y_strides, strides):
-    """Return the loops over tensors of one shape: as few as possible, the result's fastest last.
-
-    Parameters
-    ----------
-    shape : sequence of int
-    y_strides : sequence of int
-        Of the result, none of them 0.
-    strides : sequence of sequence of int
-        Of the inputs, 0 along axes on which they are broadcast.
-
-    Returns
-    -------
-    list of (int, int, tuple of int)
-        Extent, stride of the result, strides of the inputs.
-    """
-    axes = [
-        (extent, y_stride, tuple(x[axis] for x in strides))
-        for axis, (extent, y_stride) in enumerate(zip(shape, y_strides, strict=True))
-        if extent != 1
-    ]
-    axes.sort(key=lambda axis: -axis[1])
-    merged = []
-    for extent, y_stride, x_strides in axes:
-        if merged:
-            outer_extent, outer_y, outer_x = merged[-1]
-            if outer_y == extent * y_stride and all(
-                outer == extent * inner for outer, inner in zip(outer_x, x_strides)
-            ):
-                merged[-1] = (outer_extent * extent, y_stride, x_strides)
-                continue
-        merged.append((extent, y_stride, x_strides))
-    return merged
 
 
 # Running without a plan ------------------------------------------------------------------------

@@ -10,11 +10,12 @@ nor broadcasting, and none is written more than once for all types.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
+from kuiper._kernels.data.strided cimport advance, cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels.micro.table cimport kernels_t, unary_fn
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
 
-from kuiper._kernels.data.loops import walk_loops
+from kuiper._kernels.data.loops import strided_loops
 from kuiper._kernels.elementwise.elementwise import unary_number
 
 cdef enum:
@@ -25,7 +26,6 @@ cdef enum:
     ALL_WORDS = 6144      # 8 bytes each, of all registers
     MAX_INPUTS = 16
     MAX_INSTRUCTIONS = 48
-    MAX_AXES = 16
     SHARE_BYTES = 16384   # a share that moves less is not worth another thread
 
 ctypedef fused item_t:
@@ -83,7 +83,6 @@ cdef struct tensor_t:
     Py_ssize_t itemsize
     Py_ssize_t row        # strides of the innermost loops, in elements
     Py_ssize_t column
-    Py_ssize_t[MAX_AXES] stride
 
 cdef struct input_t:
     tensor_t tensor
@@ -115,11 +114,7 @@ cdef struct program_t:
     Py_ssize_t columns
     Py_ssize_t row_step
     Py_ssize_t column_step
-    Py_ssize_t row_blocks
-    Py_ssize_t column_blocks
-    Py_ssize_t blocks
-    int rank              # of the loops around
-    Py_ssize_t[MAX_AXES] extent
+    strided_t blocks      # inputs and y, in bytes; the last two loops are over rows and columns
 
 
 # Running ---------------------------------------------------------------------------------------
@@ -195,17 +190,6 @@ cdef inline Py_ssize_t type_bytes(int type) noexcept nogil:
     return 2 if type == INT16 else 4 if type == INT32 or type == FLOAT32 else 8
 
 
-cdef inline Py_ssize_t offset_of(
-    const tensor_t* t, int rank, const Py_ssize_t* index, Py_ssize_t row, Py_ssize_t column
-) noexcept nogil:
-    """How far a place is from the first element, in bytes."""
-    cdef Py_ssize_t offset = row * t.row + column * t.column
-    cdef int axis
-    for axis in range(rank):
-        offset += index[axis] * t.stride[axis]
-    return offset * t.itemsize
-
-
 cdef void typed_run(
     const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
 ) noexcept nogil:
@@ -217,32 +201,27 @@ cdef void typed_run(
     Source : none; the operators are PyTorch's
     """
     cdef const program_t* p = <const program_t*> params
-    cdef Py_ssize_t number = share_start(p.blocks, part, n_parts)
-    cdef Py_ssize_t stop = share_start(p.blocks, part + 1, n_parts)
+    cdef Py_ssize_t first = share_start(p.blocks.count, part, n_parts), _i
+    cdef Py_ssize_t stop = share_start(p.blocks.count, part + 1, n_parts)
     cdef uint64_t[ALL_WORDS] registers
     cdef (char*)[MAX_INPUTS + MAX_INSTRUCTIONS] values
     cdef (const char*)[MAX_INPUTS] before
-    cdef Py_ssize_t[MAX_AXES] index
-    cdef Py_ssize_t rest, row, column, rows, columns, n, held = 0
+    cdef Py_ssize_t rows, columns, n, held = 0
+    cdef cursor_t cursor
     cdef const input_t* x
     cdef char* data
     cdef char* y
-    cdef int axis, i
+    cdef int last = p.blocks.rank - 1, i
     for i in range(p.n_inputs):
         before[i] = NULL
-    while number < stop:
-        rest = number
-        column = rest % p.column_blocks * p.column_step
-        rest //= p.column_blocks
-        row = rest % p.row_blocks * p.row_step
-        rest //= p.row_blocks
-        for axis in range(p.rank - 1, -1, -1):
-            index[axis] = rest % p.extent[axis]
-            rest //= p.extent[axis]
-        rows = min(p.row_step, p.rows - row)
-        columns = min(p.column_step, p.columns - column)
+    if first >= stop:
+        return
+    seek(&p.blocks, p.n_inputs + 1, &cursor, first)
+    for _i in range(first, stop):
+        rows = min(p.row_step, p.rows - cursor.index[last - 1] * p.row_step)
+        columns = min(p.column_step, p.columns - cursor.index[last] * p.column_step)
         n = rows * columns
-        y = at(slots, p.y.ref) + offset_of(&p.y, p.rank, index, row, column)
+        y = at(slots, p.y.ref) + cursor.offset[p.n_inputs]
         if n > held:
             # What is the same in every element is not there for so many.
             held = n
@@ -250,7 +229,7 @@ cdef void typed_run(
                 before[i] = NULL
         for i in range(p.n_inputs):
             x = &p.inputs[i]
-            data = at(slots, x.tensor.ref) + offset_of(&x.tensor, p.rank, index, row, column)
+            data = at(slots, x.tensor.ref) + cursor.offset[i]
             if x.place == IN_MEMORY:
                 values[i] = data
             elif x.place == IN_RESULT:
@@ -270,7 +249,7 @@ cdef void typed_run(
                 p.y.itemsize, values[p.n_inputs + p.n_instructions - 1], columns, 1, y, p.y.row,
                 p.y.column, rows, columns,
             )
-        number += 1
+        advance(&p.blocks, p.n_inputs + 1, &cursor)
 
 
 cdef inline void run_instruction(
@@ -317,10 +296,9 @@ cdef class TypedStep(Step):
             raise ValueError(f"{len(instructions)} instructions of {len(inputs)} tensors")
         self.p.kernels = active()
         self.p.n_inputs, self.p.n_instructions = len(inputs), len(instructions)
-        order = sorted(range(y.rank), key=lambda d: -y.strides[d])  # memory is written in sequence
         tensors = [value for value, _ in inputs] + [y]
-        strides = [[v.strides[d] for d in order] for v in tensors]
-        self._arrange(walk_loops([y.shape[d] for d in order], strides), tensors)
+        strides = [value.strides for value in tensors]
+        self._arrange(strided_loops(y.shape, strides, order=y.strides), tensors)
         types = [dtype.name for _, dtype in inputs]
         for i, name in enumerate(types):
             self.p.inputs[i].wanted = TYPES[name]
@@ -333,35 +311,33 @@ cdef class TypedStep(Step):
         self.kind = "typed"
         self.bytes = float(y.n_bytes + sum(value.n_bytes for value, _ in inputs))
         self.flops = float(y.size * len(instructions))
-        self.max_parts = max(1, min(self.p.blocks, <Py_ssize_t> self.bytes // SHARE_BYTES))
+        self.max_parts = max(1, min(self.p.blocks.count, <Py_ssize_t> self.bytes // SHARE_BYTES))
 
     cdef _arrange(self, loops, tensors):
         """Store the loops and cut the innermost ones into blocks."""
-        cdef int i, axis
+        cdef int i
         cdef tensor_t* t
         *outer, (columns, column_strides) = loops
         rows, row_strides = 1, (0,) * len(tensors)
         self.p.column_step = max(1, min(columns, BLOCK))
         if columns < NARROW and outer:
             rows, row_strides = outer.pop()
-        if len(outer) > MAX_AXES:
-            raise ValueError(f"its operands need {len(loops)} loops")
         self.p.rows, self.p.columns = rows, columns
         self.p.row_step = max(1, min(rows, BLOCK // max(1, columns)))
-        self.p.row_blocks = ceil_div(self.p.rows, self.p.row_step)
-        self.p.column_blocks = ceil_div(self.p.columns, self.p.column_step)
-        self.p.blocks = self.p.row_blocks * self.p.column_blocks
-        self.p.rank = len(outer)
-        for axis, (extent, _) in enumerate(outer):
-            self.p.extent[axis] = extent
-            self.p.blocks *= extent
+        for extent, step, strides in (
+            (rows, self.p.row_step, row_strides), (columns, self.p.column_step, column_strides)
+        ):
+            outer.append((ceil_div(extent, step), [step * stride for stride in strides]))
+        outer = [
+            (extent, [s * value.dtype.itemsize for s, value in zip(strides, tensors)])
+            for extent, strides in outer
+        ]
+        self.keep = fill_strided(&self.p.blocks, outer, len(tensors))
         for i, value in enumerate(tensors):
             t = &self.p.y if i == self.p.n_inputs else &self.p.inputs[i].tensor
             t.ref = self.ref(value)
             t.type, t.itemsize = TYPES[value.dtype.name], value.dtype.itemsize
             t.row, t.column = row_strides[i], column_strides[i]
-            for axis, (_, steps) in enumerate(outer):
-                t.stride[axis] = steps[i]
 
     cdef bint _is_dense(self, const tensor_t* t):
         """Tell whether blocks of a tensor lie without gaps."""

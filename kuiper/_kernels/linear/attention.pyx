@@ -11,17 +11,15 @@ from libc.math cimport INFINITY
 from libc.stdint cimport uint8_t
 from libc.string cimport memcpy, memset
 
+from kuiper._kernels.data.strided cimport cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.packing cimport pack_panel
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels.micro.table cimport MAX_MR, kernels_t
-
-cdef enum:
-    MAX_BATCH_AXES = 6
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
 
 cdef double FLOPS_PER_BLOCK = 1e9    # a block of rows need not be shorter
 
-max_batch_axes = MAX_BATCH_AXES
+max_batch_axes = 6  # of one step; callers merge leading axes until so few are left
 
 cdef enum mask_t:
     NO_MASK
@@ -33,7 +31,6 @@ cdef struct matrices_t:
     ref_t ref
     Py_ssize_t row
     Py_ssize_t column
-    Py_ssize_t[MAX_BATCH_AXES] batch
 
 cdef struct attention_t:
     const kernels_t* kernels
@@ -53,18 +50,13 @@ cdef struct attention_t:
     Py_ssize_t depth             # of a query and a key
     Py_ssize_t columns           # of a value
     Py_ssize_t blocks            # of query rows
-    Py_ssize_t batch
-    int n_axes
-    Py_ssize_t[MAX_BATCH_AXES] extents
+    strided_t batch              # the leading axes of q, k, v, y, mask and weights, in elements
 
 
 cdef matrices_t matrices(ref_t ref, value):
     cdef matrices_t m
-    cdef int i
     m.ref = ref
     m.row, m.column = value.strides[value.rank - 2], value.strides[value.rank - 1]
-    for i in range(value.rank - 2):
-        m.batch[i] = value.strides[i]
     return m
 
 
@@ -113,8 +105,8 @@ cdef class AttentionStep(Step):
 
     def __init__(self, q, k, v, y, scratch, scale, mask=None, mask_hides=False, is_causal=False,
                  weights=None):
-        cdef int i
         cdef double head
+        cdef Py_ssize_t heads
         self.p.kernels = active()
         self.p.q, self.p.k = matrices(self.ref(q), q), matrices(self.ref(k), k)
         self.p.v, self.p.y = matrices(self.ref(v), v), matrices(self.ref(y), y)
@@ -133,27 +125,27 @@ cdef class AttentionStep(Step):
             self.p.weights = matrices(self.ref(weights), weights)
         self.p.queries, self.p.depth = q.shape[q.rank - 2], q.shape[q.rank - 1]
         self.p.keys, self.p.columns = v.shape[v.rank - 2], v.shape[v.rank - 1]
-        self.p.n_axes = y.rank - 2
-        self.p.batch = 1
-        for i in range(self.p.n_axes):
-            self.p.extents[i] = y.shape[i]
-            self.p.batch *= y.shape[i]
+        # The offsets of an operand that is missing are not used.
+        operands = [y if value is None else value for value in (q, k, v, y, mask, weights)]
+        leading = zip(y.shape[:-2], zip(*(value.strides[:-2] for value in operands)))
+        self.keep = fill_strided(&self.p.batch, list(leading), len(operands))
+        heads = self.p.batch.count
         # Few heads, or long ones, since a run can end between shares only: several shares pack the
         # same keys, each for many rows of its own.
         head = 2.0 * self.p.queries * self.p.keys * (self.p.depth + self.p.columns)
         self.p.blocks = max(
             1,
             min(
-                max(16 if self.p.batch < 16 else 1, <Py_ssize_t> (head / FLOPS_PER_BLOCK)),
+                max(16 if heads < 16 else 1, <Py_ssize_t> (head / FLOPS_PER_BLOCK)),
                 self.p.queries // (8 * active().mr),
             ),
         )
         self.run = attention_run
         self.params = &self.p
         self.kind = "attention"
-        self.flops = head * self.p.batch
+        self.flops = head * heads
         self.bytes = q.n_bytes + k.n_bytes + v.n_bytes + y.n_bytes
-        self.max_parts = max(self.p.batch * self.p.blocks, 1)
+        self.max_parts = max(heads * self.p.blocks, 1)
 
 
 cdef void pack_head(
@@ -245,32 +237,22 @@ cdef void attention_run(
     cdef float* y
     cdef float* weights
     cdef (const float*)[MAX_MR] rows
-    cdef Py_ssize_t items = p.batch * p.blocks, item, rest, place, first, last, tiles, t
+    cdef Py_ssize_t items = p.batch.count * p.blocks, item, first, last, tiles, t
     cdef Py_ssize_t start, m, n, i, panel, packed = -1
-    cdef int axis
+    cdef cursor_t cursor
     for item in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
-        q, k = <const float*> at(slots, p.q.ref), <const float*> at(slots, p.k.ref)
-        v, y = <const float*> at(slots, p.v.ref), <float*> at(slots, p.y.ref)
+        seek(&p.batch, 6, &cursor, item // p.blocks)
+        q = <const float*> at(slots, p.q.ref) + cursor.offset[0]
+        k = <const float*> at(slots, p.k.ref) + cursor.offset[1]
+        v = <const float*> at(slots, p.v.ref) + cursor.offset[2]
+        y = <float*> at(slots, p.y.ref) + cursor.offset[3]
         added, mask, weights = NULL, NULL, NULL
         if p.mask_kind == ADDED:
-            added = <const float*> at(slots, p.mask.ref)
+            added = <const float*> at(slots, p.mask.ref) + cursor.offset[4]
         elif p.mask_kind != NO_MASK:
-            mask = <const uint8_t*> at(slots, p.mask.ref)
+            mask = <const uint8_t*> at(slots, p.mask.ref) + cursor.offset[4]
         if p.has_weights:
-            weights = <float*> at(slots, p.weights.ref)
-        rest = item // p.blocks
-        for axis in range(p.n_axes - 1, -1, -1):
-            place, rest = rest % p.extents[axis], rest // p.extents[axis]
-            q += place * p.q.batch[axis]
-            k += place * p.k.batch[axis]
-            v += place * p.v.batch[axis]
-            y += place * p.y.batch[axis]
-            if added != NULL:
-                added += place * p.mask.batch[axis]
-            if mask != NULL:
-                mask += place * p.mask.batch[axis]
-            if weights != NULL:
-                weights += place * p.weights.batch[axis]
+            weights = <float*> at(slots, p.weights.ref) + cursor.offset[5]
         if item // p.blocks != packed:
             packed = item // p.blocks
             pack_head(p, k, v, keys, values)

@@ -4,11 +4,12 @@ import numpy as np
 
 from libc.math cimport INFINITY
 
+from kuiper._kernels.conv.epilogue cimport make_post, post_t, post_tile
+from kuiper._kernels.data.strided cimport cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.packing cimport pack_panel
-from kuiper._kernels.conv.epilogue cimport make_post, post_t, post_tile
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
 from kuiper._kernels.micro.table cimport MAX_MR, kernels_t, panel_ahead
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
 
 from kuiper._kernels.micro.packing import pack_panels
 from kuiper._runtime.step import run_alone
@@ -157,10 +158,7 @@ cdef void linear_tiles(
 
 # -- matrix times matrix -----------------------------------------------------------------------
 
-cdef enum:
-    MAX_BATCH_AXES = 6
-
-max_batch_axes = MAX_BATCH_AXES
+max_batch_axes = 6  # of one step; callers merge leading axes until so few are left
 
 cdef struct matmul_t:
     const kernels_t* kernels
@@ -176,12 +174,7 @@ cdef struct matmul_t:
     Py_ssize_t b_column
     Py_ssize_t y_stride
     Py_ssize_t row_blocks
-    Py_ssize_t batch
-    int n_axes
-    Py_ssize_t[MAX_BATCH_AXES] extents
-    Py_ssize_t[MAX_BATCH_AXES] a_batch
-    Py_ssize_t[MAX_BATCH_AXES] b_batch
-    Py_ssize_t[MAX_BATCH_AXES] y_batch
+    strided_t batch              # the leading axes of a, b and y, in elements
 
 
 cdef class MatmulStep(Step):
@@ -203,7 +196,6 @@ cdef class MatmulStep(Step):
     cdef matmul_t p
 
     def __init__(self, a, b, y, scratch):
-        cdef int i
         self.p.kernels = active()
         self.p.a, self.p.b, self.p.y = self.ref(a), self.ref(b), self.ref(y)
         self.p.scratch = self.ref(scratch)
@@ -212,24 +204,19 @@ cdef class MatmulStep(Step):
         self.p.a_stride = a.strides[a.rank - 2]
         self.p.b_row, self.p.b_column = b.strides[b.rank - 2], b.strides[b.rank - 1]
         self.p.y_stride = y.strides[y.rank - 2]
-        self.p.n_axes = y.rank - 2
-        self.p.batch = 1
-        for i in range(self.p.n_axes):
-            self.p.extents[i] = y.shape[i]
-            self.p.a_batch[i], self.p.b_batch[i] = a.strides[i], b.strides[i]
-            self.p.y_batch[i] = y.strides[i]
-            self.p.batch *= y.shape[i]
+        leading = zip(y.shape[:-2], zip(a.strides, b.strides, y.strides))
+        self.keep = fill_strided(&self.p.batch, list(leading), 3)
         panels = ceil_div(self.p.columns, active().nr)
         # Few matrices and few columns: several parts pack the same panel for rows of their own.
         self.p.row_blocks = 1
-        if self.p.batch * panels < 16:
+        if self.p.batch.count * panels < 16:
             self.p.row_blocks = max(1, min(16, self.p.rows // (8 * active().mr)))
         self.run = matmul_run
         self.params = &self.p
         self.kind = "matmul"
         self.flops = 2.0 * y.size * self.p.depth
         self.bytes = a.n_bytes + b.n_bytes + y.n_bytes
-        self.max_parts = max(self.p.batch * panels * self.p.row_blocks, 1)
+        self.max_parts = max(self.p.batch.count * panels * self.p.row_blocks, 1)
 
 
 cdef void matmul_run(
@@ -250,21 +237,16 @@ cdef void matmul_run(
     cdef float* panel = <float*> at(slots, p.scratch)
     cdef (const float*)[MAX_MR] rows
     cdef Py_ssize_t nr = kernels.nr, mr = kernels.mr, panels = (p.columns + nr - 1) // nr
-    cdef Py_ssize_t items = p.batch * panels * p.row_blocks
-    cdef Py_ssize_t q, index, rest, place, block, first, last, tiles, t, start, m, n, i, packed = -1
+    cdef Py_ssize_t items = p.batch.count * panels * p.row_blocks
+    cdef Py_ssize_t q, index, block, first, last, tiles, t, start, m, n, i, packed = -1
     cdef Py_ssize_t no_offset = 0
-    cdef int axis
+    cdef cursor_t cursor
     for q in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
         block, index = q % p.row_blocks, q // p.row_blocks % panels
-        rest = q // p.row_blocks // panels
-        a = <const float*> at(slots, p.a)
-        b = <const float*> at(slots, p.b)
-        y = <float*> at(slots, p.y)
-        for axis in range(p.n_axes - 1, -1, -1):
-            place, rest = rest % p.extents[axis], rest // p.extents[axis]
-            a += place * p.a_batch[axis]
-            b += place * p.b_batch[axis]
-            y += place * p.y_batch[axis]
+        seek(&p.batch, 3, &cursor, q // p.row_blocks // panels)
+        a = <const float*> at(slots, p.a) + cursor.offset[0]
+        b = <const float*> at(slots, p.b) + cursor.offset[1]
+        y = <float*> at(slots, p.y) + cursor.offset[2]
         n = min(nr, p.columns - index * nr)
         if q // p.row_blocks != packed:
             packed = q // p.row_blocks

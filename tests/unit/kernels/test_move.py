@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from kuiper._kernels.data.loops import copy_loops, merged_axes
+from kuiper._kernels.data.loops import copy_loops, strided_loops
 from kuiper._kernels.data.move import CopyStep, FillStep
 from kuiper._kernels.micro import dispatch
 from kuiper.ir.view import channels_last_strides, contiguous_strides
@@ -125,16 +125,18 @@ def test_too_many_loops_are_refused():
         CopyStep(source.permute(range(17, -1, -1)), target)
 
 
-def test_merged_axes():
+def test_merged_loops():
     shape = (2, 3, 1, 4)
     strides = contiguous_strides(shape)
-    assert merged_axes(zip(shape, strides, strides, strict=True)) == [(24, 1, 1)]
+    assert strided_loops(shape, (strides, strides)) == [(24, (1, 1))]
     last = channels_last_strides(shape)
-    assert merged_axes(zip(shape, strides, last, strict=True)) == [
-        (2, 12, 12),
-        (4, 1, 3),
-        (3, 4, 1),
+    assert strided_loops(shape, (strides, last), order=last) == [
+        (2, (12, 12)),
+        (4, (1, 3)),
+        (3, (4, 1)),
     ]
+    assert strided_loops((2, 3, 4), ((12, 4, 1),), groups=(0, 1, 1)) == [(2, (12,)), (12, (1,))]
+    assert strided_loops((1, 1), ((5, 3), (1, 1))) == [(1, (0, 0))]
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int16, np.float32, np.float64, np.int64])
