@@ -196,8 +196,8 @@ def generate_functions(folder: Path) -> None:
             call = f"link_3({vector}, m, r, link)"
         code += [f"    {'elif' if i else 'if'} code == {i}:", f"        {call}"]
     code += ["cdef void fill_functions(kernels_t* k) noexcept:"]
-    code += [f"    k.unary[{i}] = f32_{row.name}" for i, row in enumerate(unary)]
-    code += [f"    k.binary[{i}] = f32_{row.name}" for i, row in enumerate(binary)]
+    code += [f"    k.f32_unary[{i}] = f32_{row.name}" for i, row in enumerate(unary)]
+    code += [f"    k.f32_binary[{i}] = f32_{row.name}" for i, row in enumerate(binary)]
 
     folder.mkdir(parents=True, exist_ok=True)
     for name, lines in (

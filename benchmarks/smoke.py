@@ -22,7 +22,7 @@ from common import REPOSITORY, images, machine, table, variation
 
 MODELS = REPOSITORY / "examples" / "models"
 # Below this the two outputs are the same but for rounding.
-LEAST_VARIATION = 1e-3
+MIN_VARIATION = 1e-3
 
 
 def find(paths: list[Path]) -> list[Path]:
@@ -43,7 +43,7 @@ def check(model: kuiper.Model, first: list[np.ndarray], second: list[np.ndarray]
     ours, theirs = as_list(model(*first)), as_list(model(*second))
     if not all(np.isfinite(y).all() for y in ours + theirs):
         return "an output is not finite"
-    if variation(ours, theirs) < LEAST_VARIATION:
+    if variation(ours, theirs) < MIN_VARIATION:
         return "two inputs give the same output"
     return ""
 

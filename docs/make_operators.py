@@ -14,7 +14,7 @@ import kuiper
 from kuiper.ops.core import record as registry
 from kuiper.ops.core import type_index as INDEX
 from kuiper.ops.core.advice import STAYS_OUT
-from kuiper.ops.core.record import Record, find_record
+from kuiper.ops.core.record import Record, record_or_none
 
 PAGE = Path(__file__).with_name("operators.md")
 
@@ -74,7 +74,7 @@ def is_own(module: str) -> bool:
 
 def records() -> list[type[Record]]:
     """Return every record once, by family and name."""
-    found = {find_record(name) for name in kuiper.supported_operators()} - {None}
+    found = {record_or_none(name) for name in kuiper.supported_operators()} - {None}
     # Operators that a user added are not the package's.
     own = [record for record in found if is_own(record.__module__)]
     return sorted(own, key=lambda record: (record.__module__, record.types[0].lower()))
@@ -118,7 +118,7 @@ def page() -> str:
 
 
 INDEX_HEAD = '''\
-"""The module of kuiper.ops that registers each operator type; find_record imports it on demand.
+"""The module of kuiper.ops that registers each operator type; record_or_none imports it on demand.
 
 Written by docs/make_operators.py from the records; do not edit it.
 """

@@ -1,4 +1,4 @@
 from typing import Any
 
-# The compiled modules take plan values and pointers; their Python side is checked by tests.
+# The compiled modules take tensor views and pointers; their Python side is checked by tests.
 def __getattr__(name: str) -> Any: ...

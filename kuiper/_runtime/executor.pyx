@@ -1,7 +1,8 @@
-"""The executor: runs the steps of a plan, all of them in one job of a team, without the GIL.
+"""The executor: runs the steps of a plan, all of them in one job of the thread pool, without the
+GIL.
 
-The threads of a team walk the list of steps together; work_shares.h says how they share a step.
-A team is called once per run; going from step to step costs a fraction of a microsecond.
+The threads of the pool walk the list of steps together; work_shares.h says how they share a step.
+The pool is called once per run; going from step to step costs a fraction of a microsecond.
 """
 
 import numpy as np
@@ -14,8 +15,8 @@ from libc.string cimport memset
 
 from kuiper._runtime.pages import aligned_bytes
 
-from kuiper._runtime.step cimport Step, fault_t, share_start, step_fn
-from kuiper._runtime.thread_pool cimport run_team
+from kuiper._runtime.step cimport Step, error_slot_t, shard_start, step_fn
+from kuiper._runtime.thread_pool cimport run_job
 
 cdef extern from "_runtime/work_shares.h" nogil:
     long claim "kp_claim"(int* next, long end) noexcept
@@ -42,31 +43,31 @@ compiler = COMPILER.decode()
 cdef enum:
     INTS_PER_LINE = 16
     CHUNKS_PER_THREAD = 4        # of a long step, so that threads even out
-    CHUNKS_PER_PIECE = 2         # and thread: each chunk may transform or pack what others do too
+    CHUNKS_PER_SPLIT = 2         # and thread: each chunk may transform or pack what others do too
 
 # A chunk should be long against the hundred nanoseconds that taking it may cost.
 cdef double SECONDS_PER_CHUNK = 10e-6
 # How long a run may go on without looking whether Ctrl-C was pressed: estimated, on one thread,
 # and what that may be at the worst.
-cdef double SECONDS_PER_STRETCH = 20e-3
-cdef double WORST_PER_STRETCH = 0.4
+cdef double SECONDS_PER_SLICE = 20e-3
+cdef double WORST_PER_SLICE = 0.4
 # What one core achieves, roughly, on cheap terms; for estimates of a step's length only.
 cdef double FLOPS_PER_SECOND = 150e9
 cdef double BYTES_PER_SECOND = 15e9
-# A longer step runs in pieces, so that a run can end between them.  It is better cut in vain than
+# A longer step runs in splits, so that a run can end between them.  It is better cut in vain than
 # not at all, so its bytes count as what is slow, element by element, and one float at a time is
 # SLOWER than vectors.
-cdef double SECONDS_PER_PIECE = 0.8
+cdef double SECONDS_PER_SPLIT = 0.8
 cdef double SLOW_BYTES_PER_SECOND = 1.5e9
 cdef double SLOWER = 100
-cdef Py_ssize_t MOST_PIECES = 1 << 16
+cdef Py_ssize_t MAX_SPLITS = 1 << 16
 
-cdef struct entry_t:             # a piece of a step, or of one of its rounds
+cdef struct entry_t:             # a split of a step, or of one of its phases
     step_fn run
     const void* params
-    Py_ssize_t max_parts
-    Py_ssize_t piece             # of how many
-    Py_ssize_t pieces
+    Py_ssize_t max_shards
+    Py_ssize_t split             # of how many
+    Py_ssize_t n_splits
     double seconds               # estimated, on one thread
 
 
@@ -90,52 +91,52 @@ cdef class Program:
         Floats per vector of the instruction set they were made for; 1 means scalar speed.
     """
 
-    cdef entry_t* entries        # the pieces of the rounds of all steps
+    cdef entry_t* entries        # the splits of the phases of all steps
     cdef Py_ssize_t count
-    cdef list ends               # where each step's pieces end
+    cdef list ends               # where each step's splits end
     cdef readonly tuple steps
-    cdef list stretches          # where each ends that runs without a look at signals
-    cdef list checking           # the steps that may note a fault
+    cdef list slices          # where each ends that runs without a look at signals
+    cdef list fallible           # the steps that may record an error
 
     def __cinit__(self, steps, int lanes):
-        cdef Py_ssize_t i = 0, round, piece, pieces
+        cdef Py_ssize_t i = 0, phase, split, n_splits
         cdef Step step
         cdef double seconds = 0, most = 0, each, longest
-        cdef list cuts = []
+        cdef list splits = []
         self.steps = tuple(steps)
         self.ends = []
-        self.stretches = []
-        self.checking = []
+        self.slices = []
+        self.fallible = []
         for step in self.steps:
-            longest = _seconds(step, lanes)[1] / max(step.rounds, 1) / SECONDS_PER_PIECE
-            pieces = 1 + <Py_ssize_t> min(longest, min(step.max_parts, MOST_PIECES) - 1)
-            cuts.append(max(pieces, 1))
-            self.count += step.rounds * max(pieces, 1)
+            longest = _seconds(step, lanes)[1] / max(step.n_phases, 1) / SECONDS_PER_SPLIT
+            n_splits = 1 + <Py_ssize_t> min(longest, min(step.max_shards, MAX_SPLITS) - 1)
+            splits.append(max(n_splits, 1))
+            self.count += step.n_phases * max(n_splits, 1)
             self.ends.append(self.count)
         self.entries = <entry_t*> calloc(max(self.count, 1), sizeof(entry_t))
         if self.entries == NULL:
             raise MemoryError
-        for step, pieces in zip(self.steps, cuts):
+        for step, n_splits in zip(self.steps, splits):
             each, longest = _seconds(step, lanes)
-            each /= max(step.rounds, 1) * pieces
-            longest /= max(step.rounds, 1) * pieces
-            if step.fault.slot >= 0:
-                self.checking.append(step)
-            for round in range(step.rounds):
-                for piece in range(pieces):
+            each /= max(step.n_phases, 1) * n_splits
+            longest /= max(step.n_phases, 1) * n_splits
+            if step.error_slot.slot >= 0:
+                self.fallible.append(step)
+            for phase in range(step.n_phases):
+                for split in range(n_splits):
                     self.entries[i].run = step.run
-                    self.entries[i].params = step.params_of(round)
-                    self.entries[i].max_parts = step.max_parts
-                    self.entries[i].piece, self.entries[i].pieces = piece, pieces
+                    self.entries[i].params = step.params_of(phase)
+                    self.entries[i].max_shards = step.max_shards
+                    self.entries[i].split, self.entries[i].n_splits = split, n_splits
                     self.entries[i].seconds = each
                     i += 1
                     seconds += each
                     most += longest
-                    late = seconds > SECONDS_PER_STRETCH or most > WORST_PER_STRETCH
+                    late = seconds > SECONDS_PER_SLICE or most > WORST_PER_SLICE
                     if late and i < self.count:
-                        self.stretches.append(i)
+                        self.slices.append(i)
                         seconds = most = 0
-        self.stretches.append(self.count)
+        self.slices.append(self.count)
 
     def __dealloc__(self):
         free(self.entries)
@@ -146,27 +147,27 @@ cdef class Program:
     def run(self, Context context not None, int n_threads):
         """Run every step once on the slots of `context`.
 
-        Between stretches of a long program signals are handled, so that Ctrl-C ends it.
+        Between slices of a long program signals are handled, so that Ctrl-C ends it.
         """
         cdef Py_ssize_t start = 0, stop
         context.prepare(self.count, n_threads)
-        for stop in self.stretches:
+        for stop in self.slices:
             if start:
                 PyErr_CheckSignals()
             with nogil:
                 run_all(self.entries, start, stop, context, n_threads, NULL)
             start = stop
-        self.look_for_faults(context)
+        self.raise_recorded_errors(context)
 
-    cdef look_for_faults(self, Context context):
-        """Raise the exception of a step that noted something in this context."""
+    cdef raise_recorded_errors(self, Context context):
+        """Raise the exception of a step that recorded an error in this context."""
         cdef Step step
-        cdef fault_t* fault
-        for step in self.checking:
-            fault = <fault_t*> (context.slots[step.fault.slot] + step.fault.offset)
-            if fault.found:
-                fault.found = 0
-                raise step.exception(fault.value)
+        cdef error_slot_t* slot
+        for step in self.fallible:
+            slot = <error_slot_t*> (context.slots[step.error_slot.slot] + step.error_slot.offset)
+            if slot.found:
+                slot.found = 0
+                raise step.exception(slot.value)
 
     def run_timed(self, Context context not None, int n_threads):
         """Run every step once and return the seconds each took.
@@ -183,7 +184,7 @@ cdef class Program:
         with nogil:
             start = clock_now()
             run_all(self.entries, 0, self.count, context, n_threads, &ends[0, 0])
-        self.look_for_faults(context)
+        self.raise_recorded_errors(context)
         last = np.asarray(ends).min(0)[np.subtract(self.ends, 1, dtype=np.intp)]
         return np.diff(last, prepend=start)
 
@@ -210,53 +211,54 @@ cdef void run_all(
     if n_threads > 1:
         job.progress += start * progress_ints(n_threads)
     job.ends, job.n_ends = ends, stop
-    run_team(walk_as_member, &job, n_threads)
+    run_job(run_as_worker, &job, n_threads)
 
 
-cdef void walk_as_member(void* job, Py_ssize_t rank, Py_ssize_t team) noexcept nogil:
-    """Walk as a thread of a team, with its own row of slots and of ends."""
+cdef void run_as_worker(void* job, Py_ssize_t rank, Py_ssize_t n_threads) noexcept nogil:
+    """Walk as a thread of the pool, with its own row of slots and of ends."""
     cdef run_t* run = <run_t*> job
-    walk(
-        run.entries, run.count, run.slots + rank * run.n_slots, run.progress, rank, team,
+    run_entries(
+        run.entries, run.count, run.slots + rank * run.n_slots, run.progress, rank, n_threads,
         NULL if run.ends == NULL else run.ends + rank * run.n_ends,
     )
 
 
-cdef inline Py_ssize_t progress_ints(Py_ssize_t team) noexcept nogil:
+cdef inline Py_ssize_t progress_ints(Py_ssize_t n_threads) noexcept nogil:
     """Size of one step's counters: finished chunks, then the next chunk of each thread's range."""
-    return (team + 1 + INTS_PER_LINE - 1) // INTS_PER_LINE * INTS_PER_LINE
+    return (n_threads + 1 + INTS_PER_LINE - 1) // INTS_PER_LINE * INTS_PER_LINE
 
 
-cdef void walk(
+cdef void run_entries(
     const entry_t* entries, Py_ssize_t count, char** slots, int* progress, Py_ssize_t rank,
-    Py_ssize_t team, double* ends,
+    Py_ssize_t n_threads, double* ends,
 ) noexcept nogil:
-    cdef Py_ssize_t i, first, chunks, parts, thread, owner
+    cdef Py_ssize_t i, first, chunks, shards, thread, owner
     cdef long chunk
     cdef int* counters
     for i in range(count):
-        chunks = team
-        if team > 1 and entries[i].seconds > team * SECONDS_PER_CHUNK:
+        chunks = n_threads
+        if n_threads > 1 and entries[i].seconds > n_threads * SECONDS_PER_CHUNK:
             chunks *= CHUNKS_PER_THREAD
-        parts = max(chunks, min(chunks, CHUNKS_PER_PIECE * team) * entries[i].pieces)
-        parts = min(parts, entries[i].max_parts)
-        first = share_start(parts, entries[i].piece, entries[i].pieces)
-        chunks = share_start(parts, entries[i].piece + 1, entries[i].pieces) - first
-        if team == 1:
-            entries[i].run(entries[i].params, slots, first, parts)
+        shards = max(chunks, min(chunks, CHUNKS_PER_SPLIT * n_threads) * entries[i].n_splits)
+        shards = min(shards, entries[i].max_shards)
+        first = shard_start(shards, entries[i].split, entries[i].n_splits)
+        chunks = shard_start(shards, entries[i].split + 1, entries[i].n_splits) - first
+        if n_threads == 1:
+            entries[i].run(entries[i].params, slots, first, shards)
         else:
-            counters = progress + i * progress_ints(team)
-            for thread in range(team):
-                owner = (rank + thread) % team
+            counters = progress + i * progress_ints(n_threads)
+            for thread in range(n_threads):
+                owner = (rank + thread) % n_threads
                 while True:
                     chunk = claim(
                         &counters[1 + owner],
-                        share_start(chunks, owner + 1, team) - share_start(chunks, owner, team),
+                        shard_start(chunks, owner + 1, n_threads)
+                        - shard_start(chunks, owner, n_threads),
                     )
                     if chunk < 0:
                         break
-                    chunk += first + share_start(chunks, owner, team)
-                    entries[i].run(entries[i].params, slots, chunk, parts)
+                    chunk += first + shard_start(chunks, owner, n_threads)
+                    entries[i].run(entries[i].params, slots, chunk, shards)
                     finish(&counters[0])
             wait_for(&counters[0], chunks)
         if ends != NULL:
@@ -428,7 +430,7 @@ cdef class Context:
         self.point(slot, NULL, 0)
 
     def view(self, value):
-        """Return a plan value as an array over this context's memory."""
+        """Return a tensor view as an array over this context's memory."""
         held = self.held[value.slot]
         if held is None:
             start = <uintptr_t> self.slots[value.slot]

@@ -6,7 +6,7 @@ from libc.stdlib cimport calloc, free
 
 from kuiper.errors import ShapeError
 
-FAULT_BYTES = sizeof(fault_t)
+ERROR_SLOT_BYTES = sizeof(error_slot_t)
 
 
 cdef class Step:
@@ -14,15 +14,15 @@ cdef class Step:
 
     def __cinit__(self):
         self.slots = []
-        self.max_parts = self.rounds = 1
-        self.fault.slot = -1
+        self.max_shards = self.n_phases = 1
+        self.error_slot.slot = -1
 
-    cdef const void* params_of(self, Py_ssize_t round) noexcept:
-        """Return the parameters of a round; a step of several has its own."""
+    cdef const void* params_of(self, Py_ssize_t phase) noexcept:
+        """Return the parameters of a phase; a step of several has its own."""
         return self.params
 
     cdef ref_t ref(self, object value) except *:
-        """Note that the step touches a plan value, and return where it lies."""
+        """Note that the step touches a tensor view, and return where it lies."""
         cdef ref_t r
         self.slots.append(value.slot)
         r.slot = value.slot
@@ -30,11 +30,11 @@ cdef class Step:
         return r
 
     cdef object exception(self, int64_t value):
-        """Return what a run raises that has noted a fault."""
-        return ShapeError(self.complaint.format(value))
+        """Return what a run raises that has recorded an error."""
+        return ShapeError(self.message.format(value))
 
 
-def run_alone(Step step not None, arrays, int n_threads):
+def run_step(Step step not None, arrays, int n_threads):
     """Run one step on arrays, without a plan.
 
     Parameters
@@ -44,9 +44,9 @@ def run_alone(Step step not None, arrays, int n_threads):
     arrays : sequence of numpy.ndarray
         What the slots hold; scratch memory as an array with one row for each thread, in a tuple.
     n_threads : int
-        In how many shares, one thread each.
+        In how many shards, one thread each.
     """
-    cdef Py_ssize_t i, part, parts = min(n_threads, step.max_parts), n_slots = len(arrays), row
+    cdef Py_ssize_t i, part, parts = min(n_threads, step.max_shards), n_slots = len(arrays), row
     cdef const void* params
     cdef char* address
     cdef char** slots = <char**> calloc(n_slots * parts, sizeof(char*))
@@ -60,7 +60,7 @@ def run_alone(Step step not None, arrays, int n_threads):
         address = <char*> <uintptr_t> array.__array_interface__["data"][0]
         for part in range(parts):
             slots[part * n_slots + i] = address + part * row
-    for i in range(step.rounds):
+    for i in range(step.n_phases):
         params = step.params_of(i)
         for part in prange(
             parts, nogil=True, num_threads=n_threads, schedule="static", chunksize=1

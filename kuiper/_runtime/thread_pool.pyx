@@ -4,13 +4,13 @@ import os
 
 from libc.string cimport memset
 
-from kuiper._runtime.step cimport share_start
+from kuiper._runtime.step cimport shard_start
 from kuiper._runtime.thread_pool cimport item_fn, work_fn
 
 
 cdef extern from "_runtime/thread_pool.h" nogil:
-    int prepare_team "kp_prepare_team"(bint patient) noexcept
-    void c_run_team "kp_run_team"(work_fn work, void* job, Py_ssize_t n) noexcept
+    int prepare_pool "kp_prepare_pool"(bint may_spin) noexcept
+    void c_run_job "kp_run_job"(work_fn work, void* job, Py_ssize_t n) noexcept
 
 cdef extern from "_runtime/work_shares.h" nogil:
     long claim "kp_claim"(int* next, long end) noexcept
@@ -20,13 +20,13 @@ cdef extern from "_runtime/work_shares.h" nogil:
 
 has_threads = not SERIAL
 
-if prepare_team(os.environ.get("OMP_WAIT_POLICY", "").strip().lower() != "passive"):
+if prepare_pool(os.environ.get("OMP_WAIT_POLICY", "").strip().lower() != "passive"):
     raise MemoryError
 
 
-cdef void run_team(work_fn work, void* job, Py_ssize_t n_threads) noexcept nogil:
+cdef void run_job(work_fn work, void* job, Py_ssize_t n_threads) noexcept nogil:
     """Have up to `n_threads` threads work on a job, the calling one among them."""
-    c_run_team(work, job, n_threads)
+    c_run_job(work, job, n_threads)
 
 
 cdef enum:
@@ -36,32 +36,32 @@ cdef struct items_t:
     item_fn do_item
     void* job
     Py_ssize_t n_items
-    int[MAX_THREADS] taken       # of each thread's own share
+    int[MAX_THREADS] taken       # of each thread's own range
 
 
-cdef void share_out(
+cdef void parallel_for(
     item_fn do_item, void* job, Py_ssize_t n_items, Py_ssize_t n_threads
 ) noexcept nogil:
     """Do all items of a job, on up to `n_threads` threads.
 
-    Each begins with a share of its own, items that lie side by side, then helps the others.
+    Each begins with a range of its own, items that lie side by side, then helps the others.
     """
     cdef items_t items
     items.do_item, items.job, items.n_items = do_item, job, n_items
     memset(items.taken, 0, sizeof(items.taken))
-    run_team(take_items, &items, min(n_threads, min(n_items, MAX_THREADS)))
+    run_job(take_items, &items, min(n_threads, min(n_items, MAX_THREADS)))
 
 
-cdef void take_items(void* job, Py_ssize_t rank, Py_ssize_t team) noexcept nogil:
+cdef void take_items(void* job, Py_ssize_t rank, Py_ssize_t n_threads) noexcept nogil:
     cdef items_t* items = <items_t*> job
     cdef Py_ssize_t thread, owner, start
     cdef long item
-    for thread in range(team):
-        owner = (rank + thread) % team
-        start = share_start(items.n_items, owner, team)
+    for thread in range(n_threads):
+        owner = (rank + thread) % n_threads
+        start = shard_start(items.n_items, owner, n_threads)
         while True:
             item = claim(
-                &items.taken[owner], share_start(items.n_items, owner + 1, team) - start
+                &items.taken[owner], shard_start(items.n_items, owner + 1, n_threads) - start
             )
             if item < 0:
                 break

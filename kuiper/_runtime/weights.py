@@ -11,8 +11,8 @@ from kuiper._runtime.pages import PagePool
 __all__ = ["Finalizer", "WeightCache"]
 
 # Shares of the time that a model runs which its weights get until they are final.
-TRANSFORMING_SHARE = 0.33  # runs are slow before filters are transformed
-ENLARGING_SHARE = 0.1
+TRANSFORMING_FRACTION = 0.33  # runs are slow before filters are transformed
+ENLARGING_FRACTION = 0.1
 MAX_CREDIT = 0.1  # seconds that an idle model saves up
 RETRY_SECONDS = 1.0  # after filters could not be read
 
@@ -105,7 +105,7 @@ class Finalizer:
         started = ended = time.perf_counter()
         self._due = max(self._due, started - MAX_CREDIT)
         while self.is_pending and (wholly or ended >= self._due):
-            share = TRANSFORMING_SHARE if self._deferred else ENLARGING_SHARE
+            share = TRANSFORMING_FRACTION if self._deferred else ENLARGING_FRACTION
             started = ended
             try:
                 self.is_pending = self._advance(n_threads)

@@ -1,4 +1,4 @@
-/* How a team of threads shares the steps of a program.
+/* How the threads of the pool share the steps of a program.
 
    A step is cut into chunks. Each thread owns a range of them, so that it meets its own data again
    from step to step; when its range is used up it takes chunks of the others. Nobody waits for a
@@ -22,7 +22,7 @@ static inline long kp_claim(int *next, long end) {
 static inline void kp_finish(int *done) { __atomic_fetch_add(done, 1, __ATOMIC_RELEASE); }
 
 /* Pass a moment of waiting: the first ones on the core, later ones leave it to whoever needs it. */
-static inline void kp_linger(long moments) {
+static inline void kp_back_off(long moments) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #endif
@@ -31,7 +31,7 @@ static inline void kp_linger(long moments) {
 
 /* Wait until all chunks are finished. */
 static inline void kp_wait(const int *done, long count) {
-    for (long i = 0; __atomic_load_n(done, __ATOMIC_ACQUIRE) < count; i++) kp_linger(i);
+    for (long i = 0; __atomic_load_n(done, __ATOMIC_ACQUIRE) < count; i++) kp_back_off(i);
 }
 
 /* Show an address, and what it points to, to other threads. */
@@ -43,15 +43,18 @@ static inline const char *kp_acquire(const char *const *where) {
 }
 
 /* Note a value that is out of range; whichever thread is last has its way. */
-static inline void kp_note(long long *fault, long long value) {
-    __atomic_store_n(fault + 1, value, __ATOMIC_RELAXED);
-    __atomic_store_n(fault, 1, __ATOMIC_RELAXED);
+static inline void kp_record_error(long long *error_slot, long long value) {
+    __atomic_store_n(error_slot + 1, value, __ATOMIC_RELAXED);
+    __atomic_store_n(error_slot, 1, __ATOMIC_RELAXED);
 }
 
 #else
 
 #define KP_SERIAL 1
-static inline void kp_note(long long *fault, long long value) { fault[1] = value; fault[0] = 1; }
+static inline void kp_record_error(long long *error_slot, long long value) {
+    error_slot[1] = value;
+    error_slot[0] = 1;
+}
 static inline long kp_claim(int *next, long end) { return *next < end ? (*next)++ : -1; }
 static inline void kp_finish(int *done) { ++*done; }
 static inline void kp_publish(const char **where, const char *address) { *where = address; }

@@ -16,11 +16,11 @@ else:
         return lambda cls: cls
 
 
-__all__ = ["Fields"]
+__all__ = ["Struct"]
 
 
 @dataclass_transform()
-class Fields:
+class Struct:
     """Base of a class whose annotations are its fields, in their order.
 
     Values are given by place or by name; what a class sets itself is the default.  Two objects are

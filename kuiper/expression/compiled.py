@@ -95,7 +95,7 @@ class CompiledExpression:
         if prepared is None:
             prepared = elementwise.PreparedProgram(program, operands, out)
             self._keep(self._prepared, key, prepared)
-        n_threads = min(get_num_threads(), prepared.max_parts)
+        n_threads = min(get_num_threads(), prepared.max_shards)
         return prepared.run(operands, out, n_threads, n_threads)
 
     @staticmethod
@@ -133,8 +133,8 @@ def _overlaps(out: np.ndarray, array: np.ndarray) -> bool:
     """Tell whether writing `out` could change what is still to be read of `array`."""
     if out is array or not np.may_share_memory(out, array):
         return False
-    same_place = out.ctypes.data == array.ctypes.data and out.strides == array.strides
-    return not (same_place and out.shape == array.shape)
+    same_memory = out.ctypes.data == array.ctypes.data and out.strides == array.strides
+    return not (same_memory and out.shape == array.shape)
 
 
 def _stored(result: Any, out: np.ndarray | None) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._support.struct import Fields
+from kuiper._support.struct import Struct
 from kuiper.errors import ExpressionError
 from kuiper.expression import evaluation
 from kuiper.expression.lowering import lower
@@ -23,7 +23,7 @@ from kuiper.expression.tree import Call, Literal, Node, Ref
 __all__ = ["Deferred", "broadcast", "fold"]
 
 
-class Deferred(Fields):
+class Deferred(Struct):
     """An expression for run time, evaluated on arrays.
 
     Attributes
@@ -57,7 +57,7 @@ class Deferred(Fields):
         return np.asarray(evaluation.evaluate(self.tree, values))
 
 
-class _Symbol(Fields):
+class _Symbol(Struct):
     """A tensor whose contents are not known yet."""
 
     tree: Node
@@ -65,7 +65,7 @@ class _Symbol(Fields):
     dtype: np.dtype
 
 
-def is_host(value: Any) -> bool:
+def is_static(value: Any) -> bool:
     """Tell whether the value itself is known, not just its shape and dtype."""
     if isinstance(value, (np.ndarray, np.generic)):
         return True
@@ -100,13 +100,13 @@ def fold(tree: Node, operands: Sequence[Any]) -> Any:
     ----------
     tree : Node
     operands : sequence
-        What ``@k`` stands for: a host value (number, bool, None, string, list, numpy array), or for
-        a tensor computed at run time anything with `shape` (tuple of int) and `dtype`.
+        What ``@k`` stands for: a static value (number, bool, None, string, list, numpy array), or
+        for a tensor computed at run time anything with `shape` (tuple of int) and `dtype`.
 
     Returns
     -------
-    host value, ElementwiseProgram, Deferred, or a list of these
-        A host value where no tensor's contents matter.
+    static value, ElementwiseProgram, Deferred, or a list of these
+        A static value where no tensor's contents matter.
 
     Raises
     ------
@@ -125,14 +125,14 @@ class _Folder:
         self.constants: list[np.ndarray] = []
 
     def walk(self, tree: Node) -> Any:
-        """Return the value of a tree: a host value, a symbol, or a list of values."""
+        """Return the value of a tree: a static value, a symbol, or a list of values."""
         stack: list[Any] = []
         for node in tree.postorder():
             if isinstance(node, Literal):
                 stack.append(node.value)
             elif isinstance(node, Ref):
                 value = evaluation.operand(node, self.operands)
-                if not is_host(value):
+                if not is_static(value):
                     value = _Symbol(node, tuple(value.shape), np.dtype(value.dtype))
                 stack.append(value)
             else:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kuiper._support.struct import Fields
+from kuiper._support.struct import Struct
 from kuiper.errors import ExpressionError
 from kuiper.expression.functions import FUNCTIONS, Function
 from kuiper.expression.promotion import FLOAT32
@@ -53,7 +53,7 @@ class Instruction(NamedTuple):
     parameters: tuple[float, ...] = ()
 
 
-class ElementwiseProgram(Fields):
+class ElementwiseProgram(Struct):
     """A float32 expression as a straight line of instructions.
 
     Attributes

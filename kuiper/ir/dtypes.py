@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._support.struct import Fields
+from kuiper._support.struct import Struct
 
 __all__ = ["DTYPES", "DType", "from_numpy", "from_scalar_type", "from_torch"]
 
 
-class DType(Fields):
+class DType(Struct):
     """One element type.
 
     Attributes

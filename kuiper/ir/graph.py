@@ -17,7 +17,7 @@ from weakref import ref
 
 import numpy as np
 
-from kuiper._support.struct import Fields
+from kuiper._support.struct import Struct
 from kuiper.errors import GraphError
 from kuiper.ir.dtypes import DTYPES, from_numpy
 
@@ -212,7 +212,7 @@ class Use(NamedTuple):
     slot: int
 
 
-class PostOp(Fields):
+class PostOp(Struct):
     """An elementwise step fused onto the output of an operator (oneDNN's term).
 
     Attributes
@@ -259,13 +259,13 @@ class Operand:
         self._uses: dict[Use, None] = {}
 
     @property
-    def maker(self) -> Operator:
+    def required_producer(self) -> Operator:
         """The operator that computes it, in a graph that was verified: there every one has one."""
         assert self.producer is not None, self.name
         return self.producer
 
     @property
-    def known_shape(self) -> tuple[int, ...]:
+    def required_shape(self) -> tuple[int, ...]:
         """The annotated shape, where it was seen to be there and to have no dynamic extent."""
         return tuple(n for n in self.shape or () if n is not None)
 

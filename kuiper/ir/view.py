@@ -1,9 +1,9 @@
 """Where a tensor lies: a strided window of a buffer.
 
-While a plan is made, every operand is a :class:`Value`.  Views (reshape, permute, slice, chunk)
-are values over the same buffer with other strides, so they cost nothing at run time.  A 4-d image
-is logically (n, c, h, w) whatever its strides are; *channels-last* means that the channels of a
-pixel are adjacent and that consecutive pixels are one `pitch` apart, which is wider than the
+While a plan is made, every operand is a :class:`TensorView`.  Views (reshape, permute, slice,
+chunk) are values over the same buffer with other strides, so they cost nothing at run time.  A 4-d
+image is logically (n, c, h, w) whatever its strides are; *channels-last* means that the channels of
+a pixel are adjacent and that consecutive pixels are one `row_stride` apart, which is wider than the
 channels where the tensor is a slice of a concatenation.
 """
 
@@ -18,11 +18,11 @@ import numpy as np
 __all__ = [
     "Buffer",
     "TensorSpec",
-    "Value",
-    "aliases",
+    "TensorView",
     "channels_last_strides",
     "contiguous_strides",
-    "spaced",
+    "padded_row",
+    "shares_cache_sets",
 ]
 
 ALIASING_ROW = 512  # float32 elements: half of what one way of an L1 cache holds
@@ -122,8 +122,8 @@ class Buffer(_Known):
     slot : int
     n_bytes : int
     kind : str
-        ``"arena"``, ``"scratch"``, ``"constant"``, ``"own"`` (of each context), ``"input"`` or
-        ``"output"``.
+        ``"arena"``, ``"scratch"``, ``"constant"``, ``"context"`` (state of each context),
+        ``"input"`` or ``"output"``.
     source : numpy.ndarray, Attribute or None
         What a constant buffer holds.
     first, last : int
@@ -155,7 +155,7 @@ class Buffer(_Known):
         self.bytes_per_thread = 0
 
 
-class Value(_Known):
+class TensorView(_Known):
     """A tensor during planning: `shape` and `strides` over a buffer.
 
     Attributes
@@ -220,16 +220,18 @@ class Value(_Known):
 
     @property
     def is_channels_last(self) -> bool:
-        """Whether (n, c, h, w) lies as pixels of adjacent channels, one pitch apart."""
-        return self.rank == 4 and self._lies_like(channels_last_strides(self.shape, self.pitch))
+        """Whether (n, c, h, w) lies as pixels of adjacent channels, one row stride apart."""
+        return self.rank == 4 and self._lies_like(
+            channels_last_strides(self.shape, self.row_stride)
+        )
 
     @property
-    def pitch(self) -> int:
+    def row_stride(self) -> int:
         """Elements from one pixel to the next in a channels-last tensor."""
         n, channels, height, width = self.shape
         if self.size == 0:
             return channels
-        # Extents of one have a stride that means nothing; read the pitch off another axis.
+        # Extents of one have a stride that means nothing; read the row stride off another axis.
         for extent, stride, pixels in (
             (width, self.strides[3], 1),
             (height, self.strides[2], width),
@@ -245,31 +247,33 @@ class Value(_Known):
             for extent, mine, theirs in zip(self.shape, self.strides, strides, strict=True)
         )
 
-    def same_layout(self, other: Value) -> bool:
+    def same_layout(self, other: TensorView) -> bool:
         """Whether both have equal extents and equal strides wherever these matter."""
         return self.shape == other.shape and self._lies_like(other.strides)
 
-    def with_layout(self, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> Value:
+    def with_layout(
+        self, shape: Sequence[int], strides: Sequence[int], offset: int = 0
+    ) -> TensorView:
         """Return a view with other extents and strides, `offset` elements further on."""
-        return Value(self.buffer, shape, strides, self.offset + offset, self.dtype)
+        return TensorView(self.buffer, shape, strides, self.offset + offset, self.dtype)
 
-    def permute(self, dims: Sequence[int]) -> Value:
+    def permute(self, dims: Sequence[int]) -> TensorView:
         """Return the view whose axis i is axis ``dims[i]`` of this value."""
         return self.with_layout([self.shape[d] for d in dims], [self.strides[d] for d in dims])
 
-    def narrow(self, dim: int, start: int, length: int, step: int = 1) -> Value:
+    def narrow(self, dim: int, start: int, length: int, step: int = 1) -> TensorView:
         """Return the view of `length` places of axis `dim`, from `start` on, every `step`-th."""
         shape, strides = list(self.shape), list(self.strides)
         shape[dim], strides[dim] = length, strides[dim] * step
         return self.with_layout(shape, strides, start * self.strides[dim])
 
-    def select(self, dim: int, index: int) -> Value:
+    def select(self, dim: int, index: int) -> TensorView:
         """Return the view of one place of axis `dim`, without that axis."""
         shape, strides = list(self.shape), list(self.strides)
         del shape[dim], strides[dim]
         return self.with_layout(shape, strides, index * self.strides[dim])
 
-    def expand(self, shape: Sequence[int]) -> Value:
+    def expand(self, shape: Sequence[int]) -> TensorView:
         """Return the view broadcast to `shape` (zero strides along the repeated axes)."""
         lead = len(shape) - self.rank
         if any(n not in (1, m) for n, m in zip(self.shape, shape[lead:], strict=True)):
@@ -281,13 +285,13 @@ class Value(_Known):
         ]
         return self.with_layout(shape, strides)
 
-    def viewed(self, shape: Sequence[int]) -> Value:
+    def view(self, shape: Sequence[int]) -> TensorView:
         """Return what :meth:`reshape` does, where the layout is known to allow a view."""
         view = self.reshape(shape)
         assert view is not None, (self.shape, self.strides, shape)
         return view
 
-    def reshape(self, shape: Sequence[int]) -> Value | None:
+    def reshape(self, shape: Sequence[int]) -> TensorView | None:
         """Return the view with the same elements in C order as `shape`, None if it needs a copy."""
         shape = tuple(shape)
         if self.size == 0:
@@ -333,23 +337,23 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def aliases(step: int) -> bool:
+def shares_cache_sets(step: int) -> bool:
     """Tell whether rows that lie `step` elements apart share a few sets of the L1 cache."""
     return step > 0 and step % ALIASING_ROW == 0
 
 
-def spaced(row: int) -> int:
+def padded_row(row: int) -> int:
     """Return how far apart rows of `row` elements should lie.
 
     Rows that are a large power of two apart share a few sets of the L1 cache; a tile of a matrix
     product, which reads a dozen of them at a time, would evict its own rows.
     """
-    return row + SPACING if aliases(row) else row
+    return row + SPACING if shares_cache_sets(row) else row
 
 
-def channels_last_strides(shape: Sequence[int], pitch: int | None = None) -> tuple[int, ...]:
-    """Return the strides of (n, c, spatial...) with adjacent channels, `pitch` per pixel."""
-    step = shape[1] if pitch is None else pitch
+def channels_last_strides(shape: Sequence[int], row_stride: int | None = None) -> tuple[int, ...]:
+    """Return the strides of (n, c, spatial...) with adjacent channels, `row_stride` per pixel."""
+    step = shape[1] if row_stride is None else row_stride
     strides = [0, 1, *shape[2:]]
     for axis in range(len(shape) - 1, 1, -1):
         strides[axis] = step

@@ -19,8 +19,8 @@ from kuiper.ops.core.record import (
     Record,
     find_record,
     function_of,
-    known_record,
     record,
+    record_or_none,
     registered_types,
 )
 
@@ -28,7 +28,7 @@ __all__ = [
     "Record",
     "find_record",
     "function_of",
-    "known_record",
     "record",
+    "record_or_none",
     "registered_types",
 ]

@@ -184,7 +184,7 @@ def optimize_graph(
     Parameters
     ----------
     graph : Graph
-    specs : dict of Operand to (TensorSpec or Host)
+    specs : dict of Operand to (TensorSpec or StaticValue)
         What :func:`kuiper.planning.infer.infer_specs` found.
     evaluate : callable, optional
         Runs a graph without inputs and returns its outputs; without it constants are not folded.

@@ -18,7 +18,7 @@ __all__ = ["GUARD_BYTES", "arrange", "guard_bytes"]
 
 ALIGNMENT = 64
 GUARD_BYTES = 2 * ALIGNMENT
-MOST_PAIRED = 2000  # buffers; comparing all pairs of these takes a tenth of a second
+MAX_PAIRED = 2000  # buffers; comparing all pairs of these takes a tenth of a second
 
 
 def guard_bytes() -> int:
@@ -43,10 +43,10 @@ def arrange(buffers: Sequence[Buffer], guard: int = 0) -> int:
         Size of the arena in bytes.
     """
     used = [buffer for buffer in buffers if buffer.last >= 0]
-    if len(used) > MOST_PAIRED:
-        from kuiper.planning.room import place_in_time
+    if len(used) > MAX_PAIRED:
+        from kuiper.planning.room import arrange_in_time
 
-        return place_in_time(used, lambda buffer: _aligned(buffer.n_bytes), guard)
+        return arrange_in_time(used, lambda buffer: _aligned(buffer.n_bytes), guard)
     total = 0
     placed: list[Buffer] = []
     for buffer in sorted(used, key=lambda b: (-b.n_bytes, b.slot)):

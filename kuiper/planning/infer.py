@@ -12,9 +12,9 @@ from typing import Any
 from kuiper._support.memory import memory_text
 from kuiper.errors import KuiperError, OperatorError, ShapeError, unforeseen
 from kuiper.ir import Graph, Operand, Operator
-from kuiper.ir.view import TensorSpec, Value
-from kuiper.ops import known_record
-from kuiper.ops.core.schema import Host, ValuesNeeded, attribute_spec, resolve
+from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ops import find_record
+from kuiper.ops.core.schema import StaticValue, ValuesNeeded, attribute_spec, resolve
 
 __all__ = [
     "attribute_specs",
@@ -36,12 +36,12 @@ def check_sizes(specs: Mapping[Operand, Any], max_memory: int) -> None:
             # An array without elements must have strides as well, which are made of its extents.
             if tensor.size == 0 and math.prod(n for n in tensor.shape if n) >= 1 << 58:
                 raise ShapeError(
-                    f"{operand.maker.label}: its output '{operand.name}', {tensor}, has extents "
-                    "that no array has"
+                    f"{operand.required_producer.label}: its output '{operand.name}', {tensor}, "
+                    "has extents that no array has"
                 )
             if n_bytes(tensor) > max_memory:
                 raise ShapeError(
-                    f"{operand.maker.label}: its output '{operand.name}', {tensor}, takes "
+                    f"{operand.required_producer.label}: its output '{operand.name}', {tensor}, "
                     f"{memory_text(n_bytes(tensor))}, more than the {memory_text(max_memory)} of "
                     "max_memory"
                 )
@@ -77,7 +77,7 @@ def infer_known(
     Parameters
     ----------
     graph : Graph
-    inputs : mapping of Operand to (TensorSpec or Host)
+    inputs : mapping of Operand to (TensorSpec or StaticValue)
     prepare : callable, optional
         ``prepare(operator, specs)`` may change the parameters of each operator first.
 
@@ -139,17 +139,17 @@ def infer_operator(
     Parameters
     ----------
     operator : Operator
-    specs : mapping of Operand to (TensorSpec or Host)
+    specs : mapping of Operand to (TensorSpec or StaticValue)
         Those of its inputs.
     attributes : mapping of str to TensorSpec, optional
         Those of its attributes, where they are made already.
     """
-    rule = known_record(operator.type)
+    record = find_record(operator.type)
     attributes = attribute_specs(operator) if attributes is None else attributes
-    arguments = resolve(operator, rule.arguments, specs, attributes)
+    arguments = resolve(operator, record.arguments, specs, attributes)
     arguments.n_outputs = len(operator.outputs)
     try:
-        results = rule.infer(arguments)
+        results = record.infer(arguments)
     except ValuesNeeded as error:
         raise ValuesNeeded(f"{operator.label}: {error}", error.specs) from None
     except OperatorError as error:
@@ -182,9 +182,9 @@ def leaf_operands(operand: Operand) -> list[Operand]:
 
 def tensors_in(value: Any) -> Iterator[Any]:
     """Yield the tensor (a spec or a place), or those in a (nested) list."""
-    if isinstance(value, TensorSpec | Value):
+    if isinstance(value, TensorSpec | TensorView):
         yield value
-    elif isinstance(value, Host):
+    elif isinstance(value, StaticValue):
         yield from tensors_in(value.value)
     elif isinstance(value, tuple | list):
         for item in value:

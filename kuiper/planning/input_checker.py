@@ -68,7 +68,8 @@ class InputChecker:
         self.infos = tuple(tensor_info(operand) for operand in operands)
         self.undeclared = tuple(n for n, o in enumerate(operands) if o.dtype not in DTYPES)
         self._names = [operand.name for operand in operands]
-        self._aliases = {o.maker.name: o.name for o in operands}  # by the name of the operator
+        # by the name of the operator
+        self._aliases = {o.required_producer.name: o.name for o in operands}
 
     def check(self, inputs: Sequence[Any]) -> list[np.ndarray]:
         """Return the caller's inputs as C-order arrays; copy only those that are not.

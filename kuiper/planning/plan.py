@@ -18,7 +18,7 @@ import numpy as np
 from kuiper._kernels.micro import dispatch
 from kuiper._runtime.executor import ArenaPool, Context, Program
 from kuiper.errors import KuiperError, OperatorError, ShapeError, unforeseen
-from kuiper.ir.view import Buffer, Value
+from kuiper.ir.view import Buffer, TensorView
 from kuiper.planning.arena import guard_bytes
 
 __all__ = ["Plan", "PythonStep"]
@@ -31,7 +31,7 @@ class PythonStep:
     ----------
     function : callable
         Takes one array per input; returns one array per output, or a tuple of them.
-    inputs, outputs : sequence of Value
+    inputs, outputs : sequence of TensorView
     name : str
         The operator's name.
     quiet : bool, default=True
@@ -44,8 +44,8 @@ class PythonStep:
     def __init__(
         self,
         function: Callable[..., Any],
-        inputs: Sequence[Value],
-        outputs: Sequence[Value],
+        inputs: Sequence[TensorView],
+        outputs: Sequence[TensorView],
         name: str,
         quiet: bool = True,
     ) -> None:
@@ -110,7 +110,7 @@ class Plan:
         steps: Sequence[Any],
         buffers: Sequence[Buffer],
         arena_bytes: int,
-        inputs: Sequence[Value],
+        inputs: Sequence[TensorView],
         outputs: Sequence[Any],
         output_counts: Sequence[int],
         n_threads: int,
@@ -121,11 +121,13 @@ class Plan:
         self.n_threads = n_threads
         self.buffers = tuple(buffers)
         self.inputs = tuple(value.spec for value in inputs)
-        self.outputs = tuple(value.spec if isinstance(value, Value) else value for value in outputs)
+        self.outputs = tuple(
+            value.spec if isinstance(value, TensorView) else value for value in outputs
+        )
         self.output_counts = tuple(output_counts)
         self._input_slots = tuple(value.slot for value in inputs)
         self._output_slots = tuple(
-            value.slot if isinstance(value, Value) else None for value in outputs
+            value.slot if isinstance(value, TensorView) else None for value in outputs
         )
         self._slots = [_home(buffer) for buffer in self.buffers]
         self._segments = _segments(self.steps)
@@ -225,7 +227,7 @@ def _home(buffer: Buffer) -> Any:
         return buffer.offset
     if buffer.kind == "scratch":
         return buffer.offset, buffer.bytes_per_thread
-    if buffer.kind == "own":
+    if buffer.kind == "context":
         return partial(np.zeros, buffer.n_bytes, np.uint8)
     if buffer.kind == "constant" and buffer.first >= 0:
         array = buffer.constant

@@ -31,7 +31,7 @@ from kuiper.planning.plan import Plan
 from kuiper.planning.planner import make_plan
 
 if TYPE_CHECKING:
-    from kuiper.planning.stages import Staged
+    from kuiper.planning.stages import SegmentedPlan
 
 __all__ = ["PlanCache"]
 
@@ -82,8 +82,8 @@ class PlanCache:
             sum(attribute.nbytes for op in graph for attribute in op.attributes.values())
         )
         self.arenas = ArenaPool()
-        self._plans: OrderedDict[tuple[Any, ...], Plan | Staged] = OrderedDict()
-        self._latest: Plan | Staged | None = None
+        self._plans: OrderedDict[tuple[Any, ...], Plan | SegmentedPlan] = OrderedDict()
+        self._latest: Plan | SegmentedPlan | None = None
         self._lock = ForkLock()
 
     def __len__(self) -> int:
@@ -91,7 +91,7 @@ class PlanCache:
 
     def find(
         self, arrays: Sequence[np.ndarray], n_threads: int, keep: tuple[str, ...] = ()
-    ) -> Plan | Staged:
+    ) -> Plan | SegmentedPlan:
         """Return the plan for some inputs; make it if there is none.
 
         Parameters
@@ -120,7 +120,7 @@ class PlanCache:
                 self._lock.release()
         return plan
 
-    def find_finalized(self, arrays: Sequence[np.ndarray], n_threads: int) -> Plan | Staged:
+    def find_finalized(self, arrays: Sequence[np.ndarray], n_threads: int) -> Plan | SegmentedPlan:
         """Return the plan for some inputs, all deferred work on its weights done."""
         plan = self.find(arrays, n_threads)
         with self._lock:
@@ -142,7 +142,7 @@ class PlanCache:
                 operand.shape, operand.dtype = spec.shape, from_numpy(spec.dtype).name
         return graph
 
-    def _look_up(self, key: tuple[Any, ...], arrays: Sequence[np.ndarray]) -> Plan | Staged:
+    def _look_up(self, key: tuple[Any, ...], arrays: Sequence[np.ndarray]) -> Plan | SegmentedPlan:
         """Find or make a plan, and mark it as the last one used."""
         _, n_threads, _, keep, _ = key
         dropped: list[tuple[Any, ...]] = []
@@ -165,7 +165,7 @@ class PlanCache:
     def _log(
         self,
         key: tuple[Any, ...],
-        plan: Plan | Staged,
+        plan: Plan | SegmentedPlan,
         seconds: float,
         reports: Sequence[PassReport],
         dropped: Sequence[tuple[Any, ...]],
@@ -191,7 +191,7 @@ class PlanCache:
     @np.errstate(all="ignore")  # arithmetic of weights warns no more than that of a run
     def _compile(
         self, arrays: Sequence[np.ndarray], n_threads: int, keep: tuple[str, ...]
-    ) -> Plan | Staged:
+    ) -> Plan | SegmentedPlan:
         graph, inputs = self._prepared([TensorSpec(a.shape, a.dtype) for a in arrays], keep)
         specs, waiting = infer_known(graph, inputs)
         diagnose(graph, specs)
@@ -206,9 +206,9 @@ class PlanCache:
             )
 
         if waiting:
-            from kuiper.planning.stages import Staged
+            from kuiper.planning.stages import SegmentedPlan
 
-            return Staged(graph, inputs, compile, self._lock)
+            return SegmentedPlan(graph, inputs, compile, self._lock)
         return compile(graph, inputs, specs)
 
     def _prepared(

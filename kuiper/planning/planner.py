@@ -32,14 +32,14 @@ from kuiper.ir import Graph, Operand, Operator, PostOp
 from kuiper.ir.view import (
     Buffer,
     TensorSpec,
-    Value,
+    TensorView,
     channels_last_strides,
     contiguous_strides,
-    spaced,
+    padded_row,
 )
-from kuiper.ops import find_record, known_record
+from kuiper.ops import find_record, record_or_none
 from kuiper.ops.core.binder import Layout
-from kuiper.ops.core.schema import Host, resolve
+from kuiper.ops.core.schema import StaticValue, resolve
 from kuiper.planning.arena import arrange, guard_bytes
 from kuiper.planning.infer import (
     attribute_specs,
@@ -69,7 +69,7 @@ def make_plan(
     ----------
     graph : Graph
         After the passes.
-    inputs : mapping of Operand to (TensorSpec or Host)
+    inputs : mapping of Operand to (TensorSpec or StaticValue)
         One entry per graph input.  What is a constant or known is no input of the plan; a list
         counts as the tensors in it.
     n_threads : int
@@ -79,7 +79,7 @@ def make_plan(
         Where the plans of one model get their memory from.
     max_memory : int
         How many bytes a run may take for its operands.
-    specs : mapping of Operand to (TensorSpec or Host), optional
+    specs : mapping of Operand to (TensorSpec or StaticValue), optional
         What is known of operands already, those of `inputs` among them; as passes keep it.
 
     Returns
@@ -112,15 +112,15 @@ class _Planner:
         self.specs: dict[Operand, Any] = {}
         self.attribute_specs: dict[Operator, dict[str, TensorSpec]] = {}
         self.values: dict[Operand, Any] = {}
-        self.targets: dict[Operand, Value] = {}
+        self.targets: dict[Operand, TensorView] = {}
         self.buffers: list[Buffer] = []
         self.steps: list[Any] = []
         self.pending = {operand: len(operand.consumers) for operand in graph.operands}
-        self.tenants: dict[Buffer, set[Operand]] = {}
-        self.copies: dict[tuple[Any, ...], Value] = {}
+        self.aliases: dict[Buffer, set[Operand]] = {}
+        self.copies: dict[tuple[Any, ...], TensorView] = {}
         self.copies_of: dict[int, list[tuple[Any, ...]]] = {}  # keys of `copies`, by either slot
-        self.originals: dict[Buffer, Buffer] = {}  # by what is a copy of it
-        self.constants: dict[int, Value] = {}
+        self.copy_source: dict[Buffer, Buffer] = {}  # by what is a copy of it
+        self.constants: dict[int, TensorView] = {}
 
     def infer(self, known: Mapping[Operand, Any]) -> None:
         for operator in self.order:
@@ -169,22 +169,22 @@ class _Planner:
         raise ShapeError(
             f"a run would take {memory_text(total)} for its operands, more than the "
             f"{memory_text(max_memory)} of max_memory; the largest is '{operand.name}', {tensor}, "
-            f"{memory_text(size)}, of {operand.maker.label}"
+            f"{memory_text(size)}, of {operand.required_producer.label}"
         )
 
     # -- place -----------------------------------------------------------------------------
 
     def place_outputs(self, operands: Sequence[Operand]) -> None:
         """Let the last operator of a branch write into the caller's array."""
-        self.output_values: list[tuple[Operand, Value | None]] = []
+        self.output_views: list[tuple[Operand, TensorView | None]] = []
         for operand in operands:
             spec = self.specs[operand]
             if not isinstance(spec, TensorSpec):
-                self.output_values.append((operand, None))
+                self.output_views.append((operand, None))
                 continue
             target = self.allocate_output(spec)
-            self.output_values.append((operand, target))
-            if operand.maker.type not in ("pnnx.Input", "pnnx.Attribute"):
+            self.output_views.append((operand, target))
+            if operand.required_producer.type not in ("pnnx.Input", "pnnx.Attribute"):
                 self.targets.setdefault(operand, target)
 
     def place_concatenations(self) -> None:
@@ -195,7 +195,7 @@ class _Planner:
         """
         layouts = self.predict_layouts()
         for operator in reversed(self.order):
-            record = find_record(operator.type)
+            record = record_or_none(operator.type)
             if record is None or record.joined_axis is None:
                 continue
             output = operator.outputs[0]
@@ -228,29 +228,29 @@ class _Planner:
             if target is None or not _lies_as(target, layout):
                 target = self.allocate(spec.shape, spec.dtype, layout)
                 self.targets[output] = target
-            self.tenants.setdefault(target.buffer, set()).add(output)
+            self.aliases.setdefault(target.buffer, set()).add(output)
             for operand, start in zip(joined, starts, strict=False):
                 if operand in movable:
                     self.targets[operand] = target.narrow(
                         dim, start, self.specs[operand].shape[dim]
                     )
-                    self.tenants.setdefault(target.buffer, set()).add(operand)
+                    self.aliases.setdefault(target.buffer, set()).add(operand)
 
     def may_be_placed(self, operand: Operand, layouts: Mapping[Operand, str], layout: str) -> bool:
-        producer = operand.maker
+        producer = operand.required_producer
         return (
             operand not in self.targets
             and layouts[operand] == layout
             and producer.type not in ("pnnx.Input", "pnnx.Attribute")
-            and known_record(producer.type).layout != "view"
+            and find_record(producer.type).layout != "view"
         )
 
     def predict_layouts(self) -> dict[Operand, str]:
         """Guess each operand's layout from its producer's record, before anything is bound."""
         layouts: dict[Operand, str] = {}
         for operator in self.order:
-            rule = find_record(operator.type)
-            layout = "contiguous" if rule is None else rule.layout
+            record = record_or_none(operator.type)
+            layout = "contiguous" if record is None else record.layout
             if layout in ("like", "view"):
                 sources = [layouts[o] for o in operator.inputs if o in layouts]
                 like = "channels_last" if "channels_last" in sources else "contiguous"
@@ -272,28 +272,28 @@ class _Planner:
             return
         if operator.type == "pnnx.Input":
             operand = operator.outputs[0]
-            self.define(operand, self.input_value(self.specs[operand]))
+            self.define(operand, self.input_view(self.specs[operand]))
             return
-        rule = known_record(operator.type)
+        record = find_record(operator.type)
         attributes = {
-            key: self.constant_value(spec) for key, spec in self.attribute_specs[operator].items()
+            key: self.constant_view(spec) for key, spec in self.attribute_specs[operator].items()
         }
-        if all(isinstance(self.specs[o], Host) for o in operator.outputs) and not any(
+        if all(isinstance(self.specs[o], StaticValue) for o in operator.outputs) and not any(
             _holds_tensors(self.specs[o].value) for o in operator.outputs
         ):
             for operand in operator.outputs:  # shape arithmetic: done when shapes were inferred
                 self.values[operand] = self.specs[operand]
-        elif rule.is_pure and all(map(_is_empty, map(self.specs.get, operator.outputs))):
+        elif record.is_pure and all(map(_is_empty, map(self.specs.get, operator.outputs))):
             for operand in operator.outputs:  # no elements, nothing to do
                 spec = self.specs[operand]
                 place = self.targets.get(operand)
                 self.define(operand, place or self.allocate(spec.shape, spec.dtype, "contiguous"))
         else:
-            arguments = resolve(operator, rule.arguments, self.values, attributes)
+            arguments = resolve(operator, record.arguments, self.values, attributes)
             arguments.n_outputs = len(operator.outputs)
             binder = Binder(self, operator)
             try:
-                rule.bind(arguments, binder)
+                record.bind(arguments, binder)
             except OperatorError as error:
                 raise type(error)(f"{operator.label}: {error}") from None
             except KuiperError:
@@ -306,7 +306,7 @@ class _Planner:
             for operand in operator.outputs:
                 spec, value = self.specs[operand], self.values.get(operand)
                 if isinstance(spec, TensorSpec) and not (
-                    isinstance(value, Value) and value.spec == spec
+                    isinstance(value, TensorView) and value.spec == spec
                 ):
                     raise OperatorError(
                         f"{operator.label}: its record bound '{operand.name}' to {value}, but "
@@ -315,93 +315,97 @@ class _Planner:
         for operand in dict.fromkeys(operator.inputs):
             self.pending[operand] -= 1
 
-    def input_value(self, spec: Any) -> Any:
+    def input_view(self, spec: Any) -> Any:
         """Return what stands for an input of the graph: memory of the caller, or what is known."""
-        if isinstance(spec, Host):
-            return Host(self.input_value(spec.value))
+        if isinstance(spec, StaticValue):
+            return StaticValue(self.input_view(spec.value))
         if isinstance(spec, tuple | list):
-            return tuple(map(self.input_value, spec))
+            return tuple(map(self.input_view, spec))
         if not isinstance(spec, TensorSpec):
             return spec
         if spec.is_constant:
-            return self.constant_value(spec)
+            return self.constant_view(spec)
         return self.allocate(spec.shape, spec.dtype, "contiguous", kind="input")
 
     def define(self, operand: Operand, value: Any) -> None:
         self.values[operand] = value
         for part in tensors_in(value):
-            self.tenants.setdefault(part.buffer, set()).add(operand)
+            self.aliases.setdefault(part.buffer, set()).add(operand)
 
-    def is_wanted(self, buffer: Buffer, inputs: Set[Operand]) -> bool:
+    def is_live(self, buffer: Buffer, inputs: Set[Operand]) -> bool:
         """Tell whether somebody will read what lies in a buffer, after the reader of `inputs`.
 
-        A buffer that a chain of operators overwrites has a tenant for each; those that nobody reads
+        A buffer that a chain of operators overwrites has an alias for each; those that nobody reads
         any more are forgotten, so that each is looked at once.
         """
         home: Buffer | None = buffer
         while home is not None:
-            tenants = self.tenants.get(home, set())
-            gone, wanted = [], False
-            for tenant in tenants:
-                pending = self.pending[tenant]
-                if pending > (tenant in inputs):
-                    wanted = True
+            aliases = self.aliases.get(home, set())
+            gone, live = [], False
+            for alias in aliases:
+                pending = self.pending[alias]
+                if pending > (alias in inputs):
+                    live = True
                     break
                 if pending == 0:
-                    gone.append(tenant)
-            tenants.difference_update(gone)
-            if wanted:
+                    gone.append(alias)
+            aliases.difference_update(gone)
+            if live:
                 return True
-            home = self.originals.get(home)
+            home = self.copy_source.get(home)
         return False
 
     def finish_outputs(self) -> list[list[Any]]:
         """Copy what did not end up in the caller's arrays; a list holds several tensors."""
         outputs = []
-        for operand, target in self.output_values:
+        for operand, target in self.output_views:
             value = self.values[operand]
-            if isinstance(value, Host) and not _holds_tensors(value.value):
+            if isinstance(value, StaticValue) and not _holds_tensors(value.value):
                 outputs.append([value.value])
                 continue
             outputs.append([])
             for part in tensors_in(value):
                 place = self.allocate_output(part) if target is None else target
-                if not same_place(part, place):
+                if not same_memory(part, place):
                     self.add_copy(part, place, "pnnx.Output")
                 outputs[-1].append(place)
         return outputs
 
-    def allocate_output(self, spec: TensorSpec | Value) -> Value:
+    def allocate_output(self, spec: TensorSpec | TensorView) -> TensorView:
         return self.allocate(spec.shape, spec.dtype, "contiguous", kind="output")
 
-    def allocate(self, shape: Sequence[int], dtype: Any, layout: str, kind: str = "arena") -> Value:
+    def allocate(
+        self, shape: Sequence[int], dtype: Any, layout: str, kind: str = "arena"
+    ) -> TensorView:
         n_elements = math.prod(shape)
         if layout == "channels_last":
-            pitch = spaced(shape[1])
-            strides = channels_last_strides(shape, pitch)
-            n_elements = n_elements // max(shape[1], 1) * pitch
-        elif layout == "spaced_rows":
-            pitch = spaced(shape[-1])
-            strides = (*contiguous_strides((*shape[:-1], pitch))[:-1], 1)
-            n_elements = n_elements // max(shape[-1], 1) * pitch
+            row_stride = padded_row(shape[1])
+            strides = channels_last_strides(shape, row_stride)
+            n_elements = n_elements // max(shape[1], 1) * row_stride
+        elif layout == "padded_rows":
+            row_stride = padded_row(shape[-1])
+            strides = (*contiguous_strides((*shape[:-1], row_stride))[:-1], 1)
+            n_elements = n_elements // max(shape[-1], 1) * row_stride
         else:
             strides = contiguous_strides(shape)
         n_bytes = n_elements * np.dtype(dtype).itemsize
         buffer = Buffer(len(self.buffers), n_bytes, kind)
         self.buffers.append(buffer)
-        return Value(buffer, shape, strides, 0, dtype)
+        return TensorView(buffer, shape, strides, 0, dtype)
 
-    def constant_value(self, spec: TensorSpec) -> Value:
+    def constant_view(self, spec: TensorSpec) -> TensorView:
         """Return the value of a constant, one buffer for each array."""
         key = id(spec.source)
         if key not in self.constants:
             buffer = Buffer(len(self.buffers), n_bytes(spec), "constant", spec.source)
             self.buffers.append(buffer)
             strides = contiguous_strides(spec.shape)
-            self.constants[key] = Value(buffer, spec.shape, strides, 0, spec.dtype, spec.source)
+            self.constants[key] = TensorView(
+                buffer, spec.shape, strides, 0, spec.dtype, spec.source
+            )
         return self.constants[key]
 
-    def add_copy(self, source: Value, target: Value, name: str) -> None:
+    def add_copy(self, source: TensorView, target: TensorView, name: str) -> None:
         from kuiper._kernels.data.move import CopyStep
 
         step = CopyStep(source, target)
@@ -446,23 +450,23 @@ class Binder:
         consumers = self.operator.outputs[0].consumers
         return all(consumer.type in types for consumer in consumers)
 
-    def operand_value(self, slot: int) -> Value:
+    def operand_view(self, slot: int) -> TensorView:
         """Return the value of input number `slot`."""
         return self._planner.values[self.operator.inputs[slot]]
 
-    def contiguous(self, value: Value) -> Value:
+    def contiguous(self, value: TensorView) -> TensorView:
         """Return `value` in C order, through a copy where it lies otherwise."""
         return value if value.is_contiguous else self._copied(value, "contiguous")
 
-    def channels_last(self, value: Value) -> Value:
+    def channels_last(self, value: TensorView) -> TensorView:
         """Return a 4-d `value` with adjacent channels, through a copy where it lies otherwise."""
         return value if value.is_channels_last else self._copied(value, "channels_last")
 
-    def spaced_rows(self, value: Value) -> Value:
+    def padded_rows(self, value: TensorView) -> TensorView:
         """Return a matrix in C order, but for gaps between rows of inconvenient lengths; a copy."""
-        return self._copied(value, "spaced_rows")
+        return self._copied(value, "padded_rows")
 
-    def _copied(self, value: Value, layout: str) -> Value:
+    def _copied(self, value: TensorView, layout: str) -> TensorView:
         planner = self._planner
         key = (value.slot, value.offset, value.shape, value.strides, layout)
         if key not in planner.copies:
@@ -472,39 +476,39 @@ class Binder:
             for slot in (value.slot, copy.slot):
                 planner.copies_of.setdefault(slot, []).append(key)
             # The copy serves later readers too, so it lives as long as they do.
-            planner.originals[copy.buffer] = value.buffer
+            planner.copy_source[copy.buffer] = value.buffer
         return planner.copies[key]
 
     def output(
-        self, index: int = 0, layout: Layout = "contiguous", reuse: Value | None = None
-    ) -> Value:
+        self, index: int = 0, layout: Layout = "contiguous", reuse: TensorView | None = None
+    ) -> TensorView:
         """Return the memory for an output.
 
         Parameters
         ----------
         index : int
             Number of the output.
-        layout : str, sequence of int or Value
+        layout : str, sequence of int or TensorView
             ``"contiguous"``, ``"channels_last"``, the order of axes from the slowest, or a value
             whose order of axes to follow;
-            ``"spaced_rows"`` is C order, but for gaps between rows of inconvenient lengths.
-        reuse : Value, optional
+            ``"padded_rows"`` is C order, but for gaps between rows of inconvenient lengths.
+        reuse : TensorView, optional
             An input that may be overwritten, if nothing reads it afterwards.
 
         Returns
         -------
-        Value
-            Possibly a slice of a larger tensor: its pitch and offset must be honoured.
+        TensorView
+            Possibly a slice of a larger tensor: its row stride and offset must be honoured.
         """
         planner = self._planner
         operand = self.operator.outputs[index]
         spec = planner.specs[operand]
         target = planner.targets.get(operand)
         order: str | Sequence[int]
-        order = _layout_of(layout, spec) if isinstance(layout, Value) else layout
-        if order == "spaced_rows" and target is not None:
+        order = _layout_of(layout, spec) if isinstance(layout, TensorView) else layout
+        if order == "padded_rows" and target is not None:
             order = "contiguous"
-        joins = known_record(self.operator.type).joined_axis is not None
+        joins = find_record(self.operator.type).joined_axis is not None
         if target is not None and (joins or _lies_as(target, order)):
             planner.define(operand, target)
             return target
@@ -514,7 +518,7 @@ class Binder:
             for key in planner.copies_of.pop(reuse.slot, ()):
                 copy = planner.copies.pop(key, None)
                 if copy is not None:
-                    planner.originals.pop(copy.buffer, None)
+                    planner.copy_source.pop(copy.buffer, None)
         elif isinstance(order, str):
             value = planner.allocate(spec.shape, spec.dtype, order)
         else:  # a permutation of the axes
@@ -523,7 +527,9 @@ class Binder:
         planner.define(operand, value)
         return value
 
-    def _may_overwrite(self, value: Value, spec: TensorSpec, layout: str | Sequence[int]) -> bool:
+    def _may_overwrite(
+        self, value: TensorView, spec: TensorSpec, layout: str | Sequence[int]
+    ) -> bool:
         planner = self._planner
         if (
             value.buffer.kind != "arena"
@@ -534,33 +540,33 @@ class Binder:
         ):
             return False
         inputs = set(self.operator.inputs)
-        if planner.is_wanted(value.buffer, inputs):
+        if planner.is_live(value.buffer, inputs):
             return False
         # What this operator itself reads from the buffer must be exactly the overwritten elements.
         return all(
-            not isinstance(other, Value)
+            not isinstance(other, TensorView)
             or other.buffer is not value.buffer
-            or same_place(other, value)
+            or same_memory(other, value)
             for other in (planner.values[operand] for operand in inputs)
         )
 
-    def alias(self, value: Value, index: int = 0) -> None:
+    def alias(self, value: TensorView, index: int = 0) -> None:
         """Let an output be a view of other memory; costs no step."""
         self._planner.define(self.operator.outputs[index], value)
 
-    def host(self, value: Any, index: int = 0) -> None:
+    def static(self, value: Any, index: int = 0) -> None:
         """Let an output be a value known now: a number, list, string or None."""
-        self._planner.define(self.operator.outputs[index], Host(value))
+        self._planner.define(self.operator.outputs[index], StaticValue(value))
 
-    def constant(self, array: np.ndarray) -> Value:
+    def constant(self, array: np.ndarray) -> TensorView:
         """Return the value of a constant array."""
-        return self._planner.constant_value(TensorSpec(array.shape, array.dtype, array))
+        return self._planner.constant_view(TensorSpec(array.shape, array.dtype, array))
 
-    def cached(self, key: Hashable, make: Callable[[], np.ndarray]) -> Value:
+    def cached(self, key: Hashable, make: Callable[[], np.ndarray]) -> TensorView:
         """Return a constant that `make` computes once per model and instruction set."""
         return self.constant(make() if self._varies() else self._cached(key, make))
 
-    def packed(self, matrices: Sequence[PackedMatrix], fill: Callable[..., None]) -> Value:
+    def packed(self, matrices: Sequence[PackedMatrix], fill: Callable[..., None]) -> TensorView:
         """Return packed weights, which `fill` writes once per model and instruction set.
 
         Parameters
@@ -573,7 +579,7 @@ class Binder:
 
         Returns
         -------
-        Value
+        TensorView
             Of the shape of the matrix, or of one axis where there are several.
         """
 
@@ -613,10 +619,10 @@ class Binder:
         return (
             isinstance(spec, TensorSpec)
             and spec.is_constant
-            and operand.maker.type != "pnnx.Attribute"
+            and operand.required_producer.type != "pnnx.Attribute"
         )
 
-    def scratch(self, n_bytes: int) -> Value:
+    def scratch(self, n_bytes: int) -> TensorView:
         """Return memory that each thread has for itself during one step."""
         planner = self._planner
         # Two threads must not meet on a cache line.
@@ -625,22 +631,22 @@ class Binder:
         buffer = Buffer(len(planner.buffers), share * self.n_threads, "scratch")
         buffer.bytes_per_thread = share
         planner.buffers.append(buffer)
-        return Value(buffer, (n_bytes,), (1,), 0, np.uint8)
+        return TensorView(buffer, (n_bytes,), (1,), 0, np.uint8)
 
-    def own(self, n_bytes: int) -> Value:
+    def context_state(self, n_bytes: int) -> TensorView:
         """Return memory that each context has for itself from its first run on, zeros at first."""
         planner = self._planner
-        buffer = Buffer(len(planner.buffers), n_bytes, "own")
+        buffer = Buffer(len(planner.buffers), n_bytes, "context")
         planner.buffers.append(buffer)
-        return Value(buffer, (n_bytes,), (1,), 0, np.uint8)
+        return TensorView(buffer, (n_bytes,), (1,), 0, np.uint8)
 
     def temporary(
         self, shape: Sequence[int], dtype: Any = np.float32, layout: str = "contiguous"
-    ) -> Value:
+    ) -> TensorView:
         """Return memory that lives from this operator's first use of it to its last."""
         return self._planner.allocate(shape, dtype, layout)
 
-    def copy(self, source: Value, target: Value) -> None:
+    def copy(self, source: TensorView, target: TensorView) -> None:
         """Add a step that copies between values of equal shape."""
         self._planner.add_copy(source, target, self.operator.name)
 
@@ -651,26 +657,26 @@ class Binder:
     def python(
         self,
         function: Callable[..., Any],
-        inputs: Sequence[Value],
-        outputs: Sequence[Value],
+        inputs: Sequence[TensorView],
+        outputs: Sequence[TensorView],
         quiet: bool = True,
     ) -> None:
         """Append a step that calls `function` on arrays, without numpy's warnings if `quiet`."""
         self.step(PythonStep(function, inputs, outputs, self.operator.name, quiet))
 
 
-def same_place(a: Value, b: Value) -> bool:
+def same_memory(a: TensorView, b: TensorView) -> bool:
     """Tell whether two values are the same elements of the same buffer in the same order."""
     return a.buffer is b.buffer and a.offset == b.offset and a.same_layout(b)
 
 
-def _lies_as(value: Value, layout: str | Sequence[int]) -> bool:
+def _lies_as(value: TensorView, layout: str | Sequence[int]) -> bool:
     if isinstance(layout, str):
         return value.is_channels_last if layout == "channels_last" else value.is_contiguous
     return value.permute(layout).is_contiguous
 
 
-def _layout_of(value: Value, spec: TensorSpec) -> str | tuple[int, ...]:
+def _layout_of(value: TensorView, spec: TensorSpec) -> str | tuple[int, ...]:
     """Return the layout word, or the order of axes, that makes an output lie like `value`."""
     if value.shape == spec.shape:
         if value.is_contiguous:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kuiper.planning.plan import Plan
-from kuiper.planning.stages import Staged
+from kuiper.planning.stages import SegmentedPlan
 
 __all__ = ["Profile", "algorithms_text", "count_algorithms"]
 
@@ -46,7 +46,7 @@ class Profile:
 
     def __init__(
         self,
-        plan: Plan | Staged,
+        plan: Plan | SegmentedPlan,
         steps: Sequence[Any],
         seconds: np.ndarray,
         types: Mapping[str, str],

@@ -8,10 +8,10 @@ from heapq import heappop, heappush
 
 from kuiper.ir.view import Buffer
 
-__all__ = ["place_in_time"]
+__all__ = ["arrange_in_time"]
 
 
-def place_in_time(buffers: Sequence[Buffer], size_of: Callable[[Buffer], int], guard: int) -> int:
+def arrange_in_time(buffers: Sequence[Buffer], size_of: Callable[[Buffer], int], guard: int) -> int:
     """Give every buffer an offset, the first in time first; return the size of the arena.
 
     Parameters
@@ -23,19 +23,19 @@ def place_in_time(buffers: Sequence[Buffer], size_of: Callable[[Buffer], int], g
     guard : int
         How many bytes to leave free around each buffer.
     """
-    room = Room()
+    free = FreeList()
     leaving: list[tuple[int, int, int]] = []  # of those in use: last step, start, size
     for buffer in sorted(buffers, key=lambda b: (b.first, -b.n_bytes, b.slot)):
         while leaving and leaving[0][0] < buffer.first:
-            room.give(*heappop(leaving)[1:])
+            free.give(*heappop(leaving)[1:])
         size = size_of(buffer) + 2 * guard
-        start = room.take(size)
+        start = free.take(size)
         heappush(leaving, (buffer.last, start, size))
         buffer.offset = start + guard
-    return room.end
+    return free.end
 
 
-class Room:
+class FreeList:
     """The free pieces of an arena that grows.
 
     Attributes

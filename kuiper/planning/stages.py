@@ -1,7 +1,7 @@
-"""Stages: how a model runs whose shapes depend on values that it computes.
+"""Segments: how a model runs whose shapes depend on values that it computes.
 
 How many boxes a detector finds is known when it has found them, so no plan can be made before.
-Such a graph is cut: what shapes alone can plan is the first stage; the operators that wait are
+Such a graph is cut: what shapes alone can plan is the first segment; the operators that wait are
 computed on what it leaves; what follows is planned for the shapes that came out, and may be cut
 again.  ::
 
@@ -12,7 +12,7 @@ An operator waits for one of two reasons.  Either its result has as many element
 a number that it takes is a tensor (the end of a slice): the next plan is made for that number.
 
 Planning takes about a millisecond, so the plans behind a cut are kept for the shapes (and numbers)
-that occurred last.  A graph that is never cut has no stages: its plan runs by itself.
+that occurred last.  A graph that is never cut has no segments: its plan runs by itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec
-from kuiper.ops.core.schema import Host
+from kuiper.ops.core.schema import StaticValue
 from kuiper.passes.restore.refine_shapes import refine_shapes
 from kuiper.planning.infer import (
     attribute_specs,
@@ -38,13 +38,13 @@ from kuiper.planning.infer import (
 )
 from kuiper.planning.plan import Plan
 
-__all__ = ["Staged"]
+__all__ = ["SegmentedPlan"]
 
 # Makes the plan of a graph without cuts, given the specs of its inputs and of all its operands.
 Compile = Callable[[Graph, dict[Operand, Any], dict[Operand, Any]], Plan]
 
 
-class Staged:
+class SegmentedPlan:
     """What stands for a plan where a model is cut.
 
     Parameters
@@ -54,14 +54,14 @@ class Staged:
     compile : callable
         ``compile(graph, inputs, specs)`` makes the plan of a part.
     lock : context manager
-        Held while a stage is looked up or made.
+        Held while a segment is looked up or made.
 
     Attributes
     ----------
     n_threads : int
     """
 
-    STAGES_KEPT = 128
+    SEGMENTS_KEPT = 128
 
     def __init__(
         self,
@@ -74,12 +74,12 @@ class Staged:
         self._input_names = [operand.name for operand in inputs]
         self._compile = compile
         self._lock = lock
-        self._later: OrderedDict[tuple[Any, ...], _Stage] = OrderedDict()
+        self._later: OrderedDict[tuple[Any, ...], _Segment] = OrderedDict()
         # Without what nobody reads, and without the tuples that only bundle results.
         wanted = dict.fromkeys(name for group in self._groups for name in group)
         needed = graph.subgraph([operand.name for operand in inputs], list(wanted))
         specs = {needed.operand(operand.name): spec for operand, spec in inputs.items()}
-        self._first = _Stage(needed, specs, compile)
+        self._first = _Segment(needed, specs, compile)
         self.n_threads = self.first_plan.n_threads
 
     @property
@@ -89,10 +89,10 @@ class Staged:
 
     @property
     def arena_bytes(self) -> int:
-        """Size of the largest arena of the stages at hand."""
+        """Size of the largest arena of the segments at hand."""
         with self._lock:
-            stages = [self._first, *self._later.values()]
-        return max(stage.plan.arena_bytes for stage in stages)
+            segments = [self._first, *self._later.values()]
+        return max(segment.plan.arena_bytes for segment in segments)
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Run on arrays and return the outputs as a list."""
@@ -101,36 +101,36 @@ class Staged:
     def run_grouped(self, inputs: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
         """Run on arrays and return for each output of the graph the arrays that it stands for."""
         values: dict[str, Any] = dict(zip(self._input_names, inputs, strict=True))
-        for stage in self._stages(values):
-            stage.run(values)
+        for segment in self._segments(values):
+            segment.run(values)
         return self._results(values, inputs)
 
     def profile(self, inputs: Sequence[np.ndarray]) -> tuple[list[Any], np.ndarray]:
-        """Run once and return the steps of all stages, operators at cuts included, and seconds."""
+        """Run once; return the steps of all segments, operators at cuts included, and seconds."""
         values: dict[str, Any] = dict(zip(self._input_names, inputs, strict=True))
         steps: list[Any] = []
         seconds: list[float] = []
-        for stage in self._stages(values):
-            steps += [*stage.plan.steps, *stage.selections]
-            seconds += stage.run_timed(values)
+        for segment in self._segments(values):
+            steps += [*segment.plan.steps, *segment.data_dependent]
+            seconds += segment.run_timed(values)
         return steps, np.array(seconds)
 
-    def _stages(self, values: Mapping[str, Any]) -> Iterator[_Stage]:
-        """Yield one stage after the other; each is looked up when those before it have run."""
-        stage = self._first
-        yield stage
-        while stage.rest is not None:
-            stage = self._next(stage, values)
-            yield stage
+    def _segments(self, values: Mapping[str, Any]) -> Iterator[_Segment]:
+        """Yield one segment after the other; each is looked up when those before it have run."""
+        segment = self._first
+        yield segment
+        while segment.rest is not None:
+            segment = self._next(segment, values)
+            yield segment
 
-    def _next(self, stage: _Stage, values: Mapping[str, Any]) -> _Stage:
-        key = (stage, *(_key(values[name], name in stage.pinned) for name in stage.passed_on))
+    def _next(self, segment: _Segment, values: Mapping[str, Any]) -> _Segment:
+        key = (segment, *(_key(values[name], name in segment.pinned) for name in segment.passed_on))
         with self._lock:
             later = self._later.get(key)
             if later is None:
-                later = stage.behind(values, self._compile)
+                later = segment.behind(values, self._compile)
                 self._later[key] = later
-                if len(self._later) > self.STAGES_KEPT:
+                if len(self._later) > self.SEGMENTS_KEPT:
                     self._later.popitem(last=False)
             else:
                 self._later.move_to_end(key)
@@ -151,7 +151,7 @@ class Staged:
         return results
 
 
-class _Stage:
+class _Segment:
     """A plan, the operators that wait for its results, and the graph behind them.
 
     Operands go by their names.  What they hold stands in a table that belongs to one run: an array,
@@ -160,7 +160,7 @@ class _Stage:
     Attributes
     ----------
     plan : Plan
-    selections : list of _Selection
+    data_dependent : list of _DataDependentOperator
         The operators that are computed on its results.
     rest : Graph or None
         What is left to do then.
@@ -176,7 +176,7 @@ class _Stage:
         specs, waiting = infer_known(graph, inputs, prepare)
         computed = [op for op, operands in waiting.items() if not operands]
         selected = {operand for op in computed for operand in op.outputs}
-        self.selections = [_Selection(op) for op in computed]
+        self.data_dependent = [_DataDependentOperator(op) for op in computed]
         self.pinned = {operand.name for operands in waiting.values() for operand in operands}
 
         later = [
@@ -192,7 +192,9 @@ class _Stage:
         read = [*passed_on, *(o for op in computed for o in op.inputs), *graph.outputs]
         read = [operand for operand in dict.fromkeys(read) if operand in specs]
         self._known = {o.name: specs[o] for o in read if _is_known(specs[o])}
-        made = [o for o in read if not _is_known(specs[o]) and o.maker.type != "pnnx.Input"]
+        made = [
+            o for o in read if not _is_known(specs[o]) and o.required_producer.type != "pnnx.Input"
+        ]
         self._made = [(operand.name, specs[operand]) for operand in made]
         self._taken = [operand.name for operand in graph.inputs if not _is_known(inputs[operand])]
         first = graph.subgraph(graph.inputs, made)
@@ -200,19 +202,19 @@ class _Stage:
         self.plan = compile(first, {o: of_first[o] for o in first.inputs}, of_first)
 
     def run(self, values: dict[str, Any]) -> None:
-        """Compute what the stage makes of the table, and add it."""
+        """Compute what the segment makes of the table, and add it."""
         self._store(values, self.plan.run(self._inputs(values)))
-        for selection in self.selections:
-            selection.run(values)
+        for operator in self.data_dependent:
+            operator.run(values)
 
     def run_timed(self, values: dict[str, Any]) -> list[float]:
         """Do the same; return the seconds of each step and of each operator behind them."""
         results, taken = self.plan.run_timed(self._inputs(values))
         seconds = taken.tolist()
         self._store(values, results)
-        for selection in self.selections:
+        for operator in self.data_dependent:
             start = perf_counter()
-            selection.run(values)
+            operator.run(values)
             seconds.append(perf_counter() - start)
         return seconds
 
@@ -227,18 +229,18 @@ class _Stage:
             values[name] = _filled(spec, arrays)
         values.update(self._known)
 
-    def behind(self, values: Mapping[str, Any], compile: Compile) -> _Stage:
-        """Return the next stage, for the shapes and numbers in the table."""
+    def behind(self, values: Mapping[str, Any], compile: Compile) -> _Segment:
+        """Return the next segment, for the shapes and numbers in the table."""
         assert self.rest is not None  # whoever asks has seen that something is left
         rest = self.rest.copy()  # what is refined in it holds for these shapes
         specs = {
             operand: _spec(values[operand.name], operand.name in self.pinned)
             for operand in rest.inputs
         }
-        return _Stage(rest, specs, compile, refine_shapes)
+        return _Segment(rest, specs, compile, refine_shapes)
 
 
-class _Selection:
+class _DataDependentOperator:
     """An operator that is computed between two plans; a step as far as profiles go.
 
     Its record knows how to infer constants from constants, and with all inputs at hand that is
@@ -278,7 +280,7 @@ def _filled(spec: Any, arrays: Iterator[np.ndarray]) -> Any:
     """Return a spec with arrays in the place of its tensors, and tuples for lists."""
     if isinstance(spec, TensorSpec):
         return next(arrays)
-    if isinstance(spec, Host):
+    if isinstance(spec, StaticValue):
         spec = spec.value
     return tuple(_filled(item, arrays) for item in spec) if isinstance(spec, tuple | list) else spec
 
@@ -287,7 +289,7 @@ def _value(result: Any) -> Any:
     """Return what the table holds for a result that was inferred from constants."""
     if isinstance(result, TensorSpec):
         return np.require(result.constant, result.dtype, ["C", "A"])
-    if isinstance(result, Host) and next(tensors_in(result), None) is not None:
+    if isinstance(result, StaticValue) and next(tensors_in(result), None) is not None:
         return _value(result.value)
     return tuple(map(_value, result)) if isinstance(result, tuple | list) else result
 
@@ -297,7 +299,7 @@ def _spec(value: Any, is_constant: bool) -> Any:
     if isinstance(value, np.ndarray):
         return TensorSpec(value.shape, value.dtype, value if is_constant else None)
     if isinstance(value, tuple):
-        return Host(_list_spec(value, is_constant))
+        return StaticValue(_list_spec(value, is_constant))
     return value
 
 
@@ -313,7 +315,7 @@ def _key(value: Any, is_pinned: bool) -> Any:
         return (value.shape, value.tobytes()) if is_pinned else value.shape
     if isinstance(value, tuple):
         return tuple(_key(item, is_pinned) for item in value)
-    return None  # known before, so it belongs to the stage
+    return None  # known before, so it belongs to the segment
 
 
 def _arrays_in(value: Any) -> Iterator[np.ndarray]:

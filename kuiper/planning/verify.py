@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kuiper.errors import GraphError, OperatorError, UnsupportedOperatorError
 from kuiper.ir import Graph, Operand
-from kuiper.ops import find_record, known_record
+from kuiper.ops import find_record, record_or_none
 from kuiper.ops.core.schema import attribute_spec, resolve
 
 __all__ = ["GRAPH_TYPES", "verify_operators"]
@@ -60,7 +60,7 @@ def _verify_types(graph: Graph) -> None:
     unknown = {
         type: count
         for type, count in graph.type_counts().items()
-        if type not in GRAPH_TYPES and getattr(find_record(type), "internal", True)
+        if type not in GRAPH_TYPES and getattr(record_or_none(type), "internal", True)
     }
     if not unknown:
         return
@@ -82,7 +82,7 @@ def _verify_arguments(graph: Graph) -> None:
         if op.type in GRAPH_TYPES:
             continue
         attributes = {key: attribute_spec(a) for key, a in op.attributes.items()}
-        resolve(op, known_record(op.type).arguments, {}, attributes)
+        resolve(op, find_record(op.type).arguments, {}, attributes)
         for key, spec in attributes.items():
             if op.type.startswith("nn.") and spec.dtype.kind == "c":
                 raise OperatorError(

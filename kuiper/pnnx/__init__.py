@@ -36,7 +36,7 @@ HEAD_BYTES = 4096
 # How many bytes a graph and a model's copy of it take for each byte of the text, at worst: an input
 # may be two characters.  What pnnx writes takes 20 to 30.
 GROWTH = 160
-LEAST_LIMIT = 1 << 20  # bytes of text that are never too many
+MIN_LIMIT = 1 << 20  # bytes of text that are never too many
 
 Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, BinaryIO]
 Target = Union[str, "os.PathLike[str]", BinaryIO]
@@ -107,7 +107,7 @@ def _is_path(source: object) -> TypeGuard[str | os.PathLike[str]]:
 
 def _read_text(source: Source, max_memory: int) -> tuple[bytes, str]:
     """Return the bytes of a ``.param`` text and what messages call it."""
-    limit = max(max_memory // GROWTH, LEAST_LIMIT)
+    limit = max(max_memory // GROWTH, MIN_LIMIT)
     if _is_path(source):
         with open(source, "rb") as file:
             data, name = file.read(HEAD_BYTES), os.fsdecode(source)

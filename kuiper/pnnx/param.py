@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from kuiper._support.struct import Fields
+from kuiper._support.struct import Struct
 from kuiper.errors import GraphError, ModelFormatError
 from kuiper.ir import Attribute, Graph, Operand, Operator
 from kuiper.ir.dtypes import DTYPES
@@ -33,7 +33,7 @@ MAX_AXES = 32  # what every numpy takes
 MAX_BYTES = 2**63 - 1
 
 
-class AttributeSpec(Fields):
+class AttributeSpec(Struct):
     """What a ``.param`` file says of an attribute.
 
     Attributes
@@ -53,7 +53,7 @@ class AttributeSpec(Fields):
     nbytes: int
 
 
-class OperatorLine(Fields):
+class OperatorLine(Struct):
     """One operator as its line says; the fields are those of :class:`kuiper.ir.Operator`."""
 
     line: int
@@ -66,7 +66,7 @@ class OperatorLine(Fields):
     attributes: dict[str, AttributeSpec]
 
 
-class ParsedParam(Fields):
+class ParsedParam(Struct):
     """A ``.param`` file in pieces.
 
     Attributes

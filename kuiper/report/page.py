@@ -23,7 +23,7 @@ from kuiper.report.svg import memory_svg, svg, timeline_svg, type_colour
 __all__ = ["page", "weight_statistics"]
 
 # A histogram and exact extremes of more values than this are taken from every k-th of them.
-MOST_VALUES = 4_000_000
+MAX_VALUES = 4_000_000
 BINS = 24
 
 
@@ -134,7 +134,7 @@ def fused_into(graph: Graph, planned: Graph) -> dict[str, str]:
 def weight_statistics(attribute: Attribute) -> dict[str, Any]:
     """Return extremes, mean, deviation, share of zeros and a histogram of a weight."""
     values = attribute.numpy().reshape(-1)
-    values = values[:: 1 + values.size // MOST_VALUES]
+    values = values[:: 1 + values.size // MAX_VALUES]
     if values.dtype.kind == "c":
         values = np.abs(values)
     values = values.astype(np.float64)

@@ -29,7 +29,7 @@ __all__ = [
 
 PICTURE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff"}
 VIDEO_SUFFIXES = {".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v"}
-MOST_PIXELS = 1 << 22  # of what is enlarged only to be cut
+MAX_PIXELS = 1 << 22  # of what is enlarged only to be cut
 
 
 # -- files ---------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ def preprocess(image: np.ndarray, how: Preprocessing) -> np.ndarray:
             round(n * ratio) if n == min(old_height, old_width) else int(n * ratio)
             for n in (old_height, old_width)
         )
-    if how.crop and new_height * new_width > max(MOST_PIXELS, old_height * old_width):
+    if how.crop and new_height * new_width > max(MAX_PIXELS, old_height * old_width):
         # A line of pixels: nearly all of what enlarging would make of it is cut off again.
         return preprocess(_middle(image, math.ceil(max(height, width) / ratio) + 2), how)
     if new_height < height or new_width < width:

@@ -9,7 +9,7 @@ import kuiper
 from kuiper.ir.dtypes import DTYPES
 from kuiper.ir.view import TensorSpec
 from kuiper.model import Model
-from kuiper.ops import known_record
+from kuiper.ops import find_record
 from kuiper.ops.core.batch import RULES, BatchAxis, batch_rule
 from kuiper.ops.core.record import NoBatchRule
 from kuiper.passes.batch.search import BatchSearch
@@ -21,7 +21,7 @@ from ..support.engine import run
 # Before any test registers operators of its own.
 SUPPORTED = set(kuiper.supported_operators())
 RECORDS = sorted(
-    {known_record(type) for type in SUPPORTED - {"pnnx.Input", "pnnx.Output"}},
+    {find_record(type) for type in SUPPORTED - {"pnnx.Input", "pnnx.Output"}},
     key=lambda record: (record.__module__, record.__name__),
 )
 CASES = [case for case in load_cases("operators") if case.types <= SUPPORTED]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import kuiper.ops
-from kuiper.ops import find_record
+from kuiper.ops import record_or_none
 from kuiper.ops.core import record as registry
 
 from ..support.paths import ROOT
@@ -89,7 +89,7 @@ def test_a_record_is_found_once_its_module_is_complete(tmp_path, monkeypatch):
     seen = []
 
     def find():
-        rule = find_record("test.slow")
+        rule = record_or_none("test.slow")
         seen.append(getattr(sys.modules[rule.__module__], "finished", False))
 
     finders = [threading.Thread(target=find) for _ in range(3)]

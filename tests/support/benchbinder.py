@@ -1,7 +1,8 @@
 """A binder over a workbench: one record bound to values that lie where the test put them.
 
 It hands out guarded memory and takes steps like the planner's, but decides nothing: outputs are the
-values given to it, so that a test chooses their pitch, and every constant is laid down at once.
+values given to it, so that a test chooses their row stride, and every constant is laid down at
+once.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import numpy as np
 
 from kuiper._kernels.micro.packed import panel_offsets, split_memory
 from kuiper.ir import PostOp
-from kuiper.ir.view import TensorSpec, Value, channels_last_strides
-from kuiper.ops import find_record
+from kuiper.ir.view import TensorSpec, TensorView, channels_last_strides
+from kuiper.ops import record_or_none
 from kuiper.ops.core.schema import Argument
 
 from . import workbench
 from .workbench import PATTERN, Workbench
 
-__all__ = ["BenchBinder", "arguments", "bits", "post_ops", "reference_post", "run_record"]
+__all__ = ["BenchBinder", "arguments", "bits", "post_ops", "reference_epilogue", "run_record"]
 
 
 class BenchBinder:
@@ -28,16 +29,18 @@ class BenchBinder:
     Parameters
     ----------
     bench : Workbench
-    output : Value
+    output : TensorView
         The memory of the output; a record that wants another layout than this has fails.
     post : sequence of PostOp
         An ``add`` reads `summand`, whatever its slot is.
-    summand : Value, optional
+    summand : TensorView, optional
     """
 
     n_threads = max(workbench.PARTS)
 
-    def __init__(self, bench: Workbench, output: Value, post=(), summand: Value | None = None):
+    def __init__(
+        self, bench: Workbench, output: TensorView, post=(), summand: TensorView | None = None
+    ):
         self.bench, self.target, self.summand = bench, output, summand
         self.post_ops = tuple(post)
         self.result = output
@@ -47,75 +50,77 @@ class BenchBinder:
     def output_spec(self, index: int = 0) -> TensorSpec:
         return TensorSpec(self.target.shape, self.target.dtype)
 
-    def operand_value(self, slot: int) -> Value:
+    def operand_view(self, slot: int) -> TensorView:
         return self.summand
 
     def feeds_only(self, *types: str) -> bool:
         return False
 
-    def output(self, index: int = 0, layout="contiguous", reuse=None) -> Value:
+    def output(self, index: int = 0, layout="contiguous", reuse=None) -> TensorView:
         assert {
             "contiguous": self.target.is_contiguous, "channels_last": self.target.is_channels_last
         }[layout]  # fmt: skip
         return self.target
 
-    def contiguous(self, value: Value) -> Value:
+    def contiguous(self, value: TensorView) -> TensorView:
         return value if value.is_contiguous else self.constant(self.bench.view(value))
 
-    def channels_last(self, value: Value) -> Value:
+    def channels_last(self, value: TensorView) -> TensorView:
         if value.is_channels_last:
             return value
         return self.bench.put_channels_last(self.bench.view(value))
 
-    def spaced_rows(self, value: Value) -> Value:
+    def padded_rows(self, value: TensorView) -> TensorView:
         return self.bench.put(self.bench.view(value), (value.shape[1] + 16, 1))
 
-    def constant(self, array: np.ndarray) -> Value:
+    def constant(self, array: np.ndarray) -> TensorView:
         return self.bench.put(np.ascontiguousarray(array))
 
-    def packed(self, matrices, fill) -> Value:
+    def packed(self, matrices, fill) -> TensorView:
         memory = np.full(panel_offsets(matrices)[-1], np.nan, np.float32)
         fill(*split_memory(memory, matrices))
         array = memory if len(matrices) > 1 else memory.reshape(matrices[0].shape)
         place = self.constant(array)
-        return Value(place.buffer, place.shape, place.strides, place.offset, place.dtype, array)
+        return TensorView(
+            place.buffer, place.shape, place.strides, place.offset, place.dtype, array
+        )
 
     def transformed(self, matrix, make, later):
         """Let filters wait, however small they are; `run_record` has them transformed."""
         self.waiting.append(make(True))
         return self.waiting[-1]
 
-    def own(self, n_bytes: int) -> Value:
+    def context_state(self, n_bytes: int) -> TensorView:
         return self.bench.put(np.zeros(n_bytes, np.uint8))
 
-    def scratch(self, n_bytes: int) -> Value:
+    def scratch(self, n_bytes: int) -> TensorView:
         return self.bench.scratch(n_bytes)
 
-    def temporary(self, shape, dtype=np.float32, layout="contiguous") -> Value:
+    def temporary(self, shape, dtype=np.float32, layout="contiguous") -> TensorView:
         strides = channels_last_strides(shape) if layout == "channels_last" else None
         value = self.bench.place(shape, dtype, strides)
         self.bench.written.append(value)
         return value
 
-    def alias(self, value: Value, index: int = 0) -> None:
+    def alias(self, value: TensorView, index: int = 0) -> None:
         self.result = value
 
     def step(self, step) -> None:
         self.steps.append(step)
 
 
-def arguments(type: str, input: Value, **given) -> SimpleNamespace:
+def arguments(type: str, input: TensorView, **given) -> SimpleNamespace:
     """Return an operator's arguments: arrays as constants, the rest as declared, with defaults."""
     found = {"input": input}
-    for argument in find_record(type).arguments:
+    for argument in record_or_none(type).arguments:
         if argument.name in found:
             continue
         value = given.pop(argument.name, argument.default)
         if isinstance(value, np.ndarray):
             strides = [s // value.itemsize for s in np.empty(value.shape, value.dtype).strides]
-            value = Value(None, value.shape, strides, 0, value.dtype, value)
+            value = TensorView(None, value.shape, strides, 0, value.dtype, value)
         elif isinstance(argument, Argument) and value is not argument.default:
-            value = value if isinstance(value, Value) else argument.convert(value)
+            value = value if isinstance(value, TensorView) else argument.convert(value)
         found[argument.name] = value
     assert not given, f"{type} takes no {list(given)}"
     return SimpleNamespace(**found)
@@ -135,15 +140,15 @@ def run_record(binder: BenchBinder, type: str, a, parts=None) -> np.ndarray:
     numpy.ndarray
         A copy of the output.
     """
-    find_record(type).bind(a, binder)
+    record_or_none(type).bind(a, binder)
     counts = workbench.PARTS if parts is None else parts
     expected = _run(binder, counts[0])
     for count in counts[1:]:
         assert _run(binder, count).tobytes() == expected.tobytes(), f"{count} shares, other bits"
     for filters in binder.waiting:
         while filters.advance(max(counts)):
-            assert filters.is_waiting
-        assert not filters.is_waiting
+            assert filters.is_deferred
+        assert not filters.is_deferred
     for count in counts if binder.waiting else ():
         assert _run(binder, count).tobytes() == expected.tobytes(), f"{count} shares, transformed"
     return expected
@@ -183,7 +188,7 @@ def post_ops(*words: str) -> tuple[PostOp, ...]:
     )
 
 
-def reference_post(y: np.ndarray, words, summand: np.ndarray | None = None) -> np.ndarray:
+def reference_epilogue(y: np.ndarray, words, summand: np.ndarray | None = None) -> np.ndarray:
     """Apply the same to an array of float64."""
     for word in words:
         y = y + summand if word == "add" else FUNCTIONS[word](y)

@@ -17,73 +17,73 @@ enum { MOST = 8 };
 
 typedef struct {
     int wanted;  /* threads: each stays until so many are there */
-    int came, twice, team;
+    int came, twice, n_threads;
     int ranks[MOST];
 } meeting;
 
-static void meet(void *job, ptrdiff_t rank, ptrdiff_t team) {
+static void meet(void *job, ptrdiff_t rank, ptrdiff_t n_threads) {
     meeting *here = job;
     if (ADD(here->ranks[rank], 1)) ADD(here->twice, 1);
-    __atomic_store_n(&here->team, (int)team, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&here->n_threads, (int)n_threads, __ATOMIC_SEQ_CST);
     ADD(here->came, 1);
     AWAIT(GET(here->came) >= here->wanted);
 }
 
 static meeting run(int n, int wanted) {
     meeting here = {.wanted = wanted};
-    kp_run_team(meet, &here, n);
+    kp_run_job(meet, &here, n);
     CHECK(!here.twice);
-    CHECK(here.came >= wanted && here.came <= here.team && here.team <= n);
+    CHECK(here.came >= wanted && here.came <= here.n_threads && here.n_threads <= n);
     return here;
 }
 
 static int idle(void) {
     int count = 0;
-    for (kp_helper *helper = kp_idle; helper != NULL; helper = helper->next) count++;
+    for (kp_worker *worker = kp_idle; worker != NULL; worker = worker->next) count++;
     return count;
 }
 
 static meeting theirs = {.wanted = 3};
 
 static void *run_theirs(void *nothing) {
-    kp_run_team(meet, &theirs, 2);
+    kp_run_job(meet, &theirs, 2);
     return nothing;
 }
 
 int main(int n, char **arguments) {
-    CHECK(kp_prepare_team(n > 1 && arguments[1][0] == 'p') == 0);
+    CHECK(kp_prepare_pool(n > 1 && arguments[1][0] == 'p') == 0);
     kp_cores = 1;
-    CHECK(run(1, 1).team == 1 && kp_count == 0);
-    CHECK(run(2, 2).team == 2 && kp_count == 1 && idle() == 1);
+    CHECK(run(1, 1).n_threads == 1 && kp_count == 0);
+    CHECK(run(2, 2).n_threads == 2 && kp_count == 1 && idle() == 1);
 
-    /* A helper that does not hear the call is not waited for, and hears the next one. */
+    /* A worker that does not hear the call is not waited for, and hears the next one. */
     AWAIT(GET(kp_idle->asleep));
     __atomic_store_n(&kp_idle->asleep, 0, __ATOMIC_SEQ_CST);
     meeting here = run(2, 1);
-    CHECK(here.came == 1 && here.team == 2 && idle() == 1);
+    CHECK(here.came == 1 && here.n_threads == 2 && idle() == 1);
     __atomic_store_n(&kp_idle->asleep, 1, __ATOMIC_SEQ_CST);
     run(2, 2);
 
-    /* A caller that finds all helpers at work goes on alone. */
+    /* A caller that finds all workers at work goes on alone. */
     pthread_t other;
     pthread_create(&other, NULL, run_theirs, NULL);
     AWAIT(GET(theirs.came) == 2);
-    CHECK(run(2, 1).team == 1);
+    CHECK(run(2, 1).n_threads == 1);
     ADD(theirs.came, 1);
     pthread_join(other, NULL);
-    CHECK(theirs.team == 2 && kp_count == 1 && idle() == 1);
+    CHECK(theirs.n_threads == 2 && kp_count == 1 && idle() == 1);
 
     /* One that asks for more gets more. */
-    CHECK(run(MOST, MOST).team == MOST && kp_count == MOST - 1 && idle() == MOST - 1);
+    CHECK(run(MOST, MOST).n_threads == MOST && kp_count == MOST - 1 && idle() == MOST - 1);
     for (int i = 0; i < 2000; i++) run(1 + i % MOST, 1);
     for (int i = 0; i < 200; i++) run(1 + i % MOST, 1 + i % MOST);
     CHECK(kp_count == MOST - 1 && idle() == MOST - 1);
 
-    /* Both sides of a fork have helpers of their own. */
+    /* Both sides of a fork have workers of their own. */
     fflush(stdout);
     pid_t child = fork();
     CHECK(kp_count == 0 && idle() == 0);
-    CHECK(run(3, 3).team == 3 && kp_count == 2 && idle() == 2);
+    CHECK(run(3, 3).n_threads == 3 && kp_count == 2 && idle() == 2);
     if (child == 0) _Exit(7);
     int status;
     waitpid(child, &status, 0);

@@ -18,7 +18,7 @@ from kuiper._kernels.spatial import pool_windows
 from kuiper._runtime.executor import Context, Program
 from kuiper.expression import ElementwiseProgram
 from kuiper.expression.lowering import Argument, Instruction
-from kuiper.ir.view import Buffer, Value, channels_last_strides, contiguous_strides
+from kuiper.ir.view import Buffer, TensorView, channels_last_strides, contiguous_strides
 
 __all__ = ["ISAS", "PARTS", "Workbench", "function", "image_windows", "isa", "noise"]
 
@@ -62,10 +62,10 @@ class Workbench:
 
     def __init__(self) -> None:
         self.memory: list[np.ndarray] = []
-        self.written: list[Value] = []
+        self.written: list[TensorView] = []
         self.per_thread: dict[int, int] = {}
 
-    def scratch(self, n_bytes: int) -> Value:
+    def scratch(self, n_bytes: int) -> TensorView:
         """Return scratch memory of which each thread has a piece of its own.
 
         Pointers lie in it, so each piece starts where one may lie; a plan's starts on a cache line.
@@ -76,7 +76,7 @@ class Workbench:
         self.written.append(value)
         return value
 
-    def place(self, shape, dtype=np.float32, strides=None, offset: int = 0) -> Value:
+    def place(self, shape, dtype=np.float32, strides=None, offset: int = 0) -> TensorView:
         """Return a value over fresh, guarded memory; `strides` and `offset` in elements."""
         dtype = np.dtype(dtype)
         if strides is None:
@@ -86,26 +86,28 @@ class Workbench:
         memory = np.full(n_bytes + GUARD_BYTES, PATTERN, np.uint8)
         self.memory.append(memory)
         buffer = Buffer(len(self.memory) - 1, n_bytes, "constant", memory)
-        return Value(buffer, shape, strides, offset, dtype)
+        return TensorView(buffer, shape, strides, offset, dtype)
 
-    def put(self, array: np.ndarray, strides=None, offset: int = 0) -> Value:
+    def put(self, array: np.ndarray, strides=None, offset: int = 0) -> TensorView:
         """Return a value that holds `array`."""
         value = self.place(array.shape, array.dtype, strides, offset)
         self.view(value)[...] = array
         return value
 
-    def put_channels_last(self, array: np.ndarray, pitch: int | None = None) -> Value:
+    def put_channels_last(self, array: np.ndarray, row_stride: int | None = None) -> TensorView:
         """Return a value that holds (n, c, h, w) with adjacent channels."""
-        return self.put(array, channels_last_strides(array.shape, pitch))
+        return self.put(array, channels_last_strides(array.shape, row_stride))
 
-    def output(self, shape, layout: str = "contiguous", pitch=None, dtype=np.float32) -> Value:
+    def output(
+        self, shape, layout: str = "contiguous", row_stride=None, dtype=np.float32
+    ) -> TensorView:
         """Return a value for a step to write, watched by :meth:`run`."""
-        strides = channels_last_strides(shape, pitch) if layout == "channels_last" else None
+        strides = channels_last_strides(shape, row_stride) if layout == "channels_last" else None
         value = self.place(shape, dtype, strides)
         self.written.append(value)
         return value
 
-    def view(self, value: Value) -> np.ndarray:
+    def view(self, value: TensorView) -> np.ndarray:
         """Return a value as an array over its memory."""
         memory = self.memory[value.slot]
         if 0 in value.shape:
@@ -119,7 +121,7 @@ class Workbench:
         Every step takes that many shares, whatever it thinks of its size.
         """
         for step in steps:
-            step.max_parts = parts
+            step.max_shards = parts
             step.flops = SO_LONG
         before = [memory.copy() for memory in self.memory]
         slots = [
@@ -143,7 +145,7 @@ class Workbench:
                     changed &= ~mask
             assert not changed.any(), f"slot {slot}: byte {changed.argmax()} was written"
 
-    def run_all_parts(self, make, output: Value) -> np.ndarray:
+    def run_all_shards(self, make, output: TensorView) -> np.ndarray:
         """Run the step that `make()` returns in each of PARTS shares; the bits agree.
 
         Returns

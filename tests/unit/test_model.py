@@ -20,7 +20,7 @@ from kuiper.errors import (
     UnsupportedOperatorError,
 )
 from kuiper.ir import Attribute, Graph
-from kuiper.ops import Record, find_record, record
+from kuiper.ops import Record, record, record_or_none
 from kuiper.ops.core import record as registry
 from kuiper.ops.core.advice import STAYS_OUT, advice
 from kuiper.ops.core.record import record_later
@@ -542,7 +542,7 @@ def test_what_comes_nearest_is_said(type, said):
 def test_what_stays_out_has_no_record():
     types = {type for types, *_ in STAYS_OUT for type in types.split()}
     # Other tests may have added operators of their own.
-    rules = [find_record(type) for type in types]
+    rules = [record_or_none(type) for type in types]
     assert not [rule for rule in rules if rule and rule.__module__.startswith("kuiper.ops.")]
     for type in types - {type for type in types if type.endswith("*")}:
         assert advice(type)
@@ -732,14 +732,14 @@ def test_a_record_of_a_table_is_made_when_it_is_looked_up():
             record_later(["tests.too"], make)
         with pytest.raises(KuiperError, match=r"'tests.too' has a record already"):
             record("tests.too")(type("Other", (Record,), {}))
-        threads = [threading.Thread(target=find_record, args=("tests.too",)) for _ in range(8)]
+        threads = [threading.Thread(target=record_or_none, args=("tests.too",)) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         assert len(made) == 1
-        assert find_record("tests.later") is find_record("tests.too")
-        assert find_record("tests.later").types == ("tests.later", "tests.too")
+        assert record_or_none("tests.later") is record_or_none("tests.too")
+        assert record_or_none("tests.later").types == ("tests.later", "tests.too")
     finally:
         for name in ("tests.later", "tests.too"):
             del registry._registry[name]

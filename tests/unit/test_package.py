@@ -20,8 +20,8 @@ import pytest
 
 import kuiper
 from kuiper._kernels.micro import dispatch
-from kuiper._support.struct import Fields
-from kuiper.ops import find_record
+from kuiper._support.struct import Struct
+from kuiper.ops import record_or_none
 
 from ..support.paths import ROOT
 
@@ -113,7 +113,7 @@ def test_names_that_are_imported_when_they_are_used(package):
         _ = package.no
 
 
-class Point(Fields):
+class Point(Struct):
     """A small class of fields."""
 
     x: int
@@ -295,4 +295,4 @@ def test_index_of_operator_types_is_up_to_date():
     assert written == module.index(), "run: python docs/make_operators.py"
     for family, types in module.INDEX.MODULES.items():
         for name in types.split():
-            assert find_record(name).__module__ == f"kuiper.ops.{family}"
+            assert record_or_none(name).__module__ == f"kuiper.ops.{family}"

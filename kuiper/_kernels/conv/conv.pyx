@@ -6,7 +6,7 @@ All of them write channels-last images, and none builds an im2col matrix.
     Implicit GEMM.  A tile is up to mr output pixels by one panel of nr output channels; the
     micro-kernel gets one pointer per pixel and tap.  A transposed convolution runs once for each
     phase of its stride: all output pixels of a phase see the same taps.
-``ShallowConvStep``
+``FewInputsConvStep``
     For few input channels, such as the three of a photo.  The channels of one tap are too short an
     inner loop, so the loop runs along a row of the filter, directly on the caller's NCHW array.
 ``DepthwiseStep``
@@ -18,18 +18,18 @@ import numpy as np
 from libc.string cimport memcpy, memset
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._kernels.conv.epilogue cimport make_post, post_t, post_tile
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels.conv.epilogue cimport make_epilogue, epilogue_t, finish_tile
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport (
-    DW_ROW, NARROW_CHANNELS, dwrow_fn, kernels_t, panel_ahead, row_kernel,
+    DW_ROW, FEW_OUTPUTS, dwrow_fn, kernels_t, prefetch_distance, row_kernel,
 )
 from kuiper._kernels.conv.window cimport (
     Window, is_inside, output_pixel, phase_t, point_inside, point_rows, window_t,
 )
 
 from kuiper._kernels.micro.packing import pack_panels
-from kuiper._runtime.step import run_alone
-from kuiper.ir.view import Buffer, Value, channels_last_strides
+from kuiper._runtime.step import run_step
+from kuiper.ir.view import Buffer, TensorView, channels_last_strides
 from kuiper.errors import InputError
 
 
@@ -48,9 +48,9 @@ cdef extern from *:
 # -- implicit GEMM -----------------------------------------------------------------------------
 
 cdef enum:
-    POST_COLUMNS = 256
+    EPILOGUE_COLUMNS = 256
     BLOCK_BYTES = 256 * 1024     # input that stays in the L2 cache from panel to panel
-    LEAST_TILES = 8              # per block
+    MIN_TILES = 8              # per block
     PANEL_BYTES = 512 * 1024     # larger weights do not stay in the L2 cache beside the input
     # Outputs above these sizes are prefetched for writing; measured for each driver.
     FETCHED_BYTES = 1 << 23
@@ -58,7 +58,7 @@ cdef enum:
 
 
 # Columns of the tile for few output channels.
-MAX_FEW_COLUMNS = NARROW_CHANNELS
+MAX_FEW_COLUMNS = FEW_OUTPUTS
 
 
 cdef struct conv_t:
@@ -73,10 +73,10 @@ cdef struct conv_t:
     Py_ssize_t in_channels       # of one group
     Py_ssize_t out_channels      # of one group
     bint panel_major             # all tiles of a panel before the next panel
-    bint is_narrow               # use the tile for few output channels
+    bint few_outputs               # use the tile for few output channels
     Py_ssize_t x_bytes
     bint fetches                 # prefetch the output lines of a tile before computing it
-    post_t post
+    epilogue_t epilogue
 
 
 cdef class ConvStep(Step):
@@ -84,17 +84,17 @@ cdef class ConvStep(Step):
 
     Parameters
     ----------
-    x, y : Value
+    x, y : TensorView
         Channels-last.
-    weight : Value
+    weight : TensorView
         Panels of :func:`.packing.pack_panels`; for each phase, for each group.
     window : Window
     groups, in_channels, out_channels : int
         Channels of one group.
-    scratch : Value
+    scratch : TensorView
         :func:`conv_scratch_bytes` of the window's `max_taps` for each thread.
-    post : Post or None
-    is_narrow : bool
+    epilogue : Epilogue or None
+    few_outputs : bool
         Whether the weight is a :class:`~kuiper._kernels.micro.packed.FewColumns`: one group of a
         few output channels.
     """
@@ -103,7 +103,7 @@ cdef class ConvStep(Step):
     cdef Window window
 
     def __init__(self, x, weight, y, Window window, groups, in_channels, out_channels, scratch,
-                 post=None, is_narrow=False):
+                 epilogue=None, few_outputs=False):
         zeros = np.zeros(max(in_channels, 1), np.float32)
         cdef float[::1] zero_view = zeros
         self.window = window
@@ -117,15 +117,15 @@ cdef class ConvStep(Step):
         # Small weights stay in the L2 cache: apply all panels to a tile before the next tile.
         # Large weights should be read once: apply a panel to all tiles before the next panel.
         self.p.panel_major = weight.n_bytes > PANEL_BYTES
-        self.p.is_narrow = is_narrow
+        self.p.few_outputs = few_outputs
         self.p.x_bytes = x.n_bytes
         self.p.fetches = 4 * y.size > FETCHED_BYTES
-        self.p.post = make_post(self, post)
+        self.p.epilogue = make_epilogue(self, epilogue)
         self.run = conv_run
         self.params = &self.p
-        self.kind = "conv_narrow" if is_narrow else "conv"
+        self.kind = "conv_few_outputs" if few_outputs else "conv"
         tiles = ceil_div(window.max_pixels, active().mr)
-        self.max_parts = max(tiles * groups * ceil_div(out_channels, active().nr), 1)
+        self.max_shards = max(tiles * groups * ceil_div(out_channels, active().nr), 1)
 
 
 def conv_scratch_bytes(Py_ssize_t taps):
@@ -151,7 +151,7 @@ cdef inline Py_ssize_t run_pixels(const window_t* w, const phase_t* phase) noexc
     return w.n * phase.height * phase.width // max(n_runs(w, phase), 1)
 
 
-cdef Py_ssize_t pixel_blocks(const conv_t* p, Py_ssize_t n_parts) noexcept nogil:
+cdef Py_ssize_t pixel_blocks(const conv_t* p, Py_ssize_t n_shards) noexcept nogil:
     """Return the number of blocks per thread; a block is read once for all panels and phases.
 
     1 means no blocks: threads then share tiles x panels, which balances small images.
@@ -165,12 +165,12 @@ cdef Py_ssize_t pixel_blocks(const conv_t* p, Py_ssize_t n_parts) noexcept nogil
         panel_bytes = max(
             panel_bytes, 4 * p.kernels.nr * p.in_channels * w.phases[f].n_taps
         )
-    blocks = p.x_bytes // n_parts // max(BLOCK_BYTES, 2 * panel_bytes)
-    return max(min(blocks, tiles // n_parts // LEAST_TILES), 1)
+    blocks = p.x_bytes // n_shards // max(BLOCK_BYTES, 2 * panel_bytes)
+    return max(min(blocks, tiles // n_shards // MIN_TILES), 1)
 
 
 cdef void conv_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Cross-correlation of images with packed filters, plus post-ops.
 
@@ -181,7 +181,7 @@ cdef void conv_run(
     """
     cdef const conv_t* p = <const conv_t*> params
     cdef const phase_t* phase
-    cdef Py_ssize_t blocks = pixel_blocks(p, n_parts), block, f, tiles, work, first, last
+    cdef Py_ssize_t blocks = pixel_blocks(p, n_shards), block, f, tiles, work, first, last
     work = p.groups * ceil_div(p.out_channels, p.kernels.nr)
     for block in range(blocks):
         for f in range(p.window.n_phases):
@@ -189,12 +189,12 @@ cdef void conv_run(
             tiles = n_tiles(p, phase)
             if blocks == 1:
                 conv_tiles(
-                    p, slots, phase, 0, tiles, share_start(work * tiles, part, n_parts),
-                    share_start(work * tiles, part + 1, n_parts),
+                    p, slots, phase, 0, tiles, shard_start(work * tiles, shard, n_shards),
+                    shard_start(work * tiles, shard + 1, n_shards),
                 )
             else:
-                first = share_start(tiles, part * blocks + block, n_parts * blocks)
-                last = share_start(tiles, part * blocks + block + 1, n_parts * blocks)
+                first = shard_start(tiles, shard * blocks + block, n_shards * blocks)
+                last = shard_start(tiles, shard * blocks + block + 1, n_shards * blocks)
                 conv_tiles(p, slots, phase, first, last - first, 0, work * (last - first))
 
 
@@ -215,11 +215,11 @@ cdef void conv_tiles(
     cdef Py_ssize_t per_run = (run + mr - 1) // mr, tile, panel, group, start, n, i
     cdef Py_ssize_t depth = (phase.n_taps * p.in_channels + 1) * nr
     cdef Py_ssize_t at_tile = -1, at_group = -1, pixel = 0, m = 0, pending = 0
-    cdef Py_ssize_t ldy = w.out_step_w * w.y_pitch, ldr = w.out_step_w * p.post.residual_pitch
+    cdef Py_ssize_t ldy = w.out_step_w * w.ldy, ldr = w.out_step_w * p.epilogue.ldr
     cdef float* y_tile
     cdef const float* r_tile
-    if p.post.has_residual:
-        residual = <const float*> at(slots, p.post.residual)
+    if p.epilogue.has_residual:
+        residual = <const float*> at(slots, p.epilogue.residual)
     while q < stop:
         if p.panel_major:
             tile, panel, group = q % tiles, q // tiles % panels, q // tiles // panels
@@ -233,39 +233,39 @@ cdef void conv_tiles(
             point_rows(w, phase, x + group * p.in_channels, p.zeros, pixel, m, rows)
             pixel = output_pixel(w, phase, pixel)
         n = min(nr, p.out_channels - panel * nr)
-        y_tile = y + pixel * w.y_pitch + group * p.out_channels + panel * nr
+        y_tile = y + pixel * w.ldy + group * p.out_channels + panel * nr
         r_tile = NULL
         if residual != NULL:
             r_tile = (
-                residual + pixel * p.post.residual_pitch + group * p.out_channels + panel * nr
+                residual + pixel * p.epilogue.ldr + group * p.out_channels + panel * nr
             )
         if p.fetches:
             # Prefetch the output lines for writing; computing the tile hides the latency.
             for i in range(m):
                 fetch(y_tile + i * ldy)
                 fetch(y_tile + i * ldy + n - 1)
-        if p.is_narrow:
-            kernels.narrow(
+        if p.few_outputs:
+            kernels.f32_few_outputs(
                 m, phase.n_taps, p.in_channels, <const float* const*> rows, weight + phase.weight,
                 y_tile, ldy, n,
-                r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
+                r_tile if p.epilogue.residual_in_tile else NULL, ldr, p.epilogue.lo, p.epilogue.hi,
             )
         else:
-            kernels.gemm[m](
+            kernels.f32_gemm[m](
                 phase.n_taps, p.in_channels, <const float* const*> rows,
                 weight + phase.weight + (group * panels + panel) * depth,
-                panel_ahead(tile, depth, nr) if p.panel_major else 0,
+                prefetch_distance(tile, depth, nr) if p.panel_major else 0,
                 y_tile, ldy, n,
-                r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
+                r_tile if p.epilogue.residual_in_tile else NULL, ldr, p.epilogue.lo, p.epilogue.hi,
             )
         q += 1
         # Run the post-ops on several panels at once: longer rows, still in the cache.
         pending += n
-        if p.panel_major or q == stop or panel + 1 == panels or pending >= POST_COLUMNS:
+        if p.panel_major or q == stop or panel + 1 == panels or pending >= EPILOGUE_COLUMNS:
             n -= pending
             if r_tile != NULL:
                 r_tile += n
-            post_tile(&p.post, m, pending, y_tile + n, ldy, r_tile, ldr)
+            finish_tile(&p.epilogue, m, pending, y_tile + n, ldy, r_tile, ldr)
             pending = 0
 
 
@@ -330,13 +330,13 @@ def conv2d(const float[:, :, :, ::1] x, const float[:, :, :, ::1] weight, bias=N
     scratch_bytes = conv_scratch_bytes(len(taps))
     shapes = ((n, x.shape[3], height, width), (n, out_channels, out_h, out_w))
     images = [
-        Value(Buffer(slot, 0, "input"), shape, channels_last_strides(shape))
+        TensorView(Buffer(slot, 0, "input"), shape, channels_last_strides(shape))
         for slot, shape in enumerate(shapes)
     ]
-    panels = Value(Buffer(2, 0, "input"), packed.shape, (1,))
-    scratch = Value(Buffer(3, 0, "scratch"), (scratch_bytes,), (1,), dtype=np.uint8)
+    panels = TensorView(Buffer(2, 0, "input"), packed.shape, (1,))
+    scratch = TensorView(Buffer(3, 0, "scratch"), (scratch_bytes,), (1,), dtype=np.uint8)
     window = Window(images[0], images[1], stride, (1, 1), [((0, 0), (out_h, out_w), taps, 0)])
     step = ConvStep(images[0], panels, images[1], window, groups, in_channels, size, scratch)
-    shares = np.empty((n_threads, scratch_bytes), np.uint8)
-    run_alone(step, [np.asarray(x), y, packed, (shares,)], n_threads)
+    scratches = np.empty((n_threads, scratch_bytes), np.uint8)
+    run_step(step, [np.asarray(x), y, packed, (scratches,)], n_threads)
     return y

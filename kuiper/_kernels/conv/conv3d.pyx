@@ -12,27 +12,27 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._kernels.conv.epilogue cimport make_post, post_t, post_tile
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
-from kuiper._kernels.micro.table cimport kernels_t, panel_ahead
+from kuiper._kernels.conv.epilogue cimport make_epilogue, epilogue_t, finish_tile
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
+from kuiper._kernels.micro.table cimport kernels_t, prefetch_distance
 
 from kuiper._kernels.micro.packing import pack_panels
-from kuiper._runtime.step import run_alone
-from kuiper.ir.view import Buffer, Value, contiguous_strides
+from kuiper._runtime.step import run_step
+from kuiper.ir.view import Buffer, TensorView, contiguous_strides
 from kuiper.errors import InputError
 
-cdef struct tap_t:
+cdef struct volume_tap_t:
     Py_ssize_t[3] place      # offset from the voxel's origin in the input, per axis
     Py_ssize_t offset        # the same in elements
 
-cdef struct phase_t:
+cdef struct volume_phase_t:
     Py_ssize_t[3] first      # first output voxel of the phase
     Py_ssize_t[3] extent     # output voxels in the phase
     Py_ssize_t n_taps
-    tap_t* taps
+    volume_tap_t* taps
     Py_ssize_t weight        # start of its panels, in elements
 
-cdef struct window_t:
+cdef struct volume_window_t:
     Py_ssize_t n
     Py_ssize_t[3] x_extent
     Py_ssize_t[3] y_extent
@@ -41,7 +41,7 @@ cdef struct window_t:
     Py_ssize_t[3] in_step    # input voxels between consecutive output voxels of a phase
     Py_ssize_t[3] out_step   # output voxels between consecutive output voxels of a phase
     Py_ssize_t n_phases
-    phase_t* phases
+    volume_phase_t* phases
 
 
 cdef class VolumeWindow:
@@ -49,7 +49,7 @@ cdef class VolumeWindow:
 
     Parameters
     ----------
-    x, y : Value, shape (n, depth, height, width, channels)
+    x, y : TensorView, shape (n, depth, height, width, channels)
     in_step, out_step : (int, int, int)
         Input voxels per output voxel of a phase; output voxels per phase (transposed stride).
     phases : list of (first, extent, taps, weight)
@@ -57,26 +57,26 @@ cdef class VolumeWindow:
         phase's panels.
     """
 
-    cdef window_t w
+    cdef volume_window_t w
 
     def __cinit__(self, x, y, in_step, out_step, phases):
-        cdef window_t* w = &self.w
-        cdef phase_t* phase
+        cdef volume_window_t* w = &self.w
+        cdef volume_phase_t* phase
         cdef Py_ssize_t i, t
         cdef int axis
-        memset(w, 0, sizeof(window_t))
+        memset(w, 0, sizeof(volume_window_t))
         w.n, w.x_channels, w.y_channels = x.shape[0], x.shape[4], y.shape[4]
         for axis in range(3):
             w.x_extent[axis], w.y_extent[axis] = x.shape[1 + axis], y.shape[1 + axis]
             w.in_step[axis], w.out_step[axis] = in_step[axis], out_step[axis]
         w.n_phases = len(phases)
-        w.phases = <phase_t*> calloc(max(w.n_phases, 1), sizeof(phase_t))
+        w.phases = <volume_phase_t*> calloc(max(w.n_phases, 1), sizeof(volume_phase_t))
         if w.phases == NULL:
             raise MemoryError
         for i, (first, extent, taps, weight) in enumerate(phases):
             phase = &w.phases[i]
             phase.weight = weight
-            phase.taps = <tap_t*> calloc(max(len(taps), 1), sizeof(tap_t))
+            phase.taps = <volume_tap_t*> calloc(max(len(taps), 1), sizeof(volume_tap_t))
             if phase.taps == NULL:
                 raise MemoryError
             phase.n_taps = len(taps)
@@ -112,13 +112,13 @@ cdef class VolumeWindow:
 
 
 cdef inline void point_rows(
-    const window_t* w, const phase_t* phase, const float* x, const float* zeros,
+    const volume_window_t* w, const volume_phase_t* phase, const float* x, const float* zeros,
     Py_ssize_t voxel, Py_ssize_t m, const float** rows,
 ) noexcept nogil:
     """Fill rows[t * m + i] with the address of tap t of output voxel `voxel + i` of the phase."""
     cdef Py_ssize_t i, t, rest, a, b, c, image, d, h, v
     cdef const float* origin
-    cdef const tap_t* tap
+    cdef const volume_tap_t* tap
     for i in range(m):
         rest = voxel + i
         c, rest = rest % phase.extent[2], rest // phase.extent[2]
@@ -140,7 +140,7 @@ cdef inline void point_rows(
 
 
 cdef inline Py_ssize_t output_voxel(
-    const window_t* w, const phase_t* phase, Py_ssize_t voxel
+    const volume_window_t* w, const volume_phase_t* phase, Py_ssize_t voxel
 ) noexcept nogil:
     """Return the index in the output of voxel number `voxel` of a phase."""
     cdef Py_ssize_t c = voxel % phase.extent[2], rest = voxel // phase.extent[2]
@@ -154,7 +154,7 @@ cdef inline Py_ssize_t output_voxel(
 
 cdef struct volume_t:
     const kernels_t* kernels
-    const window_t* window
+    const volume_window_t* window
     ref_t x
     ref_t weight
     ref_t y
@@ -165,7 +165,7 @@ cdef struct volume_t:
     Py_ssize_t out_channels      # of one group
     bint is_depthwise
     bint panel_major
-    post_t post
+    epilogue_t epilogue
 
 
 cdef class VolumeConvStep(Step):
@@ -173,18 +173,18 @@ cdef class VolumeConvStep(Step):
 
     Parameters
     ----------
-    x, y : Value, shape (n, depth, height, width, channels)
+    x, y : TensorView, shape (n, depth, height, width, channels)
         Without gaps.
-    weight : Value
+    weight : TensorView
         Panels of :func:`~kuiper._kernels.micro.packing.pack_panels`, for each phase, for each
         group; or, if each group has one channel on both sides, those of a
         :class:`~kuiper._kernels.micro.packed.DepthwiseBlocks`.
     window : VolumeWindow
     groups, in_channels, out_channels : int
         Channels of one group.
-    scratch : Value
+    scratch : TensorView
         :func:`volume_scratch_bytes` for each thread.
-    post : Post or None
+    epilogue : Epilogue or None
         Its residual, if any, as rows of channels.
     is_depthwise : bool
         Which of the two the weight is.
@@ -194,7 +194,7 @@ cdef class VolumeConvStep(Step):
     cdef VolumeWindow window
 
     def __init__(self, x, weight, y, VolumeWindow window, groups, in_channels, out_channels,
-                 scratch, post=None, is_depthwise=False):
+                 scratch, epilogue=None, is_depthwise=False):
         zeros = np.zeros(max(x.shape[4] if is_depthwise else in_channels, 1), np.float32)
         cdef float[::1] zero_view = zeros
         self.window = window
@@ -209,14 +209,14 @@ cdef class VolumeConvStep(Step):
         # Small weights stay in the L2 cache: apply all panels to a tile before the next tile.
         # Large weights should be read once: apply a panel to all tiles before the next panel.
         self.p.panel_major = weight.n_bytes > 512 * 1024
-        self.p.post = make_post(self, post)
+        self.p.epilogue = make_epilogue(self, epilogue)
         self.run = depthwise_run if is_depthwise else volume_run
         self.params = &self.p
         self.kind = "conv3d"
         tiles = ceil_div(window.max_voxels, volume_tile(is_depthwise))
         if not is_depthwise:
             tiles *= groups * ceil_div(out_channels, active().nr)
-        self.max_parts = max(tiles, 1)
+        self.max_shards = max(tiles, 1)
 
 
 def volume_tile(bint is_depthwise):
@@ -230,7 +230,7 @@ def volume_scratch_bytes(Py_ssize_t taps, bint is_depthwise=False):
 
 
 cdef void volume_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Cross-correlation of volumes with packed filters, plus post-ops.
 
@@ -240,7 +240,7 @@ cdef void volume_run(
     Source : torch.nn.Conv3d, torch.nn.ConvTranspose3d
     """
     cdef const volume_t* p = <const volume_t*> params
-    cdef const window_t* w = p.window
+    cdef const volume_window_t* w = p.window
     cdef const kernels_t* kernels = p.kernels
     cdef const float* x = <const float*> at(slots, p.x)
     cdef const float* weight = <const float*> at(slots, p.weight)
@@ -249,14 +249,14 @@ cdef void volume_run(
     cdef float* y = <float*> at(slots, p.y)
     cdef float* y_tile
     cdef const float** rows = <const float**> at(slots, p.scratch)
-    cdef const phase_t* phase
+    cdef const volume_phase_t* phase
     cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr, panels = ceil_div(p.out_channels, nr)
     cdef Py_ssize_t f, q, count, n_runs, run, per_run, tiles, tile, panel, group, depth
     cdef Py_ssize_t start, voxel, place, m, n, column, at_tile, at_group
     cdef Py_ssize_t ldy = w.out_step[2] * w.y_channels
-    cdef Py_ssize_t ldr = w.out_step[2] * p.post.residual_pitch
-    if p.post.has_residual:
-        residual = <const float*> at(slots, p.post.residual)
+    cdef Py_ssize_t ldr = w.out_step[2] * p.epilogue.ldr
+    if p.epilogue.has_residual:
+        residual = <const float*> at(slots, p.epilogue.residual)
     for f in range(w.n_phases):
         phase = &w.phases[f]
         count = w.n * phase.extent[0] * phase.extent[1] * phase.extent[2]
@@ -273,8 +273,8 @@ cdef void volume_run(
         at_tile = at_group = -1
         place = m = 0
         for q in range(
-            share_start(p.groups * panels * tiles, part, n_parts),
-            share_start(p.groups * panels * tiles, part + 1, n_parts),
+            shard_start(p.groups * panels * tiles, shard, n_shards),
+            shard_start(p.groups * panels * tiles, shard + 1, n_shards),
         ):
             if p.panel_major:
                 tile, panel, group = q % tiles, q // tiles % panels, q // tiles // panels
@@ -292,18 +292,18 @@ cdef void volume_run(
             y_tile = y + place * w.y_channels + column
             r_tile = NULL
             if residual != NULL:
-                r_tile = residual + place * p.post.residual_pitch + column
-            kernels.gemm[m](
+                r_tile = residual + place * p.epilogue.ldr + column
+            kernels.f32_gemm[m](
                 phase.n_taps, p.in_channels, <const float* const*> rows,
                 weight + phase.weight + (group * panels + panel) * depth,
-                panel_ahead(tile, depth, nr) if p.panel_major else 0, y_tile, ldy, n,
-                r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
+                prefetch_distance(tile, depth, nr) if p.panel_major else 0, y_tile, ldy, n,
+                r_tile if p.epilogue.residual_in_tile else NULL, ldr, p.epilogue.lo, p.epilogue.hi,
             )
-            post_tile(&p.post, m, n, y_tile, ldy, r_tile, ldr)
+            finish_tile(&p.epilogue, m, n, y_tile, ldy, r_tile, ldr)
 
 
 cdef void depthwise_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """One filter per channel, plus post-ops.
 
@@ -313,8 +313,8 @@ cdef void depthwise_run(
     Source : torch.nn.Conv3d with groups == in_channels == out_channels
     """
     cdef const volume_t* p = <const volume_t*> params
-    cdef const window_t* w = p.window
-    cdef const phase_t* phase = &w.phases[0]
+    cdef const volume_window_t* w = p.window
+    cdef const volume_phase_t* phase = &w.phases[0]
     cdef const float* x = <const float*> at(slots, p.x)
     cdef const float* residual = NULL
     cdef const float* r_tile
@@ -322,24 +322,24 @@ cdef void depthwise_run(
     cdef const float** rows = <const float**> at(slots, p.scratch)
     cdef Py_ssize_t count = w.n * phase.extent[0] * phase.extent[1] * phase.extent[2]
     cdef Py_ssize_t tiles = ceil_div(count, p.kernels.dw_m), tile, start, m
-    if p.post.has_residual:
-        residual = <const float*> at(slots, p.post.residual)
-    for tile in range(share_start(tiles, part, n_parts), share_start(tiles, part + 1, n_parts)):
+    if p.epilogue.has_residual:
+        residual = <const float*> at(slots, p.epilogue.residual)
+    for tile in range(shard_start(tiles, shard, n_shards), shard_start(tiles, shard + 1, n_shards)):
         start = tile * count // tiles
         m = (tile + 1) * count // tiles - start
         point_rows(w, phase, x, p.zeros, start, m, rows)
         r_tile = NULL
         if residual != NULL:
-            r_tile = residual + start * p.post.residual_pitch
-        p.kernels.dwconv[m](
+            r_tile = residual + start * p.epilogue.ldr
+        p.kernels.f32_dwconv[m](
             phase.n_taps, w.y_channels, <const float* const*> rows, NULL,
             <const float*> at(slots, p.weight), y + start * w.y_channels, w.y_channels,
-            r_tile if p.post.residual_in_tile else NULL, p.post.residual_pitch,
-            p.post.lo, p.post.hi,
+            r_tile if p.epilogue.residual_in_tile else NULL, p.epilogue.ldr,
+            p.epilogue.lo, p.epilogue.hi,
         )
-        post_tile(
-            &p.post, m, w.y_channels, y + start * w.y_channels, w.y_channels, r_tile,
-            p.post.residual_pitch,
+        finish_tile(
+            &p.epilogue, m, w.y_channels, y + start * w.y_channels, w.y_channels, r_tile,
+            p.epilogue.ldr,
         )
 
 
@@ -388,11 +388,11 @@ def conv3d(const float[:, :, :, :, ::1] x, const float[:, :, :, :, ::1] weight, 
     )
     y = np.empty((x.shape[0], *extents, out_channels), np.float32)
     scratch_bytes = volume_scratch_bytes(len(taps))
-    shares = np.empty((n_threads, scratch_bytes), np.uint8)
-    arrays = [np.asarray(x), packed, y, shares[0]]
+    scratches = np.empty((n_threads, scratch_bytes), np.uint8)
+    arrays = [np.asarray(x), packed, y, scratches[0]]
     values = [
-        Value(Buffer(slot, 0, "input"), array.shape, contiguous_strides(array.shape), 0,
-              array.dtype)
+        TensorView(Buffer(slot, 0, "input"), array.shape, contiguous_strides(array.shape), 0,
+                   array.dtype)
         for slot, array in enumerate(arrays)
     ]
     window = VolumeWindow(
@@ -401,5 +401,5 @@ def conv3d(const float[:, :, :, :, ::1] x, const float[:, :, :, :, ::1] weight, 
     step = VolumeConvStep(
         values[0], values[1], values[2], window, 1, in_channels, out_channels, values[3]
     )
-    run_alone(step, [*arrays[:3], (shares,)], n_threads)
+    run_step(step, [*arrays[:3], (scratches,)], n_threads)
     return y

@@ -12,7 +12,7 @@ cdef struct depthwise_t:
     Py_ssize_t kernel_h
     Py_ssize_t kernel_w
     dwrow_fn dwrow               # NULL if no row kernel has this window and stride
-    post_t post
+    epilogue_t epilogue
 
 
 cdef class DepthwiseStep(Step):
@@ -20,22 +20,22 @@ cdef class DepthwiseStep(Step):
 
     Parameters
     ----------
-    x, y : Value
+    x, y : TensorView
         Channels-last, of equal numbers of channels.
-    weight : Value
+    weight : TensorView
         Memory of a :class:`~kuiper._kernels.micro.packed.DepthwiseBlocks`.
     window : Window
         Its taps are those of the kernel, row by row.
     kernel, dilation : (int, int)
-    scratch : Value
+    scratch : TensorView
         :func:`depthwise_scratch_bytes` for each thread.
-    post : Post or None
+    epilogue : Epilogue or None
     """
 
     cdef depthwise_t p
     cdef Window window
 
-    def __init__(self, x, weight, y, Window window, kernel, dilation, scratch, post=None):
+    def __init__(self, x, weight, y, Window window, kernel, dilation, scratch, epilogue=None):
         channels = x.shape[1]
         zeros = np.zeros(channels, np.float32)
         cdef float[::1] zero_view = zeros
@@ -51,11 +51,11 @@ cdef class DepthwiseStep(Step):
         self.p.dwrow = row_kernel(
             self.p.kernels, self.p.kernel_w, window.w.in_step_w, dilation[1]
         )
-        self.p.post = make_post(self, post)
+        self.p.epilogue = make_epilogue(self, epilogue)
         self.run = depthwise_run
         self.params = &self.p
         self.kind = "conv_depthwise"
-        self.max_parts = max(ceil_div(window.max_pixels, active().dw_m), 1)
+        self.max_shards = max(ceil_div(window.max_pixels, active().dw_m), 1)
 
 
 def depthwise_scratch_bytes(Py_ssize_t n_taps):
@@ -64,7 +64,7 @@ def depthwise_scratch_bytes(Py_ssize_t n_taps):
 
 
 cdef void depthwise_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Depthwise cross-correlation, plus post-ops.
 
@@ -77,8 +77,8 @@ cdef void depthwise_run(
     cdef const window_t* w = p.window
     cdef const phase_t* phase = &w.phases[0]
     cdef Py_ssize_t pixels = w.n * w.out_h * w.out_w
-    cdef Py_ssize_t pixel = share_start(pixels, part, n_parts)
-    cdef Py_ssize_t last = share_start(pixels, part + 1, n_parts), end, ow, m
+    cdef Py_ssize_t pixel = shard_start(pixels, shard, n_shards)
+    cdef Py_ssize_t last = shard_start(pixels, shard + 1, n_shards), end, ow, m
     # No tap of the output columns from left to right - 1 crosses a side border.
     cdef Py_ssize_t left = ceil_div(max(0, -phase.min_dx), w.in_step_w)
     cdef Py_ssize_t right = max(left, ceil_div(max(0, w.in_w - phase.max_dx), w.in_step_w))
@@ -111,7 +111,7 @@ cdef inline void whole_windows(
     """Compute DW_ROW or more pixels of one output row, away from the side borders."""
     cdef const window_t* w = p.window
     cdef const phase_t* phase = &w.phases[0]
-    cdef Py_ssize_t r_pitch = p.post.residual_pitch
+    cdef Py_ssize_t ldr = p.epilogue.ldr
     cdef const float* x = <const float*> at(slots, p.x)
     cdef const float** rows = <const float**> at(slots, p.scratch)
     cdef Py_ssize_t* steps = <Py_ssize_t*> (rows + p.kernel_h)
@@ -130,19 +130,19 @@ cdef inline void whole_windows(
                 rows[u] = x + (
                     (image * w.in_h + row) * w.in_w + (ow + start) * w.in_step_w
                     + phase.taps[0].dx
-                ) * w.x_pitch
-                steps[u] = w.x_pitch
+                ) * w.ldx
+                steps[u] = w.ldx
             else:
                 rows[u] = p.zeros
                 steps[u] = 0
-        y = <float*> at(slots, p.y) + (pixel + start) * w.y_pitch
-        if p.post.has_residual:
-            residual = <const float*> at(slots, p.post.residual) + (pixel + start) * r_pitch
+        y = <float*> at(slots, p.y) + (pixel + start) * w.ldy
+        if p.epilogue.has_residual:
+            residual = <const float*> at(slots, p.epilogue.residual) + (pixel + start) * ldr
         p.dwrow(
-            p.kernel_h, p.channels, <const float* const*> rows, steps, weight, y, w.y_pitch,
-            residual if p.post.residual_in_tile else NULL, r_pitch, p.post.lo, p.post.hi,
+            p.kernel_h, p.channels, <const float* const*> rows, steps, weight, y, w.ldy,
+            residual if p.epilogue.residual_in_tile else NULL, ldr, p.epilogue.lo, p.epilogue.hi,
         )
-        post_tile(&p.post, DW_ROW, p.channels, y, w.y_pitch, residual, r_pitch)
+        finish_tile(&p.epilogue, DW_ROW, p.channels, y, w.ldy, residual, ldr)
         done = start + DW_ROW
 
 
@@ -169,11 +169,11 @@ cdef inline void row_pixels(
     cdef Py_ssize_t ih = pixel // w.out_w % w.out_h * w.in_step_h
     cdef Py_ssize_t iw = pixel % w.out_w * w.in_step_w
     cdef Py_ssize_t image = pixel // (w.out_w * w.out_h), t
-    cdef const float* origin = x + ((image * w.in_h + ih) * w.in_w + iw) * w.x_pitch
+    cdef const float* origin = x + ((image * w.in_h + ih) * w.in_w + iw) * w.ldx
     for t in range(phase.n_taps):
         if 0 <= ih + phase.taps[t].dy < w.in_h and 0 <= iw + phase.taps[t].dx < w.in_w:
             pixels[t] = origin + phase.taps[t].offset
-            steps[t] = w.in_step_w * w.x_pitch
+            steps[t] = w.in_step_w * w.ldx
         else:
             pixels[t] = p.zeros
             steps[t] = 0
@@ -187,13 +187,13 @@ cdef inline void depthwise_pixels(
     """Run the micro-kernel on m consecutive output pixels."""
     cdef const window_t* w = p.window
     cdef const float* residual = NULL
-    cdef float* y = <float*> at(slots, p.y) + pixel * w.y_pitch
-    if p.post.has_residual:
-        residual = <const float*> at(slots, p.post.residual) + pixel * p.post.residual_pitch
-    p.kernels.dwconv[m](
+    cdef float* y = <float*> at(slots, p.y) + pixel * w.ldy
+    if p.epilogue.has_residual:
+        residual = <const float*> at(slots, p.epilogue.residual) + pixel * p.epilogue.ldr
+    p.kernels.f32_dwconv[m](
         w.phases[0].n_taps, p.channels, pixels, steps,
-        <const float*> at(slots, p.weight), y, w.y_pitch,
-        residual if p.post.residual_in_tile else NULL, p.post.residual_pitch,
-        p.post.lo, p.post.hi,
+        <const float*> at(slots, p.weight), y, w.ldy,
+        residual if p.epilogue.residual_in_tile else NULL, p.epilogue.ldr,
+        p.epilogue.lo, p.epilogue.hi,
     )
-    post_tile(&p.post, m, p.channels, y, w.y_pitch, residual, p.post.residual_pitch)
+    finish_tile(&p.epilogue, m, p.channels, y, w.ldy, residual, p.epilogue.ldr)

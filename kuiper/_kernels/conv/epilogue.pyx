@@ -7,25 +7,25 @@ from kuiper._kernels.micro.dispatch cimport active
 from kuiper._runtime.step cimport Step
 
 
-cdef post_t make_post(object step, object post) except *:
-    """Return the C form of a :class:`~kuiper.ops.core.epilogue.Post`, for `step`."""
-    cdef post_t p
+cdef epilogue_t make_epilogue(object step, object epilogue) except *:
+    """Return the C form of a :class:`~kuiper.ops.core.epilogue.Epilogue`, for `step`."""
+    cdef epilogue_t p
     cdef Step owner = step
-    memset(&p, 0, sizeof(post_t))
+    memset(&p, 0, sizeof(epilogue_t))
     p.lo, p.hi = -INFINITY, INFINITY
-    if post is None:
+    if epilogue is None:
         return p
-    if post.clamp is not None:
-        p.lo, p.hi = post.clamp
-    if post.residual is not None:
+    if epilogue.clamp is not None:
+        p.lo, p.hi = epilogue.clamp
+    if epilogue.residual is not None:
         p.has_residual = True
-        p.residual_in_tile = post.residual_in_tile
-        p.residual = owner.ref(post.residual)
-        p.residual_pitch = post.residual_pitch
-    if post.before is not None:
-        p.before = active().unary[<int> post.before[0]]
-        p.before_p0, p.before_p1 = post.before[1], post.before[2]
-    if post.after is not None:
-        p.after = active().unary[<int> post.after[0]]
-        p.after_p0, p.after_p1 = post.after[1], post.after[2]
+        p.residual_in_tile = epilogue.residual_in_tile
+        p.residual = owner.ref(epilogue.residual)
+        p.ldr = epilogue.ldr
+    if epilogue.pre_activation is not None:
+        p.pre_activation = active().f32_unary[<int> epilogue.pre_activation[0]]
+        p.pre_p0, p.pre_p1 = epilogue.pre_activation[1], epilogue.pre_activation[2]
+    if epilogue.post_activation is not None:
+        p.post_activation = active().f32_unary[<int> epilogue.post_activation[0]]
+        p.post_p0, p.post_p1 = epilogue.post_activation[1], epilogue.post_activation[2]
     return p

@@ -11,16 +11,16 @@ import numpy as np
 from libc.string cimport memset
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._kernels.conv.epilogue cimport make_post, post_t, post_tile
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels.conv.epilogue cimport make_epilogue, epilogue_t, finish_tile
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport DW_ROW, MAX_MR, dwrow_fn, kernels_t, row_kernel
 
-from kuiper.ir.view import spaced
+from kuiper.ir.view import padded_row
 
 cdef enum:
     # Output rows per shard: at its start, a shard computes ring rows that the shard before it
     # computes as well.
-    LEAST_ROWS = 4
+    MIN_ROWS = 4
 
 
 cdef struct inverted_t:
@@ -34,11 +34,11 @@ cdef struct inverted_t:
     Py_ssize_t n
     Py_ssize_t in_h
     Py_ssize_t in_w
-    Py_ssize_t x_pitch
+    Py_ssize_t ldx
     Py_ssize_t in_channels
     Py_ssize_t out_h
     Py_ssize_t out_w
-    Py_ssize_t y_pitch
+    Py_ssize_t ldy
     Py_ssize_t channels
     Py_ssize_t kernel_h
     Py_ssize_t kernel_w
@@ -50,12 +50,12 @@ cdef struct inverted_t:
     Py_ssize_t left
     Py_ssize_t ring_rows
     Py_ssize_t ring_width        # pixels of a row: those of the image and zeros for the padding
-    Py_ssize_t ring_pitch        # from pixel to pixel
+    Py_ssize_t ld_ring        # from pixel to pixel
     Py_ssize_t ring_floats
     dwrow_fn dwrow               # NULL if no row kernel has this window and stride
     Py_ssize_t block             # channels per sweep
-    post_t expand_post
-    post_t post
+    epilogue_t expand_epilogue
+    epilogue_t epilogue
 
 
 cdef class ExpandDepthwiseStep(Step):
@@ -63,30 +63,30 @@ cdef class ExpandDepthwiseStep(Step):
 
     Parameters
     ----------
-    x : Value, shape (n, in_channels, h, w)
+    x : TensorView, shape (n, in_channels, h, w)
         Channels-last.
-    expand : Value
+    expand : TensorView
         Panels of :func:`~kuiper._kernels.micro.packing.pack_panels`.
-    weight : Value
+    weight : TensorView
         Memory of a :class:`~kuiper._kernels.micro.packed.DepthwiseBlocks`.
-    y : Value, shape (n, channels, oh, ow)
+    y : TensorView, shape (n, channels, oh, ow)
         Channels-last.
-    scratch : Value
+    scratch : TensorView
         ``ring.n_bytes`` for each thread.
     ring : Ring
     kernel, stride, dilation : (int, int)
         Of the depthwise convolution.
     origin : (int, int)
         Its padding above and to the left.
-    expand_post : Post or None
+    expand_epilogue : Epilogue or None
         Ends the 1x1 convolution; has no residual.
-    post : Post or None
+    epilogue : Epilogue or None
     """
 
     cdef inverted_t p
 
     def __init__(self, x, expand, weight, y, scratch, ring, kernel, stride, dilation, origin,
-                 expand_post=None, post=None):
+                 expand_epilogue=None, epilogue=None):
         zeros = np.zeros(ring.channels, np.float32)
         cdef float[::1] zero_view = zeros
         self.keep = zeros
@@ -96,22 +96,22 @@ cdef class ExpandDepthwiseStep(Step):
         self.p.zeros = &zero_view[0]
         self.p.n, self.p.in_channels, self.p.in_h, self.p.in_w = x.shape
         _, self.p.channels, self.p.out_h, self.p.out_w = y.shape
-        self.p.x_pitch, self.p.y_pitch = x.pitch, y.pitch
+        self.p.ldx, self.p.ldy = x.row_stride, y.row_stride
         self.p.kernel_h, self.p.kernel_w = kernel
         self.p.stride_h, self.p.stride_w = stride
         self.p.dilation_h, self.p.dilation_w = dilation
         self.p.top, self.p.left = origin
         self.p.ring_rows, self.p.ring_width = ring.rows, ring.width
-        self.p.ring_pitch, self.p.ring_floats = ring.pitch, ring.n_floats
+        self.p.ld_ring, self.p.ring_floats = ring.row_stride, ring.n_floats
         self.p.block = ring.channels
         if self.p.out_w >= DW_ROW:
             self.p.dwrow = row_kernel(self.p.kernels, kernel[1], stride[1], dilation[1])
-        self.p.expand_post = make_post(self, expand_post)
-        self.p.post = make_post(self, post)
+        self.p.expand_epilogue = make_epilogue(self, expand_epilogue)
+        self.p.epilogue = make_epilogue(self, epilogue)
         self.run = inverted_run
         self.params = &self.p
         self.kind = "conv_expand_depthwise"
-        self.max_parts = max(self.p.n * self.p.out_h // LEAST_ROWS, 1)
+        self.max_shards = max(self.p.n * self.p.out_h // MIN_ROWS, 1)
 
 
 class Ring:
@@ -119,7 +119,7 @@ class Ring:
 
     Parameters
     ----------
-    x, y : Value
+    x, y : TensorView
         Input and output of the two convolutions, (n, c, h, w).
     kernel, stride, dilation, origin : (int, int)
         As for :class:`ExpandDepthwiseStep`.
@@ -132,7 +132,7 @@ class Ring:
         Its pixels; a row starts and ends with the zeros of the padding.
     channels : int
         As many as fit, in whole panels; at least one panel.
-    pitch : int
+    row stride : int
         Floats from pixel to pixel.
     n_floats : int
         Its size, rounded so that what follows it lies on a cache line.
@@ -147,13 +147,13 @@ class Ring:
         nr = active().nr
         fitting = limit // (4 * self.width * self.rows * nr) * nr
         self.channels = min(max(fitting, nr), y.shape[1])
-        self.pitch = spaced(self.channels)
-        self.n_floats = -(-self.pitch * self.width * self.rows // 16) * 16
+        self.row_stride = padded_row(self.channels)
+        self.n_floats = -(-self.row_stride * self.width * self.rows // 16) * 16
         self.n_bytes = 4 * self.n_floats + 16 * kernel[0] * kernel[1]
 
 
 cdef void inverted_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """A 1x1 convolution and a depthwise one, each with post-ops.
 
@@ -164,8 +164,8 @@ cdef void inverted_run(
     """
     cdef const inverted_t* p = <const inverted_t*> params
     cdef Py_ssize_t rows = p.n * p.out_h
-    cdef Py_ssize_t row = share_start(rows, part, n_parts)
-    cdef Py_ssize_t last = share_start(rows, part + 1, n_parts), end, first
+    cdef Py_ssize_t row = shard_start(rows, shard, n_shards)
+    cdef Py_ssize_t last = shard_start(rows, shard + 1, n_shards), end, first
     while row < last:
         end = min(last, (row // p.out_h + 1) * p.out_h)
         first = 0
@@ -186,10 +186,10 @@ cdef void sweep(
     cdef Py_ssize_t right = p.ring_width - p.left - p.in_w, r
     cdef float* line
     for r in range(p.ring_rows):
-        line = ring + r * p.ring_width * p.ring_pitch
-        memset(line, 0, p.left * p.ring_pitch * sizeof(float))
-        line += (p.left + p.in_w) * p.ring_pitch
-        memset(line, 0, right * p.ring_pitch * sizeof(float))
+        line = ring + r * p.ring_width * p.ld_ring
+        memset(line, 0, p.left * p.ld_ring * sizeof(float))
+        line += (p.left + p.in_w) * p.ld_ring
+        memset(line, 0, right * p.ld_ring * sizeof(float))
     while row < end:
         top = row * p.stride_h - p.top
         stop = min(top + p.ring_rows, p.in_h)
@@ -197,7 +197,7 @@ cdef void sweep(
         while ready < stop:
             expand_row(
                 p, slots, image * p.in_h + ready, first, n,
-                ring + (ready % p.ring_rows * p.ring_width + p.left) * p.ring_pitch,
+                ring + (ready % p.ring_rows * p.ring_width + p.left) * p.ld_ring,
             )
             ready += 1
         depthwise_row(p, slots, ring, image, row, first, n)
@@ -210,7 +210,7 @@ cdef inline void expand_row(
 ) noexcept nogil:
     """Compute one row of the wide image, n channels from `first` on."""
     cdef const kernels_t* kernels = p.kernels
-    cdef const float* x = <const float*> at(slots, p.x) + row * p.in_w * p.x_pitch
+    cdef const float* x = <const float*> at(slots, p.x) + row * p.in_w * p.ldx
     cdef Py_ssize_t nr = kernels.nr, depth = (p.in_channels + 1) * kernels.nr
     cdef const float* weight = <const float*> at(slots, p.expand) + first // nr * depth
     cdef (const float*)[MAX_MR] rows
@@ -219,16 +219,16 @@ cdef inline void expand_row(
         start = tile * p.in_w // tiles
         m = (tile + 1) * p.in_w // tiles - start
         for i in range(m):
-            rows[i] = x + (start + i) * p.x_pitch
+            rows[i] = x + (start + i) * p.ldx
         c = 0
         while c < n:
-            kernels.gemm[m](
+            kernels.f32_gemm[m](
                 1, p.in_channels, <const float* const*> rows, weight + c // nr * depth, 0,
-                y + start * p.ring_pitch + c, p.ring_pitch, min(nr, n - c), NULL, 0,
-                p.expand_post.lo, p.expand_post.hi,
+                y + start * p.ld_ring + c, p.ld_ring, min(nr, n - c), NULL, 0,
+                p.expand_epilogue.lo, p.expand_epilogue.hi,
             )
             c += nr
-        post_tile(&p.expand_post, m, n, y + start * p.ring_pitch, p.ring_pitch, NULL, 0)
+        finish_tile(&p.expand_epilogue, m, n, y + start * p.ld_ring, p.ld_ring, NULL, 0)
 
 
 cdef inline void depthwise_row(
@@ -252,24 +252,24 @@ cdef inline void depthwise_row(
         else:
             m, ow = min(p.kernels.dw_m, p.out_w - done), done
         point_window(p, ring, row * p.stride_h - p.top, ow * p.stride_w, pixels, steps)
-        y = <float*> at(slots, p.y) + (pixel + ow) * p.y_pitch + first
-        if p.post.has_residual:
+        y = <float*> at(slots, p.y) + (pixel + ow) * p.ldy + first
+        if p.epilogue.has_residual:
             residual = (
-                <const float*> at(slots, p.post.residual)
-                + (pixel + ow) * p.post.residual_pitch + first
+                <const float*> at(slots, p.epilogue.residual)
+                + (pixel + ow) * p.epilogue.ldr + first
             )
-        in_tile = residual if p.post.residual_in_tile else NULL
+        in_tile = residual if p.epilogue.residual_in_tile else NULL
         if p.dwrow != NULL:
             p.dwrow(
-                p.kernel_h, n, <const float* const*> pixels, steps, weight, y, p.y_pitch,
-                in_tile, p.post.residual_pitch, p.post.lo, p.post.hi,
+                p.kernel_h, n, <const float* const*> pixels, steps, weight, y, p.ldy,
+                in_tile, p.epilogue.ldr, p.epilogue.lo, p.epilogue.hi,
             )
         else:
-            p.kernels.dwconv[m](
+            p.kernels.f32_dwconv[m](
                 p.kernel_h * p.kernel_w, n, <const float* const*> pixels, steps, weight, y,
-                p.y_pitch, in_tile, p.post.residual_pitch, p.post.lo, p.post.hi,
+                p.ldy, in_tile, p.epilogue.ldr, p.epilogue.lo, p.epilogue.hi,
             )
-        post_tile(&p.post, m, n, y, p.y_pitch, residual, p.post.residual_pitch)
+        finish_tile(&p.epilogue, m, n, y, p.ldy, residual, p.epilogue.ldr)
         done = ow + m
 
 
@@ -283,7 +283,7 @@ cdef inline void point_window(
     for _ in range(p.kernel_h):
         line, step = p.zeros, 0
         if 0 <= ih < p.in_h:
-            step = p.ring_pitch
+            step = p.ld_ring
             line = ring + (ih % p.ring_rows * p.ring_width + column) * step
         ih += p.dilation_h
         if p.dwrow != NULL:

@@ -2,7 +2,7 @@
 #
 # A run is a row of the filter over adjacent columns of the image: `run` columns of `unit` elements.
 
-cdef struct shallow_t:
+cdef struct few_inputs_t:
     const kernels_t* kernels
     const window_t* window
     ref_t x
@@ -17,21 +17,21 @@ cdef struct shallow_t:
     const float* zeros           # (in_w + columns) * unit: a row outside the image
     bint fetches                 # prefetch the output lines of a tile before computing it
     Py_ssize_t out_channels
-    post_t post
+    epilogue_t epilogue
 
 
-cdef class ShallowConvStep(Step):
+cdef class FewInputsConvStep(Step):
     """Convolution with few input channels.
 
     The micro-kernel reads runs in place; only those that cross the border are copied first.
 
     Parameters
     ----------
-    x : Value
+    x : TensorView
         (n, c, h, w), in C order or channels-last without gaps.
-    weight : Value
+    weight : TensorView
         Panels over receptive fields in the order of the runs.
-    y : Value
+    y : TensorView
         Channels-last.
     window : Window
         Its taps are the runs: (dy, dx) of their first column.
@@ -39,16 +39,16 @@ cdef class ShallowConvStep(Step):
         Start of each run relative to the pixel's origin, in elements.
     unit, run : int
     out_channels : int
-    scratch : Value
-        :func:`shallow_scratch_bytes` for each thread.
-    post : Post or None
+    scratch : TensorView
+        :func:`few_inputs_scratch_bytes` for each thread.
+    epilogue : Epilogue or None
     """
 
-    cdef shallow_t p
+    cdef few_inputs_t p
     cdef Window window
 
     def __init__(self, x, weight, y, Window window, offsets, unit, run, out_channels, scratch,
-                 post=None):
+                 epilogue=None):
         cdef Py_ssize_t i
         cdef float[::1] zero_view
         self.window = window
@@ -63,9 +63,9 @@ cdef class ShallowConvStep(Step):
         self.p.image_stride, self.p.row_stride = x.strides[0], x.strides[2]
         self.p.unit, self.p.run = unit, run
         self.p.out_channels = out_channels
-        self.p.post = make_post(self, post)
+        self.p.epilogue = make_epilogue(self, epilogue)
         self.params = &self.p
-        self.kind = "conv_shallow"
+        self.kind = "conv_few_inputs"
         mr = active().mr
         if is_by_rows(x.shape[3], y.shape[3], window.w.in_step_w, run):
             self.p.columns = tile_columns(window.w.in_step_w, run)
@@ -73,12 +73,12 @@ cdef class ShallowConvStep(Step):
             zero_view = zeros
             self.p.zeros = &zero_view[0]
             self.keep = zeros
-            self.run = shallow_rows_run
+            self.run = few_inputs_rows_run
             self.p.fetches = 4 * y.size > FETCHED_ROW_BYTES
-            self.max_parts = y.shape[0] * y.shape[2] * ceil_div(y.shape[3], mr)
+            self.max_shards = y.shape[0] * y.shape[2] * ceil_div(y.shape[3], mr)
         else:
-            self.run = shallow_run
-            self.max_parts = max(ceil_div(window.max_pixels, mr), 1)
+            self.run = few_inputs_run
+            self.max_shards = max(ceil_div(window.max_pixels, mr), 1)
 
 
 cdef Py_ssize_t tile_columns(Py_ssize_t stride, Py_ssize_t run):
@@ -98,15 +98,15 @@ cdef bint is_by_rows(Py_ssize_t in_w, Py_ssize_t out_w, Py_ssize_t stride, Py_ss
     return whole and tile_columns(stride, run) <= 2 * (in_w + run)
 
 
-def shallow_scratch_bytes(
+def few_inputs_scratch_bytes(
     x, y, Py_ssize_t stride, Py_ssize_t n_runs, Py_ssize_t run, Py_ssize_t unit
 ):
     """Return the bytes of scratch per thread: pointers to the runs of a tile, and their copies.
 
     Parameters
     ----------
-    x, y : Value
-        Images, as ShallowConvStep has them.
+    x, y : TensorView
+        Images, as FewInputsConvStep has them.
     stride : int
         Columns of the input from one column of the output to the next.
     n_runs, run, unit : int
@@ -118,7 +118,7 @@ def shallow_scratch_bytes(
 
 
 cdef inline void copy_field(
-    const shallow_t* p, const phase_t* phase, const float* origin, Py_ssize_t ih, Py_ssize_t iw,
+    const few_inputs_t* p, const phase_t* phase, const float* origin, Py_ssize_t ih, Py_ssize_t iw,
     float* field,
 ) noexcept nogil:
     """Copy a receptive field that crosses the border, with zeros outside the image."""
@@ -137,7 +137,7 @@ cdef inline void copy_field(
 
 
 cdef inline void point_pixels(
-    const shallow_t* p, const float* x, Py_ssize_t start, Py_ssize_t m, float* fields,
+    const few_inputs_t* p, const float* x, Py_ssize_t start, Py_ssize_t m, float* fields,
     const float** rows,
 ) noexcept nogil:
     """Fill rows[t * m + i] with the address of run t of output pixel start + i.
@@ -175,8 +175,8 @@ cdef inline void point_pixels(
                 image += 1
 
 
-cdef void shallow_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+cdef void few_inputs_run(
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Cross-correlation of an image with few channels with packed filters, plus post-ops.
 
@@ -187,7 +187,7 @@ cdef void shallow_run(
     Threads: over tiles of pixels; no shared writes
     Source : torch.nn.Conv2d
     """
-    cdef const shallow_t* p = <const shallow_t*> params
+    cdef const few_inputs_t* p = <const few_inputs_t*> params
     cdef const window_t* w = p.window
     cdef const phase_t* phase = &w.phases[0]
     cdef const kernels_t* kernels = p.kernels
@@ -202,9 +202,9 @@ cdef void shallow_run(
     cdef Py_ssize_t tiles = ceil_div(pixels, mr), panels = ceil_div(p.out_channels, nr)
     cdef Py_ssize_t length = p.run * p.unit, depth = phase.n_taps * length
     cdef Py_ssize_t tile, start, m, panel, n
-    if p.post.has_residual:
-        residual = <const float*> at(slots, p.post.residual)
-    for tile in range(share_start(tiles, part, n_parts), share_start(tiles, part + 1, n_parts)):
+    if p.epilogue.has_residual:
+        residual = <const float*> at(slots, p.epilogue.residual)
+    for tile in range(shard_start(tiles, shard, n_shards), shard_start(tiles, shard + 1, n_shards)):
         start = tile * pixels // tiles
         m = (tile + 1) * pixels // tiles - start
         point_pixels(p, x, start, m, fields, rows)
@@ -212,26 +212,26 @@ cdef void shallow_run(
             n = min(nr, p.out_channels - panel * nr)
             r_tile = NULL
             if residual != NULL:
-                r_tile = residual + start * p.post.residual_pitch + panel * nr
-            kernels.gemm[m](
+                r_tile = residual + start * p.epilogue.ldr + panel * nr
+            kernels.f32_gemm[m](
                 phase.n_taps, length, <const float* const*> rows,
                 weight + panel * (depth + 1) * nr, 0,
-                y + start * w.y_pitch + panel * nr, w.y_pitch, n,
-                r_tile if p.post.residual_in_tile else NULL, p.post.residual_pitch,
-                p.post.lo, p.post.hi,
+                y + start * w.ldy + panel * nr, w.ldy, n,
+                r_tile if p.epilogue.residual_in_tile else NULL, p.epilogue.ldr,
+                p.epilogue.lo, p.epilogue.hi,
             )
         # Post-ops take all panels at once, as long rows.
         r_tile = NULL
         if residual != NULL:
-            r_tile = residual + start * p.post.residual_pitch
-        post_tile(
-            &p.post, m, p.out_channels, y + start * w.y_pitch, w.y_pitch, r_tile,
-            p.post.residual_pitch,
+            r_tile = residual + start * p.epilogue.ldr
+        finish_tile(
+            &p.epilogue, m, p.out_channels, y + start * w.ldy, w.ldy, r_tile,
+            p.epilogue.ldr,
         )
 
 
 cdef inline void point_runs(
-    const shallow_t* p, const float* image, Py_ssize_t ih, Py_ssize_t iw, float* copies,
+    const few_inputs_t* p, const float* image, Py_ssize_t ih, Py_ssize_t iw, float* copies,
     const float** runs,
 ) noexcept nogil:
     """Fill runs[t] with the address of run t of a tile whose first pixel has origin (ih, iw).
@@ -260,8 +260,8 @@ cdef inline void point_runs(
             copies += n * unit
 
 
-cdef void shallow_rows_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+cdef void few_inputs_rows_run(
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Cross-correlation of an image with few channels with packed filters, plus post-ops.
 
@@ -273,7 +273,7 @@ cdef void shallow_rows_run(
     Threads: over tiles of pixels; no shared writes
     Source : torch.nn.Conv2d
     """
-    cdef const shallow_t* p = <const shallow_t*> params
+    cdef const few_inputs_t* p = <const few_inputs_t*> params
     cdef const window_t* w = p.window
     cdef const kernels_t* kernels = p.kernels
     cdef const float* x = <const float*> at(slots, p.x)
@@ -287,16 +287,16 @@ cdef void shallow_rows_run(
     cdef Py_ssize_t n_runs = w.phases[0].n_taps, length = p.run * p.unit
     cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr, step = w.in_step_w * p.unit
     cdef Py_ssize_t panels = ceil_div(p.out_channels, nr), per_row = ceil_div(w.out_w, mr)
-    cdef Py_ssize_t q = share_start(w.n * w.out_h * per_row, part, n_parts)
-    cdef Py_ssize_t stop = share_start(w.n * w.out_h * per_row, part + 1, n_parts)
+    cdef Py_ssize_t q = shard_start(w.n * w.out_h * per_row, shard, n_shards)
+    cdef Py_ssize_t stop = shard_start(w.n * w.out_h * per_row, shard + 1, n_shards)
     # No run crosses a side border if left <= origin of the tile's first pixel < right.
     cdef Py_ssize_t left = -w.phases[0].min_dx
     cdef Py_ssize_t right = w.in_w - w.phases[0].max_dx - (mr - 1) * w.in_step_w
     cdef Py_ssize_t i, t, row, tile, ow, iw, ih, first, pixel, panel, n
-    cdef Py_ssize_t ldy = w.y_pitch, ldr = p.post.residual_pitch
+    cdef Py_ssize_t ldy = w.ldy, ldr = p.epilogue.ldr
     cdef bint was_inside, stays_inside
-    if p.post.has_residual:
-        residual = <const float*> at(slots, p.post.residual)
+    if p.epilogue.has_residual:
+        residual = <const float*> at(slots, p.epilogue.residual)
     while q < stop:
         row, tile = q // per_row, q % per_row
         image = x + row // w.out_h * p.image_stride
@@ -325,17 +325,18 @@ cdef void shallow_rows_run(
                     for i in range(first, mr):
                         fetch(y_tile + i * ldy)
                         fetch(y_tile + i * ldy + n - 1)
-                kernels.gemm_strided(
+                kernels.f32_gemm_strided(
                     n_runs, length, <const float* const*> runs, step, first,
                     weight + panel * (n_runs * length + 1) * nr, y_tile, ldy, n,
-                    r_tile if p.post.residual_in_tile else NULL, ldr, p.post.lo, p.post.hi,
+                    r_tile if p.epilogue.residual_in_tile else NULL, ldr, p.epilogue.lo,
+                    p.epilogue.hi,
                 )
             # Run the post-ops on all panels at once, as long rows.
             r_tile = NULL
             if residual != NULL:
                 r_tile = residual + (pixel + first) * ldr
-            post_tile(
-                &p.post, mr - first, p.out_channels, y + (pixel + first) * ldy, ldy, r_tile, ldr
+            finish_tile(
+                &p.epilogue, mr - first, p.out_channels, y + (pixel + first) * ldy, ldy, r_tile, ldr
             )
             tile += 1
             q += 1

@@ -3,8 +3,8 @@
 import numpy as np
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._kernels.conv.epilogue cimport make_post, post_t, post_tile
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels.conv.epilogue cimport make_epilogue, epilogue_t, finish_tile
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport GROUPED_PIXELS, kernels_t
 from kuiper._kernels.conv.window cimport Window, phase_t, point_rows, window_t
 
@@ -16,7 +16,7 @@ def is_grouped(Py_ssize_t terms, Py_ssize_t per_group):
     """
     cdef const kernels_t* kernels = active()
     return (
-        kernels.grouped != NULL and terms <= per_group and 2 * per_group <= kernels.lanes
+        kernels.f32_grouped != NULL and terms <= per_group and 2 * per_group <= kernels.lanes
         and kernels.lanes % per_group == 0
     )
 
@@ -50,7 +50,7 @@ cdef struct grouped_t:
     Py_ssize_t terms             # inputs and outputs of a group
     Py_ssize_t per_group
     Py_ssize_t channels          # of the output
-    post_t post
+    epilogue_t epilogue
 
 
 cdef class GroupedStep(Step):
@@ -58,22 +58,22 @@ cdef class GroupedStep(Step):
 
     Parameters
     ----------
-    x, y : Value
+    x, y : TensorView
         Channels-last.
-    weight : Value
+    weight : TensorView
         Memory of a :class:`~kuiper._kernels.micro.packed.GroupedBlocks`.
     window : Window
         Of one phase.
     groups : int
-    scratch : Value
+    scratch : TensorView
         :func:`grouped_scratch_bytes` for each thread.
-    post : Post or None
+    epilogue : Epilogue or None
     """
 
     cdef grouped_t p
     cdef Window window
 
-    def __init__(self, x, weight, y, Window window, groups, scratch, post=None):
+    def __init__(self, x, weight, y, Window window, groups, scratch, epilogue=None):
         cdef float[::1] zeros = np.zeros(x.shape[1], np.float32)
         self.p.kernels = active()
         self.p.channels = y.shape[1]
@@ -87,11 +87,11 @@ cdef class GroupedStep(Step):
         self.p.x, self.p.weight, self.p.y = self.ref(x), self.ref(weight), self.ref(y)
         self.p.scratch = self.ref(scratch)
         self.p.zeros, self.p.places = &zeros[0], &place_view[0, 0]
-        self.p.post = make_post(self, post)
+        self.p.epilogue = make_epilogue(self, epilogue)
         self.run = grouped_run
         self.params = &self.p
         self.kind = "conv_grouped"
-        self.max_parts = max(ceil_div(window.max_pixels, GROUPED_PIXELS), 1)
+        self.max_shards = max(ceil_div(window.max_pixels, GROUPED_PIXELS), 1)
 
 
 cdef void point_to_all(const float** rows, Py_ssize_t taps, Py_ssize_t count) noexcept nogil:
@@ -106,7 +106,7 @@ cdef void point_to_all(const float** rows, Py_ssize_t taps, Py_ssize_t count) no
 
 
 cdef void grouped_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Cross-correlation in groups, plus post-ops.
 
@@ -125,24 +125,24 @@ cdef void grouped_run(
     cdef const float** rows = <const float**> at(slots, p.scratch)
     cdef float* y
     cdef Py_ssize_t pixels = w.n * w.out_h * w.out_w
-    cdef Py_ssize_t pixel = share_start(pixels, part, n_parts)
-    cdef Py_ssize_t last = share_start(pixels, part + 1, n_parts), count, missing
-    cdef Py_ssize_t r_pitch = p.post.residual_pitch
+    cdef Py_ssize_t pixel = shard_start(pixels, shard, n_shards)
+    cdef Py_ssize_t last = shard_start(pixels, shard + 1, n_shards), count, missing
+    cdef Py_ssize_t ldr = p.epilogue.ldr
     while pixel < last:
         count = min(<Py_ssize_t> GROUPED_PIXELS, last - pixel)
         missing = GROUPED_PIXELS - count
         point_rows(w, phase, x, p.zeros, pixel, count, rows)
         point_to_all(rows, phase.n_taps, count)
-        y = <float*> at(slots, p.y) + pixel * w.y_pitch
+        y = <float*> at(slots, p.y) + pixel * w.ldy
         residual = NULL
-        if p.post.has_residual:
-            residual = <const float*> at(slots, p.post.residual) + pixel * r_pitch
-        added = residual if p.post.residual_in_tile else NULL
+        if p.epilogue.has_residual:
+            residual = <const float*> at(slots, p.epilogue.residual) + pixel * ldr
+        added = residual if p.epilogue.residual_in_tile else NULL
         # The pixels before the first one are computed but not stored.
-        p.kernels.grouped(
+        p.kernels.f32_grouped(
             phase.n_taps, p.terms, p.per_group, p.channels, <const float* const*> rows, p.places,
-            weight, missing, y - missing * w.y_pitch, w.y_pitch,
-            added - missing * r_pitch if added != NULL else NULL, r_pitch, p.post.lo, p.post.hi,
+            weight, missing, y - missing * w.ldy, w.ldy,
+            added - missing * ldr if added != NULL else NULL, ldr, p.epilogue.lo, p.epilogue.hi,
         )
-        post_tile(&p.post, count, p.channels, y, w.y_pitch, residual, r_pitch)
+        finish_tile(&p.epilogue, count, p.channels, y, w.ldy, residual, ldr)
         pixel += count

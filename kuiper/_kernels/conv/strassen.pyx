@@ -36,15 +36,15 @@ from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.packing cimport (
     biases, pack_panel, panels_of_columns, panels_t, tap_offsets,
 )
-from kuiper._kernels.conv.epilogue cimport make_post, post_t, post_tile
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
-from kuiper._kernels.micro.table cimport kernels_t, segment_t
-from kuiper._runtime.thread_pool cimport share_out
+from kuiper._kernels.conv.epilogue cimport make_epilogue, epilogue_t, finish_tile
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
+from kuiper._kernels.micro.table cimport kernels_t, product_t
+from kuiper._runtime.thread_pool cimport parallel_for
 from kuiper._kernels.conv.window cimport Window, phase_t, point_rows, window_t
 
 from kuiper._runtime.pages import aligned_empty
 from kuiper._kernels.micro.packing import parts
-from kuiper.ir.view import spaced
+from kuiper.ir.view import padded_row
 
 cdef extern from "_runtime/populate.h" nogil:
     void populate "kp_populate"(char* first, Py_ssize_t n_bytes) noexcept
@@ -92,12 +92,12 @@ cdef enum:
 
 cdef enum:
     MAX_NR = 32
-    MOST_RATIO = 100             # between the greatest weights of two columns that share sums
+    MAX_RATIO = 100             # between the greatest weights of two columns that share sums
     ALIKE = 0
     NOT_ALIKE = 1
 
 cdef enum:
-    AHEAD = 32  # prefetch distance, in rows of a panel
+    PREFETCH_DISTANCE_ROWS = 32  # prefetch distance, in rows of a panel
 
 
 # -- weights -----------------------------------------------------------------------------------
@@ -140,20 +140,20 @@ def pack_strassen(weight, bias, int n_threads=1, out=None):
     if out is None:
         packed = aligned_empty((packed_floats(columns, taps, channels),))
     for rows in parts(weight, n_threads, 2):
-        pack_part(
+        pack_rows(
             weight[rows], None if bias is None else bias[rows],
             packed[rows.start // (2 * active().nr) * pair:], n_threads,
         )
     return packed
 
 
-cdef pack_part(const float[:, :, :] weight, bias, float[::1] out, int n_threads):
+cdef pack_rows(const float[:, :, :] weight, bias, float[::1] out, int n_threads):
     cdef const Py_ssize_t[::1] offsets = tap_offsets(weight.shape[1], weight.strides[1] // 4)
     cdef const float[::1] b = biases(bias, weight.shape[0])
     cdef panels_t job = panels_of_columns(weight, b, offsets)
     job.out = &out[0]
     with nogil:
-        share_out(pack_one, &job, ceil_div(job.columns, 2 * job.kernels.nr), n_threads)
+        parallel_for(pack_one, &job, ceil_div(job.columns, 2 * job.kernels.nr), n_threads)
 
 
 cdef void pack_one(void* job, Py_ssize_t pair, Py_ssize_t rank) noexcept nogil:
@@ -222,7 +222,7 @@ cdef void pack_pair(
     for j in range(right):
         if checked[j] != 0 or (
             max(greatest_left[j], greatest_right[j])
-            > MOST_RATIO * min(greatest_left[j], greatest_right[j])
+            > MAX_RATIO * min(greatest_left[j], greatest_right[j])
         ):
             return
     for j in range(nr):
@@ -251,12 +251,12 @@ cdef struct strassen_t:
     const float* zeros
     Py_ssize_t half              # of the channels
     Py_ssize_t out_channels
-    Py_ssize_t sums_pitch        # from row to row
+    Py_ssize_t ld_sums        # from row to row
     Py_ssize_t sums_stride       # from S1 to S2
     Py_ssize_t quads             # of an image
     Py_ssize_t at_a_time         # quads processed together
     Py_ssize_t part_floats       # size of a panel over half the channels
-    post_t post
+    epilogue_t epilogue
 
 
 cdef class StrassenStep(Step):
@@ -264,21 +264,21 @@ cdef class StrassenStep(Step):
 
     Parameters
     ----------
-    x, y : Value
+    x, y : TensorView
         Channels-last.  The number of input channels is a multiple of twice the lanes.
-    weight : Value
+    weight : TensorView
         Of :func:`pack_strassen`; at least two panels.
     window : Window
         Of one phase.
-    scratch : Value
+    scratch : TensorView
         :func:`strassen_scratch_bytes` for each thread.
-    post : Post or None
+    epilogue : Epilogue or None
     """
 
     cdef strassen_t p
     cdef Window window
 
-    def __init__(self, x, weight, y, Window window, scratch, post=None):
+    def __init__(self, x, weight, y, Window window, scratch, epilogue=None):
         zeros = np.zeros(x.shape[1], np.float32)
         cdef float[::1] zero_view = zeros
         cdef Py_ssize_t mr = active().mr, taps = window.w.phases[0].n_taps
@@ -290,18 +290,18 @@ cdef class StrassenStep(Step):
         self.p.scratch = self.ref(scratch)
         self.p.zeros = &zero_view[0]
         self.p.half, self.p.out_channels = x.shape[1] // 2, y.shape[1]
-        self.p.sums_pitch = spaced(self.p.half)
-        self.p.sums_stride = taps * mr * self.p.sums_pitch
+        self.p.ld_sums = padded_row(self.p.half)
+        self.p.sums_stride = taps * mr * self.p.ld_sums
         self.p.quads = ceil_div(y.shape[2] * y.shape[3], 2 * mr)
         self.p.at_a_time = quads_at_a_time(
             y.shape[2] * y.shape[3], taps, x.shape[1], y.shape[1]
         )
         self.p.part_floats = (1 + taps * self.p.half) * active().nr
-        self.p.post = make_post(self, post)
+        self.p.epilogue = make_epilogue(self, epilogue)
         self.run = strassen_run
         self.params = &self.p
         self.kind = "strassen"
-        self.max_parts = max(y.shape[0] * self.p.quads * n_pairs(&self.p), 1)
+        self.max_shards = max(y.shape[0] * self.p.quads * n_pairs(&self.p), 1)
 
 
 cdef inline Py_ssize_t n_pairs(const strassen_t* p) noexcept nogil:
@@ -318,10 +318,10 @@ cdef Py_ssize_t quads_at_a_time(
     return max(1, min(MAX_QUADS, ceil_div(rows, 2 * mr), most // (16 * mr * taps * channels)))
 
 
-cdef Py_ssize_t quad_floats(Py_ssize_t taps, Py_ssize_t pitch):
+cdef Py_ssize_t quad_floats(Py_ssize_t taps, Py_ssize_t row_stride):
     """Return the scratch of a quad, in floats: sums of rows, tiles, pointers of all lists."""
     cdef Py_ssize_t mr = active().mr
-    return mr * (4 * taps * pitch + N_TILES * active().nr + 2 * N_LISTS * taps)
+    return mr * (4 * taps * row_stride + N_TILES * active().nr + 2 * N_LISTS * taps)
 
 
 def strassen_scratch_bytes(
@@ -337,7 +337,7 @@ def strassen_scratch_bytes(
         Their product is the number of terms.
     columns : int
     """
-    return 4 * quad_floats(taps, spaced(channels // 2)) * quads_at_a_time(
+    return 4 * quad_floats(taps, padded_row(channels // 2)) * quads_at_a_time(
         rows, taps, channels, columns
     )
 
@@ -371,56 +371,57 @@ cdef void open_quad(
         quad.lists[UP_2][i] = quad.lists[UP_1][i] + p.half
         quad.lists[DOWN_2][i] = quad.lists[DOWN_1][i] + p.half
         for j in range(4):
-            quad.lists[SUM_1 + j][i] = room + j * p.sums_stride + i * p.sums_pitch
-    quad.finite = p.kernels.strassen_sums(
+            quad.lists[SUM_1 + j][i] = room + j * p.sums_stride + i * p.ld_sums
+    quad.finite = p.kernels.f32_strassen_sums(
         taps * quad.m, p.half, <const float* const*> quad.lists[UP_1],
-        <const float* const*> quad.lists[DOWN_1], room, p.sums_pitch, p.sums_stride,
+        <const float* const*> quad.lists[DOWN_1], room, p.ld_sums, p.sums_stride,
     )
 
 
 cdef inline void multiply(
-    const strassen_t* p, char* const* slots, const quad_t* quad, int n_segments,
-    const segment_t* segments, Py_ssize_t ahead, bint down, Py_ssize_t column,
+    const strassen_t* p, char* const* slots, const quad_t* quad, int n_products,
+    const product_t* products, Py_ssize_t distance, bint down, Py_ssize_t column,
 ) noexcept nogil:
     """Compute an output tile as a chain of products, with sums added and saved on the way."""
     cdef Py_ssize_t pixel = quad.down if down else quad.up
-    p.kernels.gemm_chain[quad.m](
-        n_segments, segments, p.window.phases[0].n_taps, p.half, ahead, quad.shared if down else 0,
-        output_at(p, slots, pixel, column), p.window.y_pitch,
+    p.kernels.f32_gemm_chain[quad.m](
+        n_products, products, p.window.phases[0].n_taps, p.half, distance,
+        quad.shared if down else 0,
+        output_at(p, slots, pixel, column), p.window.ldy,
         min(p.kernels.nr, p.out_channels - column), residual_at(p, slots, pixel, column),
-        p.post.residual_pitch, p.post.lo, p.post.hi,
+        p.epilogue.ldr, p.epilogue.lo, p.epilogue.hi,
     )
 
 
-cdef inline segment_t segment_of(
+cdef inline product_t product_of(
     const strassen_t* p, const quad_t* quad, int rows, const float* panels, int part,
     const float* added, float* saved,
 ) noexcept nogil:
-    cdef segment_t segment
-    segment.rows = <const float* const*> quad.lists[rows]
-    segment.panel = panels + part * p.part_floats
-    segment.added, segment.saved = added, saved
-    return segment
+    cdef product_t product
+    product.rows = <const float* const*> quad.lists[rows]
+    product.panel = panels + part * p.part_floats
+    product.added, product.saved = added, saved
+    return product
 
 
 cdef inline float* output_at(
     const strassen_t* p, char* const* slots, Py_ssize_t pixel, Py_ssize_t column
 ) noexcept nogil:
-    return <float*> at(slots, p.y) + pixel * p.window.y_pitch + column
+    return <float*> at(slots, p.y) + pixel * p.window.ldy + column
 
 
 cdef inline const float* residual_at(
     const strassen_t* p, char* const* slots, Py_ssize_t pixel, Py_ssize_t column
 ) noexcept nogil:
     """Return the residual that the tile adds, or NULL."""
-    if not p.post.residual_in_tile:
+    if not p.epilogue.residual_in_tile:
         return NULL
-    return <const float*> at(slots, p.post.residual) + pixel * p.post.residual_pitch + column
+    return <const float*> at(slots, p.epilogue.residual) + pixel * p.epilogue.ldr + column
 
 
 cdef void one_chain(
     const strassen_t* p, char* const* slots, int chain, const quad_t* quad, const float* panels,
-    Py_ssize_t ahead, Py_ssize_t column,
+    Py_ssize_t distance, Py_ssize_t column,
 ) noexcept nogil:
     """Compute C11 (chain 0), C21 (1), or C12 and C22 (2); the module docstring has the formulas."""
     cdef Py_ssize_t nr = p.kernels.nr, tile = p.kernels.mr * nr, right = column + nr
@@ -428,24 +429,24 @@ cdef void one_chain(
     cdef float* u2 = quad.tiles + TILE_U2 * tile
     cdef float* u3 = quad.tiles + TILE_U3 * tile
     cdef float* q = quad.tiles + TILE_Q * tile
-    cdef segment_t[3] s
+    cdef product_t[3] s
     if chain == 0:
-        s[0] = segment_of(p, quad, UP_1, panels, B11, NULL, product)
-        s[1] = segment_of(p, quad, UP_2, panels, B21, NULL, NULL)
-        multiply(p, slots, quad, 2, s, ahead, False, column)
+        s[0] = product_of(p, quad, UP_1, panels, B11, NULL, product)
+        s[1] = product_of(p, quad, UP_2, panels, B21, NULL, NULL)
+        multiply(p, slots, quad, 2, s, distance, False, column)
     elif chain == 1:
-        s[0] = segment_of(p, quad, SUM_2, panels, T2, product, u2)
-        s[1] = segment_of(p, quad, SUM_3, panels, T3, NULL, u3)
-        s[2] = segment_of(p, quad, DOWN_2, panels, T4, NULL, NULL)
-        multiply(p, slots, quad, 3, s, ahead, True, column)
+        s[0] = product_of(p, quad, SUM_2, panels, T2, product, u2)
+        s[1] = product_of(p, quad, SUM_3, panels, T3, NULL, u3)
+        s[2] = product_of(p, quad, DOWN_2, panels, T4, NULL, NULL)
+        multiply(p, slots, quad, 3, s, distance, True, column)
     else:
-        s[0] = segment_of(p, quad, SUM_1, panels, T1, NULL, q)
-        s[1] = segment_of(p, quad, SUM_4, panels, B22, u2, NULL)
-        multiply(p, slots, quad, 2, s, ahead, False, right)
-        p.kernels.tile_sum(
+        s[0] = product_of(p, quad, SUM_1, panels, T1, NULL, q)
+        s[1] = product_of(p, quad, SUM_4, panels, B22, u2, NULL)
+        multiply(p, slots, quad, 2, s, distance, False, right)
+        p.kernels.f32_tile_sum(
             quad.m, quad.shared, min(nr, p.out_channels - right), u3, q, s[1].panel,
-            residual_at(p, slots, quad.down, right), p.post.residual_pitch,
-            output_at(p, slots, quad.down, right), p.window.y_pitch, p.post.lo, p.post.hi,
+            residual_at(p, slots, quad.down, right), p.epilogue.ldr,
+            output_at(p, slots, quad.down, right), p.window.ldy, p.epilogue.lo, p.epilogue.hi,
         )
 
 
@@ -454,14 +455,16 @@ cdef void by_definition(
     Py_ssize_t column,
 ) noexcept nogil:
     """Multiply a quad by a pair of panels in eight products, if Strassen's sums cannot be used."""
-    cdef segment_t[2] s
+    cdef product_t[2] s
     cdef bint down
     for down in range(2):
-        s[0] = segment_of(p, quad, DOWN_1 if down else UP_1, panels, B11, NULL, NULL)
-        s[1] = segment_of(p, quad, DOWN_2 if down else UP_2, panels, B21, NULL, NULL)
-        multiply(p, slots, quad, 2, s, AHEAD * p.kernels.nr, down, column)
+        s[0] = product_of(p, quad, DOWN_1 if down else UP_1, panels, B11, NULL, NULL)
+        s[1] = product_of(p, quad, DOWN_2 if down else UP_2, panels, B21, NULL, NULL)
+        multiply(p, slots, quad, 2, s, PREFETCH_DISTANCE_ROWS * p.kernels.nr, down, column)
         s[0].panel, s[1].panel = panels + B12 * p.part_floats, panels + B22 * p.part_floats
-        multiply(p, slots, quad, 2, s, AHEAD * p.kernels.nr, down, column + p.kernels.nr)
+        multiply(
+            p, slots, quad, 2, s, PREFETCH_DISTANCE_ROWS * p.kernels.nr, down, column + p.kernels.nr
+        )
 
 
 cdef void pair_of_panels(
@@ -472,16 +475,16 @@ cdef void pair_of_panels(
 
     Prefetches the next quads' `rows` that are not NULL, otherwise the panels to come.
     """
-    cdef Py_ssize_t i, ahead, nr = p.kernels.nr
+    cdef Py_ssize_t i, distance, nr = p.kernels.nr
     cdef bint alike = panels[T3 * p.part_floats] == ALIKE
     cdef int chain
     for chain in range(3 if alike else 0):
         for i in range(count):
-            ahead = AHEAD * nr
+            distance = PREFETCH_DISTANCE_ROWS * nr
             if chain == 0 and rows[i] != NULL:
-                ahead = (<intptr_t> rows[i] - <intptr_t> panels) // <intptr_t> sizeof(float) - nr
+                distance = (<intptr_t> rows[i] - <intptr_t> panels) // <intptr_t> sizeof(float) - nr
             if quads[i].finite:
-                one_chain(p, slots, chain, &quads[i], panels, ahead, column)
+                one_chain(p, slots, chain, &quads[i], panels, distance, column)
     for i in range(count):
         if not (alike and quads[i].finite):
             by_definition(p, slots, &quads[i], panels, column)
@@ -493,23 +496,23 @@ cdef void one_panel(
 ) noexcept nogil:
     """Multiply some quads by the single last panel."""
     cdef Py_ssize_t i, pixel
-    cdef segment_t segment
+    cdef product_t product
     cdef bint down
     for i in range(count):
         for down in range(2):
-            segment = segment_of(p, &quads[i], DOWN_1 if down else UP_1, panel, 0, NULL, NULL)
+            product = product_of(p, &quads[i], DOWN_1 if down else UP_1, panel, 0, NULL, NULL)
             pixel = quads[i].down if down else quads[i].up
-            p.kernels.gemm_chain[quads[i].m](
-                1, &segment, p.window.phases[0].n_taps, 2 * p.half,
-                AHEAD * p.kernels.nr,
+            p.kernels.f32_gemm_chain[quads[i].m](
+                1, &product, p.window.phases[0].n_taps, 2 * p.half,
+                PREFETCH_DISTANCE_ROWS * p.kernels.nr,
                 quads[i].shared if down else 0, output_at(p, slots, pixel, column),
-                p.window.y_pitch, p.out_channels - column, residual_at(p, slots, pixel, column),
-                p.post.residual_pitch, p.post.lo, p.post.hi,
+                p.window.ldy, p.out_channels - column, residual_at(p, slots, pixel, column),
+                p.epilogue.ldr, p.epilogue.lo, p.epilogue.hi,
             )
 
 
 cdef void strassen_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Cross-correlation of images with packed filters, plus post-ops.
 
@@ -524,8 +527,8 @@ cdef void strassen_run(
     cdef const float* residual = NULL
     cdef float* room = <float*> at(slots, p.scratch)
     cdef Py_ssize_t nr = p.kernels.nr, pairs = n_pairs(p), total = w.n * p.quads
-    cdef Py_ssize_t q = share_start(total * pairs, part, n_parts)
-    cdef Py_ssize_t stop = share_start(total * pairs, part + 1, n_parts)
+    cdef Py_ssize_t q = shard_start(total * pairs, shard, n_shards)
+    cdef Py_ssize_t stop = shard_start(total * pairs, shard + 1, n_shards)
     cdef Py_ssize_t groups = ceil_div(total, p.at_a_time), group, opened = -1, first, size
     cdef Py_ssize_t offset, pair, count, i, column, n, pixel
     cdef quad_t[MAX_QUADS] quads
@@ -564,14 +567,15 @@ cdef void strassen_run(
             )
         for i in range(offset, offset + count):
             pixel = quads[i].up
-            if p.post.has_residual:
+            if p.epilogue.has_residual:
                 residual = (
-                    <const float*> at(slots, p.post.residual) + pixel * p.post.residual_pitch
+                    <const float*> at(slots, p.epilogue.residual) + pixel * p.epilogue.ldr
                     + column
                 )
-            post_tile(
-                &p.post, 2 * quads[i].m - quads[i].shared, n, output_at(p, slots, pixel, column),
-                w.y_pitch, residual, p.post.residual_pitch,
+            finish_tile(
+                &p.epilogue, 2 * quads[i].m - quads[i].shared, n,
+                output_at(p, slots, pixel, column),
+                w.ldy, residual, p.epilogue.ldr,
             )
         q += count
 

@@ -22,10 +22,10 @@ cdef struct window_t:
     Py_ssize_t n
     Py_ssize_t in_h
     Py_ssize_t in_w
-    Py_ssize_t x_pitch
+    Py_ssize_t ldx
     Py_ssize_t out_h
     Py_ssize_t out_w
-    Py_ssize_t y_pitch
+    Py_ssize_t ldy
     Py_ssize_t in_step_h     # input rows between consecutive output rows of a phase
     Py_ssize_t in_step_w
     Py_ssize_t out_step      # output rows between consecutive output rows of a phase
@@ -70,13 +70,13 @@ cdef inline void point_rows(
     cdef Py_ssize_t oh = pixel // phase.width % phase.height
     cdef Py_ssize_t image = pixel // phase.width // phase.height
     cdef Py_ssize_t i, t, ih = oh * w.in_step_h, iw = ow * w.in_step_w, n_taps = phase.n_taps
-    cdef const float* origin = x + ((image * w.in_h + ih) * w.in_w + iw) * w.x_pitch
+    cdef const float* origin = x + ((image * w.in_h + ih) * w.in_w + iw) * w.ldx
     if ow + m <= phase.width and is_inside(w, phase, ih, iw, iw + (m - 1) * w.in_step_w):
-        point_inside(phase, origin, w.in_step_w * w.x_pitch, m, rows)
+        point_inside(phase, origin, w.in_step_w * w.ldx, m, rows)
         return
     for i in range(m):
         ih, iw = oh * w.in_step_h, ow * w.in_step_w
-        origin = x + ((image * w.in_h + ih) * w.in_w + iw) * w.x_pitch
+        origin = x + ((image * w.in_h + ih) * w.in_w + iw) * w.ldx
         if is_inside(w, phase, ih, iw, iw):
             for t in range(n_taps):
                 rows[t * m + i] = origin + phase.taps[t].offset

@@ -9,7 +9,7 @@ cdef class Window:
 
     Parameters
     ----------
-    x, y : Value
+    x, y : TensorView
         Channels-last input and output.
     in_step, out_step : (int, int)
         Input and output pixels between consecutive output pixels of a phase; `out_step` is the
@@ -26,7 +26,7 @@ cdef class Window:
         memset(w, 0, sizeof(window_t))
         w.n, _, w.in_h, w.in_w = x.shape
         _, _, w.out_h, w.out_w = y.shape
-        w.x_pitch, w.y_pitch = x.pitch, y.pitch
+        w.ldx, w.ldy = x.row_stride, y.row_stride
         w.in_step_h, w.in_step_w = in_step
         w.out_step, w.out_step_w = out_step
         w.n_phases = len(phases)
@@ -44,7 +44,7 @@ cdef class Window:
             phase.n_taps = len(taps)
             for t, (dy, dx) in enumerate(taps):
                 phase.taps[t].dy, phase.taps[t].dx = dy, dx
-                phase.taps[t].offset = (dy * w.in_w + dx) * w.x_pitch
+                phase.taps[t].offset = (dy * w.in_w + dx) * w.ldx
                 phase.min_dy, phase.max_dy = min(phase.min_dy, dy), max(phase.max_dy, dy)
                 phase.min_dx, phase.max_dx = min(phase.min_dx, dx), max(phase.max_dx, dx)
 

@@ -49,21 +49,21 @@ from libc.string cimport memset
 
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.packing cimport pack_panel
-from kuiper._kernels.conv.epilogue cimport is_in_tile, make_post, post_t, post_tile
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels.conv.epilogue cimport is_in_tile, make_epilogue, epilogue_t, finish_tile
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._runtime.stored_rows cimport read_rows, stored_t, where_stored
 from kuiper._kernels.micro.table cimport (
-    BOTH_LINES, LINE_FLOATS, MAX_MR, kernels_t, panel_ahead, wino_needs,
+    SOLE_TILE, LINE_FLOATS, MAX_MR, kernels_t, prefetch_distance, wino_needs,
 )
-from kuiper._runtime.thread_pool cimport share_out
+from kuiper._runtime.thread_pool cimport parallel_for
 
 from kuiper._runtime.pages import aligned_empty
 from kuiper._kernels.micro.packing import n_panels, parts
-from kuiper.ir.view import spaced
+from kuiper.ir.view import padded_row
 
 cdef extern from "_runtime/work_shares.h" nogil:
     void count_up "kp_finish"(int* count) noexcept
-    void note "kp_note"(long long* fault, long long value) noexcept
+    void record_error "kp_record_error"(long long* error_slot, long long value) noexcept
     void publish "kp_publish"(const char** where, const char* address) noexcept
     const char* acquire "kp_acquire"(const char* const* where) noexcept
 
@@ -78,7 +78,7 @@ cdef enum:
     ADVANCE_BYTES = 1 << 22      # weights that one call of advance transforms
 
 
-MOST_DEPTH = MAX_DEPTH
+MAX_FILTER_DEPTH = MAX_DEPTH
 
 Planes = namedtuple(
     "Planes", "inputs outputs kernel stride dilation front", defaults=(1, 1, 1, 1, 1, 0)
@@ -90,7 +90,7 @@ Attributes
 inputs, outputs : int
     Planes of a volume.
 kernel, stride, dilation : int
-    Of the window; `kernel` is at most `MOST_DEPTH`.
+    Of the window; `kernel` is at most `MAX_FILTER_DEPTH`.
 front : int
     Padding before the first plane.
 """
@@ -102,7 +102,7 @@ def frequency_stride(Py_ssize_t tiles, Py_ssize_t channels):
     It is an odd number of cache lines: the transforms access all frequencies at once, and lines a
     large power of two apart would share a few sets of the L1 cache.
     """
-    return (ceil_div(tiles * spaced(channels), LINE_FLOATS) | 1) * LINE_FLOATS
+    return (ceil_div(tiles * padded_row(channels), LINE_FLOATS) | 1) * LINE_FLOATS
 
 
 def n_frequencies(int tile, int stride):
@@ -121,7 +121,7 @@ cdef struct winograd_t:
     int points                   # t + 2: weights along an axis, see end_of
     ref_t x
     const char* const* weights   # *weights is NULL while the filters are deferred
-    ref_t fault                  # where a run records that filters could not be read
+    ref_t error_slot                  # where a run records that filters could not be read
     ref_t u                      # scratch for the filters of a panel, if they are deferred
     ref_t latch                  # the weights that all shards of a run use, or NULL
     const char* filters          # not transformed; NULL until direct_tile needs them
@@ -136,19 +136,19 @@ cdef struct winograd_t:
     Py_ssize_t in_d
     Py_ssize_t in_h
     Py_ssize_t in_w
-    Py_ssize_t x_pitch
+    Py_ssize_t ldx
     Py_ssize_t out_d
     Py_ssize_t out_h
     Py_ssize_t out_w
-    Py_ssize_t y_pitch
+    Py_ssize_t ldy
     Py_ssize_t kernel_d
     Py_ssize_t stride_d
     Py_ssize_t dilation_d
     Py_ssize_t front
     Py_ssize_t in_channels
     Py_ssize_t out_channels
-    Py_ssize_t v_pitch           # from tile to tile
-    Py_ssize_t m_pitch
+    Py_ssize_t ldv           # from tile to tile
+    Py_ssize_t ldm
     Py_ssize_t v_stride          # from frequency to frequency
     Py_ssize_t m_stride
     Py_ssize_t pad_top
@@ -162,7 +162,7 @@ cdef struct winograd_t:
     Py_ssize_t[MAX_FREQUENCIES] last   # last stack that needs a frequency, plus 1
     int stage
     bint streams                 # stores bypass the caches
-    post_t post
+    epilogue_t epilogue
 
 
 cdef class _Winograd(Step):
@@ -196,8 +196,9 @@ cdef class _Winograd(Step):
         return True
 
     cdef _fill(
-        self, int tile, int stride, x, WinogradFilters weight, filters, bias, y, fault, u, v, m,
-        block, padding, post, planes,
+        self, int tile, int stride, x, WinogradFilters weight, filters, bias, y, error_slot, u, v,
+        m,
+        block, padding, epilogue, planes,
     ):
         cdef Py_ssize_t last_h, last_w, right, inner, bottom, corner, i, j
         cdef bint at_bottom, at_right
@@ -212,7 +213,7 @@ cdef class _Winograd(Step):
         self.p.patch, self.p.points = (tile - 1) * stride + 3, tile + 2
         self.p.x, self.p.y, self.p.bias = self.ref(x), self.ref(y), self.ref(bias)
         self.weight = weight
-        self.fault = self.p.fault = self.ref(fault)
+        self.error_slot = self.p.error_slot = self.ref(error_slot)
         self.p.weights = &weight.transformed
         if u is not None:
             self.p.u = self.ref(u)
@@ -224,9 +225,9 @@ cdef class _Winograd(Step):
         self.p.n, self.p.in_channels, self.p.in_h, self.p.in_w = x.shape
         self.p.n //= self.p.in_d
         _, self.p.out_channels, self.p.out_h, self.p.out_w = y.shape
-        self.p.x_pitch, self.p.y_pitch = x.pitch, y.pitch
-        self.p.v_pitch = spaced(self.p.in_channels)
-        self.p.m_pitch = spaced(self.p.out_channels)
+        self.p.ldx, self.p.ldy = x.row_stride, y.row_stride
+        self.p.ldv = padded_row(self.p.in_channels)
+        self.p.ldm = padded_row(self.p.out_channels)
         self.p.pad_top, self.p.pad_left = padding
         self.p.tiles_h = ceil_div(self.p.out_h, tile)
         self.p.tiles_w = ceil_div(self.p.out_w, tile)
@@ -250,10 +251,10 @@ cdef class _Winograd(Step):
                     right + inner + (bottom if at_bottom else 0)
                     + (corner if at_bottom and at_right else 0)
                 )
-        self.p.post = make_post(self, post)
+        self.p.epilogue = make_epilogue(self, epilogue)
         self.p.streams = (
-            4 * y.size > STREAMED_BYTES and y.pitch % LINE_FLOATS == 0
-            and self.p.kernels.lanes == LINE_FLOATS and is_in_tile(&self.p.post)
+            4 * y.size > STREAMED_BYTES and y.row_stride % LINE_FLOATS == 0
+            and self.p.kernels.lanes == LINE_FLOATS and is_in_tile(&self.p.epilogue)
         )
         self.params = &self.p
 
@@ -265,7 +266,7 @@ cdef class WinogradStep(_Winograd):
     ----------
     tile, stride : int
         Side of a tile, 2 or 4 with a stride of 1, 4 with one of 2.
-    x, y : Value
+    x, y : TensorView
         Channels-last; the planes of volumes follow each other.
     weight : WinogradFilters
         The planes of the filters follow each other as channels.
@@ -273,33 +274,35 @@ cdef class WinogradStep(_Winograd):
         The source of `weight`: `stored()` returns (out_channels, in_channels, planes, 3, 3) in C
         order, at any address, float16 if `are_halves`, otherwise float32.  It is called for the
         first tile that has to be computed again.
-    bias : Value, shape (out_channels,)
-    fault : Value
-        Own memory for a fault_t.
-    u : Value or None
+    bias : TensorView, shape (out_channels,)
+    error_slot : TensorView
+        Per-context state: an error_slot_t.
+    u : TensorView or None
         Scratch of `weight.scratch_bytes` per thread; None if the filters are transformed.
-    v, m : Value
+    v, m : TensorView
         Scratch per thread: :func:`n_frequencies` x :func:`frequency_stride` floats, for the tiles
         of `block` stacks and ``in_channels`` or ``out_channels``.
     block : int
         Stacks per block.
     padding : (int, int)
         Top and left.
-    post : Post or None
+    epilogue : Epilogue or None
     planes : Planes
     """
 
     def __init__(
-        self, tile, stride, x, weight, filters, bias, y, fault, u, v, m, block, padding, post=None,
+        self, tile, stride, x, weight, filters, bias, y, error_slot, u, v, m, block, padding,
+        epilogue=None,
         planes=Planes(),
     ):
         self._fill(
-            tile, stride, x, weight, filters, bias, y, fault, u, v, m, block, padding, post, planes
+            tile, stride, x, weight, filters, bias, y, error_slot, u, v, m, block, padding,
+            epilogue, planes
         )
         self.run = winograd_run
         self.kind = "conv_winograd"
         stacks = self.p.n * self.p.tiles_h * self.p.tiles_w
-        self.max_parts = max(ceil_div(stacks, block), 1)
+        self.max_shards = max(ceil_div(stacks, block), 1)
 
 
 cdef class WinogradStageStep(_Winograd):
@@ -309,21 +312,22 @@ cdef class WinogradStageStep(_Winograd):
     ----------
     stage : int
         0 transforms the input, 1 multiplies, 2 transforms back.
-    latch : Value, shape (1,), uint64
+    latch : TensorView, shape (1,), uint64
         The first stage stores here the weights that the second one uses, or NULL.  They may become
         transformed at any moment, and all shards of a run must divide the work alike.
-    v, m : Value
+    v, m : TensorView
         As for :class:`WinogradStep` with all tiles in one block, shared by all shards.
-    tile, stride, x, weight, filters, bias, y, fault, u, padding, post, planes
+    tile, stride, x, weight, filters, bias, y, error_slot, u, padding, epilogue, planes
         As for :class:`WinogradStep`.
     """
 
     def __init__(
-        self, stage, latch, tile, stride, x, weight, filters, bias, y, fault, u, v, m, padding,
-        post=None, planes=Planes(),
+        self, stage, latch, tile, stride, x, weight, filters, bias, y, error_slot, u, v, m, padding,
+        epilogue=None, planes=Planes(),
     ):
         self._fill(
-            tile, stride, x, weight, filters, bias, y, fault, u, v, m, None, padding, post, planes
+            tile, stride, x, weight, filters, bias, y, error_slot, u, v, m, None, padding, epilogue,
+            planes
         )
         self.p.latch = self.ref(latch)
         self.p.stage = stage
@@ -332,10 +336,10 @@ cdef class WinogradStageStep(_Winograd):
         panels = n_panels(self.p.out_channels)
         weights = self.p.points * self.p.points
         tiles = self.p.block * (self.p.in_d if stage == 0 else self.p.out_d)
-        self.max_parts = max(weights * panels if stage == 1 else tiles, 1)
+        self.max_shards = max(weights * panels if stage == 1 else tiles, 1)
 
 
-cdef struct place_t:             # of a tile
+cdef struct tile_position_t:             # of a tile
     Py_ssize_t volume
     Py_ssize_t plane
     Py_ssize_t h                 # its first output
@@ -344,9 +348,11 @@ cdef struct place_t:             # of a tile
     Py_ssize_t columns
 
 
-cdef place_t place_of(const winograd_t* p, Py_ssize_t tile, Py_ssize_t planes) noexcept nogil:
+cdef tile_position_t tile_position(
+    const winograd_t* p, Py_ssize_t tile, Py_ssize_t planes
+) noexcept nogil:
     """Return the position of a tile in stacks of `planes`; the module docstring has the order."""
-    cdef place_t place
+    cdef tile_position_t place
     cdef Py_ssize_t region, row = 0, column = 0, rows = 1, columns = 1
     cdef bint at_bottom, at_right
     place.plane = tile % planes
@@ -374,21 +380,21 @@ cdef void transform_input(
 ) noexcept nogil:
     """Write the frequencies of one tile, all channels, to v[f * v_stride]."""
     cdef (const float*)[MAX_FREQUENCIES] pixels
-    cdef place_t place = place_of(p, tile, p.in_d)
+    cdef tile_position_t place = tile_position(p, tile, p.in_d)
     cdef Py_ssize_t plane = place.volume * p.in_d + place.plane
     cdef Py_ssize_t top = place.h * p.stride - p.pad_top, left = place.w * p.stride - p.pad_left
     cdef Py_ssize_t i, j, h, w
     cdef const float* row
     for i in range(p.patch):
         h = top + i
-        row = x + ((plane * p.in_h + h) * p.in_w + left) * p.x_pitch
+        row = x + ((plane * p.in_h + h) * p.in_w + left) * p.ldx
         for j in range(p.patch):
             w = left + j
             if 0 <= h < p.in_h and 0 <= w < p.in_w:
-                pixels[p.patch * i + j] = row + j * p.x_pitch
+                pixels[p.patch * i + j] = row + j * p.ldx
             else:
                 pixels[p.patch * i + j] = p.zeros
-    p.kernels.wino_input[p.tile][p.stride](
+    p.kernels.f32_wino_input[p.tile][p.stride](
         p.in_channels, <const float* const*> pixels, place.rows, place.columns, v, p.v_stride
     )
 
@@ -412,7 +418,7 @@ cdef void multiply(
             multiply_one(p, weight, p.patch * h + w, panel, first, count, v, m)
 
 
-cdef void multiply_waiting(
+cdef void multiply_deferred(
     const winograd_t* p, char* const* slots, Py_ssize_t panel, Py_ssize_t first, Py_ssize_t count,
     const float* v, float* m,
 ) noexcept nogil:
@@ -427,7 +433,7 @@ cdef void multiply_waiting(
         with gil:  # Python verifies the file and raises the right error
             are_read = (<_Winograd> p.step).read_taps(panel, taps)
     if not are_read:
-        note(<long long*> at(slots, p.fault), 0)
+        record_error(<long long*> at(slots, p.error_slot), 0)
         memset(taps, 0, (1 + 9 * depth) * nr * sizeof(float))
     for row in range(p.points):
         transform_row(p.kernels, p.tile, p.stride, row, depth, taps, u, size)
@@ -456,7 +462,7 @@ cdef void point_planes(
             plane = (first + i) % p.out_d * p.stride_d + z * p.dilation_d - p.front
             rows[z * count + i] = p.zeros
             if 0 <= plane < p.in_d:
-                rows[z * count + i] = v + (stack * p.in_d + plane) * p.v_pitch
+                rows[z * count + i] = v + (stack * p.in_d + plane) * p.ldv
 
 
 cdef void multiply_one(
@@ -471,24 +477,24 @@ cdef void multiply_one(
     cdef Py_ssize_t skipped = max(p.first[f] - first, 0)
     cdef Py_ssize_t tiles = (min(p.last[f] - first, count) - skipped) * p.out_d
     cdef Py_ssize_t groups = (tiles + kernels.mr - 1) // kernels.mr
-    cdef Py_ssize_t g, start, height, i, ahead
+    cdef Py_ssize_t g, start, height, i, distance
     if tiles <= 0:
         return
-    v += f * p.v_stride + skipped * p.in_d * p.v_pitch
-    m += f * p.m_stride + skipped * p.out_d * p.m_pitch + panel * nr
+    v += f * p.v_stride + skipped * p.in_d * p.ldv
+    m += f * p.m_stride + skipped * p.out_d * p.ldm + panel * nr
     for g in range(groups):
         start = g * tiles // groups
         height = (g + 1) * tiles // groups - start
         if p.kernel_d == 1 == p.out_d == p.in_d:
             for i in range(height):
-                rows[i] = v + (start + i) * p.v_pitch
+                rows[i] = v + (start + i) * p.ldv
         else:
             point_planes(p, v, start, height, rows)
-        ahead = panel_ahead(g, depth, nr)
-        kernels.gemm[height](
+        distance = prefetch_distance(g, depth, nr)
+        kernels.f32_gemm[height](
             p.kernel_d, p.in_channels, <const float* const*> rows, w,
-            ahead + BOTH_LINES if groups == 1 else ahead,
-            m + start * p.m_pitch, p.m_pitch, n, NULL, 0, -INFINITY, INFINITY,
+            distance + SOLE_TILE if groups == 1 else distance,
+            m + start * p.ldm, p.ldm, n, NULL, 0, -INFINITY, INFINITY,
         )
 
 
@@ -502,7 +508,7 @@ cdef bint has_filters(const winograd_t* p, char* const* slots) noexcept nogil:
         with gil:
             are_there = (<_Winograd> p.step).read_filters()
         if not are_there:
-            note(<long long*> at(slots, p.fault), 0)
+            record_error(<long long*> at(slots, p.error_slot), 0)
     return are_there
 
 
@@ -510,31 +516,31 @@ cdef void transform_output(
     const winograd_t* p, char* const* slots, Py_ssize_t tile, const float* m
 ) noexcept nogil:
     """Write the outputs of one tile from its products m[f * m_stride]."""
-    cdef place_t place = place_of(p, tile, p.out_d)
+    cdef tile_position_t place = tile_position(p, tile, p.out_d)
     cdef Py_ssize_t plane = place.volume * p.out_d + place.plane
     cdef Py_ssize_t pixel = (plane * p.out_h + place.h) * p.out_w + place.w, i
-    cdef Py_ssize_t r_pitch = p.post.residual_pitch
-    cdef float* y = <float*> at(slots, p.y) + pixel * p.y_pitch
+    cdef Py_ssize_t ldr = p.epilogue.ldr
+    cdef float* y = <float*> at(slots, p.y) + pixel * p.ldy
     cdef const float* residual = NULL
-    if p.post.has_residual:
-        residual = <const float*> at(slots, p.post.residual) + pixel * r_pitch
-    cdef const float* added = residual if p.post.residual_in_tile else NULL
-    if not p.kernels.wino_output[p.tile][p.stride](
+    if p.epilogue.has_residual:
+        residual = <const float*> at(slots, p.epilogue.residual) + pixel * ldr
+    cdef const float* added = residual if p.epilogue.residual_in_tile else NULL
+    if not p.kernels.f32_wino_output[p.tile][p.stride](
         p.out_channels, m, p.m_stride, <const float*> at(slots, p.bias),
-        y, p.out_w * p.y_pitch, p.y_pitch, place.rows, place.columns,
-        added, p.out_w * r_pitch, r_pitch, p.post.lo, p.post.hi,
+        y, p.out_w * p.ldy, p.ldy, place.rows, place.columns,
+        added, p.out_w * ldr, ldr, p.epilogue.lo, p.epilogue.hi,
         p.streams and <size_t> y % (4 * LINE_FLOATS) == 0,
     ) and has_filters(p, slots):
         direct_tile(p, slots, &place, y, added)
     for i in range(place.rows):
-        post_tile(
-            &p.post, place.columns, p.out_channels, y + i * p.out_w * p.y_pitch, p.y_pitch,
-            residual + i * p.out_w * r_pitch if residual != NULL else NULL, r_pitch,
+        finish_tile(
+            &p.epilogue, place.columns, p.out_channels, y + i * p.out_w * p.ldy, p.ldy,
+            residual + i * p.out_w * ldr if residual != NULL else NULL, ldr,
         )
 
 
 cdef void winograd_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """3x3 convolution of stride 1 or 2, of one plane or several, plus post-ops.
 
@@ -552,19 +558,19 @@ cdef void winograd_run(
     cdef Py_ssize_t panels = (p.out_channels + nr - 1) // nr
     cdef Py_ssize_t blocks = (stacks + p.block - 1) // p.block, b, t, first, count, q, panel
     cdef Py_ssize_t units = 1 if weights == NULL else p.points * p.points
-    for b in range(share_start(blocks, part, n_parts), share_start(blocks, part + 1, n_parts)):
+    for b in range(shard_start(blocks, shard, n_shards), shard_start(blocks, shard + 1, n_shards)):
         first = b * stacks // blocks
         count = (b + 1) * stacks // blocks - first
         for t in range(count * p.in_d):
-            transform_input(p, x, first * p.in_d + t, v + t * p.v_pitch)
+            transform_input(p, x, first * p.in_d + t, v + t * p.ldv)
         for q in range(units):
             for panel in range(panels):
                 if weights == NULL:
-                    multiply_waiting(p, slots, panel, first, count, v, m)
+                    multiply_deferred(p, slots, panel, first, count, v, m)
                 else:
                     multiply_transformed(p, weights, q, panel, first, count, v, m)
         for t in range(count * p.out_d):
-            transform_output(p, slots, first * p.out_d + t, m + t * p.m_pitch)
+            transform_output(p, slots, first * p.out_d + t, m + t * p.ldm)
 
 
 cdef Py_ssize_t stacks_of(const winograd_t* p, Py_ssize_t q) noexcept nogil:
@@ -577,13 +583,13 @@ cdef Py_ssize_t stacks_of(const winograd_t* p, Py_ssize_t q) noexcept nogil:
 
 
 cdef Py_ssize_t product_start(
-    const winograd_t* p, Py_ssize_t panels, Py_ssize_t part, Py_ssize_t n_parts
+    const winograd_t* p, Py_ssize_t panels, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Return the first product of shard `part`; a weight counts by the stacks it multiplies."""
+    """Return the first product of shard `shard`; a weight counts by the stacks it multiplies."""
     cdef Py_ssize_t q, total = 0, stacks, wanted, n_weights = p.points * p.points
     for q in range(n_weights):
         total += stacks_of(p, q)
-    wanted = share_start(total * panels, part, n_parts)
+    wanted = shard_start(total * panels, shard, n_shards)
     for q in range(n_weights):
         stacks = stacks_of(p, q)
         if wanted < stacks * panels:
@@ -593,7 +599,7 @@ cdef Py_ssize_t product_start(
 
 
 cdef void winograd_stage_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """One stage of a 3x3 convolution; see winograd_run."""
     cdef const winograd_t* p = <const winograd_t*> params
@@ -602,20 +608,20 @@ cdef void winograd_stage_run(
     cdef float* v = <float*> at(slots, p.v)
     cdef float* m = <float*> at(slots, p.m)
     cdef Py_ssize_t tiles = p.block * (p.in_d if p.stage == 0 else p.out_d), t
-    if p.stage == 0 and part == 0:
+    if p.stage == 0 and shard == 0:
         latch[0] = acquire(p.weights)
     if p.stage == 1:
-        multiply_share(p, slots, part, n_parts)
+        multiply_shard(p, slots, shard, n_shards)
         return
-    for t in range(share_start(tiles, part, n_parts), share_start(tiles, part + 1, n_parts)):
+    for t in range(shard_start(tiles, shard, n_shards), shard_start(tiles, shard + 1, n_shards)):
         if p.stage == 0:
-            transform_input(p, x, t, v + t * p.v_pitch)
+            transform_input(p, x, t, v + t * p.ldv)
         else:
-            transform_output(p, slots, t, m + t * p.m_pitch)
+            transform_output(p, slots, t, m + t * p.ldm)
 
 
-cdef void multiply_share(
-    const winograd_t* p, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+cdef void multiply_shard(
+    const winograd_t* p, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Compute one shard of the products of all tiles."""
     cdef Py_ssize_t nr = p.kernels.nr, panels = (p.out_channels + nr - 1) // nr, i
@@ -623,10 +629,12 @@ cdef void multiply_share(
     cdef const float* v = <const float*> at(slots, p.v)
     cdef float* m = <float*> at(slots, p.m)
     if weights == NULL:
-        for i in range(share_start(panels, part, n_parts), share_start(panels, part + 1, n_parts)):
-            multiply_waiting(p, slots, i, 0, p.block, v, m)
+        for i in range(
+            shard_start(panels, shard, n_shards), shard_start(panels, shard + 1, n_shards)
+        ):
+            multiply_deferred(p, slots, i, 0, p.block, v, m)
         return
     for i in range(
-        product_start(p, panels, part, n_parts), product_start(p, panels, part + 1, n_parts)
+        product_start(p, panels, shard, n_shards), product_start(p, panels, shard + 1, n_shards)
     ):
         multiply_transformed(p, weights, i // panels, i % panels, 0, p.block, v, m)

@@ -52,7 +52,8 @@ cdef inline const float* load_taps(
 
 
 cdef void load_fields(
-    const winograd_t* p, const float* x, const place_t* place, Py_ssize_t pixel, Py_ssize_t first,
+    const winograd_t* p, const float* x, const tile_position_t* place, Py_ssize_t pixel,
+    Py_ssize_t first,
     Py_ssize_t count, float* field, Py_ssize_t nr,
 ) noexcept nogil:
     """Write some planes of the receptive field of one output to field[k * nr]."""
@@ -66,12 +67,13 @@ cdef void load_fields(
             h, w = top + tap // 3, left + tap % 3
             source = p.zeros
             if 0 <= plane < p.in_d and 0 <= h < p.in_h and 0 <= w < p.in_w:
-                source = x + (((before + plane) * p.in_h + h) * p.in_w + w) * p.x_pitch
+                source = x + (((before + plane) * p.in_h + h) * p.in_w + w) * p.ldx
             field[(9 * i + tap) * nr] = source[(first + i) // p.kernel_d]
 
 
 cdef void direct_sums(
-    const winograd_t* p, const float* x, const place_t* place, Py_ssize_t pixel, Py_ssize_t n,
+    const winograd_t* p, const float* x, const tile_position_t* place, Py_ssize_t pixel,
+    Py_ssize_t n,
     Py_ssize_t first, Py_ssize_t count, float* sums,
 ) noexcept nogil:
     """Write sums[filter * nr + output] for `count` filters from `first` on and n outputs."""
@@ -94,7 +96,7 @@ cdef void direct_sums(
                     p, 9 * ((first + o + i) * all_planes + at), 9 * planes,
                     &taps[i * DIRECT_TAPS],
                 )
-            p.kernels.gemm[height](
+            p.kernels.f32_gemm[height](
                 1, 9 * planes, <const float* const*> rows, &panel[0], 0, sums + o * nr, nr, n,
                 sums + o * nr, nr, -INFINITY, INFINITY,
             )
@@ -103,7 +105,8 @@ cdef void direct_sums(
 
 
 cdef void direct_tile(
-    const winograd_t* p, char* const* slots, const place_t* place, float* y, const float* residual
+    const winograd_t* p, char* const* slots, const tile_position_t* place, float* y,
+    const float* residual
 ) noexcept nogil:
     """Write the outputs of one tile, plus bias and residual, clamped.
 
@@ -125,10 +128,10 @@ cdef void direct_tile(
                 for i in range(count):
                     value = sums[i * nr + j] + bias[o + i]
                     if residual != NULL:
-                        value += residual[pixel * p.post.residual_pitch + o + i]
+                        value += residual[pixel * p.epilogue.ldr + o + i]
                     # In this form, a NaN stays a NaN.
-                    value = p.post.lo if value < p.post.lo else value
-                    value = p.post.hi if value > p.post.hi else value
-                    y[pixel * p.y_pitch + o + i] = value
+                    value = p.epilogue.lo if value < p.epilogue.lo else value
+                    value = p.epilogue.hi if value > p.epilogue.hi else value
+                    y[pixel * p.ldy + o + i] = value
             o += count
         first += n

@@ -47,14 +47,14 @@ cdef class WinogradFilters:
             self.publish()
 
     @property
-    def is_waiting(self):
+    def is_deferred(self):
         """Whether a run that starts now has to read and transform the filters itself."""
         return self.transformed == NULL
 
     @property
     def scratch_bytes(self):
         """Bytes of scratch per thread to read and transform a panel; 0 if all are transformed."""
-        if not self.is_waiting:
+        if not self.is_deferred:
             return 0
         return 4 * self.kernels.nr * (
             1 + 2 * 9 * self.channels + (self.tile + 2) * (1 + self.channels)
@@ -85,7 +85,7 @@ cdef class WinogradFilters:
         ModelFormatError
             The filters cannot be read.
         """
-        if not self.is_waiting:
+        if not self.is_deferred:
             return False
         if self.weights is None:
             self.allocate()
@@ -113,23 +113,23 @@ cdef class WinogradFilters:
         job.out, job.frequency = &out[0, start, 0, 0], out.strides[0] // 4
         self.pack(&job, n, rows, n_threads)
         with nogil:
-            share_out(transform_one, &job, n * (self.tile + 2), n_threads)
+            parallel_for(transform_one, &job, n * (self.tile + 2), n_threads)
 
     cdef pack(self, filters_t* job, Py_ssize_t n, rows, int n_threads):
         """Read and pack the filters of some panels as they are."""
         cdef float[:, ::1] space
         cdef const float[:, :, :, ::1] filters
-        job.faults = self.stored.descriptor < 0
-        if not job.faults:
+        job.failures = self.stored.descriptor < 0
+        if not job.failures:
             space = np.empty((max(n_threads, 1), self.kernels.nr * 9 * self.channels), np.float32)
             job.space = &space[0, 0]
             with nogil:
-                share_out(read_one, job, n, n_threads)
-        if job.faults:
+                parallel_for(read_one, job, n, n_threads)
+        if job.failures:
             filters = self.source[rows]
             job.source, job.columns = &filters[0, 0, 0, 0], filters.shape[0]
             with nogil:
-                share_out(pack_one, job, n, n_threads)
+                parallel_for(pack_one, job, n, n_threads)
 
     cdef bint read_stored(self, Py_ssize_t panel, float* space, float* taps) noexcept nogil:
         """Read the filters of one panel from their file and pack them; return False on failure."""
@@ -163,7 +163,7 @@ cdef struct filters_t:           # a job: some panels to read, pack and transfor
     float* taps                  # (panels, 1 + 9 * channels, nr): packed, not transformed
     float* out                   # the weights, from the first panel on
     Py_ssize_t frequency         # floats from one frequency to the next
-    int faults                   # panels that could not be read
+    int failures                   # panels that could not be read
 
 
 cdef void read_one(void* job, Py_ssize_t panel, Py_ssize_t rank) noexcept nogil:
@@ -172,7 +172,7 @@ cdef void read_one(void* job, Py_ssize_t panel, Py_ssize_t rank) noexcept nogil:
     if not (<WinogradFilters> some.filters).read_stored(
         some.start + panel, some.space + rank * nr * terms, some.taps + panel * (1 + terms) * nr
     ):
-        count_up(&some.faults)
+        count_up(&some.failures)
 
 
 cdef void pack_one(void* job, Py_ssize_t panel, Py_ssize_t rank) noexcept nogil:
@@ -219,4 +219,4 @@ cdef void transform_row(
     cdef Py_ssize_t nr = kernels.nr, i
     for i in range(tile + 2):
         memset(out + i * apart, 0, nr * sizeof(float))
-    kernels.wino_filter[tile][stride](row, channels, taps + nr, out + nr, apart)
+    kernels.f32_wino_filter[tile][stride](row, channels, taps + nr, out + nr, apart)

@@ -12,18 +12,18 @@ import numpy as np
 
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.data.loops import strided_loops
-from kuiper._runtime.step cimport Step, at, ceil_div, fault_t, ref_t, share_start
+from kuiper._runtime.step cimport Step, at, ceil_div, error_slot_t, ref_t, shard_start
 from kuiper._kernels.data.strided cimport advance, cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.table cimport kernels_t
 
 cdef extern from "_runtime/work_shares.h" nogil:
-    void note "kp_note"(long long* fault, long long value) noexcept
+    void record_error "kp_record_error"(long long* error_slot, long long value) noexcept
 
 cdef enum:
     MAX_INDICES = 6
     MAX_STEPS = 8        # two tensors and their indices
     BLOCK = 1024         # elements of an inner loop that are done at once
-    SHARE_BYTES = 16384  # a share that moves less is not worth another thread
+    SHARD_BYTES = 16384  # a shard that moves less is not worth another thread
     LINE = 16            # elements that two threads should not both write to
     SHORT_RUN = 512      # bytes; longer runs are worth finding the place of each by itself
 
@@ -92,8 +92,9 @@ ctypedef fused integer_t:
     int64_t
 
 
-cdef inline void add_places(
-    const index_t* p, bint is_first, fault_t* fault, const integer_t* index, Py_ssize_t step,
+cdef inline void add_offsets(
+    const index_t* p, bint is_first, error_slot_t* error_slot, const integer_t* index,
+    Py_ssize_t step,
     Py_ssize_t n, Py_ssize_t* offset,
 ) noexcept nogil:
     cdef Py_ssize_t i
@@ -120,7 +121,7 @@ cdef inline void add_places(
         if p.negative and -p.extent <= place < 0:
             place += p.extent
         if not 0 <= place < p.extent:
-            note(<long long*> fault, place)
+            record_error(<long long*> error_slot, place)
             place = 0
         offset[i] += place * p.stride
 
@@ -131,9 +132,9 @@ cdef struct found_t:
     Py_ssize_t[MAX_INDICES] begin
 
 
-cdef inline void find_places(
+cdef inline void find_offsets(
     const index_t* indices, int count, const nest_t* nest, const cursor_t* cursor, Py_ssize_t start,
-    Py_ssize_t n, char* const* slots, fault_t* fault, Py_ssize_t* offset, found_t* found,
+    Py_ssize_t n, char* const* slots, error_slot_t* error_slot, Py_ssize_t* offset, found_t* found,
 ) noexcept nogil:
     """Write how far n elements of the inner loop are from where index 0 of all axes would be.
 
@@ -155,13 +156,15 @@ cdef inline void find_places(
     for k in range(count):
         step, begin = nest.step[2 + k], found.begin[k]
         if indices[k].is_wide:
-            add_places(
-                &indices[k], k == 0, fault, <const int64_t*> at(slots, indices[k].values) + begin,
+            add_offsets(
+                &indices[k], k == 0, error_slot,
+                <const int64_t*> at(slots, indices[k].values) + begin,
                 step, n, offset,
             )
         else:
-            add_places(
-                &indices[k], k == 0, fault, <const int32_t*> at(slots, indices[k].values) + begin,
+            add_offsets(
+                &indices[k], k == 0, error_slot,
+                <const int32_t*> at(slots, indices[k].values) + begin,
                 step, n, offset,
             )
 
@@ -180,7 +183,7 @@ class Index:
 
     Parameters
     ----------
-    values : Value
+    values : TensorView
         int64 or int32, of the shape that is walked.
     extent, stride : int
         Of the axis, the stride in elements.
@@ -201,13 +204,13 @@ cdef class _IndexedStep(Step):
     cdef Py_ssize_t itemsize
     cdef bint runs               # the inner loop moves a dense run to or from one place
 
-    cdef take(self, indices, fault, complaint):
+    cdef take(self, indices, error_slot, message):
         cdef int k
         self.count = len(indices)
         if self.count > MAX_INDICES:
             raise ValueError(f"it has {self.count} indices, more than {MAX_INDICES}")
-        self.fault = self.ref(fault)
-        self.complaint = complaint
+        self.error_slot = self.ref(error_slot)
+        self.message = message
         for k, index in enumerate(indices):
             self.indices[k].values = self.ref(index.values)
             self.indices[k].is_wide = index.values.dtype == np.int64
@@ -220,7 +223,7 @@ cdef class _IndexedStep(Step):
 cdef struct gather_t:
     ref_t x
     ref_t y
-    ref_t fault
+    ref_t error_slot
     const nest_t* nest
     const index_t* indices
     int count
@@ -270,7 +273,7 @@ cdef inline void gather_items(
 
 
 cdef void gather_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Elements, or runs of them, from places that indices name.
 
@@ -283,10 +286,10 @@ cdef void gather_run(
     cdef const nest_t* nest = p.nest
     cdef const char* x = at(slots, p.x)
     cdef char* y = at(slots, p.y)
-    cdef fault_t* fault = <fault_t*> at(slots, p.fault)
+    cdef error_slot_t* error_slot = <error_slot_t*> at(slots, p.error_slot)
     cdef Py_ssize_t total = nest.outer.count * p.blocks, size = p.itemsize
-    cdef Py_ssize_t item = share_start(total, part, n_parts)
-    cdef Py_ssize_t stop = share_start(total, part + 1, n_parts), block, start, n
+    cdef Py_ssize_t item = shard_start(total, shard, n_shards)
+    cdef Py_ssize_t stop = shard_start(total, shard + 1, n_shards), block, start, n
     cdef Py_ssize_t[BLOCK] offset
     cdef found_t found
     cdef cursor_t cursor
@@ -303,10 +306,12 @@ cdef void gather_run(
         source = x + (cursor.offset[0] + start * nest.step[0]) * size
         target = y + (cursor.offset[1] + start * nest.step[1]) * size
         if p.runs:
-            find_places(p.indices, p.count, nest, &cursor, 0, 1, slots, fault, offset, &found)
+            find_offsets(p.indices, p.count, nest, &cursor, 0, 1, slots, error_slot, offset, &found)
             memcpy(target, source + offset[0] * size, n * size)
         else:
-            find_places(p.indices, p.count, nest, &cursor, start, n, slots, fault, offset, &found)
+            find_offsets(
+                p.indices, p.count, nest, &cursor, start, n, slots, error_slot, offset, &found
+            )
             if p.run_bytes:
                 gather_runs(p, source, target, offset, n)
             elif size == 1:
@@ -332,28 +337,28 @@ cdef class GatherStep(_IndexedStep):
 
     Parameters
     ----------
-    x : Value
+    x : TensorView
         What is read; none of the axes that indices are about is empty.
-    y : Value
+    y : TensorView
     x_strides : sequence of int
         How far x moves along each axis of y, in elements: 0 along those that indices stand for.
     indices : sequence of Index
         Of the shape of y.
-    fault : Value
+    error_slot : TensorView
         16 bytes of the context's own.
-    complaint : str
+    message : str
         What is said of an index out of range.
     """
 
     cdef gather_t p
 
-    def __init__(self, x, y, x_strides, indices, fault, complaint):
-        self.take(indices, fault, complaint)
+    def __init__(self, x, y, x_strides, indices, error_slot, message):
+        self.take(indices, error_slot, message)
         self.p.x, self.p.y = self.ref(x), self.ref(y)
         strides = [x_strides, y.strides, *(index.values.strides for index in indices)]
         loops = strided_loops(y.shape, strides)
         fill_nest(self, &self.nest, loops)
-        self.p.fault = self.fault
+        self.p.error_slot = self.error_slot
         self.p.nest, self.p.indices, self.p.count = &self.nest, self.indices, self.count
         self.p.itemsize = y.dtype.itemsize
         self.p.runs = (
@@ -369,8 +374,8 @@ cdef class GatherStep(_IndexedStep):
         self.params = &self.p
         self.kind = "gather"
         self.bytes = 2.0 * y.n_bytes + sum(float(index.values.n_bytes) for index in indices)
-        self.max_parts = max(
-            1, min(self.nest.outer.count * self.p.blocks, <Py_ssize_t> self.bytes // SHARE_BYTES)
+        self.max_shards = max(
+            1, min(self.nest.outer.count * self.p.blocks, <Py_ssize_t> self.bytes // SHARD_BYTES)
         )
 
 
@@ -379,7 +384,7 @@ cdef class GatherStep(_IndexedStep):
 cdef struct scatter_t:
     ref_t source
     ref_t y
-    ref_t fault
+    ref_t error_slot
     const nest_t* nest
     const index_t* indices
     int count
@@ -480,7 +485,7 @@ cdef void scatter_block(
 
 
 cdef void scatter_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Values put, or joined on, at places that indices name, one after the other.
 
@@ -494,7 +499,7 @@ cdef void scatter_run(
     cdef const char* source = at(slots, p.source)
     cdef char* y = at(slots, p.y)
     cdef bint is_inner
-    cdef fault_t* fault = <fault_t*> at(slots, p.fault)
+    cdef error_slot_t* error_slot = <error_slot_t*> at(slots, p.error_slot)
     cdef Py_ssize_t size = p.itemsize, start, n, first, last, _row
     cdef Py_ssize_t[BLOCK] offset
     cdef found_t found
@@ -508,7 +513,7 @@ cdef void scatter_run(
         # The shard is a nest of its own, over a range of one axis.
         is_inner = p.lane == nest.outer.rank
         last = nest.inner if is_inner else nest.outer.extent[p.lane]
-        first, last = share_start(last, part, n_parts), share_start(last, part + 1, n_parts)
+        first, last = shard_start(last, shard, n_shards), shard_start(last, shard + 1, n_shards)
         if first == last:
             return
         if is_inner:
@@ -517,7 +522,7 @@ cdef void scatter_run(
             nest.outer.count = nest.outer.count // nest.outer.extent[p.lane] * (last - first)
             nest.outer.extent[p.lane] = last - first
             lane_step = nest.outer.stride + p.lane * nest.outer.n_operands
-    elif part > 0:
+    elif shard > 0:
         return
     seek(&nest.outer, nest.outer.n_operands, &cursor, 0)
     for k in range(nest.outer.n_operands):
@@ -526,8 +531,9 @@ cdef void scatter_run(
         start = 0
         while start < nest.inner:
             n = min(<Py_ssize_t> BLOCK, nest.inner - start)
-            find_places(
-                p.indices, p.count, &nest, &cursor, start, 1 if p.runs else n, slots, fault, offset,
+            find_offsets(
+                p.indices, p.count, &nest, &cursor, start, 1 if p.runs else n, slots, error_slot,
+                offset,
                 &found,
             )
             scatter_block(
@@ -543,9 +549,9 @@ cdef class ScatterStep(_IndexedStep):
 
     Parameters
     ----------
-    source : Value
+    source : TensorView
         Of the shape that is walked, and of y's dtype; may be broadcast (strides of 0).
-    y : Value
+    y : TensorView
         Holds what it is before.
     y_strides : sequence of int
         How far y moves along each axis of the walk: 0 along those that indices stand for.
@@ -555,21 +561,21 @@ cdef class ScatterStep(_IndexedStep):
         For each axis of the nest whether it is an axis of y that no index is about.
     kind : str
         A key of `KINDS`; all but ``"put"`` take float32, float64, int32 and int64.
-    fault : Value
+    error_slot : TensorView
         16 bytes of the context's own.
-    complaint : str
+    message : str
         What is said of an index out of range.
     """
 
     cdef scatter_t p
 
-    def __init__(self, source, y, y_strides, indices, is_lane, kind, fault, complaint):
-        self.take(indices, fault, complaint)
+    def __init__(self, source, y, y_strides, indices, is_lane, kind, error_slot, message):
+        self.take(indices, error_slot, message)
         self.p.source, self.p.y = self.ref(source), self.ref(y)
         strides = [source.strides, y_strides, *(index.values.strides for index in indices)]
         loops = strided_loops(source.shape, strides, groups=is_lane)
         fill_nest(self, &self.nest, loops)
-        self.p.fault = self.fault
+        self.p.error_slot = self.error_slot
         self.p.nest, self.p.indices, self.p.count = &self.nest, self.indices, self.count
         self.p.itemsize = y.dtype.itemsize
         self.p.number = ord({"float32": "f", "float64": "d", "int32": "i"}.get(y.dtype.name, "l"))
@@ -591,7 +597,7 @@ cdef class ScatterStep(_IndexedStep):
         self.kind = f"scatter_{kind}"
         self.bytes = 3.0 * source.n_bytes + sum(float(index.values.n_bytes) for index in indices)
         self.flops = float(source.size)
-        self.max_parts = max(1, min(most, <Py_ssize_t> self.bytes // SHARE_BYTES))
+        self.max_shards = max(1, min(most, <Py_ssize_t> self.bytes // SHARD_BYTES))
 
 
 # -- choice ------------------------------------------------------------------------------------
@@ -637,7 +643,7 @@ cdef inline void select_items(
 
 
 cdef void select_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """One of two tensors for each element, as a mask says.
 
@@ -649,8 +655,8 @@ cdef void select_run(
     cdef const select_t* p = <const select_t*> params
     cdef const nest_t* nest = p.nest
     cdef Py_ssize_t total = nest.outer.count * p.blocks, size = p.itemsize
-    cdef Py_ssize_t item = share_start(total, part, n_parts)
-    cdef Py_ssize_t stop = share_start(total, part + 1, n_parts), start, n, block
+    cdef Py_ssize_t item = shard_start(total, shard, n_shards)
+    cdef Py_ssize_t stop = shard_start(total, shard + 1, n_shards), start, n, block
     cdef const uint8_t* mask
     cdef const char* a
     cdef const char* b
@@ -691,9 +697,9 @@ cdef class SelectStep(Step):
 
     Parameters
     ----------
-    mask : Value
+    mask : TensorView
         Elements of one byte; not 0 where `a` is meant.
-    a, b, y : Value
+    a, b, y : TensorView
         Of one dtype and, as `mask`, of one shape; all but y may be broadcast (strides of 0).
         y may be the memory of a or b.
     """
@@ -713,8 +719,8 @@ cdef class SelectStep(Step):
         self.params = &self.p
         self.kind = "select"
         self.bytes = 3.0 * y.n_bytes + y.size
-        self.max_parts = max(
-            1, min(self.nest.outer.count * self.p.blocks, <Py_ssize_t> self.bytes // SHARE_BYTES)
+        self.max_shards = max(
+            1, min(self.nest.outer.count * self.p.blocks, <Py_ssize_t> self.bytes // SHARD_BYTES)
         )
 
 
@@ -732,7 +738,7 @@ cdef struct triangle_t:
 
 
 cdef void triangle_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Matrices with zeros on one side of a diagonal.
 
@@ -745,7 +751,7 @@ cdef void triangle_run(
     cdef Py_ssize_t total = p.matrices * p.rows, row, cut, width = p.columns * p.itemsize
     cdef const char* x = at(slots, p.x)
     cdef char* y = at(slots, p.y)
-    for row in range(share_start(total, part, n_parts), share_start(total, part + 1, n_parts)):
+    for row in range(shard_start(total, shard, n_shards), shard_start(total, shard + 1, n_shards)):
         # The first column on the right of the cut: of the diagonal, or of the one after it.
         cut = row % p.rows + p.diagonal + (0 if p.upper else 1)
         cut = min(max(cut, <Py_ssize_t> 0), p.columns) * p.itemsize
@@ -764,7 +770,7 @@ cdef class TriangleStep(Step):
 
     Parameters
     ----------
-    x, y : Value, shape (..., rows, columns), C order
+    x, y : TensorView, shape (..., rows, columns), C order
         May be the same memory.
     diagonal : int
         Which one; positive numbers lie above the main one.
@@ -785,7 +791,7 @@ cdef class TriangleStep(Step):
         self.params = &self.p
         self.kind = "triangle"
         self.bytes = 2.0 * x.n_bytes
-        self.max_parts = max(1, min(x.size // self.p.columns, x.n_bytes // SHARE_BYTES))
+        self.max_shards = max(1, min(x.size // self.p.columns, x.n_bytes // SHARD_BYTES))
 
 
 # -- elements that a mask lets through ----------------------------------------------------------
@@ -794,14 +800,14 @@ cdef struct mask_t:
     ref_t mask
     ref_t source
     ref_t y
-    ref_t fault
+    ref_t error_slot
     Py_ssize_t n
     Py_ssize_t length            # of the source
     Py_ssize_t itemsize
 
 
 cdef void masked_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Elements of a source, one after the other, where a mask is true.
 
@@ -825,7 +831,7 @@ cdef void masked_run(
         memcpy(y + start * p.itemsize, source + min(used, p.length) * p.itemsize, n * p.itemsize)
         used += i - start
     if used > p.length:
-        note(<long long*> at(slots, p.fault), used)
+        record_error(<long long*> at(slots, p.error_slot), used)
 
 
 cdef class MaskedScatterStep(Step):
@@ -833,24 +839,24 @@ cdef class MaskedScatterStep(Step):
 
     Parameters
     ----------
-    mask : Value
+    mask : TensorView
         One byte an element, C order.
-    source : Value
+    source : TensorView
         In C order, of y's dtype.
-    y : Value
+    y : TensorView
         As many elements as the mask, C order; holds what it is before.
-    fault : Value
+    error_slot : TensorView
         16 bytes of the context's own.
-    complaint : str
+    message : str
         What is said if the mask is true more often than the source has elements.
     """
 
     cdef mask_t p
 
-    def __init__(self, mask, source, y, fault, complaint):
+    def __init__(self, mask, source, y, error_slot, message):
         self.p.mask, self.p.source, self.p.y = self.ref(mask), self.ref(source), self.ref(y)
-        self.p.fault = self.fault = self.ref(fault)
-        self.complaint = complaint
+        self.p.error_slot = self.error_slot = self.ref(error_slot)
+        self.message = message
         self.p.n, self.p.length, self.p.itemsize = y.size, source.size, y.dtype.itemsize
         self.run = masked_run
         self.params = &self.p
@@ -876,7 +882,7 @@ cdef struct bag_t:
     ref_t offsets
     ref_t weights
     ref_t y
-    ref_t fault
+    ref_t error_slot
     int mode
     bint has_weights
     Py_ssize_t n                 # indices
@@ -905,11 +911,11 @@ cdef inline void join_rows(
             factors[n - 1] *= 0.5
             taps[n], factors[n] = taps[n - 1], factors[n - 1]
             n += 1
-        p.kernels.resize_rows(n, taps, factors, y, p.width)
+        p.kernels.f32_resize_rows(n, taps, factors, y, p.width)
 
 
 cdef void bag_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """The sum, mean or maximum of the table rows of each bag.
 
@@ -929,7 +935,9 @@ cdef void bag_run(
     cdef int64_t place
     cdef Py_ssize_t bag, i, start, stop, count
     cdef int n
-    for bag in range(share_start(p.bags, part, n_parts), share_start(p.bags, part + 1, n_parts)):
+    for bag in range(
+        shard_start(p.bags, shard, n_shards), shard_start(p.bags, shard + 1, n_shards)
+    ):
         y = <float*> at(slots, p.y) + bag * p.width
         start = max(min(offsets[bag], <int64_t> p.n), <int64_t> 0)
         stop = p.n
@@ -939,7 +947,7 @@ cdef void bag_run(
         for i in range(start, stop):
             place = indices[i]
             if not 0 <= place < p.rows:
-                note(<long long*> at(slots, p.fault), place)
+                record_error(<long long*> at(slots, p.error_slot), place)
                 place = 0
             if place == p.padding:
                 continue
@@ -962,34 +970,34 @@ cdef class EmbeddingBagStep(Step):
 
     Parameters
     ----------
-    table : Value, shape (rows, width), C order
-    indices : Value, shape (n,), int64
-    offsets : Value, shape (bags,) or (bags + 1,), int64
+    table : TensorView, shape (rows, width), C order
+    indices : TensorView, shape (n,), int64
+    offsets : TensorView, shape (bags,) or (bags + 1,), int64
         Where bags begin; and where the last one ends, if there is one more.
-    weights : Value or None
+    weights : TensorView or None
         A factor for each index.
-    y : Value, shape (bags, width), C order
+    y : TensorView, shape (bags, width), C order
     mode : int
         0 for the sum, 1 for the mean, 2 for the maximum.
     padding : int
         An index that does not count, or -1.
-    fault : Value
+    error_slot : TensorView
         16 bytes of the context's own.
-    complaint : str
+    message : str
         What is said of an index out of range.
     """
 
     cdef bag_t p
 
-    def __init__(self, table, indices, offsets, weights, y, mode, padding, fault, complaint):
+    def __init__(self, table, indices, offsets, weights, y, mode, padding, error_slot, message):
         self.p.kernels = active()
         self.p.table, self.p.indices = self.ref(table), self.ref(indices)
         self.p.offsets, self.p.y = self.ref(offsets), self.ref(y)
         self.p.has_weights = weights is not None
         if weights is not None:
             self.p.weights = self.ref(weights)
-        self.p.fault = self.fault = self.ref(fault)
-        self.complaint = complaint
+        self.p.error_slot = self.error_slot = self.ref(error_slot)
+        self.message = message
         self.p.mode, self.p.padding = mode, padding
         self.p.n, self.p.n_offsets = indices.size, offsets.size
         self.p.rows, self.p.width = table.shape
@@ -999,4 +1007,4 @@ cdef class EmbeddingBagStep(Step):
         self.kind = "embedding_bag"
         self.flops = float(indices.size) * self.p.width
         self.bytes = 4.0 * indices.size * self.p.width + y.n_bytes
-        self.max_parts = max(1, min(self.p.bags, <Py_ssize_t> self.bytes // SHARE_BYTES))
+        self.max_shards = max(1, min(self.p.bags, <Py_ssize_t> self.bytes // SHARD_BYTES))

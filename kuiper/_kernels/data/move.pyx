@@ -12,14 +12,14 @@ from libc.string cimport memcpy
 from kuiper._kernels.data.strided cimport advance, cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.table cimport kernels_t
-from kuiper._runtime.step cimport Step, at, ref_t, share_start
+from kuiper._runtime.step cimport Step, at, ref_t, shard_start
 
 import numpy as np
 
 from kuiper._kernels.data.loops import copy_loops
 
 cdef enum:
-    SHARE_BYTES = 8192   # a share smaller than this is not worth another thread
+    SHARD_BYTES = 8192   # a shard smaller than this is not worth another thread
 
 ctypedef fused item_t:
     uint8_t
@@ -49,7 +49,7 @@ cdef struct copy_t:
 
 
 cdef void copy_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Copy between two strided tensors of equal shape.
 
@@ -59,8 +59,8 @@ cdef void copy_run(
     Source : none; torch.Tensor.copy_ for one dtype
     """
     cdef const copy_t* p = <const copy_t*> params
-    cdef Py_ssize_t block = share_start(p.around.count, part, n_parts)
-    cdef Py_ssize_t stop = share_start(p.around.count, part + 1, n_parts), n_a, n_b, _i
+    cdef Py_ssize_t block = shard_start(p.around.count, shard, n_shards)
+    cdef Py_ssize_t stop = shard_start(p.around.count, shard + 1, n_shards), n_a, n_b, _i
     cdef int last = p.around.rank - 1
     cdef cursor_t cursor
     cdef const char* x = <const char*> &p.pattern if p.is_fill else at(slots, p.x)
@@ -89,7 +89,7 @@ cdef void block_of_runs(
 cdef void block_transposed(
     const copy_t* p, const char* x, char* y, Py_ssize_t n_a, Py_ssize_t n_b
 ) noexcept nogil:
-    p.kernels.transpose(
+    p.kernels.b32_transpose(
         <const float*> x, p.xa // <Py_ssize_t> sizeof(float),
         <float*> y, p.yb // <Py_ssize_t> sizeof(float), n_a, n_b,
     )
@@ -150,9 +150,9 @@ cdef class CopyStep(Step):
 
     Parameters
     ----------
-    source : Value
+    source : TensorView
         May be broadcast (strides of 0) or reversed (negative strides).
-    target : Value
+    target : TensorView
         Its strides are positive, and its elements are not those of the source.
     """
 
@@ -189,7 +189,7 @@ cdef class CopyStep(Step):
             self.p.block = block_of_items_8
         self.run = copy_run
         self.params = &self.p
-        self.max_parts = max(1, min(self.p.around.count, target.n_bytes // SHARE_BYTES))
+        self.max_shards = max(1, min(self.p.around.count, target.n_bytes // SHARD_BYTES))
 
 
 cdef class FillStep(CopyStep):
@@ -197,7 +197,7 @@ cdef class FillStep(CopyStep):
 
     Parameters
     ----------
-    target : Value
+    target : TensorView
         Elements of 8 bytes at the most.
     number : float, int or bool
         Converted to the target's dtype.

@@ -16,14 +16,14 @@ from libc.string cimport memcpy, memset
 
 from kuiper._kernels.elementwise cimport elementwise as fn
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport kernels_t
 
 cdef enum:
     STRIP = 256          # lines that are looked through together
     LANES = 16           # strands that a line of adjacent elements is cut into
     PIECE = 1024         # of such a line: what is looked at twice shall be in the L1 cache
-    SHARE_TERMS = 8192   # a share of fewer elements is not worth another thread
+    SHARD_TERMS = 8192   # a shard of fewer elements is not worth another thread
     DIGIT = 8            # bits
     RADIX = 256
     FEW = 32             # elements that are compared with a bound together
@@ -43,8 +43,8 @@ cdef struct extreme_t:
     ref_t values
     ref_t places
     bint has_values
-    bint has_places
-    bint is_least
+    bint has_indices
+    bint is_min
     char dtype
     Py_ssize_t outer
     Py_ssize_t n
@@ -54,8 +54,8 @@ cdef struct extreme_t:
     Py_ssize_t strips
 
 
-cdef inline void look_through(
-    bint is_least, const number_t* x, Py_ssize_t step, Py_ssize_t n, Py_ssize_t count,
+cdef inline void argreduce_columns(
+    bint is_min, const number_t* x, Py_ssize_t step, Py_ssize_t n, Py_ssize_t count,
     number_t* best, int32_t* place,
 ) noexcept nogil:
     """Find the first extreme of each of `count` adjacent lines of n elements; a NaN is one."""
@@ -68,7 +68,7 @@ cdef inline void look_through(
         place[j] = 0
     for i in range(1, <int32_t> n):
         x += step
-        if is_least:
+        if is_min:
             for j in range(count):
                 value = x[j]
                 better = (value < best[j]) | ((value != value) & (best[j] == best[j]))
@@ -83,7 +83,7 @@ cdef inline void look_through(
 
 
 cdef inline number_t extreme_of(
-    bint is_least, const number_t* x, Py_ssize_t n, bint* has_nan
+    bint is_min, const number_t* x, Py_ssize_t n, bint* has_nan
 ) noexcept nogil:
     """Return the extreme of n > 0 adjacent elements, whatever where one of them is NaN."""
     cdef number_t[LANES] best
@@ -96,7 +96,7 @@ cdef inline number_t extreme_of(
             best[j] = x[j]
             odd[j] = x[j] != x[j]
         for i in range(1, rows):
-            if is_least:
+            if is_min:
                 for j in range(LANES):
                     value = x[i * LANES + j]
                     best[j] = value if value < best[j] else best[j]
@@ -108,18 +108,18 @@ cdef inline number_t extreme_of(
                     odd[j] |= value != value
         for j in range(LANES):
             any_odd |= odd[j]
-            if best[j] < result if is_least else best[j] > result:
+            if best[j] < result if is_min else best[j] > result:
                 result = best[j]
     for i in range(rows * LANES, n):
         any_odd |= x[i] != x[i]
-        if x[i] < result if is_least else x[i] > result:
+        if x[i] < result if is_min else x[i] > result:
             result = x[i]
     has_nan[0] = any_odd
     return result
 
 
-cdef inline void look_along(
-    bint is_least, const number_t* x, Py_ssize_t n, number_t* best, Py_ssize_t* place
+cdef inline void argreduce_row(
+    bint is_min, const number_t* x, Py_ssize_t n, number_t* best, Py_ssize_t* place
 ) noexcept nogil:
     """Find the first extreme of one line of adjacent elements: what it is, then where."""
     cdef Py_ssize_t start = 0, where = 0, count
@@ -127,14 +127,14 @@ cdef inline void look_along(
     cdef bint has_nan
     while start < n:
         count = min(<Py_ssize_t> PIECE, n - start)
-        here = extreme_of(is_least, x + start, count, &has_nan)
+        here = extreme_of(is_min, x + start, count, &has_nan)
         if has_nan:
             where = start
             while x[where] == x[where]:
                 where += 1
             best[0], place[0] = x[where], where
             return
-        if here < extreme if is_least else here > extreme:
+        if here < extreme if is_min else here > extreme:
             extreme, where = here, start
         start += count
     while x[where] != extreme:
@@ -144,40 +144,40 @@ cdef inline void look_along(
 
 
 cdef inline void find_extremes(
-    const extreme_t* p, const number_t* x, number_t* values, int64_t* places, Py_ssize_t part,
-    Py_ssize_t n_parts,
+    const extreme_t* p, const number_t* x, number_t* values, int64_t* places, Py_ssize_t shard,
+    Py_ssize_t n_shards,
 ) noexcept nogil:
     cdef number_t[STRIP] best
     cdef int32_t[STRIP] place
     cdef Py_ssize_t one, item, o, first, count, j
     if p.inner == 1:
         for o in range(
-            share_start(p.outer, part, n_parts), share_start(p.outer, part + 1, n_parts)
+            shard_start(p.outer, shard, n_shards), shard_start(p.outer, shard + 1, n_shards)
         ):
-            look_along(p.is_least, x + o * p.x_outer, p.n, best, &one)
+            argreduce_row(p.is_min, x + o * p.x_outer, p.n, best, &one)
             if p.has_values:
                 values[o] = best[0]
-            if p.has_places:
+            if p.has_indices:
                 places[o] = one
         return
     for item in range(
-        share_start(p.outer * p.strips, part, n_parts),
-        share_start(p.outer * p.strips, part + 1, n_parts),
+        shard_start(p.outer * p.strips, shard, n_shards),
+        shard_start(p.outer * p.strips, shard + 1, n_shards),
     ):
         o, first = item // p.strips, item % p.strips * STRIP
         count = min(<Py_ssize_t> STRIP, p.inner - first)
-        look_through(
-            p.is_least, x + o * p.x_outer + first, p.x_step, p.n, count, best, place
+        argreduce_columns(
+            p.is_min, x + o * p.x_outer + first, p.x_step, p.n, count, best, place
         )
         for j in range(count):
             if p.has_values:
                 values[o * p.inner + first + j] = best[j]
-            if p.has_places:
+            if p.has_indices:
                 places[o * p.inner + first + j] = place[j]
 
 
 cdef void extreme_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """The first greatest or least element of each line, and its place.
 
@@ -189,17 +189,17 @@ cdef void extreme_run(
     cdef const extreme_t* p = <const extreme_t*> params
     cdef const char* x = at(slots, p.x)
     cdef char* values = at(slots, p.values) if p.has_values else NULL
-    cdef int64_t* places = <int64_t*> at(slots, p.places) if p.has_places else NULL
+    cdef int64_t* places = <int64_t*> at(slots, p.places) if p.has_indices else NULL
     if p.dtype == b"f":
-        find_extremes(p, <const float*> x, <float*> values, places, part, n_parts)
+        find_extremes(p, <const float*> x, <float*> values, places, shard, n_shards)
     elif p.dtype == b"d":
-        find_extremes(p, <const double*> x, <double*> values, places, part, n_parts)
+        find_extremes(p, <const double*> x, <double*> values, places, shard, n_shards)
     elif p.dtype == b"i":
-        find_extremes(p, <const int32_t*> x, <int32_t*> values, places, part, n_parts)
+        find_extremes(p, <const int32_t*> x, <int32_t*> values, places, shard, n_shards)
     elif p.dtype == b"l":
-        find_extremes(p, <const int64_t*> x, <int64_t*> values, places, part, n_parts)
+        find_extremes(p, <const int64_t*> x, <int64_t*> values, places, shard, n_shards)
     else:
-        find_extremes(p, <const uint8_t*> x, <uint8_t*> values, places, part, n_parts)
+        find_extremes(p, <const uint8_t*> x, <uint8_t*> values, places, shard, n_shards)
 
 
 # Kinds of elements, by the name of their dtype.
@@ -213,26 +213,26 @@ cdef class ExtremeStep(Step):
 
     Parameters
     ----------
-    x : Value, shape (outer, n, inner)
+    x : TensorView, shape (outer, n, inner)
         Of a dtype in `EXTREME_DTYPES`; elements of the inner axis are adjacent, where it has
         extent 1 those of the middle axis.
-    values : Value or None
+    values : TensorView or None
         Outer * inner elements in C order.
-    places : Value or None
+    places : TensorView or None
         As many, int64.
-    is_least : bool
+    is_min : bool
     """
 
     cdef extreme_t p
 
-    def __init__(self, x, values, places, is_least):
+    def __init__(self, x, values, places, is_min):
         self.p.x = self.ref(x)
-        self.p.has_values, self.p.has_places = values is not None, places is not None
+        self.p.has_values, self.p.has_indices = values is not None, places is not None
         if values is not None:
             self.p.values = self.ref(values)
         if places is not None:
             self.p.places = self.ref(places)
-        self.p.is_least = is_least
+        self.p.is_min = is_min
         self.p.dtype = ord(EXTREME_DTYPES[x.dtype.name])
         self.p.outer, self.p.n, self.p.inner = x.shape
         self.p.x_outer, self.p.x_step = x.strides[:2]
@@ -243,7 +243,7 @@ cdef class ExtremeStep(Step):
         self.flops = float(x.size)
         self.bytes = float(x.n_bytes)
         items = self.p.outer * (1 if self.p.inner == 1 else self.p.strips)
-        self.max_parts = max(1, min(items, x.size // SHARE_TERMS))
+        self.max_shards = max(1, min(items, x.size // SHARD_TERMS))
 
 
 # -- sorting -----------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ cdef struct sort_t:
     ref_t places
     ref_t scratch
     bint has_values
-    bint has_places
+    bint has_indices
     bint descending
     char dtype
     Py_ssize_t itemsize
@@ -512,12 +512,12 @@ cdef inline void sort_line(
         place = place_of(entries[i])
         if p.has_values:
             memcpy(values + i * step, x + place * step, p.itemsize)
-        if p.has_places:
+        if p.has_indices:
             places[i * p.inner] = place
 
 
 cdef void sort_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """The first k elements of each line in order, and their places; equal ones keep theirs.
 
@@ -529,10 +529,10 @@ cdef void sort_run(
     cdef const sort_t* p = <const sort_t*> params
     cdef const char* x = at(slots, p.x)
     cdef char* values = at(slots, p.values) if p.has_values else NULL
-    cdef int64_t* places = <int64_t*> at(slots, p.places) if p.has_places else NULL
+    cdef int64_t* places = <int64_t*> at(slots, p.places) if p.has_indices else NULL
     cdef char* scratch = at(slots, p.scratch)
     cdef Py_ssize_t lines = p.outer * p.inner, line, o, i, start, target
-    for line in range(share_start(lines, part, n_parts), share_start(lines, part + 1, n_parts)):
+    for line in range(shard_start(lines, shard, n_shards), shard_start(lines, shard + 1, n_shards)):
         o, i = line // p.inner, line % p.inner
         start = o * p.n * p.inner + i
         target = o * p.k * p.inner + i
@@ -540,13 +540,13 @@ cdef void sort_run(
             sort_line(
                 p, x + start * p.itemsize, <pair_t*> scratch,
                 values + target * p.itemsize if p.has_values else NULL,
-                places + target if p.has_places else NULL,
+                places + target if p.has_indices else NULL,
             )
         else:
             sort_line(
                 p, x + start * p.itemsize, <uint64_t*> scratch,
                 values + target * p.itemsize if p.has_values else NULL,
-                places + target if p.has_places else NULL,
+                places + target if p.has_indices else NULL,
             )
 
 
@@ -567,16 +567,16 @@ cdef class SortStep(Step):
 
     Parameters
     ----------
-    x : Value, shape (outer, n, inner), C order
+    x : TensorView, shape (outer, n, inner), C order
         Of a dtype in `SORT_DTYPES`.
-    values : Value or None
+    values : TensorView or None
         Outer * k * inner elements in C order.
-    places : Value or None
+    places : TensorView or None
         As many, int64.
     k : int
         How many of a line are wanted, 1 or more.
     descending : bool
-    scratch : Value
+    scratch : TensorView
         As `sort_bytes` says.
     """
 
@@ -584,7 +584,7 @@ cdef class SortStep(Step):
 
     def __init__(self, x, values, places, k, descending, scratch):
         self.p.x, self.p.scratch = self.ref(x), self.ref(scratch)
-        self.p.has_values, self.p.has_places = values is not None, places is not None
+        self.p.has_values, self.p.has_indices = values is not None, places is not None
         if values is not None:
             self.p.values = self.ref(values)
         if places is not None:
@@ -597,7 +597,7 @@ cdef class SortStep(Step):
         self.kind = "sort"
         self.flops = 20.0 * x.size
         self.bytes = 10.0 * x.n_bytes
-        self.max_parts = max(1, min(self.p.outer * self.p.inner, x.size // 256))
+        self.max_shards = max(1, min(self.p.outer * self.p.inner, x.size // 256))
 
 
 # -- ranks -------------------------------------------------------------------------------------
@@ -657,7 +657,7 @@ cdef struct rank_t:
 
 
 cdef void rank_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """One element of each line by its rank, and its place; of equal ones the first counts less.
 
@@ -670,21 +670,21 @@ cdef void rank_run(
     cdef const sort_t* p = &r.sort
     cdef const char* x = at(slots, p.x)
     cdef char* values = at(slots, p.values)
-    cdef int64_t* places = <int64_t*> at(slots, p.places) if p.has_places else NULL
+    cdef int64_t* places = <int64_t*> at(slots, p.places) if p.has_indices else NULL
     cdef char* scratch = at(slots, p.scratch)
     cdef Py_ssize_t lines = p.outer * p.inner, line
     cdef const char* first
-    for line in range(share_start(lines, part, n_parts), share_start(lines, part + 1, n_parts)):
+    for line in range(shard_start(lines, shard, n_shards), shard_start(lines, shard + 1, n_shards)):
         first = x + (line // p.inner * p.n * p.inner + line % p.inner) * p.itemsize
         if p.itemsize == 8:
             rank_line(
                 r.rank, p, first, <pair_t*> scratch, values + line * p.itemsize,
-                places + line if p.has_places else NULL,
+                places + line if p.has_indices else NULL,
             )
         else:
             rank_line(
                 r.rank, p, first, <uint64_t*> scratch, values + line * p.itemsize,
-                places + line if p.has_places else NULL,
+                places + line if p.has_indices else NULL,
             )
 
 
@@ -693,17 +693,17 @@ cdef class RankStep(Step):
 
     Parameters
     ----------
-    x : Value, shape (outer, n, inner), C order
+    x : TensorView, shape (outer, n, inner), C order
         Of a dtype in `SORT_DTYPES`; lines are not empty.
-    values : Value
+    values : TensorView
         Outer * inner elements in C order.
-    places : Value or None
+    places : TensorView or None
         As many, int64.
     rank : str
         A key of `RANKS`.
     k : int
         For ``"kthvalue"``, from 1 on.
-    scratch : Value
+    scratch : TensorView
         As `sort_bytes` says.
     """
 
@@ -712,7 +712,7 @@ cdef class RankStep(Step):
     def __init__(self, x, values, places, rank, k, scratch):
         cdef sort_t* p = &self.p.sort
         p.x, p.values, p.scratch = self.ref(x), self.ref(values), self.ref(scratch)
-        p.has_values, p.has_places = True, places is not None
+        p.has_values, p.has_indices = True, places is not None
         if places is not None:
             p.places = self.ref(places)
         p.descending, p.k = False, k
@@ -724,7 +724,7 @@ cdef class RankStep(Step):
         self.kind = "rank"
         self.flops = 20.0 * x.size
         self.bytes = 10.0 * x.n_bytes
-        self.max_parts = max(1, min(p.outer * p.inner, x.size // 256))
+        self.max_shards = max(1, min(p.outer * p.inner, x.size // 256))
 
 
 # -- quantiles ---------------------------------------------------------------------------------
@@ -791,7 +791,7 @@ cdef inline void quantile_line(
 
 
 cdef void quantile_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Values below which fractions of each line lie.
 
@@ -804,7 +804,7 @@ cdef void quantile_run(
     cdef const sort_t* p = &q.sort
     cdef char* scratch = at(slots, p.scratch)
     cdef Py_ssize_t lines = p.outer * p.inner, line, first
-    for line in range(share_start(lines, part, n_parts), share_start(lines, part + 1, n_parts)):
+    for line in range(shard_start(lines, shard, n_shards), shard_start(lines, shard + 1, n_shards)):
         first = line // p.inner * p.n * p.inner + line % p.inner
         quantile_line(
             q, <const float*> at(slots, p.x) + first, <const float*> at(slots, q.levels),
@@ -817,17 +817,17 @@ cdef class QuantileStep(Step):
 
     Parameters
     ----------
-    x : Value, shape (outer, n, inner), C order
+    x : TensorView, shape (outer, n, inner), C order
         float32; lines are not empty.
-    levels : Value, shape (count,)
+    levels : TensorView, shape (count,)
         The fractions, from 0 to 1, float32.
-    y : Value
+    y : TensorView
         Count * outer * inner elements in C order.
     interpolation : str
         A key of `INTERPOLATIONS`.
     skips_nan : bool
         Whether NaN are left out, else lines with one have it for a result.
-    scratch : Value
+    scratch : TensorView
         As `sort_bytes` says.
     """
 
@@ -846,7 +846,7 @@ cdef class QuantileStep(Step):
         self.kind = "quantile"
         self.flops = 20.0 * x.size
         self.bytes = 10.0 * x.n_bytes
-        self.max_parts = max(1, min(p.outer * p.inner, x.size // 256))
+        self.max_shards = max(1, min(p.outer * p.inner, x.size // 256))
 
 
 # -- searches ----------------------------------------------------------------------------------
@@ -885,7 +885,7 @@ cdef inline Py_ssize_t search_line(
 
 
 cdef void search_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Where values belong in sorted lines.
 
@@ -899,7 +899,7 @@ cdef void search_run(
     cdef const char* values = at(slots, p.values)
     cdef char* y = at(slots, p.y)
     cdef Py_ssize_t total = p.outer * p.m, i, first, place
-    for i in range(share_start(total, part, n_parts), share_start(total, part + 1, n_parts)):
+    for i in range(shard_start(total, shard, n_shards), shard_start(total, shard + 1, n_shards)):
         first = i // p.m * p.n if p.many > 1 else 0
         if p.is_float:
             place = search_line(
@@ -920,11 +920,11 @@ cdef class SearchStep(Step):
 
     Parameters
     ----------
-    lines : Value, shape (outer, n) or (1, n), C order
+    lines : TensorView, shape (outer, n) or (1, n), C order
         float32 or int64.
-    values : Value, shape (outer, m), C order
+    values : TensorView, shape (outer, m), C order
         Of the same dtype.
-    y : Value, shape (outer, m), C order
+    y : TensorView, shape (outer, m), C order
         int64 or int32.
     right : bool
         Whether behind equal elements, else in front of them.
@@ -943,7 +943,7 @@ cdef class SearchStep(Step):
         self.kind = "search"
         self.flops = float(values.size) * max(1, int(self.p.n).bit_length())
         self.bytes = float(values.n_bytes + lines.n_bytes + y.n_bytes)
-        self.max_parts = max(1, values.size // 1024)
+        self.max_shards = max(1, values.size // 1024)
 
 
 include "scans.pxi"

@@ -107,7 +107,7 @@ cdef inline void scan_lines(
 
 
 cdef void scan_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Running sums or products of each line; floats in double precision.
 
@@ -119,8 +119,8 @@ cdef void scan_run(
     cdef const scan_t* p = <const scan_t*> params
     cdef const char* x = at(slots, p.x)
     cdef char* y = at(slots, p.y)
-    cdef Py_ssize_t first = share_start(p.items, part, n_parts)
-    cdef Py_ssize_t stop = share_start(p.items, part + 1, n_parts)
+    cdef Py_ssize_t first = shard_start(p.items, shard, n_shards)
+    cdef Py_ssize_t stop = shard_start(p.items, shard + 1, n_shards)
     cdef double[STRIP] reals
     cdef uint64_t[STRIP] wholes  # unsigned, because they may run over
     if p.dtype == b"f":
@@ -140,7 +140,7 @@ cdef class ScanStep(Step):
 
     Parameters
     ----------
-    x, y : Value, shape (outer, n, inner), C order
+    x, y : TensorView, shape (outer, n, inner), C order
         x of a dtype in `SCAN_DTYPES`; y of the same float type, or int64.
     multiplies : bool
     """
@@ -161,7 +161,7 @@ cdef class ScanStep(Step):
         self.kind = "scan"
         self.flops = float(x.size)
         self.bytes = float(x.n_bytes + y.n_bytes)
-        self.max_parts = max(1, min(self.p.items, x.size // SHARE_TERMS))
+        self.max_shards = max(1, min(self.p.items, x.size // SHARD_TERMS))
 
 
 # -- extremes ----------------------------------------------------------------------------------
@@ -170,8 +170,8 @@ cdef struct running_t:
     ref_t x
     ref_t values
     ref_t places
-    bint has_places
-    bint is_least
+    bint has_indices
+    bint is_min
     char dtype
     Py_ssize_t outer
     Py_ssize_t n
@@ -180,7 +180,7 @@ cdef struct running_t:
 
 
 cdef inline void run_along(
-    bint is_least, const number_t* x, number_t* values, int64_t* places, Py_ssize_t n
+    bint is_min, const number_t* x, number_t* values, int64_t* places, Py_ssize_t n
 ) noexcept nogil:
     """Follow the extreme of one line of adjacent elements; of equal ones the last counts."""
     cdef Py_ssize_t i, place = 0
@@ -188,7 +188,7 @@ cdef inline void run_along(
     for i in range(n):
         value = x[i]
         # A NaN is an extreme, and only another one follows it.
-        if (value <= best if is_least else value >= best) or value != value:
+        if (value <= best if is_min else value >= best) or value != value:
             best, place = value, i
         values[i] = best
         if places != NULL:
@@ -196,7 +196,7 @@ cdef inline void run_along(
 
 
 cdef inline void run_strip(
-    bint is_least, const number_t* x, number_t* values, int64_t* places, Py_ssize_t n,
+    bint is_min, const number_t* x, number_t* values, int64_t* places, Py_ssize_t n,
     Py_ssize_t step, Py_ssize_t count,
 ) noexcept nogil:
     """Follow the extremes of `count` adjacent lines, whose elements are a step apart."""
@@ -210,7 +210,7 @@ cdef inline void run_strip(
     for i in range(n):
         for j in range(count):
             value = x[j]
-            better = (value <= best[j] if is_least else value >= best[j]) | (value != value)
+            better = (value <= best[j] if is_min else value >= best[j]) | (value != value)
             best[j] = value if better else best[j]
             place[j] = i if better else place[j]
             values[j] = best[j]
@@ -223,19 +223,19 @@ cdef inline void run_strip(
 
 
 cdef inline void follow(
-    const running_t* p, const number_t* x, number_t* values, int64_t* places, Py_ssize_t part,
-    Py_ssize_t n_parts,
+    const running_t* p, const number_t* x, number_t* values, int64_t* places, Py_ssize_t shard,
+    Py_ssize_t n_shards,
 ) noexcept nogil:
     cdef Py_ssize_t total = p.outer * p.strips, item, start, count
-    for item in range(share_start(total, part, n_parts), share_start(total, part + 1, n_parts)):
+    for item in range(shard_start(total, shard, n_shards), shard_start(total, shard + 1, n_shards)):
         start = item // p.strips * p.n * p.inner + item % p.strips * STRIP
         count = min(<Py_ssize_t> STRIP, p.inner - item % p.strips * STRIP)
         if p.inner == 1:
             run_along(
-                p.is_least, x + start, values + start,
+                p.is_min, x + start, values + start,
                 NULL if places == NULL else places + start, p.n,
             )
-        elif p.is_least:
+        elif p.is_min:
             run_strip(
                 True, x + start, values + start, NULL if places == NULL else places + start,
                 p.n, p.inner, count,
@@ -248,7 +248,7 @@ cdef inline void follow(
 
 
 cdef void running_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """The greatest or least element of each line so far, and its last place.
 
@@ -260,11 +260,11 @@ cdef void running_run(
     cdef const running_t* p = <const running_t*> params
     cdef const char* x = at(slots, p.x)
     cdef char* values = at(slots, p.values)
-    cdef int64_t* places = <int64_t*> at(slots, p.places) if p.has_places else NULL
+    cdef int64_t* places = <int64_t*> at(slots, p.places) if p.has_indices else NULL
     if p.dtype == b"f":
-        follow(p, <const float*> x, <float*> values, places, part, n_parts)
+        follow(p, <const float*> x, <float*> values, places, shard, n_shards)
     else:
-        follow(p, <const int64_t*> x, <int64_t*> values, places, part, n_parts)
+        follow(p, <const int64_t*> x, <int64_t*> values, places, shard, n_shards)
 
 
 cdef class RunningExtremeStep(Step):
@@ -272,21 +272,21 @@ cdef class RunningExtremeStep(Step):
 
     Parameters
     ----------
-    x, values : Value, shape (outer, n, inner), C order
+    x, values : TensorView, shape (outer, n, inner), C order
         Of a dtype in `RUNNING_DTYPES`; lines are not empty.
-    places : Value or None
+    places : TensorView or None
         As many, int64.
-    is_least : bool
+    is_min : bool
     """
 
     cdef running_t p
 
-    def __init__(self, x, values, places, is_least):
+    def __init__(self, x, values, places, is_min):
         self.p.x, self.p.values = self.ref(x), self.ref(values)
-        self.p.has_places = places is not None
+        self.p.has_indices = places is not None
         if places is not None:
             self.p.places = self.ref(places)
-        self.p.is_least = is_least
+        self.p.is_min = is_min
         self.p.dtype = ord(EXTREME_DTYPES[x.dtype.name])
         self.p.outer, self.p.n, self.p.inner = x.shape
         self.p.strips = ceil_div(self.p.inner, STRIP)
@@ -295,7 +295,7 @@ cdef class RunningExtremeStep(Step):
         self.kind = "running_extreme"
         self.flops = float(x.size)
         self.bytes = 2.0 * x.n_bytes + (0 if places is None else places.n_bytes)
-        self.max_parts = max(1, min(self.p.outer * self.p.strips, x.size // SHARE_TERMS))
+        self.max_shards = max(1, min(self.p.outer * self.p.strips, x.size // SHARD_TERMS))
 
 
 # -- logarithms of sums ------------------------------------------------------------------------
@@ -338,17 +338,17 @@ cdef inline void log_sums(
         gaps[j] = gap_to(&lines[j * moves], x[j])
         tops[j] = lines[j * moves].top
         powers[j] = -gaps[j] if gaps[j] > 0 else gaps[j]
-    p.kernels.unary[<int> fn.EXP](n, powers, powers, 0, 0)
+    p.kernels.f32_unary[<int> fn.EXP](n, powers, powers, 0, 0)
     for j in range(n):
         add_exponential(&lines[j * moves], gaps[j], powers[j])
         powers[j] = <float> lines[j * moves].sum
-    p.kernels.unary[<int> fn.LOG](n, powers, powers, 0, 0)
+    p.kernels.f32_unary[<int> fn.LOG](n, powers, powers, 0, 0)
     for j in range(n):
         y[j] = tops[j] + powers[j]
 
 
 cdef void log_sum_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """The logarithm of the sum of exponentials of each line so far, relative to its greatest value.
 
@@ -362,7 +362,7 @@ cdef void log_sum_run(
     cdef total_t[STRIP] lines
     cdef const float* x
     cdef float* y
-    for item in range(share_start(total, part, n_parts), share_start(total, part + 1, n_parts)):
+    for item in range(shard_start(total, shard, n_shards), shard_start(total, shard + 1, n_shards)):
         start = item // p.strips * p.n * p.inner + item % p.strips * STRIP
         count = min(<Py_ssize_t> STRIP, p.inner - item % p.strips * STRIP)
         x = <const float*> at(slots, p.x) + start
@@ -384,7 +384,7 @@ cdef class LogSumScanStep(Step):
 
     Parameters
     ----------
-    x, y : Value, shape (outer, n, inner), C order
+    x, y : TensorView, shape (outer, n, inner), C order
         float32; lines are not empty.
     """
 
@@ -400,4 +400,4 @@ cdef class LogSumScanStep(Step):
         self.kind = "log_sum_scan"
         self.flops = 20.0 * x.size
         self.bytes = float(x.n_bytes + y.n_bytes)
-        self.max_parts = max(1, min(self.p.outer * self.p.strips, x.size // 1024))
+        self.max_shards = max(1, min(self.p.outer * self.p.strips, x.size // 1024))

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Link", "Pass", "find_passes", "insert_copies", "reads_of"]
+__all__ = ["ChainPass", "Link", "find_passes", "insert_copies", "reads_of"]
 
 
 class Link(NamedTuple):
@@ -34,7 +34,7 @@ class Link(NamedTuple):
     factor: Any = None
 
 
-class Pass(NamedTuple):
+class ChainPass(NamedTuple):
     """What runs in one go over a chunk.
 
     Attributes
@@ -54,7 +54,7 @@ def find_passes(
     varies: Sequence[int],
     swapped: Mapping[str, str | None],
     longest: int,
-) -> list[Pass]:
+) -> list[ChainPass]:
     """Join instructions into passes.
 
     Parameters
@@ -70,11 +70,11 @@ def find_passes(
 
     Returns
     -------
-    list of Pass
+    list of ChainPass
         In the order in which they are to run.
     """
     chains, inside = _chains(instructions, varies, swapped, longest)
-    passes: list[Pass] = []
+    passes: list[ChainPass] = []
     for number in range(len(instructions)):
         if number in inside:
             continue
@@ -85,11 +85,11 @@ def find_passes(
             ))  # fmt: skip
             joined = (*passes[-1].links, kept, *links)
             if len(joined) <= longest:
-                passes[-1] = Pass(number, joined)
+                passes[-1] = ChainPass(number, joined)
                 continue
-        passes.append(Pass(number, links))
+        passes.append(ChainPass(number, links))
     # One operation is better off in a loop of its own.
-    return [p if len(p.links) > 2 else Pass(p.number, ()) for p in passes]
+    return [p if len(p.links) > 2 else ChainPass(p.number, ()) for p in passes]
 
 
 def _chains(
@@ -144,7 +144,7 @@ def _chains(
     return chains, inside
 
 
-def reads_of(one: Pass, instructions: Sequence[Any]) -> set[int]:
+def reads_of(one: ChainPass, instructions: Sequence[Any]) -> set[int]:
     """Return the instructions whose results a pass reads, or stores on its way."""
     operands = [o for link in one.links for o in (link.operand, link.factor)]
     operands = operands or instructions[one.number].arguments

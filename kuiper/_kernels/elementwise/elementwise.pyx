@@ -27,7 +27,7 @@ from kuiper._kernels.micro.table cimport (
     LINK_ADD_PRODUCT, LINK_LOAD, LINK_STORE, MAX_LINKS, N_LINKS, binary_fn, chain_t,
     kernels_t, rows_t, unary_fn,
 )
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 
 import numpy as np
 
@@ -37,12 +37,12 @@ from kuiper.errors import KuiperError
 
 cdef enum:
     MAX_INPUTS = 64
-    SCRATCH_FLOATS = 8192  # temporaries of one share: 32 KB
+    SCRATCH_FLOATS = 8192  # temporaries of one shard: 32 KB
     MAX_CHUNK = 8192       # elements; the longer, the better memory is read ahead
     MIN_CHUNK = 64
     SHORT_ROW = 32         # columns; shorter rows are laid side by side before anything else
     NARROW_ROW = 512       # columns; up to here, what does not vary along the rows is repeated
-    SHARE_COST = 16384     # additions that are worth another thread
+    SHARD_COST = 16384     # additions that are worth another thread
 
 # Along what a value varies within a chunk.
 cdef enum:
@@ -122,7 +122,7 @@ cdef struct view_t:
 # Running ---------------------------------------------------------------------------------------
 
 cdef void elementwise_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Run a program over broadcast float32 tensors.
 
@@ -132,8 +132,8 @@ cdef void elementwise_run(
     Source : none; the operators are PyTorch's
     """
     cdef const program_t* p = <const program_t*> params
-    cdef Py_ssize_t first = share_start(p.chunks.count, part, n_parts), _i
-    cdef Py_ssize_t stop = share_start(p.chunks.count, part + 1, n_parts)
+    cdef Py_ssize_t first = shard_start(p.chunks.count, shard, n_shards), _i
+    cdef Py_ssize_t stop = shard_start(p.chunks.count, shard + 1, n_shards)
     cdef float[SCRATCH_FLOATS] scratch
     cdef view_t[MAX_INPUTS] views
     cdef (const float*)[MAX_INPUTS] before
@@ -194,7 +194,7 @@ cdef void gather(
     if not x.varies & COLUMNS:
         columns = 1
     if x.row == 1 and x.column > 1:
-        p.kernels.transpose(data, x.column, block, columns, columns, rows)
+        p.kernels.b32_transpose(data, x.column, block, columns, columns, rows)
         return
     for i in range(rows):
         for j in range(columns):
@@ -283,7 +283,7 @@ cdef void run_step(
         if is_flat:
             chain.n_rows, chain.n_columns = 1, rows * columns
         chain.y, chain.y_row = y, y_row
-        p.kernels.chain(&chain)
+        p.kernels.f32_chain(&chain)
         return
     a = view_of(p, &step.a, views, scratch, chunk_columns, turned)
     is_flat &= is_one_run(a, columns)
@@ -353,10 +353,10 @@ cdef class ElementwiseStep(Step):
     Parameters
     ----------
     program : ElementwiseProgram
-    inputs : sequence of (Value or numpy.ndarray)
+    inputs : sequence of (TensorView or numpy.ndarray)
         One float32 tensor per source of the program, of any shape that broadcasts to the result's.
         An array is a constant and is kept.
-    output : Value
+    output : TensorView
         Of the program's shape.  It may lie exactly where an input lies, but overlap none otherwise.
 
     Raises
@@ -396,7 +396,7 @@ cdef class ElementwiseStep(Step):
         self.kind = "elementwise"
         size = output.size
         cost = sum(COSTS[i.name] for i in program.instructions)
-        self.max_parts = max(1, min(self.p.chunks.count, <Py_ssize_t> (size * cost) // SHARE_COST))
+        self.max_shards = max(1, min(self.p.chunks.count, <Py_ssize_t> (size * cost) // SHARD_COST))
         self.flops = float(size * len(program.instructions))
         self.bytes = 4.0 * (size + sum(value.size for value in inputs))
 
@@ -544,9 +544,9 @@ cdef class ElementwiseStep(Step):
         name, arguments, parameters = instruction
         self._fill_argument(&step.a, arguments[0], blocks, varies)
         if len(arguments) == 1:
-            step.unary = self.p.kernels.unary[<int> UNARY[name]]
+            step.unary = self.p.kernels.f32_unary[<int> UNARY[name]]
         else:
-            step.binary = self.p.kernels.binary[<int> BINARY[name]]
+            step.binary = self.p.kernels.f32_binary[<int> BINARY[name]]
             self._fill_argument(&step.b, arguments[1], blocks, varies)
         step.p0, step.p1 = (*parameters, 0.0, 0.0)[:2]
 
@@ -663,19 +663,19 @@ cdef class PreparedProgram:
         ]
 
     @property
-    def max_parts(self):
-        """How many shares are worth a thread each."""
-        return self.step.max_parts
+    def max_shards(self):
+        """How many shards are worth a thread each."""
+        return self.step.max_shards
 
-    def run(self, operands, out, Py_ssize_t n_parts=1, int n_threads=1):
+    def run(self, operands, out, Py_ssize_t n_shards=1, int n_threads=1):
         """Run on arrays that have the shapes and strides of those it was prepared for.
 
         Parameters
         ----------
         operands : sequence
         out : numpy.ndarray
-        n_parts : int, default 1
-            Into how many shares the work is cut; the result does not depend on it.
+        n_shards : int, default 1
+            Into how many shards the work is cut; the result does not depend on it.
         n_threads : int, default 1
 
         Returns
@@ -685,18 +685,18 @@ cdef class PreparedProgram:
         """
         cdef (char*)[MAX_INPUTS + 1] slots
         cdef char** all_slots = slots
-        cdef Py_ssize_t part, i
+        cdef Py_ssize_t shard, i
         cdef ElementwiseStep step = self.step
         arrays = self._arrays(operands)
         for i in range(len(arrays)):
             slots[i] = address_of(arrays[i])
         slots[len(arrays)] = address_of(out)
-        if n_parts <= 1:
+        if n_shards <= 1:
             with nogil:
                 step.run(step.params, all_slots, 0, 1)
             return out
-        for part in prange(n_parts, nogil=True, num_threads=n_threads, schedule="static"):
-            step.run(step.params, all_slots, part, n_parts)
+        for shard in prange(n_shards, nogil=True, num_threads=n_threads, schedule="static"):
+            step.run(step.params, all_slots, shard, n_shards)
         return out
 
 
@@ -710,7 +710,7 @@ cdef char* address_of(array) except? NULL:
     return address
 
 
-def compute(program, operands, out=None, Py_ssize_t n_parts=1):
+def compute(program, operands, out=None, Py_ssize_t n_shards=1):
     """Run a program on arrays once.
 
     Parameters
@@ -720,8 +720,8 @@ def compute(program, operands, out=None, Py_ssize_t n_parts=1):
         What the program's sources number; float32, aligned, any strides.
     out : numpy.ndarray, optional
         Takes the result; may be one of the operands of the result's shape.
-    n_parts : int, default 1
-        Into how many shares the work is cut.  They run one after the other.
+    n_shards : int, default 1
+        Into how many shards the work is cut.  They run one after the other.
 
     Returns
     -------
@@ -729,4 +729,4 @@ def compute(program, operands, out=None, Py_ssize_t n_parts=1):
     """
     if out is None:
         out = np.empty(program.shape, np.float32)
-    return PreparedProgram(program, operands, out).run(operands, out, n_parts)
+    return PreparedProgram(program, operands, out).run(operands, out, n_shards)

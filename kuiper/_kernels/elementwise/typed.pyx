@@ -13,7 +13,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from kuiper._kernels.data.strided cimport advance, cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.table cimport kernels_t, unary_fn
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 
 from kuiper._kernels.data.loops import strided_loops
 from kuiper._kernels.elementwise.elementwise import unary_number
@@ -26,7 +26,7 @@ cdef enum:
     ALL_WORDS = 6144      # 8 bytes each, of all registers
     MAX_INPUTS = 16
     MAX_INSTRUCTIONS = 48
-    SHARE_BYTES = 16384   # a share that moves less is not worth another thread
+    SHARD_BYTES = 16384   # a shard that moves less is not worth another thread
 
 ctypedef fused item_t:
     uint8_t
@@ -72,7 +72,7 @@ FUNCTIONS = {
 TESTS = frozenset(name for name, number in FUNCTIONS.items() if number <= IS_FINITE)
 
 # Where a value is.
-cdef enum place_t:
+cdef enum source_t:
     IN_MEMORY      # read where the tensor lies
     IN_REGISTER
     IN_RESULT      # written where the result lies
@@ -84,10 +84,10 @@ cdef struct tensor_t:
     Py_ssize_t row        # strides of the innermost loops, in elements
     Py_ssize_t column
 
-cdef struct input_t:
+cdef struct typed_input_t:
     tensor_t tensor
     int wanted            # the type that it is loaded as
-    place_t place
+    source_t place
     int number            # of its register
 
 cdef struct instruction_t:
@@ -99,14 +99,14 @@ cdef struct instruction_t:
     int wanted            # of its result
     int a
     int b
-    place_t place
+    source_t place
     int number
 
-cdef struct program_t:
+cdef struct typed_program_t:
     const kernels_t* kernels
     int n_inputs
     int n_instructions
-    input_t[MAX_INPUTS] inputs
+    typed_input_t[MAX_INPUTS] inputs
     instruction_t[MAX_INSTRUCTIONS] instructions
     tensor_t y
     bint is_direct        # the last value is written where the result lies
@@ -164,7 +164,8 @@ cdef void copy_block(
 
 
 cdef void load(
-    const program_t* p, const input_t* x, const char* data, Py_ssize_t rows, Py_ssize_t columns,
+    const typed_program_t* p, const typed_input_t* x, const char* data, Py_ssize_t rows,
+    Py_ssize_t columns,
     void* block,
 ) noexcept nogil:
     """Bring a block of an input into a register, as the type that is wanted."""
@@ -191,7 +192,7 @@ cdef inline Py_ssize_t type_bytes(int type) noexcept nogil:
 
 
 cdef void typed_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Run a program over broadcast tensors of any types.
 
@@ -200,15 +201,15 @@ cdef void typed_run(
     Threads: over blocks of 512 elements
     Source : none; the operators are PyTorch's
     """
-    cdef const program_t* p = <const program_t*> params
-    cdef Py_ssize_t first = share_start(p.blocks.count, part, n_parts), _i
-    cdef Py_ssize_t stop = share_start(p.blocks.count, part + 1, n_parts)
+    cdef const typed_program_t* p = <const typed_program_t*> params
+    cdef Py_ssize_t first = shard_start(p.blocks.count, shard, n_shards), _i
+    cdef Py_ssize_t stop = shard_start(p.blocks.count, shard + 1, n_shards)
     cdef uint64_t[ALL_WORDS] registers
     cdef (char*)[MAX_INPUTS + MAX_INSTRUCTIONS] values
     cdef (const char*)[MAX_INPUTS] before
     cdef Py_ssize_t rows, columns, n, held = 0
     cdef cursor_t cursor
-    cdef const input_t* x
+    cdef const typed_input_t* x
     cdef char* data
     cdef char* y
     cdef int last = p.blocks.rank - 1, i
@@ -253,7 +254,7 @@ cdef void typed_run(
 
 
 cdef inline void run_instruction(
-    const program_t* p, const instruction_t* one, Py_ssize_t n, char* const* values,
+    const typed_program_t* p, const instruction_t* one, Py_ssize_t n, char* const* values,
     char** result, char* registers, char* y,
 ) noexcept nogil:
     result[0] = y if one.place == IN_RESULT else registers + one.number * REGISTER_BYTES
@@ -272,14 +273,14 @@ cdef class TypedStep(Step):
 
     Parameters
     ----------
-    inputs : sequence of (Value, numpy.dtype)
+    inputs : sequence of (TensorView, numpy.dtype)
         The tensors and the types that they are loaded as; of y's shape, perhaps broadcast (strides
         of 0).
     instructions : sequence of (name, dtype, arguments)
         A key of `FUNCTIONS`, ``"convert"`` (to the dtype), or a function of float32 that
         elementwise programs have.  The dtype is that of its operands, for a conversion that of its
         result; the arguments are numbers of values.  None of the divisors of integers is 0.
-    y : Value
+    y : TensorView
         Takes the last value, and has its dtype.
 
     Raises
@@ -288,7 +289,7 @@ cdef class TypedStep(Step):
         If the program is too long, or keeps too many values at once; see :func:`is_possible`.
     """
 
-    cdef program_t p
+    cdef typed_program_t p
 
     def __init__(self, inputs, instructions, y):
         cdef int i
@@ -311,7 +312,7 @@ cdef class TypedStep(Step):
         self.kind = "typed"
         self.bytes = float(y.n_bytes + sum(value.n_bytes for value, _ in inputs))
         self.flops = float(y.size * len(instructions))
-        self.max_parts = max(1, min(self.p.blocks.count, <Py_ssize_t> self.bytes // SHARE_BYTES))
+        self.max_shards = max(1, min(self.p.blocks.count, <Py_ssize_t> self.bytes // SHARD_BYTES))
 
     cdef _arrange(self, loops, tensors):
         """Store the loops and cut the innermost ones into blocks."""
@@ -354,12 +355,12 @@ cdef class TypedStep(Step):
         elif name in FUNCTIONS:
             one.function, one.type = FUNCTIONS[name], TYPES[dtype]
         else:
-            one.unary, one.type = self.p.kernels.unary[<int> unary_number(name)], FLOAT32
+            one.unary, one.type = self.p.kernels.f32_unary[<int> unary_number(name)], FLOAT32
 
     cdef _place(self, instructions):
         """Give each value that needs it a register, or the place of the result."""
         cdef int i, last = self.p.n_inputs + self.p.n_instructions - 1
-        cdef input_t* x
+        cdef typed_input_t* x
         cdef instruction_t* one
         free = list(range(REGISTERS))
         self.p.is_direct = self._is_dense(&self.p.y)

@@ -2,7 +2,7 @@
 
 A tile is as many query rows as the GEMM tile has.  Its scores against all keys stay in the caches
 between the two products, so the queries x keys matrix is never written.  Keys and values of a head
-are packed once for each share that meets the head.
+are packed once for each shard that meets the head.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from kuiper._kernels.data.strided cimport cursor_t, fill_strided, seek, strided_
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.packing cimport pack_panel
 from kuiper._kernels.micro.table cimport MAX_MR, kernels_t
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 
 cdef double FLOPS_PER_BLOCK = 1e9    # a block of rows need not be shorter
 
@@ -79,25 +79,25 @@ cdef class AttentionStep(Step):
 
     Parameters
     ----------
-    q : Value, shape (..., queries, depth)
+    q : TensorView, shape (..., queries, depth)
         Elements of a row are adjacent.
-    k : Value, shape (..., keys, depth)
+    k : TensorView, shape (..., keys, depth)
         Any strides.
-    v : Value, shape (..., keys, columns)
+    v : TensorView, shape (..., keys, columns)
         Any strides.
-    y : Value, shape (..., queries, columns)
+    y : TensorView, shape (..., queries, columns)
         Elements of a row are adjacent.  The leading axes of all operands are equal, at most
         `max_batch_axes`; where one of them is broadcast its stride is zero.
-    scratch : Value
+    scratch : TensorView
         :func:`attention_scratch_bytes` for each thread.
     scale : float
-    mask : Value, shape (..., queries, keys), optional
+    mask : TensorView, shape (..., queries, keys), optional
         float32, to be added, with adjacent elements in a row; or bool with any strides.
     mask_hides : bool
         Whether True in a bool mask hides a key, instead of showing it.
     is_causal : bool
         Whether query i sees keys 0 to i only.
-    weights : Value, shape (..., queries, keys), optional
+    weights : TensorView, shape (..., queries, keys), optional
         Where the softmax is to be stored as well; elements of a row are adjacent.
     """
 
@@ -130,7 +130,7 @@ cdef class AttentionStep(Step):
         leading = zip(y.shape[:-2], zip(*(value.strides[:-2] for value in operands)))
         self.keep = fill_strided(&self.p.batch, list(leading), len(operands))
         heads = self.p.batch.count
-        # Few heads, or long ones, since a run can end between shares only: several shares pack the
+        # Few heads, or long ones, since a run can end between shards only: several shards pack the
         # same keys, each for many rows of its own.
         head = 2.0 * self.p.queries * self.p.keys * (self.p.depth + self.p.columns)
         self.p.blocks = max(
@@ -145,7 +145,7 @@ cdef class AttentionStep(Step):
         self.kind = "attention"
         self.flops = head * heads
         self.bytes = q.n_bytes + k.n_bytes + v.n_bytes + y.n_bytes
-        self.max_parts = max(heads * self.p.blocks, 1)
+        self.max_shards = max(heads * self.p.blocks, 1)
 
 
 cdef void pack_head(
@@ -207,14 +207,14 @@ cdef inline void softmax_tile(
         return
     for i in range(m):
         hidden[i] = p.mask_kind != NO_MASK and sees_nothing(scores + i * ld, n)
-    p.kernels.softmax_rows(False, scores, ld, scores, ld, m, n, 1)
+    p.kernels.f32_softmax_rows(False, scores, ld, scores, ld, m, n, 1)
     for i in range(m):
         if hidden[i]:
             memset(scores + i * ld, 0, n * sizeof(float))
 
 
 cdef void attention_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Scaled dot-product attention, a tile of query rows at a time.
 
@@ -240,7 +240,7 @@ cdef void attention_run(
     cdef Py_ssize_t items = p.batch.count * p.blocks, item, first, last, tiles, t
     cdef Py_ssize_t start, m, n, i, panel, packed = -1
     cdef cursor_t cursor
-    for item in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
+    for item in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
         seek(&p.batch, 6, &cursor, item // p.blocks)
         q = <const float*> at(slots, p.q.ref) + cursor.offset[0]
         k = <const float*> at(slots, p.k.ref) + cursor.offset[1]
@@ -267,7 +267,7 @@ cdef void attention_run(
             for i in range(m):
                 rows[i] = q + (start + i) * p.q.row
             for panel in range(ceil_div(n, nr)):
-                kernels.gemm[m](
+                kernels.f32_gemm[m](
                     1, p.depth, <const float* const*> rows, keys + panel * (p.depth + 1) * nr, 0,
                     scores + panel * nr, ld, min(nr, n - panel * nr),
                     added + start * p.mask.row + panel * nr if added != NULL else NULL, p.mask.row,
@@ -287,7 +287,7 @@ cdef void attention_run(
                         weights + (start + i) * p.weights.row + n, 0, (p.keys - n) * sizeof(float)
                     )
             for panel in range(ceil_div(p.columns, nr)):
-                kernels.gemm[m](
+                kernels.f32_gemm[m](
                     1, n, <const float* const*> rows, values + panel * (p.keys + 1) * nr, 0,
                     y + start * p.y.row + panel * nr, p.y.row, min(nr, p.columns - panel * nr),
                     NULL, 0, -INFINITY, INFINITY,

@@ -4,23 +4,23 @@ import numpy as np
 
 from libc.math cimport INFINITY
 
-from kuiper._kernels.conv.epilogue cimport make_post, post_t, post_tile
+from kuiper._kernels.conv.epilogue cimport make_epilogue, epilogue_t, finish_tile
 from kuiper._kernels.data.strided cimport cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.packing cimport pack_panel
-from kuiper._kernels.micro.table cimport MAX_MR, kernels_t, panel_ahead
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._kernels.micro.table cimport MAX_MR, kernels_t, prefetch_distance
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 
 from kuiper._kernels.micro.packing import pack_panels
-from kuiper._runtime.step import run_alone
-from kuiper.ir.view import Buffer, Value, contiguous_strides
+from kuiper._runtime.step import run_step
+from kuiper.ir.view import Buffer, TensorView, contiguous_strides
 from kuiper.errors import InputError
 
 cdef enum:
     PANEL_BYTES = 512 * 1024     # weights of more do not stay in the L2 cache
     RESIDENT_BYTES = 768 * 1024  # neither do rows of more, from panel to panel:
     BLOCK_BYTES = 256 * 1024     # so many do
-    LEAST_TILES = 4              # of a block
+    MIN_TILES = 4              # of a block
 
 
 cdef struct linear_t:
@@ -34,7 +34,7 @@ cdef struct linear_t:
     Py_ssize_t x_stride
     Py_ssize_t y_stride
     bint panel_major
-    post_t post
+    epilogue_t epilogue
 
 
 cdef class LinearStep(Step):
@@ -42,36 +42,36 @@ cdef class LinearStep(Step):
 
     Parameters
     ----------
-    x : Value, shape (rows, depth)
+    x : TensorView, shape (rows, depth)
         Elements of a row are adjacent; rows may be any distance apart.
-    weight : Value
+    weight : TensorView
         Panels of :func:`~kuiper._kernels.micro.packing.pack_panels`.
-    y : Value, shape (rows, columns)
+    y : TensorView, shape (rows, columns)
         As x.
-    post : Post or None
+    epilogue : Epilogue or None
     """
 
     cdef linear_t p
 
-    def __init__(self, x, weight, y, post=None):
+    def __init__(self, x, weight, y, epilogue=None):
         self.p.kernels = active()
         self.p.x, self.p.weight, self.p.y = self.ref(x), self.ref(weight), self.ref(y)
         self.p.rows, self.p.depth = x.shape
         self.p.columns = y.shape[1]
         self.p.x_stride, self.p.y_stride = x.strides[0], y.strides[0]
         self.p.panel_major = weight.n_bytes > PANEL_BYTES
-        self.p.post = make_post(self, post)
+        self.p.epilogue = make_epilogue(self, epilogue)
         self.run = linear_run
         self.params = &self.p
         self.kind = "linear"
         self.flops = 2.0 * x.size * self.p.columns
         self.bytes = x.n_bytes + weight.n_bytes + y.n_bytes
         tiles = ceil_div(self.p.rows, active().mr) * ceil_div(self.p.columns, active().nr)
-        self.max_parts = max(tiles, 1)
+        self.max_shards = max(tiles, 1)
 
 
 cdef void linear_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Rows times packed weights, plus post-ops.
 
@@ -83,31 +83,31 @@ cdef void linear_run(
     cdef const linear_t* p = <const linear_t*> params
     cdef Py_ssize_t tiles = ceil_div(p.rows, p.kernels.mr)
     cdef Py_ssize_t work = ceil_div(p.columns, p.kernels.nr)
-    cdef Py_ssize_t blocks = row_blocks(p, tiles, n_parts), block, first, last
+    cdef Py_ssize_t blocks = row_blocks(p, tiles, n_shards), block, first, last
     if blocks == 0:
         linear_tiles(
-            p, slots, 0, tiles, share_start(work * tiles, part, n_parts),
-            share_start(work * tiles, part + 1, n_parts),
+            p, slots, 0, tiles, shard_start(work * tiles, shard, n_shards),
+            shard_start(work * tiles, shard + 1, n_shards),
         )
     for block in range(blocks):
-        first = share_start(tiles, part * blocks + block, n_parts * blocks)
-        last = share_start(tiles, part * blocks + block + 1, n_parts * blocks)
+        first = shard_start(tiles, shard * blocks + block, n_shards * blocks)
+        last = shard_start(tiles, shard * blocks + block + 1, n_shards * blocks)
         linear_tiles(p, slots, first, last - first, 0, work * (last - first))
 
 
 cdef Py_ssize_t row_blocks(
-    const linear_t* p, Py_ssize_t tiles, Py_ssize_t n_parts
+    const linear_t* p, Py_ssize_t tiles, Py_ssize_t n_shards
 ) noexcept nogil:
-    """How many blocks of rows a share has, each of which is read once for all panels.
+    """How many blocks of rows a shard has, each of which is read once for all panels.
 
-    None where rows are few: shares are of tiles x panels then, which balances better.
+    None where rows are few: shards are of tiles x panels then, which balances better.
     """
     cdef Py_ssize_t x_bytes = 4 * p.rows * p.depth, panel_bytes = 4 * p.kernels.nr * p.depth
     if not p.panel_major or x_bytes <= RESIDENT_BYTES:
         return 0
     return min(
-        max(x_bytes // (n_parts * max(BLOCK_BYTES, 2 * panel_bytes)), 1),
-        tiles // (n_parts * LEAST_TILES),
+        max(x_bytes // (n_shards * max(BLOCK_BYTES, 2 * panel_bytes)), 1),
+        tiles // (n_shards * MIN_TILES),
     )
 
 
@@ -127,8 +127,8 @@ cdef void linear_tiles(
     cdef Py_ssize_t nr = kernels.nr, panels = ceil_div(p.columns, nr)
     cdef Py_ssize_t all_tiles = ceil_div(p.rows, kernels.mr)
     cdef Py_ssize_t tile, panel, start, m, n, i, at_tile = -1
-    if p.post.has_residual:
-        residual = <const float*> at(slots, p.post.residual)
+    if p.epilogue.has_residual:
+        residual = <const float*> at(slots, p.epilogue.residual)
     start = m = 0
     for q in range(q, stop):
         if p.panel_major:
@@ -145,15 +145,15 @@ cdef void linear_tiles(
         y_tile = y + start * p.y_stride + panel * nr
         r_tile = NULL
         if residual != NULL:
-            r_tile = residual + start * p.post.residual_pitch + panel * nr
-        kernels.gemm[m](
+            r_tile = residual + start * p.epilogue.ldr + panel * nr
+        kernels.f32_gemm[m](
             1, p.depth, <const float* const*> rows, weight + panel * (p.depth + 1) * nr,
-            panel_ahead(tile, (p.depth + 1) * nr, nr) if p.panel_major else 0,
+            prefetch_distance(tile, (p.depth + 1) * nr, nr) if p.panel_major else 0,
             y_tile, p.y_stride, n,
-            r_tile if p.post.residual_in_tile else NULL, p.post.residual_pitch,
-            p.post.lo, p.post.hi,
+            r_tile if p.epilogue.residual_in_tile else NULL, p.epilogue.ldr,
+            p.epilogue.lo, p.epilogue.hi,
         )
-        post_tile(&p.post, m, n, y_tile, p.y_stride, r_tile, p.post.residual_pitch)
+        finish_tile(&p.epilogue, m, n, y_tile, p.y_stride, r_tile, p.epilogue.ldr)
 
 
 # -- matrix times matrix -----------------------------------------------------------------------
@@ -182,14 +182,14 @@ cdef class MatmulStep(Step):
 
     Parameters
     ----------
-    a : Value, shape (..., rows, depth)
+    a : TensorView, shape (..., rows, depth)
         Elements of a row are adjacent.
-    b : Value, shape (..., depth, columns)
+    b : TensorView, shape (..., depth, columns)
         Any strides.
-    y : Value, shape (..., rows, columns)
+    y : TensorView, shape (..., rows, columns)
         Elements of a row are adjacent.  The leading axes of all three are equal, at most
         `max_batch_axes`; where one of them is broadcast its stride is zero.
-    scratch : Value
+    scratch : TensorView
         ``4 * (depth + 1) * nr`` bytes for each thread.
     """
 
@@ -216,11 +216,11 @@ cdef class MatmulStep(Step):
         self.kind = "matmul"
         self.flops = 2.0 * y.size * self.p.depth
         self.bytes = a.n_bytes + b.n_bytes + y.n_bytes
-        self.max_parts = max(self.p.batch.count * panels * self.p.row_blocks, 1)
+        self.max_shards = max(self.p.batch.count * panels * self.p.row_blocks, 1)
 
 
 cdef void matmul_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Batched matrix product.
 
@@ -241,7 +241,7 @@ cdef void matmul_run(
     cdef Py_ssize_t q, index, block, first, last, tiles, t, start, m, n, i, packed = -1
     cdef Py_ssize_t no_offset = 0
     cdef cursor_t cursor
-    for q in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
+    for q in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
         block, index = q % p.row_blocks, q // p.row_blocks % panels
         seek(&p.batch, 3, &cursor, q // p.row_blocks // panels)
         a = <const float*> at(slots, p.a) + cursor.offset[0]
@@ -262,7 +262,7 @@ cdef void matmul_run(
             m = first + (t + 1) * (last - first) // tiles - start
             for i in range(m):
                 rows[i] = a + (start + i) * p.a_stride
-            kernels.gemm[m](
+            kernels.f32_gemm[m](
                 1, p.depth, <const float* const*> rows, panel, 0,
                 y + start * p.y_stride + index * nr, p.y_stride, n, NULL, 0,
                 -INFINITY, INFINITY,
@@ -301,8 +301,8 @@ def linear(const float[:, ::1] x, const float[:, ::1] weight, bias=None, *, int 
     packed = pack_panels(np.asarray(weight)[:, np.newaxis, :], bias, n_threads)
     y = np.empty((x.shape[0], weight.shape[0]), np.float32)
     values = [
-        Value(Buffer(slot, 0, "input"), array.shape, contiguous_strides(array.shape))
+        TensorView(Buffer(slot, 0, "input"), array.shape, contiguous_strides(array.shape))
         for slot, array in enumerate((np.asarray(x), packed, y))
     ]
-    run_alone(LinearStep(*values), [np.asarray(x), packed, y], n_threads)
+    run_step(LinearStep(*values), [np.asarray(x), packed, y], n_threads)
     return y

@@ -4,7 +4,7 @@ What the inputs contribute to the gates is one matrix product for the whole sequ
 beforehand.  What is left per time is a product of the previous state with the hidden weights, for
 a tile of sequences at once, and the cell itself.  Shares take sequences and directions, which
 depend on nothing of each other, so no thread waits for another within a sequence.  Where there are
-fewer of these than threads, the step has a round for each time, and shares take some cells each.
+fewer of these than threads, the step has a phase for each time, and shards take some cells each.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport MAX_MR, ROW_PANELS, kernels_t
 from kuiper._kernels.elementwise.elementwise cimport RELU, SIGMOID, TANH
 
@@ -25,11 +25,11 @@ cdef enum cell_t:
     RNN_RELU
 
 cdef enum:
-    LEAST_TILES_OF_TWO = 8       # sequences that make two tiles
-    LEAST_WEIGHTS = 1 << 16      # of a time: some two microseconds
-    MOST_ROUNDS = 4096           # each takes some hundred bytes
+    MIN_TILES_OF_TWO = 8       # sequences that make two tiles
+    MIN_WEIGHTS = 1 << 16      # of a time: some two microseconds
+    MAX_PHASES = 4096           # each takes some hundred bytes
 
-cdef double FLOPS_PER_ROUND = 1e9    # where threads do not share a time: a fraction of a second
+cdef double FLOPS_PER_PHASE = 1e9    # where threads do not share a time: a fraction of a second
 
 cells = {"lstm": LSTM, "gru": GRU, "rnn_tanh": RNN_TANH, "rnn_relu": RNN_RELU}
 
@@ -67,7 +67,8 @@ cdef struct recurrent_t:
     Py_ssize_t sums              # rows of the hidden weights: gates x hidden
 
 
-cdef struct round_t:             # some times of all sequences, counted as the direction goes
+# some times of all sequences, counted as the direction goes
+cdef struct recurrent_phase_t:
     const recurrent_t* p
     Py_ssize_t start
     Py_ssize_t stop
@@ -87,16 +88,16 @@ cdef inline Py_ssize_t padded(Py_ssize_t n, Py_ssize_t nr) noexcept nogil:
     return ceil_div(n, nr) * nr
 
 
-def has_rounds(int n_threads, directions, length, batch, state, sums, hidden, bint projects):
-    """Tell whether threads should share each time's cells; the results are the same.
+def has_phases(int n_threads, directions, length, batch, state, sums, hidden, bint projects):
+    """Tell whether threads should divide each time's cells; the results are the same.
 
     That takes panels of whole gates, and work that is long against the wait for each other.
     """
     return (
-        n_threads > directions and batch < LEAST_TILES_OF_TWO and batch <= active().mr
+        n_threads > directions and batch < MIN_TILES_OF_TWO and batch <= active().mr
         and not projects
         and hidden % active().nr == 0 and hidden >= 2 * active().nr
-        and state * sums >= LEAST_WEIGHTS and 1 <= length <= MOST_ROUNDS
+        and state * sums >= MIN_WEIGHTS and 1 <= length <= MAX_PHASES
     )
 
 
@@ -112,23 +113,23 @@ cdef class RecurrentStep(Step):
     ----------
     cell : str
         One of `cells`.
-    gates : Value, shape (directions, times, batch, gates * hidden)
+    gates : TensorView, shape (directions, times, batch, gates * hidden)
         What the inputs contribute, biases included; PyTorch's order of gates.
-    weight : Value
+    weight : TensorView
         Panels of the hidden weights and biases, for each direction.
-    y : Value, shape (directions, times, batch, state)
-    scratch : Value
+    y : TensorView, shape (directions, times, batch, state)
+    scratch : TensorView
         :func:`recurrent_scratch_bytes` for each thread.
-    h0, c0 : Value, shape (directions, batch, state or hidden), optional
+    h0, c0 : TensorView, shape (directions, batch, state or hidden), optional
         Zeros where missing.
-    c : Value, shape (directions, batch, hidden), optional
+    c : TensorView, shape (directions, batch, hidden), optional
         Memory of an LSTM's cells; holds the last ones afterwards.
-    hn : Value, shape (directions, batch, state), optional
+    hn : TensorView, shape (directions, batch, state), optional
         Takes the last states.
-    projection : Value, optional
+    projection : TensorView, optional
         Panels that make a state out of an LSTM's cell output, for each direction.
-    by_round : bool
-        What :func:`has_rounds` tells.
+    by_phase : bool
+        What :func:`has_phases` tells.
 
     Notes
     -----
@@ -136,10 +137,10 @@ cdef class RecurrentStep(Step):
     """
 
     cdef recurrent_t p
-    cdef round_t* times          # as many as rounds
+    cdef recurrent_phase_t* times          # one per phase
 
     def __init__(self, cell, gates, weight, y, scratch, h0=None, c0=None, c=None, hn=None,
-                 projection=None, bint by_round=False):
+                 projection=None, bint by_phase=False):
         cdef Py_ssize_t i
         cdef double longest
         self.p.kernels = active()
@@ -168,30 +169,30 @@ cdef class RecurrentStep(Step):
         self.p.zeros = &zero_view[0]
         # Each tile reads all weights at each time, so tiles are high; but two threads want two.
         self.p.tiles = max(
-            ceil_div(self.p.batch, active().mr), 2 if self.p.batch >= LEAST_TILES_OF_TWO else 1
+            ceil_div(self.p.batch, active().mr), 2 if self.p.batch >= MIN_TILES_OF_TWO else 1
         )
         self.run = recurrent_run
         self.kind = cell
         self.flops = 2.0 * gates.size * self.p.state
         self.bytes = gates.n_bytes + weight.n_bytes + y.n_bytes
-        self.max_parts = self.p.directions * self.p.tiles
-        # A run can end between rounds only.
-        longest = min(self.flops / FLOPS_PER_ROUND, MOST_ROUNDS)
-        self.rounds = max(1, min(self.p.length, <Py_ssize_t> longest))
-        if by_round:
-            self.run = round_run
-            self.rounds = self.p.length
-            self.max_parts = self.p.directions * (self.p.hidden // active().nr)
-        self.times = <round_t*> malloc(max(self.rounds, 1) * sizeof(round_t))
+        self.max_shards = self.p.directions * self.p.tiles
+        # A run can end between phases only.
+        longest = min(self.flops / FLOPS_PER_PHASE, MAX_PHASES)
+        self.n_phases = max(1, min(self.p.length, <Py_ssize_t> longest))
+        if by_phase:
+            self.run = phase_run
+            self.n_phases = self.p.length
+            self.max_shards = self.p.directions * (self.p.hidden // active().nr)
+        self.times = <recurrent_phase_t*> malloc(max(self.n_phases, 1) * sizeof(recurrent_phase_t))
         if self.times == NULL:
             raise MemoryError
-        for i in range(self.rounds):
+        for i in range(self.n_phases):
             self.times[i].p = &self.p
-            self.times[i].start = share_start(self.p.length, i, self.rounds)
-            self.times[i].stop = share_start(self.p.length, i + 1, self.rounds)
+            self.times[i].start = shard_start(self.p.length, i, self.n_phases)
+            self.times[i].stop = shard_start(self.p.length, i + 1, self.n_phases)
 
-    cdef const void* params_of(self, Py_ssize_t round) noexcept:
-        return &self.times[round]
+    cdef const void* params_of(self, Py_ssize_t phase) noexcept:
+        return &self.times[phase]
 
     def __dealloc__(self):
         free(self.times)
@@ -217,13 +218,13 @@ cdef inline void run_cell(
             s[gate + j] = s[gate + j] + x[gate + j]
             s[2 * gate + j] = s[2 * gate + j] + x[2 * gate + j]
             s[3 * gate + j] = s[3 * gate + j] + x[3 * gate + j]
-        p.kernels.unary[<int> SIGMOID](n, s, s, 0, 0)
-        p.kernels.unary[<int> SIGMOID](n, s + gate, s + gate, 0, 0)
-        p.kernels.unary[<int> TANH](n, s + 2 * gate, s + 2 * gate, 0, 0)
-        p.kernels.unary[<int> SIGMOID](n, s + 3 * gate, s + 3 * gate, 0, 0)
+        p.kernels.f32_unary[<int> SIGMOID](n, s, s, 0, 0)
+        p.kernels.f32_unary[<int> SIGMOID](n, s + gate, s + gate, 0, 0)
+        p.kernels.f32_unary[<int> TANH](n, s + 2 * gate, s + 2 * gate, 0, 0)
+        p.kernels.f32_unary[<int> SIGMOID](n, s + 3 * gate, s + 3 * gate, 0, 0)
         for j in range(n):
             c[j] = s[gate + j] * c[j] + s[j] * s[2 * gate + j]
-        p.kernels.unary[<int> TANH](n, c, s, 0, 0)
+        p.kernels.f32_unary[<int> TANH](n, c, s, 0, 0)
         for j in range(n):
             y[j] = s[3 * gate + j] * s[j]
     elif p.cell == GRU:
@@ -231,17 +232,17 @@ cdef inline void run_cell(
         for j in range(n):
             s[j] = s[j] + x[j]
             s[gate + j] = s[gate + j] + x[gate + j]
-        p.kernels.unary[<int> SIGMOID](n, s, s, 0, 0)
-        p.kernels.unary[<int> SIGMOID](n, s + gate, s + gate, 0, 0)
+        p.kernels.f32_unary[<int> SIGMOID](n, s, s, 0, 0)
+        p.kernels.f32_unary[<int> SIGMOID](n, s + gate, s + gate, 0, 0)
         for j in range(n):
             s[2 * gate + j] = x[2 * gate + j] + s[j] * s[2 * gate + j]
-        p.kernels.unary[<int> TANH](n, s + 2 * gate, s + 2 * gate, 0, 0)
+        p.kernels.f32_unary[<int> TANH](n, s + 2 * gate, s + 2 * gate, 0, 0)
         for j in range(n):
             y[j] = s[2 * gate + j] + s[gate + j] * (h[j] - s[2 * gate + j])
     else:
         for j in range(n):
             s[j] = s[j] + x[j]
-        p.kernels.unary[<int> TANH if p.cell == RNN_TANH else <int> RELU](n, s, y, 0, 0)
+        p.kernels.f32_unary[<int> TANH if p.cell == RNN_TANH else <int> RELU](n, s, y, 0, 0)
 
 
 cdef inline void multiply(
@@ -251,10 +252,10 @@ cdef inline void multiply(
     """The product of a tile of rows with all panels."""
     cdef Py_ssize_t nr = kernels.nr, panel, first = 0, stride = (depth + 1) * nr
     while m == 1 and (first + ROW_PANELS) * nr <= columns:
-        kernels.gemm_row(depth, rows[0], panels + first * stride, stride, y + first * nr)
+        kernels.f32_gemm_row(depth, rows[0], panels + first * stride, stride, y + first * nr)
         first += ROW_PANELS
     for panel in range(first, ceil_div(columns, nr)):
-        kernels.gemm[m](
+        kernels.f32_gemm[m](
             1, depth, <const float* const*> rows, panels + panel * stride, 0,
             y + panel * nr, ldy, min(nr, columns - panel * nr), NULL, 0, -INFINITY, INFINITY,
         )
@@ -275,16 +276,16 @@ cdef inline const float* state_before(
 
 
 cdef void recurrent_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """A recurrent layer over whole sequences, or over some of their times.
 
     Layout : gates (directions, times, batch, sums) -> y (directions, times, batch, state), strided
     Needs  : features without gaps; y does not overlap h0 or c0
-    Threads: over directions x tiles of sequences; a round ends before the next one starts
+    Threads: over directions x tiles of sequences; a phase ends before the next one starts
     Source : torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN
     """
-    cdef const round_t* times = <const round_t*> params
+    cdef const recurrent_phase_t* times = <const recurrent_phase_t*> params
     cdef const recurrent_t* p = times.p
     cdef const kernels_t* kernels = p.kernels
     cdef Py_ssize_t ld = padded(p.sums, kernels.nr), items = p.directions * p.tiles
@@ -298,7 +299,7 @@ cdef void recurrent_run(
     cdef const float* gates
     cdef float* c = NULL
     cdef float* y
-    for item in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
+    for item in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
         d = item // p.tiles
         first = p.batch * (item % p.tiles) // p.tiles
         m = p.batch * (item % p.tiles + 1) // p.tiles - first
@@ -354,18 +355,18 @@ cdef void recurrent_run(
                 )
 
 
-cdef void round_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+cdef void phase_run(
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """One time of a recurrent layer; see recurrent_run.
 
-    Threads: over directions x panels of cells; a round ends before the next one starts
+    Threads: over directions x panels of cells; a phase ends before the next one starts
     """
-    cdef const recurrent_t* p = (<const round_t*> params).p
-    cdef Py_ssize_t step = (<const round_t*> params).start, nr = p.kernels.nr
+    cdef const recurrent_t* p = (<const recurrent_phase_t*> params).p
+    cdef Py_ssize_t step = (<const recurrent_phase_t*> params).start, nr = p.kernels.nr
     cdef Py_ssize_t ld = padded(p.sums, nr), panels = p.hidden // nr, items = p.directions * panels
-    cdef Py_ssize_t item = share_start(items, part, n_parts)
-    cdef Py_ssize_t last = share_start(items, part + 1, n_parts)
+    cdef Py_ssize_t item = shard_start(items, shard, n_shards)
+    cdef Py_ssize_t last = shard_start(items, shard + 1, n_shards)
     cdef Py_ssize_t d, t, i, first, n, gate
     cdef float* sums = <float*> at(slots, p.scratch)
     cdef (const float*)[MAX_MR] h

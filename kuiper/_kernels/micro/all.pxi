@@ -37,7 +37,7 @@ cdef void fill_table() noexcept:
     fill_resize(&kernels)
     fill_rows(&kernels)
     fill_gemm(&kernels)
-    fill_narrow(&kernels)
+    fill_few_outputs(&kernels)
     fill_strassen(&kernels)
     fill_dwconv(&kernels)
     fill_grouped(&kernels)

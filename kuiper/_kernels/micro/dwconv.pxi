@@ -87,7 +87,7 @@ cdef inline void dwconv_pixels(
         )
 
 
-cdef void dwconv_1(
+cdef void f32_dwconv_1(
     Py_ssize_t taps, Py_ssize_t channels, const float* const* pixels, const Py_ssize_t* steps,
     const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
@@ -98,7 +98,7 @@ cdef void dwconv_1(
         dwconv_pixels(1, False, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
 
 
-cdef void dwconv_2(
+cdef void f32_dwconv_2(
     Py_ssize_t taps, Py_ssize_t channels, const float* const* pixels, const Py_ssize_t* steps,
     const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
@@ -109,7 +109,7 @@ cdef void dwconv_2(
         dwconv_pixels(2, False, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
 
 
-cdef void dwconv_3(
+cdef void f32_dwconv_3(
     Py_ssize_t taps, Py_ssize_t channels, const float* const* pixels, const Py_ssize_t* steps,
     const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
@@ -120,7 +120,7 @@ cdef void dwconv_3(
         dwconv_pixels(3, False, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
 
 
-cdef void dwconv_4(
+cdef void f32_dwconv_4(
     Py_ssize_t taps, Py_ssize_t channels, const float* const* pixels, const Py_ssize_t* steps,
     const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
@@ -131,7 +131,7 @@ cdef void dwconv_4(
         dwconv_pixels(4, False, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
 
 
-cdef void dwconv_5(
+cdef void f32_dwconv_5(
     Py_ssize_t taps, Py_ssize_t channels, const float* const* pixels, const Py_ssize_t* steps,
     const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
@@ -142,7 +142,7 @@ cdef void dwconv_5(
         dwconv_pixels(5, False, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
 
 
-cdef void dwconv_6(
+cdef void f32_dwconv_6(
     Py_ssize_t taps, Py_ssize_t channels, const float* const* pixels, const Py_ssize_t* steps,
     const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
@@ -153,7 +153,7 @@ cdef void dwconv_6(
         dwconv_pixels(6, False, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
 
 
-cdef void dwconv_7(
+cdef void f32_dwconv_7(
     Py_ssize_t taps, Py_ssize_t channels, const float* const* pixels, const Py_ssize_t* steps,
     const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
@@ -164,7 +164,7 @@ cdef void dwconv_7(
         dwconv_pixels(7, False, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
 
 
-cdef void dwconv_8(
+cdef void f32_dwconv_8(
     Py_ssize_t taps, Py_ssize_t channels, const float* const* pixels, const Py_ssize_t* steps,
     const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
@@ -244,7 +244,7 @@ cdef inline void dwrow_block(
             store_n(y + i * ldy + c, vmin(high, vmax(low, acc[i])), n)
 
 
-cdef inline void dwrow(
+cdef inline void f32_dwrow(
     int kw, int s, Py_ssize_t kh, Py_ssize_t channels, const float* const* rows,
     const Py_ssize_t* steps, const float* w, float* y, Py_ssize_t ldy, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
@@ -263,59 +263,59 @@ cdef inline void dwrow(
         )
 
 
-cdef void dwrow_3_1(
+cdef void f32_dwrow_3_1(
     Py_ssize_t kh, Py_ssize_t channels, const float* const* rows, const Py_ssize_t* steps,
     const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr, float lo,
     float hi,
 ) noexcept nogil:
-    dwrow(3, 1, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
+    f32_dwrow(3, 1, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
 
 
-cdef void dwrow_3_2(
+cdef void f32_dwrow_3_2(
     Py_ssize_t kh, Py_ssize_t channels, const float* const* rows, const Py_ssize_t* steps,
     const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr, float lo,
     float hi,
 ) noexcept nogil:
-    dwrow(3, 2, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
+    f32_dwrow(3, 2, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
 
 
-cdef void dwrow_5_1(
+cdef void f32_dwrow_5_1(
     Py_ssize_t kh, Py_ssize_t channels, const float* const* rows, const Py_ssize_t* steps,
     const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr, float lo,
     float hi,
 ) noexcept nogil:
-    dwrow(5, 1, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
+    f32_dwrow(5, 1, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
 
 
-cdef void dwrow_5_2(
+cdef void f32_dwrow_5_2(
     Py_ssize_t kh, Py_ssize_t channels, const float* const* rows, const Py_ssize_t* steps,
     const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr, float lo,
     float hi,
 ) noexcept nogil:
-    dwrow(5, 2, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
+    f32_dwrow(5, 2, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
 
 
-cdef void dwrow_7_1(
+cdef void f32_dwrow_7_1(
     Py_ssize_t kh, Py_ssize_t channels, const float* const* rows, const Py_ssize_t* steps,
     const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr, float lo,
     float hi,
 ) noexcept nogil:
-    dwrow(7, 1, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
+    f32_dwrow(7, 1, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
 
 
 cdef void fill_dwconv(kernels_t* k) noexcept:
     # DW_NV sums for each pixel have to fit the registers.
     k.dw_m = 8 if REGISTERS == 32 else 4
-    k.dwconv[1] = dwconv_1
-    k.dwconv[2] = dwconv_2
-    k.dwconv[3] = dwconv_3
-    k.dwconv[4] = dwconv_4
-    k.dwconv[5] = dwconv_5
-    k.dwconv[6] = dwconv_6
-    k.dwconv[7] = dwconv_7
-    k.dwconv[8] = dwconv_8
-    k.dwrow[3][1] = dwrow_3_1
-    k.dwrow[3][2] = dwrow_3_2
-    k.dwrow[5][1] = dwrow_5_1
-    k.dwrow[5][2] = dwrow_5_2
-    k.dwrow[7][1] = dwrow_7_1
+    k.f32_dwconv[1] = f32_dwconv_1
+    k.f32_dwconv[2] = f32_dwconv_2
+    k.f32_dwconv[3] = f32_dwconv_3
+    k.f32_dwconv[4] = f32_dwconv_4
+    k.f32_dwconv[5] = f32_dwconv_5
+    k.f32_dwconv[6] = f32_dwconv_6
+    k.f32_dwconv[7] = f32_dwconv_7
+    k.f32_dwconv[8] = f32_dwconv_8
+    k.f32_dwrow[3][1] = f32_dwrow_3_1
+    k.f32_dwrow[3][2] = f32_dwrow_3_2
+    k.f32_dwrow[5][1] = f32_dwrow_5_1
+    k.f32_dwrow[5][2] = f32_dwrow_5_2
+    k.f32_dwrow[7][1] = f32_dwrow_7_1

@@ -231,5 +231,5 @@ cdef void f32_chain(const chain_t* chain) noexcept nogil:
 
 
 cdef void fill_elementwise(kernels_t* k) noexcept:
-    k.chain = f32_chain
+    k.f32_chain = f32_chain
     fill_functions(k)

@@ -4,14 +4,14 @@
 # by the FMA units and not by loads.  Rows of A are read where they lie, through one pointer per row
 # and tap (channels-last pixels; padding points to a row of zeros); B comes in packed panels.
 
-from kuiper._kernels.micro.table cimport BOTH_LINES, LINE_FLOATS, MAX_MR, ROW_PANELS
+from kuiper._kernels.micro.table cimport SOLE_TILE, LINE_FLOATS, MAX_MR, ROW_PANELS
 
 cdef enum:
     NV = 2  # vectors per row of the tile; a panel of which half is used takes a tile of one
     # Heights that can ask for all lines of the next panel: common for Winograd's small planes.  The
     # others do without a second loop.
-    LEAST_ALONE = 8
-    MOST_ALONE = 12
+    MIN_SOLE = 8
+    MAX_SOLE = 12
 
 
 cdef extern from "_kernels/simd/tile.h" nogil:
@@ -23,15 +23,15 @@ cdef extern from "_kernels/simd/tile.h" nogil:
 
 
 cdef inline void tile_terms(
-    int m, int nv, int asked, const float** row, Py_ssize_t k, const float* panel,
-    Py_ssize_t ahead, vf32 (*acc)[NV],
+    int m, int nv, int lines, const float** row, Py_ssize_t k, const float* panel,
+    Py_ssize_t distance, vf32 (*acc)[NV],
 ) noexcept nogil:
     """Add the products of element k of each row; ask for so many lines of the panel ahead."""
     cdef vf32[NV] b
     cdef vf32 a
     cdef int i, j
-    for j in range(asked):
-        prefetch(panel + ahead + j * LINE_FLOATS)
+    for j in range(lines):
+        prefetch(panel + distance + j * LINE_FLOATS)
     for j in range(nv):
         b[j] = load(panel + j * LANES)
     for i in range(m):
@@ -44,8 +44,8 @@ cdef inline void tile_terms(
 
 
 cdef inline const float* tile_products(
-    int m, int nv, int asked, Py_ssize_t kc, const float** row, const float* panel,
-    Py_ssize_t ahead, vf32 (*acc)[NV],
+    int m, int nv, int lines, Py_ssize_t kc, const float** row, const float* panel,
+    Py_ssize_t distance, vf32 (*acc)[NV],
 ) noexcept nogil:
     """Add the products of kc elements of each row; return where the panel goes on.
 
@@ -55,25 +55,25 @@ cdef inline const float* tile_products(
     cdef Py_ssize_t k = 0
     if LANES == 8:
         while k + 2 <= kc:
-            tile_terms(m, nv, asked, row, k, panel, ahead, acc)
-            tile_terms(m, nv, asked, row, k + 1, panel + NV * LANES, ahead, acc)
+            tile_terms(m, nv, lines, row, k, panel, distance, acc)
+            tile_terms(m, nv, lines, row, k + 1, panel + NV * LANES, distance, acc)
             panel += 2 * NV * LANES
             k += 2
     while k < kc:
-        tile_terms(m, nv, asked, row, k, panel, ahead, acc)
+        tile_terms(m, nv, lines, row, k, panel, distance, acc)
         panel += NV * LANES
         k += 1
     return panel
 
 
 cdef inline void gemm_tile(
-    int m, int nv, bint alone, Py_ssize_t taps, Py_ssize_t kc, const float* const* rows,
-    const float* panel, Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n,
+    int m, int nv, bint is_sole, Py_ssize_t taps, Py_ssize_t kc, const float* const* rows,
+    const float* panel, Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n,
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     """The tile for a height `m` and width `nv` that the compiler knows, so that loops unroll.
 
-    One that is `alone` asks for all lines of the panel ahead.
+    One that is `is_sole` asks for all lines of the panel ahead.
     """
     cdef vf32[MAX_MR][NV] acc
     cdef (const float*)[MAX_MR] row
@@ -87,7 +87,7 @@ cdef inline void gemm_tile(
         for i in range(m):
             row[i] = rows[i]
         rows += m
-        panel = tile_products(m, nv, 2 if alone else 1, kc, row, panel, ahead, acc)
+        panel = tile_products(m, nv, 2 if is_sole else 1, kc, row, panel, distance, acc)
     tile_end(m, nv, acc, 0, y, ldy, n, residual, ldr, lo, hi)
 
 
@@ -134,7 +134,7 @@ cdef inline void strided_tile(
     tile_end(m, nv, acc, first, y, ldy, n, residual, ldr, lo, hi)
 
 
-cdef void gemm_row(
+cdef void f32_gemm_row(
     Py_ssize_t kc, const float* row, const float* panels, Py_ssize_t stride, float* y
 ) noexcept nogil:
     """One row by several panels at a time: one panel's sums alone would wait for each other."""
@@ -164,7 +164,7 @@ cdef inline int tallest() noexcept nogil:
     return 14 if LANES == 16 else 12 if REGISTERS == 32 else 6
 
 
-cdef void gemm_strided(
+cdef void f32_gemm_strided(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* runs, Py_ssize_t step, int first,
     const float* panel, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
@@ -181,147 +181,147 @@ cdef void gemm_strided(
 
 cdef inline void gemm_rows(
     int m, Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     """The tile of a height `m` that the compiler knows, as wide as `n` takes."""
     if n <= LANES:
-        gemm_tile(m, 1, False, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
-    elif NV * LANES > LINE_FLOATS and LEAST_ALONE <= m <= MOST_ALONE and ahead & BOTH_LINES:
-        gemm_tile(m, 2, True, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(m, 1, False, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
+    elif NV * LANES > LINE_FLOATS and MIN_SOLE <= m <= MAX_SOLE and distance & SOLE_TILE:
+        gemm_tile(m, 2, True, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
     else:
-        gemm_tile(m, 2, False, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+        gemm_tile(m, 2, False, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
 
 
-cdef void gemm_1(
+cdef void f32_gemm_1(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    gemm_rows(1, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(1, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
 
 
-cdef void gemm_2(
+cdef void f32_gemm_2(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    gemm_rows(2, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(2, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
 
 
-cdef void gemm_3(
+cdef void f32_gemm_3(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    gemm_rows(3, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(3, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
 
 
-cdef void gemm_4(
+cdef void f32_gemm_4(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    gemm_rows(4, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(4, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
 
 
-cdef void gemm_5(
+cdef void f32_gemm_5(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    gemm_rows(5, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(5, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
 
 
-cdef void gemm_6(
+cdef void f32_gemm_6(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    gemm_rows(6, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(6, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
 
 
-cdef void gemm_7(
+cdef void f32_gemm_7(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    gemm_rows(7, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(7, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
 
 
-cdef void gemm_8(
+cdef void f32_gemm_8(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    gemm_rows(8, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(8, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
 
 
-cdef void gemm_9(
+cdef void f32_gemm_9(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    gemm_rows(9, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(9, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
 
 
-cdef void gemm_10(
+cdef void f32_gemm_10(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    gemm_rows(10, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(10, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
 
 
-cdef void gemm_11(
+cdef void f32_gemm_11(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    gemm_rows(11, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(11, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
 
 
-cdef void gemm_12(
+cdef void f32_gemm_12(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    gemm_rows(12, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(12, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
 
 
-cdef void gemm_13(
+cdef void f32_gemm_13(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    gemm_rows(13, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(13, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
 
 
-cdef void gemm_14(
+cdef void f32_gemm_14(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    gemm_rows(14, taps, kc, rows, panel, ahead, y, ldy, n, residual, ldr, lo, hi)
+    gemm_rows(14, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
 
 
 cdef void fill_gemm(kernels_t* k) noexcept:
     k.mr = tallest()
     k.nr = NV * LANES
-    k.gemm_strided = gemm_strided
-    k.gemm_row = gemm_row
-    k.gemm[0] = NULL
-    k.gemm[1] = gemm_1
-    k.gemm[2] = gemm_2
-    k.gemm[3] = gemm_3
-    k.gemm[4] = gemm_4
-    k.gemm[5] = gemm_5
-    k.gemm[6] = gemm_6
-    k.gemm[7] = gemm_7
-    k.gemm[8] = gemm_8
-    k.gemm[9] = gemm_9
-    k.gemm[10] = gemm_10
-    k.gemm[11] = gemm_11
-    k.gemm[12] = gemm_12
-    k.gemm[13] = gemm_13
-    k.gemm[14] = gemm_14
+    k.f32_gemm_strided = f32_gemm_strided
+    k.f32_gemm_row = f32_gemm_row
+    k.f32_gemm[0] = NULL
+    k.f32_gemm[1] = f32_gemm_1
+    k.f32_gemm[2] = f32_gemm_2
+    k.f32_gemm[3] = f32_gemm_3
+    k.f32_gemm[4] = f32_gemm_4
+    k.f32_gemm[5] = f32_gemm_5
+    k.f32_gemm[6] = f32_gemm_6
+    k.f32_gemm[7] = f32_gemm_7
+    k.f32_gemm[8] = f32_gemm_8
+    k.f32_gemm[9] = f32_gemm_9
+    k.f32_gemm[10] = f32_gemm_10
+    k.f32_gemm[11] = f32_gemm_11
+    k.f32_gemm[12] = f32_gemm_12
+    k.f32_gemm[13] = f32_gemm_13
+    k.f32_gemm[14] = f32_gemm_14

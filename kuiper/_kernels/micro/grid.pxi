@@ -95,7 +95,7 @@ cdef inline void linear_along(
         i += LANES
 
 
-cdef void grid_places(
+cdef void f32_locate_points(
     int mode, int padding, int n_axes, const grid_axis_t* axes, const float* grid, Py_ssize_t n,
     grid_block_t* k,
 ) noexcept nogil:
@@ -187,7 +187,7 @@ cdef inline void read_linear(
             y[c * y_channel + i * y_pixel] = result
 
 
-cdef void grid_read(
+cdef void f32_grid_read(
     int mode, int n_axes, Py_ssize_t channels, const grid_block_t* k, Py_ssize_t n, const float* x,
     Py_ssize_t x_channel, float* y, Py_ssize_t y_channel, Py_ssize_t y_pixel,
 ) noexcept nogil:
@@ -218,5 +218,5 @@ cdef void grid_read(
 
 
 cdef void fill_grid(kernels_t* k) noexcept:
-    k.grid_places = grid_places
-    k.grid_read = grid_read
+    k.f32_locate_points = f32_locate_points
+    k.f32_grid_read = f32_grid_read

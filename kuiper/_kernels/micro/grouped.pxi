@@ -34,7 +34,7 @@ cdef inline void grouped_block(
     tile_end(GROUPED_PIXELS, 1, acc, first, y, ldy, n, residual, ldr, lo, hi)
 
 
-cdef void grouped(
+cdef void f32_grouped(
     Py_ssize_t taps, Py_ssize_t terms, Py_ssize_t per_group, Py_ssize_t channels,
     const float* const* pixels, const float* places, const float* weights, int first, float* y,
     Py_ssize_t ldy, const float* residual, Py_ssize_t ldr, float lo, float hi,
@@ -60,6 +60,6 @@ cdef void grouped(
 
 
 cdef void fill_grouped(kernels_t* k) noexcept:
-    k.grouped = NULL
+    k.f32_grouped = NULL
     if PERMUTES:
-        k.grouped = grouped
+        k.f32_grouped = f32_grouped

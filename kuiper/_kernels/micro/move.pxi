@@ -65,7 +65,7 @@ cdef inline void deinterleave(
             y[b * ldy + a] = x[a * n_b + b]
 
 
-cdef void transpose(
+cdef void b32_transpose(
     const float* source, Py_ssize_t ldx, float* y, Py_ssize_t ldy, Py_ssize_t n_a, Py_ssize_t n_b,
 ) noexcept nogil:
     """Transpose a matrix of 32-bit elements of any type.
@@ -117,4 +117,4 @@ cdef void transpose(
 
 
 cdef void fill_move(kernels_t* k) noexcept:
-    k.transpose = transpose
+    k.b32_transpose = b32_transpose

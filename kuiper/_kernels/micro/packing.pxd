@@ -19,7 +19,7 @@ cdef struct panels_t:            # what threads need to pack some
     const float* bias
     float* space                 # for the columns of a panel, for each thread
     float* out
-    int faults                   # panels that could not be read
+    int failures                   # panels that could not be read
 
 
 # Biases of zeros where there are none.
@@ -55,7 +55,7 @@ cdef inline void pack_panel(
             for k in range(channels):
                 memcpy(panel + k * nr, source + k * channel_stride, count * sizeof(float))
         elif channel_stride == 1:
-            kernels.transpose(source, column_stride, panel, nr, count, channels)
+            kernels.b32_transpose(source, column_stride, panel, nr, count, channels)
         else:
             for k in range(channels):
                 for j in range(count):

@@ -5,10 +5,10 @@ import math
 import numpy as np
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._runtime.stored_rows cimport read_rows, stored_t, where_stored
 from kuiper._kernels.micro.table cimport kernels_t
-from kuiper._runtime.thread_pool cimport share_out
+from kuiper._runtime.thread_pool cimport parallel_for
 
 from kuiper._runtime.pages import aligned_empty
 
@@ -23,7 +23,7 @@ cdef extern from "_runtime/work_shares.h" nogil:
 cdef enum:
     # How much of a weight is read, widened and packed at a time.  The next part takes the same
     # memory, which is in the cache by then.
-    PART_BYTES = 1 << 20
+    PACKED_BYTES = 1 << 20
 
 
 def n_panels(Py_ssize_t columns):
@@ -39,7 +39,7 @@ def parts(weight, int n_threads, int together=1):
     cdef Py_ssize_t columns = weight.shape[0], step, start
     cdef Py_ssize_t panels = active().nr * together * n_threads
     row_bytes = 4 * math.prod(weight.shape[1:])
-    step = panels * max(PART_BYTES // max(panels * row_bytes, 1), 1)
+    step = panels * max(PACKED_BYTES // max(panels * row_bytes, 1), 1)
     for start in range(0, columns, step):
         yield slice(start, min(start + step, columns))
 
@@ -80,7 +80,7 @@ def pack_panels(weight, bias, int n_threads=1, out=None):
     ):
         return packed
     for rows in parts(weight, n_threads):
-        pack_part(weight[rows], None if bias is None else bias[rows], packed[panels_of(rows)],
+        pack_rows(weight[rows], None if bias is None else bias[rows], packed[panels_of(rows)],
                   n_threads)
     return packed
 
@@ -98,13 +98,13 @@ cdef bint pack_stored(
     cdef panels_t job
     if out.shape[0] == 0 or size == 0:
         return False
-    job.kernels, job.where, job.faults = kernels, where, 0
+    job.kernels, job.where, job.failures = kernels, where, 0
     job.column, job.channel, job.offsets = size, taps, &offsets[0]
     job.columns, job.taps, job.channels = columns, taps, channels
     job.bias, job.space, job.out = &b[0], &filters[0, 0], &out[0, 0, 0]
     with nogil:
-        share_out(read_and_pack, &job, out.shape[0], n_threads)
-    return job.faults == 0
+        parallel_for(read_and_pack, &job, out.shape[0], n_threads)
+    return job.failures == 0
 
 
 cdef void read_and_pack(void* job, Py_ssize_t panel, Py_ssize_t rank) noexcept nogil:
@@ -115,11 +115,11 @@ cdef void read_and_pack(void* job, Py_ssize_t panel, Py_ssize_t rank) noexcept n
     cdef float* out = panels.out + panel * panel_size
     populate(<char*> out, 4 * panel_size)
     if not read_rows(&panels.where, start, min(start + nr, panels.columns), <char*> space):
-        count_up(&panels.faults)
+        count_up(&panels.failures)
     pack_one(panels, space, start, out)
 
 
-cdef pack_part(const float[:, :, :] weight, bias, float[:, :, ::1] out, int n_threads):
+cdef pack_rows(const float[:, :, :] weight, bias, float[:, :, ::1] out, int n_threads):
     cdef const Py_ssize_t[::1] offsets = tap_offsets(weight.shape[1], weight.strides[1] // 4)
     cdef const float[::1] b = biases(bias, weight.shape[0])
     cdef panels_t job
@@ -128,7 +128,7 @@ cdef pack_part(const float[:, :, :] weight, bias, float[:, :, ::1] out, int n_th
     job = panels_of_columns(weight, b, offsets)
     job.out = &out[0, 0, 0]
     with nogil:
-        share_out(pack_in_memory, &job, ceil_div(job.columns, job.kernels.nr), n_threads)
+        parallel_for(pack_in_memory, &job, ceil_div(job.columns, job.kernels.nr), n_threads)
 
 
 cdef const float[::1] biases(object bias, Py_ssize_t columns):
@@ -190,11 +190,11 @@ cdef class PackStep(Step):
 
     Parameters
     ----------
-    weight : Value
-    bias : Value or None, shape (groups * columns,)
-    packed : Value
+    weight : TensorView
+    bias : TensorView or None, shape (groups * columns,)
+    packed : TensorView
         Panels of every group, one after the other.
-    offsets : Value, shape (taps,), intp
+    offsets : TensorView, shape (taps,), intp
         Where each tap lies in the weight, in elements.
     groups, columns, taps, channels : int
         `columns` and `channels` of one group.
@@ -217,11 +217,11 @@ cdef class PackStep(Step):
         self.run = pack_run
         self.params = &self.p
         self.kind = "pack"
-        self.max_parts = max(self.p.groups * ceil_div(self.p.columns, self.p.kernels.nr), 1)
+        self.max_shards = max(self.p.groups * ceil_div(self.p.columns, self.p.kernels.nr), 1)
 
 
 cdef void pack_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Packs filters into panels.
 
@@ -236,7 +236,7 @@ cdef void pack_run(
     cdef float* packed = <float*> at(slots, p.packed)
     cdef Py_ssize_t nr = p.kernels.nr, panels = ceil_div(p.columns, nr), q, group, panel
     cdef Py_ssize_t items = p.groups * panels
-    for q in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
+    for q in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
         group, panel = q // panels, q % panels
         if p.has_bias:
             bias = <const float*> at(slots, p.bias) + group * p.columns + panel * nr

@@ -147,7 +147,7 @@ cdef inline bint slide(
     return True
 
 
-cdef void pool_max(
+cdef void f32_pool_max(
     const float* x, Py_ssize_t x_step, const Py_ssize_t* rows, Py_ssize_t n_rows,
     Py_ssize_t n_columns, Py_ssize_t column, float* y, Py_ssize_t y_step, Py_ssize_t count,
     Py_ssize_t channels, float divisor,
@@ -179,7 +179,7 @@ cdef void pool_max(
         c += LANES
 
 
-cdef void pool_argmax(
+cdef void f32_pool_argmax(
     const float* x, const Py_ssize_t* rows, Py_ssize_t n_rows, Py_ssize_t n_columns,
     Py_ssize_t column, Py_ssize_t channels, const int* places, int place_column,
     float* y, int64_t* indices,
@@ -265,7 +265,7 @@ cdef inline vf32 sum_window_1(
     return acc
 
 
-cdef void pool_mean(
+cdef void f32_pool_mean(
     const float* x, Py_ssize_t x_step, const Py_ssize_t* rows, Py_ssize_t n_rows,
     Py_ssize_t n_columns, Py_ssize_t column, float* y, Py_ssize_t y_step, Py_ssize_t count,
     Py_ssize_t channels, float divisor,
@@ -310,6 +310,6 @@ cdef void pool_mean(
 
 
 cdef void fill_pool(kernels_t* k) noexcept:
-    k.pool_max = pool_max
-    k.pool_mean = pool_mean
-    k.pool_argmax = pool_argmax
+    k.f32_pool_max = f32_pool_max
+    k.f32_pool_mean = f32_pool_mean
+    k.f32_pool_argmax = f32_pool_argmax

@@ -55,7 +55,7 @@ cdef inline void resize_columns_n(
         weighted_items(taps, x, offsets, weights, y, y_step, count, channels)
 
 
-cdef void resize_columns(
+cdef void f32_resize_columns(
     int taps, const float* x, const int* offsets, const float* weights, float* y,
     Py_ssize_t y_step, Py_ssize_t count, Py_ssize_t channels,
 ) noexcept nogil:
@@ -90,7 +90,7 @@ cdef inline void resize_rows_n(
         store_n(y + i, acc, rest)
 
 
-cdef void resize_rows(
+cdef void f32_resize_rows(
     int taps, const float* const* rows, const float* weights, float* y, Py_ssize_t count
 ) noexcept nogil:
     if taps == 2:
@@ -100,5 +100,5 @@ cdef void resize_rows(
 
 
 cdef void fill_resize(kernels_t* k) noexcept:
-    k.resize_columns = resize_columns
-    k.resize_rows = resize_rows
+    k.f32_resize_columns = f32_resize_columns
+    k.f32_resize_rows = f32_resize_rows

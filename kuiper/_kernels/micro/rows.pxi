@@ -23,8 +23,8 @@ cdef extern from "_kernels/simd/lanes.h" nogil:
 cdef enum:
     ROW_NV = 4          # accumulators of a row; vectors of columns that go together
     BLOCK_TERMS = 64    # vectors that one accumulator takes before it is added to the total
-    ROWS_AHEAD = 8      # rows of a softmax that go together, where they are short
-    ROWS_AHEAD_FLOATS = 4096
+    ROWS_TOGETHER = 8      # rows of a softmax that go together, where they are short
+    FLOATS_TOGETHER = 4096
 
 
 cdef inline vf32 nan_min(vf32 a, vf32 b) noexcept nogil:
@@ -169,7 +169,7 @@ cdef inline void reduce_each_column(
         c += LANES
 
 
-cdef void reduce_rows(
+cdef void f32_reduce_rows(
     int kind, const float* x, Py_ssize_t x_row, Py_ssize_t rows, Py_ssize_t n,
     const float* shift, float* y,
 ) noexcept nogil:
@@ -195,7 +195,7 @@ cdef void reduce_rows(
         reduce_each_row(REDUCE_EXPONENTIALS, x, x_row, rows, n, shift, y)
 
 
-cdef void reduce_columns(
+cdef void f32_reduce_columns(
     int kind, const float* x, Py_ssize_t x_step, Py_ssize_t n, Py_ssize_t inner,
     const float* shift, float* y,
 ) noexcept nogil:
@@ -287,23 +287,23 @@ cdef inline void scale_row(
         i += LANES
 
 
-cdef void softmax_rows(
+cdef void f32_softmax_rows(
     bint is_log, const float* x, Py_ssize_t x_row, float* y, Py_ssize_t y_row, Py_ssize_t rows,
     Py_ssize_t n, float scale,
 ) noexcept nogil:
-    cdef float[ROWS_AHEAD] tops
-    cdef float[ROWS_AHEAD] totals
-    cdef Py_ssize_t row = 0, ahead, i
+    cdef float[ROWS_TOGETHER] tops
+    cdef float[ROWS_TOGETHER] totals
+    cdef Py_ssize_t row = 0, count, i
     while row < rows:
         # A few rows at a time: a row that was just stored cannot be loaded again at once.
-        ahead = least(rows - row, 1 + ROWS_AHEAD_FLOATS // n)
-        ahead = least(ahead, ROWS_AHEAD)
-        for i in range(ahead):
+        count = least(rows - row, 1 + FLOATS_TOGETHER // n)
+        count = least(count, ROWS_TOGETHER)
+        for i in range(count):
             tops[i] = max_scaled_row(x + i * x_row, n, splat(scale))
             totals[i] = exp_row(
                 not is_log, x + i * x_row, y + i * y_row, n, splat(scale), splat(tops[i])
             )
-        for i in range(ahead):
+        for i in range(count):
             if is_log:
                 scale_row(
                     True, x + i * x_row, y + i * y_row, n, splat(scale), splat(tops[i]),
@@ -314,9 +314,9 @@ cdef void softmax_rows(
                     False, y + i * y_row, y + i * y_row, n, splat(1 / totals[i]), splat(0),
                     splat(0),
                 )
-        x += ahead * x_row
-        y += ahead * y_row
-        row += ahead
+        x += count * x_row
+        y += count * y_row
+        row += count
 
 
 cdef inline void softmax_block(
@@ -375,7 +375,7 @@ cdef inline void softmax_edge(
         store_n(y + i * y_step, v, inner)
 
 
-cdef void softmax_columns(
+cdef void f32_softmax_columns(
     bint is_log, const float* x, Py_ssize_t x_step, float* y, Py_ssize_t y_step, Py_ssize_t n,
     Py_ssize_t inner, float scale, float* buffer,
 ) noexcept nogil:
@@ -419,7 +419,7 @@ cdef inline void normalize_row(
         store_n(y + i, v, rest)
 
 
-cdef void layer_norm_rows(
+cdef void f32_layer_norm_rows(
     bint centred, const float* x, Py_ssize_t x_row, float* y, Py_ssize_t y_row, Py_ssize_t rows,
     Py_ssize_t n, const float* weight, const float* bias, float eps,
 ) noexcept nogil:
@@ -439,7 +439,7 @@ cdef void layer_norm_rows(
         y += y_row
 
 
-cdef void normalize_flat(
+cdef void f32_normalize_flat(
     const float* x, float* y, Py_ssize_t n, float mean, float factor, float bias
 ) noexcept nogil:
     cdef vf32 m = splat(mean), f = splat(factor), b = splat(bias)
@@ -451,7 +451,7 @@ cdef void normalize_flat(
         store_n(y + i, (load_n(x + i, n - i) - m) * f + b, n - i)
 
 
-cdef void normalize_columns(
+cdef void f32_normalize_columns(
     const float* x, Py_ssize_t x_step, float* y, Py_ssize_t y_step, Py_ssize_t rows,
     Py_ssize_t channels, const float* mean, const float* factor, const float* bias,
 ) noexcept nogil:
@@ -472,7 +472,7 @@ cdef void normalize_columns(
         y += y_step
 
 
-cdef void local_response_norm(
+cdef void f32_local_response_norm(
     const float* x, float* y, Py_ssize_t channels, Py_ssize_t size, float alpha, float beta,
     float k, float* squares,
 ) noexcept nogil:
@@ -503,11 +503,11 @@ cdef void local_response_norm(
 
 
 cdef void fill_rows(kernels_t* k) noexcept:
-    k.reduce_rows = reduce_rows
-    k.reduce_columns = reduce_columns
-    k.softmax_rows = softmax_rows
-    k.softmax_columns = softmax_columns
-    k.layer_norm_rows = layer_norm_rows
-    k.normalize_flat = normalize_flat
-    k.normalize_columns = normalize_columns
-    k.local_response_norm = local_response_norm
+    k.f32_reduce_rows = f32_reduce_rows
+    k.f32_reduce_columns = f32_reduce_columns
+    k.f32_softmax_rows = f32_softmax_rows
+    k.f32_softmax_columns = f32_softmax_columns
+    k.f32_layer_norm_rows = f32_layer_norm_rows
+    k.f32_normalize_flat = f32_normalize_flat
+    k.f32_normalize_columns = f32_normalize_columns
+    k.f32_local_response_norm = f32_local_response_norm

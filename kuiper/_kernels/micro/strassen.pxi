@@ -1,7 +1,7 @@
 # What Strassen's algorithm adds to the register tile: sums of rows before it, a chain of products
 # whose sums are kept on the way, sums of tiles behind it.
 
-from kuiper._kernels.micro.table cimport segment_t
+from kuiper._kernels.micro.table cimport product_t
 
 cdef extern from "_kernels/simd/tile.h" nogil:
     void tile_bias "kp_tile_bias"(int m, int nv, vf32 (*acc)[NV], const float* bias) noexcept
@@ -9,9 +9,9 @@ cdef extern from "_kernels/simd/tile.h" nogil:
     void tile_save "kp_tile_save"(int m, int nv, vf32 (*acc)[NV], float* tile) noexcept
 
 
-cdef bint strassen_sums(
+cdef bint f32_strassen_sums(
     Py_ssize_t n, Py_ssize_t half, const float* const* up, const float* const* down, float* sums,
-    Py_ssize_t pitch, Py_ssize_t stride,
+    Py_ssize_t row_stride, Py_ssize_t stride,
 ) noexcept nogil:
     cdef Py_ssize_t i, c
     cdef const float* x
@@ -36,13 +36,13 @@ cdef bint strassen_sums(
             checked += s2 * zero
             checked += s3 * zero
             c += LANES
-        sums += pitch
+        sums += row_stride
     return reduce_add(checked) == 0
 
 
 cdef inline void chain_tile(
-    int m, int n_segments, const segment_t* segment, Py_ssize_t taps, Py_ssize_t kc,
-    Py_ssize_t ahead, int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
+    int m, int n_products, const product_t* product, Py_ssize_t taps, Py_ssize_t kc,
+    Py_ssize_t distance, int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     """gemm_tile, with stops."""
@@ -54,12 +54,12 @@ cdef inline void chain_tile(
     cdef int i, q
     set_aside(&lo)
     set_aside(&hi)
-    tile_start(m, NV, acc, segment.panel)
-    for q in range(n_segments):
-        if segment.added != NULL:
-            tile_add(m, NV, acc, segment.added)
-        panel, rows = segment.panel, segment.rows
-        if q > 0 and q + 1 == n_segments:
+    tile_start(m, NV, acc, product.panel)
+    for q in range(n_products):
+        if product.added != NULL:
+            tile_add(m, NV, acc, product.added)
+        panel, rows = product.panel, product.rows
+        if q > 0 and q + 1 == n_products:
             tile_bias(m, NV, acc, panel)
         panel += NV * LANES
         for t in range(taps):
@@ -67,18 +67,18 @@ cdef inline void chain_tile(
                 row[i] = rows[i]
             rows += m
             panel = tile_products(
-                m, NV, 2 if NV * LANES > LINE_FLOATS else 1, kc, row, panel, ahead, acc
+                m, NV, 2 if NV * LANES > LINE_FLOATS else 1, kc, row, panel, distance, acc
             )
-        if segment.saved != NULL:
-            tile_save(m, NV, acc, segment.saved)
-        segment += 1
+        if product.saved != NULL:
+            tile_save(m, NV, acc, product.saved)
+        product += 1
     if n <= LANES:
         tile_end(m, 1, acc, first, y, ldy, n, residual, ldr, lo, hi)
     else:
         tile_end(m, NV, acc, first, y, ldy, n, residual, ldr, lo, hi)
 
 
-cdef void tile_sum(
+cdef void f32_tile_sum(
     int m, int first, Py_ssize_t n, const float* a, const float* b, const float* bias,
     const float* residual, Py_ssize_t ldr, float* y, Py_ssize_t ldy, float lo, float hi,
 ) noexcept nogil:
@@ -102,161 +102,161 @@ cdef void tile_sum(
             j += LANES
 
 
-cdef void chain_1(
-    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+cdef void f32_gemm_chain_1(
+    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
     int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
 ) noexcept nogil:
     chain_tile(
-        1, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+        1, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
     )
 
 
-cdef void chain_2(
-    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+cdef void f32_gemm_chain_2(
+    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
     int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
 ) noexcept nogil:
     chain_tile(
-        2, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+        2, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
     )
 
 
-cdef void chain_3(
-    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+cdef void f32_gemm_chain_3(
+    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
     int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
 ) noexcept nogil:
     chain_tile(
-        3, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+        3, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
     )
 
 
-cdef void chain_4(
-    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+cdef void f32_gemm_chain_4(
+    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
     int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
 ) noexcept nogil:
     chain_tile(
-        4, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+        4, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
     )
 
 
-cdef void chain_5(
-    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+cdef void f32_gemm_chain_5(
+    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
     int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
 ) noexcept nogil:
     chain_tile(
-        5, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+        5, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
     )
 
 
-cdef void chain_6(
-    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+cdef void f32_gemm_chain_6(
+    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
     int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
 ) noexcept nogil:
     chain_tile(
-        6, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+        6, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
     )
 
 
-cdef void chain_7(
-    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+cdef void f32_gemm_chain_7(
+    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
     int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
 ) noexcept nogil:
     chain_tile(
-        7, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+        7, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
     )
 
 
-cdef void chain_8(
-    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+cdef void f32_gemm_chain_8(
+    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
     int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
 ) noexcept nogil:
     chain_tile(
-        8, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+        8, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
     )
 
 
-cdef void chain_9(
-    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+cdef void f32_gemm_chain_9(
+    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
     int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
 ) noexcept nogil:
     chain_tile(
-        9, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+        9, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
     )
 
 
-cdef void chain_10(
-    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+cdef void f32_gemm_chain_10(
+    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
     int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
 ) noexcept nogil:
     chain_tile(
-        10, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+        10, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
     )
 
 
-cdef void chain_11(
-    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+cdef void f32_gemm_chain_11(
+    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
     int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
 ) noexcept nogil:
     chain_tile(
-        11, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+        11, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
     )
 
 
-cdef void chain_12(
-    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+cdef void f32_gemm_chain_12(
+    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
     int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
 ) noexcept nogil:
     chain_tile(
-        12, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+        12, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
     )
 
 
-cdef void chain_13(
-    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+cdef void f32_gemm_chain_13(
+    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
     int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
 ) noexcept nogil:
     chain_tile(
-        13, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+        13, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
     )
 
 
-cdef void chain_14(
-    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+cdef void f32_gemm_chain_14(
+    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
     int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
 ) noexcept nogil:
     chain_tile(
-        14, n_segments, segments, taps, kc, ahead, first, y, ldy, n, residual, ldr, lo, hi
+        14, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
     )
 
 
 cdef void fill_strassen(kernels_t* k) noexcept:
-    k.strassen_sums = strassen_sums
-    k.tile_sum = tile_sum
-    k.gemm_chain[0] = NULL
-    k.gemm_chain[1] = chain_1
-    k.gemm_chain[2] = chain_2
-    k.gemm_chain[3] = chain_3
-    k.gemm_chain[4] = chain_4
-    k.gemm_chain[5] = chain_5
-    k.gemm_chain[6] = chain_6
-    k.gemm_chain[7] = chain_7
-    k.gemm_chain[8] = chain_8
-    k.gemm_chain[9] = chain_9
-    k.gemm_chain[10] = chain_10
-    k.gemm_chain[11] = chain_11
-    k.gemm_chain[12] = chain_12
-    k.gemm_chain[13] = chain_13
-    k.gemm_chain[14] = chain_14
+    k.f32_strassen_sums = f32_strassen_sums
+    k.f32_tile_sum = f32_tile_sum
+    k.f32_gemm_chain[0] = NULL
+    k.f32_gemm_chain[1] = f32_gemm_chain_1
+    k.f32_gemm_chain[2] = f32_gemm_chain_2
+    k.f32_gemm_chain[3] = f32_gemm_chain_3
+    k.f32_gemm_chain[4] = f32_gemm_chain_4
+    k.f32_gemm_chain[5] = f32_gemm_chain_5
+    k.f32_gemm_chain[6] = f32_gemm_chain_6
+    k.f32_gemm_chain[7] = f32_gemm_chain_7
+    k.f32_gemm_chain[8] = f32_gemm_chain_8
+    k.f32_gemm_chain[9] = f32_gemm_chain_9
+    k.f32_gemm_chain[10] = f32_gemm_chain_10
+    k.f32_gemm_chain[11] = f32_gemm_chain_11
+    k.f32_gemm_chain[12] = f32_gemm_chain_12
+    k.f32_gemm_chain[13] = f32_gemm_chain_13
+    k.f32_gemm_chain[14] = f32_gemm_chain_14

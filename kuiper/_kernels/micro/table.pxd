@@ -12,9 +12,10 @@ cdef enum:
     DW_ROW = 8
     MAX_DW_KW = 7
     MAX_DW_STEP = 2
-    MAX_AHEAD = 65536  # floats of a panel that may wait in the L2 cache while another one is used
+    # floats of a panel that may wait in the L2 cache while another one is used
+    MAX_PREFETCH = 65536
     LINE_FLOATS = 16   # of a cache line
-    BOTH_LINES = 1     # added to a distance of prefetching: all lines are asked for
+    SOLE_TILE = 1     # added to a distance of prefetching: all lines are asked for
 
 # y[b * ldy + a] = x[a * ldx + b] for a < n_a, b < n_b; elements of any 32-bit type
 ctypedef void (*transpose_fn)(
@@ -75,7 +76,7 @@ ctypedef struct grid_block_t:
     float[GRID_BLOCK] is_number
     bint all_inside          # and are numbers
 
-ctypedef void (*grid_places_fn)(
+ctypedef void (*locate_points_fn)(
     int mode, int padding, int n_axes, const grid_axis_t* axes, const float* grid, Py_ssize_t n,
     grid_block_t* block,
 ) noexcept nogil
@@ -154,12 +155,12 @@ ctypedef void (*local_response_norm_fn)(
 # y[i, j] = clamp(bias[j] + sum_t sum_k rows[t * m + i][k] * panel[t * kc + k, j] + residual[i, j])
 #
 # m, the number of rows, is fixed per function; n <= nr columns are stored.  The panel starts with
-# nr biases.  residual may be NULL.  With each row of the panel, the cache line that lies `ahead`
-# floats beyond it is asked for; see panel_ahead.  A tile that is the only one to take the panel may
-# add BOTH_LINES, for the line behind as well.
+# nr biases.  residual may be NULL.  With each row of the panel, the cache line that lies `distance`
+# floats beyond it is asked for; see prefetch_distance.  A tile that is the only one to take the
+# panel may add SOLE_TILE, for the line behind as well.
 ctypedef void (*gemm_fn)(
     Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t ahead, float* y, Py_ssize_t ldy, Py_ssize_t n,
+    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n,
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
@@ -173,18 +174,18 @@ ctypedef void (*gemm_strided_fn)(
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
-# A tile of m <= mr rows and n <= NARROW_CHANNELS columns, for which most lanes of a panel would be
+# A tile of m <= mr rows and n <= FEW_OUTPUTS columns, for which most lanes of a panel would be
 # idle.  weight: a vector of biases, then [tap, vector of channels, column, lane], zeros at the end.
 cdef enum:
-    NARROW_CHANNELS = 4
+    FEW_OUTPUTS = 4
 
-ctypedef void (*narrow_fn)(
+ctypedef void (*few_outputs_fn)(
     Py_ssize_t m, Py_ssize_t taps, Py_ssize_t channels, const float* const* rows,
     const float* weight, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
-# What gemm[1] does for one tap, for ROW_PANELS panels `stride` apart: y[q * nr + j], without a
+# What f32_gemm[1] does for one tap, for ROW_PANELS panels `stride` apart: y[q * nr + j], without a
 # residual or bounds.
 cdef enum:
     ROW_PANELS = 4
@@ -194,7 +195,7 @@ ctypedef void (*gemm_row_fn)(
 ) noexcept nogil
 
 
-cdef inline Py_ssize_t panel_ahead(
+cdef inline Py_ssize_t prefetch_distance(
     Py_ssize_t tile, Py_ssize_t panel_floats, Py_ssize_t nr
 ) noexcept nogil:
     """How far ahead a tile prefetches weights, when all tiles take one panel before the next one.
@@ -203,7 +204,7 @@ cdef inline Py_ssize_t panel_ahead(
     starts.  The first two tiles ask for one half each of the lines of the next panel; a panel that
     would drive the present one out of the L2 cache is only asked for a little ahead of its use.
     """
-    if panel_floats > MAX_AHEAD:
+    if panel_floats > MAX_PREFETCH:
         return 16 * nr if tile == 0 else 0
     return panel_floats + tile * nr // 2 if tile < 2 else 0
 
@@ -211,18 +212,18 @@ cdef inline Py_ssize_t panel_ahead(
 # The same tile for several products in a row, which it sums; the sums so far can be added to and
 # stored on the way, as tiles of rows nr apart:
 #
-#     y[i, j] = clamp(biases + sum over the segments of (added + rows x panel) + residual[i, j])
+#     y[i, j] = clamp(biases + sum over the products of (added + rows x panel) + residual[i, j])
 #
 # The biases are those of the first panel and of the last one.  Only rows from `first` on are stored
 # in y.
-ctypedef struct segment_t:
+ctypedef struct product_t:
     const float* const* rows
     const float* panel
     const float* added     # ahead of the product, or NULL
     float* saved           # behind it, or NULL
 
 ctypedef void (*gemm_chain_fn)(
-    int n_segments, const segment_t* segments, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t ahead,
+    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
     int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
     float lo, float hi,
 ) noexcept nogil
@@ -231,11 +232,11 @@ ctypedef void (*gemm_chain_fn)(
 #
 #     s[0] = down_1 + down_2    s[1] = s[0] - up_1    s[2] = up_1 - down_1    s[3] = up_2 - s[1]
 #
-# s[q] of row i lies at sums + q * stride + i * pitch; `half` is a multiple of `lanes`.  Returns
-# whether all are finite, which they are not where the rows are not.
+# s[q] of row i lies at sums + q * stride + i * row stride; `half` is a multiple of `lanes`.
+# Returns whether all are finite, which they are not where the rows are not.
 ctypedef bint (*strassen_sums_fn)(
     Py_ssize_t n, Py_ssize_t half, const float* const* up, const float* const* down, float* sums,
-    Py_ssize_t pitch, Py_ssize_t stride,
+    Py_ssize_t row_stride, Py_ssize_t stride,
 ) noexcept nogil
 
 # y[i, j] = clamp(a[i, j] + b[i, j] + bias[j] + residual[i, j]) for first <= i < m and j < n <= nr;
@@ -394,49 +395,49 @@ cdef enum:
 ctypedef struct kernels_t:
     int lanes
     # data movement
-    transpose_fn transpose
+    transpose_fn b32_transpose
     # pooling
-    pool_fn pool_max
-    pool_fn pool_mean
-    pool_argmax_fn pool_argmax
+    pool_fn f32_pool_max
+    pool_fn f32_pool_mean
+    pool_argmax_fn f32_pool_argmax
     # resampling
-    resize_columns_fn resize_columns
-    resize_rows_fn resize_rows
-    grid_places_fn grid_places
-    grid_read_fn grid_read
+    resize_columns_fn f32_resize_columns
+    resize_rows_fn f32_resize_rows
+    locate_points_fn f32_locate_points
+    grid_read_fn f32_grid_read
     # rows
-    reduce_rows_fn reduce_rows
-    reduce_columns_fn reduce_columns
-    softmax_rows_fn softmax_rows
-    softmax_columns_fn softmax_columns
-    layer_norm_fn layer_norm_rows
-    normalize_flat_fn normalize_flat
-    normalize_columns_fn normalize_columns
-    local_response_norm_fn local_response_norm
-    # GEMM: rows and columns of the register tile; gemm[m] handles m rows, 1 <= m <= mr
+    reduce_rows_fn f32_reduce_rows
+    reduce_columns_fn f32_reduce_columns
+    softmax_rows_fn f32_softmax_rows
+    softmax_columns_fn f32_softmax_columns
+    layer_norm_fn f32_layer_norm_rows
+    normalize_flat_fn f32_normalize_flat
+    normalize_columns_fn f32_normalize_columns
+    local_response_norm_fn f32_local_response_norm
+    # GEMM: rows and columns of the register tile; f32_gemm[m] handles m rows, 1 <= m <= mr
     int mr
     int nr
-    gemm_fn[MAX_MR + 1] gemm
-    gemm_strided_fn gemm_strided
-    gemm_row_fn gemm_row
-    narrow_fn narrow
-    gemm_chain_fn[MAX_MR + 1] gemm_chain
-    strassen_sums_fn strassen_sums
-    tile_sum_fn tile_sum
-    # depthwise convolution: dwconv[m] handles m pixels, 1 <= m <= dw_m
+    gemm_fn[MAX_MR + 1] f32_gemm
+    gemm_strided_fn f32_gemm_strided
+    gemm_row_fn f32_gemm_row
+    few_outputs_fn f32_few_outputs
+    gemm_chain_fn[MAX_MR + 1] f32_gemm_chain
+    strassen_sums_fn f32_strassen_sums
+    tile_sum_fn f32_tile_sum
+    # depthwise convolution: f32_dwconv[m] handles m pixels, 1 <= m <= dw_m
     int dw_m
-    dwconv_fn[MAX_DW_M + 1] dwconv
+    dwconv_fn[MAX_DW_M + 1] f32_dwconv
     # by width and step of the window; NULL where there is none
-    dwrow_fn[MAX_DW_KW + 1][MAX_DW_STEP + 1] dwrow
-    grouped_fn grouped           # NULL where vectors cannot be permuted
+    dwrow_fn[MAX_DW_KW + 1][MAX_DW_STEP + 1] f32_dwrow
+    grouped_fn f32_grouped           # NULL where vectors cannot be permuted
     # Winograd: by the side of a tile and the stride
-    wino_filter_fn[MAX_TILE + 1][MAX_WINO_STEP + 1] wino_filter
-    wino_input_fn[MAX_TILE + 1][MAX_WINO_STEP + 1] wino_input
-    wino_output_fn[MAX_TILE + 1][MAX_WINO_STEP + 1] wino_output
+    wino_filter_fn[MAX_TILE + 1][MAX_WINO_STEP + 1] f32_wino_filter
+    wino_input_fn[MAX_TILE + 1][MAX_WINO_STEP + 1] f32_wino_input
+    wino_output_fn[MAX_TILE + 1][MAX_WINO_STEP + 1] f32_wino_output
     # elementwise functions of one tensor and of two, by number
-    unary_fn[MAX_UNARY] unary
-    binary_fn[MAX_BINARY] binary
-    chain_fn chain
+    unary_fn[MAX_UNARY] f32_unary
+    binary_fn[MAX_BINARY] f32_binary
+    chain_fn f32_chain
     # elements of any type
     typed_convert_fn typed_convert
     typed_apply_fn typed_apply
@@ -448,4 +449,4 @@ cdef inline dwrow_fn row_kernel(
     """The depthwise micro-kernel for windows that follow each other in a row, NULL without one."""
     if kernel_w > MAX_DW_KW or stride_w > MAX_DW_STEP or dilation_w != 1:
         return NULL
-    return kernels.dwrow[kernel_w][stride_w]
+    return kernels.f32_dwrow[kernel_w][stride_w]

@@ -33,10 +33,10 @@ ctypedef fused whole_t:
     int64_t
 
 cdef enum:
-    LEAST_INT32 = -0x80000000
+    MIN_INT32 = -0x80000000
 
 
-cdef inline int64_t least_int64() noexcept nogil:
+cdef inline int64_t min_int64() noexcept nogil:
     return <int64_t> (<uint64_t> 1 << 63)
 
 
@@ -52,12 +52,12 @@ cdef inline void put_whole(element_t x, target_t* y) noexcept nogil:
         if x >= -2147483648.0 and x < 2147483648.0:
             y[0] = <int32_t> x
         else:
-            y[0] = LEAST_INT32
+            y[0] = MIN_INT32
     else:
         if x >= -9223372036854775808.0 and x < 9223372036854775808.0:
             y[0] = <target_t> <int64_t> x
         else:
-            y[0] = <target_t> least_int64()
+            y[0] = <target_t> min_int64()
 
 
 cdef inline void convert_whole(const element_t* x, target_t* y, Py_ssize_t n) noexcept nogil:

@@ -168,7 +168,7 @@ cdef inline void wino_input_vector(
                         store_n(v + ((t + 2) * i + j) * stride + c, o[j], n)
 
 
-cdef inline void wino_input(
+cdef inline void f32_wino_input(
     int t, bint small_h, bint small_w, Py_ssize_t channels, const float* const* pixels,
     Py_ssize_t rows, Py_ssize_t columns, float* v, Py_ssize_t stride,
 ) noexcept nogil:
@@ -240,7 +240,7 @@ cdef inline void wino_output_vector(
                         store_n(y + i * row + j * column + c, vmin(high, vmax(low, value)), n)
 
 
-cdef inline bint wino_output(
+cdef inline bint f32_wino_output(
     int t, bint small_h, bint small_w, Py_ssize_t channels, const float* m, Py_ssize_t stride,
     const float* bias, float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
     Py_ssize_t columns, const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo,
@@ -296,7 +296,7 @@ cdef inline vf32 wino_tap(
     return part_0 * load(taps) + part_1 * load(taps + 3 * tap) + part_2 * load(taps + 6 * tap)
 
 
-cdef inline void wino_filter(
+cdef inline void f32_wino_filter(
     int t, int step, const float* parts, Py_ssize_t channels, const float* taps, float* panel,
     Py_ssize_t stride,
 ) noexcept nogil:
@@ -318,96 +318,96 @@ cdef inline void wino_filter(
         panel += NV * LANES
 
 
-cdef void wino_input_2(
+cdef void f32_wino_input_2(
     Py_ssize_t channels, const float* const* pixels, Py_ssize_t rows, Py_ssize_t columns, float* v,
     Py_ssize_t stride,
 ) noexcept nogil:
-    wino_input(2, False, False, channels, pixels, rows, columns, v, stride)
+    f32_wino_input(2, False, False, channels, pixels, rows, columns, v, stride)
 
 
-cdef void wino_input_4(
+cdef void f32_wino_input_4(
     Py_ssize_t channels, const float* const* pixels, Py_ssize_t rows, Py_ssize_t columns, float* v,
     Py_ssize_t stride,
 ) noexcept nogil:
     if rows > 2 and columns > 2:
-        wino_input(4, False, False, channels, pixels, rows, columns, v, stride)
+        f32_wino_input(4, False, False, channels, pixels, rows, columns, v, stride)
     elif rows > 2:
-        wino_input(4, False, True, channels, pixels, rows, columns, v, stride)
+        f32_wino_input(4, False, True, channels, pixels, rows, columns, v, stride)
     elif columns > 2:
-        wino_input(4, True, False, channels, pixels, rows, columns, v, stride)
+        f32_wino_input(4, True, False, channels, pixels, rows, columns, v, stride)
     else:
-        wino_input(4, True, True, channels, pixels, rows, columns, v, stride)
+        f32_wino_input(4, True, True, channels, pixels, rows, columns, v, stride)
 
 
-cdef bint wino_output_2(
+cdef bint f32_wino_output_2(
     Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
     float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
     const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
     bint streams,
 ) noexcept nogil:
-    return wino_output(
+    return f32_wino_output(
         2, False, False, channels, m, stride, bias, y, row, column, rows, columns, residual, r_row,
         r_column, lo, hi, False,
     )
 
 
-cdef bint wino_output_4(
+cdef bint f32_wino_output_4(
     Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
     float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
     const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
     bint streams,
 ) noexcept nogil:
     if rows > 2 and columns > 2 and streams:
-        return wino_output(
+        return f32_wino_output(
             4, False, False, channels, m, stride, bias, y, row, column, rows, columns, residual,
             r_row, r_column, lo, hi, True,
         )
     if rows > 2 and columns > 2:
-        return wino_output(
+        return f32_wino_output(
             4, False, False, channels, m, stride, bias, y, row, column, rows, columns, residual,
             r_row, r_column, lo, hi, False,
         )
     if rows > 2:
-        return wino_output(
+        return f32_wino_output(
             4, False, True, channels, m, stride, bias, y, row, column, rows, columns, residual,
             r_row, r_column, lo, hi, False,
         )
     if columns > 2:
-        return wino_output(
+        return f32_wino_output(
             4, True, False, channels, m, stride, bias, y, row, column, rows, columns, residual,
             r_row, r_column, lo, hi, False,
         )
-    return wino_output(
+    return f32_wino_output(
         4, True, True, channels, m, stride, bias, y, row, column, rows, columns, residual, r_row,
         r_column, lo, hi, False,
     )
 
 
-cdef void wino_filter_2(
+cdef void f32_wino_filter_2(
     int row, Py_ssize_t channels, const float* taps, float* panel, Py_ssize_t stride
 ) noexcept nogil:
-    wino_filter(2, 1, &FILTER_2[row][0], channels, taps, panel, stride)
+    f32_wino_filter(2, 1, &FILTER_2[row][0], channels, taps, panel, stride)
 
 
-cdef void wino_filter_4(
+cdef void f32_wino_filter_4(
     int row, Py_ssize_t channels, const float* taps, float* panel, Py_ssize_t stride
 ) noexcept nogil:
-    wino_filter(4, 1, &FILTER_4[row][0], channels, taps, panel, stride)
+    f32_wino_filter(4, 1, &FILTER_4[row][0], channels, taps, panel, stride)
 
 
-cdef void wino_filter_4_strided(
+cdef void f32_wino_filter_4_strided(
     int row, Py_ssize_t channels, const float* taps, float* panel, Py_ssize_t stride
 ) noexcept nogil:
-    wino_filter(4, 2, &FILTER_STRIDED[row][0], channels, taps, panel, stride)
+    f32_wino_filter(4, 2, &FILTER_STRIDED[row][0], channels, taps, panel, stride)
 
 
 cdef void fill_winograd(kernels_t* k) noexcept:
-    k.wino_filter[2][1] = wino_filter_2
-    k.wino_filter[4][1] = wino_filter_4
-    k.wino_filter[4][2] = wino_filter_4_strided
-    k.wino_input[2][1] = wino_input_2
-    k.wino_input[4][1] = wino_input_4
-    k.wino_input[4][2] = wino_input_4_strided
-    k.wino_output[2][1] = wino_output_2
-    k.wino_output[4][1] = wino_output_4
-    k.wino_output[4][2] = wino_output_4_strided
+    k.f32_wino_filter[2][1] = f32_wino_filter_2
+    k.f32_wino_filter[4][1] = f32_wino_filter_4
+    k.f32_wino_filter[4][2] = f32_wino_filter_4_strided
+    k.f32_wino_input[2][1] = f32_wino_input_2
+    k.f32_wino_input[4][1] = f32_wino_input_4
+    k.f32_wino_input[4][2] = f32_wino_input_4_strided
+    k.f32_wino_output[2][1] = f32_wino_output_2
+    k.f32_wino_output[4][1] = f32_wino_output_4
+    k.f32_wino_output[4][2] = f32_wino_output_4_strided

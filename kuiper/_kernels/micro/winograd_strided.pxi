@@ -112,7 +112,7 @@ cdef inline void strided_input_vector(
         )
 
 
-cdef void wino_input_4_strided(
+cdef void f32_wino_input_4_strided(
     Py_ssize_t channels, const float* const* pixels, Py_ssize_t rows, Py_ssize_t columns, float* v,
     Py_ssize_t stride,
 ) noexcept nogil:
@@ -164,7 +164,7 @@ cdef inline void strided_output_vector(
                         store_n(y + i * row + j * column + c, value, n)
 
 
-cdef bint wino_output_4_strided(
+cdef bint f32_wino_output_4_strided(
     Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
     float* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
     const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,

@@ -63,12 +63,12 @@ cdef void raise_all(const distance_t* p, float* x, Py_ssize_t n) noexcept nogil:
         for i in range(n):
             x[i] = 0 if x[i] == 0 else 1
         return
-    p.kernels.unary[<int> fn.ABS](n, x, x, 0, 0)
+    p.kernels.f32_unary[<int> fn.ABS](n, x, x, 0, 0)
     r.n_rows, r.n_columns = 1, n
     r.a, r.a_row, r.a_column = x, 0, 1
     r.b, r.b_row, r.b_column = &p.power, 0, 0
     r.y, r.y_row = x, 0
-    p.kernels.binary[<int> fn.POW](&r)
+    p.kernels.f32_binary[<int> fn.POW](&r)
 
 
 cdef void strip_of(
@@ -118,10 +118,10 @@ cdef void rows_of(
         r.a, r.a_row, r.a_column = x + start, 0, 1
         r.b, r.b_row, r.b_column = y + start, p.terms, 1
         r.y, r.y_row = gaps, n
-        p.kernels.binary[<int> fn.SUB](&r)
+        p.kernels.f32_binary[<int> fn.SUB](&r)
         if p.norm == COUNT or p.norm == POWER:
             raise_all(p, gaps, count * n)
-        p.kernels.reduce_rows(reduction, gaps, n, count, n, NULL, parts)
+        p.kernels.f32_reduce_rows(reduction, gaps, n, count, n, NULL, parts)
         for j in range(count):
             if p.norm != GREATEST:
                 sums[j] += parts[j]
@@ -131,7 +131,7 @@ cdef void rows_of(
 
 
 cdef void distance_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Norms of differences, a strip at a time.
 
@@ -146,7 +146,7 @@ cdef void distance_run(
     cdef const float* y
     cdef float* sums
     cdef Py_ssize_t total = p.batch * p.rows * p.strips, item, row, first, stop, j
-    for item in range(share_start(total, part, n_parts), share_start(total, part + 1, n_parts)):
+    for item in range(shard_start(total, shard, n_shards), shard_start(total, shard + 1, n_shards)):
         row, first = item // p.strips, item % p.strips * STRIP
         stop = min(first + STRIP, p.columns)
         x = <const float*> at(slots, p.x) + row * p.terms
@@ -178,9 +178,9 @@ cdef class DistanceStep(Step):
 
     Parameters
     ----------
-    x : Value, shape (batch, rows, terms), C order
-    y : Value, shape (batch, terms, columns), or (batch, columns, terms) if `by_rows`; C order
-    out : Value, C order
+    x : TensorView, shape (batch, rows, terms), C order
+    y : TensorView, shape (batch, terms, columns), or (batch, columns, terms) if `by_rows`; C order
+    out : TensorView, C order
         Shape (batch, rows, columns); or of one batch and as many rows as columns, the elements
         above the diagonal.
     p : float
@@ -204,7 +204,7 @@ cdef class DistanceStep(Step):
         self.kind = "distance"
         self.flops = 3.0 * out.size * self.p.terms
         self.bytes = float(x.n_bytes + y.n_bytes + out.n_bytes)
-        self.max_parts = max(
+        self.max_shards = max(
             1, min(self.p.batch * self.p.rows * self.p.strips,
-                   out.size * self.p.terms // SHARE_TERMS),
+                   out.size * self.p.terms // SHARD_TERMS),
         )

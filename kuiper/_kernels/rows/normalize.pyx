@@ -3,12 +3,12 @@
 from libc.math cimport sqrtf
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport REDUCE_DEVIATIONS, REDUCE_SUM, kernels_t
 
 cdef enum:
-    SHARE_TERMS = 4096  # a share of fewer elements is not worth another thread
-    SHARES_WANTED = 8   # of a group norm
+    SHARD_TERMS = 4096  # a shard of fewer elements is not worth another thread
+    SHARDS_WANTED = 8   # of a group norm
     BLOCK_PIXELS = 128  # of a group norm, while a chunk of their channels is in the cache
 
 
@@ -33,9 +33,9 @@ cdef class LayerNormStep(Step):
 
     Parameters
     ----------
-    x, y : Value, shape (rows, n)
+    x, y : TensorView, shape (rows, n)
         Elements of a row are adjacent.  y may lie where x lies.
-    weight, bias : Value or None, shape (n,)
+    weight, bias : TensorView or None, shape (n,)
     eps : float
     centred : bool, default=True
         Whether the mean is subtracted; else the variance is the mean square (RMS norm).
@@ -56,14 +56,14 @@ cdef class LayerNormStep(Step):
         self.p.x_row, self.p.y_row = x.strides[0], y.strides[0]
         self.run = layer_norm_run
         self.params = &self.p
-        self.max_parts = max(min(self.p.rows, x.size // SHARE_TERMS), 1)
+        self.max_shards = max(min(self.p.rows, x.size // SHARD_TERMS), 1)
         self.kind = "layer_norm" if centred else "rms_norm"
         self.flops = 8.0 * x.size
         self.bytes = float(x.n_bytes + y.n_bytes)
 
 
 cdef void layer_norm_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Mean, then mean square of the differences, then the rows, each while it is in the cache.
 
@@ -73,12 +73,12 @@ cdef void layer_norm_run(
     Source : torch.nn.LayerNorm, RMSNorm
     """
     cdef const layer_norm_t* p = <const layer_norm_t*> params
-    cdef Py_ssize_t start = share_start(p.rows, part, n_parts)
-    p.kernels.layer_norm_rows(
+    cdef Py_ssize_t start = shard_start(p.rows, shard, n_shards)
+    p.kernels.f32_layer_norm_rows(
         p.centred,
         <const float*> at(slots, p.x) + start * p.x_row, p.x_row,
         <float*> at(slots, p.y) + start * p.y_row, p.y_row,
-        share_start(p.rows, part + 1, n_parts) - start, p.n,
+        shard_start(p.rows, shard + 1, n_shards) - start, p.n,
         <const float*> at(slots, p.weight) if p.has_weight else NULL,
         <const float*> at(slots, p.bias) if p.has_bias else NULL,
         p.eps,
@@ -101,8 +101,8 @@ cdef struct group_norm_t:
     Py_ssize_t per_group        # channels of a group
     Py_ssize_t chunk            # channels of one item of work, whole groups
     Py_ssize_t n_chunks
-    Py_ssize_t x_pitch
-    Py_ssize_t y_pitch
+    Py_ssize_t ldx
+    Py_ssize_t ldy
 
 
 cdef class GroupNormStep(Step):
@@ -110,13 +110,13 @@ cdef class GroupNormStep(Step):
 
     Parameters
     ----------
-    x, y : Value, shape (n, c, h, w)
+    x, y : TensorView, shape (n, c, h, w)
         Both channels-last, or both in C order.  y may lie where x lies.
-    weight, bias : Value or None, shape (c,)
+    weight, bias : TensorView or None, shape (c,)
     groups : int
         1 normalises whole images, c single channels (instance norm).
     eps : float
-    scratch : Value
+    scratch : TensorView
         4 floats per channel.
     """
 
@@ -137,24 +137,24 @@ cdef class GroupNormStep(Step):
         self.p.per_group = self.p.channels // n_groups
         self.params = &self.p
         if x.is_channels_last:
-            self.p.x_pitch, self.p.y_pitch = x.pitch, y.pitch
-            # Whole groups, one to four vectors of channels: the fewer, the more shares there are.
-            wanted = ceil_div(self.p.batch * self.p.channels, SHARES_WANTED)
+            self.p.ldx, self.p.ldy = x.row_stride, y.row_stride
+            # Whole groups, one to four vectors of channels: the fewer, the more shards there are.
+            wanted = ceil_div(self.p.batch * self.p.channels, SHARDS_WANTED)
             wanted = min(max(wanted, active().lanes), 4 * active().lanes)
             self.p.chunk = self.p.per_group * ceil_div(wanted, self.p.per_group)
             self.p.n_chunks = ceil_div(self.p.channels, self.p.chunk)
             self.run = group_norm_channels_last_run
-            self.max_parts = max(self.p.batch * self.p.n_chunks, 1)
+            self.max_shards = max(self.p.batch * self.p.n_chunks, 1)
         else:
             self.run = group_norm_planar_run
-            self.max_parts = max(self.p.batch * n_groups, 1)
+            self.max_shards = max(self.p.batch * n_groups, 1)
         self.kind = "group_norm"
         self.flops = 8.0 * x.size
         self.bytes = 2.0 * x.n_bytes + y.n_bytes
 
 
 cdef void group_norm_channels_last_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Mean and variance of each channel, joined per group, then the pixels.
 
@@ -173,23 +173,23 @@ cdef void group_norm_channels_last_run(
     cdef float* bias = block_square
     cdef const float* x
     cdef float deviation
-    for item in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
+    for item in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
         first = item % p.n_chunks * p.chunk
         count = min(p.chunk, p.channels - first)
         offset = item // p.n_chunks * p.pixels
-        x = <const float*> at(slots, p.x) + offset * p.x_pitch + first
+        x = <const float*> at(slots, p.x) + offset * p.ldx + first
         # Blocks of pixels that stay in the cache for both passes; their means and squares are
         # joined as by Chan, Golub and LeVeque (The American Statistician 37, 1983).
         pixel = 0
         while pixel < p.pixels:
             pixels = min(BLOCK_PIXELS, p.pixels - pixel)
-            p.kernels.reduce_columns(
-                REDUCE_SUM, x + pixel * p.x_pitch, p.x_pitch, pixels, count, NULL, block_mean
+            p.kernels.f32_reduce_columns(
+                REDUCE_SUM, x + pixel * p.ldx, p.ldx, pixels, count, NULL, block_mean
             )
             for c in range(count):
                 block_mean[c] /= <float> pixels
-            p.kernels.reduce_columns(
-                REDUCE_DEVIATIONS, x + pixel * p.x_pitch, p.x_pitch, pixels, count, block_mean,
+            p.kernels.f32_reduce_columns(
+                REDUCE_DEVIATIONS, x + pixel * p.ldx, p.ldx, pixels, count, block_mean,
                 block_square,
             )
             for c in range(count):
@@ -210,8 +210,8 @@ cdef void group_norm_channels_last_run(
                 factor[c] *= (<const float*> at(slots, p.weight))[first + c]
             if p.has_bias:
                 bias[c] = (<const float*> at(slots, p.bias))[first + c]
-        p.kernels.normalize_columns(
-            x, p.x_pitch, <float*> at(slots, p.y) + offset * p.y_pitch + first, p.y_pitch,
+        p.kernels.f32_normalize_columns(
+            x, p.ldx, <float*> at(slots, p.y) + offset * p.ldy + first, p.ldy,
             p.pixels, count, mean, factor, bias,
         )
 
@@ -238,7 +238,7 @@ cdef inline void join_groups(
 
 
 cdef void group_norm_planar_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """The same for planes: a group is one run of memory.
 
@@ -253,12 +253,12 @@ cdef void group_norm_planar_run(
     cdef const float* x
     cdef float* y
     cdef float mean, square, factor, bias
-    for item in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
+    for item in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
         x = <const float*> at(slots, p.x) + item * terms
         y = <float*> at(slots, p.y) + item * terms
-        p.kernels.reduce_rows(REDUCE_SUM, x, 0, 1, terms, NULL, &mean)
+        p.kernels.f32_reduce_rows(REDUCE_SUM, x, 0, 1, terms, NULL, &mean)
         mean /= <float> terms
-        p.kernels.reduce_rows(REDUCE_DEVIATIONS, x, 0, 1, terms, &mean, &square)
+        p.kernels.f32_reduce_rows(REDUCE_DEVIATIONS, x, 0, 1, terms, &mean, &square)
         for c in range(p.per_group):
             channel = item * p.per_group % p.channels + c
             factor = 1 / sqrtf(square / <float> terms + p.eps)
@@ -267,7 +267,7 @@ cdef void group_norm_planar_run(
                 factor *= (<const float*> at(slots, p.weight))[channel]
             if p.has_bias:
                 bias = (<const float*> at(slots, p.bias))[channel]
-            p.kernels.normalize_flat(
+            p.kernels.f32_normalize_flat(
                 x + c * p.pixels, y + c * p.pixels, p.pixels, mean, factor, bias
             )
 
@@ -280,8 +280,8 @@ cdef struct local_response_norm_t:
     Py_ssize_t rows
     Py_ssize_t channels
     Py_ssize_t size
-    Py_ssize_t x_pitch
-    Py_ssize_t y_pitch
+    Py_ssize_t ldx
+    Py_ssize_t ldy
     float alpha
     float beta
     float k
@@ -292,11 +292,11 @@ cdef class LocalResponseNormStep(Step):
 
     Parameters
     ----------
-    x, y : Value, shape (n, c, h, w), channels-last
+    x, y : TensorView, shape (n, c, h, w), channels-last
         y may lie where x lies.
     size : int
     alpha, beta, k : float
-    scratch : Value
+    scratch : TensorView
         As many bytes as :func:`local_response_scratch` says.
     """
 
@@ -307,13 +307,13 @@ cdef class LocalResponseNormStep(Step):
         self.p.x, self.p.y, self.p.scratch = self.ref(x), self.ref(y), self.ref(scratch)
         self.p.channels = x.shape[1]
         self.p.rows = x.shape[0] * x.shape[2] * x.shape[3]
-        self.p.x_pitch, self.p.y_pitch = x.pitch, y.pitch
+        self.p.ldx, self.p.ldy = x.row_stride, y.row_stride
         self.p.size = size
         # The mean is over the window's size, channels that are not there included.
         self.p.alpha, self.p.beta, self.p.k = alpha / size, beta, k
         self.run = local_response_norm_run
         self.params = &self.p
-        self.max_parts = max(min(self.p.rows, x.size // SHARE_TERMS), 1)
+        self.max_shards = max(min(self.p.rows, x.size // SHARD_TERMS), 1)
         self.kind = "local_response_norm"
         self.flops = (40.0 + size) * x.size
         self.bytes = float(x.n_bytes + y.n_bytes)
@@ -325,7 +325,7 @@ def local_response_scratch(channels, size):
 
 
 cdef void local_response_norm_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Each channel over a power of the squares around it.
 
@@ -337,10 +337,10 @@ cdef void local_response_norm_run(
     cdef const local_response_norm_t* p = <const local_response_norm_t*> params
     cdef Py_ssize_t row
     for row in range(
-        share_start(p.rows, part, n_parts), share_start(p.rows, part + 1, n_parts)
+        shard_start(p.rows, shard, n_shards), shard_start(p.rows, shard + 1, n_shards)
     ):
-        p.kernels.local_response_norm(
-            <const float*> at(slots, p.x) + row * p.x_pitch,
-            <float*> at(slots, p.y) + row * p.y_pitch,
+        p.kernels.f32_local_response_norm(
+            <const float*> at(slots, p.x) + row * p.ldx,
+            <float*> at(slots, p.y) + row * p.ldy,
             p.channels, p.size, p.alpha, p.beta, p.k, <float*> at(slots, p.scratch),
         )

@@ -3,7 +3,7 @@
 from libc.math cimport fabsf, INFINITY, logf, sqrtf
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._runtime.step cimport Step, at, ref_t, share_start
+from kuiper._runtime.step cimport Step, at, ref_t, shard_start
 from kuiper._kernels.micro.table cimport (
     REDUCE_ABS, REDUCE_ABS_MAX, REDUCE_ABS_MIN, REDUCE_DEVIATIONS, REDUCE_EXPONENTIALS, REDUCE_MAX,
     REDUCE_MIN, REDUCE_PRODUCT, REDUCE_SQUARES, REDUCE_SUM, kernels_t,
@@ -11,7 +11,7 @@ from kuiper._kernels.micro.table cimport (
 
 cdef enum:
     STRIP = 256          # results of one item of work
-    SHARE_TERMS = 8192   # a share of fewer elements is not worth another thread
+    SHARD_TERMS = 8192   # a shard of fewer elements is not worth another thread
     NOTHING = -1         # no first pass
 
 # What follows the sums: which result is made of them.
@@ -62,9 +62,9 @@ cdef class ReduceStep(Step):
 
     Parameters
     ----------
-    x : Value, shape (outer, n, inner)
+    x : TensorView, shape (outer, n, inner)
         Elements of the inner axis are adjacent; where it has extent 1 those of the middle axis are.
-    y : Value, shape (outer, inner)
+    y : TensorView, shape (outer, inner)
     kind : str
         A key of :data:`KINDS`.
     correction : float, default=0
@@ -86,14 +86,14 @@ cdef class ReduceStep(Step):
         self.run = reduce_run
         self.params = &self.p
         items = y.size if self.p.inner == 1 else self.p.outer * self.p.strips
-        self.max_parts = max(min(items, x.size // SHARE_TERMS), 1)
+        self.max_shards = max(min(items, x.size // SHARD_TERMS), 1)
         self.kind = f"reduce_{kind}"
         self.flops = float(x.size)
         self.bytes = float(x.n_bytes + y.n_bytes)
 
 
 cdef void reduce_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """One number for each line along the middle axis.
 
@@ -109,16 +109,16 @@ cdef void reduce_run(
     cdef float[STRIP] sums
     cdef Py_ssize_t i, j, start, stop, first, count
     if p.inner == 1:
-        start = share_start(p.outer, part, n_parts)
-        stop = share_start(p.outer, part + 1, n_parts)
+        start = shard_start(p.outer, shard, n_shards)
+        stop = shard_start(p.outer, shard + 1, n_shards)
         while start < stop:
             count = min(STRIP, stop - start)
             if p.first != NOTHING:
-                p.kernels.reduce_rows(
+                p.kernels.f32_reduce_rows(
                     p.first, x + start * p.x_outer, p.x_outer, count, p.n, NULL, shift
                 )
                 make_shift(p, shift, count)
-            p.kernels.reduce_rows(
+            p.kernels.f32_reduce_rows(
                 p.second, x + start * p.x_outer, p.x_outer, count, p.n,
                 shift if p.first != NOTHING else NULL, sums,
             )
@@ -127,18 +127,18 @@ cdef void reduce_run(
             start += count
         return
     for i in range(
-        share_start(p.outer * p.strips, part, n_parts),
-        share_start(p.outer * p.strips, part + 1, n_parts),
+        shard_start(p.outer * p.strips, shard, n_shards),
+        shard_start(p.outer * p.strips, shard + 1, n_shards),
     ):
         first = i % p.strips * STRIP
         count = min(STRIP, p.inner - first)
         start = i // p.strips
         if p.first != NOTHING:
-            p.kernels.reduce_columns(
+            p.kernels.f32_reduce_columns(
                 p.first, x + start * p.x_outer + first, p.x_step, p.n, count, NULL, shift
             )
             make_shift(p, shift, count)
-        p.kernels.reduce_columns(
+        p.kernels.f32_reduce_columns(
             p.second, x + start * p.x_outer + first, p.x_step, p.n, count,
             shift if p.first != NOTHING else NULL, sums,
         )

@@ -1,12 +1,12 @@
 """Softmax and its logarithm along one axis of a tensor."""
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport kernels_t
 
 cdef enum:
     STRIP = 256          # columns of one item of work, at the most
-    SHARE_TERMS = 4096   # a share of fewer elements is not worth another thread
+    SHARD_TERMS = 4096   # a shard of fewer elements is not worth another thread
 
 cdef struct softmax_t:
     const kernels_t* kernels
@@ -30,10 +30,10 @@ cdef class SoftmaxStep(Step):
 
     Parameters
     ----------
-    x, y : Value, shape (outer, n, inner)
+    x, y : TensorView, shape (outer, n, inner)
         Elements of the inner axis are adjacent; where it has extent 1 those of the middle axis are.
         y may lie where x lies.
-    scratch : Value
+    scratch : TensorView
         As many bytes as :func:`scratch_bytes` says.
     is_log : bool, default=False
     scale : float, default=1
@@ -51,7 +51,7 @@ cdef class SoftmaxStep(Step):
         self.p.n_strips = ceil_div(self.p.inner, STRIP)
         self.run = softmax_run
         self.params = &self.p
-        self.max_parts = max(min(self.p.outer * self.p.n_strips, x.size // SHARE_TERMS), 1)
+        self.max_shards = max(min(self.p.outer * self.p.n_strips, x.size // SHARD_TERMS), 1)
         self.kind = "softmax"
         self.flops = 25.0 * x.size
         self.bytes = float(x.n_bytes + y.n_bytes)
@@ -63,7 +63,7 @@ def scratch_bytes(x):
 
 
 cdef void softmax_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """exp(s x - max) / sum of the same, or s x - max - log(sum), over the middle axis.
 
@@ -76,17 +76,17 @@ cdef void softmax_run(
     cdef const float* x = <const float*> at(slots, p.x)
     cdef float* y = <float*> at(slots, p.y)
     cdef Py_ssize_t items = p.outer * p.n_strips
-    cdef Py_ssize_t start = share_start(items, part, n_parts)
-    cdef Py_ssize_t stop = share_start(items, part + 1, n_parts), i, first
+    cdef Py_ssize_t start = shard_start(items, shard, n_shards)
+    cdef Py_ssize_t stop = shard_start(items, shard + 1, n_shards), i, first
     if p.inner == 1:
-        p.kernels.softmax_rows(
+        p.kernels.f32_softmax_rows(
             p.is_log, x + start * p.x_outer, p.x_outer, y + start * p.y_outer, p.y_outer,
             stop - start, p.n, p.scale,
         )
         return
     for i in range(start, stop):
         first = i % p.n_strips * STRIP
-        p.kernels.softmax_columns(
+        p.kernels.f32_softmax_columns(
             p.is_log, x + i // p.n_strips * p.x_outer + first, p.x_step,
             y + i // p.n_strips * p.y_outer + first, p.y_step, p.n, min(STRIP, p.inner - first),
             p.scale, <float*> at(slots, p.scratch),

@@ -3,15 +3,15 @@
    The tile of tile.h has a lane for each output channel: where there are three, 13 lanes of 16 would
    be idle. Here all are busy, and are added up once at the end of a pixel. In C for the same reason
    as tile.h. */
-#ifndef KUIPER_NARROW_H
-#define KUIPER_NARROW_H
+#ifndef KUIPER_FEW_OUTPUTS_H
+#define KUIPER_FEW_OUTPUTS_H
 
 #include "lanes.h"
 #include "tile.h"
 
 /* sums[i, j] for `pixels` pixels and n channels: the sum over taps t and channels c of
    rows[t * apart + i][c] * weight[t, c / KP_LANES, j, c % KP_LANES]. */
-KP_INLINE void kp_narrow(
+KP_INLINE void kp_few_outputs(
     int pixels, int n, ptrdiff_t taps, ptrdiff_t channels, const float *const *rows,
     ptrdiff_t apart, const float *weight, float *sums
 ) {

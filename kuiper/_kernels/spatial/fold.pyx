@@ -2,7 +2,7 @@
 
 from libc.string cimport memset
 
-from kuiper._runtime.step cimport Step, at, ref_t, share_start
+from kuiper._runtime.step cimport Step, at, ref_t, shard_start
 
 cdef struct fold_t:
     ref_t x
@@ -23,9 +23,9 @@ cdef class FoldStep(Step):
 
     Parameters
     ----------
-    x : Value, shape (planes, taps, blocks), C order
+    x : TensorView, shape (planes, taps, blocks), C order
         Taps and blocks row by row.
-    y : Value, shape (planes, rows, columns), C order
+    y : TensorView, shape (planes, rows, columns), C order
     blocks, kernel_size, dilation, stride, padding : tuple of two int
     """
 
@@ -46,11 +46,11 @@ cdef class FoldStep(Step):
         self.kind = "fold"
         self.flops = float(x.size)
         self.bytes = float(x.n_bytes + y.n_bytes)
-        self.max_parts = max(self.p.planes, 1)
+        self.max_shards = max(self.p.planes, 1)
 
 
 cdef void fold_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Sums of overlapping blocks.
 
@@ -67,7 +67,9 @@ cdef void fold_run(
     cdef float* target
     cdef Py_ssize_t size = p.rows * p.columns, blocks = p.block_rows * p.block_columns
     cdef Py_ssize_t step = p.stride[1], q, i, j, row, column, first, last, r, c
-    for q in range(share_start(p.planes, part, n_parts), share_start(p.planes, part + 1, n_parts)):
+    for q in range(
+        shard_start(p.planes, shard, n_shards), shard_start(p.planes, shard + 1, n_shards)
+    ):
         plane = y + q * size
         memset(plane, 0, size * sizeof(float))
         for i in range(p.taps[0]):

@@ -10,12 +10,12 @@ import numpy as np
 from libc.stdint cimport int64_t, uintptr_t
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, share_start
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport kernels_t, pool_fn
 
 from kuiper._kernels.spatial import pool_windows
-from kuiper._runtime.step import run_alone
-from kuiper.ir.view import Buffer, Value, channels_last_strides
+from kuiper._runtime.step import run_step
+from kuiper.ir.view import Buffer, TensorView, channels_last_strides
 from kuiper.errors import InputError
 
 cdef enum:
@@ -42,9 +42,9 @@ cdef struct pool_t:
     Py_ssize_t channels
     Py_ssize_t chunk        # channels of one item of work
     Py_ssize_t n_chunks
-    Py_ssize_t x_pitch
-    Py_ssize_t y_pitch
-    Py_ssize_t indices_pitch
+    Py_ssize_t ldx
+    Py_ssize_t ldy
+    Py_ssize_t ld_indices
     float divisor           # 0: the windows' own
     axis_t depth
     axis_t height
@@ -56,15 +56,15 @@ cdef class PoolStep(Step):
 
     Parameters
     ----------
-    x : Value, shape (n, c, d * h, w), channels-last
-    y : Value, shape (n, c, od * oh, ow), channels-last
+    x : TensorView, shape (n, c, d * h, w), channels-last
+    y : TensorView, shape (n, c, od * oh, ow), channels-last
     windows : sequence of Windows
         Of the axes d, h and w.
     kind : str
         ``"max"`` or ``"mean"``.
-    scratch : Value
+    scratch : TensorView
         As many bytes as :func:`~kuiper._kernels.spatial.pool_windows.scratch_bytes` says.
-    indices : Value, optional
+    indices : TensorView, optional
         int64, as y: the place of each maximum, counted over (d, h, w).
     divisor : int, default=0
         What means divide by; 0 for the divisors of the windows.
@@ -75,12 +75,12 @@ cdef class PoolStep(Step):
     def __init__(self, x, y, windows, kind, scratch, indices=None, divisor=0):
         cdef Py_ssize_t rows, vectors, unit, chunks
         self.p.kernels = active()
-        self.p.window = active().pool_max if kind == "max" else active().pool_mean
+        self.p.window = active().f32_pool_max if kind == "max" else active().f32_pool_mean
         self.p.x, self.p.y = self.ref(x), self.ref(y)
         self.p.scratch = self.ref(scratch)
-        self.p.max_rows = pool_windows.most_rows(windows)
+        self.p.max_rows = pool_windows.max_rows(windows)
         self.p.batch, self.p.channels = x.shape[0], x.shape[1]
-        self.p.x_pitch, self.p.y_pitch = x.pitch, y.pitch
+        self.p.ldx, self.p.ldy = x.row_stride, y.row_stride
         self.p.divisor = divisor
         depth, height, width = windows
         fill_axis(&self.p.depth, depth)
@@ -102,9 +102,9 @@ cdef class PoolStep(Step):
         if indices is None:
             self.run = pool_run
         else:
-            self.p.indices, self.p.indices_pitch = self.ref(indices), indices.pitch
+            self.p.indices, self.p.ld_indices = self.ref(indices), indices.row_stride
             self.run = pool_argmax_run
-        self.max_parts = max(rows * self.p.n_chunks, 1)
+        self.max_shards = max(rows * self.p.n_chunks, 1)
         self.kind = f"pool_{kind}"
         taps = [axis.counts.mean() if axis.counts.size else 0 for axis in windows]
         self.flops = float(y.size * taps[0] * taps[1] * taps[2])
@@ -121,7 +121,7 @@ cdef int fill_axis(axis_t* axis, windows) except -1:
     return 0
 
 
-cdef struct window_t:
+cdef struct pool_window_t:
     # One row of output pixels: the rows of their windows, and where the pixels lie.
     const float* x
     float* y
@@ -132,11 +132,11 @@ cdef struct window_t:
     int64_t divisor
 
 
-cdef inline window_t window_rows(
+cdef inline pool_window_t window_rows(
     const pool_t* p, char* const* slots, Py_ssize_t item, Py_ssize_t* rows, int* places
 ) noexcept nogil:
     """Find item number `item`: a row of outputs and a chunk of channels."""
-    cdef window_t w
+    cdef pool_window_t w
     cdef Py_ssize_t chunk = item % p.n_chunks, row = item // p.n_chunks
     cdef Py_ssize_t h = row % p.height.y_extent, d = row // p.height.y_extent % p.depth.y_extent
     cdef Py_ssize_t n = row // p.height.y_extent // p.depth.y_extent
@@ -145,14 +145,14 @@ cdef inline window_t window_rows(
     w.channels = p.channels - w.first if chunk == p.n_chunks - 1 else p.chunk
     w.pixel = row * p.width.y_extent
     w.x = <const float*> at(slots, p.x) + w.first
-    w.x += n * p.depth.x_extent * p.height.x_extent * p.width.x_extent * p.x_pitch
-    w.y = <float*> at(slots, p.y) + w.pixel * p.y_pitch + w.first
+    w.x += n * p.depth.x_extent * p.height.x_extent * p.width.x_extent * p.ldx
+    w.y = <float*> at(slots, p.y) + w.pixel * p.ldy + w.first
     w.n_rows = 0
     for i in range(p.depth.count[d]):
         for j in range(p.height.count[h]):
             line = (p.depth.start[d] + i * p.depth.dilation) * p.height.x_extent
             line += p.height.start[h] + j * p.height.dilation
-            rows[w.n_rows] = line * p.width.x_extent * p.x_pitch
+            rows[w.n_rows] = line * p.width.x_extent * p.ldx
             if places != NULL:
                 places[w.n_rows] = <int> (line * p.width.x_extent)
             w.n_rows += 1
@@ -161,7 +161,7 @@ cdef inline window_t window_rows(
 
 
 cdef void pool_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Maximum or mean over each window.
 
@@ -175,23 +175,23 @@ cdef void pool_run(
     cdef Py_ssize_t* rows = <Py_ssize_t*> at(slots, p.scratch)
     cdef Py_ssize_t item, i, step
     cdef float divisor
-    cdef window_t w
-    for item in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
+    cdef pool_window_t w
+    for item in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
         w = window_rows(p, slots, item, rows, NULL)
         i = 0
         while i < p.width.y_extent:
             step = p.width.start[i + 1] - p.width.start[i] if p.width.run[i] > 1 else 0
             divisor = p.divisor if p.divisor != 0 else <float> (w.divisor * p.width.divisor[i])
             p.window(
-                w.x + p.width.start[i] * p.x_pitch, step * p.x_pitch, rows, w.n_rows,
-                p.width.count[i], p.width.dilation * p.x_pitch,
-                w.y + i * p.y_pitch, p.y_pitch, p.width.run[i], w.channels, divisor,
+                w.x + p.width.start[i] * p.ldx, step * p.ldx, rows, w.n_rows,
+                p.width.count[i], p.width.dilation * p.ldx,
+                w.y + i * p.ldy, p.ldy, p.width.run[i], w.channels, divisor,
             )
             i += p.width.run[i]
 
 
 cdef void pool_argmax_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Maximum over each window, and its place in the plane.
 
@@ -206,18 +206,18 @@ cdef void pool_argmax_run(
     cdef int* places = <int*> (rows + p.max_rows)
     cdef int64_t* indices = <int64_t*> at(slots, p.indices)
     cdef Py_ssize_t item, i, j
-    cdef window_t w
-    for item in range(share_start(items, part, n_parts), share_start(items, part + 1, n_parts)):
+    cdef pool_window_t w
+    for item in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
         w = window_rows(p, slots, item, rows, places)
         for i in range(p.width.y_extent):
             # Places are counted from the row of the window, so each window shifts them.
             for j in range(w.n_rows):
                 places[j] += <int> (p.width.start[i] - (p.width.start[i - 1] if i > 0 else 0))
-            p.kernels.pool_argmax(
-                w.x + p.width.start[i] * p.x_pitch, rows, w.n_rows, p.width.count[i],
-                p.width.dilation * p.x_pitch, w.channels, places, <int> p.width.dilation,
-                w.y + i * p.y_pitch,
-                indices + (w.pixel + i) * p.indices_pitch + w.first,
+            p.kernels.f32_pool_argmax(
+                w.x + p.width.start[i] * p.ldx, rows, w.n_rows, p.width.count[i],
+                p.width.dilation * p.ldx, w.channels, places, <int> p.width.dilation,
+                w.y + i * p.ldy,
+                indices + (w.pixel + i) * p.ld_indices + w.first,
             )
 
 
@@ -313,14 +313,14 @@ def pool2d(x, windows, kind, divisor, n_threads):
     if n_threads < 1:
         raise InputError(f"n_threads is {n_threads}, expected an integer >= 1")
     y = np.empty((x.shape[0], len(windows[1]), len(windows[2]), x.shape[3]), np.float32)
-    share = pool_windows.scratch_bytes(windows)
+    n_bytes = pool_windows.scratch_bytes(windows)
     values = []
     for slot, array in enumerate((x, y)):
         shape = np.moveaxis(array, -1, 1).shape
         buffer = Buffer(slot, array.nbytes, "input")
-        values.append(Value(buffer, shape, channels_last_strides(shape)))
-    scratch = Value(Buffer(2, share, "scratch"), (share,), (1,), dtype=np.uint8)
+        values.append(TensorView(buffer, shape, channels_last_strides(shape)))
+    scratch = TensorView(Buffer(2, n_bytes, "scratch"), (n_bytes,), (1,), dtype=np.uint8)
     step = PoolStep(values[0], values[1], windows, kind, scratch, divisor=divisor)
     if x.size and y.size:
-        run_alone(step, [x, y, (np.empty((n_threads, share), np.uint8),)], n_threads)
+        run_step(step, [x, y, (np.empty((n_threads, n_bytes), np.uint8),)], n_threads)
     return y

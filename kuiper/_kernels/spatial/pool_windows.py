@@ -16,7 +16,7 @@ __all__ = [
     "adaptive_windows",
     "fixed_windows",
     "image_windows",
-    "most_rows",
+    "max_rows",
     "output_extent",
     "scratch_bytes",
 ]
@@ -113,14 +113,14 @@ def adaptive_windows(extent: int, count: int) -> Windows:
     return Windows(extent, start, length, length)
 
 
-def most_rows(windows: Sequence[Windows]) -> int:
+def max_rows(windows: Sequence[Windows]) -> int:
     """Return how many rows the largest window over d, h and w has."""
     return math.prod(max(int(axis.counts.max(initial=0)), 1) for axis in windows[:2])
 
 
 def scratch_bytes(windows: Sequence[Windows]) -> int:
     """Return how many bytes of scratch a step over the windows of d, h and w needs."""
-    return 16 * most_rows(windows)  # an offset and a place per row
+    return 16 * max_rows(windows)  # an offset and a place per row
 
 
 def image_windows(

@@ -10,14 +10,14 @@ from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._runtime.step cimport Step, at, ref_t, share_start
+from kuiper._runtime.step cimport Step, at, ref_t, shard_start
 from kuiper._kernels.micro.table cimport kernels_t
 
 import numpy as np
 
 cdef enum:
     MAX_TAPS = 4
-    ROWS_PER_SHARE = 4  # at the least, since neighbouring shares resample some rows twice
+    ROWS_PER_SHARD = 4  # at the least, since neighbouring shards resample some rows twice
 
 cdef struct resize_t:
     const kernels_t* kernels
@@ -28,7 +28,7 @@ cdef struct resize_t:
     Py_ssize_t channels
     Py_ssize_t x_image       # elements from one image, or row, to the next
     Py_ssize_t x_row
-    Py_ssize_t y_pitch
+    Py_ssize_t ldy
     Py_ssize_t rows          # of the output
     Py_ssize_t columns
     int row_taps
@@ -45,11 +45,11 @@ cdef class ResizeStep(Step):
 
     Parameters
     ----------
-    x : Value, shape (n, c, rows, columns), channels-last
-    y : Value, shape (n, c, out_rows, out_columns), channels-last
+    x : TensorView, shape (n, c, rows, columns), channels-last
+    y : TensorView, shape (n, c, out_rows, out_columns), channels-last
     rows, columns : Taps
         With 1, 2 or 4 taps each.
-    scratch : Value
+    scratch : TensorView
         As many bytes as :func:`~kuiper._kernels.spatial.resampling.scratch_bytes` says.
     """
 
@@ -60,12 +60,12 @@ cdef class ResizeStep(Step):
         self.p.x, self.p.y = self.ref(x), self.ref(y)
         self.p.scratch = self.ref(scratch)
         self.p.batch, self.p.channels = x.shape[0], x.shape[1]
-        self.p.x_row = x.shape[3] * x.pitch
+        self.p.x_row = x.shape[3] * x.row_stride
         self.p.x_image = x.shape[2] * self.p.x_row
-        self.p.y_pitch = y.pitch
+        self.p.ldy = y.row_stride
         self.p.rows, self.p.columns = len(rows), len(columns)
         self.p.row_taps, self.p.column_taps = rows.count, columns.count
-        offsets = np.ascontiguousarray(columns.places * x.pitch, np.int32)
+        offsets = np.ascontiguousarray(columns.places * x.row_stride, np.int32)
         self.keep = (rows, columns, offsets)
         self.p.row_places = <const int*> address(rows.places)
         self.p.row_slots = <const int*> address(rows.slots)
@@ -74,7 +74,7 @@ cdef class ResizeStep(Step):
         self.p.column_weights = <const float*> address(columns.weights)
         self.run = resize_run
         self.params = &self.p
-        self.max_parts = max(self.p.batch * self.p.rows // ROWS_PER_SHARE, 1)
+        self.max_shards = max(self.p.batch * self.p.rows // ROWS_PER_SHARD, 1)
         self.kind = "resize"
         self.flops = 2.0 * y.size * (rows.count + columns.count)
         self.bytes = float(x.n_bytes + y.n_bytes)
@@ -85,13 +85,13 @@ cdef char* address(array):
 
 
 cdef void resize_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Weighted sums of a few input pixels.
 
     Layout : x (n, h, w, c) -> y (n, oh, ow, c), pixels pitched
     Needs  : taps inside x; offsets of one row below 2 ** 31
-    Threads: over rows of y; a share resamples the input rows it wants, so some twice
+    Threads: over rows of y; a shard resamples the input rows it wants, so some twice
     Source : torch.nn.functional.interpolate
     """
     cdef const resize_t* p = <const resize_t*> params
@@ -100,22 +100,22 @@ cdef void resize_run(
     cdef float* buffer = <float*> at(slots, p.scratch)
     cdef (const float*)[MAX_TAPS] rows
     cdef Py_ssize_t[MAX_TAPS] held          # the row of x that each buffer holds
-    cdef Py_ssize_t length = p.columns * p.channels, y_row = p.columns * p.y_pitch
+    cdef Py_ssize_t length = p.columns * p.channels, y_row = p.columns * p.ldy
     cdef Py_ssize_t total = p.batch * p.rows, x_rows = p.x_image // p.x_row
     cdef Py_ssize_t i, j, tap, place, image
     cdef float* y_line
     cdef int k, slot
     for slot in range(MAX_TAPS):
         held[slot] = -1
-    for i in range(share_start(total, part, n_parts), share_start(total, part + 1, n_parts)):
+    for i in range(shard_start(total, shard, n_shards), shard_start(total, shard + 1, n_shards)):
         image, tap = i // p.rows * x_rows, i % p.rows * p.row_taps
         y_line = y + i * y_row
         if p.row_taps == 1:
             place = image + p.row_places[tap]
-            if place == held[0] and p.y_pitch == p.channels:
+            if place == held[0] and p.ldy == p.channels:
                 memcpy(y_line, y_line - y_row, length * sizeof(float))
             else:
-                resample(p, x + place * p.x_row, y_line, p.y_pitch)
+                resample(p, x + place * p.x_row, y_line, p.ldy)
             held[0] = place
             continue
         for k in range(p.row_taps):
@@ -125,15 +125,15 @@ cdef void resize_run(
             if held[slot] != place:
                 resample(p, x + place * p.x_row, buffer + slot * length, p.channels)
                 held[slot] = place
-        if p.y_pitch == p.channels:
-            p.kernels.resize_rows(
+        if p.ldy == p.channels:
+            p.kernels.f32_resize_rows(
                 p.row_taps, <const float* const*> rows, p.row_weights + tap, y_line, length
             )
             continue
         for j in range(p.columns):
-            p.kernels.resize_rows(
+            p.kernels.f32_resize_rows(
                 p.row_taps, <const float* const*> rows, p.row_weights + tap,
-                y_line + j * p.y_pitch, p.channels,
+                y_line + j * p.ldy, p.channels,
             )
             for k in range(p.row_taps):
                 rows[k] += p.channels
@@ -143,6 +143,6 @@ cdef inline void resample(
     const resize_t* p, const float* x, float* y, Py_ssize_t y_step
 ) noexcept nogil:
     """Resample the columns of one row."""
-    p.kernels.resize_columns(
+    p.kernels.f32_resize_columns(
         p.column_taps, x, p.offsets, p.column_weights, y, y_step, p.columns, p.channels
     )

@@ -10,11 +10,11 @@ from libc.stdint cimport int32_t
 from libc.string cimport memset
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._runtime.step cimport Step, at, ref_t, share_start
+from kuiper._runtime.step cimport Step, at, ref_t, shard_start
 from kuiper._kernels.micro.table cimport GRID_AXES, GRID_BLOCK, grid_axis_t, grid_block_t, kernels_t
 
 cdef enum:
-    SHARE_FLOATS = 4096      # a share that writes less is not worth another thread
+    SHARD_FLOATS = 4096      # a shard that writes less is not worth another thread
     MAX_AXES = 3
     FEW = 8                  # channels that are not worth the call of a micro-kernel
     EXACT = 8388608          # floats from here on are whole
@@ -59,7 +59,7 @@ cdef inline void add_up(
         weights[n] = weights[n - 1]
         taps[n] = taps[n - 1]
         n += 1
-    kernels.resize_rows(n, taps, weights, y, channels)
+    kernels.f32_resize_rows(n, taps, weights, y, channels)
 
 
 cdef inline void fill(float* y, Py_ssize_t channels, float value) noexcept nogil:
@@ -99,8 +99,8 @@ cdef struct grid_t:
     Py_ssize_t batch
     Py_ssize_t channels
     Py_ssize_t points            # of an image of the output
-    Py_ssize_t pitch
-    Py_ssize_t y_pitch
+    Py_ssize_t row_stride
+    Py_ssize_t ldy
     int n_axes
     Py_ssize_t[MAX_AXES] extents    # of the input, outermost axis first
     int mode
@@ -113,18 +113,18 @@ cdef class GridSampleStep(Step):
 
     Parameters
     ----------
-    x : Value, shape (n, c, rows, columns), channels-last
+    x : TensorView, shape (n, c, rows, columns), channels-last
         Depth and height of a volume as one axis of rows.
-    grid : Value, shape (n, points, axes), C order
+    grid : TensorView, shape (n, points, axes), C order
         Places from -1 to 1, the innermost axis first.
-    y : Value, shape (n, c, rows, columns), channels-last
+    y : TensorView, shape (n, c, rows, columns), channels-last
         One pixel for each point.
     extents : tuple of int
         Two or three: those of the spatial axes of the input.
     mode, padding : str
         Keys of `MODES` and `PADDINGS`.
     align_corners : bool
-    scratch : Value
+    scratch : TensorView
         ``16 * c`` bytes.
     """
 
@@ -137,7 +137,7 @@ cdef class GridSampleStep(Step):
         self.p.scratch = self.ref(scratch)
         self.p.batch, self.p.channels = x.shape[0], x.shape[1]
         self.p.points = y.shape[2] * y.shape[3]
-        self.p.pitch, self.p.y_pitch = x.pitch, y.pitch
+        self.p.row_stride, self.p.ldy = x.row_stride, y.row_stride
         self.p.n_axes = len(extents)
         for i in range(self.p.n_axes):
             self.p.extents[i] = extents[i]
@@ -148,7 +148,7 @@ cdef class GridSampleStep(Step):
         self.kind = "grid_sample"
         self.flops = 2.0 * y.size * (1, 2, 4)[self.p.mode] ** self.p.n_axes
         self.bytes = float(x.n_bytes + grid.n_bytes + y.n_bytes)
-        self.max_parts = max(min(self.p.batch * self.p.points, y.size // SHARE_FLOATS), 1)
+        self.max_shards = max(min(self.p.batch * self.p.points, y.size // SHARD_FLOATS), 1)
 
 
 cdef inline float unnormalized(const grid_t* p, float g, Py_ssize_t extent) noexcept nogil:
@@ -193,7 +193,7 @@ cdef inline float padded(const grid_t* p, float place, Py_ssize_t extent) noexce
 
 
 cdef void grid_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Pixels at computed places.
 
@@ -210,13 +210,13 @@ cdef void grid_run(
     cdef const float* image
     cdef float* target
     cdef float[MAX_AXES] place
-    cdef Py_ssize_t total = p.batch * p.points, size = p.pitch, q, axis
+    cdef Py_ssize_t total = p.batch * p.points, size = p.row_stride, q, axis
     cdef bint is_finite
     for axis in range(p.n_axes):
         size *= p.extents[axis]
-    for q in range(share_start(total, part, n_parts), share_start(total, part + 1, n_parts)):
+    for q in range(shard_start(total, shard, n_shards), shard_start(total, shard + 1, n_shards)):
         image = x + q // p.points * size
-        target = y + q * p.y_pitch
+        target = y + q * p.ldy
         is_finite = True
         for axis in range(p.n_axes):
             place[axis] = unnormalized(p, grid[(q + 1) * p.n_axes - 1 - axis], p.extents[axis])
@@ -244,7 +244,7 @@ cdef inline void sample_nearest(
             memset(y, 0, p.channels * sizeof(float))
             return
         index = index * p.extents[axis] + <Py_ssize_t> nearest
-    image += index * p.pitch
+    image += index * p.row_stride
     for c in range(p.channels):
         y[c] = image[c]
 
@@ -277,7 +277,7 @@ cdef inline void sample_linear(
         n = 0
         for i in range(n_rows):
             for j in range(n_columns):
-                taps[n] = image + ((plane[k] * rows + row[i]) * columns + column[j]) * p.pitch
+                taps[n] = image + ((plane[k] * rows + row[i]) * columns + column[j]) * p.row_stride
                 weights[n] = row_weight[i] * column_weight[j] * plane_weight[k]
                 n += 1
         sums[k] = scratch + k * p.channels
@@ -328,7 +328,7 @@ cdef inline void sample_cubic(
         n_rows = 0
     for i in range(n_rows):
         for j in range(n_columns):
-            taps[j] = image + (row[i] * p.extents[1] + column[j]) * p.pitch
+            taps[j] = image + (row[i] * p.extents[1] + column[j]) * p.row_stride
             weights[j] = column_weight[j]
         add_up(p.kernels, n_columns, taps, weights, scratch + i * p.channels, p.channels)
         sums[i] = scratch + i * p.channels
@@ -361,11 +361,11 @@ cdef class GridPlanesStep(Step):
 
     Parameters
     ----------
-    x : Value, shape (n, c, pixels)
+    x : TensorView, shape (n, c, pixels)
         In any layout; no pixel lies 2^31 elements from the first one.
-    grid : Value, shape (n, points, axes), C order
+    grid : TensorView, shape (n, points, axes), C order
         Places from -1 to 1, the innermost axis first.
-    y : Value, shape (n, c, points)
+    y : TensorView, shape (n, c, points)
         In any layout.
     extents : tuple of int
         Two or three: those of the spatial axes of the input, none above 2^22.
@@ -399,11 +399,11 @@ cdef class GridPlanesStep(Step):
         self.kind = "grid_sample"
         self.flops = 2.0 * y.size * (1, 2)[self.p.mode] ** self.p.n_axes
         self.bytes = float(x.n_bytes + grid.n_bytes + y.n_bytes)
-        self.max_parts = max(min(self.p.batch * self.p.points, y.size // SHARE_FLOATS), 1)
+        self.max_shards = max(min(self.p.batch * self.p.points, y.size // SHARD_FLOATS), 1)
 
 
 cdef void planes_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Pixels at computed places, where there are few channels.
 
@@ -419,15 +419,15 @@ cdef void planes_run(
     cdef float* target
     cdef float outside
     cdef grid_block_t block
-    cdef Py_ssize_t total = p.batch * p.points, q = share_start(total, part, n_parts)
-    cdef Py_ssize_t stop = share_start(total, part + 1, n_parts), n, i, c
+    cdef Py_ssize_t total = p.batch * p.points, q = shard_start(total, shard, n_shards)
+    cdef Py_ssize_t stop = shard_start(total, shard + 1, n_shards), n, i, c
     while q < stop:
         n = min(min(stop - q, <Py_ssize_t> GRID_BLOCK), p.points - q % p.points)
-        p.kernels.grid_places(
+        p.kernels.f32_locate_points(
             p.mode, p.padding, p.n_axes, p.axes, grid + q * p.n_axes, n, &block
         )
         target = y + q // p.points * p.y_image + q % p.points * p.y_pixel
-        p.kernels.grid_read(
+        p.kernels.f32_grid_read(
             p.mode, p.n_axes, p.channels, &block, n, x + q // p.points * p.x_image, p.x_channel,
             target, p.y_channel, p.y_pixel,
         )
@@ -455,11 +455,11 @@ cdef struct roi_t:
     Py_ssize_t channels
     Py_ssize_t rows
     Py_ssize_t columns
-    Py_ssize_t pitch
+    Py_ssize_t row_stride
     Py_ssize_t n_boxes
     Py_ssize_t out_rows
     Py_ssize_t out_columns
-    Py_ssize_t y_pitch
+    Py_ssize_t ldy
     float scale
     int ratio
     bint aligned
@@ -470,17 +470,17 @@ cdef class RoiAlignStep(Step):
 
     Parameters
     ----------
-    x : Value, shape (n, c, rows, columns), channels-last
-    boxes : Value, shape (k, 5), C order
+    x : TensorView, shape (n, c, rows, columns), channels-last
+    boxes : TensorView, shape (k, 5), C order
         Number of the image, then left, top, right and bottom.
-    y : Value, shape (k, c, out_rows, out_columns), channels-last
+    y : TensorView, shape (k, c, out_rows, out_columns), channels-last
     scale : float
         From the boxes' units to pixels.
     ratio : int
         Points along each axis of a cell; as many as it has pixels where this is not above 0.
     aligned : bool
         Whether pixels' centres lie at halves.
-    scratch : Value
+    scratch : TensorView
         ``4 * c`` bytes.
     """
 
@@ -492,7 +492,7 @@ cdef class RoiAlignStep(Step):
         self.p.scratch = self.ref(scratch)
         self.p.batch, self.p.channels, self.p.rows, self.p.columns = x.shape
         self.p.n_boxes, _, self.p.out_rows, self.p.out_columns = y.shape
-        self.p.pitch, self.p.y_pitch = x.pitch, y.pitch
+        self.p.row_stride, self.p.ldy = x.row_stride, y.row_stride
         self.p.scale, self.p.ratio, self.p.aligned = scale, ratio, aligned
         self.run = roi_run
         self.params = &self.p
@@ -500,7 +500,7 @@ cdef class RoiAlignStep(Step):
         self.flops = 8.0 * y.size * max(ratio, 1) ** 2
         self.bytes = float(x.n_bytes + y.n_bytes)
         cells = self.p.n_boxes * self.p.out_rows * self.p.out_columns
-        self.max_parts = max(min(cells, y.size // SHARE_FLOATS), 1)
+        self.max_shards = max(min(cells, y.size // SHARD_FLOATS), 1)
 
 
 cdef inline int roi_taps(
@@ -544,7 +544,7 @@ cdef inline void points_inside(
 
 
 cdef void roi_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Means of points inside cells.
 
@@ -570,24 +570,24 @@ cdef void roi_run(
     cdef float[4] weights
     cdef float top, left, height, width, shift = 0.5 if p.aligned else 0
     cdef int n, n_rows, n_columns, a, b
-    for q in range(share_start(total, part, n_parts), share_start(total, part + 1, n_parts)):
+    for q in range(shard_start(total, shard, n_shards), shard_start(total, shard + 1, n_shards)):
         box = boxes + q // cells * 5
         left, top = box[1] * p.scale - shift, box[2] * p.scale - shift
         width = box[3] * p.scale - shift - left
         height = box[4] * p.scale - shift - top
         if not (box[0] > -1 and box[0] < p.batch and isfinite(left + top + width + height)):
-            fill(y + q * p.y_pitch, p.channels, NAN)
+            fill(y + q * p.ldy, p.channels, NAN)
             continue
         if not p.aligned:
             width, height = max(width, <float> 1), max(height, <float> 1)
-        image = x + <Py_ssize_t> box[0] * p.rows * p.columns * p.pitch
+        image = x + <Py_ssize_t> box[0] * p.rows * p.columns * p.row_stride
         height /= p.out_rows
         width /= p.out_columns
         n_i = p.ratio if p.ratio > 0 else points_along(height)
         n_j = p.ratio if p.ratio > 0 else points_along(width)
         top += q % cells // p.out_columns * height
         left += q % p.out_columns * width
-        memset(y + q * p.y_pitch, 0, p.channels * sizeof(float))
+        memset(y + q * p.ldy, 0, p.channels * sizeof(float))
         if n_i <= 0 or n_j <= 0:
             continue
         points_inside(top, height / n_i, p.rows, n_i, &i0, &i1)
@@ -605,14 +605,14 @@ cdef void roi_run(
                 n = 0
                 for a in range(n_rows):
                     for b in range(n_columns):
-                        taps[n] = image + (row[a] * p.columns + column[b]) * p.pitch
+                        taps[n] = image + (row[a] * p.columns + column[b]) * p.row_stride
                         weights[n] = row_weight[a] * column_weight[b]
                         n += 1
                 add_up(p.kernels, n, taps, weights, sums, p.channels)
                 for c in range(p.channels):
-                    y[q * p.y_pitch + c] += sums[c]
+                    y[q * p.ldy + c] += sums[c]
         for c in range(p.channels):
-            y[q * p.y_pitch + c] /= <float> n_i * <float> n_j
+            y[q * p.ldy + c] /= <float> n_i * <float> n_j
 
 
 # -- deformed windows --------------------------------------------------------------------------
@@ -629,9 +629,9 @@ cdef struct deform_t:
     Py_ssize_t columns
     Py_ssize_t out_rows
     Py_ssize_t out_columns
-    Py_ssize_t pitch
-    Py_ssize_t offset_pitch
-    Py_ssize_t mask_pitch
+    Py_ssize_t row_stride
+    Py_ssize_t ld_offset
+    Py_ssize_t ld_mask
     bint has_mask
     Py_ssize_t groups            # of the convolution
     Py_ssize_t deformed          # groups of channels with offsets of their own
@@ -646,12 +646,12 @@ cdef class DeformStep(Step):
 
     Parameters
     ----------
-    x : Value, shape (n, c, rows, columns), channels-last
-    offset : Value, shape (n, 2 * deformed * taps, out_rows, out_columns), channels-last
+    x : TensorView, shape (n, c, rows, columns), channels-last
+    offset : TensorView, shape (n, 2 * deformed * taps, out_rows, out_columns), channels-last
         Down and to the right, for each group of channels and tap.
-    mask : Value or None
+    mask : TensorView or None
         As `offset`, one factor each.
-    y : Value, shape (n * out_rows * out_columns, groups, taps, c / groups), C order
+    y : TensorView, shape (n * out_rows * out_columns, groups, taps, c / groups), C order
     groups, deformed : int
     kernel_size, stride, padding, dilation : tuple of two int
     """
@@ -667,10 +667,10 @@ cdef class DeformStep(Step):
         self.p.has_mask = mask is not None
         if self.p.has_mask:
             self.p.mask = self.ref(mask)
-            self.p.mask_pitch = mask.pitch
+            self.p.ld_mask = mask.row_stride
         self.p.batch, self.p.channels, self.p.rows, self.p.columns = x.shape
         self.p.out_rows, self.p.out_columns = offset.shape[2:]
-        self.p.pitch, self.p.offset_pitch = x.pitch, offset.pitch
+        self.p.row_stride, self.p.ld_offset = x.row_stride, offset.row_stride
         self.p.groups, self.p.deformed = groups, deformed
         for i in range(2):
             self.p.taps[i], self.p.stride[i] = kernel_size[i], stride[i]
@@ -680,11 +680,11 @@ cdef class DeformStep(Step):
         self.kind = "deform"
         self.flops = 8.0 * y.size
         self.bytes = float(x.n_bytes + offset.n_bytes + y.n_bytes)
-        self.max_parts = max(min(y.shape[0], y.size // SHARE_FLOATS), 1)
+        self.max_shards = max(min(y.shape[0], y.size // SHARD_FLOATS), 1)
 
 
 cdef void deform_run(
-    const void* params, char* const* slots, Py_ssize_t part, Py_ssize_t n_parts
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
     """Windows of pixels at moved places, ready for a matrix product.
 
@@ -713,15 +713,15 @@ cdef void deform_run(
     cdef float[4] weights
     cdef float down, right, factor
     cdef int n, n_rows, n_columns, a, b
-    for q in range(share_start(total, part, n_parts), share_start(total, part + 1, n_parts)):
-        image = x + q // planes * p.rows * p.columns * p.pitch
+    for q in range(shard_start(total, shard, n_shards), shard_start(total, shard + 1, n_shards)):
+        image = x + q // planes * p.rows * p.columns * p.row_stride
         window = y + q * n_taps * p.channels
         for d in range(p.deformed):
             for k in range(n_taps):
                 at_tap = d * n_taps + k
-                down = offset[q * p.offset_pitch + 2 * at_tap]
-                right = offset[q * p.offset_pitch + 2 * at_tap + 1]
-                factor = mask[q * p.mask_pitch + at_tap] if p.has_mask else 1
+                down = offset[q * p.ld_offset + 2 * at_tap]
+                right = offset[q * p.ld_offset + 2 * at_tap + 1]
+                factor = mask[q * p.ld_mask + at_tap] if p.has_mask else 1
                 down += (
                     q % planes // p.out_columns * p.stride[0] - p.padding[0]
                     + k // p.taps[1] * p.dilation[0]
@@ -739,7 +739,7 @@ cdef void deform_run(
                 n = 0
                 for a in range(n_rows):
                     for b in range(n_columns):
-                        pixels[n] = (row[a] * p.columns + column[b]) * p.pitch
+                        pixels[n] = (row[a] * p.columns + column[b]) * p.row_stride
                         factors[n] = row_weight[a] * column_weight[b] * factor
                         n += 1
                 # The group's channels may belong to several groups of the convolution.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import Value
+from kuiper.ir.view import TensorView
 
 __all__ = ["axes_of", "axis_of", "split_axis"]
 
@@ -31,7 +31,7 @@ def axes_of(dims: Sequence[int], shape: Sequence[int], name: str = "dim") -> tup
     return axes
 
 
-def split_axis(value: Value, axis: int, extents: Sequence[int]) -> Value:
+def split_axis(value: TensorView, axis: int, extents: Sequence[int]) -> TensorView:
     """Return the view with one axis cut into several, slowest first."""
     strides = [value.strides[axis] * math.prod(extents[i + 1 :]) for i in range(len(extents))]
     return value.with_layout(

@@ -57,7 +57,7 @@ class TracedCall:
         Its arguments; tensors as :class:`TensorSpec` of the traced shape.
     traced : int
         The batch at export.
-    outputs : list of (TensorSpec or Host)
+    outputs : list of (TensorSpec or StaticValue)
     repeats : list of (TensorSpec, int)
         Constants to repeat, and along which axis.
     rewrites : dict of str to (tuple, int)

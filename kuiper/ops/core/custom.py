@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from kuiper.errors import OperatorError, ShapeError
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record, find_record, record
-from kuiper.ops.core.schema import Any_, Host, Tensors, ValuesNeeded
+from kuiper.ops.core.record import Record, record, record_or_none
+from kuiper.ops.core.schema import AnyArgument, StaticValue, Tensors, ValuesNeeded
 
 __all__ = ["operator"]
 
@@ -85,11 +85,11 @@ def operator(
                     return
                 outputs = [b.output(i) for i in range(a.n_outputs)]
                 call = _Call(function, a, b.operator.label)
-                tensors = [t for t in call.tensors if isinstance(t, Value)]
+                tensors = [t for t in call.tensors if isinstance(t, TensorView)]
                 b.python(call, tensors, outputs, quiet=False)
 
         Custom.data_dependent = data_dependent
-        find_record(type)  # so that a record of kuiper's own is there to be refused
+        record_or_none(type)  # so that a record of kuiper's own is there to be refused
         record(type)(Custom)
         return function
 
@@ -103,13 +103,13 @@ class _Call:
     ----------
     function : callable
     a : types.SimpleNamespace
-        `inputs` and `keywords`, with TensorSpec or Value for tensors.
+        `inputs` and `keywords`, with TensorSpec or TensorView for tensors.
     label : str, optional
         What errors name; where there is none, whoever calls adds it.
 
     Attributes
     ----------
-    tensors : list of (TensorSpec or Value)
+    tensors : list of (TensorSpec or TensorView)
         The tensors among the arguments, for which arrays come in when it is called.
     """
 
@@ -119,15 +119,15 @@ class _Call:
         self.label = label
         self.function, self.inputs, self.keywords = function, a.inputs, a.keywords
         arguments = (*a.inputs, *a.keywords.values())
-        self.tensors = [v for v in arguments if isinstance(v, TensorSpec | Value)]
+        self.tensors = [v for v in arguments if isinstance(v, TensorSpec | TensorView)]
 
     def __call__(self, *arrays: np.ndarray) -> Any:
         given = iter(arrays)
 
         def argument(value: Any) -> Any:
-            if isinstance(value, TensorSpec | Value):
+            if isinstance(value, TensorSpec | TensorView):
                 return next(given)
-            return value.value if isinstance(value, Host) else value
+            return value.value if isinstance(value, StaticValue) else value
 
         where = f"{self.label}: " if self.label else ""
         positional = [argument(value) for value in self.inputs]
@@ -154,7 +154,7 @@ class _Call:
         ]
 
 
-class _Keywords(Any_):
+class _Keywords(AnyArgument):
     """Everything with a keyword, for operators whose arguments are not declared."""
 
     catches_all = True

@@ -1,6 +1,6 @@
 """Post-ops: which of an operator's fused elementwise steps run where.
 
-A dense product ends ``y = after(before(x @ w + bias) + residual)``, any part of which may be
+A dense product ends ``y = post(pre(x @ w + bias) + residual)``, any part of which may be
 missing.  Clamps, and a residual sum that comes first, happen in the registers of the tile.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from kuiper.ir import PostOp
-from kuiper.ir.view import Value
+from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import function_of
 
-__all__ = ["Post", "activation_of", "activation_post", "make_post", "residual_value"]
+__all__ = ["Epilogue", "activation_epilogue", "activation_of", "make_epilogue", "residual_view"]
 
 INFINITY = float("inf")
 
@@ -26,38 +26,45 @@ def _clamp(name: str, parameters: tuple[float, ...]) -> tuple[float, float] | No
     return {"relu": (0.0, INFINITY), "relu6": (0.0, 6.0)}.get(name)
 
 
-class Post:
+class Epilogue:
     """What happens after the sum.
 
     Attributes
     ----------
     clamp : (float, float) or None
         Applied in registers, after a residual that is summed there.
-    residual : Value or None
-    residual_pitch : int
+    residual : TensorView or None
+    ldr : int
     residual_in_tile : bool
-    before, after : (int, float, float) or None
+    pre_activation, post_activation : (int, float, float) or None
         Number and parameters of an elementwise function.
     """
 
-    __slots__ = ("after", "before", "clamp", "residual", "residual_in_tile", "residual_pitch")
+    __slots__ = (
+        "clamp",
+        "ldr",
+        "post_activation",
+        "pre_activation",
+        "residual",
+        "residual_in_tile",
+    )
 
     def __init__(self) -> None:
         self.clamp: tuple[float, float] | None = None
-        self.residual: Value | None = None
-        self.residual_pitch = 0
+        self.residual: TensorView | None = None
+        self.ldr = 0
         self.residual_in_tile = False
-        self.before: tuple[int, float, float] | None = None
-        self.after: tuple[int, float, float] | None = None
+        self.pre_activation: tuple[int, float, float] | None = None
+        self.post_activation: tuple[int, float, float] | None = None
 
-    def narrow(self, axis: int, start: int, length: int) -> Post:
+    def narrow(self, axis: int, start: int, length: int) -> Epilogue:
         """Return the same for some images of the batch (axis 0) or some channels (1)."""
-        post = Post()
+        epilogue = Epilogue()
         for name in self.__slots__:
-            setattr(post, name, getattr(self, name))
-        if post.residual is not None:
-            post.residual = post.residual.narrow(axis, start, length)
-        return post
+            setattr(epilogue, name, getattr(self, name))
+        if epilogue.residual is not None:
+            epilogue.residual = epilogue.residual.narrow(axis, start, length)
+        return epilogue
 
 
 def _function(name: str, parameters: tuple[float, ...]) -> tuple[int, float, float]:
@@ -69,45 +76,45 @@ def _function(name: str, parameters: tuple[float, ...]) -> tuple[int, float, flo
     return elementwise.unary_number(name), p0, p1
 
 
-def make_post(b: Binder, residual: Value | None) -> Post | None:
+def make_epilogue(b: Binder, residual: TensorView | None) -> Epilogue | None:
     """Return the post-ops of the operator being bound, None where it has none.
 
     Parameters
     ----------
     b : Binder
-    residual : Value or None
-        The other summand, in the layout of the output; see :func:`residual_value`.
+    residual : TensorView or None
+        The other summand, in the layout of the output; see :func:`residual_view`.
     """
     if not b.post_ops:
         return None
-    post = Post()
+    epilogue = Epilogue()
     kinds = [p.type for p in b.post_ops]
     at = kinds.index("add") if "add" in kinds else len(kinds)
     before, after = (
         [activation_of(p) for p in some] for some in (b.post_ops[:at], b.post_ops[at + 1 :])
     )
     if at == len(kinds):
-        _put_last(post, before[0])
-        return post
+        _put_last(epilogue, before[0])
+        return epilogue
     assert residual is not None  # whoever has a sum among the post-ops has its other summand
-    post.residual = residual
-    post.residual_pitch = residual.pitch if residual.rank == 4 else residual.strides[0]
-    post.residual_in_tile = not before
+    epilogue.residual = residual
+    epilogue.ldr = residual.row_stride if residual.rank == 4 else residual.strides[0]
+    epilogue.residual_in_tile = not before
     if before:
-        post.clamp = _clamp(*before[0])
-        if post.clamp is None:
-            post.before = _function(*before[0])
-    if after and post.residual_in_tile:
-        _put_last(post, after[0])
+        epilogue.clamp = _clamp(*before[0])
+        if epilogue.clamp is None:
+            epilogue.pre_activation = _function(*before[0])
+    if after and epilogue.residual_in_tile:
+        _put_last(epilogue, after[0])
     elif after:
-        post.after = _function(*after[0])
-    return post
+        epilogue.post_activation = _function(*after[0])
+    return epilogue
 
 
-def _put_last(post: Post, activation: tuple[str, tuple[float, ...]]) -> None:
-    post.clamp = _clamp(*activation)
-    if post.clamp is None:
-        post.after = _function(*activation)
+def _put_last(epilogue: Epilogue, activation: tuple[str, tuple[float, ...]]) -> None:
+    epilogue.clamp = _clamp(*activation)
+    if epilogue.clamp is None:
+        epilogue.post_activation = _function(*activation)
 
 
 def activation_of(post: PostOp) -> tuple[str, tuple[float, ...]]:
@@ -115,14 +122,14 @@ def activation_of(post: PostOp) -> tuple[str, tuple[float, ...]]:
     return function_of(post.type, SimpleNamespace(**post.params))
 
 
-def activation_post(name: str, parameters: tuple[float, ...]) -> Post:
+def activation_epilogue(name: str, parameters: tuple[float, ...]) -> Epilogue:
     """Return what applies one function."""
-    post = Post()
-    _put_last(post, (name, parameters))
-    return post
+    epilogue = Epilogue()
+    _put_last(epilogue, (name, parameters))
+    return epilogue
 
 
-def residual_value(b: Binder) -> Value | None:
+def residual_view(b: Binder) -> TensorView | None:
     """Return the other summand of a fused sum, None without one."""
     slots = (post.slot for post in b.post_ops if post.type == "add")
-    return next((b.operand_value(slot) for slot in slots if slot is not None), None)
+    return next((b.operand_view(slot) for slot in slots if slot is not None), None)

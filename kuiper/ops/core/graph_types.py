@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import NoBatchRule, Record, record
-from kuiper.ops.core.schema import Any_, Host, Tensor, Tensors
+from kuiper.ops.core.schema import AnyArgument, StaticValue, Tensor, Tensors
 
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import TracedCall
@@ -38,7 +38,7 @@ class Constant(Record):
 
 
 def _items(values: Any) -> tuple[Any, ...]:
-    return tuple(v.value if isinstance(v, Host) else v for v in values)
+    return tuple(v.value if isinstance(v, StaticValue) else v for v in values)
 
 
 @record("prim::TupleConstruct", "prim::ListConstruct")
@@ -49,12 +49,12 @@ class TupleConstruct(Record):
     layout = "view"
 
     @staticmethod
-    def infer(a: SimpleNamespace) -> Host:
-        return Host(_items(a.items))
+    def infer(a: SimpleNamespace) -> StaticValue:
+        return StaticValue(_items(a.items))
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
-        b.host(_items(a.items))
+        b.static(_items(a.items))
 
     @staticmethod
     def batch(c: TracedCall) -> Any:
@@ -70,27 +70,27 @@ class TupleUnpack(Record):
     """
 
     batch = NoBatchRule("the axes of a tuple's members are not followed")
-    arguments = (Any_("input"),)
+    arguments = (AnyArgument("input"),)
     layout = "view"
 
     @staticmethod
     def _items(a: SimpleNamespace) -> Sequence[Any]:
-        return [a.input] if isinstance(a.input, TensorSpec | Value) else a.input
+        return [a.input] if isinstance(a.input, TensorSpec | TensorView) else a.input
 
     @staticmethod
     def infer(a: SimpleNamespace) -> Any:
         items = TupleUnpack._items(a)
         if not isinstance(items, tuple | list) or len(items) != a.n_outputs:
             raise ShapeError(f"the input is {a.input!r}, expected a tuple of {a.n_outputs}")
-        return tuple(i if isinstance(i, TensorSpec) else Host(i) for i in items)
+        return tuple(i if isinstance(i, TensorSpec) else StaticValue(i) for i in items)
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         for index, item in enumerate(TupleUnpack._items(a)):
-            if isinstance(item, Value):
+            if isinstance(item, TensorView):
                 b.alias(item, index)
             else:
-                b.host(item, index)
+                b.static(item, index)
 
 
 @record("aten::numel")
@@ -104,9 +104,9 @@ class Numel(Record):
     arguments = (Tensor("input"),)
 
     @staticmethod
-    def infer(a: SimpleNamespace) -> Host:
-        return Host(a.input.size)
+    def infer(a: SimpleNamespace) -> StaticValue:
+        return StaticValue(a.input.size)
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
-        b.host(a.input.size)
+        b.static(a.input.size)

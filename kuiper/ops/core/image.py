@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import Buffer, TensorSpec, Value, channels_last_strides
+from kuiper.ir.view import Buffer, TensorSpec, TensorView, channels_last_strides
 from kuiper.ops.core.binder import Binder
 
 __all__ = ["check_image", "image_input", "image_output", "spatial_extents"]
@@ -36,21 +36,21 @@ def _image_shape(shape: Sequence[int], spatial: int) -> tuple[int, int, int, int
     return batch, shape[len(shape) - spatial - 1], depth * height, width
 
 
-def image_input(b: Binder, value: Value, spatial: int) -> Value:
+def image_input(b: Binder, value: TensorView, spatial: int) -> TensorView:
     """Return an input as a channels-last image, through a copy where its layout needs one."""
     shape = _image_shape(value.shape, spatial)
     image = value.reshape(shape)
     if image is None:
-        image = b.contiguous(value).viewed(shape)
+        image = b.contiguous(value).view(shape)
     return b.channels_last(image)
 
 
-def image_output(b: Binder, spatial: int, index: int = 0) -> Value:
+def image_output(b: Binder, spatial: int, index: int = 0) -> TensorView:
     """Return the memory of an output as a channels-last image."""
     spec = b.output_spec(index)
     if spec.rank == 4 and spatial == 2:
         return b.output(index, layout="channels_last")
     missing = spatial + 2 - spec.rank
     strides = channels_last_strides((1,) * missing + spec.shape)[missing:]
-    like = Value(Buffer(-1, 0, "arena"), spec.shape, strides, 0, spec.dtype)
-    return b.output(index, layout=like).viewed(_image_shape(spec.shape, spatial))
+    like = TensorView(Buffer(-1, 0, "arena"), spec.shape, strides, 0, spec.dtype)
+    return b.output(index, layout=like).view(_image_shape(spec.shape, spatial))

@@ -16,10 +16,10 @@ import numpy as np
 
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record
-from kuiper.ops.core.schema import Argument, Host, Tensors, ValuesNeeded, convert_positional
+from kuiper.ops.core.schema import Argument, StaticValue, Tensors, ValuesNeeded, convert_positional
 
 __all__ = [
     "MAX_CONSTANT_BYTES",
@@ -91,7 +91,7 @@ class NumpyRecord(Record):
             except ShapeError as error:
                 raise ShapeError(f"{label}: {error}") from None
 
-        tensors = [tensor for tensor in _tensors(a) if isinstance(tensor, Value)]
+        tensors = [tensor for tensor in _tensors(a) if isinstance(tensor, TensorView)]
         b.python(run, tensors, [b.output(index) for index in range(a.n_outputs)])
 
 
@@ -161,7 +161,7 @@ class Schemas:
         if waiting is not None:
             raise waiting
         forms = " or ".join(f"({', '.join(map(repr, form))})" for form in cls.overloads)
-        got = ", ".join(repr(i.value if isinstance(i, Host) else i) for i in a.inputs)
+        got = ", ".join(repr(i.value if isinstance(i, StaticValue) else i) for i in a.inputs)
         raise ShapeError(f"its inputs are ({got}), expected {forms}")
 
 
@@ -237,11 +237,11 @@ def _run(cls: type[NumpyRecord], a: SimpleNamespace) -> tuple[np.ndarray, ...]:
     return results if isinstance(results, tuple) else (results,)
 
 
-def _tensors(item: Any) -> Iterator[TensorSpec | Value]:
+def _tensors(item: Any) -> Iterator[TensorSpec | TensorView]:
     """Yield the tensors among arguments, in a fixed order."""
     if isinstance(item, SimpleNamespace):
         item = tuple(vars(item).values())
-    if isinstance(item, TensorSpec | Value):
+    if isinstance(item, TensorSpec | TensorView):
         yield item
     elif isinstance(item, tuple | list):
         for part in item:
@@ -252,7 +252,7 @@ def _replaced(item: Any, function: Callable[..., Any]) -> Any:
     """Return arguments with `function` applied to the tensors, in the order of `_tensors`."""
     if isinstance(item, SimpleNamespace):
         return SimpleNamespace(**{k: _replaced(v, function) for k, v in vars(item).items()})
-    if isinstance(item, TensorSpec | Value):
+    if isinstance(item, TensorSpec | TensorView):
         return function(item)
     if isinstance(item, tuple | list):
         return tuple(_replaced(part, function) for part in item)

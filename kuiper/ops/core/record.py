@@ -22,9 +22,9 @@ __all__ = [
     "Record",
     "find_record",
     "function_of",
-    "known_record",
     "record",
     "record_later",
+    "record_or_none",
     "registered_types",
 ]
 
@@ -45,11 +45,11 @@ class Record:
     arguments : tuple of Argument
     infer : callable
         ``infer(a)``: argument namespace with :class:`~kuiper.ir.view.TensorSpec` for tensors ->
-        one spec or :class:`~kuiper.ops.core.schema.Host`, or a tuple of them, one per output.
-        Raises ShapeError with a text that starts after the operator's label.
+        one spec or :class:`~kuiper.ops.core.schema.StaticValue`, or a tuple of them, one per
+        output. Raises ShapeError with a text that starts after the operator's label.
     bind : callable
-        ``bind(a, b)``: argument namespace with :class:`~kuiper.ir.view.Value` for tensors and a
-        :class:`~kuiper.planning.planner.Binder` -> None; adds steps, or makes an output a view.
+        ``bind(a, b)``: argument namespace with :class:`~kuiper.ir.view.TensorView` for tensors and
+        a :class:`~kuiper.planning.planner.Binder` -> None; adds steps, or makes an output a view.
     doc : str
         First line of the record's docstring.
     activation : callable or None
@@ -153,40 +153,40 @@ def _check_is_new(name: str) -> None:
         raise KuiperError(f"operator type {name!r} has a record already")
 
 
-def find_record(type: str) -> type[Record] | None:
+def record_or_none(type: str) -> type[Record] | None:
     """Return the record for an operator type, None where kuiper does not know it.
 
     Its module is imported on the first lookup, so a model pays for the modules that it uses.
     """
-    rule = _registry.get(type)
+    record = _registry.get(type)
     found = _found.get(type)
-    if found is not None and found is rule:
+    if found is not None and found is record:
         return found
     if type in _module_of:
         # If another thread is importing the module, this waits until it has finished: a record is
         # registered before the functions below it in its module exist.
         import_module(f"kuiper.ops.{_module_of[type]}")
-        rule = _registry[type]
-    elif rule is None:
+        record = _registry[type]
+    elif record is None:
         return None
-    elif rule.__module__ in sys.modules:  # waits likewise
-        import_module(rule.__module__)
-    if not isinstance(rule, _Class):
-        rule = rule()
-    _found[type] = rule
-    return rule
+    elif record.__module__ in sys.modules:  # waits likewise
+        import_module(record.__module__)
+    if not isinstance(record, _Class):
+        record = record()
+    _found[type] = record
+    return record
 
 
-def known_record(type: str) -> type[Record]:
+def find_record(type: str) -> type[Record]:
     """Return the record for the type of an operator whose graph was checked when it was loaded."""
-    found = find_record(type)
+    found = record_or_none(type)
     assert found is not None, type
     return found
 
 
 def function_of(type: str, a: Any) -> tuple[str, tuple[float, ...]]:
     """Return name and parameters of the elementwise function that an operator is known to be."""
-    activation = known_record(type).activation
+    activation = find_record(type).activation
     assert activation is not None, type
     name, parameters = activation(a)
     return name, parameters

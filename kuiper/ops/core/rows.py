@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from kuiper._kernels.rows.reduce import ReduceStep
-from kuiper.ir.view import Buffer, Value, contiguous_strides
+from kuiper.ir.view import Buffer, TensorView, contiguous_strides
 from kuiper.ops.core.binder import Binder
 
 __all__ = ["as_rows", "bind_reduction", "lines_of", "memory_order"]
@@ -42,17 +42,17 @@ def lines_of(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
-def memory_order(value: Value) -> list[int]:
+def memory_order(value: TensorView) -> list[int]:
     """Return the axes of a value, those with the largest strides first, extents of 1 in front."""
     return sorted(range(value.rank), key=lambda d: (value.shape[d] != 1, -value.strides[d], d))
 
 
-def as_rows(value: Value, order: Sequence[int], axes: Sequence[int]) -> Value | None:
+def as_rows(value: TensorView, order: Sequence[int], axes: Sequence[int]) -> TensorView | None:
     """View a value as (outer, n, inner), n being the product of `axes`.
 
     Parameters
     ----------
-    value : Value
+    value : TensorView
     order : sequence of int
         In which order to take the axes of the value.
     axes : sequence of int
@@ -60,7 +60,7 @@ def as_rows(value: Value, order: Sequence[int], axes: Sequence[int]) -> Value | 
 
     Returns
     -------
-    Value or None
+    TensorView or None
         None where `axes` are not neighbours in `order`, or strides do not allow the view, or the
         elements of the last axis that counts are not adjacent.
     """
@@ -78,19 +78,19 @@ def as_rows(value: Value, order: Sequence[int], axes: Sequence[int]) -> Value | 
     return rows if rows.strides[inner] == 1 or shape[inner] == 1 else None
 
 
-def _short(value: Value) -> list[int]:
+def _short(value: TensorView) -> list[int]:
     return [d for d in range(value.rank) if value.shape[d] == 1]
 
 
 def bind_reduction(
     b: Binder,
-    x: Value,
+    x: TensorView,
     axes: Sequence[int],
     keepdim: bool,
     kind: str,
     correction: float = 0.0,
     is_output: bool = True,
-) -> Value:
+) -> TensorView:
     """Add the step that reduces `axes` of a float32 value.
 
     Where other axes lie between those that are reduced, the last ones are reduced first; or, if the
@@ -99,7 +99,7 @@ def bind_reduction(
     Parameters
     ----------
     b : Binder
-    x : Value
+    x : TensorView
     axes : sequence of int
     keepdim : bool
         Whether the reduced axes stay, with extent 1.
@@ -112,7 +112,7 @@ def bind_reduction(
 
     Returns
     -------
-    Value
+    TensorView
         Its axes lie in the order of those of `x`.
     """
     order = memory_order(x)
@@ -139,7 +139,7 @@ def bind_reduction(
     return y
 
 
-def _last_ones(value: Value, order: Sequence[int], axes: Sequence[int]) -> list[int]:
+def _last_ones(value: TensorView, order: Sequence[int], axes: Sequence[int]) -> list[int]:
     """Return those of `axes` that nothing else follows in an order."""
     last: list[int] = []
     for d in reversed([d for d in order if value.shape[d] != 1]):
@@ -149,7 +149,7 @@ def _last_ones(value: Value, order: Sequence[int], axes: Sequence[int]) -> list[
     return last
 
 
-def _in_order(b: Binder, shape: Sequence[int], order: Sequence[int], is_output: bool) -> Value:
+def _in_order(b: Binder, shape: Sequence[int], order: Sequence[int], is_output: bool) -> TensorView:
     """Return float32 memory whose axes lie in `order`."""
     if not is_output:
         inverse = sorted(range(len(order)), key=order.__getitem__)
@@ -158,4 +158,4 @@ def _in_order(b: Binder, shape: Sequence[int], order: Sequence[int], is_output: 
     dense = contiguous_strides([shape[d] for d in order])
     for d, stride in zip(order, dense, strict=True):
         strides[d] = stride
-    return b.output(layout=Value(Buffer(-1, 0, "arena"), shape, strides))
+    return b.output(layout=TensorView(Buffer(-1, 0, "arena"), shape, strides))

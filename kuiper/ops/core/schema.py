@@ -19,19 +19,19 @@ import numpy as np
 from kuiper.errors import OperatorError, ShapeError
 from kuiper.ir import Attribute, Operand, Operator
 from kuiper.ir.dtypes import DTYPES, from_scalar_type, from_torch
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 
 __all__ = [
-    "Any_",
+    "AnyArgument",
     "Argument",
     "Bool",
     "DType",
     "Float",
-    "Host",
     "Int",
     "Ints",
     "Numbers",
     "Scalar",
+    "StaticValue",
     "Str",
     "Tensor",
     "TensorList",
@@ -67,7 +67,7 @@ class ValuesNeeded(ShapeError):
         self.specs = tuple(specs)
 
 
-class Host:
+class StaticValue:
     """A value known while planning that is not a tensor: a number, list, string or None."""
 
     __slots__ = ("value",)
@@ -76,7 +76,7 @@ class Host:
         self.value = value
 
     def __repr__(self) -> str:
-        return f"Host({self.value!r})"
+        return f"StaticValue({self.value!r})"
 
 
 class Argument:
@@ -108,7 +108,7 @@ class Argument:
         return f"{self.name}{default}"
 
 
-class Any_(Argument):
+class AnyArgument(Argument):
     """An argument that is taken as it comes."""
 
     catches_all = False
@@ -152,7 +152,7 @@ class Tensor(Argument):
         self.number = number
 
     def convert(self, value: Any) -> Any:
-        if isinstance(value, TensorSpec | Value):
+        if isinstance(value, TensorSpec | TensorView):
             if self.rank is not None and value.rank not in self.rank:
                 ranks = " or ".join(map(str, self.rank))
                 raise ShapeError(f"'{self.name}' has shape {value.shape}, expected rank {ranks}")
@@ -192,7 +192,7 @@ class TensorList(Argument):
         if not isinstance(value, tuple | list):
             raise ValueError
         for item in value:
-            if not isinstance(item, TensorSpec | Value) and not (self.gaps and item is None):
+            if not isinstance(item, TensorSpec | TensorView) and not (self.gaps and item is None):
                 raise ValueError
         return tuple(value)
 
@@ -422,10 +422,10 @@ def resolve(
     operator : Operator
     arguments : sequence of Argument
         What the operator's record declares.
-    values : mapping of Operand to (TensorSpec, Value or Host)
+    values : mapping of Operand to (TensorSpec, TensorView or StaticValue)
         What is known of the operands; those that are missing (before shapes are known) leave
         their argument unset.
-    attributes : mapping of str to (TensorSpec or Value)
+    attributes : mapping of str to (TensorSpec or TensorView)
         What stands for the operator's attributes.
 
     Returns
@@ -511,7 +511,9 @@ def resolve(
             if later := _later_numbers(value, argument):
                 wanted += later
                 continue
-            got = f"the tensor {value}" if isinstance(value, TensorSpec | Value) else repr(value)
+            got = (
+                f"the tensor {value}" if isinstance(value, TensorSpec | TensorView) else repr(value)
+            )
             faults.append(f"argument '{name}' is {got}, expected {argument.expected}")
     if faults:
         raise OperatorError(f"{operator.label}: " + "; ".join(faults))
@@ -538,7 +540,7 @@ class _Signature:
     def __init__(self, arguments: Sequence[Argument]) -> None:
         self.by_name = {argument.name: argument for argument in arguments}
         self.aliases = {alias: a.name for a in arguments for alias in a.aliases}
-        catching = (a.name for a in arguments if isinstance(a, Any_) and a.catches_all)
+        catching = (a.name for a in arguments if isinstance(a, AnyArgument) and a.catches_all)
         self.rest = next(catching, None)
         self.weights = next((a.name for a in arguments if isinstance(a, Weights)), None)
         self.variadic = next((a.name for a in arguments if isinstance(a, Tensors)), None)
@@ -558,9 +560,9 @@ _LITERALS = frozenset({bool, int, float, str, tuple, list, type(None)})
 
 def _plain(value: Any) -> Any:
     """Return what a user's function gets for a keyword: Python values and arrays."""
-    if isinstance(value, Host):
+    if isinstance(value, StaticValue):
         return value.value
-    if isinstance(value, TensorSpec | Value) and value.is_constant:
+    if isinstance(value, TensorSpec | TensorView) and value.is_constant:
         return np.asarray(value.constant, value.dtype)
     return value  # a tensor that is computed later stays what it is
 
@@ -571,7 +573,7 @@ def _known(values: Mapping[Operand, Any], operand: Operand) -> Any:
 
 def _is_number(value: Any) -> bool:
     """Tell whether a tensor holds one known number, which may stand where a number is wanted."""
-    return isinstance(value, TensorSpec | Value) and value.is_constant and value.size == 1
+    return isinstance(value, TensorSpec | TensorView) and value.is_constant and value.size == 1
 
 
 def _place_positional(
@@ -611,7 +613,7 @@ def convert_positional(values: Sequence[Any], arguments: Sequence[Argument]) -> 
 
     Parameters
     ----------
-    values : sequence of (TensorSpec, Value or Host)
+    values : sequence of (TensorSpec, TensorView or StaticValue)
     arguments : sequence of Argument
         At least as many as values; those at the end that have no value take their default.
 
@@ -645,8 +647,8 @@ def convert_positional(values: Sequence[Any], arguments: Sequence[Argument]) -> 
 
 
 def _plain_number(value: Any, argument: Argument) -> Any:
-    """Unwrap a host value, and known tensors of one element where no tensor is wanted."""
-    if isinstance(value, Host):
+    """Unwrap a static value, and known tensors of one element where no tensor is wanted."""
+    if isinstance(value, StaticValue):
         value = value.value
         if argument.is_numeric and isinstance(value, tuple | list):
             return [item.constant.item() if _is_number(item) else item for item in value]

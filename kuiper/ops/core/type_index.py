@@ -1,4 +1,4 @@
-"""The module of kuiper.ops that registers each operator type; find_record imports it on demand.
+"""The module of kuiper.ops that registers each operator type; record_or_none imports it on demand.
 
 Written by docs/make_operators.py from the records; do not edit it.
 """

@@ -11,7 +11,7 @@ from kuiper._kernels.elementwise.typed import TYPES, TypedStep, is_possible
 from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.expression.functions import EXTENDED
 from kuiper.expression.promotion import is_number, result_dtype
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import convert
 
@@ -45,7 +45,7 @@ class TypedProgram:
 
     def __init__(self, b: Binder) -> None:
         self.b = b
-        self.inputs: list[tuple[Value, np.dtype]] = []
+        self.inputs: list[tuple[TensorView, np.dtype]] = []
         self.instructions: list[tuple[str, np.dtype, tuple[Any, ...]]] = []
 
     def load(self, operand: Any, dtype: np.dtype) -> tuple[str, int]:
@@ -72,7 +72,7 @@ class TypedProgram:
         """Whether it is not too long for a step."""
         return is_possible(len(self.inputs), self._numbered())
 
-    def step(self, y: Value) -> TypedStep:
+    def step(self, y: TensorView) -> TypedStep:
         """Return the step that writes the last value to `y`."""
         inputs = [(value.expand(y.shape), dtype) for value, dtype in self.inputs]
         return TypedStep(inputs, self._numbered(), y)
@@ -92,7 +92,7 @@ def bind_function(b: Binder, name: str, dtype: np.dtype, operands: Sequence[Any]
     program.finish()
 
 
-def cast(b: Binder, value: Any, dtype: np.dtype) -> Value:
+def cast(b: Binder, value: Any, dtype: np.dtype) -> TensorView:
     """Return a number or tensor as a tensor of another dtype; what is known costs no step."""
     if is_number(value):
         return b.constant(np.require(convert(value, dtype), requirements="C"))
@@ -106,7 +106,7 @@ def cast(b: Binder, value: Any, dtype: np.dtype) -> Value:
     return other
 
 
-def write_cast(b: Binder, value: Value, y: Value) -> None:
+def write_cast(b: Binder, value: TensorView, y: TensorView) -> None:
     """Add the step that writes a tensor, repeated to `y`'s shape, to `y` as its dtype."""
     if has_kernels(value.dtype, y.dtype):
         b.step(TypedStep([(value.expand(y.shape), y.dtype)], [], y))
@@ -127,7 +127,7 @@ class _Impossible(Exception):
     """What an expression wants has no kernel."""
 
 
-def typed_program(b: Binder, tree: Node, operands: Sequence[Value]) -> TypedProgram | None:
+def typed_program(b: Binder, tree: Node, operands: Sequence[TensorView]) -> TypedProgram | None:
     """Return the program of an expression over tensors of any type.
 
     Parameters
@@ -135,7 +135,7 @@ def typed_program(b: Binder, tree: Node, operands: Sequence[Value]) -> TypedProg
     b : Binder
     tree : Node
         References number the operands.
-    operands : sequence of Value
+    operands : sequence of TensorView
 
     Returns
     -------
@@ -152,7 +152,7 @@ def typed_program(b: Binder, tree: Node, operands: Sequence[Value]) -> TypedProg
 class _Lowering:
     """One translation: a tree becomes instructions, with PyTorch's types."""
 
-    def __init__(self, b: Binder, operands: Sequence[Value]) -> None:
+    def __init__(self, b: Binder, operands: Sequence[TensorView]) -> None:
         self.program = TypedProgram(b)
         self.operands = operands
         self.loaded: dict[tuple[Any, np.dtype], tuple[str, int]] = {}

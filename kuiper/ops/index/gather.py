@@ -13,7 +13,7 @@ from kuiper._kernels.data.move import FillStep
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
 from kuiper.expression.promotion import is_number
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, Overloaded, broadcast, checked_index, convert
@@ -23,12 +23,12 @@ from kuiper.ops.core.typed import cast
 from kuiper.ops.math.elementwise import write_tree
 from kuiper.ops.tensor.strided import (
     INT64,
-    Walk,
+    IndexedView,
     along,
     check_index,
     copied,
-    element_walk,
     flat,
+    indexed_elements,
     subscript_of,
 )
 
@@ -120,7 +120,7 @@ class Gather(_AlongAxis):
     @classmethod
     def steps(cls, a: SimpleNamespace, b: Binder) -> None:
         index = b.constant(np.array(a.index, INT64)) if is_number(a.index) else a.index
-        element_walk(b, flat(a.input), flat(index), cls._axis(a)).gather(flat(b.output()))
+        indexed_elements(b, flat(a.input), flat(index), cls._axis(a)).gather(flat(b.output()))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -152,7 +152,7 @@ def _scatter(b: Binder, a: SimpleNamespace, axis: int, source: Any, kind: str = 
         source = source.with_layout(
             [min(n, m) for n, m in zip(source.shape, index.shape, strict=True)], source.strides
         )
-    element_walk(b, flat(y), index, axis).scatter(source, kind)
+    indexed_elements(b, flat(y), index, axis).scatter(source, kind)
 
 
 @record("torch.scatter_add")
@@ -289,7 +289,7 @@ class ScatterReduce(_AlongAxis):
             index, axis = flat(a.index), cls._axis(a)
             source = flat(cast(b, a.src, a.input.dtype))
             source = source.with_layout(index.shape, source.strides)
-            _join(b, a, source, lambda y: element_walk(b, flat(y), index, axis))
+            _join(b, a, source, lambda y: indexed_elements(b, flat(y), index, axis))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -301,8 +301,13 @@ def _has_joins(a: SimpleNamespace) -> bool:
     return a.input.dtype in NUMBERS and (a.reduce != "mean" or a.input.dtype == np.float32)
 
 
-def _join(b: Binder, a: SimpleNamespace, source: Value, walk: Callable[[Value], Walk]) -> None:
-    """Bind output 0 to the input with values reduced at the elements that `walk` visits."""
+def _join(
+    b: Binder,
+    a: SimpleNamespace,
+    source: TensorView,
+    subscript: Callable[[TensorView], IndexedView],
+) -> None:
+    """Bind output 0 to the input with values reduced at the elements that `subscript` visits."""
     y = copied(b, a.input, source, a.index)
     if not a.include_self:
         # Start from the neutral element where values arrive.
@@ -310,12 +315,12 @@ def _join(b: Binder, a: SimpleNamespace, source: Value, walk: Callable[[Value], 
         if y.dtype.kind in "iu" and math.isinf(neutral):
             limits = np.iinfo(y.dtype)
             neutral = limits.min if neutral < 0 else limits.max
-        walk(y).scatter(flat(b.constant(np.full((), neutral, y.dtype))))
-    walk(y).scatter(source, _KERNEL_JOINS[a.reduce])
+        subscript(y).scatter(flat(b.constant(np.full((), neutral, y.dtype))))
+    subscript(y).scatter(source, _KERNEL_JOINS[a.reduce])
     if a.reduce == "mean":
         counts = b.temporary(y.shape)
         b.step(FillStep(counts, int(a.include_self)))
-        walk(counts).scatter(flat(b.constant(np.ones((), np.float32))), "add")
+        subscript(counts).scatter(flat(b.constant(np.ones((), np.float32))), "add")
         mean = Call("div", [Ref(0), Call("max", [Ref(1), Literal(1.0)])])
         write_tree(b, mean, [y, counts], y)
 
@@ -372,7 +377,7 @@ class IndexReduce(ScatterReduce):
             copied(b, a.input)
         else:
             source = flat(cast(b, a.src, a.input.dtype))
-            _join(b, a, source, lambda y: _slice_walk(b, flat(y), axis, a.index, shape))
+            _join(b, a, source, lambda y: _indexed_slices(b, flat(y), axis, a.index, shape))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -413,7 +418,7 @@ class IndexSelect(_AlongAxis):
             b.alias(a.input)
             return
         y = b.output()
-        _slice_walk(b, a.input, cls._axis(a), a.index, y.shape).gather(y)
+        _indexed_slices(b, a.input, cls._axis(a), a.index, y.shape).gather(y)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -421,21 +426,26 @@ class IndexSelect(_AlongAxis):
         return _batch_beside(c, c.a.input)
 
 
-def _slice_walk(
-    b: Binder, tensor: Value, axis: int, index: Value, shape: Sequence[int], negative: bool = False
-) -> Walk:
+def _indexed_slices(
+    b: Binder,
+    tensor: TensorView,
+    axis: int,
+    index: TensorView,
+    shape: Sequence[int],
+    negative: bool = False,
+) -> IndexedView:
     """Return the walk over whole slices of an axis, as an index of rank 0 or 1 lists them."""
     kept = [(d, d) for d in range(tensor.rank) if d != axis]
-    walk = Walk(b, tensor, shape, kept, negative)
-    walk.add(flat(index), axis, [axis])
-    return walk
+    subscript = IndexedView(b, tensor, shape, kept, negative)
+    subscript.add(flat(index), axis, [axis])
+    return subscript
 
 
 def _scatter_slices(
     b: Binder,
-    x: Value,
+    x: TensorView,
     axis: int,
-    index: Value,
+    index: TensorView,
     source: Any,
     kind: str = "put",
     negative: bool = False,
@@ -445,7 +455,7 @@ def _scatter_slices(
     y = flat(copied(b, x, source, index))
     shape = along(y.shape, axis, index.size)
     if 0 not in shape:
-        _slice_walk(b, y, axis, index, shape, negative).scatter(flat(source), kind)
+        _indexed_slices(b, y, axis, index, shape, negative).scatter(flat(source), kind)
 
 
 @record("aten::index_add")
@@ -635,8 +645,10 @@ class TakeAlongDim(Overloaded, KernelRecord):
         x, index, y = a.input, a.index, b.output()
         axis = 0 if a.dim is None else axis_of(a.dim, x.shape)
         if a.dim is None:
-            x, index = b.contiguous(x).viewed((x.size,)), b.contiguous(index).viewed(y.shape)
+            x, index = b.contiguous(x).view((x.size,)), b.contiguous(index).view(y.shape)
         x = x.expand(along(y.shape, axis, x.shape[axis]))
-        walk = Walk(b, x, y.shape, [(d, d) for d in range(y.rank) if d != axis], negative=True)
-        walk.add(index, axis, range(y.rank))
-        walk.gather(y)
+        subscript = IndexedView(
+            b, x, y.shape, [(d, d) for d in range(y.rank) if d != axis], negative=True
+        )
+        subscript.add(index, axis, range(y.rank))
+        subscript.gather(y)

@@ -11,14 +11,14 @@ import numpy as np
 
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, checked_index, convert
 from kuiper.ops.core.record import NoBatchRule, record
 from kuiper.ops.core.schema import Argument, Bool, Tensor, ValuesNeeded
 from kuiper.ops.core.typed import cast
 from kuiper.ops.index.mask import choose
-from kuiper.ops.tensor.strided import Walk, copied
+from kuiper.ops.tensor.strided import IndexedView, copied
 
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
@@ -54,7 +54,7 @@ class _Indices(Argument):
 
     @staticmethod
     def _item(item: Any) -> Any:
-        if item is None or isinstance(item, TensorSpec | Value):
+        if item is None or isinstance(item, TensorSpec | TensorView):
             return item
         array = np.array(item if item else np.zeros(0, np.int64))
         if array.dtype.kind not in "bi":
@@ -68,7 +68,7 @@ def _is_mask(item: Any) -> bool:
 
 
 def _is_unknown_mask(item: Any) -> bool:
-    return _is_mask(item) and isinstance(item, Value) and item.constant is None
+    return _is_mask(item) and isinstance(item, TensorView) and item.constant is None
 
 
 def _mask_length(item: Any) -> int:
@@ -128,7 +128,9 @@ def _subscript(indices: Sequence[Any]) -> tuple[Any, ...]:
     )
 
 
-def _list_walk(b: Binder, tensor: Value, indices: Sequence[Any], shape: Sequence[int]) -> Walk:
+def _indexed_list(
+    b: Binder, tensor: TensorView, indices: Sequence[Any], shape: Sequence[int]
+) -> IndexedView:
     """Return the walk over ``tensor[indices]``, which has this shape."""
     # (axis, index) pairs; a mask becomes the indices of its true elements.
     positions: list[tuple[int, Any]] = []
@@ -152,11 +154,11 @@ def _list_walk(b: Binder, tensor: Value, indices: Sequence[Any], shape: Sequence
     if gaps and gaps[-1] - gaps[0] + 1 == len(gaps):
         start = sum(own < positions[0][0] for own in kept)
     axes = [axis for axis in range(len(shape)) if not start <= axis < start + rank]
-    walk = Walk(b, tensor, shape, list(zip(axes, kept, strict=True)), negative=True)
+    subscript = IndexedView(b, tensor, shape, list(zip(axes, kept, strict=True)), negative=True)
     for own, index in positions:
         lead = rank - len(index.shape)
-        walk.add(index, own, range(start + lead, start + rank))
-    return walk
+        subscript.add(index, own, range(start + lead, start + rank))
+    return subscript
 
 
 @record("Tensor.index")
@@ -190,7 +192,7 @@ class Index(KernelRecord):
     @staticmethod
     def steps(a: SimpleNamespace, b: Binder) -> None:
         y = b.output()
-        _list_walk(b, a.input, a.expr, y.shape).gather(y)
+        _indexed_list(b, a.input, a.expr, y.shape).gather(y)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -261,7 +263,7 @@ class IndexPut(KernelRecord):
             where = mask.reshape((*mask.shape, *(1,) * after))
             choose(
                 b,
-                where or b.contiguous(mask).viewed((*mask.shape, *(1,) * after)),
+                where or b.contiguous(mask).view((*mask.shape, *(1,) * after)),
                 a.values,
                 a.input,
             )
@@ -275,7 +277,7 @@ class IndexPut(KernelRecord):
         source = cast(b, a.values, a.input.dtype)
         y = copied(b, a.input, source, *a.indices)
         if 0 not in shape:
-            _list_walk(b, y, a.indices, shape).scatter(source, "add" if a.accumulate else "put")
+            _indexed_list(b, y, a.indices, shape).scatter(source, "add" if a.accumulate else "put")
 
 
 @record("aten::take")
@@ -299,10 +301,10 @@ class Take(KernelRecord):
 
     @staticmethod
     def steps(a: SimpleNamespace, b: Binder) -> None:
-        x, y = b.contiguous(a.input).viewed((a.input.size,)), b.output()
-        walk = Walk(b, x, y.shape, [], negative=True)
-        walk.add(a.index, 0, range(y.rank))
-        walk.gather(y)
+        x, y = b.contiguous(a.input).view((a.input.size,)), b.output()
+        subscript = IndexedView(b, x, y.shape, [], negative=True)
+        subscript.add(a.index, 0, range(y.rank))
+        subscript.gather(y)
 
 
 @record("aten::put")

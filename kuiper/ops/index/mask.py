@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from kuiper._kernels.data.indexing import MaskedScatterStep, SelectStep
-from kuiper._runtime.step import FAULT_BYTES
+from kuiper._runtime.step import ERROR_SLOT_BYTES
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import result_type
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, broadcast, convert
 from kuiper.ops.core.record import NoBatchRule, record
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 
-def choose(b: Binder, mask: Value, one: Any, other: Any) -> None:
+def choose(b: Binder, mask: TensorView, one: Any, other: Any) -> None:
     """Bind output 0 to a choice between two tensors or numbers for each element of a mask."""
     spec = b.output_spec()
     if mask.dtype.itemsize != 1:
@@ -101,11 +101,11 @@ class MaskedScatter(KernelRecord):
         y = out if out.is_contiguous else b.temporary(out.shape, out.dtype)
         b.copy(a.input.expand(y.shape), y)
         label = b.operator.label.replace("{", "{{").replace("}", "}}")
-        complaint = f"{label}: the mask is true {{}} times, 'source' has {a.source.size}"
+        message = f"{label}: the mask is true {{}} times, 'source' has {a.source.size}"
         mask = a.mask if a.mask.dtype.itemsize == 1 else cast(b, a.mask, np.dtype(np.bool_))
         mask = b.contiguous(mask.expand(y.shape))
         source = b.contiguous(cast(b, a.source, y.dtype))
-        b.step(MaskedScatterStep(mask, source, y, b.own(FAULT_BYTES), complaint))
+        b.step(MaskedScatterStep(mask, source, y, b.context_state(ERROR_SLOT_BYTES), message))
         if y is not out:
             b.copy(y, out)
 

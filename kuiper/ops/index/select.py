@@ -12,7 +12,7 @@ import numpy as np
 
 from kuiper._kernels.spatial import boxes
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import (
@@ -24,12 +24,12 @@ from kuiper.ops.core.numpy_step import (
 )
 from kuiper.ops.core.record import NoBatchRule, Record, record
 from kuiper.ops.core.schema import (
-    Any_,
+    AnyArgument,
     Bool,
     Float,
-    Host,
     Int,
     Ints,
+    StaticValue,
     Tensor,
     ValuesNeeded,
 )
@@ -69,13 +69,13 @@ class NonZeroTuple(DataDependent):
     arguments = (Tensor("condition"),)
 
     @classmethod
-    def infer(cls, a: SimpleNamespace) -> Host:
-        return Host(super().infer(a))
+    def infer(cls, a: SimpleNamespace) -> StaticValue:
+        return StaticValue(super().infer(a))
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         host: Any = b.output_spec()  # the list of arrays that infer returned
-        b.host(tuple(b.constant(spec.constant) for spec in host.value))
+        b.static(tuple(b.constant(spec.constant) for spec in host.value))
 
     @staticmethod
     def compute(a: SimpleNamespace) -> Any:
@@ -110,7 +110,7 @@ class _Repeats(Tensor):
         super().__init__("repeats", rank=(0, 1))
 
     def convert(self, value: Any) -> Any:
-        if isinstance(value, TensorSpec | Value):
+        if isinstance(value, TensorSpec | TensorView):
             return super().convert(value)
         return Int("repeats", minimum=0).convert(value)
 
@@ -135,7 +135,7 @@ class RepeatInterleave(NumpyRecord):
         Tensor("input"),
         _Repeats(),
         Ints("dim", length=1, default=None, nullable=True),
-        Any_("output_size", None),
+        AnyArgument("output_size", None),
     )
 
     @staticmethod
@@ -165,7 +165,7 @@ class RepeatInterleave(NumpyRecord):
         x, y, axis = a.input, b.output(), cls._axis(a)
         axis = x.rank if axis is None else axis + 1
         shape = (*x.shape[:axis], a.repeats, *x.shape[axis:])
-        b.copy(x.with_layout(shape, (*x.strides[:axis], 0, *x.strides[axis:])), y.viewed(shape))
+        b.copy(x.with_layout(shape, (*x.strides[:axis], 0, *x.strides[axis:])), y.view(shape))
 
     @classmethod
     def compute(cls, a: SimpleNamespace) -> Any:
@@ -193,7 +193,7 @@ class RepeatedPlaces(Overloaded):
     batch = RepeatInterleave.batch
     data_dependent = True
     overloads = (
-        (Tensor("repeats", rank=1), Any_("output_size", None)),
+        (Tensor("repeats", rank=1), AnyArgument("output_size", None)),
         RepeatInterleave.arguments,
     )
 
@@ -430,7 +430,7 @@ class Item(Record):
     def infer(a: SimpleNamespace) -> Any:
         _check_single(a.input)
         if a.input.is_constant:
-            return Host(a.input.constant.item())
+            return StaticValue(a.input.constant.item())
         return TensorSpec((), a.input.dtype)
 
     @staticmethod

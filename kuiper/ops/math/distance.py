@@ -13,13 +13,13 @@ from kuiper._kernels.rows.reduce import DistanceStep
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref, fold
 from kuiper.expression.promotion import result_type
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, broadcast, convert
 from kuiper.ops.core.record import NoBatchRule, Record, record
 from kuiper.ops.core.rows import bind_reduction
-from kuiper.ops.core.schema import Any_, Bool, Float, Int, Tensor
+from kuiper.ops.core.schema import AnyArgument, Bool, Float, Int, Tensor
 from kuiper.ops.math.elementwise import bind_tree, write_tree
 from kuiper.ops.math.reduce import Norm, norm_of
 from kuiper.ops.product.linear import product
@@ -40,7 +40,7 @@ def _check_floats(*tensors: Any) -> np.dtype:
     return dtype
 
 
-def _computed(b: Binder, tree: Node, operands: list[Value]) -> Value:
+def _computed(b: Binder, tree: Node, operands: list[TensorView]) -> TensorView:
     """Add the step that computes an expression into temporary memory."""
     shape = broadcast(*operands)
     y = b.temporary(shape)
@@ -160,7 +160,7 @@ class CDist(Distances, KernelRecord):
     default for more than 25 rows.  Source: torch.cdist.
     """
 
-    arguments = (Tensor("x1"), Tensor("x2"), Float("p", 2.0), Any_("compute_mode", None))
+    arguments = (Tensor("x1"), Tensor("x2"), Float("p", 2.0), AnyArgument("compute_mode", None))
 
     @staticmethod
     def result(a: SimpleNamespace) -> TensorSpec:
@@ -195,11 +195,11 @@ class CDist(Distances, KernelRecord):
             return
         batch, rows, columns = y.shape[:-2], a.x1.shape[-2], a.x2.shape[-2]
         count, by_rows = math.prod(batch), _is_long(terms, columns)
-        left = b.contiguous(a.x1.expand((*batch, rows, terms))).viewed((count, rows, terms))
+        left = b.contiguous(a.x1.expand((*batch, rows, terms))).view((count, rows, terms))
         right = a.x2 if by_rows else turned
         right = b.contiguous(right.expand((*batch, *right.shape[-2:])))
-        right = right.viewed((count, *right.shape[-2:]))
-        b.step(DistanceStep(left, right, y.viewed((count, rows, columns)), a.p, by_rows))
+        right = right.view((count, *right.shape[-2:]))
+        b.step(DistanceStep(left, right, y.view((count, rows, columns)), a.p, by_rows))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -217,7 +217,7 @@ def _is_long(terms: int, columns: int) -> bool:
     return terms >= 64 or (terms >= 16 and columns < 16)
 
 
-def _euclidean(b: Binder, x: Value, turned: Value, y: Value) -> None:
+def _euclidean(b: Binder, x: TensorView, turned: TensorView, y: TensorView) -> None:
     """Add the steps for the distances of rows of `x` and columns of `turned`, by a product."""
     squares = [
         bind_reduction(b, x, (x.rank - 1,), True, "norm2", is_output=False),
@@ -262,5 +262,5 @@ class PDist(Distances, KernelRecord):
         by_rows = _is_long(terms, rows)
         left = b.contiguous(a.input)
         right = left if by_rows else b.contiguous(a.input.permute((1, 0)))
-        left, right = (value.viewed((1, *value.shape)) for value in (left, right))
+        left, right = (value.view((1, *value.shape)) for value in (left, right))
         b.step(DistanceStep(left, right, y, a.p, by_rows))

@@ -14,7 +14,7 @@ import numpy as np
 from kuiper._kernels.elementwise import elementwise
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Ref, fold
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import NoBatchRule, Record, record
@@ -166,7 +166,7 @@ def _is_compiled(a: SimpleNamespace) -> bool:
     return a.operands[0].dtype == np.float32 and 0 not in _labelled(a)[2].values()
 
 
-def _compute(a: SimpleNamespace, b: Binder, y: Value) -> None:
+def _compute(a: SimpleNamespace, b: Binder, y: TensorView) -> None:
     """Add the steps that write the result into `y`."""
     labels, result, _ = _labelled(a)
     if not _is_compiled(a):
@@ -179,7 +179,7 @@ def _compute(a: SimpleNamespace, b: Binder, y: Value) -> None:
         first = _joined(b, first, second, wanted, None if rest else (y, result))
 
 
-def _bind_numpy(a: SimpleNamespace, b: Binder, labels: Any, result: Any, y: Value) -> None:
+def _bind_numpy(a: SimpleNamespace, b: Binder, labels: Any, result: Any, y: TensorView) -> None:
     """Bind other dtypes than float32, and sums of nothing."""
     numbers: dict[Label, int] = {}
     subscripts = [[numbers.setdefault(n, len(numbers)) for n in names] for names in labels]
@@ -192,7 +192,7 @@ def _bind_numpy(a: SimpleNamespace, b: Binder, labels: Any, result: Any, y: Valu
     b.python(run, a.operands, [y])
 
 
-def _diagonal(x: Value, labels: Sequence[Label]) -> tuple[Value, list[Label]]:
+def _diagonal(x: TensorView, labels: Sequence[Label]) -> tuple[TensorView, list[Label]]:
     """Return a view of an operand with one axis for each letter, none of extent 1."""
     names = [n for n in dict.fromkeys(labels) if x.shape[labels.index(n)] != 1]
     strides = [
@@ -201,7 +201,7 @@ def _diagonal(x: Value, labels: Sequence[Label]) -> tuple[Value, list[Label]]:
     return x.with_layout([x.shape[labels.index(n)] for n in names], strides), names
 
 
-def _placed(x: Value, names: Sequence[Label], order: Sequence[Label]) -> Value:
+def _placed(x: TensorView, names: Sequence[Label], order: Sequence[Label]) -> TensorView:
     """Return a view with the axes in an order, of extent 1 where `x` does not have them."""
     places = [names.index(n) if n in names else None for n in order]
     return x.with_layout(
@@ -210,7 +210,7 @@ def _placed(x: Value, names: Sequence[Label], order: Sequence[Label]) -> Value:
     )
 
 
-def _sum_alone(b: Binder, part: Any, wanted: set[Any]) -> tuple[Value, list[Label]]:
+def _sum_alone(b: Binder, part: Any, wanted: set[Any]) -> tuple[TensorView, list[Label]]:
     """Sum an operand over the letters that nothing else has."""
     x, names = part
     axes = [axis for axis, name in enumerate(names) if name not in wanted]
@@ -221,17 +221,17 @@ def _sum_alone(b: Binder, part: Any, wanted: set[Any]) -> tuple[Value, list[Labe
 
 
 def _joined(
-    b: Binder, left: Any, right: Any, wanted: set[Any], end: tuple[Value, list[Label]] | None
+    b: Binder, left: Any, right: Any, wanted: set[Any], end: tuple[TensorView, list[Label]] | None
 ) -> Any:
     """Add the steps that multiply two operands, and return the product with its letters.
 
     Parameters
     ----------
     b : Binder
-    left, right : tuple of (Value, list of labels)
+    left, right : tuple of (TensorView, list of labels)
     wanted : set of labels
         Those that later operands or the result still need.
-    end : tuple of (Value, list of labels) or None
+    end : tuple of (TensorView, list of labels) or None
         Where the product belongs, if it is the last one.
     """
     place, result = (None, None) if end is None else end
@@ -281,18 +281,20 @@ def _joined(
     return out, order
 
 
-def _multiply(b: Binder, x: Value, y: Value, out: Value) -> None:
+def _multiply(b: Binder, x: TensorView, y: TensorView, out: TensorView) -> None:
     """Add the step that multiplies element by element."""
     program = fold(Call("mul", [Ref(0), Ref(1)]), [x, y])
     b.step(elementwise.ElementwiseStep(program, [v.expand(out.shape) for v in (x, y)], out))
 
 
-def _reshaped(b: Binder, x: Value, shape: Sequence[int]) -> Value:
+def _reshaped(b: Binder, x: TensorView, shape: Sequence[int]) -> TensorView:
     view = x.reshape(shape)
-    return b.contiguous(x).viewed(shape) if view is None else view
+    return b.contiguous(x).view(shape) if view is None else view
 
 
-def _multiply_matrices(b: Binder, x: Value, y: Value, z: Value, n_batch: int, n_rows: int) -> None:
+def _multiply_matrices(
+    b: Binder, x: TensorView, y: TensorView, z: TensorView, n_batch: int, n_rows: int
+) -> None:
     """Add the step for (batch, rows, depth) times (batch, depth, columns).
 
     Batch, rows and columns may be several axes each.  Rows, or columns, that do not lie as one axis
@@ -324,7 +326,7 @@ def _multiply_matrices(b: Binder, x: Value, y: Value, z: Value, n_batch: int, n_
     product(b, x, y, z)
 
 
-def _repeated(x: Value, axis: int, extents: Sequence[int]) -> Value:
+def _repeated(x: TensorView, axis: int, extents: Sequence[int]) -> TensorView:
     """Return the view with further axes, along which it is the same."""
     return x.with_layout(
         (*x.shape[:axis], *extents, *x.shape[axis:]),

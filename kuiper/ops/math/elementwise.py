@@ -21,10 +21,10 @@ from kuiper.expression import (
     parse,
 )
 from kuiper.expression.promotion import is_number
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, record
-from kuiper.ops.core.schema import Argument, Host, Tensors
+from kuiper.ops.core.schema import Argument, StaticValue, Tensors
 
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import TracedCall
@@ -58,9 +58,9 @@ def _tree(a: SimpleNamespace) -> Node:
     return parse(a.expr, len(a.operands))
 
 
-def _host_or_spec(value: Any) -> Any:
-    """Show an operand to the expression layer: host values bare, tensors as they are."""
-    if isinstance(value, Host):
+def _static_or_spec(value: Any) -> Any:
+    """Show an operand to the expression layer: static values bare, tensors as they are."""
+    if isinstance(value, StaticValue):
         return value.value
     if is_number(value):
         return value
@@ -71,7 +71,7 @@ def _host_or_spec(value: Any) -> Any:
 
 def _fold(a: SimpleNamespace) -> Any:
     try:
-        return fold(_tree(a), [_host_or_spec(v) for v in a.operands])
+        return fold(_tree(a), [_static_or_spec(v) for v in a.operands])
     except ExpressionError as error:
         raise ShapeError(str(error)) from None
 
@@ -90,7 +90,7 @@ class Expression(Record):
     @staticmethod
     def infer(a: SimpleNamespace) -> Any:
         result = _spec(_fold(a))
-        return result if isinstance(result, TensorSpec) else Host(result)
+        return result if isinstance(result, TensorSpec) else StaticValue(result)
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
@@ -99,12 +99,12 @@ class Expression(Record):
             _bind_program(b, result, a.operands)
         elif isinstance(result, Deferred):
             _bind_deferred(b, result, a.operands)
-        elif isinstance(result, Value):
+        elif isinstance(result, TensorView):
             b.alias(result)
         elif isinstance(result, np.ndarray):
             b.alias(b.constant(result))
         else:  # a list with tensors in it was split by a pass; anything else is known by now
-            b.host(_spec(result))
+            b.static(_spec(result))
 
     @staticmethod
     def batch(c: TracedCall) -> Any:
@@ -166,19 +166,19 @@ class Formula(Record):
         Expression.bind(SimpleNamespace(expr=tree, operands=operands), b)
 
 
-def bind_tree(b: Binder, tree: Node, operands: Sequence[Value]) -> None:
+def bind_tree(b: Binder, tree: Node, operands: Sequence[TensorView]) -> None:
     """Bind the output of the current operator to an elementwise expression of float32 values."""
     _bind_program(b, fold(tree, list(operands)), operands)
 
 
-def write_tree(b: Binder, tree: Node, operands: Sequence[Value], y: Value) -> None:
+def write_tree(b: Binder, tree: Node, operands: Sequence[TensorView], y: TensorView) -> None:
     """Add the step that writes an elementwise expression of float32 values to `y`, its shape."""
     program = fold(tree, list(operands))
     inputs = _sources(b, program.sources, operands)
     _add_step(b, program, inputs, y)
 
 
-def _sources(b: Binder, sources: Any, operands: Any) -> list[Value]:
+def _sources(b: Binder, sources: Any, operands: Any) -> list[TensorView]:
     return [operands[s] if isinstance(s, int) else b.constant(s) for s in sources]
 
 
@@ -196,7 +196,9 @@ def _bind_program(b: Binder, program: ElementwiseProgram, operands: Any) -> None
     _add_step(b, program, inputs, y)
 
 
-def _add_step(b: Binder, program: ElementwiseProgram, inputs: Sequence[Value], y: Value) -> None:
+def _add_step(
+    b: Binder, program: ElementwiseProgram, inputs: Sequence[TensorView], y: TensorView
+) -> None:
     from kuiper._kernels.elementwise.elementwise import (
         ElementwiseStep,  # many a network fuses them all
     )
@@ -204,7 +206,7 @@ def _add_step(b: Binder, program: ElementwiseProgram, inputs: Sequence[Value], y
     b.step(ElementwiseStep(program, [v.expand(y.shape) for v in inputs], y))
 
 
-def _first_dying(values: Sequence[Value]) -> Value | None:
+def _first_dying(values: Sequence[TensorView]) -> TensorView | None:
     """Return an operand whose memory the result may take, if the planner allows it."""
     return next((v for v in values if v.buffer.kind == "arena"), None)
 

@@ -16,13 +16,13 @@ from kuiper._kernels.elementwise import elementwise
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref, fold
 from kuiper.expression.promotion import result_type
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, broadcast, convert
 from kuiper.ops.core.record import NoBatchRule, Record, record
 from kuiper.ops.core.rows import bind_reduction
-from kuiper.ops.core.schema import Any_, Bool, Int, Ints, Scalar, Tensor
+from kuiper.ops.core.schema import AnyArgument, Bool, Int, Ints, Scalar, Tensor
 from kuiper.ops.math.elementwise import write_tree
 from kuiper.ops.math.reduce import Norm, norm_of
 from kuiper.ops.product.linear import product
@@ -82,7 +82,7 @@ class Tril(Triangle):
     upper = False
 
 
-def _diagonal(x: Value, offset: int, first: int, second: int) -> Value:
+def _diagonal(x: TensorView, offset: int, first: int, second: int) -> TensorView:
     """Return the view of a diagonal, as a last axis; it must not be empty."""
     rest = [d for d in range(x.rank) if d not in (first, second)]
     start = offset * x.strides[second] if offset >= 0 else -offset * x.strides[first]
@@ -248,7 +248,7 @@ class DiagFlat(KernelRecord):
         if y.size:
             b.step(FillStep(y, 0))
         if a.input.size:
-            x = b.contiguous(a.input).viewed((a.input.size,))
+            x = b.contiguous(a.input).view((a.input.size,))
             b.copy(x, _diagonal(y, a.offset, 0, 1))
 
 
@@ -342,7 +342,7 @@ class _SumWithProduct(Record):
         return batch
 
 
-def _add_input(b: Binder, a: SimpleNamespace, out: Value) -> None:
+def _add_input(b: Binder, a: SimpleNamespace, out: TensorView) -> None:
     """Add the step that makes ``alpha * out + beta * input`` of a product."""
     tree: Node = Ref(0) if a.alpha == 1 else Call("mul", [Ref(0), Literal(float(a.alpha))])
     if a.beta != 0:
@@ -396,7 +396,7 @@ class _RareSum(KernelRecord):
     shape: Callable[..., tuple[int, ...] | None]
     multiply: Callable[..., np.ndarray]
     # The factors as matrices.
-    matrices: Callable[..., tuple[Value, Value]]
+    matrices: Callable[..., tuple[TensorView, TensorView]]
 
     @classmethod
     def result(cls, a: SimpleNamespace) -> TensorSpec:
@@ -427,7 +427,7 @@ class _RareSum(KernelRecord):
         out = b.output()
         if out.size:
             x, y = cls.matrices(b, x, y)
-            product(b, x, y, out.viewed((x.shape[0], y.shape[1])))
+            product(b, x, y, out.view((x.shape[0], y.shape[1])))
             _add_input(b, a, out)
 
 
@@ -446,7 +446,7 @@ class GroupedProducts(KernelRecord):
         Tensor("mat2", rank=(2, 3)),
         Tensor("offs", optional=True, rank=1),
         Tensor("bias", optional=True),
-        Any_("out_dtype", None),
+        AnyArgument("out_dtype", None),
     )
 
     @staticmethod
@@ -521,8 +521,8 @@ class AddMV(_RareSum):
         return x[:1] if x[1:] == y else None
 
     @staticmethod
-    def matrices(b: Binder, x: Value, y: Value) -> Any:
-        return x, b.contiguous(y).viewed((y.size, 1))
+    def matrices(b: Binder, x: TensorView, y: TensorView) -> Any:
+        return x, b.contiguous(y).view((y.size, 1))
 
 
 @record("aten::addr")
@@ -540,8 +540,8 @@ class AddR(_RareSum):
         return x + y
 
     @staticmethod
-    def matrices(b: Binder, x: Value, y: Value) -> Any:
-        return b.contiguous(x).viewed((x.size, 1)), b.contiguous(y).viewed((1, y.size))
+    def matrices(b: Binder, x: TensorView, y: TensorView) -> Any:
+        return b.contiguous(x).view((x.size, 1)), b.contiguous(y).view((1, y.size))
 
 
 @record("aten::addbmm")
@@ -562,10 +562,10 @@ class AddBMM(_RareSum):
         return np.tensordot(x, y, ([0, 2], [0, 1]))
 
     @staticmethod
-    def matrices(b: Binder, x: Value, y: Value) -> Any:
+    def matrices(b: Binder, x: TensorView, y: TensorView) -> Any:
         batch, rows, terms = x.shape
-        rows_of_all = b.contiguous(x.permute((1, 0, 2))).viewed((rows, batch * terms))
-        return rows_of_all, b.contiguous(y).viewed((batch * terms, y.shape[2]))
+        rows_of_all = b.contiguous(x.permute((1, 0, 2))).view((rows, batch * terms))
+        return rows_of_all, b.contiguous(y).view((batch * terms, y.shape[2]))
 
 
 # -- products of other kinds -------------------------------------------------------------------
@@ -731,7 +731,7 @@ def _matrix_norm(a: SimpleNamespace, order: Any, dims: Any) -> SimpleNamespace:
     return same
 
 
-_NORM_ENDS = (Bool("keepdim", False), Any_("dtype", None))
+_NORM_ENDS = (Bool("keepdim", False), AnyArgument("dtype", None))
 
 
 @record("aten::linalg_norm")
@@ -743,7 +743,7 @@ class LinalgNorm(_LinalgNorm):
 
     arguments = (
         Tensor("input"),
-        Any_("ord", None),
+        AnyArgument("ord", None),
         Ints("dim", default=None, nullable=True),
         *_NORM_ENDS,
     )
@@ -766,7 +766,12 @@ class LinalgMatrixNorm(_LinalgNorm):
     Source: torch.linalg.matrix_norm.
     """
 
-    arguments = (Tensor("input"), Any_("ord", "fro"), Ints("dim", default=(-2, -1)), *_NORM_ENDS)
+    arguments = (
+        Tensor("input"),
+        AnyArgument("ord", "fro"),
+        Ints("dim", default=(-2, -1)),
+        *_NORM_ENDS,
+    )
 
     @staticmethod
     def as_vector(a: SimpleNamespace) -> Any:

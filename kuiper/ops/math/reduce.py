@@ -12,13 +12,13 @@ import numpy as np
 
 from kuiper._kernels.data.order import EXTREME_DTYPES, SCAN_DTYPES, ExtremeStep, ScanStep
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import deviation, mean, variance
 from kuiper.ops.core.record import Record, record
 from kuiper.ops.core.rows import as_rows, bind_reduction, lines_of, memory_order
-from kuiper.ops.core.schema import Any_, Argument, Bool, Int, Ints, Scalar, Tensor
+from kuiper.ops.core.schema import AnyArgument, Argument, Bool, Int, Ints, Scalar, Tensor
 from kuiper.ops.math.sorting import can_sort, sort_lines, sorted_places
 
 __all__ = [
@@ -49,7 +49,7 @@ class _Reduction(Record):
         Tensor("input"),
         Ints("dim", default=None, nullable=True),
         Bool("keepdim", False),
-        Any_("dtype", None),
+        AnyArgument("dtype", None),
     )
     kind: ClassVar[str] = "sum"
     # What numpy makes of the other dtypes.
@@ -235,7 +235,11 @@ class Norm(_Reduction):
     Source: torch.norm.
     """
 
-    arguments: tuple[Argument, ...] = (Tensor("input"), Any_("p", 2.0), *_Reduction.arguments[1:])
+    arguments: tuple[Argument, ...] = (
+        Tensor("input"),
+        AnyArgument("p", 2.0),
+        *_Reduction.arguments[1:],
+    )
     only_floats: ClassVar[bool] = True
     kinds: ClassVar[dict[Any, Any]] = {
         1.0: "norm1",
@@ -286,7 +290,7 @@ class _Extreme(_Reduction):
     )
     of_nothing: ClassVar[bool] = False
     place: ClassVar[Callable[..., Any]] = np.argmax
-    is_least: ClassVar[bool] = False
+    is_min: ClassVar[bool] = False
 
     @classmethod
     def infer(cls, a: SimpleNamespace) -> Any:
@@ -315,19 +319,24 @@ class _Extreme(_Reduction):
         b.python(both, [a.input], [b.output(0), b.output(1)])
 
     @staticmethod
-    def _has_kernel(x: Value) -> bool:
+    def _has_kernel(x: TensorView) -> bool:
         return x.dtype.name in EXTREME_DTYPES and x.size < MAX_EXTENT
 
     @classmethod
     def _find(
-        cls, x: Value, axis: int | None, b: Binder, values: Value | None, places: Value
+        cls,
+        x: TensorView,
+        axis: int | None,
+        b: Binder,
+        values: TensorView | None,
+        places: TensorView,
     ) -> None:
         """Add the step that looks along one axis, or through the whole tensor (None)."""
         if places.size == 0:
             return
         rows = None
         if axis is None:
-            rows = b.contiguous(x).viewed((1, x.size, 1))
+            rows = b.contiguous(x).view((1, x.size, 1))
         else:
             order = memory_order(x)
             kept = [d for d in order if d != axis and x.shape[d] != 1]
@@ -336,8 +345,8 @@ class _Extreme(_Reduction):
         if rows is None:
             axis = axis or 0
             shape = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
-            rows = b.contiguous(x).viewed(shape)
-        b.step(ExtremeStep(rows, values, places, cls.is_least))
+            rows = b.contiguous(x).view(shape)
+        b.step(ExtremeStep(rows, values, places, cls.is_min))
 
 
 # Places are counted with 32 bits.
@@ -365,7 +374,7 @@ class Min(_Extreme):
     kind: ClassVar[str] = "min"
     function: ClassVar[Callable[..., Any]] = np.min
     place: ClassVar[Callable[..., Any]] = np.argmin
-    is_least: ClassVar[bool] = True
+    is_min: ClassVar[bool] = True
 
 
 @record("torch.argmax")
@@ -398,7 +407,7 @@ class ArgMin(ArgMax):
     """
 
     place: ClassVar[Callable[..., Any]] = np.argmin
-    is_least: ClassVar[bool] = True
+    is_min: ClassVar[bool] = True
 
 
 @record("torch.topk")
@@ -456,7 +465,7 @@ class _Scan(Record):
     """A running sum or product along an axis."""
 
     batch = "along_axes"
-    arguments = (Tensor("input"), Int("dim"), Any_("dtype", None))
+    arguments = (Tensor("input"), Int("dim"), AnyArgument("dtype", None))
     function: ClassVar[Callable[..., Any]] = np.cumsum
 
     @classmethod
@@ -471,7 +480,7 @@ class _Scan(Record):
         if a.input.dtype.name in SCAN_DTYPES and a.input.rank:
             rows = lines_of(a.input.shape, axis_of(a.dim, a.input.shape))
             x, y = b.contiguous(a.input), b.output()
-            b.step(ScanStep(x.viewed(rows), y.viewed(rows), cls.function is np.cumprod))
+            b.step(ScanStep(x.view(rows), y.view(rows), cls.function is np.cumprod))
             return
 
         def scan(array: Any) -> Any:

@@ -20,13 +20,13 @@ from kuiper._kernels.data.order import (
 )
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, Overloaded, checked_index
 from kuiper.ops.core.record import NoBatchRule, record
 from kuiper.ops.core.rows import lines_of
-from kuiper.ops.core.schema import Any_, Argument, Bool, Int, Scalar, Str, Tensor
+from kuiper.ops.core.schema import AnyArgument, Argument, Bool, Int, Scalar, Str, Tensor
 from kuiper.ops.core.typed import cast
 
 if TYPE_CHECKING:
@@ -68,25 +68,25 @@ def sorted_places(array: np.ndarray, axis: int, descending: bool) -> np.ndarray:
 MAX_EXTENT = 1 << 31
 
 
-def can_sort(x: Value, axis: int) -> bool:
+def can_sort(x: TensorView, axis: int) -> bool:
     """Tell whether there is a kernel for a dtype and extent."""
     return x.dtype.name in SORT_DTYPES and x.rank > 0 and x.shape[axis] < MAX_EXTENT
 
 
 def sort_lines(
     b: Binder,
-    x: Value,
+    x: TensorView,
     axis: int,
     k: int,
     descending: bool,
-    values: Value | None,
-    places: Value | None,
+    values: TensorView | None,
+    places: TensorView | None,
 ) -> None:
     """Add the step that puts the first k of each line along an axis in order."""
     if x.size == 0 or k == 0:
         return
     extent = x.shape[axis]
-    rows = b.contiguous(x).viewed(lines_of(x.shape, axis))
+    rows = b.contiguous(x).view(lines_of(x.shape, axis))
     b.step(SortStep(rows, values, places, k, descending, b.scratch(sort_bytes(extent, x.dtype))))
 
 
@@ -100,7 +100,7 @@ class _Sorting(Overloaded, KernelRecord):
     batch = "along_axes"
     overloads: tuple[tuple[Argument, ...], ...] = (
         (Tensor("input"), Int("dim", -1), Bool("descending", False)),
-        (Tensor("input"), Any_("stable"), Int("dim", -1), Bool("descending", False)),
+        (Tensor("input"), AnyArgument("stable"), Int("dim", -1), Bool("descending", False)),
     )
 
     @staticmethod
@@ -248,7 +248,7 @@ class _Ranked(Overloaded, KernelRecord):
     def steps(cls, a: SimpleNamespace, b: Binder) -> None:
         dim = getattr(a, "dim", None)
         x = b.contiguous(a.input)
-        x = x.viewed((x.size,)) if dim is None or not x.rank else x
+        x = x.view((x.size,)) if dim is None or not x.rank else x
         axis = 0 if dim is None else axis_of(dim, x.shape)
         if not can_sort(x, axis):
             cls.in_numpy(a, b)
@@ -258,7 +258,7 @@ class _Ranked(Overloaded, KernelRecord):
             if values.size:
                 b.step(FillStep(values, math.nan))
             return
-        lines = x.viewed(lines_of(x.shape, axis))
+        lines = x.view(lines_of(x.shape, axis))
         scratch = b.scratch(sort_bytes(x.shape[axis], x.dtype))
         b.step(RankStep(lines, values, places, cls.kind, getattr(a, "k", 0), scratch))
 
@@ -359,7 +359,7 @@ class _Levels(Argument):
 
 
 # Ranks are computed in float32, which has all whole numbers up to here.
-MOST_RANKED = 1 << 24
+MAX_RANKED = 1 << 24
 
 
 @record("aten::quantile")
@@ -392,8 +392,8 @@ class Quantile(Overloaded, KernelRecord):
         axes = range(len(shape)) if a.dim is None else (axis_of(a.dim, shape),)
         rest = [1 if d in axes else n for d, n in enumerate(shape) if a.keepdim or d not in axes]
         extent = math.prod(shape[d] for d in axes)
-        if extent > MOST_RANKED:
-            raise ShapeError(f"there are {extent} elements to rank, expected at most {MOST_RANKED}")
+        if extent > MAX_RANKED:
+            raise ShapeError(f"there are {extent} elements to rank, expected at most {MAX_RANKED}")
         levels = a.q.shape if hasattr(a.q, "shape") else ()
         return TensorSpec((*levels, *rest), a.input.dtype)
 
@@ -415,13 +415,13 @@ class Quantile(Overloaded, KernelRecord):
         is_tensor = hasattr(a.q, "shape")
         x = b.contiguous(a.input)
         axis = 0 if a.dim is None or not x.rank else axis_of(a.dim, x.shape)
-        x = x.viewed((x.size,)) if a.dim is None or not x.rank else x
+        x = x.view((x.size,)) if a.dim is None or not x.rank else x
         if (is_tensor and not a.q.is_constant) or x.dtype != FLOAT32 or not can_sort(x, axis):
             cls.in_numpy(a, b)
             return
         known = np.asarray(a.q.constant if is_tensor else a.q, x.dtype)
         levels = b.constant(np.atleast_1d(_checked_levels(known)))
-        y, lines = b.output(), x.viewed(lines_of(x.shape, axis))
+        y, lines = b.output(), x.view(lines_of(x.shape, axis))
         if y.size:
             scratch = b.scratch(sort_bytes(x.shape[axis], x.dtype))
             b.step(QuantileStep(lines, levels, y, a.interpolation, cls.skips_nan, scratch))
@@ -471,7 +471,7 @@ class _Searched(KernelRecord):
         return TensorSpec(shape, np.int32 if out_int32 else INT64)
 
     @classmethod
-    def search(cls, b: Binder, lines: Value, values: Any, right: bool) -> bool:
+    def search(cls, b: Binder, lines: TensorView, values: Any, right: bool) -> bool:
         """Bind output 0 to where values belong in lines, if there is a kernel for their dtypes."""
         if is_number(values):
             values = b.constant(np.asarray(values, INT64 if isinstance(values, int) else FLOAT32))
@@ -488,7 +488,7 @@ class _Searched(KernelRecord):
             shape = (outer, y.size // outer)
             b.step(
                 SearchStep(
-                    x.viewed((outer, lines.shape[-1])), found.viewed(shape), y.viewed(shape), right
+                    x.view((outer, lines.shape[-1])), found.view(shape), y.view(shape), right
                 )
             )
         return True

@@ -15,7 +15,7 @@ from kuiper.ops.core.axes import axes_of, axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import NumpyRecord, broadcast
 from kuiper.ops.core.record import NoBatchRule, record
-from kuiper.ops.core.schema import Any_, Bool, DType, Float, Int, Ints, Scalar, Str, Tensor
+from kuiper.ops.core.schema import AnyArgument, Bool, DType, Float, Int, Ints, Scalar, Str, Tensor
 from kuiper.ops.tensor.shape import Identity
 
 __all__ = ["InverseSpectrogram", "InverseStft", "Spectrogram", "Stft"]
@@ -402,9 +402,9 @@ class _Frequencies(NumpyRecord):
         Int("n", minimum=1),
         Float("d", 1.0),
         DType("dtype", None),
-        Any_("layout", None),
-        Any_("device", None),
-        Any_("pin", None),
+        AnyArgument("layout", None),
+        AnyArgument("device", None),
+        AnyArgument("pin", None),
     )
 
 
@@ -524,7 +524,7 @@ class Stft(NumpyRecord):
         Bool("center", True),
         Str("pad_mode", tuple(_PADDING), "reflect"),
         Bool("normalized", False),
-        Any_("onesided", None),
+        AnyArgument("onesided", None),
         Bool("return_complex", True),
     )
 
@@ -604,7 +604,7 @@ class InverseStft(NumpyRecord):
         *_FRAMES,
         Bool("center", True),
         Bool("normalized", False),
-        Any_("onesided", None),
+        AnyArgument("onesided", None),
         Int("length", None, minimum=0, nullable=True),
         Bool("return_complex", False),
     )
@@ -657,10 +657,10 @@ class Spectrogram(NumpyRecord):
         *_FRAMES,
         Int("pad", 0, minimum=0),
         Scalar("power", 2.0, nullable=True),
-        Any_("normalized", False),
+        AnyArgument("normalized", False),
         Bool("center", True),
         Str("pad_mode", tuple(_PADDING), "reflect"),
-        Any_("onesided", None),
+        AnyArgument("onesided", None),
     )
 
     @staticmethod
@@ -693,10 +693,10 @@ class InverseSpectrogram(NumpyRecord):
         *_FRAMES,
         Int("length", None, minimum=0, nullable=True),
         Int("pad", 0, minimum=0),
-        Any_("normalized", False),
+        AnyArgument("normalized", False),
         Bool("center", True),
         Str("pad_mode", tuple(_PADDING), "reflect"),
-        Any_("onesided", None),
+        AnyArgument("onesided", None),
     )
 
     @staticmethod

@@ -40,7 +40,7 @@ from kuiper.ops.core.typed import TypedProgram, has_kernels, write_cast
 from kuiper.ops.math.elementwise import bind_tree, write_tree
 from kuiper.ops.math.reduce import MAX_EXTENT, Norm, norm_of
 
-__all__ = ["AMinMax", "All", "Any", "CountNonzero", "CumMax", "Deviation", "Diff", "NanSum"]
+__all__ = ["AMinMax", "AllTrue", "AnyTrue", "CountNonzero", "CumMax", "Deviation", "Diff", "NanSum"]
 
 INT64 = np.dtype(np.int64)
 
@@ -72,7 +72,7 @@ def _is_float32(a: SimpleNamespace, b: Binder) -> bool:
 class _Truth(Overloaded, KernelRecord):
     batch = "reduction"
     runs_in_numpy = False
-    is_least: bool
+    is_min: bool
     overloads = (
         (Tensor("input"),),
         (Tensor("input"), Ints("dim", nullable=True), Bool("keepdim", False)),
@@ -104,29 +104,29 @@ class _Truth(Overloaded, KernelRecord):
             b.step(program.step(truth))
             x = truth
         rows = b.contiguous(x.permute([*(d for d in range(x.rank) if d not in axes), *axes]))
-        b.step(ExtremeStep(rows.viewed((y.size, terms, 1)), y, None, cls.is_least))
+        b.step(ExtremeStep(rows.view((y.size, terms, 1)), y, None, cls.is_min))
 
 
 @record("aten::any")
-class Any(_Truth):
+class AnyTrue(_Truth):
     """Whether any element is not zero.
 
     Source: torch.any.
     """
 
     function: Callable[..., typing.Any] = staticmethod(np.any)
-    is_least = False
+    is_min = False
 
 
 @record("aten::all")
-class All(_Truth):
+class AllTrue(_Truth):
     """Whether no element is zero.
 
     Source: torch.all.
     """
 
     function: Callable[..., typing.Any] = staticmethod(np.all)
-    is_least = True
+    is_min = True
 
 
 @record("aten::count_nonzero")
@@ -226,7 +226,7 @@ class SumToSize(KernelRecord):
             cls.in_numpy(a, b)
             return
         sums = bind_reduction(b, a.input, axes, True, "sum", is_output=False)
-        b.alias(b.contiguous(sums).viewed(a.size))
+        b.alias(b.contiguous(sums).view(a.size))
 
 
 _WITHOUT_NAN = (
@@ -468,7 +468,7 @@ class _Running(KernelRecord):
     batch = "along_axes"
     arguments = (Tensor("input"), Int("dim"))
     ufunc: ClassVar[np.ufunc]
-    is_least: ClassVar[bool] = False
+    is_min: ClassVar[bool] = False
 
     @staticmethod
     def result(a: SimpleNamespace) -> typing.Any:
@@ -494,9 +494,9 @@ class _Running(KernelRecord):
         values, places = b.output(), b.output(1) if a.n_outputs > 1 else None
         if values.size:
             rows = lines_of(a.input.shape, a.dim)
-            x = b.contiguous(a.input).viewed(rows)
-            places = None if places is None else places.viewed(rows)
-            b.step(RunningExtremeStep(x, values.viewed(rows), places, cls.is_least))
+            x = b.contiguous(a.input).view(rows)
+            places = None if places is None else places.view(rows)
+            b.step(RunningExtremeStep(x, values.view(rows), places, cls.is_min))
 
 
 @record("aten::cummax")
@@ -517,7 +517,7 @@ class CumMin(_Running):
     """
 
     ufunc = np.minimum
-    is_least = True
+    is_min = True
 
 
 @record("aten::logcumsumexp")
@@ -548,7 +548,7 @@ class LogCumSumExp(KernelRecord):
         y = b.output()
         if y.size:
             rows = lines_of(a.input.shape, a.dim)
-            b.step(LogSumScanStep(b.contiguous(a.input).viewed(rows), y.viewed(rows)))
+            b.step(LogSumScanStep(b.contiguous(a.input).view(rows), y.view(rows)))
 
 
 @record("aten::diff")

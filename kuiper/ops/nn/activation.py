@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kuiper._support.struct import Fields
+from kuiper._support.struct import Struct
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.expression.functions import EXTENDED
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["ACTIVATIONS", "PReLU", "activation_tree"]
 
 
-class _Row(Fields):
+class _Row(Struct):
     """One activation.
 
     Attributes

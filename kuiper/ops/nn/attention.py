@@ -14,12 +14,12 @@ from kuiper._kernels.linear import attention, linear
 from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.epilogue import make_post, residual_value
+from kuiper.ops.core.epilogue import make_epilogue, residual_view
 from kuiper.ops.core.record import NoBatchRule, Record, record
 from kuiper.ops.core.schema import Bool, Float, Int, Tensor
-from kuiper.ops.product.linear import as_rows
+from kuiper.ops.product.linear import as_matrix
 
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
@@ -45,12 +45,12 @@ def bind_attention(
     Parameters
     ----------
     b : Binder
-    q, k, v, y : Value
+    q, k, v, y : TensorView
         (..., queries or keys, columns) with equal leading axes, broadcast ones of stride zero.
     scale : float
-    mask : Value, optional
+    mask : TensorView, optional
         Broadcast to (..., queries, keys): float32, summed with the scores, or bool.
-    weights : Value, optional
+    weights : TensorView, optional
         Takes the softmax itself, (..., queries, keys) without gaps.
     **options
         `mask_hides` and `is_causal`, see :class:`~kuiper._kernels.linear.attention.AttentionStep`.
@@ -78,7 +78,7 @@ def bind_attention(
     b.step(attention.AttentionStep(q, k, v, y, scratch, scale, **options))
 
 
-def _merge_leading(values: Sequence[Value]) -> list[Value]:
+def _merge_leading(values: Sequence[TensorView]) -> list[TensorView]:
     """Merge each pair of neighbours among the leading axes that lies back to back in all values."""
     values = list(values)
     for axis in range(values[0].rank - 4, -1, -1):
@@ -211,7 +211,7 @@ def _lead(a: SimpleNamespace) -> tuple[int, ...]:
     return (*lead, a.query.shape[-3]) if _is_grouped(a) else lead
 
 
-def _split_heads(value: Value, split: tuple[int, ...]) -> Value:
+def _split_heads(value: TensorView, split: tuple[int, ...]) -> TensorView:
     axis = value.rank - 3
     stride = value.strides[axis]
     return value.with_layout(
@@ -335,12 +335,12 @@ class MultiheadAttention(Record):
             b, q, k, v, out, (e // heads) ** -0.5, mask, split_weights, mask_hides=True
         )  # fmt: skip
         y = b.output()
-        residual = residual_value(b)
+        residual = residual_view(b)
         if residual is not None:
-            residual = as_rows(b, residual)
+            residual = as_matrix(b, residual)
         packed = _packed(b, "out", a.out_proj_weight, a.out_proj_bias, slice(None))
         rows = y.reshape((context.shape[0], e))
-        b.step(linear.LinearStep(context, packed, rows, make_post(b, residual)))
+        b.step(linear.LinearStep(context, packed, rows, make_epilogue(b, residual)))
         if weights is not None:
             _average(b, weights, b.output(1))
 
@@ -392,7 +392,7 @@ def _takes_mask(a: SimpleNamespace, given: Any, mask: Any) -> bool:
     )
 
 
-def _split_batch(value: Value, inner: int) -> Value:
+def _split_batch(value: TensorView, inner: int) -> TensorView:
     """View (n, ...) as (n / inner, inner, ...)."""
     outer = value.shape[0] // inner if inner else 0
     return value.with_layout(
@@ -436,11 +436,11 @@ def _check_weights(a: SimpleNamespace, kdim: int, vdim: int) -> None:
         raise ShapeError("'add_bias_kv' is True, but 'bias_k' or 'bias_v' is missing")
 
 
-def _project(a: SimpleNamespace, b: Binder, query: Any, key: Any, value: Any) -> list[Value]:
+def _project(a: SimpleNamespace, b: Binder, query: Any, key: Any, value: Any) -> list[TensorView]:
     """Add the linear layers; return q, k and v as (n, heads, length, features of a head)."""
     e, heads, sources = a.embed_dim, a.num_heads, [query, key, value]
     extra = a.add_bias_kv + a.add_zero_attn
-    results: list[Value] = []
+    results: list[TensorView] = []
     while len(results) < 3:
         first = last = len(results)
         # Neighbours that share their input share a product as well.
@@ -466,7 +466,7 @@ def _project(a: SimpleNamespace, b: Binder, query: Any, key: Any, value: Any) ->
             rows = _extended(a, b, sources[first], packed, width, first)
             length += extra
         else:
-            x = as_rows(b, sources[first])
+            x = as_matrix(b, sources[first])
             rows = b.temporary((x.shape[0], width))
             b.step(linear.LinearStep(x, packed, rows))
         for number in range(last + 1 - first):
@@ -476,8 +476,13 @@ def _project(a: SimpleNamespace, b: Binder, query: Any, key: Any, value: Any) ->
 
 
 def _packed(
-    b: Binder, key: Any, weight: Value, bias: Value | None, rows: slice, bias_rows: Any = None
-) -> Value:
+    b: Binder,
+    key: Any,
+    weight: TensorView,
+    bias: TensorView | None,
+    rows: slice,
+    bias_rows: Any = None,
+) -> TensorView:
     """Return the panels of some rows of a weight."""
 
     def fill(memory: np.ndarray) -> None:
@@ -491,7 +496,7 @@ def _packed(
     return b.packed([PackedMatrix(columns, weight.shape[1], part=key)], fill)
 
 
-def _heads(rows: Value, n: int, length: int, heads: int, batch_first: bool) -> Value:
+def _heads(rows: TensorView, n: int, length: int, heads: int, batch_first: bool) -> TensorView:
     """View rows of features as (n, heads, length, features of a head)."""
     step, width = rows.strides[0], rows.shape[1] // heads
     if batch_first:
@@ -502,8 +507,8 @@ def _heads(rows: Value, n: int, length: int, heads: int, batch_first: bool) -> V
 
 
 def _extended(
-    a: SimpleNamespace, b: Binder, source: Value, packed: Value, width: int, first: int
-) -> Value:
+    a: SimpleNamespace, b: Binder, source: TensorView, packed: TensorView, width: int, first: int
+) -> TensorView:
     """Project keys or values and append the rows that the module adds, sequence by sequence."""
     n, length = _lengths(a, source)
     e = a.embed_dim
@@ -514,7 +519,7 @@ def _extended(
         if source.rank == 3:
             x = source.select(0 if a.batch_first else 1, i)
         part = rows.narrow(0, i * (length + extra), length + extra)
-        b.step(linear.LinearStep(as_rows(b, x), packed, part.narrow(0, 0, length)))
+        b.step(linear.LinearStep(as_matrix(b, x), packed, part.narrow(0, 0, length)))
         if a.add_bias_kv:
             row = part.narrow(0, length, 1)
             for number, bias in enumerate((a.bias_k, a.bias_v)[first - 1 :][: width // e]):
@@ -524,7 +529,7 @@ def _extended(
     return rows
 
 
-def _wider(b: Binder, mask: Value, keys: int) -> Value:
+def _wider(b: Binder, mask: TensorView, keys: int) -> TensorView:
     """Append keys that a mask does not hide."""
     extra = keys - mask.shape[-1]
     if extra == 0:
@@ -538,7 +543,7 @@ def _wider(b: Binder, mask: Value, keys: int) -> Value:
     return wide
 
 
-def _average(b: Binder, weights: Value, y: Value) -> None:
+def _average(b: Binder, weights: TensorView, y: TensorView) -> None:
     """Average over heads: a row of 1 / heads times (heads, queries * keys)."""
     n, heads, queries, keys = weights.shape
     x = b.constant(np.full((1, heads), 1 / heads, np.float32)).expand((n, 1, heads))

@@ -100,7 +100,7 @@ class BatchNorm(Record):
                 tree = Call("sub", [Ref(2), Call("mul", [Ref(0), Ref(1)])])
             write_tree(b, tree, [a.running_mean, scale, a.bias], shift)
         tree = Call("add", [Call("mul", [Ref(0), Ref(1)]), Ref(2)])
-        columns = [value.viewed((value.size, *along[1:])) for value in (scale, shift)]
+        columns = [value.view((value.size, *along[1:])) for value in (scale, shift)]
         bind_tree(b, tree, [a.input, *columns])
 
     @staticmethod

@@ -15,11 +15,11 @@ from kuiper.errors import ShapeError
 from kuiper.expression import parse
 from kuiper.ir.view import TensorSpec
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.epilogue import activation_post
+from kuiper.ops.core.epilogue import activation_epilogue
 from kuiper.ops.core.record import NoBatchRule, Record, record
 from kuiper.ops.core.schema import Tensors, Weights
 from kuiper.ops.math.elementwise import write_tree
-from kuiper.ops.product.linear import as_rows
+from kuiper.ops.product.linear import as_matrix
 
 __all__ = ["YoloDetect"]
 
@@ -89,16 +89,16 @@ class YoloDetect(Record):
             start += n_boxes
             if boxes.size == 0:
                 continue
-            pixels = as_rows(b, b.channels_last(x).permute((0, 2, 3, 1)))
+            pixels = as_matrix(b, b.channels_last(x).permute((0, 2, 3, 1)))
             scores = b.temporary((n * height * width, level.weight.shape[0]))
             columns, depth = level.weight.shape[:2]
             matrix = PackedMatrix(columns, depth, part=number)
             panels = b.packed([matrix], partial(_pack_level, level, b.n_threads))
-            b.step(linear.LinearStep(pixels, panels, scores, activation_post("sigmoid", ())))
-            scores = scores.viewed((n, height, width, n_anchors, level.n_outputs))
+            b.step(linear.LinearStep(pixels, panels, scores, activation_epilogue("sigmoid", ())))
+            scores = scores.view((n, height, width, n_anchors, level.n_outputs))
             scores = scores.permute((0, 3, 1, 2, 4))
             terms = [b.constant(term) for term in _terms(level, height, width)]
-            write_tree(b, parse(_BOXES), [scores, *terms], boxes.viewed(scores.shape))
+            write_tree(b, parse(_BOXES), [scores, *terms], boxes.view(scores.shape))
 
 
 def _pack_level(level: _Level, n_threads: int, memory: np.ndarray) -> None:

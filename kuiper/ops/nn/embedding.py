@@ -9,15 +9,15 @@ import numpy as np
 
 from kuiper._kernels.data.indexing import EmbeddingBagStep
 from kuiper._kernels.data.move import FillStep
-from kuiper._runtime.step import FAULT_BYTES
+from kuiper._runtime.step import ERROR_SLOT_BYTES
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, checked_index
 from kuiper.ops.core.record import NoBatchRule, record
-from kuiper.ops.core.schema import Any_, Bool, Int, Tensor, ValuesNeeded
+from kuiper.ops.core.schema import AnyArgument, Bool, Int, Tensor, ValuesNeeded
 from kuiper.ops.core.typed import cast
-from kuiper.ops.tensor.strided import INT64, Walk
+from kuiper.ops.tensor.strided import INT64, IndexedView
 
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
@@ -41,9 +41,9 @@ class Embedding(KernelRecord):
         Tensor("weight", rank=2),
         Int("num_embeddings", None),
         Int("embedding_dim", None),
-        Any_("padding_idx", None),
-        Any_("max_norm", None),
-        Any_("norm_type", None),
+        AnyArgument("padding_idx", None),
+        AnyArgument("max_norm", None),
+        AnyArgument("norm_type", None),
         Bool("scale_grad_by_freq", False),
         Bool("sparse", False),
     )
@@ -69,9 +69,9 @@ class Embedding(KernelRecord):
                 "table", lambda: np.require(a.weight.constant, a.weight.dtype, ["C", "A"])
             )
         y = b.output()
-        walk = Walk(b, table, y.shape, [(y.rank - 1, 1)])
-        walk.add(a.input, 0, range(y.rank - 1))
-        walk.gather(y)
+        subscript = IndexedView(b, table, y.shape, [(y.rank - 1, 1)])
+        subscript.add(a.input, 0, range(y.rank - 1))
+        subscript.gather(y)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -113,9 +113,9 @@ class OneHot(KernelRecord):
         y = b.output()
         b.step(FillStep(y, 0))
         axes = range(a.input.rank)
-        walk = Walk(b, y, a.input.shape, [(d, d) for d in axes])
-        walk.add(a.input, a.input.rank, axes)
-        walk.scatter(b.constant(np.ones((), INT64)))
+        subscript = IndexedView(b, y, a.input.shape, [(d, d) for d in axes])
+        subscript.add(a.input, a.input.rank, axes)
+        subscript.scatter(b.constant(np.ones((), INT64)))
 
 
 @record("aten::embedding_bag")
@@ -187,13 +187,13 @@ class EmbeddingBag(KernelRecord):
             table = b.cached("table", lambda: np.require(a.weight.constant, np.float32, ["C", "A"]))
         rows, weights = a.weight.shape[0], a.per_sample_weights
         label = b.operator.label.replace("{", "{{").replace("}", "}}")
-        complaint = f"{label}: index {{}} is out of range for an axis of extent {rows}"
+        message = f"{label}: index {{}} is out of range for an axis of extent {rows}"
         b.step(
             EmbeddingBagStep(
                 b.contiguous(table), b.contiguous(cast(b, a.indices, INT64)),
                 b.contiguous(cast(b, a.offsets, INT64)),
                 None if weights is None else b.contiguous(weights),
                 outputs[0], a.mode, -1 if a.padding_idx is None else a.padding_idx % rows,
-                b.own(FAULT_BYTES), complaint,
+                b.context_state(ERROR_SLOT_BYTES), message,
             )
         )  # fmt: skip

@@ -20,7 +20,7 @@ from kuiper.ops.core.record import NoBatchRule, Record, record
 from kuiper.ops.core.schema import Int, Ints, Tensor
 from kuiper.ops.math.elementwise import write_tree
 from kuiper.ops.product.linear import product
-from kuiper.ops.tensor.strided import element_walk
+from kuiper.ops.tensor.strided import indexed_elements
 
 __all__ = ["Fold", "MaxUnpool", "Unfold"]
 
@@ -87,7 +87,7 @@ class Unfold(Record):
         blocks = (n, channels, *a.kernel_size, *_blocks(a, extents))
         steps = (row * a.dilation[0], column * a.dilation[1], row * a.stride[0])
         view = x.with_layout(blocks, (*x.strides[:2], *steps, column * a.stride[1]))
-        b.copy(view, y.viewed(blocks))
+        b.copy(view, y.view(blocks))
 
 
 @record("nn.Fold", "F.fold", "aten::col2im")
@@ -124,11 +124,11 @@ class Fold(Record):
         if y.dtype != np.float32:
             b.python(lambda x: _folded(x, a, counts, y.shape), [a.input], [y])
             return
-        x = b.contiguous(a.input).viewed((math.prod(y.shape[:-2]), *_flat(a)))
+        x = b.contiguous(a.input).view((math.prod(y.shape[:-2]), *_flat(a)))
         planes = y if y.is_contiguous else b.temporary(y.shape)
         b.step(
             FoldStep(
-                x, planes.viewed((x.shape[0], *a.output_size)), counts, a.kernel_size, a.dilation,
+                x, planes.view((x.shape[0], *a.output_size)), counts, a.kernel_size, a.dilation,
                 a.stride, a.padding,
             )
         )  # fmt: skip
@@ -206,10 +206,10 @@ class MaxUnpool(KernelRecord):
         planes, taken = math.prod(y.shape[: -cls.spatial]), math.prod(cls._extents(a))
         if a.input.size:
             source, index = (
-                b.contiguous(tensor).viewed((planes, tensor.size // planes))
+                b.contiguous(tensor).view((planes, tensor.size // planes))
                 for tensor in (a.input, a.indices)
             )
-            element_walk(b, y.viewed((planes, taken)), index, 1).scatter(source)
+            indexed_elements(b, y.view((planes, taken)), index, 1).scatter(source)
 
 
 def _register(spatial: int) -> None:
@@ -306,7 +306,7 @@ class ConvTimeFirst(KernelRecord):
         # What one output sees lies `batch` rows apart.
         steps, row = y.shape[0], batch * channels
         windows = x.with_layout((steps, batch, kernel, channels), (row, channels, row, 1))
-        windows = b.contiguous(windows).viewed((steps * batch, kernel * channels))
-        weight = b.contiguous(a.weight).viewed((kernel * channels, filters))
-        product(b, windows, weight, y.viewed((steps * batch, filters)))
+        windows = b.contiguous(windows).view((steps * batch, kernel * channels))
+        weight = b.contiguous(a.weight).view((kernel * channels, filters))
+        product(b, windows, weight, y.view((steps * batch, filters)))
         write_tree(b, Call("add", [Ref(0), Ref(1)]), [y, a.bias], y)

@@ -14,7 +14,7 @@ from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper._kernels.spatial.sample import DeformStep, GridPlanesStep, GridSampleStep, RoiAlignStep
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.image import image_input, image_output
 from kuiper.ops.core.numpy_step import KernelRecord
@@ -103,16 +103,16 @@ class GridSample(Record):
                 batch, channels, *extents = a.input.shape
                 x = a.input.reshape((batch, channels, math.prod(extents)))
                 if x is None:
-                    x = b.contiguous(a.input).viewed((batch, channels, math.prod(extents)))
-                grid = b.contiguous(a.grid).viewed((batch, points, spatial))
-                y = y.viewed((batch, channels, points))
+                    x = b.contiguous(a.input).view((batch, channels, math.prod(extents)))
+                grid = b.contiguous(a.grid).view((batch, points, spatial))
+                y = y.view((batch, channels, points))
                 b.step(GridPlanesStep(x, grid, y, extents, a.mode, a.padding_mode, a.align_corners))
             return
         y = image_output(b, spatial)
         if y.size == 0:
             return
         x, grid = image_input(b, a.input, spatial), b.contiguous(a.grid)
-        grid = grid.viewed((a.grid.shape[0], points, spatial))
+        grid = grid.view((a.grid.shape[0], points, spatial))
         b.step(
             GridSampleStep(
                 x, grid, y, a.input.shape[2:], a.mode, a.padding_mode, a.align_corners,
@@ -178,7 +178,7 @@ class AffineGrid(KernelRecord):
             return
         pixels = b.cached(("grid", *a.size[2:], a.align_corners), lambda: _pixels(a))
         y, spatial = b.output(), len(a.size) - 2
-        y = y.viewed((a.size[0], math.prod(a.size[2:]), spatial))
+        y = y.view((a.size[0], math.prod(a.size[2:]), spatial))
         product(b, pixels, a.theta.permute((0, 2, 1)), y)
 
 
@@ -331,7 +331,7 @@ class DeformConv2d(Record):
                 DeformConv2d._deformed(a), taps, a.stride, a.padding, a.dilation,
             )
         )  # fmt: skip
-        rows = y.with_layout((pixels, out_channels), (y.pitch, 1))
+        rows = y.with_layout((pixels, out_channels), (y.row_stride, 1))
         each = out_channels // a.groups
         for group in range(a.groups):
             x = windows.select(1, group).reshape((pixels, count * own))
@@ -339,7 +339,7 @@ class DeformConv2d(Record):
             b.step(linear.LinearStep(x, panels, rows.narrow(1, group * each, each)))
 
 
-def _panels(a: SimpleNamespace, b: Binder, start: int, length: int) -> Value:
+def _panels(a: SimpleNamespace, b: Binder, start: int, length: int) -> TensorView:
     """Return the packed weights of some output channels."""
 
     def fill(memory: np.ndarray) -> None:

@@ -17,13 +17,13 @@ from kuiper._kernels.rows.normalize import (
 )
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.image import image_input, image_output
 from kuiper.ops.core.record import Record, record
 from kuiper.ops.core.rows import as_rows, bind_reduction, memory_order
-from kuiper.ops.core.schema import Any_, Argument, Bool, Float, Int, Ints, Tensor
+from kuiper.ops.core.schema import AnyArgument, Argument, Bool, Float, Int, Ints, Tensor
 from kuiper.ops.math.elementwise import bind_tree
 from kuiper.ops.math.reduce import Norm, norm_of
 from kuiper.ops.nn.batch_norm import BatchNorm
@@ -56,7 +56,7 @@ def _check_factors(a: SimpleNamespace, shape: Sequence[int]) -> None:
             raise ShapeError(f"'{name}' has shape {value.shape}, expected {tuple(shape)}")
 
 
-def _factor(b: Binder, value: Value | None) -> Value | None:
+def _factor(b: Binder, value: TensorView | None) -> TensorView | None:
     return None if value is None else b.contiguous(value)
 
 
@@ -125,7 +125,7 @@ class LayerNorm(Record):
         return batch
 
 
-def _is_sorted(x: Value, order: Sequence[int], axes: Sequence[int]) -> bool:
+def _is_sorted(x: TensorView, order: Sequence[int], axes: Sequence[int]) -> bool:
     taken = [d for d in order if d in axes and x.shape[d] != 1]
     return taken == sorted(taken)
 
@@ -163,8 +163,8 @@ def _bind_groups(a: SimpleNamespace, b: Binder, groups: int, eps: float) -> None
         y = b.output(layout=x, reuse=x)
     else:
         x = b.contiguous(x)
-        y = b.output(reuse=x).viewed((batch, channels, 1, pixels))
-        x = x.viewed(y.shape)
+        y = b.output(reuse=x).view((batch, channels, 1, pixels))
+        x = x.view(y.shape)
     b.step(GroupNormStep(x, y, weight, bias, groups, eps, scratch))
 
 
@@ -231,9 +231,9 @@ class InstanceNorm(Record):
         Float("eps", 1e-5),
         Bool("affine", False),
         Bool("track_running_stats", False),
-        Any_("use_input_stats", None),
-        Any_("momentum", None),
-        Any_("cudnn_enabled", None),
+        AnyArgument("use_input_stats", None),
+        AnyArgument("momentum", None),
+        AnyArgument("cudnn_enabled", None),
     )
     layout = "like"
 
@@ -292,7 +292,7 @@ class LocalResponseNorm(Record):
             return
         x, spatial = a.input, a.input.rank - 2
         if spatial > 3:
-            x = b.contiguous(x).viewed((*x.shape[:2], math.prod(x.shape[2:-1]), x.shape[-1]))
+            x = b.contiguous(x).view((*x.shape[:2], math.prod(x.shape[2:-1]), x.shape[-1]))
             x = b.channels_last(x)
             y = b.temporary(x.shape, np.float32, "channels_last")
         else:
@@ -300,7 +300,7 @@ class LocalResponseNorm(Record):
         scratch = b.scratch(local_response_scratch(x.shape[1], a.size))
         b.step(LocalResponseNormStep(x, y, a.size, a.alpha, a.beta, a.k, scratch))
         if spatial > 3:
-            b.copy(y, b.output().viewed(y.shape))
+            b.copy(y, b.output().view(y.shape))
 
 
 @record("F.normalize")
@@ -311,7 +311,12 @@ class Normalize(Record):
     """
 
     batch = "along_axes"
-    arguments = (Tensor("input"), Any_("p", 2.0), Ints("dim", default=(1,)), Float("eps", 1e-12))
+    arguments = (
+        Tensor("input"),
+        AnyArgument("p", 2.0),
+        Ints("dim", default=(1,)),
+        Float("eps", 1e-12),
+    )
     layout = "like"
 
     @staticmethod

@@ -13,12 +13,12 @@ from kuiper._kernels.spatial import pool_windows
 from kuiper._kernels.spatial.pool import PoolStep
 from kuiper.errors import OperatorError, ShapeError
 from kuiper.expression import Call, Literal, Ref
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.image import check_image, image_input, image_output, spatial_extents
 from kuiper.ops.core.record import Record, record_later
 from kuiper.ops.core.rows import bind_reduction
-from kuiper.ops.core.schema import Bool, Float, Host, Ints, Tensor
+from kuiper.ops.core.schema import Bool, Float, Ints, StaticValue, Tensor
 from kuiper.ops.math.elementwise import write_tree
 
 __all__ = ["AdaptiveAvgPool", "AdaptiveMaxPool", "AvgPool", "LPPool", "MaxPool"]
@@ -80,8 +80,8 @@ class _Pool(Record):
     @staticmethod
     def _step(
         b: Binder,
-        x: Value,
-        y: Value,
+        x: TensorView,
+        y: TensorView,
         windows: Any,
         kind: str,
         indices: Any = None,
@@ -362,7 +362,7 @@ class AdaptiveMaxPool(_AdaptivePool):
         spec = cls._spec(a)
         if a.n_outputs > 1:
             return _with_indices(a, spec)
-        return Host(_with_indices(a, spec)) if a.return_indices else spec
+        return StaticValue(_with_indices(a, spec)) if a.return_indices else spec
 
     @classmethod
     def bind(cls, a: SimpleNamespace, b: Binder) -> None:
@@ -376,7 +376,7 @@ class AdaptiveMaxPool(_AdaptivePool):
             b.python(
                 lambda x: _pool_array(x, windows, cls.spatial, "max", 0, True), [a.input], values
             )
-        b.host(tuple(values))
+        b.static(tuple(values))
 
 
 def _register(base: type[_Pool], module: str, function: str) -> None:

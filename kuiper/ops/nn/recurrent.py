@@ -12,11 +12,11 @@ from kuiper._kernels.linear import linear, recurrent
 from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, record
 from kuiper.ops.core.schema import Bool, Int, Str, Tensor, Weights
-from kuiper.ops.product.linear import as_rows
+from kuiper.ops.product.linear import as_matrix
 
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
@@ -85,7 +85,7 @@ class _Network:
         count = a.num_layers * len(self.suffixes)
         return (count, features) if a.input.rank == 2 else (count, self.batch, features)
 
-    def by_time(self, rows: Value, features: int) -> Value:
+    def by_time(self, rows: TensorView, features: int) -> TensorView:
         """View rows of features of all directions as (directions, times, batch, features)."""
         step = rows.strides[0]
         time, row = (step, self.length * step) if self.batch_first else (self.batch * step, step)
@@ -135,12 +135,12 @@ def _bind(a: SimpleNamespace, b: Binder, cell: str, gates: int) -> None:
     directions, batch = len(network.suffixes), network.batch
     sums, state, hidden = gates * network.hidden, network.state, network.hidden
 
-    def by_layer(value: Value | None, features: int) -> list[Value | None]:
+    def by_layer(value: TensorView | None, features: int) -> list[TensorView | None]:
         """Cut states into (directions, batch, features), one for each layer."""
         if value is None:
             return [None] * a.num_layers
         shape = (a.num_layers, directions, batch, features)
-        whole = value.reshape(shape) or b.contiguous(value).viewed(shape)
+        whole = value.reshape(shape) or b.contiguous(value).view(shape)
         return [whole.select(0, layer) for layer in range(a.num_layers)]
 
     initial = None if a.hx is None else b.contiguous(a.hx)
@@ -152,7 +152,7 @@ def _bind(a: SimpleNamespace, b: Binder, cell: str, gates: int) -> None:
     if cell == "lstm" and cells is None:
         cells = b.temporary((a.num_layers, directions, batch, hidden))
     c = by_layer(cells, hidden)
-    x = as_rows(b, a.input)
+    x = as_matrix(b, a.input)
     for layer in range(a.num_layers):
         names = [f"_l{layer}{suffix}" for suffix in network.suffixes]
         products = b.temporary((x.shape[0], directions * sums))
@@ -163,7 +163,7 @@ def _bind(a: SimpleNamespace, b: Binder, cell: str, gates: int) -> None:
             y = b.output()
         else:
             y = b.temporary((x.shape[0], directions * state))
-        rows = y.viewed((x.shape[0], directions * state))
+        rows = y.view((x.shape[0], directions * state))
         projection = None
         if network.projects:
             matrix = PackedMatrix(state, hidden, directions, part=("projection", layer))
@@ -183,7 +183,7 @@ def _bind(a: SimpleNamespace, b: Binder, cell: str, gates: int) -> None:
                 c[layer],
                 hn[layer],
                 projection,
-                recurrent.has_rounds(
+                recurrent.has_phases(
                     b.n_threads,
                     directions,
                     network.length,

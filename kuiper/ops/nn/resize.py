@@ -18,7 +18,7 @@ from kuiper.ir.view import TensorSpec
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.image import image_input, image_output, spatial_extents
 from kuiper.ops.core.record import Record, record
-from kuiper.ops.core.schema import Any_, Argument, Bool, Float, Ints, Numbers, Str, Tensor
+from kuiper.ops.core.schema import AnyArgument, Argument, Bool, Float, Ints, Numbers, Str, Tensor
 from kuiper.ops.product.linear import product
 
 __all__ = ["Interpolate", "UpsampleBilinear", "UpsampleNearest"]
@@ -53,9 +53,9 @@ class Interpolate(Record):
         Ints("size", default=None, minimum=1, nullable=True),
         Numbers("scale_factor", default=None, nullable=True),
         Str("mode", tuple(MODES), "nearest"),
-        Any_("align_corners", None),
-        Any_("recompute_scale_factor", None),
-        Any_("antialias", None),
+        AnyArgument("align_corners", None),
+        AnyArgument("recompute_scale_factor", None),
+        AnyArgument("antialias", None),
     )
     layout = "like"
     # What the older names imply.
@@ -199,11 +199,11 @@ class _Antialiased(Record):
             b.constant(cls._matrix(extent, out, scale, a.align_corners))
             for extent, out, scale in zip((height, width), (rows, columns), scales, strict=True)
         )
-        x = b.contiguous(a.input).viewed((count, height, width))
+        x = b.contiguous(a.input).view((count, height, width))
         wide = b.temporary((count, height, columns))
         product(b, x, by_column.permute((1, 0)).expand((count, width, columns)), wide)
         # Elements of a row of the output are adjacent, wherever the output lies.
-        y = y.viewed((count, rows, columns))
+        y = y.view((count, rows, columns))
         product(b, by_row.expand((count, rows, height)), wide, y)
 
     @classmethod
@@ -323,8 +323,8 @@ def _bind_taps(a: SimpleNamespace, b: Binder, taps: Sequence[Taps]) -> None:
     else:
         # Planes are images of one channel.
         planes = a.input.shape[0] * a.input.shape[1]
-        x = b.contiguous(a.input).viewed((planes, 1, depth * height, width))
-        y = b.output().viewed((planes, 1, len(rows), len(columns)))
+        x = b.contiguous(a.input).view((planes, 1, depth * height, width))
+        y = b.output().view((planes, 1, len(rows), len(columns)))
     scratch = b.scratch(resampling.scratch_bytes(rows, columns, x.shape[1]))
     b.step(ResizeStep(x, y, rows, columns, scratch))
 

@@ -15,7 +15,7 @@ from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, record
 from kuiper.ops.core.rows import as_rows, memory_order
-from kuiper.ops.core.schema import Any_, Argument, Int, Ints, Tensor
+from kuiper.ops.core.schema import AnyArgument, Argument, Int, Ints, Tensor
 from kuiper.ops.math.elementwise import bind_tree
 
 __all__ = ["GLU", "LogSoftmax", "Softmax", "Softmax2d", "Softmin"]
@@ -34,7 +34,7 @@ class Softmax(Record):
     arguments: tuple[Argument, ...] = (
         Tensor("input"),
         Ints("dim", length=1, default=None, nullable=True),
-        Any_("dtype", None),
+        AnyArgument("dtype", None),
     )
     layout = "like"
     scale: ClassVar[float] = 1.0

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.epilogue import activation_post, make_post, residual_value
+from kuiper.ops.core.epilogue import activation_epilogue, make_epilogue, residual_view
 from kuiper.ops.core.record import NoBatchRule, Record, record
 from kuiper.ops.core.schema import Argument, Float, Ints, Str, Tensor
 from kuiper.ops.product.algorithms import Convolution, bind_convolution, only_gemm
@@ -84,7 +84,7 @@ class Conv(Record):
             geometry = geometry.unpadded()
         filters = Filters(a.weight, a.bias, (*a.weight.shape[:2], *geometry.kernel))
         y, image, residual = _output(a, b, spatial)
-        c = Convolution(x, image, filters, geometry, a.groups, make_post(b, residual))
+        c = Convolution(x, image, filters, geometry, a.groups, make_epilogue(b, residual))
         scale = getattr(a, "input_scale", None)
         if scale is not None:
             if not filters.is_constant:
@@ -149,9 +149,9 @@ class ExpandDepthwise(Record):
         filters = Filters(a.weight, a.bias, a.weight.shape)
         act = None
         if a.activation is not None:
-            act = activation_post(a.activation, (a.activation_p0, a.activation_p1))
+            act = activation_epilogue(a.activation, (a.activation_p0, a.activation_p1))
         channels = a.weight.shape[0]
-        c = Convolution(x, image, filters, Geometry.of(a), channels, make_post(b, residual))
+        c = Convolution(x, image, filters, Geometry.of(a), channels, make_epilogue(b, residual))
         b.step(expand_step(b, c, expand, act))
 
 
@@ -226,11 +226,11 @@ class ConvTranspose(Record):
 
         x = b.channels_last(_as_image(a.input, spatial))
         y, image, residual = _output(a, b, spatial)
-        b.step(transposed_step(a, b, Geometry.of(a), x, image, make_post(b, residual)))
+        b.step(transposed_step(a, b, Geometry.of(a), x, image, make_epilogue(b, residual)))
         _finish(b, y, image, spatial)
 
 
-def _as_image(value: Value, spatial: int) -> Value:
+def _as_image(value: TensorView, spatial: int) -> TensorView:
     """View (n, c, l), (c, h, w) or (c, l) as (n, c, h, w)."""
     if value.rank == spatial + 1:
         value = value.with_layout((1, *value.shape), (value.size, *value.strides))
@@ -245,7 +245,7 @@ def _as_image(value: Value, spatial: int) -> Value:
 
 def _output(a: SimpleNamespace, b: Binder, spatial: int) -> Any:
     """Return the output, the same as a channels-last image, and the residual as an image."""
-    residual = residual_value(b)
+    residual = residual_view(b)
     if a.input.rank == 4 and spatial == 2:
         y = b.output(layout="channels_last")
         return y, y, None if residual is None else b.channels_last(residual)

@@ -6,9 +6,9 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.epilogue import make_post, residual_value
+from kuiper.ops.core.epilogue import make_epilogue, residual_view
 from kuiper.ops.core.record import Record, record
 from kuiper.ops.product.algorithms import Convolution, bind_convolution
 from kuiper.ops.product.algorithms.base import planes_of
@@ -50,7 +50,7 @@ class Conv3d(Record):
             geometry = geometry.unpadded()
         filters = Filters(a.weight, a.bias, a.weight.shape)
         x, y = _channels_last(b, x), _output(a, b)
-        c = Convolution(x, y, filters, geometry, a.groups, make_post(b, _residual(b)))
+        c = Convolution(x, y, filters, geometry, a.groups, make_epilogue(b, _residual(b)))
         if filters.is_constant:
             bind_convolution(b, _flattened(a, c))
         else:
@@ -78,8 +78,8 @@ class ConvTranspose3d(Record):
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         x, y = _channels_last(b, a.input), _output(a, b)
-        post = make_post(b, _residual(b))
-        b.step(transposed_step(a, b, Geometry.of(a), x, y, post))
+        epilogue = make_epilogue(b, _residual(b))
+        b.step(transposed_step(a, b, Geometry.of(a), x, y, epilogue))
 
 
 def _flattened(a: SimpleNamespace, c: Convolution) -> Convolution:
@@ -100,10 +100,10 @@ def _flattened(a: SimpleNamespace, c: Convolution) -> Convolution:
     else:
         return c
     filters = Filters(a.weight, a.bias, (*a.weight.shape[:2], *geometry.kernel))
-    return Convolution(view(c.x), view(c.y), filters, geometry, c.groups, c.post)
+    return Convolution(view(c.x), view(c.y), filters, geometry, c.groups, c.epilogue)
 
 
-def _rows_of(volumes: Value) -> Value:
+def _rows_of(volumes: TensorView) -> TensorView:
     """View (n, c, d, h, w), channels-last without gaps, as images (n, c, d, h * w)."""
     n, channels, depth, height, width = volumes.shape
     row = height * width * channels
@@ -112,14 +112,14 @@ def _rows_of(volumes: Value) -> Value:
     )
 
 
-def _channels_last(b: Binder, value: Value) -> Value:
+def _channels_last(b: Binder, value: TensorView) -> TensorView:
     """Let (n, c, d, h, w) or (c, d, h, w) lie channels-last without gaps; copy where needed."""
     if value.rank == 4:
         value = value.with_layout((1, *value.shape), (value.size, *value.strides))
     return b.contiguous(value.permute(CHANNELS_LAST)).permute(CHANNELS_SECOND)
 
 
-def _output(a: SimpleNamespace, b: Binder) -> Value:
+def _output(a: SimpleNamespace, b: Binder) -> TensorView:
     """Return the output as (n, c, d, h, w), channels-last without gaps."""
     if a.input.rank == 5:
         return b.output(layout=CHANNELS_LAST)
@@ -129,9 +129,9 @@ def _output(a: SimpleNamespace, b: Binder) -> Value:
     return y
 
 
-def _residual(b: Binder) -> Value | None:
+def _residual(b: Binder) -> TensorView | None:
     """Return the other summand of a fused sum as rows of channels."""
-    residual = residual_value(b)
+    residual = residual_view(b)
     if residual is None:
         return None
     residual = _channels_last(b, residual).permute(CHANNELS_LAST)

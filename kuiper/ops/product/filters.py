@@ -11,7 +11,7 @@ import numpy as np
 
 from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import PackedMatrix, panel_offsets
-from kuiper.ir.view import Value
+from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
 
 __all__ = ["ByTap", "Filters", "fill_groups", "pack_at_run_time"]
@@ -177,7 +177,7 @@ def pack_at_run_time(
     filters: Filters,
     tap_lists: Sequence[Sequence[Sequence[int]]],
     by_column: bool,
-) -> tuple[Value, list[int]]:
+) -> tuple[TensorView, list[int]]:
     """Add the steps that pack a computed weight; return the panels and where each phase starts.
 
     `by_column` tells whether the first axis of the weight counts filters (convolution) or input

@@ -12,9 +12,9 @@ from kuiper._kernels.linear import linear
 from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import FLOAT_BYTES, PackedMatrix
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, Value, aliases
+from kuiper.ir.view import TensorSpec, TensorView, shares_cache_sets
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.epilogue import make_post, residual_value
+from kuiper.ops.core.epilogue import make_epilogue, residual_view
 from kuiper.ops.core.record import Record, record
 from kuiper.ops.core.schema import Int, Tensor
 from kuiper.ops.product.algorithms.strassen import strassen_refusal, strassen_step
@@ -28,13 +28,13 @@ __all__ = ["Linear", "Matmul", "product"]
 MIN_ROWS, MIN_COLUMNS = 16, 512
 
 
-def as_rows(b: Binder, value: Value) -> Value:
+def as_matrix(b: Binder, value: TensorView) -> TensorView:
     """View (..., k) as rows of adjacent elements, equally far apart; copies where it must."""
     if value.shape[-1] == 1 or value.strides[-1] == 1:
         rows = value.reshape((math.prod(value.shape[:-1]), value.shape[-1]))
         if rows is not None and (rows.shape[1] == 1 or rows.strides[1] == 1):
             return rows
-    return b.contiguous(value).viewed((math.prod(value.shape[:-1]), value.shape[-1]))
+    return b.contiguous(value).view((math.prod(value.shape[:-1]), value.shape[-1]))
 
 
 @record("nn.Linear", "F.linear")
@@ -72,30 +72,30 @@ class Linear(Record):
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
-        x = as_rows(b, a.input)
+        x = as_matrix(b, a.input)
         y = b.output(
-            layout="spaced_rows" if b.feeds_only("nn.Linear", "F.linear") else "contiguous"
+            layout="padded_rows" if b.feeds_only("nn.Linear", "F.linear") else "contiguous"
         )
         rows = y.reshape((x.shape[0], a.weight.shape[0]))
         assert rows is not None  # rows of an output are equally far apart
-        residual = residual_value(b)
+        residual = residual_view(b)
         if residual is not None:
-            residual = as_rows(b, residual)
-        post = make_post(b, residual)
+            residual = as_matrix(b, residual)
+        epilogue = make_epilogue(b, residual)
         if _strassen_pays(a):
             images = a.input.shape[0]
             step = strassen_step(
                 b, _as_images(x, images), _as_images(rows, images),
-                _Columns(a.weight), lambda: _bias(a), [(0, 0)], (1, 1), post,
+                _Columns(a.weight), lambda: _bias(a), [(0, 0)], (1, 1), epilogue,
             )  # fmt: skip
             step.flops = 2.0 * rows.size * x.shape[1]
             step.bytes = float(x.n_bytes + a.weight.size * FLOAT_BYTES + rows.n_bytes)
             b.step(step)
         else:
             is_large = x.shape[0] >= MIN_ROWS and rows.shape[1] >= MIN_COLUMNS
-            if is_large and aliases(x.strides[0]):
-                x = b.spaced_rows(x)
-            b.step(linear.LinearStep(x, _panels(a, b), rows, post))
+            if is_large and shares_cache_sets(x.strides[0]):
+                x = b.padded_rows(x)
+            b.step(linear.LinearStep(x, _panels(a, b), rows, epilogue))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -119,7 +119,7 @@ def _strassen_pays(a: SimpleNamespace) -> bool:
     )
 
 
-def _as_images(rows: Value, images: int) -> Value:
+def _as_images(rows: TensorView, images: int) -> TensorView:
     """View rows as channels-last images of one row of pixels each."""
     (count, channels), step = rows.shape, rows.strides[0]
     line = count // images * step
@@ -134,7 +134,7 @@ def _bias(a: SimpleNamespace) -> np.ndarray | None:
     return None if a.bias is None else np.asarray(a.bias.constant, np.float32)
 
 
-def _panels(a: SimpleNamespace, b: Binder) -> Value:
+def _panels(a: SimpleNamespace, b: Binder) -> TensorView:
     """Return the packed weight; one that is computed at run time is packed then."""
     columns, depth = a.weight.shape
     matrix = PackedMatrix(columns, depth)
@@ -156,7 +156,7 @@ def _panels(a: SimpleNamespace, b: Binder) -> Value:
 class _Columns:
     """A constant weight as (columns, 1, terms), widened slice by slice."""
 
-    def __init__(self, weight: Value) -> None:
+    def __init__(self, weight: TensorView) -> None:
         self.shape = (weight.shape[0], 1, weight.shape[1])
         self._weight = weight
 
@@ -211,7 +211,7 @@ class Matmul(Record):
             y = y.with_layout(y_shape, (y.strides[0], 0))
         out = b.output()
         batch = np.broadcast_shapes(x_shape[:-2], y_shape[:-2])
-        out = out.viewed((*batch, x_shape[-2], y_shape[-1]))
+        out = out.view((*batch, x_shape[-2], y_shape[-1]))
         product(b, x, y, out)
 
     @staticmethod
@@ -237,7 +237,7 @@ def _matrix_shapes(x: Any, y: Any) -> Any:
     return ((1, *x) if len(x) == 1 else x), ((*y, 1) if len(y) == 1 else y)
 
 
-def product(b: Binder, x: Value, y: Value, out: Value) -> None:
+def product(b: Binder, x: TensorView, y: TensorView, out: TensorView) -> None:
     """Add the step for ``out = x @ y``; elements of a row of `out` are adjacent."""
     if x.shape[-1] != 1 and x.strides[-1] != 1:
         x = b.contiguous(x)
@@ -263,7 +263,7 @@ def product(b: Binder, x: Value, y: Value, out: Value) -> None:
     b.step(linear.MatmulStep(x, y, out, b.scratch(PackedMatrix(1, x.shape[-1]).panel_bytes)))
 
 
-def _merge_batch(x: Value, y: Value, out: Value) -> Any:
+def _merge_batch(x: TensorView, y: TensorView, out: TensorView) -> Any:
     """Merge leading axes that lie back to back in all three, so that few are left."""
     values = [x, y, out]
     axis = out.rank - 4

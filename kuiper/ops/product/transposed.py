@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from kuiper._kernels.micro.packed import FewColumns, PackedMatrix, panel_offsets
-from kuiper.ir.view import Value
+from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.epilogue import Post
+from kuiper.ops.core.epilogue import Epilogue
 from kuiper.ops.product.algorithms.base import Choice, Convolution
 from kuiper.ops.product.algorithms.few_outputs import few_outputs_cost, few_outputs_refusal
 from kuiper.ops.product.algorithms.gemm import gemm_step
@@ -23,7 +23,12 @@ __all__ = ["transposed_step"]
 
 
 def transposed_step(
-    a: SimpleNamespace, b: Binder, geometry: Geometry, x: Value, y: Value, post: Post | None
+    a: SimpleNamespace,
+    b: Binder,
+    geometry: Geometry,
+    x: TensorView,
+    y: TensorView,
+    epilogue: Epilogue | None,
 ) -> Any:
     """Return the step of a transposed convolution, and add those that pack a computed weight.
 
@@ -33,13 +38,13 @@ def transposed_step(
         Arguments, of which the weight, the bias and the groups are read.
     b : Binder
     geometry : Geometry
-    x, y : Value
+    x, y : TensorView
         Channels-last images, or volumes without gaps.
-    post : Post or None
+    epilogue : Epilogue or None
     """
     filters = Filters(a.weight, a.bias, (*a.weight.shape[:2], *geometry.kernel))
     forward = _Forward(filters, a.groups)
-    c = Convolution(x, y, forward, geometry, a.groups, post)
+    c = Convolution(x, y, forward, geometry, a.groups, epilogue)
     phases, tap_lists = split_phases(geometry, y.shape[2:])
     few, reason = False, "the filters are computed at run time"
     if filters.is_constant:
@@ -88,7 +93,7 @@ def _has_few_outputs(c: Convolution, tap_lists: Sequence[Any]) -> tuple[bool, st
 
 def _pack(
     b: Binder, forward: Filters, c: Convolution, tap_lists: Sequence[Any], few: bool
-) -> tuple[Value, list[int]]:
+) -> tuple[TensorView, list[int]]:
     """Return the packed filters of all phases, and where those of each kind start."""
     matrices: list[Any]
     if few:

@@ -14,7 +14,7 @@ from kuiper.ir.view import TensorSpec
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, convert
 from kuiper.ops.core.record import Record, record
-from kuiper.ops.core.schema import Any_, Bool, DType, Tensor
+from kuiper.ops.core.schema import AnyArgument, Bool, DType, Tensor
 from kuiper.ops.core.typed import write_cast
 
 __all__ = ["LogGamma", "Positive", "To", "TypeAs"]
@@ -55,8 +55,8 @@ class To(_Cast):
         DType("dtype", None),
         Bool("copy", False),
         Bool("non_blocking", False),
-        Any_("device", None),
-        Any_("memory_format", None),
+        AnyArgument("device", None),
+        AnyArgument("memory_format", None),
     )
 
     @staticmethod

@@ -10,7 +10,7 @@ import numpy as np
 
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import promote
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, record
@@ -31,7 +31,7 @@ __all__ = [
 def check_tensors(tensors: Any) -> list[Any]:
     """Return the tensors; raise ShapeError for an empty list or an item that is no tensor."""
     for number, tensor in enumerate(tensors):
-        if not isinstance(tensor, TensorSpec | Value):
+        if not isinstance(tensor, TensorSpec | TensorView):
             raise ShapeError(f"input {number} is {tensor!r}, expected a tensor")
     if not tensors:
         raise ShapeError("it has no inputs, expected one or more tensors")
@@ -45,7 +45,7 @@ def _common_dtype(tensors: Any) -> np.dtype:
     return dtype
 
 
-def is_at(value: Value, target: Value) -> bool:
+def is_at(value: TensorView, target: TensorView) -> bool:
     return (
         value.buffer is target.buffer
         and value.offset == target.offset
@@ -133,12 +133,12 @@ def _fits(shape: Sequence[int], other: Sequence[int], axis: int) -> bool:
     )
 
 
-def _is_image(value: Value) -> bool:
+def _is_image(value: TensorView) -> bool:
     """Tell whether a view is channels-last but not contiguous."""
     return value.is_channels_last and not value.is_contiguous
 
 
-def _adjacent(values: Sequence[Value], axis: int) -> Value | None:
+def _adjacent(values: Sequence[TensorView], axis: int) -> TensorView | None:
     """Return one view of inputs that are adjacent in memory along an axis; None if they are not."""
     first = values[0]
     end = first.offset

@@ -20,14 +20,19 @@ from kuiper.ir.view import TensorSpec
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import NumpyRecord, Overloaded, convert
 from kuiper.ops.core.record import NoBatchRule, Record, record
-from kuiper.ops.core.schema import Any_, Argument, DType, Int, Ints, Scalar, Str, Tensor
+from kuiper.ops.core.schema import AnyArgument, Argument, DType, Int, Ints, Scalar, Str, Tensor
 
 __all__ = ["Arange", "Eye", "Full", "Linspace", "Random"]
 
 FLOAT32 = np.dtype(np.float32)
 
 # The last positional arguments of functions that create tensors.
-_PLACE = (DType("dtype", None), Any_("layout", None), Any_("device", None), Any_("pin", None))
+_PLACE = (
+    DType("dtype", None),
+    AnyArgument("layout", None),
+    AnyArgument("device", None),
+    AnyArgument("pin", None),
+)
 
 
 class Created(NumpyRecord):
@@ -362,7 +367,7 @@ class NormalLike(Random):
         Tensor("input"),
         Scalar("mean", 0.0),
         Scalar("std", 1.0),
-        Any_("generator", None),
+        AnyArgument("generator", None),
     )
 
     @staticmethod
@@ -396,6 +401,6 @@ class RandLike(Random):
     Source: torch.rand_like.
     """
 
-    arguments = (Tensor("input"), *_PLACE, Any_("memory_format", None))
+    arguments = (Tensor("input"), *_PLACE, AnyArgument("memory_format", None))
     spec = RandnLike.spec
     draw = Rand.draw

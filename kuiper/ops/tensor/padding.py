@@ -15,7 +15,7 @@ import numpy as np
 
 from kuiper._kernels.data.move import FillStep
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, record
 from kuiper.ops.core.schema import Argument, Float, Ints, Str, Tensor
@@ -93,14 +93,14 @@ def _padded_shape(shape: Sequence[int], margins: Sequence[_Margin]) -> tuple[int
     return tuple(padded)
 
 
-def _crop(value: Value, margins: Sequence[_Margin]) -> Value:
+def _crop(value: TensorView, margins: Sequence[_Margin]) -> TensorView:
     for margin in margins:
         value = value.narrow(margin.axis, margin.start, margin.extent)
     return value
 
 
 def _bind_margins(
-    b: Binder, y: Value, kept: Value, margins: Sequence[_Margin], mode: str, fill: Any
+    b: Binder, y: TensorView, kept: TensorView, margins: Sequence[_Margin], mode: str, fill: Any
 ) -> None:
     """Add the steps that copy `kept` into `y` and fill its margins."""
     if y.size == 0:
@@ -139,13 +139,15 @@ def _bind_margins(
         done = whole
 
 
-def pad_spatial(b: Binder, value: Value, pad: Sequence[int], mode: str, fill: float = 0.0) -> Value:
+def pad_spatial(
+    b: Binder, value: TensorView, pad: Sequence[int], mode: str, fill: float = 0.0
+) -> TensorView:
     """Return a padded image for the operator being bound.
 
     Parameters
     ----------
     b : Binder
-    value : Value, shape (n, c, h, w)
+    value : TensorView, shape (n, c, h, w)
     pad : (int, int, int, int)
         Left, right, top and bottom; negative amounts crop.
     mode : str
@@ -155,7 +157,7 @@ def pad_spatial(b: Binder, value: Value, pad: Sequence[int], mode: str, fill: fl
 
     Returns
     -------
-    Value
+    TensorView
         Channels-last if `value` is; it lives during the operator only.
 
     Raises

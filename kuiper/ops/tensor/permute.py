@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, axis_of, split_axis
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, record
@@ -140,7 +140,7 @@ class PixelUnshuffle(Record):
         b.copy(x.permute(order), split_axis(y, lead, (a.input.shape[lead], r, r)))
 
 
-def _split_pixels(value: Value, r: int, size: Sequence[int]) -> Value:
+def _split_pixels(value: TensorView, r: int, size: Sequence[int]) -> TensorView:
     """View (..., h * r, w * r) as (..., h, r, w, r)."""
     rank = value.rank
     return split_axis(split_axis(value, rank - 1, (size[1], r)), rank - 2, (size[0], r))
@@ -174,7 +174,7 @@ class Flip(Record):
         b.copy(x, b.output(layout=a.input))
 
 
-def backwards(x: Value, axes: Sequence[int]) -> Value:
+def backwards(x: TensorView, axes: Sequence[int]) -> TensorView:
     """Return the view with some axes reversed."""
     for axis in axes if x.size else ():
         x = x.narrow(axis, x.shape[axis] - 1, x.shape[axis], -1)
@@ -215,8 +215,8 @@ class Roll(Record):
                 shifts[axis_of(dim, x.shape)] += shift
         else:
             x, y = (
-                b.contiguous(a.input).viewed((a.input.size,)),
-                b.output().viewed((a.input.size,)),
+                b.contiguous(a.input).view((a.input.size,)),
+                b.output().view((a.input.size,)),
             )
             shifts = a.shifts
         if x.size == 0 or x.rank == 0:

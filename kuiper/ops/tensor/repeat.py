@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, record
 from kuiper.ops.core.schema import (
@@ -117,9 +117,9 @@ def _infer_repeat(input: TensorSpec, repeats: Sequence[int]) -> TensorSpec:
     return TensorSpec([n * r for n, r in zip(shape, repeats, strict=True)], input.dtype)
 
 
-def _bind_repeat(input: Value, repeats: Sequence[int], b: Binder) -> None:
+def _bind_repeat(input: TensorView, repeats: Sequence[int], b: Binder) -> None:
     """Copy with an extra loop per axis, along which the input has a stride of 0."""
-    x = input.viewed((1,) * (len(repeats) - input.rank) + input.shape)
+    x = input.view((1,) * (len(repeats) - input.rank) + input.shape)
     y = b.output()
     shape, x_strides, y_strides = [], [], []
     for axis, repeat in enumerate(repeats):

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, axis_of, split_axis
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, record
@@ -44,13 +44,13 @@ __all__ = [
 ]
 
 
-def reshaped(b: Binder, value: Value, shape: Sequence[int]) -> None:
+def reshaped(b: Binder, value: TensorView, shape: Sequence[int]) -> None:
     """Bind output 0 to `value` in another shape: a view if the strides allow it, else a copy."""
     view = value.reshape(shape)
     if view is not None:
         b.alias(view)
         return
-    b.copy(value, b.output().viewed(value.shape))
+    b.copy(value, b.output().view(value.shape))
 
 
 class View(Record):
@@ -87,7 +87,7 @@ class Reshape(View):
         reshaped(b, a.input, _resolve_shape(a.shape, a.input))
 
 
-def _resolve_shape(wanted: Sequence[int], input: TensorSpec | Value) -> tuple[int, ...]:
+def _resolve_shape(wanted: Sequence[int], input: TensorSpec | TensorView) -> tuple[int, ...]:
     """Return the extents that a reshape of `input` to `wanted` gives."""
     shape = list(wanted)
     if input.size > 0:

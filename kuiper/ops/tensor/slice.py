@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import NoBatchRule, record
 from kuiper.ops.core.schema import (
-    Any_,
-    Host,
+    AnyArgument,
     Int,
     Ints,
+    StaticValue,
     Tensor,
     Tensors,
     ValuesNeeded,
@@ -50,7 +50,7 @@ def _pieces(a: SimpleNamespace, input: Any, lengths: Sequence[int], axis: int) -
     if a.n_outputs == len(specs):
         return tuple(specs)
     if a.n_outputs == 1:
-        return Host(tuple(specs))
+        return StaticValue(tuple(specs))
     raise ShapeError(
         f"axis {axis} of an input of shape {shape} gives {len(specs)} ranges, expected "
         f"{a.n_outputs}, one per output"
@@ -58,16 +58,16 @@ def _pieces(a: SimpleNamespace, input: Any, lengths: Sequence[int], axis: int) -
 
 
 def _bind_pieces(
-    a: SimpleNamespace, b: Binder, input: Value, lengths: Sequence[int], axis: int
+    a: SimpleNamespace, b: Binder, input: TensorView, lengths: Sequence[int], axis: int
 ) -> None:
     starts = itertools.accumulate(lengths, initial=0)
     views = [input.narrow(axis, start, n) for start, n in zip(starts, lengths, strict=False)]
     _bind_views(a, b, views)
 
 
-def _bind_views(a: SimpleNamespace, b: Binder, views: Sequence[Value]) -> None:
+def _bind_views(a: SimpleNamespace, b: Binder, views: Sequence[TensorView]) -> None:
     if a.n_outputs != len(views):
-        b.host(tuple(views))
+        b.static(tuple(views))
         return
     for index, view in enumerate(views):
         b.alias(view, index)
@@ -82,7 +82,9 @@ def _equal_pieces(extent: int, length: int) -> list[int]:
 
 def _batch_of_pieces(c: TracedCall, input: TensorSpec) -> list[BatchAxis]:
     batch = c.first_batch(input)
-    c.require(not isinstance(c.outputs[0], Host) and batch.axis != axis_of(c.a.dim, input.shape))
+    c.require(
+        not isinstance(c.outputs[0], StaticValue) and batch.axis != axis_of(c.a.dim, input.shape)
+    )
     return [batch] * len(c.op.outputs)
 
 
@@ -129,7 +131,7 @@ class Chunk(View):
     def batch(c: TracedCall) -> list[BatchAxis]:
         axis = axis_of(c.a.dim, c.a.input.shape)
         batch = c.first_batch(c.a.input)
-        c.require(not isinstance(c.outputs[0], Host))
+        c.require(not isinstance(c.outputs[0], StaticValue))
         if batch.axis == axis:
             # For example two images of each member that share one batch.
             c.require(batch.outer % c.a.chunks == 0)
@@ -259,7 +261,7 @@ class Unbind(View):
         shape = (*a.input.shape[:axis], *a.input.shape[axis + 1 :])
         specs = tuple(TensorSpec(shape, a.input.dtype) for _ in range(a.input.shape[axis]))
         if a.n_outputs == 1 != len(specs):
-            return Host(specs)
+            return StaticValue(specs)
         if a.n_outputs != len(specs):
             raise ShapeError(f"axis {axis} of {a.input.shape} does not give {a.n_outputs} outputs")
         return specs
@@ -357,7 +359,7 @@ class Slice(View):
         return batch._replace(axis=batch.axis - dropped)
 
 
-def cut_out(value: Value, cuts: Sequence[tuple[Any, ...]]) -> Value:
+def cut_out(value: TensorView, cuts: Sequence[tuple[Any, ...]]) -> TensorView:
     """Return the view of some ranges and indices; `cuts` are (axis, range or index)."""
     # From the last axis to the first, so that a dropped axis does not renumber the others.
     for axis, cut in sorted(cuts, key=lambda cut: -cut[0]):
@@ -389,7 +391,7 @@ class SliceIndexes(View):
     """
 
     batch = NoBatchRule("a list of numbers holds one of each member")
-    arguments = (Tensors("inputs"), Any_("indexes"))
+    arguments = (Tensors("inputs"), AnyArgument("indexes"))
 
     @staticmethod
     def _list(a: SimpleNamespace) -> tuple[int, ...]:
@@ -404,7 +406,9 @@ class SliceIndexes(View):
             number = int(item[1:])
             operand = a.inputs[number] if number < len(a.inputs) else None
             value = (
-                operand.value if isinstance(operand, Host) else getattr(operand, "constant", None)
+                operand.value
+                if isinstance(operand, StaticValue)
+                else getattr(operand, "constant", None)
             )
             if value is not None and np.size(value) == 1:
                 try:
@@ -417,12 +421,12 @@ class SliceIndexes(View):
         raise ShapeError(f"'indexes' holds {item!r}, expected an integer or @k")
 
     @staticmethod
-    def infer(a: SimpleNamespace) -> Host:
-        return Host(SliceIndexes._list(a))
+    def infer(a: SimpleNamespace) -> StaticValue:
+        return StaticValue(SliceIndexes._list(a))
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
-        b.host(SliceIndexes._list(a))
+        b.static(SliceIndexes._list(a))
 
 
 @record("Tensor.select", "torch.select", "aten::select_copy")

@@ -9,9 +9,9 @@ import numpy as np
 
 from kuiper._kernels.data.indexing import GatherStep, ScatterStep
 from kuiper._kernels.data.indexing import Index as KernelIndex
-from kuiper._runtime.step import FAULT_BYTES
+from kuiper._runtime.step import ERROR_SLOT_BYTES
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import checked_index
 from kuiper.ops.core.typed import cast
@@ -19,12 +19,12 @@ from kuiper.ops.tensor.concat import is_at
 
 __all__ = [
     "INT64",
-    "Walk",
+    "IndexedView",
     "along",
     "check_index",
     "copied",
-    "element_walk",
     "flat",
+    "indexed_elements",
     "integers",
     "spread",
     "subscript_of",
@@ -38,19 +38,19 @@ def along(shape: Sequence[int], axis: int, extent: int) -> tuple[int, ...]:
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
-def integers(b: Binder, index: Any) -> Value:
+def integers(b: Binder, index: Any) -> TensorView:
     """Return indices in the type that kernels read."""
     if isinstance(index, np.ndarray):
         return b.constant(np.require(index, INT64, "C"))
     return index if index.dtype == np.int32 else cast(b, index, INT64)
 
 
-def flat(value: Value) -> Value:
+def flat(value: TensorView) -> TensorView:
     """Return a 0-d view as a vector."""
-    return value.viewed((1,)) if value.rank == 0 else value
+    return value.view((1,)) if value.rank == 0 else value
 
 
-def spread(value: Value, shape: Sequence[int], axes: Sequence[int]) -> Value:
+def spread(value: TensorView, shape: Sequence[int], axes: Sequence[int]) -> TensorView:
     """Return a view expanded to a shape, of which its axes are `axes`."""
     strides = [0] * len(shape)
     for axis, extent, stride in zip(axes, value.shape, value.strides, strict=True):
@@ -58,13 +58,13 @@ def spread(value: Value, shape: Sequence[int], axes: Sequence[int]) -> Value:
     return value.with_layout(shape, strides)
 
 
-class Walk:
+class IndexedView:
     """A walk over the elements of a tensor at some indices.
 
     Parameters
     ----------
     b : Binder
-    tensor : Value
+    tensor : TensorView
         The tensor to read or write.
     shape : sequence of int
         The shape of the walk.
@@ -77,7 +77,7 @@ class Walk:
     def __init__(
         self,
         b: Binder,
-        tensor: Value,
+        tensor: TensorView,
         shape: Sequence[int],
         kept: Sequence[tuple[int, int]],
         negative: bool = False,
@@ -99,17 +99,17 @@ class Walk:
         self.indices.append(KernelIndex(index, extent, self.tensor.strides[own], self.negative))
         self.extents.append(extent)
 
-    def _fault(self) -> tuple[Value, str]:
+    def _fault(self) -> tuple[TensorView, str]:
         extents = " or ".join(map(str, dict.fromkeys(self.extents)))
         label = self.b.operator.label.replace("{", "{{").replace("}", "}}")
         text = f"{label}: index {{}} is out of range for an axis of extent {extents}"
-        return self.b.own(FAULT_BYTES), text
+        return self.b.context_state(ERROR_SLOT_BYTES), text
 
-    def gather(self, y: Value) -> None:
+    def gather(self, y: TensorView) -> None:
         """Gather the elements into a view of the walk's shape."""
         self.b.step(GatherStep(self.tensor, y, self.strides, self.indices, *self._fault()))
 
-    def scatter(self, source: Value, kind: str = "put") -> None:
+    def scatter(self, source: TensorView, kind: str = "put") -> None:
         """Scatter a view to the elements: store it, or reduce it into them."""
         source = source.expand(self.shape)
         self.b.step(
@@ -119,21 +119,21 @@ class Walk:
         )
 
 
-def copied(b: Binder, x: Value, *others: Any) -> Value:
+def copied(b: Binder, x: TensorView, *others: Any) -> TensorView:
     """Return output 0 as a copy of the input, or the input's memory if it has no later reader."""
-    apart = all(not isinstance(v, Value) or v.buffer is not x.buffer for v in others)
+    apart = all(not isinstance(v, TensorView) or v.buffer is not x.buffer for v in others)
     y = b.output(reuse=x if apart else None)
     if not is_at(x, y):
         b.copy(x, y)
     return y
 
 
-def element_walk(b: Binder, tensor: Value, index: Value, axis: int) -> Walk:
+def indexed_elements(b: Binder, tensor: TensorView, index: TensorView, axis: int) -> IndexedView:
     """Return the walk with one index per element, along an axis."""
     axes = range(len(index.shape))
-    walk = Walk(b, tensor, index.shape, [(d, d) for d in axes if d != axis])
-    walk.add(index, axis, axes)
-    return walk
+    subscript = IndexedView(b, tensor, index.shape, [(d, d) for d in axes if d != axis])
+    subscript.add(index, axis, axes)
+    return subscript
 
 
 def check_index(index: TensorSpec, shape: Sequence[int], axis: int, name: str = "input") -> None:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import NoBatchRule, Record, record
 from kuiper.ops.core.schema import (
     Argument,
-    Host,
     Int,
     Ints,
+    StaticValue,
     Str,
     Tensor,
     TensorList,
@@ -291,9 +291,9 @@ class MeshGrid(View):
         return tuple(a.tensors[axes.index(d)].size for d in range(len(axes)))
 
     @staticmethod
-    def infer(a: SimpleNamespace) -> Host:
+    def infer(a: SimpleNamespace) -> StaticValue:
         shape = MeshGrid._shape(a)
-        return Host(tuple(TensorSpec(shape, tensor.dtype) for tensor in a.tensors))
+        return StaticValue(tuple(TensorSpec(shape, tensor.dtype) for tensor in a.tensors))
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
@@ -303,7 +303,7 @@ class MeshGrid(View):
             strides = [0] * len(shape)
             strides[axis] = tensor.strides[0] if tensor.rank else 0
             grids.append(tensor.with_layout(shape, strides))
-        b.host(tuple(grids))
+        b.static(tuple(grids))
 
 
 @record("aten::broadcast_tensors")
@@ -331,14 +331,14 @@ class BroadcastTensors(View):
             raise ShapeError(f"the shapes {listed} do not broadcast") from None
 
     @staticmethod
-    def infer(a: SimpleNamespace) -> Host:
+    def infer(a: SimpleNamespace) -> StaticValue:
         shape = BroadcastTensors._shape(a)
-        return Host(tuple(TensorSpec(shape, tensor.dtype) for tensor in a.tensors))
+        return StaticValue(tuple(TensorSpec(shape, tensor.dtype) for tensor in a.tensors))
 
     @staticmethod
     def bind(a: SimpleNamespace, b: Binder) -> None:
         shape = BroadcastTensors._shape(a)
-        b.host(tuple(tensor.expand(shape) for tensor in a.tensors))
+        b.static(tuple(tensor.expand(shape) for tensor in a.tensors))
 
 
 @record("aten::rot90")
@@ -481,7 +481,7 @@ class _Sections(Argument):
     is_numeric = True
 
     def convert(self, value: Any) -> Any:
-        if isinstance(value, TensorSpec | Value):
+        if isinstance(value, TensorSpec | TensorView):
             if value.dtype.kind not in "iu" or value.rank > 1:
                 raise ValueError
             if not value.is_constant:

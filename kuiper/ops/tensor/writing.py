@@ -10,7 +10,7 @@ import numpy as np
 
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number
-from kuiper.ir.view import TensorSpec, Value
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import NumpyRecord, convert
@@ -86,7 +86,9 @@ class Fill(NumpyRecord):
         return np.full(a.input.shape, convert(a.value, a.input.dtype))
 
 
-def _overwrite(b: Binder, x: Value, source: Value, cuts: Sequence[tuple[Any, ...]]) -> None:
+def _overwrite(
+    b: Binder, x: TensorView, source: TensorView, cuts: Sequence[tuple[Any, ...]]
+) -> None:
     """Bind output 0 to a copy of `x` with `source` in some ranges and indices.
 
     If `x` has no other reader, only `source` is copied.

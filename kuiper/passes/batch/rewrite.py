@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kuiper.ir import Operand, Operator
 from kuiper.ir.view import TensorSpec
 from kuiper.ops.core.batch import BatchAxis, TracedCall
-from kuiper.ops.core.schema import Host
+from kuiper.ops.core.schema import StaticValue
 from kuiper.passes.batch.members import write_member_count, write_row_offsets
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _set_param(search: BatchSearch, op: Operator, key: str, value: tuple[int, ..
     """Set a parameter, which may have been an operand."""
     slots = [
         slot for slot, operand in enumerate(op.inputs)
-        if not isinstance(search.specs.get(operand), Host)
+        if not isinstance(search.specs.get(operand), StaticValue)
     ]  # fmt: skip
     if len(slots) < len(op.inputs):
         keys = [op.input_keys[slot] for slot in slots]

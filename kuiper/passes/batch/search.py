@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec
-from kuiper.ops import find_record, known_record
+from kuiper.ops import find_record, record_or_none
 from kuiper.ops.core.batch import (
     BatchAxis,
     Found,
@@ -154,7 +154,7 @@ class BatchSearch:
             self.listing.add(op)
             sources = (self.origins.get(o, NO_GUESSES) for o in index_source(op).inputs)
             return self._set(op, [batch], origins.union(*sources))
-        record = find_record(op.type)
+        record = record_or_none(op.type)
         is_reshape = record is not None and record.batch == "reshape"
         if any(axis is Lost for axis in known):
             if is_reshape and self._keeps_first(op) and -1 not in self.call(op).a.shape:
@@ -165,7 +165,7 @@ class BatchSearch:
         return self._apply_rule(op, origins)
 
     def _apply_rule(self, op: Operator, origins: Guesses) -> Guesses:
-        rule = batch_rule(find_record(op.type))
+        rule = batch_rule(record_or_none(op.type))
         try:
             if rule is None:
                 raise MembersMeet
@@ -189,7 +189,7 @@ class BatchSearch:
 
     def call(self, op: Operator) -> TracedCall:
         """Return an operator with its arguments and the batch axes of its inputs."""
-        record = known_record(op.type)
+        record = find_record(op.type)
         a = resolve(op, record.arguments, self.specs, self.attributes[op])
         if issubclass(record, Schemas):  # one of several; its arguments have names only now
             a.n_outputs = len(op.outputs)

@@ -55,7 +55,7 @@ def unfreeze_batch(graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Infer
         return
     traced, batch = pair
     try:
-        specs = infer(graph, {o: TensorSpec(o.known_shape, _dtype(o)) for o in graph.inputs})
+        specs = infer(graph, {o: TensorSpec(o.required_shape, _dtype(o)) for o in graph.inputs})
     except KuiperError:
         return  # the annotations are not what was traced
     search = BatchSearch(graph, specs, starts, traced)
@@ -76,7 +76,7 @@ def _batch_axes(
     for operand, shape in zip(graph.inputs, shapes, strict=True):
         if operand.shape is None or None in operand.shape or len(operand.shape) != len(shape):
             return {}, None
-        traced = operand.known_shape
+        traced = operand.required_shape
         changed = [d for d, (was, now) in enumerate(zip(traced, shape, strict=True)) if was != now]
         if not changed:
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kuiper.ir import Graph, Operand
-from kuiper.ops import find_record
+from kuiper.ops import record_or_none
 
 __all__ = ["eliminate_dead", "eliminate_identity"]
 
@@ -13,7 +13,7 @@ __all__ = ["eliminate_dead", "eliminate_identity"]
 def eliminate_identity(graph: Graph, specs: dict[Operand, Any]) -> None:
     """Replace the output of each identity by its input; outputs of the model keep their names."""
     for op in graph:
-        record = find_record(op.type)
+        record = record_or_none(op.type)
         # With a second input only the record knows which one is handed on.
         if record is not None and record.identity and len(op.inputs) == 1:
             graph.replace_uses(op.outputs[0], op.inputs[0])

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from kuiper.ir import Graph, Operand, Operator
-from kuiper.ops import find_record
+from kuiper.ops import record_or_none
 
 __all__ = ["eliminate_common"]
 
@@ -37,7 +37,7 @@ def eliminate_common(graph: Graph, specs: dict[Operand, Any]) -> None:
 
 def _key(op: Operator) -> tuple[Any, ...] | None:
     """Return a key that is equal for equal results; None if results must not be shared."""
-    record = find_record(op.type)
+    record = record_or_none(op.type)
     if record is None or not record.is_pure or op.post_ops:
         return None
     if sum(a.nbytes for a in op.attributes.values()) > MAX_BYTES:

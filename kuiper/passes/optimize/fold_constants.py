@@ -18,7 +18,7 @@ import numpy as np
 
 from kuiper.ir import Attribute, Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec
-from kuiper.ops import find_record
+from kuiper.ops import record_or_none
 
 __all__ = ["fold_constants"]
 
@@ -36,7 +36,7 @@ def fold_constants(
     Parameters
     ----------
     graph : Graph
-    specs : dict of Operand to (TensorSpec or Host)
+    specs : dict of Operand to (TensorSpec or StaticValue)
     evaluate : callable, optional
         Runs a graph without inputs and returns its outputs; without it nothing is folded.
     """
@@ -60,7 +60,7 @@ def fold_constants(
         return
     results = evaluate(graph.subgraph([], ends))
     for operand, array in zip(ends, results, strict=True):
-        op = operand.maker
+        op = operand.required_producer
         kept = [other for other in op.outputs if other is not operand]
         graph.set_outputs(op, kept)
         graph.add_operator(
@@ -74,7 +74,7 @@ def fold_constants(
 
 
 def _can_fold(op: Operator, specs: dict[Operand, Any]) -> bool:
-    record = find_record(op.type)
+    record = record_or_none(op.type)
     return (
         len(op.inputs) > 0
         and record is not None

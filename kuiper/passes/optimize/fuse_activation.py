@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from kuiper.ir import Graph, Operand, Operator, PostOp
-from kuiper.ops import find_record
+from kuiper.ops import record_or_none
 from kuiper.passes.optimize.match import arguments_of, is_float32, only_reader, take_over_output
 
 __all__ = ["fuse_activation", "try_fuse_activation"]
@@ -29,7 +29,7 @@ def try_fuse_activation(graph: Graph, specs: dict[Operand, Any], op: Operator) -
     reader = only_reader(op.outputs[0])
     if reader is None:
         return False
-    record = find_record(reader.type)
+    record = record_or_none(reader.type)
     if record is None or record.activation is None or not is_float32(reader.outputs[0], specs):
         return False
     if len(reader.inputs) != 1 or reader.post_ops:
@@ -42,5 +42,5 @@ def try_fuse_activation(graph: Graph, specs: dict[Operand, Any], op: Operator) -
 
 
 def _takes_post_ops(op: Operator) -> bool:
-    record = find_record(op.type)
+    record = record_or_none(op.type)
     return record is not None and record.post_ops and len(op.outputs) == 1

@@ -41,7 +41,7 @@ class Branch(NamedTuple):
     """A summand that is a convolution; `corner` is the offset of its window in taps."""
 
     number: int
-    maker: Operator
+    convolution: Operator
     groups: int
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -102,25 +102,25 @@ def _merge(
     graph: Graph, specs: dict[Operand, Any], op: Operator, summands: Sequence[Node]
 ) -> set[int]:
     """Sum filters; return the indices of the inputs that were merged into others."""
-    makers = [op.inputs[s.index].maker for s in summands if isinstance(s, Ref)]
-    read = [maker.inputs[0] for maker in makers if maker.inputs]
+    producers = [op.inputs[s.index].required_producer for s in summands if isinstance(s, Ref)]
+    read = [producer.inputs[0] for producer in producers if producer.inputs]
     if len(set(read)) == len(read):
         return set()  # no two read the same tensor, as in almost all networks
     uses = Counter(n.index for s in summands for n in s.preorder() if isinstance(n, Ref))
     sources: dict[Operand, tuple[list[Branch], list[int]]] = {}
     for number in (s.index for s in summands if isinstance(s, Ref)):
         operand = op.inputs[number]
-        maker = operand.maker
+        producer = operand.required_producer
         if (
             uses[number] > 1
             or only_reader(operand) is not op
             or not same_shape(operand, op.outputs[0], specs)
         ):
             continue
-        if maker.type == "nn.BatchNorm2d" and len(maker.inputs) == 1:
-            sources.setdefault(maker.inputs[0], ([], []))[1].append(number)
-        elif branch := _branch(number, maker, specs):
-            sources.setdefault(maker.inputs[0], ([], []))[0].append(branch)
+        if producer.type == "nn.BatchNorm2d" and len(producer.inputs) == 1:
+            sources.setdefault(producer.inputs[0], ([], []))[1].append(number)
+        elif branch := _branch(number, producer, specs):
+            sources.setdefault(producer.inputs[0], ([], []))[0].append(branch)
     merged: set[int] = set()
     for x, (branches, norms) in sources.items():
         while branches:
@@ -135,7 +135,7 @@ def _merge(
             if base.stride == (1, 1) and same_shape(x, op.outputs[0], specs):
                 pixel = base._replace(corner=(0, 0), window=(1, 1))
                 if base.holds(pixel):
-                    scales, norms = [op.inputs[number].maker for number in norms], []
+                    scales, norms = [op.inputs[number].required_producer for number in norms], []
             if alike or scales:
                 _sum_filters(graph, base, alike, scales)
                 merged.update(branch.number for branch in alike)
@@ -143,32 +143,32 @@ def _merge(
     return merged
 
 
-def _branch(number: int, maker: Operator, specs: dict[Operand, Any]) -> Branch | None:
+def _branch(number: int, producer: Operator, specs: dict[Operand, Any]) -> Branch | None:
     if (
-        maker.type != "nn.Conv2d"
-        or len(maker.inputs) != 1
-        or "weight" not in maker.attributes
-        or maker.post_ops
-        or maker.params.get("padding_mode", "zeros") != "zeros"
+        producer.type != "nn.Conv2d"
+        or len(producer.inputs) != 1
+        or "weight" not in producer.attributes
+        or producer.post_ops
+        or producer.params.get("padding_mode", "zeros") != "zeros"
     ):
         return None
-    geometry = Geometry.of(arguments_of(maker, specs))
+    geometry = Geometry.of(arguments_of(producer, specs))
     before, dilation = geometry.origin, geometry.dilation
     if any(p % d for p, d in zip(before, dilation, strict=True)):
         return None
     corner = (-before[0] // dilation[0], -before[1] // dilation[1])
-    groups = maker.params.get("groups", 1)
+    groups = producer.params.get("groups", 1)
     return Branch(
-        number, maker, groups, geometry.stride, dilation, corner, geometry.kernel
+        number, producer, groups, geometry.stride, dilation, corner, geometry.kernel
     )  # fmt: skip
 
 
 def _sum_filters(
     graph: Graph, base: Branch, others: Sequence[Branch], scales: Sequence[Operator]
 ) -> None:
-    conv = base.maker
-    makers = [conv, *(branch.maker for branch in others), *scales]
-    sources = [attribute for maker in makers for attribute in maker.attributes.values()]
+    conv = base.convolution
+    producers = [conv, *(branch.convolution for branch in others), *scales]
+    sources = [attribute for producer in producers for attribute in producer.attributes.values()]
     # "same" padding makes the offsets of windows depend on the image size.
     corners = [branch.corner for branch in (base, *others)]
     key = ("fuse_branches", conv.name, *corners, *map(id, sources))
@@ -183,11 +183,11 @@ def _sum_filters(
 def _summed(
     base: Branch, others: Sequence[Branch], scales: Sequence[Operator]
 ) -> dict[str, Attribute]:
-    weight = base.maker.attributes["weight"]
+    weight = base.convolution.attributes["weight"]
     bias = np.zeros(weight.shape[0])
     for branch in (base, *others):
-        if "bias" in branch.maker.attributes:
-            bias += branch.maker.attributes["bias"].numpy()
+        if "bias" in branch.convolution.attributes:
+            bias += branch.convolution.attributes["bias"].numpy()
     scale = np.zeros(weight.shape[0])
     if scales:
         from kuiper.passes.optimize.fold_batch_norm import affine
@@ -195,11 +195,11 @@ def _summed(
         for factors, shift in map(affine, scales):
             scale += factors
             bias += shift
-    parts = [(b.maker.attributes["weight"], base.offset_of(b)) for b in (base, *others)]
+    parts = [(b.convolution.attributes["weight"], base.offset_of(b)) for b in (base, *others)]
     middle = (-base.corner[0], -base.corner[1])
     # Computed while it is packed, so that it takes no memory before or after.
     rows = partial(_filters, weight.shape, parts, scale if scales else None, middle)
-    attributes = dict(base.maker.attributes)
+    attributes = dict(base.convolution.attributes)
     attributes["weight"] = Attribute(weight.shape, "f32", rows)
     attributes["bias"] = Attribute.from_array(bias.astype(np.float32))
     return attributes
@@ -227,10 +227,10 @@ def _filters(
 
 def _shorten(graph: Graph, op: Operator, summands: Sequence[Node], merged: set[int]) -> None:
     """Remove the merged summands from a sum."""
-    makers = [op.inputs[number].maker for number in merged]
+    producers = [op.inputs[number].required_producer for number in merged]
     left = [s for s in summands if not (isinstance(s, Ref) and s.index in merged)]
     if len(left) == 1 and isinstance(left[0], Ref):
-        take_over_output(graph, op.inputs[left[0].index].maker, op)
+        take_over_output(graph, op.inputs[left[0].index].required_producer, op)
     else:
         tree = left[0]
         for summand in left[1:]:
@@ -238,5 +238,5 @@ def _shorten(graph: Graph, op: Operator, summands: Sequence[Node], merged: set[i
         tree, operands = compact(tree, op.inputs)
         op.params = {"expr": str(tree)}
         graph.set_inputs(op, operands)
-    for maker in makers:
-        graph.remove_operator(maker)
+    for producer in producers:
+        graph.remove_operator(producer)

@@ -17,7 +17,7 @@ from typing import Any
 from kuiper.expression import Node, Ref, inline, parse
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec
-from kuiper.ops import find_record, function_of
+from kuiper.ops import function_of, record_or_none
 from kuiper.ops.math.elementwise import Formula
 from kuiper.ops.nn.activation import activation_tree
 from kuiper.passes.optimize.match import arguments_of, is_float32, same_shape
@@ -64,7 +64,7 @@ def _is_elementwise(op: Operator, specs: dict[Operand, Any]) -> bool:
         return False
     if op.type == "pnnx.Expression":
         return len(op.inputs) > 0
-    record = find_record(op.type)
+    record = record_or_none(op.type)
     if record is None:
         return False
     if record.activation is not None:
@@ -85,7 +85,7 @@ def _expression(op: Operator, specs: dict[Operand, Any]) -> tuple[Node, Sequence
 
 def _formula(op: Operator, specs: dict[Operand, Any]) -> tuple[Node, Sequence[Operand]] | None:
     """Return the expression of an operator whose record writes it as one of its inputs."""
-    record = find_record(op.type)
+    record = record_or_none(op.type)
     if record is None or record.activation is not None or not issubclass(record, Formula):
         return None
     # A separate spec per operand, so that identity tells the operands apart.

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from kuiper.ir import Graph, Operand, Operator, PostOp
-from kuiper.ops import find_record
+from kuiper.ops import record_or_none
 from kuiper.passes.optimize.fuse_activation import try_fuse_activation
 from kuiper.passes.optimize.match import is_float32, only_reader, same_shape, take_over_output
 
@@ -31,7 +31,7 @@ def fuse_residual(graph: Graph, specs: dict[Operand, Any]) -> None:
             continue
         result = op.outputs[0]
         candidates = [
-            (position[operand.maker], operand, other)
+            (position[operand.required_producer], operand, other)
             for operand, other in (op.inputs, op.inputs[::-1])
             if operand is not other
             and _can_take_sum(operand, op)
@@ -43,7 +43,7 @@ def fuse_residual(graph: Graph, specs: dict[Operand, Any]) -> None:
             continue
         # Fuse into the later producer, so that the other summand is complete when it runs.
         _, operand, other = max(candidates, key=lambda c: c[0])
-        producer = operand.maker
+        producer = operand.required_producer
         graph.set_inputs(producer, [*producer.inputs, other], [*producer.input_keys, None])
         slot = len(producer.inputs) - 1
         producer.post_ops = (*producer.post_ops, PostOp("add", {}, slot))
@@ -55,7 +55,7 @@ def _can_take_sum(operand: Operand, op: Operator) -> bool:
     producer = operand.producer
     if only_reader(operand) is not op or producer is None or len(producer.outputs) != 1:
         return False
-    record = find_record(producer.type)
+    record = record_or_none(producer.type)
     return (
         record is not None
         and record.post_ops

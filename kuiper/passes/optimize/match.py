@@ -7,7 +7,7 @@ from typing import Any
 
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec
-from kuiper.ops import known_record
+from kuiper.ops import find_record
 from kuiper.ops.core.schema import attribute_spec, resolve
 
 __all__ = ["arguments_of", "is_float32", "only_reader", "same_shape", "take_over_output"]
@@ -16,7 +16,7 @@ __all__ = ["arguments_of", "is_float32", "only_reader", "same_shape", "take_over
 def arguments_of(operator: Operator, specs: dict[Operand, Any]) -> SimpleNamespace:
     """Return the arguments of an operator, with specs for tensors."""
     attributes = {key: attribute_spec(a) for key, a in operator.attributes.items()}
-    return resolve(operator, known_record(operator.type).arguments, specs, attributes)
+    return resolve(operator, find_record(operator.type).arguments, specs, attributes)
 
 
 def only_reader(operand: Operand) -> Operator | None:

@@ -36,7 +36,7 @@ def refine_shapes(operator: Operator, specs: Mapping[Operand, Any]) -> None:
     ----------
     operator : Operator
         Changed in place; it belongs to the graph of this run.
-    specs : mapping of Operand to (TensorSpec or Host)
+    specs : mapping of Operand to (TensorSpec or StaticValue)
         Those of its inputs.
     """
     if operator.type == "torch.split":
@@ -60,7 +60,7 @@ def refine_shapes(operator: Operator, specs: Mapping[Operand, Any]) -> None:
             found = len(target) - len(traced) + axis
             candidates = [(found, 1)] if found >= 0 and target[found] == before else []
         else:
-            candidates = _target_axes(target, operator.inputs[0].known_shape, axis)
+            candidates = _target_axes(target, operator.inputs[0].required_shape, axis)
         if len(candidates) != 1:
             return
         found, factor = candidates[0]

@@ -28,7 +28,7 @@ def warn_of_sized_margins(graph: Graph, specs: Mapping[Operand, Any]) -> None:
     held = sized_margins(graph, specs)
     if held:
         first = held[0]
-        traced, now = first.inputs[0].known_shape[-2:], specs[first.inputs[0]].shape[-2:]
+        traced, now = first.inputs[0].required_shape[-2:], specs[first.inputs[0]].shape[-2:]
         log.warning(
             "kuiper.model", "%s%s: its margins %s are those of an image of %d x %d in the file, "
             "which this one of %d x %d keeps; where the module pads by the size of its image, as "
@@ -45,7 +45,7 @@ def sized_margins(graph: Graph, specs: Mapping[Operand, Any]) -> list[Operator]:
     ----------
     graph : Graph
         As it was loaded.
-    specs : mapping of Operand to (TensorSpec or Host)
+    specs : mapping of Operand to (TensorSpec or StaticValue)
         For this run.
 
     Returns
@@ -64,7 +64,7 @@ def sized_margins(graph: Graph, specs: Mapping[Operand, Any]) -> list[Operator]:
             continue
         if not isinstance(actual, TensorSpec) or actual.rank != len(traced):
             continue
-        if pad != _of_size(op.inputs[0].known_shape, window):
+        if pad != _of_size(op.inputs[0].required_shape, window):
             return []
         uneven |= pad[0] != pad[1] or pad[2] != pad[3]
         if pad != _of_size(actual.shape, window):

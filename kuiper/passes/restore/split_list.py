@@ -16,7 +16,7 @@ from typing import Any
 from kuiper.expression import List, Ref, compact, parse
 from kuiper.ir import Graph, Operand
 from kuiper.ir.view import TensorSpec
-from kuiper.ops.core.schema import Host
+from kuiper.ops.core.schema import StaticValue
 
 __all__ = ["split_list"]
 
@@ -47,11 +47,13 @@ def split_list(graph: Graph, specs: dict[Operand, Any]) -> None:
                 params={"expr": small}, location=location,
             )  # fmt: skip
             part = specs[result].value[number]
-            specs[operand] = part if isinstance(part, TensorSpec) else Host(part)
+            specs[operand] = part if isinstance(part, TensorSpec) else StaticValue(part)
             items.append(operand)
         graph.remove_operator(op)
         graph.add_operator("prim::ListConstruct", name, items, [result], location=location)
 
 
 def _has_tensors(spec: Any) -> bool:
-    return isinstance(spec, Host) and any(isinstance(i, TensorSpec) for i in spec.value or ())
+    return isinstance(spec, StaticValue) and any(
+        isinstance(i, TensorSpec) for i in spec.value or ()
+    )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from kuiper.errors import OperatorError
 from kuiper.ir import Graph, Operand, Operator
-from kuiper.ops import find_record
+from kuiper.ops import record_or_none
 
 __all__ = ["write_views"]
 
@@ -74,7 +74,7 @@ def _is_view(producer: Operator | None) -> bool:
         return False
     if producer.type.endswith((".clone", "_copy")):
         return False  # PyTorch gives it memory of its own
-    record = find_record(producer.type)
+    record = record_or_none(producer.type)
     plumbing = ("pnnx.Attribute", "prim::TupleUnpack", "prim::ListUnpack")
     return record is not None and record.layout == "view" and producer.type not in plumbing
 

@@ -1,4 +1,4 @@
-"""Evaluation on host values: PyTorch's semantics, recorded from PyTorch, and plain Python's."""
+"""Evaluation on static values: PyTorch's semantics, recorded from PyTorch, and plain Python's."""
 
 import json
 import math

@@ -11,7 +11,7 @@ import pytest
 from kuiper.ir.view import (
     Buffer,
     TensorSpec,
-    Value,
+    TensorView,
     channels_last_strides,
     contiguous_strides,
 )
@@ -31,7 +31,7 @@ SHAPES = [
 ]
 
 
-def addresses_of(value: Value) -> np.ndarray:
+def addresses_of(value: TensorView) -> np.ndarray:
     """Return the place of every element in the buffer, found with nothing but the definition."""
     places = np.full(value.shape, value.offset, np.int64)
     for axis, stride in enumerate(value.strides):
@@ -40,21 +40,21 @@ def addresses_of(value: Value) -> np.ndarray:
     return places
 
 
-def pair(shape, order=None, pitch=0):
+def pair(shape, order=None, row_stride=0):
     """Return a value and the numpy array of its addresses, laid out with the axes in `order`.
 
     The array is a view of ``arange``, so its content at an index *is* the address there.
     """
     order = tuple(range(len(shape))) if order is None else order
     stored = [shape[axis] for axis in order]
-    if pitch:
-        stored[-1] += pitch
+    if row_stride:
+        stored[-1] += row_stride
     memory = np.arange(math.prod(stored) if stored else 1).reshape(stored)
-    if pitch:
-        memory = memory[..., : stored[-1] - pitch]
+    if row_stride:
+        memory = memory[..., : stored[-1] - row_stride]
     array = memory.transpose(np.argsort(order)) if shape else memory
     strides = [stride // memory.itemsize for stride in array.strides]
-    value = Value(Buffer(0, memory.size * 4, "arena"), array.shape, strides)
+    value = TensorView(Buffer(0, memory.size * 4, "arena"), array.shape, strides)
     return value, array
 
 
@@ -62,15 +62,15 @@ def layouts(shape):
     """Yield pairs in C order, pitched, and with the axes stored in other orders."""
     yield pair(shape)
     if shape:
-        yield pair(shape, pitch=3)
+        yield pair(shape, row_stride=3)
     if len(shape) == 4:
         yield pair(shape, (0, 2, 3, 1))
-        yield pair(shape, (0, 2, 3, 1), pitch=5)
+        yield pair(shape, (0, 2, 3, 1), row_stride=5)
     for order in itertools.islice(itertools.permutations(range(len(shape))), 1, 6):
         yield pair(shape, order)
 
 
-def assert_same(value: Value, array: np.ndarray) -> None:
+def assert_same(value: TensorView, array: np.ndarray) -> None:
     assert value.shape == array.shape
     assert value.rank == array.ndim
     assert value.size == array.size
@@ -166,7 +166,11 @@ def test_reshape_is_a_view_wherever_numpys_is(shape):
 
 
 def test_reshape_of_expanded_axes():
-    value = Value(Buffer(0, 24, "arena"), (2, 3), (3, 1)).reshape((2, 1, 1, 3)).expand((2, 4, 5, 3))
+    value = (
+        TensorView(Buffer(0, 24, "arena"), (2, 3), (3, 1))
+        .reshape((2, 1, 1, 3))
+        .expand((2, 4, 5, 3))
+    )
     view = value.reshape((2, 20, 3))
     assert view.strides == (3, 0, 1)
     assert value.reshape((2, 10, 2, 3)).strides == (3, 0, 0, 1)
@@ -175,7 +179,7 @@ def test_reshape_of_expanded_axes():
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 2, 5), (2, 3, 0, 4), (2, 3, 4, 0)], ids=str)
 def test_without_elements(shape):
-    value = Value(Buffer(0, 0, "arena"), shape, contiguous_strides(shape))
+    value = TensorView(Buffer(0, 0, "arena"), shape, contiguous_strides(shape))
     assert value.size == 0
     assert value.is_contiguous
     assert value.reshape((7, 0)).shape == (7, 0)
@@ -186,7 +190,7 @@ def test_without_elements(shape):
             view = value.permute(dims)
             assert view.is_contiguous
             assert view.is_channels_last
-            assert view.pitch == view.shape[1]
+            assert view.row_stride == view.shape[1]
 
 
 def chains():
@@ -195,7 +199,7 @@ def chains():
     for number in range(400):
         shape = tuple(int(n) for n in generator.integers(1, 6, generator.integers(1, 5)))
         order = tuple(int(d) for d in generator.permutation(len(shape)))
-        value, array = pair(shape, order, pitch=int(generator.integers(0, 3)))
+        value, array = pair(shape, order, row_stride=int(generator.integers(0, 3)))
         for _ in range(6):
             kind = generator.integers(0, 5)
             if array.ndim == 0 or array.size == 0:
@@ -233,14 +237,14 @@ def test_chains_of_views():
     assert len(ranks) >= 4
 
 
-def channels_last_pitch(array: np.ndarray) -> int | None:
-    """Return the pitch of addresses (n, c, h, w) that lie channels-last, else None."""
+def channels_last_row_stride(array: np.ndarray) -> int | None:
+    """Return the row stride of addresses (n, c, h, w) that lie channels-last, else None."""
     c = array.shape[1]
     pixels = array.transpose(0, 2, 3, 1).reshape(-1, c)
     first = pixels[:, 0]
-    pitch = int(first[1] - first[0]) if len(first) > 1 else c
+    row_stride = int(first[1] - first[0]) if len(first) > 1 else c
     lies = (pixels == first[:, None] + np.arange(c)).all()
-    return pitch if lies and (np.diff(first) == pitch).all() else None
+    return row_stride if lies and (np.diff(first) == row_stride).all() else None
 
 
 @pytest.mark.parametrize("shape", list(itertools.product((1, 2), (1, 3), (1, 2), (1, 4))), ids=str)
@@ -249,10 +253,10 @@ def test_what_lies_channels_last(shape):
     for value, array in layouts(shape):
         for dims in itertools.permutations(range(4)):
             view, places = value.permute(dims), array.transpose(dims)
-            pitch = channels_last_pitch(places)
-            assert view.is_channels_last == (pitch is not None), view
-            if pitch is not None:
-                assert view.pitch == pitch
+            row_stride = channels_last_row_stride(places)
+            assert view.is_channels_last == (row_stride is not None), view
+            if row_stride is not None:
+                assert view.row_stride == row_stride
             flat = places.reshape(-1)
             assert view.is_contiguous == bool((np.diff(flat) == 1).all())
             seen.add((view.is_channels_last, view.is_contiguous))
@@ -260,16 +264,16 @@ def test_what_lies_channels_last(shape):
 
 
 def test_a_slice_of_channels_keeps_the_pitch():
-    whole = Value(Buffer(0, 0, "arena"), (2, 10, 3, 4), channels_last_strides((2, 10, 3, 4)))
+    whole = TensorView(Buffer(0, 0, "arena"), (2, 10, 3, 4), channels_last_strides((2, 10, 3, 4)))
     part = whole.narrow(1, 4, 5)
     assert part.is_channels_last
     assert not part.is_contiguous
-    assert (part.pitch, part.offset) == (10, 4)
+    assert (part.row_stride, part.offset) == (10, 4)
 
 
 def test_rows_of_images_are_no_channels_last_image():
-    """A gap between rows is a gap between pixels that a pitch cannot tell."""
-    whole = Value(Buffer(0, 0, "arena"), (1, 8, 6, 6), channels_last_strides((1, 8, 6, 6)))
+    """A gap between rows is a gap between pixels that a row stride cannot tell."""
+    whole = TensorView(Buffer(0, 0, "arena"), (1, 8, 6, 6), channels_last_strides((1, 8, 6, 6)))
     assert whole.narrow(2, 1, 3).is_channels_last
     assert not whole.narrow(3, 1, 3).is_channels_last
     assert not whole.narrow(1, 0, 8, 1).permute((0, 1, 3, 2)).is_channels_last
@@ -282,21 +286,21 @@ def test_strides():
     assert channels_last_strides((2, 3, 4, 5), 8) == (160, 1, 40, 8)
     for shape in [(2, 3, 4, 5), (1, 1, 7, 2), (3, 5, 1, 1)]:
         array = np.empty(shape).transpose(0, 2, 3, 1).copy().transpose(0, 3, 1, 2)
-        mine = Value(Buffer(0, 0, "arena"), shape, channels_last_strides(shape))
-        theirs = Value(Buffer(0, 0, "arena"), shape, [s // 8 for s in array.strides])
+        mine = TensorView(Buffer(0, 0, "arena"), shape, channels_last_strides(shape))
+        theirs = TensorView(Buffer(0, 0, "arena"), shape, [s // 8 for s in array.strides])
         assert mine.same_layout(theirs)
 
 
 def test_same_layout_ignores_extents_of_one():
     buffer = Buffer(0, 0, "arena")
-    a = Value(buffer, (1, 3, 1), (77, 1, 5))
-    assert a.same_layout(Value(buffer, (1, 3, 1), (3, 1, 1)))
-    assert not a.same_layout(Value(buffer, (1, 3, 1), (3, 2, 1)))
-    assert not a.same_layout(Value(buffer, (3, 1), (1, 1)))
+    a = TensorView(buffer, (1, 3, 1), (77, 1, 5))
+    assert a.same_layout(TensorView(buffer, (1, 3, 1), (3, 1, 1)))
+    assert not a.same_layout(TensorView(buffer, (1, 3, 1), (3, 2, 1)))
+    assert not a.same_layout(TensorView(buffer, (3, 1), (1, 1)))
 
 
 def test_bytes_follow_the_dtype():
-    value = Value(Buffer(0, 0, "arena"), (4, 3), (3, 1), 5, np.float64)
+    value = TensorView(Buffer(0, 0, "arena"), (4, 3), (3, 1), 5, np.float64)
     assert (value.offset_bytes, value.n_bytes, value.slot) == (40, 96, 0)
     assert value.spec == TensorSpec((4, 3), np.float64)
     assert value.spec != TensorSpec((4, 3), np.float32)

@@ -19,7 +19,7 @@ from kuiper.ops.product.algorithms.winograd import estimate
 
 from ...support import assert_close
 from ...support.algorithms import always_winograd, leave
-from ...support.benchbinder import BenchBinder, arguments, post_ops, reference_post, run_record
+from ...support.benchbinder import BenchBinder, arguments, post_ops, reference_epilogue, run_record
 from ...support.workbench import ISAS, PARTS, Workbench, isa, noise
 from ...support.workgraph import model_of, run_operator
 
@@ -167,7 +167,7 @@ def check(x, weight, bias=None, *, rtol=5e-6, words=(), parts=PARTS, kind=None, 
     """Compare a convolution with the reference, and return it."""
     expected = correlated(x, weight, bias, **how)
     summand = noise(expected.shape, 9) if "add" in words else None
-    expected = reference_post(expected, words, summand)
+    expected = reference_epilogue(expected, words, summand)
     assert expected.std() > 0 or expected.size == 1
     got, kinds = convolve(
         x, weight, bias, words=words, summand=summand, parts=parts, shape=expected.shape,
@@ -225,7 +225,9 @@ def test_geometries(name, choose, way, how):
         "shallow": (3, 11, 1),
     }[way]
     for kernel in (3, (1, 3), (3, 2)):
-        kind = {"implicit": "conv", "depthwise": "conv_depthwise", "shallow": "conv_shallow"}[way]
+        kind = {"implicit": "conv", "depthwise": "conv_depthwise", "shallow": "conv_few_inputs"}[
+            way
+        ]
         x = noise((2, channels, 9, 11))
         check(x, *filters(out, channels, kernel, groups), groups=groups, kind=kind, **how)
 
@@ -235,7 +237,7 @@ def test_a_few_outputs(name, choose):
     """Vectors of the input's channels, full and not, and tiles of all heights."""
     choose("narrow")
     for channels, out in itertools.product(around_lanes(), (1, 2, 3, 4)):
-        narrow = {"kind": "conv_narrow", "parts": (1, 2)}
+        narrow = {"kind": "conv_few_outputs", "parts": (1, 2)}
         check(noise((1, channels, 4, 5)), *filters(out, channels, 1), **narrow)
         check(noise((1, channels, 3, 4)), *filters(out, channels, 3), padding=(1, 1), **narrow)
     for width, out in itertools.product(range(1, 30), (1, 3)):
@@ -258,7 +260,7 @@ def test_a_few_outputs_are_the_same_in_any_batch(name, choose, out):
 def test_geometries_of_a_few_outputs(name, choose, how):
     choose("narrow")
     for kernel, out in ((3, 1), ((1, 3), 3), ((3, 2), 4)):
-        check(noise((2, 18, 9, 11)), *filters(out, 18, kernel), kind="conv_narrow", **how)
+        check(noise((2, 18, 9, 11)), *filters(out, 18, kernel), kind="conv_few_outputs", **how)
 
 
 @EACH_ISA
@@ -494,7 +496,7 @@ def test_shallow_channels(name, choose, layout):
                 x_layout=x_layout,
                 gaps=gaps,
                 parts=(1, 3),
-                kind="conv_shallow",
+                kind="conv_few_inputs",
                 **how,
             )
 
@@ -528,7 +530,7 @@ def test_shallow_rows(name, choose, layout):
         if columns > 0:
             check(
                 noise((2, 3, 3, columns)), *filters(5, 3, kernel), x_layout=layout, gaps=(0, 5),
-                parts=(1, 3, 7), kind="conv_shallow", stride=stride, padding=padding,
+                parts=(1, 3, 7), kind="conv_few_inputs", stride=stride, padding=padding,
                 dilation=dilation,
             )  # fmt: skip
 
@@ -543,7 +545,9 @@ def test_shallow_rows_post_ops(name, choose, words):
         weight, bias = filters(out, 3, 3)
         x = noise((2, 3, 4, 12 * mr + 1), 3)
         how = {"padding": (1, 1), "stride": (2, 2), "words": words, "rtol": 1e-5}
-        check(x, weight, bias, x_layout="contiguous", parts=(1, 2, 5), kind="conv_shallow", **how)
+        check(
+            x, weight, bias, x_layout="contiguous", parts=(1, 2, 5), kind="conv_few_inputs", **how
+        )
 
 
 @EACH_ISA
@@ -564,7 +568,9 @@ def test_narrow_and_wide_images_give_the_same_bits(name, choose):
 def test_an_output_that_exceeds_the_caches(name, choose):
     choose("shallow")
     x, (weight, bias) = noise((1, 3, 130, 260)), filters(33, 3, 3)
-    check(x, weight, bias, x_layout="contiguous", padding=(1, 1), parts=(2,), kind="conv_shallow")
+    check(
+        x, weight, bias, x_layout="contiguous", padding=(1, 1), parts=(2,), kind="conv_few_inputs"
+    )
 
 
 # -- Winograd ----------------------------------------------------------------------------------
@@ -691,7 +697,7 @@ def test_winograd_is_accurate(choose, kind, stride, rtol, size):
 def check_transposed(x, weight, bias, words=(), parts=PARTS, **how) -> np.ndarray:
     expected = scattered(x, weight, bias, **how)
     summand = noise(expected.shape, 9) if "add" in words else None
-    expected = reference_post(expected, words, summand)
+    expected = reference_epilogue(expected, words, summand)
     got, _ = convolve(
         x, weight, bias, words=words, summand=summand, parts=parts, type="nn.ConvTranspose2d",
         shape=expected.shape, **how,
@@ -840,7 +846,7 @@ def test_every_pixel_of_a_winograd_tile_reaches_its_windows_alone(
             damaged[1, number % channels, i, j] = odd
             with np.errstate(all="ignore"):
                 sums = correlated(damaged, weight, bias, **how)
-                expected = reference_post(sums, words, summand)
+                expected = reference_epilogue(sums, words, summand)
             got, _ = convolve(
                 damaged, weight, bias, words=words, summand=summand, shape=expected.shape,
                 parts=(1,), **how,

@@ -37,8 +37,8 @@ def program_of(text, *arrays) -> ElementwiseProgram:
     return program
 
 
-def run(text, *arrays, out=None, n_parts=1):
-    return elementwise.compute(program_of(text, *arrays), arrays, out, n_parts)
+def run(text, *arrays, out=None, n_shards=1):
+    return elementwise.compute(program_of(text, *arrays), arrays, out, n_shards)
 
 
 # Accuracy --------------------------------------------------------------------------------------
@@ -472,7 +472,7 @@ def test_sizes_around_a_vector_and_a_chunk(name, n):
     x, y, z = bench.put(a), bench.put(b), bench.output((n,))
     program = program_of("sub(mul(@0,@1),div(@1,3))", a, b)
     with isa(name):
-        result = bench.run_all_parts(lambda: elementwise.ElementwiseStep(program, [x, y], z), z)
+        result = bench.run_all_shards(lambda: elementwise.ElementwiseStep(program, [x, y], z), z)
     np.testing.assert_array_equal(result, a * b - b / np.float32(3))
 
 
@@ -558,7 +558,7 @@ def test_gates_and_biases(shapes, layout, name):
     z = bench.output(expected.shape, layout)
     program = program_of("add(mul(@0,tanh(@1)),@1)", a, b)
     with isa(name):
-        result = bench.run_all_parts(lambda: elementwise.ElementwiseStep(program, [x, y], z), z)
+        result = bench.run_all_shards(lambda: elementwise.ElementwiseStep(program, [x, y], z), z)
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -578,10 +578,10 @@ def test_what_is_held_over_chunks_is_not_overwritten(text, columns, name):
     tree = parse(text)
     expected = evaluate(tree, [x.astype(np.float64), gate.astype(np.float64)])
     with isa(name):
-        for n_parts in (1, 3):
-            result = run(text, x, gate, n_parts=n_parts)
+        for n_shards in (1, 3):
+            result = run(text, x, gate, n_shards=n_shards)
             np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
-            result = run(text, x.reshape(2, 20, columns), gate.reshape(1, 1, -1), n_parts=n_parts)
+            result = run(text, x.reshape(2, 20, columns), gate.reshape(1, 1, -1), n_shards=n_shards)
             np.testing.assert_allclose(result.reshape(x.shape), expected, rtol=1e-5, atol=1e-6)
         two = np.stack([gate, -gate])[:, None]
         result = run(text, x.reshape(2, 20, columns), two)
@@ -595,11 +595,11 @@ def test_between_layouts_and_into_a_wider_tensor(name):
     shape = (2, 24, 13, 11)
     a, b = noise(shape, 1), noise(shape, 2)
     bench = Workbench()
-    x, y = bench.put(a), bench.put_channels_last(b, pitch=40)
-    z = bench.output(shape, "channels_last", pitch=64)
+    x, y = bench.put(a), bench.put_channels_last(b, row_stride=40)
+    z = bench.output(shape, "channels_last", row_stride=64)
     program = program_of("relu(add(@0,@1))", a, b)
     with isa(name):
-        result = bench.run_all_parts(lambda: elementwise.ElementwiseStep(program, [x, y], z), z)
+        result = bench.run_all_shards(lambda: elementwise.ElementwiseStep(program, [x, y], z), z)
     np.testing.assert_array_equal(result, np.maximum(a + b, 0))
 
 
@@ -624,7 +624,7 @@ def test_in_place(name, shape):
     a, b = noise(shape, 1), noise(shape, 2)
     expected = (a + b) * a - b
     with isa(name):
-        result = run("sub(mul(add(@0,@1),@0),@1)", a, b, out=a, n_parts=2)
+        result = run("sub(mul(add(@0,@1),@0),@1)", a, b, out=a, n_shards=2)
     assert result is a
     np.testing.assert_array_equal(a, expected)
 
@@ -635,7 +635,9 @@ def test_shares_give_the_same_bits(name, shape):
     a = noise(shape, 1)
     b = noise(shape[-1:], 2)
     with isa(name):
-        results = [run("gelu(add(@0,mul(sin(@0),exp(@1))))", a, b, n_parts=n) for n in (1, 2, 3, 8)]
+        results = [
+            run("gelu(add(@0,mul(sin(@0),exp(@1))))", a, b, n_shards=n) for n in (1, 2, 3, 8)
+        ]
     for result in results[1:]:
         assert result.tobytes() == results[0].tobytes()
 
@@ -645,7 +647,7 @@ def test_the_six_operand_expression(name):
     text = "add(add(mul(@0,@1),mul(@2,add(add(add(@0,@2),@3),@4))),@5)"
     a, b, c, d, e, f = arrays = [noise((1, 16, 56, 56), k) for k in range(6)]
     with isa(name):
-        result = run(text, *arrays, n_parts=PARTS[1])
+        result = run(text, *arrays, n_shards=PARTS[1])
     np.testing.assert_array_equal(result, a * b + c * (a + c + d + e) + f)
 
 
@@ -832,7 +834,7 @@ def test_steps_describe_themselves():
     assert step.flops == 40
     assert step.bytes == 160
     assert sorted(step.slots) == sorted([x.slot, z.slot])
-    assert step.max_parts == 1
+    assert step.max_shards == 1
 
 
 def test_the_documented_errors():

@@ -15,10 +15,10 @@ from kuiper._runtime import pages as page_module
 from kuiper._runtime.pages import aligned_empty
 from kuiper._runtime.weights import WeightCache
 from kuiper.errors import InputError, KuiperError
-from kuiper.ir.view import Value, contiguous_strides
+from kuiper.ir.view import TensorView, contiguous_strides
 
 from ...support import assert_close
-from ...support.benchbinder import BenchBinder, arguments, post_ops, reference_post, run_record
+from ...support.benchbinder import BenchBinder, arguments, post_ops, reference_epilogue, run_record
 from ...support.workbench import ISAS, PATTERN, Workbench, isa, noise
 
 DEPTHS = (1, 2, 3, 17, 64)
@@ -41,7 +41,7 @@ def columns_around_tiles() -> list[int]:
     return sorted(near - {0})
 
 
-def rows_value(bench: Workbench, array: np.ndarray, gap: int = 0) -> Value:
+def rows_value(bench: Workbench, array: np.ndarray, gap: int = 0) -> TensorView:
     """Return a matrix whose rows are `gap` elements further apart than they need to be."""
     return bench.put(array, (array.shape[1] + gap, 1))
 
@@ -120,7 +120,7 @@ def test_post_ops(words):
         binder = BenchBinder(bench, y, post_ops(*words), value)
         a = arguments("nn.Linear", rows_value(bench, x, 3), weight=weight, bias=bias)
         got = run_record(binder, "nn.Linear", a, (1, 3))
-        expected = reference_post(product(x, weight, bias), words, summand)
+        expected = reference_epilogue(product(x, weight, bias), words, summand)
         assert_close(got, expected.astype(np.float32), 1e-5, f"{rows} x {columns}")
 
 
@@ -210,7 +210,9 @@ def test_linear_checks_its_arguments():
 # -- matrix times matrix -----------------------------------------------------------------------
 
 
-def multiplied(bench: Workbench, a: Value, b: Value, gap: int = 0, parts=(1, 2, 3)) -> np.ndarray:
+def multiplied(
+    bench: Workbench, a: TensorView, b: TensorView, gap: int = 0, parts=(1, 2, 3)
+) -> np.ndarray:
     """Run MatmulStep in several numbers of shares."""
     batch = a.shape[:-2]
     rows, columns = a.shape[-2], b.shape[-1]
@@ -227,7 +229,7 @@ def multiplied(bench: Workbench, a: Value, b: Value, gap: int = 0, parts=(1, 2, 
     return results[0]
 
 
-def check_product(bench: Workbench, a: Value, b: Value, **how) -> None:
+def check_product(bench: Workbench, a: TensorView, b: TensorView, **how) -> None:
     x, y = (bench.view(v).astype(np.float64) for v in (a, b))
     assert_close(multiplied(bench, a, b, **how), (x @ y).astype(np.float32), 5e-6)
 
@@ -362,11 +364,11 @@ def test_large_weights_are_packed_part_by_part(n_threads):
 def transformed(weight, tile, stride, n_threads=1, later=False) -> np.ndarray:
     """Return filters as they are multiplied by, and check that both ways end alike."""
     filters = winograd.WinogradFilters(weight, tile, stride, n_threads, later)
-    assert filters.is_waiting == later
+    assert filters.is_deferred == later
     assert (filters.scratch_bytes > 0) == later
     while filters.advance(n_threads):
-        assert filters.is_waiting
-    assert not filters.is_waiting
+        assert filters.is_deferred
+    assert not filters.is_deferred
     assert filters.scratch_bytes == 0
     assert filters.weights.ctypes.data % 64 == 0
     return filters.weights

@@ -45,7 +45,7 @@ def gathered(x, index, axis, index_strides=None, negative=False, view=lambda val
     places = bench.put(index, index_strides)
     indices = [Index(places, source.shape[axis], source.strides[axis], negative)]
     fault = fault_of(bench)
-    return bench.run_all_parts(
+    return bench.run_all_shards(
         lambda: GatherStep(source, target, strides, indices, fault, "{} is wrong"), target
     )
 
@@ -93,7 +93,7 @@ def test_rows_of_a_table(width, dtype):
     target = bench.output((3, 5, width), dtype=dtype)
     spread = places.with_layout((3, 5, width), (5, 1, 0))
     fault = fault_of(bench)
-    got = bench.run_all_parts(
+    got = bench.run_all_shards(
         lambda: GatherStep(
             source, target, (0, 0, 1), [Index(spread, 11, width)], fault, "{} is wrong"
         ),
@@ -114,7 +114,7 @@ def test_several_indices():
     ]  # fmt: skip
     strides = (0, 0, source.strides[1], source.strides[3])
     fault = fault_of(bench)
-    got = bench.run_all_parts(
+    got = bench.run_all_shards(
         lambda: GatherStep(source, target, strides, indices, fault, "{}"), target
     )
     np.testing.assert_array_equal(got, x[i, :, j])
@@ -268,7 +268,7 @@ def test_select(mask, a, b, dtype):
     bench = Workbench()
     values = [bench.put(array).expand(expected.shape) for array in (choice, left, right)]
     target = bench.output(expected.shape, dtype=dtype)
-    got = bench.run_all_parts(lambda: SelectStep(*values, target), target)
+    got = bench.run_all_shards(lambda: SelectStep(*values, target), target)
     np.testing.assert_array_equal(got, expected)
 
 
@@ -290,7 +290,7 @@ def test_triangles(shape, diagonal, dtype):
     for upper, function in ((True, np.triu), (False, np.tril)):
         bench = Workbench()
         source, target = bench.put(x), bench.output(shape, dtype=dtype)
-        got = bench.run_all_parts(
+        got = bench.run_all_shards(
             lambda upper=upper, s=source, t=target: TriangleStep(s, t, diagonal, upper), target
         )
         np.testing.assert_array_equal(got, function(x, small))
@@ -339,7 +339,7 @@ def test_sort(shape, dtype, descending):
         values = bench.output((outer, k, inner), dtype=dtype)
         places = bench.output((outer, k, inner), dtype=np.int64)
         scratch = bench.scratch(sort_bytes(n, x.dtype))
-        got = bench.run_all_parts(
+        got = bench.run_all_shards(
             lambda k=k, a=(source, values, places), s=scratch: SortStep(*a, k, descending, s),
             places,
         )
@@ -348,21 +348,21 @@ def test_sort(shape, dtype, descending):
         assert bench.view(values).tobytes() == chosen.tobytes()
 
 
-@pytest.mark.parametrize("is_least", [False, True])
+@pytest.mark.parametrize("is_min", [False, True])
 @pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int32, np.int64, np.float32, np.float64])
 @pytest.mark.parametrize(
     "shape", [(1, 1, 1), (3, 7, 1), (2, 64, 1), (3, 1000, 1), (2, 9, 5), (2, 3, 700)]
 )
-def test_extremes(shape, dtype, is_least):
-    function, of_values = (np.argmin, np.min) if is_least else (np.argmax, np.max)
+def test_extremes(shape, dtype, is_min):
+    function, of_values = (np.argmin, np.min) if is_min else (np.argmax, np.max)
     for seed in range(4):
         x = with_ties(shape, dtype, seed) if seed else noise(shape, 9, dtype)
         bench = Workbench()
         source = bench.put(x)
         values = bench.output((shape[0], shape[2]), dtype=dtype)
         places = bench.output((shape[0], shape[2]), dtype=np.int64)
-        got = bench.run_all_parts(
-            lambda a=(source, values, places): ExtremeStep(*a, is_least), places
+        got = bench.run_all_shards(
+            lambda a=(source, values, places): ExtremeStep(*a, is_min), places
         )
         np.testing.assert_array_equal(got, function(x, axis=1))
         np.testing.assert_array_equal(bench.view(values), of_values(x, axis=1))
@@ -380,7 +380,7 @@ def test_quantiles(shape, interpolation, skips_nan):
     source, fractions = bench.put(x), bench.put(levels)
     target = bench.output((5, shape[0], shape[2]))
     scratch = bench.scratch(sort_bytes(shape[1], x.dtype))
-    got = bench.run_all_parts(
+    got = bench.run_all_shards(
         lambda: QuantileStep(source, fractions, target, interpolation, skips_nan, scratch), target
     )
     function = np.nanquantile if skips_nan else np.quantile
@@ -419,7 +419,7 @@ def test_bags(width, mode, is_weighted):
     values = [bench.put(array) for array in (table, index, offsets)]
     factors = bench.put(weights) if is_weighted else None
     target, fault = bench.output(expected.shape), bench.put(np.zeros(2, np.int64))
-    got = bench.run_all_parts(
+    got = bench.run_all_shards(
         lambda: EmbeddingBagStep(*values, factors, target, mode, 6, fault, "{}"), target
     )
     np.testing.assert_allclose(got, expected, 1e-5, 1e-6)

@@ -23,7 +23,7 @@ def copied(source_array, source_strides=None, target_strides=None, view=lambda v
     target = bench.place(source.shape, source.dtype, target_strides)
     bench.written.append(target)
     expected = bench.view(source).copy()
-    result = bench.run_all_parts(lambda: CopyStep(source, target), target)
+    result = bench.run_all_shards(lambda: CopyStep(source, target), target)
     np.testing.assert_array_equal(result, expected)
     return result
 
@@ -61,9 +61,9 @@ def test_layout_changes(name):
             last = channels_last_strides(array.shape)
             copied(array, None, last)
             copied(array, last, None)
-            pitch = channels_last_strides(array.shape, channels + 3)
-            copied(array, None, pitch)
-            copied(array, pitch, None)
+            row_stride = channels_last_strides(array.shape, channels + 3)
+            copied(array, None, row_stride)
+            copied(array, row_stride, None)
 
 
 @pytest.mark.parametrize("name", ISAS)

@@ -42,18 +42,18 @@ def channel_counts(name):
     return sorted(counts - {0})
 
 
-def run_pool(x, windows, kind, pitch=0, with_indices=False, divisor=0):
+def run_pool(x, windows, kind, row_stride=0, with_indices=False, divisor=0):
     """Run one step on 1, 2 and 3 threads and return y, or y and the indices, as (n, c, h, w)."""
     bench = Workbench()
     channels = x.shape[1]
-    value = bench.put_channels_last(x, channels + pitch)
+    value = bench.put_channels_last(x, channels + row_stride)
     shape = (x.shape[0], channels, len(windows[0]) * len(windows[1]), len(windows[2]))
-    y = bench.output(shape, "channels_last", channels + 2 * pitch)
+    y = bench.output(shape, "channels_last", channels + 2 * row_stride)
     scratch = bench.scratch(pool_windows.scratch_bytes(windows))
     indices = None
     if with_indices:
-        indices = bench.output(shape, "channels_last", channels + pitch, np.int64)
-    result = bench.run_all_parts(
+        indices = bench.output(shape, "channels_last", channels + row_stride, np.int64)
+    result = bench.run_all_shards(
         lambda: pool.PoolStep(value, y, windows, kind, scratch, indices, divisor), y
     )
     return (result, bench.view(indices)) if with_indices else result
@@ -77,9 +77,11 @@ def test_channels_around_the_vector(name, window):
             x = noise((2, channels, 7, 9), channels)
             windows = image_windows(x, *window)
             expected = max_pool(x, **arguments, dilation=(1, 1))
-            assert_close(run_pool(x, windows, "max", pitch=3), expected.astype(np.float32), 0)
+            assert_close(run_pool(x, windows, "max", row_stride=3), expected.astype(np.float32), 0)
             expected = avg_pool(x, **arguments, count_include_pad=True)
-            assert_close(run_pool(x, windows, "mean", pitch=3), expected.astype(np.float32), 1e-6)
+            assert_close(
+                run_pool(x, windows, "mean", row_stride=3), expected.astype(np.float32), 1e-6
+            )
 
 
 @pytest.mark.parametrize("name", ISAS)

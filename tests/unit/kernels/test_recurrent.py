@@ -98,7 +98,7 @@ def test_threads_that_share_cells_give_the_same_bits(variant, cell, bidirectiona
                 with n_threads(count):
                     results.append(b"".join(y.tobytes() for y in model(*x)))
                     steps = model.plan(*(array.shape for array in x)).steps
-                    rounds.append(max(step.rounds for step in steps))
+                    rounds.append(max(step.n_phases for step in steps))
                     timed = model.profile(*x, runs=1)
                 assert len(timed.rows) == len(steps)
                 assert all(row["seconds"] >= 0 for row in timed.rows)
@@ -115,7 +115,7 @@ def test_when_threads_share_cells():
         x = noise((length, batch, 24))
         model = model_of("nn.LSTM", [x], params, weights)
         with n_threads(2):
-            return max(step.rounds for step in model.plan(x.shape).steps)
+            return max(step.n_phases for step in model.plan(x.shape).steps)
 
     assert rounds() == 5
     assert rounds(hidden=64) == rounds(batch=8) == rounds(proj_size=8) == 1

@@ -30,14 +30,14 @@ def weighted(x, taps, axis):
     )
 
 
-def run_resize(x, rows, columns, pitch=0):
+def run_resize(x, rows, columns, row_stride=0):
     bench = Workbench()
     channels = x.shape[1]
-    value = bench.put_channels_last(x, channels + pitch)
+    value = bench.put_channels_last(x, channels + row_stride)
     shape = (x.shape[0], channels, len(rows), len(columns))
-    y = bench.output(shape, "channels_last", channels + pitch)
+    y = bench.output(shape, "channels_last", channels + row_stride)
     scratch = bench.scratch(resampling.scratch_bytes(rows, columns, channels))
-    return bench.run_all_parts(lambda: ResizeStep(value, y, rows, columns, scratch), y)
+    return bench.run_all_shards(lambda: ResizeStep(value, y, rows, columns, scratch), y)
 
 
 MAKERS = {
@@ -49,8 +49,8 @@ MAKERS = {
 
 @pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("mode", list(MAKERS))
-@pytest.mark.parametrize("pitch", [0, 5])
-def test_channels_around_the_vector(name, mode, pitch):
+@pytest.mark.parametrize("row_stride", [0, 5])
+def test_channels_around_the_vector(name, mode, row_stride):
     with isa(name):
         lanes = dispatch.lanes()
         for channels in sorted({1, 2, 3, lanes - 1, lanes, lanes + 1, 3 * lanes + 2} - {0}):
@@ -58,7 +58,7 @@ def test_channels_around_the_vector(name, mode, pitch):
             for out_rows, out_columns in ((11, 16), (3, 4), (5, 14)):
                 rows, columns = MAKERS[mode](5, out_rows), MAKERS[mode](7, out_columns)
                 expected = weighted(weighted(x, columns, 3), rows, 2).astype(np.float32)
-                assert_close(run_resize(x, rows, columns, pitch), expected, 1e-6)
+                assert_close(run_resize(x, rows, columns, row_stride), expected, 1e-6)
 
 
 @pytest.mark.parametrize("name", ISAS)

@@ -55,7 +55,7 @@ def run_reduce(x, kind, correction=0.0, gap=0):
     step = inner + gap if inner > 1 else 1
     value = bench.put(x, (n * step + 2 * gap, step, 1))
     y = bench.output((outer, inner))
-    return bench.run_all_parts(lambda: ReduceStep(value, y, kind, correction), y)
+    return bench.run_all_shards(lambda: ReduceStep(value, y, kind, correction), y)
 
 
 @pytest.mark.parametrize("name", ISAS)
@@ -139,7 +139,7 @@ def run_softmax(x, is_log=False, scale=1.0, gap=0, in_place=False):
     if not in_place:
         value, y = bench.put(x, strides), bench.output(x.shape)
         scratch = bench.scratch(scratch_bytes(value))
-        return bench.run_all_parts(lambda: SoftmaxStep(value, y, scratch, is_log, scale), y)
+        return bench.run_all_shards(lambda: SoftmaxStep(value, y, scratch, is_log, scale), y)
     y = bench.place(x.shape, strides=strides)
     bench.written.append(y)
     scratch = bench.scratch(scratch_bytes(y))
@@ -208,7 +208,7 @@ def run_rows_norm(x, weight, bias, eps, centred, gap=0):
     value, y = bench.put(x, (n + gap, 1)), bench.output((rows, n))
     w = None if weight is None else bench.put(weight)
     b = None if bias is None else bench.put(bias)
-    return bench.run_all_parts(lambda: LayerNormStep(value, y, w, b, eps, centred), y)
+    return bench.run_all_shards(lambda: LayerNormStep(value, y, w, b, eps, centred), y)
 
 
 @pytest.mark.parametrize("name", ISAS)
@@ -242,18 +242,18 @@ def test_layer_norm_of_a_large_mean(name):
         assert_close(run_rows_norm(x, None, None, 1e-5, True), expected.astype(np.float32), 3e-4)
 
 
-def run_group_norm(x, weight, bias, groups, layout, pitch=0):
+def run_group_norm(x, weight, bias, groups, layout, row_stride=0):
     bench = Workbench()
     channels = x.shape[1]
     if layout == "channels_last":
-        value = bench.put_channels_last(x, channels + pitch)
-        y = bench.output(x.shape, "channels_last", channels + 2 * pitch)
+        value = bench.put_channels_last(x, channels + row_stride)
+        y = bench.output(x.shape, "channels_last", channels + 2 * row_stride)
     else:
         value, y = bench.put(x), bench.output(x.shape)
     w = None if weight is None else bench.put(weight)
     b = None if bias is None else bench.put(bias)
     scratch = bench.scratch(16 * channels)
-    return bench.run_all_parts(lambda: GroupNormStep(value, y, w, b, groups, 1e-5, scratch), y)
+    return bench.run_all_shards(lambda: GroupNormStep(value, y, w, b, groups, 1e-5, scratch), y)
 
 
 @pytest.mark.parametrize("name", ISAS)
@@ -271,7 +271,7 @@ def test_group_norm(name, layout):
                 expected = REFERENCES["nn.GroupNorm"](
                     x.astype(np.float64), weight, bias, num_groups=groups, eps=1e-5
                 )
-                y = run_group_norm(x, weight, bias, groups, layout, pitch=channels % 3)
+                y = run_group_norm(x, weight, bias, groups, layout, row_stride=channels % 3)
                 assert_close(y, expected.astype(np.float32), 1e-5)
 
 
@@ -306,7 +306,7 @@ def test_local_response_norm(name, size):
             value = bench.put_channels_last(x, channels + 1)
             y = bench.output(x.shape, "channels_last")
             scratch = bench.scratch(local_response_scratch(channels, size))
-            result = bench.run_all_parts(
+            result = bench.run_all_shards(
                 lambda v=value, y=y, s=scratch: LocalResponseNormStep(v, y, size, 0.3, 0.75, 2, s),
                 y,
             )

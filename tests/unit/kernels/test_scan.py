@@ -31,33 +31,33 @@ def test_scans(shape, dtype, multiplies):
     result = x.dtype if x.dtype.kind == "f" else np.int64
     bench = Workbench()
     source, target = bench.put(x), bench.output(shape, dtype=result)
-    got = bench.run_all_parts(lambda: ScanStep(source, target, multiplies), target)
+    got = bench.run_all_shards(lambda: ScanStep(source, target, multiplies), target)
     np.testing.assert_array_equal(got, function(x, axis=1, dtype=wide).astype(result))
 
 
-@pytest.mark.parametrize("is_least", [False, True])
+@pytest.mark.parametrize("is_min", [False, True])
 @pytest.mark.parametrize("dtype", sorted(RUNNING_DTYPES))
 @pytest.mark.parametrize("shape", SHAPES)
-def test_running_extremes(shape, dtype, is_least):
+def test_running_extremes(shape, dtype, is_min):
     x = noise(shape, 4, dtype)
     if x.dtype.kind == "f" and x.size > 20:
         x[:, 3:6] = np.nan
-        x[:, 1] = np.inf if is_least else -np.inf
+        x[:, 1] = np.inf if is_min else -np.inf
     x[:, -1] = x[:, 0]  # of equal ones the last counts
     expected, places = np.empty_like(x), np.empty(shape, np.int64)
     best, place = x[:, 0].copy(), np.zeros_like(x[:, 0], np.int64)
     for i in range(shape[1]):
         value = x[:, i]
-        better = (value <= best if is_least else value >= best) | (value != value)
+        better = (value <= best if is_min else value >= best) | (value != value)
         best, place = np.where(better, value, best), np.where(better, i, place)
         expected[:, i], places[:, i] = best, place
     bench = Workbench()
     source, values = bench.put(x), bench.output(shape, dtype=dtype)
     where = bench.output(shape, dtype=np.int64)
-    got = bench.run_all_parts(lambda: RunningExtremeStep(source, values, where, is_least), values)
+    got = bench.run_all_shards(lambda: RunningExtremeStep(source, values, where, is_min), values)
     np.testing.assert_array_equal(got, expected)
     np.testing.assert_array_equal(bench.view(where), places)
-    got = bench.run_all_parts(lambda: RunningExtremeStep(source, values, None, is_least), values)
+    got = bench.run_all_shards(lambda: RunningExtremeStep(source, values, None, is_min), values)
     np.testing.assert_array_equal(got, expected)
 
 
@@ -65,7 +65,7 @@ def log_sums(x):
     with np.errstate(all="ignore"):
         bench = Workbench()
         source, target = bench.put(x), bench.output(x.shape)
-        got = bench.run_all_parts(lambda: LogSumScanStep(source, target), target)
+        got = bench.run_all_shards(lambda: LogSumScanStep(source, target), target)
         return got, np.logaddexp.accumulate(x.astype(np.float64), axis=1)
 
 
@@ -116,7 +116,7 @@ def test_distances(extents, p, by_rows, name):
     right = bench.put(y if by_rows else np.ascontiguousarray(y.transpose(0, 2, 1)))
     target = bench.output((batch, rows, columns))
     with isa(name):
-        got = bench.run_all_parts(lambda: DistanceStep(left, right, target, p, by_rows), target)
+        got = bench.run_all_shards(lambda: DistanceStep(left, right, target, p, by_rows), target)
     np.testing.assert_allclose(got, expected, 2e-5, 1e-6)
 
 
@@ -131,5 +131,5 @@ def test_distances_of_pairs(shape, p, by_rows):
     left = bench.put(x[np.newaxis])
     right = left if by_rows else bench.put(np.ascontiguousarray(x.T)[np.newaxis])
     target = bench.output(expected.shape)
-    got = bench.run_all_parts(lambda: DistanceStep(left, right, target, p, by_rows), target)
+    got = bench.run_all_shards(lambda: DistanceStep(left, right, target, p, by_rows), target)
     np.testing.assert_allclose(got, expected, 2e-5, 1e-6)

@@ -15,7 +15,7 @@ from kuiper.ops.product.algorithms import strassen as algorithm
 
 from ...support import assert_close, assert_same_bits
 from ...support.algorithms import leave
-from ...support.benchbinder import BenchBinder, arguments, post_ops, reference_post, run_record
+from ...support.benchbinder import BenchBinder, arguments, post_ops, reference_epilogue, run_record
 from ...support.textgraph import conv, graph_of, text, values
 from ...support.workbench import ISAS, Workbench, isa, noise
 from .test_conv import GEOMETRIES, check, correlated, filters
@@ -121,7 +121,7 @@ def test_linear_over_pixels(name, always, words):
         a = arguments("nn.Linear", bench.put(x), weight=weight, bias=bias)
         got = run_record(binder, "nn.Linear", a)
         assert binder.steps[-1].kind == "strassen"
-        expected = reference_post(product(x, weight, bias), words, summand)
+        expected = reference_epilogue(product(x, weight, bias), words, summand)
         assert_close(got, expected.astype(np.float32), 1e-5, str(shape))
 
 

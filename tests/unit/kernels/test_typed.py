@@ -27,7 +27,7 @@ def computed(inputs, instructions, shape, dtype, y_strides=None):
     values = [(bench.put(x).expand(shape), np.dtype(wanted)) for x, wanted in pairs]
     y = bench.place(shape, dtype, y_strides)
     bench.written.append(y)
-    return bench.run_all_parts(lambda: TypedStep(values, instructions, y), y)
+    return bench.run_all_shards(lambda: TypedStep(values, instructions, y), y)
 
 
 def spread(shape, dtype, seed=0):
@@ -84,10 +84,10 @@ def test_casts_of_views():
         y = bench.place(x.shape, np.int16, strides)
         bench.written.append(y)
         step = lambda y=y: TypedStep([(image, y.dtype)], [], y)  # noqa: E731
-        np.testing.assert_array_equal(bench.run_all_parts(step, y), x.astype(np.int16))
+        np.testing.assert_array_equal(bench.run_all_shards(step, y), x.astype(np.int16))
     turned = image.permute((3, 1, 0, 2)).narrow(1, 8, 5, -2)
     y = bench.output(turned.shape, dtype=np.float64)
-    got = bench.run_all_parts(lambda: TypedStep([(turned, y.dtype)], [], y), y)
+    got = bench.run_all_shards(lambda: TypedStep([(turned, y.dtype)], [], y), y)
     np.testing.assert_array_equal(got, x.transpose(3, 1, 0, 2)[:, ::-2])
 
 

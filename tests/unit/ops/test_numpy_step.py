@@ -16,9 +16,9 @@ from kuiper.ops.core.numpy_step import convert
 from kuiper.ops.core.schema import (
     Bool,
     DType,
-    Host,
     Int,
     Scalar,
+    StaticValue,
     Tensor,
     TensorList,
     convert_positional,
@@ -81,9 +81,13 @@ def test_scalar_types_are_pytorchs():
 def test_positional_values_become_arguments():
     known = TensorSpec((), np.int64, np.array(7))
     arguments = (Tensor("x"), Int("dim"), Int("k"), Bool("flag", False))
-    got = convert_positional([TensorSpec((2, 3)), Host(1), known], arguments)
+    got = convert_positional([TensorSpec((2, 3)), StaticValue(1), known], arguments)
     assert (got.x.shape, got.dim, got.k, got.flag) == ((2, 3), 1, 7, False)
-    for wrong in ([Host(1)], [TensorSpec((2,)), Host(1)], [TensorSpec((2,)), *[Host(1)] * 4]):
+    for wrong in (
+        [StaticValue(1)],
+        [TensorSpec((2,)), StaticValue(1)],
+        [TensorSpec((2,)), *[StaticValue(1)] * 4],
+    ):
         with pytest.raises(ValueError, match=r"^$|could not convert"):
             convert_positional(wrong, arguments)
 

@@ -12,14 +12,14 @@ from kuiper.errors import OperatorError
 from kuiper.ir import Attribute, Graph, PostOp
 from kuiper.ir.view import TensorSpec
 from kuiper.ops.core.schema import (
-    Any_,
+    AnyArgument,
     Bool,
     DType,
     Float,
-    Host,
     Int,
     Ints,
     Numbers,
+    StaticValue,
     Str,
     Tensor,
     TensorList,
@@ -99,7 +99,7 @@ def faults(arguments, **how) -> str:
         (Str("a"), "anything", "anything"),
         (Str("a", ("x", "y")), "y", "y"),
         (Str("a", ("x",), None), None, None),
-        (Any_("a"), (1, "b"), (1, "b")),
+        (AnyArgument("a"), (1, "b"), (1, "b")),
         (Tensor("a", number=True), 2.5, 2.5),
         (Tensor("a", optional=True), None, None),
     ],
@@ -175,13 +175,13 @@ def test_inputs_with_and_without_keywords():
     assert (got.input, got.weight, got.bias, got.n) == (X, W, bias, 1)
     got = collect(arguments, given=[X], keyed={"bias": bias, "weight": W})
     assert (got.input, got.weight, got.bias) == (X, W, bias)
-    got = collect(arguments, keyed={"weight": W, "input": X, "n": Host(5)})
+    got = collect(arguments, keyed={"weight": W, "input": X, "n": StaticValue(5)})
     assert (got.input, got.weight, got.bias, got.n) == (X, W, None, 5)
 
 
 def test_inputs_that_are_numbers_follow_the_tensors_in_their_own_order():
     arguments = [Int("dim"), Tensor("input"), Int("start", 0), Int("end", 9)]
-    got = collect(arguments, given=[X, Host(1), Host(2)], end=5)
+    got = collect(arguments, given=[X, StaticValue(1), StaticValue(2)], end=5)
     assert (got.input, got.dim, got.start, got.end) == (X, 1, 2, 5)
 
 
@@ -197,7 +197,7 @@ def test_a_number_that_is_computed_later():
     later = TensorSpec((), np.int64)
     for argument, value in (
         (Int("n"), later),
-        (Ints("n"), Host((3, later))),
+        (Ints("n"), StaticValue((3, later))),
         (Float("n"), TensorSpec((1, 1), np.float32)),
     ):
         with pytest.raises(
@@ -205,10 +205,10 @@ def test_a_number_that_is_computed_later():
         ) as error:
             collect([Tensor("x"), argument], given=[X], keyed={"n": value})
         assert error.value.specs == (
-            later if value is not later and isinstance(value, Host) else value,
+            later if value is not later and isinstance(value, StaticValue) else value,
         )
     known = TensorSpec((), np.int64, np.array(4))
-    assert collect([Ints("n")], keyed={"n": Host((3, known))}).n == (3, 4)
+    assert collect([Ints("n")], keyed={"n": StaticValue((3, known))}).n == (3, 4)
 
 
 def test_a_tensor_is_no_number():
@@ -241,7 +241,7 @@ def test_the_rest_of_the_inputs():
     assert got.tensors == [X, W, X]
     assert got.dim == 1
     assert collect([Tensors("tensors"), Int("dim", 0)], given=[]).tensors == []
-    got = collect([Tensors("tensors"), Int("dim", 0)], given=[X], keyed={"dim": Host(1)})
+    got = collect([Tensors("tensors"), Int("dim", 0)], given=[X], keyed={"dim": StaticValue(1)})
     assert (got.tensors, got.dim) == ([X], 1)
 
 

@@ -11,7 +11,7 @@ from kuiper.errors import GraphError, OperatorError, ShapeError
 from kuiper.ir import Attribute, Graph
 from kuiper.ir.view import TensorSpec
 from kuiper.model import Model
-from kuiper.ops.core.schema import Host
+from kuiper.ops.core.schema import StaticValue
 from kuiper.passes import PASSES, Pass, optimize_graph, unfreeze_batch
 from kuiper.passes.restore.indices import restore_indices
 from kuiper.passes.restore.masks import restore_masks
@@ -65,7 +65,7 @@ def assert_specs(graph: Graph, specs) -> None:
     """Fail unless `specs` knows every operand, as fresh inference would."""
     sources = {operand: specs[operand] for operand in graph.inputs}
     for operand, spec in infer_specs(graph, sources).items():
-        if isinstance(spec, Host):
+        if isinstance(spec, StaticValue):
             continue
         assert specs[operand] == spec, f"{operand}: {specs[operand]} is really {spec}"
 

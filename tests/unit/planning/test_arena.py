@@ -74,7 +74,7 @@ def random_buffers(generator) -> list[Buffer]:
 
 @pytest.mark.parametrize(("paired", "mean", "worst"), [(2000, 1.02, 1.35), (0, 1.2, 2.1)])
 def test_random_lifetimes(monkeypatch, paired, mean, worst):
-    monkeypatch.setattr(arena_module, "MOST_PAIRED", paired)
+    monkeypatch.setattr(arena_module, "MAX_PAIRED", paired)
     generator = np.random.default_rng(1)
     ratios = []
     for _ in range(300):
@@ -90,7 +90,7 @@ def test_random_lifetimes(monkeypatch, paired, mean, worst):
 
 @pytest.mark.parametrize("guard", [0, 128])
 def test_what_is_free_side_by_side_is_one_piece(monkeypatch, guard):
-    monkeypatch.setattr(arena_module, "MOST_PAIRED", 0)
+    monkeypatch.setattr(arena_module, "MAX_PAIRED", 0)
     size = 64 + 2 * guard
     buffers = buffers_of(*((64, 0, last) for last in (1, 0, 0, 1)), (size + 64, 1, 1))
     assert arrange(buffers, guard) == 4 * size  # the last one lies where two have been

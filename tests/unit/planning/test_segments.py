@@ -18,7 +18,7 @@ from kuiper.ir import Graph
 from kuiper.ir.view import TensorSpec
 from kuiper.passes.restore.refine_shapes import refine_shapes
 from kuiper.planning.plan import Plan
-from kuiper.planning.stages import Staged
+from kuiper.planning.stages import SegmentedPlan
 
 from ...support import assert_close, assert_same_bits
 from ...support.engine import n_threads
@@ -77,9 +77,9 @@ def check(model, x) -> None:
     np.testing.assert_array_equal(z, want_z)
 
 
-def staged(model, *inputs) -> Staged:
+def staged(model, *inputs) -> SegmentedPlan:
     plan = model._plans.find(list(inputs), model._n_threads)
-    assert isinstance(plan, Staged)
+    assert isinstance(plan, SegmentedPlan)
     return plan
 
 
@@ -139,16 +139,16 @@ def test_a_number_is_planned_for_its_value():
 
 
 def test_kept_plans_are_bounded(monkeypatch):
-    monkeypatch.setattr(Staged, "STAGES_KEPT", 32)
+    monkeypatch.setattr(SegmentedPlan, "SEGMENTS_KEPT", 32)
     model = model_of(ROWS)
-    total = 3 * Staged.STAGES_KEPT
+    total = 3 * SegmentedPlan.SEGMENTS_KEPT
     plan = staged(model, rows(0, total))
     gone = None
     for count in range(total):
         check(model, rows(count, total))
         if gone is None:
             gone = weakref.ref(next(iter(plan._later.values())))
-        assert len(plan._later) <= Staged.STAGES_KEPT
+        assert len(plan._later) <= SegmentedPlan.SEGMENTS_KEPT
     gc.collect()
     assert gone() is None
     recent = list(plan._later.values())
@@ -157,9 +157,9 @@ def test_kept_plans_are_bounded(monkeypatch):
 
 
 def test_memory_is_steady_over_hundreds_of_shapes(monkeypatch):
-    monkeypatch.setattr(Staged, "STAGES_KEPT", 64)
+    monkeypatch.setattr(SegmentedPlan, "SEGMENTS_KEPT", 64)
     model = model_of(ROWS)
-    total = 4 * Staged.STAGES_KEPT  # half of them, so twice what is kept
+    total = 4 * SegmentedPlan.SEGMENTS_KEPT  # half of them, so twice what is kept
 
     def run_all() -> int:
         for count in range(0, total, 2):

@@ -26,7 +26,7 @@ def test_a_step_in_pieces(threads, seconds):
         step = pool.PoolStep(
             bench.put_channels_last(x), y, image_windows(x, 3, 2, 1), "max", bench.scratch(4096)
         )
-        assert step.max_parts > 10
+        assert step.max_shards > 10
         step.flops = flops
         steps.append(step)
         outputs.append(y)
@@ -59,7 +59,7 @@ def test_a_long_sequence_in_rounds(cell, proj_size):
     def run(x):
         model = model_of(cell, x, params, weights, n_outputs=len(x))
         with n_threads(1):
-            rounds = max(step.rounds for step in model.plan(*(a.shape for a in x)).steps)
+            rounds = max(step.n_phases for step in model.plan(*(a.shape for a in x)).steps)
             return *model(*x), rounds
 
     y, *states, rounds = run(x)

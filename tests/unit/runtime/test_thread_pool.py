@@ -1,4 +1,4 @@
-"""The pool of threads, from inside: what becomes of a helper that does not come cannot be timed."""
+"""The pool of threads, from inside: what becomes of a worker that does not come cannot be timed."""
 
 from __future__ import annotations
 

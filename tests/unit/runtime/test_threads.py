@@ -542,7 +542,7 @@ def test_idle_threads_end_before_a_fork():
 @needs_fork
 @quietly
 def test_a_fork_while_other_threads_run(network):
-    """Whatever the helpers of those were doing, the child has its own."""
+    """Whatever the workers of those were doing, the child has its own."""
     x = values(1, 3, 16, 16)
     with n_threads(2):
         expected = network(x)

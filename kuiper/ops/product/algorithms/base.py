@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kuiper._kernels.conv import window as conv_window
-from kuiper.ir.view import Value
+from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.epilogue import Post
+from kuiper.ops.core.epilogue import Epilogue
 from kuiper.ops.product.filters import Filters
 from kuiper.ops.product.geometry import Geometry
 
@@ -19,12 +19,12 @@ class Convolution:
 
     Attributes
     ----------
-    x, y : Value
+    x, y : TensorView
         Input and output, (n, c, h, w) or (n, c, d, h, w); volumes are channels-last without gaps.
     filters : Filters, shape (out_channels, in_channels / groups, *kernel)
     geometry : Geometry
     groups : int
-    post : Post or None
+    epilogue : Epilogue or None
     in_channels, out_channels : int
         Of one group.
     size : tuple of int
@@ -34,15 +34,15 @@ class Convolution:
 
     def __init__(
         self,
-        x: Value,
-        y: Value,
+        x: TensorView,
+        y: TensorView,
         filters: Filters,
         geometry: Geometry,
         groups: int,
-        post: Post | None,
+        epilogue: Epilogue | None,
     ) -> None:
         self.x, self.y, self.filters, self.geometry = x, y, filters, geometry
-        self.groups, self.post = groups, post
+        self.groups, self.epilogue = groups, epilogue
         self.in_channels, self.out_channels = filters.shape[1], filters.shape[0] // groups
         self.size = y.shape[2:]
         self.is_volume = len(self.size) == 3
@@ -56,8 +56,8 @@ class Convolution:
             outputs = start * self.out_channels, length * self.out_channels
             x = self.x.narrow(1, start * self.in_channels, length * self.in_channels)
             y, filters, groups = self.y.narrow(1, *outputs), self.filters.some(*outputs), length
-        post = None if self.post is None else self.post.narrow(axis, *outputs)
-        return Convolution(x, y, filters, self.geometry, groups, post)
+        epilogue = None if self.epilogue is None else self.epilogue.narrow(axis, *outputs)
+        return Convolution(x, y, filters, self.geometry, groups, epilogue)
 
     def count(self, step: Any) -> Any:
         """Note in a step the operations and the bytes of this convolution, and return the step."""
@@ -118,17 +118,17 @@ class ConvAlgorithm:
         raise NotImplementedError
 
 
-def image_window(c: Convolution, x: Value, taps: Any) -> conv_window.Window:
+def image_window(c: Convolution, x: TensorView, taps: Any) -> conv_window.Window:
     """Return the window of an image's convolution whose outputs all see the same taps."""
     return conv_window.Window(x, c.y, c.geometry.stride, (1, 1), [((0, 0), c.size, taps, 0)])
 
 
-def voxel_rows(volumes: Value) -> Value:
+def voxel_rows(volumes: TensorView) -> TensorView:
     """View (n, c, d, h, w) as (n, d, h, w, c)."""
     return volumes.permute((0, 2, 3, 4, 1))
 
 
-def planes_of(volumes: Value) -> Value:
+def planes_of(volumes: TensorView) -> TensorView:
     """View (n, c, d, h, w), channels-last without gaps, as images (n * d, c, h, w)."""
     n, channels, depth, height, width = volumes.shape
     row = width * channels

@@ -6,7 +6,7 @@ from typing import Any
 
 from kuiper._kernels.conv import conv
 from kuiper._kernels.micro.packed import DepthwiseBlocks
-from kuiper.ir.view import Value
+from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.product.algorithms.base import (
     ConvAlgorithm,
@@ -33,7 +33,7 @@ class Depthwise(ConvAlgorithm):
             )
         return ""
 
-    def pack(self, b: Binder) -> Value:
+    def pack(self, b: Binder) -> TensorView:
         c = self.c
         return pack_depthwise(b, c.filters)
 
@@ -49,19 +49,19 @@ class Depthwise(ConvAlgorithm):
             )
             scratch = b.scratch(conv3d.volume_scratch_bytes(len(taps), True))
             step = conv3d.VolumeConvStep(
-                x, packed, y, window, c.groups, c.groups, 1, scratch, c.post, True
+                x, packed, y, window, c.groups, c.groups, 1, scratch, c.epilogue, True
             )
             return [c.count(step)]
         x, packed = b.channels_last(c.x), self.pack(b)
         scratch = b.scratch(conv.depthwise_scratch_bytes(len(taps)))
         step = conv.DepthwiseStep(
             x, packed, c.y, image_window(c, x, taps), c.geometry.kernel, c.geometry.dilation,
-            scratch, c.post,
+            scratch, c.epilogue,
         )  # fmt: skip
         return [c.count(step)]
 
 
-def pack_depthwise(b: Binder, filters: Filters) -> Value:
+def pack_depthwise(b: Binder, filters: Filters) -> TensorView:
     """Return the packed filters, one for each channel."""
     matrix = DepthwiseBlocks(filters.shape[0], filters.n_terms)
     return b.packed(

@@ -6,7 +6,7 @@ from typing import Any
 
 from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.epilogue import Post
+from kuiper.ops.core.epilogue import Epilogue
 from kuiper.ops.product.algorithms.base import Choice, Convolution
 from kuiper.ops.product.algorithms.depthwise import pack_depthwise
 from kuiper.ops.product.filters import Filters, fill_groups
@@ -23,7 +23,9 @@ class ExpandPanels(PackedMatrix):
     __slots__ = ()
 
 
-def expand_step(b: Binder, c: Convolution, expand: Filters, expand_post: Post | None) -> Any:
+def expand_step(
+    b: Binder, c: Convolution, expand: Filters, expand_epilogue: Epilogue | None
+) -> Any:
     """Return the step of the depthwise convolution `c`, whose input is that of the 1x1 filters.
 
     The wide image exists only as a ring of the rows that the depthwise filters see.
@@ -40,7 +42,7 @@ def expand_step(b: Binder, c: Convolution, expand: Filters, expand_post: Post | 
     windows = geometry.kernel, geometry.stride, geometry.dilation, geometry.origin
     ring = kernel.Ring(x, c.y, *windows, RING_BYTES)
     step = kernel.ExpandDepthwiseStep(
-        x, first, second, c.y, b.scratch(ring.n_bytes), ring, *windows, expand_post, c.post
+        x, first, second, c.y, b.scratch(ring.n_bytes), ring, *windows, expand_epilogue, c.epilogue
     )
     step.algorithm = Choice("expand", {})
     step.flops = 2.0 * (x.size * channels + c.y.size * c.filters.n_terms)

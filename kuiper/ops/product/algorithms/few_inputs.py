@@ -9,7 +9,7 @@ import numpy as np
 from kuiper._kernels.conv import conv
 from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import RunPanels
-from kuiper.ir.view import Value
+from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.product.algorithms.base import ConvAlgorithm, image_window
 
@@ -34,7 +34,7 @@ class FewInputs(ConvAlgorithm):
             return f"{c.in_channels} input channels, at most {MAX_CHANNELS} are few"
         return ""
 
-    def pack(self, b: Binder) -> Value:
+    def pack(self, b: Binder) -> TensorView:
         c = self.c
         filters, channels_last = c.filters, is_channels_last(c.x)
 
@@ -65,14 +65,14 @@ class FewInputs(ConvAlgorithm):
         packed = self.pack(b)
         window = image_window(c, x, taps)
         scratch = b.scratch(
-            conv.shallow_scratch_bytes(x, c.y, c.geometry.stride[1], len(taps), run, unit)
+            conv.few_inputs_scratch_bytes(x, c.y, c.geometry.stride[1], len(taps), run, unit)
         )
-        step = conv.ShallowConvStep(
-            x, packed, c.y, window, offsets, unit, run, c.out_channels, scratch, c.post
+        step = conv.FewInputsConvStep(
+            x, packed, c.y, window, offsets, unit, run, c.out_channels, scratch, c.epilogue
         )
         return [c.count(step)]
 
 
-def is_channels_last(x: Value) -> bool:
+def is_channels_last(x: TensorView) -> bool:
     """Tell whether images lie channels-last without gaps, not plane by plane."""
-    return x.is_channels_last and x.pitch == x.shape[1] and x.shape[1] > 1
+    return x.is_channels_last and x.row_stride == x.shape[1] and x.shape[1] > 1

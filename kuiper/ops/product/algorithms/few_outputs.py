@@ -7,7 +7,7 @@ from typing import Any
 from kuiper._kernels.conv import conv
 from kuiper._kernels.micro import dispatch
 from kuiper._kernels.micro.packed import FewColumns
-from kuiper.ir.view import Value
+from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.product.algorithms.base import ConvAlgorithm
 from kuiper.ops.product.algorithms.gemm import gemm_step
@@ -34,7 +34,7 @@ class FewOutputs(ConvAlgorithm):
         taps = c.filters.n_terms // c.in_channels
         return few_outputs_cost(taps, c.in_channels, c.out_channels)
 
-    def pack(self, b: Binder) -> Value:
+    def pack(self, b: Binder) -> TensorView:
         c = self.c
         filters = c.filters
         taps = filters.n_terms // c.in_channels

@@ -8,7 +8,7 @@ from typing import Any
 from kuiper._kernels.conv import conv
 from kuiper._kernels.conv import window as conv_window
 from kuiper._kernels.micro.packed import PackedMatrix
-from kuiper.ir.view import Value
+from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.product.algorithms.base import ConvAlgorithm, Convolution, voxel_rows
 from kuiper.ops.product.filters import fill_groups
@@ -27,7 +27,7 @@ class Gemm(ConvAlgorithm):
     def cost(self) -> float:
         return 1.0
 
-    def pack(self, b: Binder) -> Value:
+    def pack(self, b: Binder) -> TensorView:
         c = self.c
         filters, groups = c.filters, c.groups
         return b.packed(
@@ -44,9 +44,9 @@ class Gemm(ConvAlgorithm):
 
 def gemm_step(
     b: Binder,
-    x: Value,
+    x: TensorView,
     c: Convolution,
-    packed: Value,
+    packed: TensorView,
     phases: Sequence[Any],
     in_step: Sequence[int],
     out_step: Sequence[int] | None = None,
@@ -57,11 +57,11 @@ def gemm_step(
     Parameters
     ----------
     b : Binder
-    x : Value
+    x : TensorView
         The input, channels-last.
     c : Convolution
         For output, channels and post-ops.
-    packed : Value
+    packed : TensorView
     phases : sequence of (first, extent, taps, panels)
         First output pixel, extents, offsets of the taps, and the first element of the panels.
     in_step, out_step : sequence of int
@@ -74,7 +74,7 @@ def gemm_step(
         window = conv_window.Window(x, c.y, in_step, out_step, phases)
         scratch = b.scratch(conv.conv_scratch_bytes(window.max_taps))
         return conv.ConvStep(
-            x, packed, c.y, window, c.groups, c.in_channels, c.out_channels, scratch, c.post,
+            x, packed, c.y, window, c.groups, c.in_channels, c.out_channels, scratch, c.epilogue,
             few_outputs,
         )  # fmt: skip
     from kuiper._kernels.conv import conv3d
@@ -83,11 +83,11 @@ def gemm_step(
     volumes = conv3d.VolumeWindow(x, y, in_step, out_step, phases)
     scratch = b.scratch(conv3d.volume_scratch_bytes(volumes.max_taps))
     return conv3d.VolumeConvStep(
-        x, packed, y, volumes, c.groups, c.in_channels, c.out_channels, scratch, c.post
+        x, packed, y, volumes, c.groups, c.in_channels, c.out_channels, scratch, c.epilogue
     )
 
 
-def scaled_step(b: Binder, c: Convolution, scale: Value) -> Any:
+def scaled_step(b: Binder, c: Convolution, scale: TensorView) -> Any:
     """Return the last step of a 1x1 convolution whose input channels are scaled; add the others.
 
     Each image has factors of its own, (n, c, 1, 1), so it has weights of its own.

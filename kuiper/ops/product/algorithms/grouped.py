@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kuiper._kernels.micro.packed import GroupedBlocks
-from kuiper.ir.view import Value
+from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.product.algorithms.base import ConvAlgorithm, image_window
 
@@ -34,7 +34,7 @@ class Grouped(ConvAlgorithm):
             )
         return ""
 
-    def pack(self, b: Binder) -> Value:
+    def pack(self, b: Binder) -> TensorView:
         c = self.c
         filters = c.filters
         matrix = GroupedBlocks(filters.shape[0], filters.n_terms)
@@ -53,4 +53,4 @@ class Grouped(ConvAlgorithm):
         x, packed, taps = b.channels_last(c.x), self.pack(b), c.geometry.taps()
         window = image_window(c, x, taps)
         scratch = b.scratch(grouped.grouped_scratch_bytes(len(taps)))
-        return [c.count(grouped.GroupedStep(x, packed, c.y, window, c.groups, scratch, c.post))]
+        return [c.count(grouped.GroupedStep(x, packed, c.y, window, c.groups, scratch, c.epilogue))]

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from kuiper._kernels.micro.packed import PackedMatrix, panel_offsets
-from kuiper._support.struct import Fields
-from kuiper.ir.view import Value
+from kuiper._support.struct import Struct
+from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.product.algorithms.base import ConvAlgorithm, Convolution
 from kuiper.ops.product.algorithms.gemm import gemm_step
@@ -48,7 +48,7 @@ class Regions(ConvAlgorithm):
         self.regions = cut_regions(c.geometry.taps(), c.geometry.stride, extents, c.size)
         return "" if self.regions else "too few taps lie in the padding"
 
-    def pack(self, b: Binder) -> Value:
+    def pack(self, b: Binder) -> TensorView:
         c, regions = self.c, self.regions
 
         def fill(*memories: np.ndarray) -> None:
@@ -78,7 +78,7 @@ class Regions(ConvAlgorithm):
         return [c.count(gemm_step(b, x, c, packed, phases, c.geometry.stride))]
 
 
-class Band(Fields):
+class Band(Struct):
     """Adjacent rows or columns of an output that see the same rows or columns of the filters."""
 
     first: int

@@ -11,9 +11,9 @@ import numpy as np
 from kuiper._kernels.conv import window as conv_window
 from kuiper._kernels.micro import dispatch
 from kuiper._kernels.micro.packed import PackedMatrix
-from kuiper.ir.view import Value
+from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.epilogue import Post
+from kuiper.ops.core.epilogue import Epilogue
 from kuiper.ops.product.algorithms.base import ConvAlgorithm
 from kuiper.ops.product.filters import ByTap
 
@@ -72,7 +72,7 @@ class Strassen(ConvAlgorithm):
         c = self.c
         step = strassen_step(
             b, b.channels_last(c.x), c.y, ByTap(c.filters), c.filters.bias, c.geometry.taps(),
-            c.geometry.stride, c.post,
+            c.geometry.stride, c.epilogue,
         )  # fmt: skip
         return [c.count(step)]
 
@@ -100,20 +100,20 @@ def strassen_refusal(rows: int, taps: int, channels: int, columns: int) -> str:
 
 def strassen_step(
     b: Binder,
-    x: Value,
-    y: Value,
+    x: TensorView,
+    y: TensorView,
     weight: Any,
     bias: Callable[[], np.ndarray | None],
     taps: Sequence[tuple[int, ...]],
     stride: tuple[int, ...],
-    post: Post | None,
+    epilogue: Epilogue | None,
 ) -> strassen.StrassenStep:
     """Return the step of a product.
 
     Parameters
     ----------
     b : Binder
-    x, y : Value
+    x, y : TensorView
         Channels-last images.
     weight : array, shape (columns, taps, channels), or what gives slices of one
         Read when it is packed.
@@ -122,7 +122,7 @@ def strassen_step(
     taps : sequence of (int, int)
         Offsets of the pixels of a window from its origin.
     stride : (int, int)
-    post : Post or None
+    epilogue : Epilogue or None
     """
     from kuiper._kernels.conv import strassen  # for products of some size alone
 
@@ -134,4 +134,4 @@ def strassen_step(
     scratch = b.scratch(
         strassen.strassen_scratch_bytes(y.shape[2] * y.shape[3], len(taps), x.shape[1], y.shape[1])
     )
-    return strassen.StrassenStep(x, packed, y, window, scratch, post)
+    return strassen.StrassenStep(x, packed, y, window, scratch, epilogue)

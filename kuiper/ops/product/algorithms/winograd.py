@@ -10,7 +10,7 @@ import numpy as np
 from kuiper._kernels.conv import winograd
 from kuiper._kernels.micro import dispatch
 from kuiper._kernels.micro.packed import PackedMatrix
-from kuiper._runtime.step import FAULT_BYTES
+from kuiper._runtime.step import ERROR_SLOT_BYTES
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.product.algorithms.base import ConvAlgorithm, Convolution, planes_of
 
@@ -72,7 +72,7 @@ class Winograd(ConvAlgorithm):
             return f"a kernel of {_extents(kernel)}, expected 3x3"
         if dilation != (1, 1) or stride not in MIN_CHANNELS:
             return f"stride {_extents(stride)} and dilation {_extents(dilation)}"
-        if c.is_volume and (groups > 1 or kernel[0] > winograd.MOST_DEPTH):
+        if c.is_volume and (groups > 1 or kernel[0] > winograd.MAX_FILTER_DEPTH):
             return f"{groups} groups of volumes with a kernel of {_extents(kernel)}"
         least = min(c.in_channels * math.prod(kernel[:-2]), c.out_channels)
         if least < MIN_CHANNELS[stride]:
@@ -99,13 +99,18 @@ class Winograd(ConvAlgorithm):
                 geometry.dilation[0], geometry.origin[0],
             )  # fmt: skip
             images = Convolution(
-                planes_of(c.x), planes_of(c.y), c.filters.by_plane(), geometry.last(2), 1, c.post
+                planes_of(c.x),
+                planes_of(c.y),
+                c.filters.by_plane(),
+                geometry.last(2),
+                1,
+                c.epilogue,
             )
             steps = self._bind_group(b, images, planes)
             c.count(steps[-1])
             return steps
         x = b.channels_last(c.x)  # one copy for all groups
-        c = Convolution(x, c.y, c.filters, c.geometry, c.groups, c.post)
+        c = Convolution(x, c.y, c.filters, c.geometry, c.groups, c.epilogue)
         groups = [c] if c.groups == 1 else [c.narrow(1, i, 1) for i in range(c.groups)]
         steps = []
         for number, group in enumerate(groups):
@@ -141,9 +146,9 @@ class Winograd(ConvAlgorithm):
         weight = self.pack_group(b, c, group, -(-stacks // block))
         known = c.filters.bias()
         bias = b.constant(np.zeros(out_channels, np.float32) if known is None else known)
-        fault = b.own(FAULT_BYTES)
-        u = b.scratch(weight.scratch_bytes) if weight.is_waiting else None
-        operands = (tile, stride, x, weight, c.filters, bias, c.y, fault, u)
+        error_slot = b.context_state(ERROR_SLOT_BYTES)
+        u = b.scratch(weight.scratch_bytes) if weight.is_deferred else None
+        operands = (tile, stride, x, weight, c.filters, bias, c.y, error_slot, u)
         shapes = [
             (frequencies, winograd.frequency_stride(block * count, channels))
             for count, channels in ((planes.inputs, in_channels), (planes.outputs, out_channels))
@@ -151,10 +156,10 @@ class Winograd(ConvAlgorithm):
         padding = c.geometry.origin
         if blocked:
             between = [b.scratch(x.dtype.itemsize * math.prod(shape)) for shape in shapes]
-            return [winograd.WinogradStep(*operands, *between, block, padding, c.post, planes)]
+            return [winograd.WinogradStep(*operands, *between, block, padding, c.epilogue, planes)]
         operands = (b.temporary((1,), np.uint64), *operands, *map(b.temporary, shapes), padding)
         return [
-            winograd.WinogradStageStep(stage, *operands, c.post if stage == 2 else None, planes)
+            winograd.WinogradStageStep(stage, *operands, c.epilogue if stage == 2 else None, planes)
             for stage in range(3)
         ]
 
