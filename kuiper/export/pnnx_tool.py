@@ -15,6 +15,7 @@ from kuiper.model import Model
 from kuiper.pnnx._messages import recognise
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 __all__ = ["call_by_name", "example_tensors", "export_module", "from_torch", "run_pnnx"]
@@ -288,18 +289,13 @@ def run_pnnx(
         )
     _check_source(Path(source), name)
 
-    def described(items: Sequence[Sequence[int]]) -> str:
-        return ",".join(
-            f"[{','.join(map(str, shape))}]{type}" for shape, type in zip(items, types, strict=True)
-        )
-
     program = _pnnx()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scrap:
         made = Path(scrap, "model.pnnx.param")
         command = [program, str(_with_weights_inside(Path(source), Path(scrap)).absolute())]
-        command += [f"inputshape={described(shapes)}"] if shapes else []
-        command += [f"inputshape2={described(shapes2)}"] if shapes2 else []
+        command += [f"inputshape={_shape_text(shapes, types)}"] if shapes else []
+        command += [f"inputshape2={_shape_text(shapes2, types)}"] if shapes2 else []
         command += [f"moduleop={moduleop}"] if moduleop else []
         command += [
             "fp16=0",
@@ -313,22 +309,35 @@ def run_pnnx(
         log.info("kuiper.export", "%s", " ".join(command))
         done = subprocess.run(command, capture_output=True, text=True, cwd=scrap)
         log.debug("kuiper.export", "pnnx said: %s", _gist(done.stdout + done.stderr))
-        # What it writes next shows that the two are complete; a later crash does them no harm.
-        whole = made.exists() and made.with_suffix(".bin").exists()
-        if not whole or (done.returncode and not Path(scrap, "pnnxpy").exists()):
-            gist = _gist(done.stdout + done.stderr)
-            hint = ""
-            if done.returncode < 0 and gist.endswith("pass_level1"):
-                hint = (
-                    "\nIt crashes there where one module is called more than once and nobody uses "
-                    "the result of one of the calls: leave that call out"
-                )
-            raise KuiperError(
-                f"{name}: pnnx {_end(done.returncode)} and wrote no model; it said:\n{gist}{hint}"
-            )
+        _check_result(done, made, name)
         for suffix in (".bin", ".param"):
             target.with_suffix(suffix).write_bytes(made.with_suffix(suffix).read_bytes())
     return target
+
+
+def _shape_text(shapes: Sequence[Sequence[int]], types: Sequence[str]) -> str:
+    """Return shapes and element types as pnnx reads them: ``[1,3,224,224]f32,[1,8]i64``."""
+    return ",".join(
+        f"[{','.join(map(str, shape))}]{type}" for shape, type in zip(shapes, types, strict=True)
+    )
+
+
+def _check_result(done: subprocess.CompletedProcess[str], param: Path, name: str) -> None:
+    """Raise KuiperError unless pnnx wrote both files of the model completely."""
+    # pnnx writes its Python module after the model, so a later crash leaves the model intact.
+    written = param.exists() and param.with_suffix(".bin").exists()
+    if written and (not done.returncode or param.with_name("pnnxpy").exists()):
+        return
+    gist = _gist(done.stdout + done.stderr)
+    hint = ""
+    if done.returncode < 0 and gist.endswith("pass_level1"):
+        hint = (
+            "\npnnx crashes there if one module is called more than once and one result is unused: "
+            "leave that call out"
+        )
+    raise KuiperError(
+        f"{name}: pnnx {_end(done.returncode)} and wrote no model; it said:\n{gist}{hint}"
+    )
 
 
 def _check_source(path: Path, name: str) -> None:
