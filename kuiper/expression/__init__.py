@@ -75,23 +75,23 @@ __getattr__, __dir__ = lazy_names(
 )
 
 
-# Several passes, and every plan, look at each text, so its tree is kept; trees never change.  Those
-# of longer texts would take memory when their model is gone.
+# Several passes and every plan parse each text, so its tree is cached; trees are immutable.  Longer
+# texts are not, because their trees would occupy memory after their model is gone.
 LONGEST_KEPT = 200
 
 
 def parse(text: str, n_operands: int | None = None, *, extended: bool = False) -> Node:
-    """Read an expression as it stands in a file.
+    """Parse an expression of a file.
 
     Parameters
     ----------
     text : str
     n_operands : int, optional
-        How many operands the operator has; a reference beyond them is an error.  Without operands
-        a text of one word is that word, even where it names an operator (``expr=max`` is the key of
-        a dict).
+        Number of operands of the operator; a reference beyond them is an error.  With 0, a text of
+        one word is that word, even if it is the name of a function (``expr=max`` is the key of a
+        dict).
     extended : bool, default False
-        Also know the activations that graph passes fuse into expressions.
+        Accept the activations that graph passes fuse into expressions.
 
     Returns
     -------

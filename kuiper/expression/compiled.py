@@ -19,7 +19,7 @@ from kuiper.expression.tree import Node
 
 __all__ = ["CompiledExpression", "compile"]
 
-MAX_PROGRAMS = 64  # kept per expression; one for every combination of shapes and strides
+MAX_PROGRAMS = 64  # cached per expression, one for each combination of shapes and strides
 
 
 class _Spec:
@@ -38,7 +38,7 @@ class CompiledExpression:
     ----------
     tree : Node
     n_operands : int
-        How many arguments a call takes.
+        Number of arguments that a call takes.
     """
 
     def __init__(self, tree: Node) -> None:
@@ -53,14 +53,20 @@ class CompiledExpression:
         Parameters
         ----------
         *operands : array, number, bool, None, str or list
-            What ``@0``, ``@1``, ... stand for.  Where all arrays are float32, arithmetic is one
-            pass over memory; other dtypes follow the promotion rules of PyTorch with numpy.
+            The values of ``@0``, ``@1``, ...  If all arrays are float32, arithmetic is one pass
+            over memory; other dtypes are evaluated with numpy, by PyTorch's promotion rules.
         out : numpy.ndarray, optional
-            Takes the result, if that is one array; it may be an operand of the same shape.
+            Receives the result, which must be one array; it may be an operand of the same shape.
 
         Returns
         -------
         numpy.ndarray, number, bool, None, str or list
+
+        Raises
+        ------
+        ExpressionError
+            If operands are missing or have the wrong kind or shape, the result is undefined, or it
+            does not have the shape of `out`.
         """
         if len(operands) < self.n_operands:
             raise ExpressionError(
@@ -108,7 +114,7 @@ class CompiledExpression:
 
 
 def _key(operands: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Return what a program depends on; None where that cannot be looked up."""
+    """Return the key of a program in the cache, or None if the operands cannot have one."""
     if not all(isinstance(x, np.ndarray) or is_number(x) for x in operands):
         return None
     return tuple(x.shape if isinstance(x, np.ndarray) else (type(x), repr(x)) for x in operands)
@@ -119,7 +125,7 @@ def _spec(operand: Any) -> Any:
 
 
 def _can_take(out: np.ndarray, program: ElementwiseProgram, arrays: Sequence[np.ndarray]) -> bool:
-    """Tell whether a program may write its result to `out` right away."""
+    """Tell whether a program may write its result directly to `out`."""
     return (
         out.shape == program.shape
         and out.dtype == np.float32
@@ -130,7 +136,7 @@ def _can_take(out: np.ndarray, program: ElementwiseProgram, arrays: Sequence[np.
 
 
 def _overlaps(out: np.ndarray, array: np.ndarray) -> bool:
-    """Tell whether writing `out` could change what is still to be read of `array`."""
+    """Tell whether writing to `out` could change elements of `array` before they are read."""
     if out is array or not np.may_share_memory(out, array):
         return False
     same_memory = out.ctypes.data == array.ctypes.data and out.strides == array.strides
@@ -148,7 +154,7 @@ def _stored(result: Any, out: np.ndarray | None) -> Any:
 
 
 def _run(folded: Any, operands: Sequence[Any]) -> Any:
-    """Compute what folding left; lists may hold programs."""
+    """Compute the result of folding, a list of programs included."""
     if isinstance(folded, ElementwiseProgram):
         return elementwise.compute(folded, operands)
     if isinstance(folded, Deferred):
@@ -159,17 +165,22 @@ def _run(folded: Any, operands: Sequence[Any]) -> Any:
 
 
 def compile(expression: str | Node, *, extended: bool = True) -> CompiledExpression:
-    """Make a function of an expression.
+    """Compile an expression into a function.
 
     Parameters
     ----------
     expression : str or Node
     extended : bool, default True
-        Also know activations such as ``relu`` and ``silu``.
+        Accept activations such as ``relu`` and ``silu``.
 
     Returns
     -------
     CompiledExpression
+
+    Raises
+    ------
+    ExpressionError
+        If the text is malformed.
 
     Examples
     --------

@@ -28,7 +28,7 @@ def _label(node: Node, names: Sequence[str] | None) -> str:
 
 
 def _escaped(text: str) -> str:
-    # html.escape would do, but importing it costs more than all of this module.
+    # Importing html for its escape() costs more than this whole module.
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -50,12 +50,12 @@ def to_dot(tree: Node, names: Sequence[str] | None = None) -> str:
     ----------
     tree : Node
     names : sequence of str, optional
-        What to call the operands; by default ``@0``, ``@1``, ...
+        Names of the operands; by default ``@0``, ``@1``, ...
 
     Returns
     -------
     str
-        In the language of Graphviz.
+        A graph in Graphviz's language.
 
     Examples
     --------
@@ -91,14 +91,14 @@ _MARGIN = 12
 def to_svg(tree: Node, names: Sequence[str] | None = None) -> str:
     """Draw a tree as an SVG picture.
 
-    Leaves stand side by side; every other node stands above the middle of its children, moved to
-    the right where its own label needs the room.
+    Leaves are side by side.  Every other node is centred above its children, or farther to the
+    right if its label would overlap its left neighbour.
 
     Parameters
     ----------
     tree : Node
     names : sequence of str, optional
-        What to call the operands.
+        Names of the operands.
 
     Returns
     -------
@@ -146,8 +146,8 @@ def to_svg(tree: Node, names: Sequence[str] | None = None) -> str:
 def _place(nodes: Any, children: Any, widths: Any, levels: Any) -> list[float]:
     """Return the horizontal centre of every node; no two on a level overlap."""
     centres = [0.0] * len(nodes)
-    edges = [float(_MARGIN)] * (max(levels) + 1)  # where the next node of a level may start
-    # In reverse preorder children come before parents, but from the right; so walk the postorder.
+    edges = [float(_MARGIN)] * (max(levels) + 1)  # least left edge of the next node on each level
+    # Postorder: children before parents, from left to right.
     stack = [(0, False)]
     while stack:
         number, is_open = stack.pop()
@@ -171,7 +171,7 @@ def _place(nodes: Any, children: Any, widths: Any, levels: Any) -> list[float]:
 def _move(
     number: Any, distance: Any, children: Any, widths: Any, levels: Any, centres: Any, edges: Any
 ) -> None:
-    """Move everything below a node to the right."""
+    """Move all descendants of a node to the right."""
     stack = list(children[number])
     while stack:
         node = stack.pop()

@@ -1,9 +1,9 @@
 """Evaluation of an expression on values: numbers, numpy arrays, None, strings and lists.
 
 Semantics are PyTorch's: promotion with weak numbers, true division, half-to-even rounding, the
-sign rules of ``remainder`` and ``fmod``, NaN that wins in ``max`` and ``min``.  float16 is computed
-in float32 and rounded once.  Used for shapes when a plan is made, and at run time for tensors that
-are not float32; float32 tensors go through :mod:`kuiper.expression.lowering`.
+sign rules of ``remainder`` and ``fmod``, ``max`` and ``min`` that propagate NaN.  float16 is
+computed in float32 and rounded once.  The planner evaluates shapes with this module, and a plan
+evaluates tensors for which there is no kernel; float32 uses :mod:`kuiper.expression.lowering`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ def evaluate(tree: Node, operands: Sequence[Any]) -> Any:
     ----------
     tree : Node
     operands : sequence
-        What ``@k`` stands for: Python numbers, bools, None, strings, lists of these, arrays.
+        The values of ``@k``: Python numbers, bools, None, strings, lists of these, arrays.
 
     Returns
     -------
     int, float, complex, bool, None, str, numpy.ndarray or list
-        Results of array operators are arrays, 0-d ones included.
+        Functions of arrays return arrays, possibly 0-d.
 
     Raises
     ------
     ExpressionError
-        With the place in the text, where an operand is missing, an operator does not take its
-        arguments, shapes do not broadcast, or there is no value.
+        If an operand is missing, a function does not accept its arguments, shapes do not broadcast,
+        or the result is undefined.  The message has the position in the text.
     """
     stack: list[Any] = []
     for node in tree.postorder():
@@ -64,7 +64,7 @@ def operand(node: Ref, operands: Sequence[Any]) -> Any:
 
 
 def call(node: Call, values: list[Any]) -> Any:
-    """Apply an operator, adding the place to its errors."""
+    """Apply a function; its errors point at the node."""
     try:
         return apply(node.name, values)
     except ExpressionError as error:
@@ -72,7 +72,7 @@ def call(node: Call, values: list[Any]) -> Any:
 
 
 def apply(name: str, values: list[Any]) -> Any:
-    """Apply an operator to values; see :func:`evaluate`."""
+    """Apply a function to values; see :func:`evaluate`."""
     if name == "size":
         return size(*values)
     for value in values:
@@ -123,7 +123,7 @@ def _apply_to_arrays(
 
 
 def convert(value: Any, dtype: np.dtype) -> np.ndarray:
-    """Bring an argument to the dtype that is computed in; integers wrap, as in PyTorch."""
+    """Convert an argument to the dtype of the computation; integers wrap, as in PyTorch."""
     if isinstance(value, int) and dtype.kind in "iu":
         if not -(1 << 63) <= value < 1 << 63:
             raise ExpressionError(f"{value} has more than 64 bits")
@@ -132,14 +132,14 @@ def convert(value: Any, dtype: np.dtype) -> np.ndarray:
 
 
 def size(value: Any, axis: Any = None) -> Any:
-    """Return one extent of an array, or all.
+    """Return one extent of a tensor, or the list of all.
 
     Parameters
     ----------
     value
         Anything with `shape`.
     axis : int or 0-d array, optional
-        Negative ones count from the end.
+        Negative axes count from the end.
     """
     shape = getattr(value, "shape", None)
     if shape is None:
@@ -156,7 +156,7 @@ def size(value: Any, axis: Any = None) -> Any:
 
 
 def describe(value: Any) -> str:
-    """Name a value's kind for a message."""
+    """Describe a value for a message."""
     if value is None:
         return "None"
     if isinstance(value, str):

@@ -29,9 +29,9 @@ class Deferred(Struct):
     Attributes
     ----------
     tree : Node
-        What is left after folding.
+        The expression after folding.
     sources : tuple of (int or numpy.ndarray)
-        What ``@k`` of `tree` stands for: the number of an operand, or a constant array.
+        For each ``@k`` of `tree` the index of an operand, or a constant array.
     shape : tuple of int
     dtype : numpy.dtype
     """
@@ -42,12 +42,12 @@ class Deferred(Struct):
     dtype: np.dtype
 
     def run(self, operands: Sequence[Any]) -> np.ndarray:
-        """Compute the value from the values of the operands.
+        """Compute the value from the operands.
 
         Parameters
         ----------
         operands : sequence
-            Arrays and numbers, for ``@0``, ``@1``, ...
+            Arrays and numbers, indexed by `sources`.
 
         Returns
         -------
@@ -58,7 +58,7 @@ class Deferred(Struct):
 
 
 class _Symbol(Struct):
-    """A tensor whose contents are not known yet."""
+    """A tensor whose contents are unknown while folding."""
 
     tree: Node
     shape: tuple[int, ...]
@@ -66,19 +66,19 @@ class _Symbol(Struct):
 
 
 def is_static(value: Any) -> bool:
-    """Tell whether the value itself is known, not just its shape and dtype."""
+    """Tell whether a value is known, and not only its shape and dtype."""
     if isinstance(value, (np.ndarray, np.generic)):
         return True
     return not (hasattr(value, "shape") and hasattr(value, "dtype"))
 
 
 def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the shape that `shapes` broadcast to.
+    """Return the shape to which `shapes` broadcast.
 
     Raises
     ------
     ExpressionError
-        If they do not.
+        If they do not broadcast.
     """
     rank = max(map(len, shapes), default=0)
     result = [1] * rank
@@ -94,31 +94,31 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def fold(tree: Node, operands: Sequence[Any]) -> Any:
-    """Evaluate what is known, and prepare the rest.
+    """Evaluate the known parts of an expression, and prepare the rest.
 
     Parameters
     ----------
     tree : Node
     operands : sequence
-        What ``@k`` stands for: a static value (number, bool, None, string, list, numpy array), or
-        for a tensor computed at run time anything with `shape` (tuple of int) and `dtype`.
+        The values of ``@k``: static values (number, bool, None, string, list, numpy array), or, for
+        tensors computed at run time, objects with `shape` (tuple of int) and `dtype`.
 
     Returns
     -------
     static value, ElementwiseProgram, Deferred, or a list of these
-        A static value where no tensor's contents matter.
+        A static value if the result does not depend on the contents of tensors.
 
     Raises
     ------
     ExpressionError
-        As :func:`kuiper.expression.evaluation.evaluate`, for whatever shapes and dtypes can tell.
+        As :func:`kuiper.expression.evaluation.evaluate`, as far as shapes and dtypes determine it.
     """
     folder = _Folder(operands)
     return folder.finish(folder.walk(tree))
 
 
 class _Folder:
-    """One folding: the operands, and the constant arrays met on the way."""
+    """The state of one folding: the operands, and the constant arrays found so far."""
 
     def __init__(self, operands: Sequence[Any]) -> None:
         self.operands = operands
@@ -143,7 +143,7 @@ class _Folder:
         return stack[0]
 
     def call(self, node: Call, values: list[Any]) -> Any:
-        """Apply an operator to values of which some may be symbols."""
+        """Apply a function to values, which may be symbols."""
         if not any(isinstance(value, _Symbol) for value in values):
             return evaluation.call(node, values)
         try:
@@ -165,7 +165,7 @@ class _Folder:
         return _Symbol(node.with_children([self.residual(v) for v in values]), shape, dtype)
 
     def residual(self, value: Any) -> Node:
-        """Return the tree that stands for a value in what is left."""
+        """Return the tree that computes a value in the expression after folding."""
         if isinstance(value, _Symbol):
             return value.tree
         if is_number(value):
@@ -174,9 +174,9 @@ class _Folder:
         return Ref(len(self.operands) + len(self.constants) - 1)
 
     def finish(self, value: Any) -> Any:
-        """Turn symbols, also those inside lists, into programs or deferred trees."""
+        """Turn symbols, lists of them included, into programs or deferred trees."""
         if isinstance(value, list):
-            # Lists inside lists are as deep as the text, which the parser limits.
+            # The parser limits the depth of nested lists.
             return [self.finish(item) for item in value]
         if not isinstance(value, _Symbol):
             return value

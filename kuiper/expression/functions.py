@@ -134,7 +134,7 @@ def _remainder(a: Any, b: Any) -> Any:
     _check_divisor(b)
     if a.dtype.kind in "iu":
         return np.remainder(a, b)
-    # numpy gives an exact remainder the sign of the divisor, PyTorch that of the dividend.
+    # A remainder of 0 has the sign of the divisor in numpy, and that of the dividend in PyTorch.
     rest = np.fmod(a, b)
     return np.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest)
 
@@ -226,7 +226,7 @@ def _heaviside(x: Any, y: Any) -> Any:
 
 # The rows --------------------------------------------------------------------------------------
 
-# What ``pnnx.Expression`` may contain.
+# Functions of ``pnnx.Expression``.
 _PNNX_ROWS = (
     Function("add", 2, ALL, np.add, infix="+", typed="add", link=True, swapped="add"),
     Function(
@@ -289,7 +289,7 @@ _PNNX_ROWS = (
     Function("size", 2, ALL, vector=(), min_arity=1),
 )  # fmt: skip
 
-# What graph passes and records use besides.
+# Functions that only graph passes and records use.
 _EXTENDED_ROWS = (
     Function("relu", 1, REAL_NUMBERS, _relu, link=True),
     Function(
@@ -336,10 +336,10 @@ _EXTENDED_ROWS = (
     Function("nextafter", 2, REAL, np.nextafter),
 )  # fmt: skip
 
-# An instruction without a word: a program whose result is an input.
+# An instruction only, for a program whose result is an input; expressions have no name for it.
 _COPY = Function("copy", cost=1)
 
-# What casts, whose names depend on the dtypes that exist, have in common.
+# The arguments of every cast; promotion.CASTS has their names.
 CAST = Function("cast", vector=())
 
 PNNX: dict[str, Function] = {row.name: row for row in _PNNX_ROWS}

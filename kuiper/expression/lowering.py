@@ -21,14 +21,14 @@ __all__ = ["Argument", "ElementwiseProgram", "Instruction", "lower"]
 
 
 class Argument(NamedTuple):
-    """What an instruction reads.
+    """An operand of an instruction.
 
     Attributes
     ----------
     kind : str
         ``"input"``, ``"register"`` or ``"constant"``.
     value : int or float
-        The number of the input or register, or the constant itself.
+        The index of the input or register, or the constant itself.
     """
 
     kind: str
@@ -36,7 +36,7 @@ class Argument(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """One elementwise operation on float32; instruction number i computes register i.
+    """One elementwise function of float32; instruction i computes register i.
 
     Attributes
     ----------
@@ -59,11 +59,11 @@ class ElementwiseProgram(Struct):
     Attributes
     ----------
     sources : tuple of (int or numpy.ndarray)
-        What feeds each input: the number of an operand, or a constant array.
+        For each input the index of an operand, or a constant array.
     instructions : tuple of Instruction
         The last one computes the result.
     shape : tuple of int
-        The shape of the result, to which every input broadcasts.
+        The shape of the result; every input broadcasts to it.
     """
 
     sources: tuple[int | np.ndarray, ...]
@@ -72,7 +72,7 @@ class ElementwiseProgram(Struct):
 
     @property
     def dtype(self) -> np.dtype:
-        """The only one that programs compute in."""
+        """The dtype of every program."""
         return FLOAT32
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ _NO_OPS = frozenset(["torch.float", "torch.float32"])
 
 _COMMUTATIVE = frozenset(["add", "mul"])
 
-# pow with one of these exponents is what PyTorch computes as well, and far cheaper.
+# PyTorch, too, replaces pow with one of these exponents; the function is far cheaper.
 _POWERS = {0.5: "sqrt", 2.0: "square", -0.5: "rsqrt", -1.0: "reciprocal"}
 
 
@@ -106,14 +106,19 @@ def lower(
     Parameters
     ----------
     tree : Node
-        References number the `sources`; numbers are literals.
+        References index the `sources`.
     sources : tuple of (int or numpy.ndarray)
     shape : tuple of int
 
     Returns
     -------
     ElementwiseProgram or None
-        None where an intermediate value is not float32.
+        None if an intermediate value is not float32.
+
+    Raises
+    ------
+    ExpressionError
+        If the parameter of a function is not a number.
     """
     builder = _Builder()
     values: dict[int, Argument] = {}  # by id of the node
@@ -139,15 +144,15 @@ def lower(
 
 
 def _evaluation_order(tree: Node) -> list[Node]:
-    """List nodes, children before parents, so that few results have to be kept at a time.
+    """List nodes, children before parents, in an order that keeps few temporaries live.
 
-    Of two children the one that needs more temporaries comes first: while it is computed, nothing
-    of the other one waits (Sethi and Ullman, 1970).
+    The child that needs more temporaries comes first, before the result of the other one is live
+    (Sethi and Ullman, 1970).
     """
     needs: dict[int, int] = {}
     for node in tree.postorder():
         wanted = sorted((needs[id(child)] for child in node.children), reverse=True)
-        # Each further child is computed while the results of those before it wait.
+        # The results of earlier children are live while a later child is computed.
         own = 1 if node.children else 0
         needs[id(node)] = max([own, *(need + waiting for waiting, need in enumerate(wanted))])
     order: list[Node] = []
@@ -170,14 +175,14 @@ def to_float32(value: Any) -> float:
 
 
 class _Builder:
-    """Emits instructions, computing equal ones once."""
+    """Emits instructions, with common subexpressions only once."""
 
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
         self.known: dict[tuple[Any, ...], Argument] = {}
 
     def emit(self, name: str, *arguments: Argument, parameters: tuple[float, ...] = ()) -> Argument:
-        """Add an instruction, or find the one that computes the same."""
+        """Add an instruction, or return the equal one."""
         if name in _COMMUTATIVE:
             arguments = tuple(sorted(arguments))
         # repr keeps 0.0 and -0.0 apart, which compare equal.
@@ -226,7 +231,7 @@ class _Builder:
         return self.emit("min", self.emit("max", x, low), high)
 
     def finish(self, result: Argument) -> tuple[Instruction, ...]:
-        """Drop what the result does not need and number the rest."""
+        """Remove instructions that the result does not need, and renumber the rest."""
         if result.kind != "register":
             result = self.emit("copy", result)
         needed = {result.value}
@@ -248,18 +253,19 @@ class _Builder:
         )
 
 
-# Operators that change nothing with this constant behind, not even NaN or the sign of 0.
+# Functions that return the first operand unchanged, NaN and the sign of 0 included, if the second
+# one is this constant.
 _NEUTRAL = {"mul": 1.0, "div": 1.0, "pow": 1.0, "sub": 0.0, "add": -0.0}
 
 
 def _is_identity(name: str, last: Argument) -> bool:
     neutral = _NEUTRAL.get(name)
-    # repr tells -0 from 0: x + 0 turns -0 into 0, x + -0 does not.
+    # repr distinguishes -0 from 0: x + 0 turns -0 into 0, x + -0 does not.
     return neutral is not None and last.kind == "constant" and repr(last.value) == repr(neutral)
 
 
 def _has_exact_reciprocal(value: float) -> bool:
-    """Tell whether multiplying by 1 / value gives the same bits as dividing by value."""
+    """Tell whether multiplication by 1 / value gives the bits of division by value."""
     return (
         math.isfinite(value)
         and value != 0

@@ -1,8 +1,8 @@
 """PyTorch's rules for the dtype of a result.
 
-Three kinds of operands count differently: arrays with axes most, 0-d arrays less, Python numbers
-least.  An operand of a lesser kind changes the result only where its category (bool, integer,
-float, complex) is above that of the greater kinds; so ``float32_array * 2.0`` stays float32 and
+Operands have three priorities: arrays with axes, 0-d arrays, Python numbers.  An operand of a lower
+priority changes the result only if its category (bool, integer, float, complex) is higher than that
+of all operands of higher priority.  So ``float32_array * 2.0`` is float32, and
 ``int64_array * 2.0`` becomes float32, the default.
 
 Source: torch.result_type and c10/core/ScalarType.h.
@@ -26,7 +26,7 @@ INT64 = np.dtype(np.int64)
 FLOAT32 = np.dtype(np.float32)
 COMPLEX64 = np.dtype(np.complex64)
 
-# Casts are spelled as PyTorch's dtypes; without brackets the same word is a dtype's name.
+# A cast is the name of one of PyTorch's dtypes; without brackets the same word is the dtype itself.
 CASTS: dict[str, np.dtype] = {
     name: dtype.value
     for dtype in DTYPES.values()
@@ -41,10 +41,10 @@ def is_number(value: Any) -> bool:
 
 
 def promote(a: np.dtype, b: np.dtype) -> np.dtype:
-    """Return the common dtype of two arrays of equal kind.
+    """Return the common dtype of two operands of equal priority.
 
-    numpy widens where a float cannot hold every integer (int32 + float32 is float64); PyTorch keeps
-    the float.
+    PyTorch keeps the float of a float and an integer, where numpy widens it (int32 + float32 is
+    float64).
     """
     if a.kind in "biu" and b.kind in "biu":
         return np.promote_types(a, b)

@@ -54,7 +54,7 @@ def _written(name: str, values: list[Any]) -> str:
 
 
 def _function(name: str) -> Callable[..., Any]:
-    """Take a function from `math`, or for complex numbers from `cmath`."""
+    """Return a function of `math`, which uses `cmath` for complex numbers."""
     real, cplx = getattr(math, name), getattr(cmath, name, None)
 
     def call(x: Any) -> Any:
@@ -73,7 +73,7 @@ def _fmod(a: Any, b: Any) -> Any:
 
 
 def _pow(a: Any, b: Any) -> Any:
-    # Python would spend hours on 9 ** 9 ** 9 before the range is checked.
+    # Python would compute 9 ** 9 ** 9 for hours before the range is checked.
     if isinstance(a, int) and isinstance(b, int) and abs(a) > 1:
         if b > _INT64_BITS:
             raise OverflowError("the integer does not fit 64 bits")

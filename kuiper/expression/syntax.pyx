@@ -1,12 +1,12 @@
 """Tokenizer and parser of PNNX expressions.
 
-Text is read in two ways.  Well-formed text is read by its brackets, and every departure is an error
-with its place.  pnnx also writes text in which an operator has lost its brackets, such as
-``sub(add(log1p,@0),1),mul(@1,2)``: there the order of the tokens is right and the brackets are not,
-so it is read as prefix notation, each operator taking as many values as it has arguments.  An
-operator without brackets is what tells the second kind from the first.
+There are two parsers.  Well-formed text is parsed by its brackets, and every deviation is an error
+with its position.  pnnx also writes text in which an operator has lost its brackets, such as
+``sub(add(log1p,@0),1),mul(@1,2)``: the order of the tokens is correct but the brackets are not.
+Text with an operator without brackets is therefore parsed as prefix notation, in which each
+operator takes as many values as it has arguments.
 
-Both readers are loops with a stack of their own; nesting is limited to `MAX_DEPTH`.
+Both parsers are loops with an explicit stack; nesting is limited to `MAX_DEPTH`.
 """
 
 from kuiper.errors import ExpressionError
@@ -61,7 +61,7 @@ cdef Py_ssize_t skip_digits(str text, Py_ssize_t i, Py_ssize_t end):
 
 
 cdef Py_ssize_t skip_number(str text, Py_ssize_t i, Py_ssize_t end, bint* is_float):
-    """Return where the number at `i` ends, or -1 where there is none."""
+    """Return the end of the number at `i`, or -1 if there is none."""
     cdef Py_ssize_t start, digits, exponent
     is_float[0] = False
     if i < end and text[i] in u"+-":
@@ -69,7 +69,7 @@ cdef Py_ssize_t skip_number(str text, Py_ssize_t i, Py_ssize_t end, bint* is_flo
     if end - i >= 3 and text[i:i + 3] in ("inf", "nan"):
         is_float[0] = True
         i += 3
-        # pnnx adds ".0" to whatever does not look like a float, NaN included.
+        # pnnx appends ".0" to everything that does not look like a float, NaN included.
         return i + 2 if text[i:i + 2] == ".0" else i
     start = i
     i = skip_digits(text, i, end)
@@ -93,7 +93,7 @@ cdef Py_ssize_t skip_number(str text, Py_ssize_t i, Py_ssize_t end, bint* is_flo
 
 
 cdef object classify(str text, Py_ssize_t start, Py_ssize_t end):
-    """Tell a number from a name."""
+    """Return the type of a token: a number or a name."""
     cdef bint is_float = False
     cdef Py_ssize_t i = skip_number(text, start, end, &is_float)
     if i == end:
@@ -113,12 +113,12 @@ cdef object classify(str text, Py_ssize_t start, Py_ssize_t end):
 
 
 cdef class Tokenizer:
-    """Cuts an expression into tokens.
+    """Splits an expression into tokens.
 
     Parameters
     ----------
     text : str
-        Blanks between tokens are skipped; places are those of the text as it was given.
+        Blanks between tokens are skipped; positions refer to the text as given.
 
     Examples
     --------
@@ -168,11 +168,11 @@ cdef class Tokenizer:
 
 
 cdef class Frame:
-    """A bracket that is open: what stands before it and what it holds so far."""
+    """An open bracket: the token before it, and its items so far."""
 
     cdef object token      # the operator's name, "[" for a list, None for the whole text
     cdef bint is_call
-    cdef bint wants_item   # an item must follow: at the start or behind a comma
+    cdef bint wants_item   # an item must follow: at the start or after a comma
     cdef list items
 
     def __cinit__(self, token, bint is_call):
@@ -183,13 +183,13 @@ cdef class Frame:
 
 
 cdef class ExpressionParser:
-    """Reads one PNNX expression.
+    """Parses one PNNX expression.
 
     Parameters
     ----------
     text : str
     extended : bool, default False
-        Also know the activations that graph passes fuse into expressions; files hold none.
+        Accept the activations that graph passes fuse into expressions; files contain none.
 
     Attributes
     ----------
@@ -199,8 +199,8 @@ cdef class ExpressionParser:
     Raises
     ------
     ExpressionError
-        From the constructor for text that cannot be cut into tokens, from :meth:`parse` and
-        :meth:`to_rpn` for tokens that make no expression.
+        By the constructor for text that cannot be split into tokens, by :meth:`parse` and
+        :meth:`to_rpn` for tokens that do not form an expression.
 
     Examples
     --------
@@ -240,7 +240,7 @@ cdef class ExpressionParser:
         return self.tree
 
     def to_rpn(self):
-        """Return the nodes in reverse Polish order: each operator behind its arguments.
+        """Return the nodes in reverse Polish order: each operator after its arguments.
 
         Returns
         -------
@@ -291,26 +291,26 @@ cdef class ExpressionParser:
     # Leaves ------------------------------------------------------------------------------------
 
     cpdef object leaf(self, object token):
-        """Make the node of a token that is neither an operator nor punctuation."""
+        """Return the node of a token that is neither an operator nor punctuation."""
         cdef str text = token.text
         cdef object value
-        place = (self.text, token.start, token.end)
+        span = (self.text, token.start, token.end)
         if token.type is REFERENCE:
-            return Ref(int(text[1:]), *place)
+            return Ref(int(text[1:]), *span)
         if token.type is NAME:
-            return Literal(WORDS.get(text, text), text, *place)
+            return Literal(WORDS.get(text, text), text, *span)
         if token.type is INTEGER:
-            # The length keeps int() from meeting Python's own limit on digits.
+            # int() refuses thousands of digits; 100 exceed 64 bits anyway.
             value = int(text) if len(text) < 100 else 1 << 64
             if not -(1 << 63) <= value < 1 << 63:
                 raise self.error("the integer does not fit 64 bits", token.start)
-            return Literal(value, text, *place)
+            return Literal(value, text, *span)
         text = text.replace("nan.0", "nan").replace("inf.0", "inf")
         value = float(text) if token.type is FLOAT else complex(text.replace("+-", "-"))
-        return Literal(value, token.text, *place)
+        return Literal(value, token.text, *span)
 
     cdef object call(self, object token, list arguments, Py_ssize_t end):
-        """Make the node of an operator, checking the number and kind of its arguments."""
+        """Return the node of an operator, after checking the number and kind of its arguments."""
         cdef object function = self.vocabulary[token.text]
         if not function.min_arity <= len(arguments) <= function.max_arity:
             raise self.error(
@@ -334,7 +334,7 @@ cdef class ExpressionParser:
     # By brackets -------------------------------------------------------------------------------
 
     cdef object parse_by_brackets(self):
-        """Read well-formed text; the brackets are known to match."""
+        """Parse well-formed text, whose brackets match."""
         cdef list stack = []
         cdef Frame frame = Frame(None, False)
         cdef Py_ssize_t i = 0
@@ -343,7 +343,7 @@ cdef class ExpressionParser:
             token = self.tokens[i]
             i += 1
             if token.type is COMMA:
-                # Between two items commas may repeat: pnnx leaves out an argument that is gone.
+                # Commas may repeat between two items: pnnx omits an argument that was removed.
                 if frame.wants_item and not frame.items:
                     raise self.error("an item is missing before ','", token.start)
                 frame.wants_item = True
@@ -375,7 +375,7 @@ cdef class ExpressionParser:
             else:
                 frame.items.append(self.leaf(token))
         if frame.wants_item and frame.items:
-            raise self.error("an item is missing behind the last ','", len(self.text) - 1)
+            raise self.error("an item is missing after the last ','", len(self.text) - 1)
         if len(frame.items) > 1:
             raise self.error(
                 f"{len(frame.items)} values side by side, expected one", frame.items[1].start
@@ -385,13 +385,13 @@ cdef class ExpressionParser:
     # By arity ----------------------------------------------------------------------------------
 
     cdef object parse_by_arity(self):
-        """Read tokens from the right as prefix notation, as the converter itself does.
+        """Parse prefix notation from the right, as the converter itself does.
 
-        Parentheses and commas are skipped.  A "]" stays on the stack as a mark, so that its "["
-        knows how many values it takes.
+        Parentheses and commas are skipped.  A "]" leaves a mark on the stack, which delimits the
+        values of its "[".
         """
         cdef list stack = []  # nodes, and None for each "]"
-        cdef list ends = []   # where each "]" ends
+        cdef list ends = []   # the end of each "]"
         cdef list items
         cdef Py_ssize_t i, wanted
         cdef object token, function
@@ -433,7 +433,7 @@ cdef class ExpressionParser:
         return stack[0]
 
     cdef Py_ssize_t count_arguments(self, Py_ssize_t i, Py_ssize_t least) except -1:
-        """Count what stands in the brackets of operator `i`; `least` where it has none."""
+        """Count the items in the brackets of operator `i`; `least` if it has no brackets."""
         cdef Py_ssize_t depth = 0, count = 0
         cdef bint wants_item = True
         if not self.is_called(i):

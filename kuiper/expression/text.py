@@ -1,4 +1,4 @@
-"""One tree, several texts: infix and outline."""
+"""Text of a tree: infix notation and outline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kuiper.expression.tree import List, Literal, Node, Ref
 
 __all__ = ["infix", "outline"]
 
-# How tightly Python's operators bind.
+# Precedence of Python's operators.
 _PRECEDENCE = {"|": 1, "^": 2, "&": 3, "<<": 4, ">>": 4, "+": 5, "-": 5}
 _PRECEDENCE |= {"*": 6, "/": 6, "//": 6, "%": 6, "**": 8}
 _UNARY = 7
@@ -17,13 +17,13 @@ _ATOM = 9
 
 
 def infix(tree: Node, names: Sequence[str] | None = None) -> str:
-    """Write an expression as Python would, with no more parentheses than it takes.
+    """Write an expression in Python's notation, with as few parentheses as possible.
 
     Parameters
     ----------
     tree : Node
     names : sequence of str, optional
-        What to call the operands; by default ``@0``, ``@1``, ...
+        Names of the operands; by default ``@0``, ``@1``, ...
 
     Returns
     -------
@@ -35,7 +35,7 @@ def infix(tree: Node, names: Sequence[str] | None = None) -> str:
     >>> infix(parse("add(@0,mul(@1,neg(sub(@2,3))))"))
     '@0 + @1 * -(@2 - 3)'
     """
-    stack: list[tuple[str, int]] = []  # text and how tightly its outermost operator binds
+    stack: list[tuple[str, int]] = []  # text, and precedence of its outermost operator
     for node in tree.postorder():
         count = len(node.children)
         parts = stack[len(stack) - count :]
@@ -63,7 +63,7 @@ def _written(
     if len(parts) == 1:
         return symbol + _wrapped(parts[0], _UNARY), _UNARY
     level = _PRECEDENCE[symbol]
-    # Only ** groups to the right, and it lets a sign stand bare on that side.
+    # Only ** is right-associative, and its right operand needs no parentheses around a sign.
     left, right = (level + 1, _UNARY) if symbol == "**" else (level, level + 1)
     return f"{_wrapped(parts[0], left)} {symbol} {_wrapped(parts[1], right)}", level
 
@@ -74,7 +74,7 @@ def _wrapped(part: tuple[str, int], least: int) -> str:
 
 
 def outline(tree: Node) -> str:
-    """Draw the tree with one node per line.
+    """Write the tree with one node per line.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def outline(tree: Node) -> str:
     Returns
     -------
     str
-        Of several lines, without one at the end.
+        Several lines, without a newline at the end.
 
     Examples
     --------

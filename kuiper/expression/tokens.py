@@ -1,4 +1,4 @@
-"""Tokens: the words of an expression, with their places in the text."""
+"""Tokens: the words of an expression, with their positions in the text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Token", "TokenType"]
 
 
 class TokenType(enum.Enum):
-    """What a token looks like; what a name means is the parser's business."""
+    """The lexical class of a token; the parser interprets names."""
 
     REFERENCE = "reference"  # @0
     INTEGER = "integer"  # -1

@@ -1,7 +1,7 @@
 """The syntax tree of an expression.
 
-A tree is immutable.  Every walk here is a loop with a stack of its own, so that depth costs memory
-and never Python's recursion limit.
+A tree is immutable.  Every traversal is a loop with an explicit stack, so that depth is not limited
+by Python's recursion limit.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ __all__ = ["Call", "List", "Literal", "Node", "Ref", "compact", "format_literal"
 
 
 class Node:
-    """A part of an expression.
+    """A node of the syntax tree.
 
     Attributes
     ----------
     children : tuple of Node
-        Arguments or items, in written order.
+        Arguments or items, in the order of the text.
     size : int
         Number of nodes in the subtree.
     depth : int
-        Number of nodes on the longest way down; 1 for a leaf.
+        Number of nodes on the longest path to a leaf; 1 for a leaf.
     source : str or None
-        The text that the node was parsed from; None for a node made by hand.
+        The text from which the node was parsed; None for a node made by hand.
     start, end : int or None
-        The node's place in `source`.
+        The node is ``source[start:end]``.
     """
 
     __slots__ = ("children", "depth", "end", "size", "source", "start")
@@ -53,11 +53,11 @@ class Node:
 
     @property
     def text(self) -> str:
-        """What the node alone is called: ``add``, ``@0``, ``2.5``, ``[]``."""
+        """The node without its children: ``add``, ``@0``, ``2.5``, ``[]``."""
         raise NotImplementedError
 
     def with_children(self, children: Sequence[Node]) -> Node:
-        """Return the same node over other children.
+        """Return the same node with other children.
 
         Parameters
         ----------
@@ -71,7 +71,7 @@ class Node:
         raise NotImplementedError
 
     def error(self, message: str) -> ExpressionError:
-        """Make an error that points at this node.
+        """Return an error that points at this node.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class Node:
         Returns
         -------
         ExpressionError
-            To be raised.
+            The caller raises it.
         """
         if self.source is None:
             return ExpressionError(message, str(self) if self.size <= 1000 else None)
@@ -118,13 +118,12 @@ class Node:
                 stack.append((node.children[0], False))
 
     def transform(self, visit: Callable[[Node, Sequence[Node]], Node]) -> Node:
-        """Rebuild the tree from the leaves up.
+        """Rebuild the tree bottom-up.
 
         Parameters
         ----------
         visit : callable
-            Takes a node of this tree and its already rebuilt children, and returns what stands in
-            its place.
+            Takes a node of this tree and its rebuilt children, and returns the node's replacement.
 
         Returns
         -------
@@ -144,7 +143,7 @@ class Node:
         Parameters
         ----------
         replacements : mapping of int to Node
-            What stands for ``@k``; other references stay.
+            The replacement of each ``@k``; other references stay.
         """
         changed = {
             k: new
@@ -162,7 +161,7 @@ class Node:
         return self.transform(visit)
 
     def references(self) -> tuple[int, ...]:
-        """Return the numbers of the operands that the tree reads, by first appearance."""
+        """Return the indices of the operands that the tree reads, by first appearance."""
         return tuple(dict.fromkeys(n.index for n in self.preorder() if isinstance(n, Ref)))
 
     def __str__(self) -> str:
@@ -190,11 +189,11 @@ class Node:
         return f"{type(self).__name__}({str(self)!r})"
 
     def _key(self) -> tuple[Any, ...]:
-        """What the node alone is, apart from its children."""
+        """Return what identifies the node apart from its children."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
-        """Compare structure and values; places and the spelling of literals do not count."""
+        """Compare structure and values; positions and the spelling of literals do not count."""
         if not isinstance(other, Node):
             return NotImplemented
         if self.size != other.size or self.depth != other.depth:
@@ -216,9 +215,9 @@ class Ref(Node):
     index : int
         k.
     source : str, optional
-        The text that it was parsed from.
+        The text from which it was parsed.
     start, end : int, optional
-        Its place in `source`.
+        Its position in `source`.
     """
 
     __slots__ = ("index",)
@@ -251,11 +250,11 @@ class Literal(Node):
     ----------
     value : int, float, complex, bool, None or str
     text : str, optional
-        How it was written; by default as PNNX would write it.
+        The spelling; by default PNNX's.
     source : str, optional
-        The text that it was parsed from.
+        The text from which it was parsed.
     start, end : int, optional
-        Its place in `source`.
+        Its position in `source`.
     """
 
     __slots__ = ("_text", "value")
@@ -280,22 +279,22 @@ class Literal(Node):
         return self
 
     def _key(self) -> tuple[Any, ...]:
-        # repr tells 1 from 1.0 and True, 0.0 from -0.0, and finds NaN equal to NaN.
+        # repr distinguishes 1 from 1.0 and True, and 0.0 from -0.0, and makes NaN equal NaN.
         return (Literal, repr(self.value))
 
 
 class Call(Node):
-    """An operator and its arguments.
+    """A function and its arguments.
 
     Parameters
     ----------
     name : str
-        Such as ``"add"``.
+        For example ``"add"``.
     arguments : sequence of Node
     source : str, optional
-        The text that it was parsed from.
+        The text from which it was parsed.
     start, end : int, optional
-        Its place in `source`.
+        Its position in `source`.
     """
 
     __slots__ = ("name",)
@@ -329,9 +328,9 @@ class List(Node):
     ----------
     items : sequence of Node
     source : str, optional
-        The text that it was parsed from.
+        The text from which it was parsed.
     start, end : int, optional
-        Its place in `source`.
+        Its position in `source`.
     """
 
     __slots__ = ()
@@ -357,14 +356,14 @@ class List(Node):
 
 
 def _rebuilt(node: Node, children: Sequence[Node]) -> Node:
-    """Return `node` itself where no child changed."""
+    """Return `node` with other children, or itself if no child changed."""
     if all(a is b for a, b in zip(node.children, children, strict=True)):
         return node
     return node.with_children(children)
 
 
 def format_literal(value: Any) -> str:
-    """Write a constant as PNNX does: a float always shows that it is one.
+    """Write a constant as PNNX does: a float always has a point or an exponent.
 
     Examples
     --------
@@ -386,7 +385,7 @@ def compact(tree: Node, operands: Sequence[Any]) -> tuple[Node, list[Any]]:
     ----------
     tree : Node
     operands : sequence
-        What ``@k`` stands for; operands are told apart by identity.
+        The operands of ``@k``, compared by identity.
 
     Returns
     -------
@@ -403,27 +402,27 @@ def compact(tree: Node, operands: Sequence[Any]) -> tuple[Node, list[Any]]:
 def inline(
     tree: Node, operands: Sequence[Any], target: Any, inner: Node, inner_operands: Sequence[Any]
 ) -> tuple[Node, list[Any]]:
-    """Write the expression that computes `target` in the place of every reference to it.
+    """Replace every reference to `target` by the expression that computes it.
 
     Parameters
     ----------
     tree : Node
         The expression that reads `target`.
     operands : sequence
-        What its references stand for.
+        Its operands.
     target
-        The operand to do away with, found by identity.
+        The operand to replace, compared by identity.
     inner : Node
         The expression that computes `target`.
     inner_operands : sequence
-        What the references of `inner` stand for.
+        The operands of `inner`.
 
     Returns
     -------
     tree : Node
-        May be large where `target` is read often: look at `size` before keeping it.
+        Large if `target` is read often: check `size` before keeping it.
     operands : list
-        What the references of the result stand for, each operand once.
+        The operands of the result, each once.
     """
     outer, within = tree.references(), inner.references()
     kept: dict[int, Any] = {}

@@ -1,8 +1,8 @@
-"""Which instructions of an elementwise program run together, and in which form.
+"""Groups the instructions of an elementwise program into passes over a chunk.
 
-A *chain* is a run of cheap operations on one value that stays in registers: ``add``, then ``mul``
-by something else, then ``relu``.  Only what enters from the side is loaded.  Chains that follow
-each other run as one: a value that is wanted again later is stored on the way.
+A *chain* is a sequence of cheap functions of one running value, which stays in registers: ``add``,
+``mul`` by a second operand, then ``relu``.  Only the other operands are loaded.  Successive chains
+join into one pass, which stores the running value where a later instruction reads it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ __all__ = ["ChainPass", "Link", "find_passes", "insert_copies", "reads_of"]
 
 
 class Link(NamedTuple):
-    """One operation of a chain.
+    """One operation on the running value of a chain.
 
     Attributes
     ----------
     name : str
-        ``load`` starts a chain, ``store`` keeps its value for later.
+        A function, ``load`` at the start of a chain, ``store`` for a value that is read later, or
+        ``add_product``.
     operand : Argument or None
-        What enters from the side, or where the value is kept.
+        The second operand, or the target of ``store``.
     parameters : tuple of float
     factor : Argument or None
-        What `operand` is multiplied with before ``add_product`` adds it.
+        For ``add_product``, which adds ``operand * factor``.
     """
 
     name: str
@@ -35,14 +36,14 @@ class Link(NamedTuple):
 
 
 class ChainPass(NamedTuple):
-    """What runs in one go over a chunk.
+    """One pass over a chunk.
 
     Attributes
     ----------
     number : int
-        The instruction whose result it leaves.
+        The instruction whose result the pass computes.
     links : tuple of Link
-        Of the chains; empty for an instruction that runs alone.
+        The links of its chains; empty for a single instruction.
     """
 
     number: int
@@ -61,17 +62,17 @@ def find_passes(
     ----------
     instructions : sequence of Instruction
     varies : sequence of int
-        Along what each result varies; a chain runs over one kind of loop.
+        The axes along which each result varies.  A chain needs the same axes throughout.
     swapped : mapping of str to (str or None)
-        The functions that may be links, and the link that computes each when the running value is
-        the second operand.
+        The functions that may be links.  The value is the link that computes the function when the
+        running value is the second operand.
     longest : int
-        The number of links that a pass may have.
+        The maximum number of links in a pass.
 
     Returns
     -------
     list of ChainPass
-        In the order in which they are to run.
+        In order of execution.
     """
     chains, inside = _chains(instructions, varies, swapped, longest)
     passes: list[ChainPass] = []
@@ -88,7 +89,7 @@ def find_passes(
                 passes[-1] = ChainPass(number, joined)
                 continue
         passes.append(ChainPass(number, links))
-    # One operation is better off in a loop of its own.
+    # For a single function its own loop is faster than a chain.
     return [p if len(p.links) > 2 else ChainPass(p.number, ()) for p in passes]
 
 
@@ -98,15 +99,15 @@ def _chains(
     swapped: Mapping[str, str | None],
     longest: int,
 ) -> tuple[dict[int, list[Link]], set[int]]:
-    """Return the chains by their last instruction, and the instructions that are inside of one."""
+    """Return the chains by their last instruction, and the instructions that a chain absorbed."""
     uses = Counter(a.value for i in instructions for a in i.arguments if a.kind == "register")
     chains: dict[int, list[Link]] = {}
     inside: set[int] = set()
     for number, (name, arguments, parameters) in enumerate(instructions):
         if name not in swapped:
             continue
-        # The running value may be either argument; take the one with the longer past.
-        place: int | None = None
+        # The running value may be either argument; take the one with the longer chain.
+        position: int | None = None
         chain: list[Link] = []
         for candidate, argument in enumerate(arguments):
             if (
@@ -117,13 +118,13 @@ def _chains(
                 and varies[argument.value] == varies[number]
                 and len(chain) < len(chains[argument.value]) < longest
             ):
-                place, chain = candidate, chains[argument.value]
-        if place is None:
-            place, chain = 0, [Link("load", arguments[0])]
+                position, chain = candidate, chains[argument.value]
+        if position is None:
+            position, chain = 0, [Link("load", arguments[0])]
         else:
-            inside.add(arguments[place].value)
-            del chains[arguments[place].value]
-        other = arguments[1 - place] if len(arguments) == 2 else None
+            inside.add(arguments[position].value)
+            del chains[arguments[position].value]
+        other = arguments[1 - position] if len(arguments) == 2 else None
         side = []
         if other is not None and other.kind == "register":
             side = chains.get(other.value, [])
@@ -134,18 +135,18 @@ def _chains(
             and uses[other.value] == 1
             and varies[other.value] == varies[number]
         ):
-            # A product that nothing else reads needs no place in memory.
+            # A product with no other reader is never stored.
             chain.append(Link("add_product", side[0].operand, (), side[1].operand))
             inside.add(other.value)
             del chains[other.value]
         else:
-            chain.append(Link(name if place == 0 else swapped[name] or name, other, parameters))
+            chain.append(Link(name if position == 0 else swapped[name] or name, other, parameters))
         chains[number] = chain
     return chains, inside
 
 
 def reads_of(one: ChainPass, instructions: Sequence[Any]) -> set[int]:
-    """Return the instructions whose results a pass reads, or stores on its way."""
+    """Return the instructions whose results a pass reads or stores."""
     operands = [o for link in one.links for o in (link.operand, link.factor)]
     operands = operands or instructions[one.number].arguments
     return {o.value for o in operands if o is not None and o.kind == "register"}
@@ -154,24 +155,24 @@ def reads_of(one: ChainPass, instructions: Sequence[Any]) -> set[int]:
 def insert_copies(
     instructions: Sequence[Any], wanted: Sequence[bool], short: Sequence[Sequence[bool]]
 ) -> tuple[list[Any], set[int], list[int]]:
-    """Let instructions read copies of arguments that would have to be repeated again and again.
+    """Copy arguments that instructions would otherwise broadcast for every row.
 
     Parameters
     ----------
     instructions : sequence of Instruction
     wanted : sequence of bool
-        Which instructions shall read copies.
+        Whether each instruction shall read copies.
     short : sequence of sequence of bool
-        For each instruction, which arguments are meant.
+        For each instruction, whether each argument is to be copied.
 
     Returns
     -------
     instructions : list of Instruction
-        With the copies before their first use, one for each argument.
+        With one copy per argument, before its first use.
     copies : set of int
-        Their numbers.
+        The numbers of the copies.
     number : list of int
-        The new numbers of the old instructions.
+        The new number of each old instruction.
     """
     result: list[Any] = []
     copies: set[int] = set()

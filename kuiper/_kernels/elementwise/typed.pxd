@@ -1,5 +1,5 @@
-# Element types and the functions of them, numbered: the one list that the micro-kernels and the
-# programs of typed.pyx share.  typed.pyx has Python's names for them.
+# The numbers of element types and functions, for the micro-kernels and for the programs of
+# typed.pyx, which also has their names in Python.
 
 cdef enum Type:
     BOOL          # one byte, 0 or 1
@@ -11,28 +11,28 @@ cdef enum Type:
     FLOAT32
     FLOAT64
 
-# What may become of two elements of one type.  A function of one element takes it twice.
+# Functions of two elements of one type.  A function of one element takes the element twice.
 cdef enum Function:
-    # Answered by a bool.
+    # The result is a bool.
     EQUAL
     UNEQUAL
     LESS
     LESS_EQUAL
     IS_INFINITE
     IS_FINITE
-    # Of bits; shifts take integers.
+    # Bitwise; shifts take integers only.
     AND
     OR
     XOR
     SHIFT_LEFT
     SHIFT_RIGHT
-    # Of numbers; integers wrap.
+    # Arithmetic; integers wrap.
     ADD
     SUBTRACT
     MULTIPLY
-    DIVIDE              # floats
-    FLOOR_DIVIDE        # integers, by anything but 0
-    REMAINDER           # integers, by anything but 0
+    DIVIDE              # floats only
+    FLOOR_DIVIDE        # integers only; the divisor is not 0
+    REMAINDER           # integers only; the divisor is not 0
     MAXIMUM
     MINIMUM
     ABSOLUTE

@@ -1,11 +1,11 @@
-"""Elementwise functions of any type: casts, comparisons, logic, bits, arithmetic of integers.
+"""Elementwise programs of any dtype: casts, comparisons, logic, bit operations, integer arithmetic.
 
-A program is a straight line of instructions over *values*: first the inputs, each loaded as the
-type that is wanted, then the result of each instruction.  Like those of elementwise.pyx it runs
-over memory once.  The operands become a nest of loops, merged as far as their strides allow; of
-the innermost ones a block of at most 512 elements is done at once, whose values lie in a few
-kilobytes of the thread's own, without gaps.  So the loops of the micro-kernels know neither strides
-nor broadcasting, and none is written more than once for all types.
+A program is a straight line of instructions over *values*: first the inputs, each converted to the
+dtype in which it is needed, then the result of each instruction.  Like a program of elementwise.pyx
+it runs in one pass over memory.  The operands share a nest of loops, merged as far as their strides
+allow.  A block of at most 512 elements of the innermost loops is computed at a time; its values lie
+densely in registers of 4 KB on the thread's stack.  So the micro-kernels need neither strides nor
+broadcasting, and one loop serves all dtypes.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -19,14 +19,14 @@ from kuiper._kernels.data.loops import strided_loops
 from kuiper._kernels.elementwise.elementwise import unary_number
 
 cdef enum:
-    BLOCK = 512           # elements that are done at once
-    NARROW = 128          # columns; of rows that are shorter several are done at once
+    BLOCK = 512           # elements computed at a time
+    NARROW = 128          # columns; a block contains several rows if they are shorter
     REGISTERS = 12        # blocks of values
-    REGISTER_BYTES = 4096  # 512 elements of 8
-    ALL_WORDS = 6144      # 8 bytes each, of all registers
+    REGISTER_BYTES = 4096  # 512 elements of 8 bytes
+    ALL_WORDS = 6144      # words of 8 bytes in all registers
     MAX_INPUTS = 16
     MAX_INSTRUCTIONS = 48
-    SHARD_BYTES = 16384   # a shard that moves less is not worth another thread
+    SHARD_BYTES = 16384   # bytes that a shard moves at least
 
 ctypedef fused item_t:
     uint8_t
@@ -68,14 +68,14 @@ FUNCTIONS = {
     "absolute": ABSOLUTE,
 }
 
-# Those that a bool answers.
+# The functions whose result is a bool.
 TESTS = frozenset(name for name, number in FUNCTIONS.items() if number <= IS_FINITE)
 
-# Where a value is.
+# The location of a value.
 cdef enum source_t:
-    IN_MEMORY      # read where the tensor lies
+    IN_MEMORY      # in the tensor
     IN_REGISTER
-    IN_RESULT      # written where the result lies
+    IN_RESULT      # in the result
 
 cdef struct tensor_t:
     ref_t ref
@@ -86,17 +86,17 @@ cdef struct tensor_t:
 
 cdef struct typed_input_t:
     tensor_t tensor
-    int wanted            # the type that it is loaded as
+    int wanted            # the type to which it is converted
     source_t place
-    int number            # of its register
+    int number            # its register
 
 cdef struct instruction_t:
-    int function          # or -1 for a conversion
-    unary_fn unary        # of float32, or NULL
+    int function          # -1: a conversion
+    unary_fn unary        # a float32 function, or NULL
     float p0
     float p1
-    int type              # of its operands
-    int wanted            # of its result
+    int type              # type of the operands
+    int wanted            # type of the result
     int a
     int b
     source_t place
@@ -109,12 +109,12 @@ cdef struct typed_program_t:
     typed_input_t[MAX_INPUTS] inputs
     instruction_t[MAX_INSTRUCTIONS] instructions
     tensor_t y
-    bint is_direct        # the last value is written where the result lies
-    Py_ssize_t rows       # the two innermost loops, and a block of them
+    bint is_direct        # whether the last value is computed in the result's memory
+    Py_ssize_t rows       # extents of the two innermost loops and of a block
     Py_ssize_t columns
     Py_ssize_t row_step
     Py_ssize_t column_step
-    strided_t blocks      # inputs and y, in bytes; the last two loops are over rows and columns
+    strided_t blocks      # offsets of inputs and y, in bytes; innermost: blocks of rows, columns
 
 
 # Running ---------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ cdef void copy_block(
     Py_ssize_t itemsize, const void* x, Py_ssize_t x_row, Py_ssize_t x_column, void* y,
     Py_ssize_t y_row, Py_ssize_t y_column, Py_ssize_t rows, Py_ssize_t columns,
 ) noexcept nogil:
-    """Copy a block of elements, of which only the size matters."""
+    """Copy a block of elements of a size, whatever their type."""
     if itemsize == 1:
         copy_items(
             <const uint8_t*> x, x_row, x_column, <uint8_t*> y, y_row, y_column, rows, columns
@@ -168,14 +168,14 @@ cdef void load(
     Py_ssize_t columns,
     void* block,
 ) noexcept nogil:
-    """Bring a block of an input into a register, as the type that is wanted."""
+    """Load a block of an input into a register, converted to the type that is needed."""
     cdef char[REGISTER_BYTES] raw
     cdef const tensor_t* t = &x.tensor
     cdef Py_ssize_t n = rows * columns
     if t.column == 1 and (rows == 1 or t.row == columns):
         p.kernels.typed_convert(t.type, x.wanted, n, data, block)
     elif t.column == 0 and (rows == 1 or t.row == 0):
-        # One element for all.
+        # The block is one element, broadcast.
         p.kernels.typed_convert(t.type, x.wanted, 1, data, raw)
         copy_block(type_bytes(x.wanted), raw, 0, 0, block, 0, 1, 1, n)
     elif t.type == x.wanted:
@@ -197,9 +197,9 @@ cdef void typed_run(
     """Run a program over broadcast tensors of any types.
 
     Layout : any strides; inputs broadcast by strides of 0
-    Needs  : the result overlaps no input; what integers are divided by is never 0
+    Needs  : the result overlaps no input; no integer divisor is 0
     Threads: over blocks of 512 elements
-    Source : none; the operators are PyTorch's
+    Source : none; the functions are PyTorch's
     """
     cdef const typed_program_t* p = <const typed_program_t*> params
     cdef Py_ssize_t first = shard_start(p.blocks.count, shard, n_shards), _i
@@ -224,7 +224,7 @@ cdef void typed_run(
         n = rows * columns
         y = at(slots, p.y.ref) + cursor.offset[p.n_inputs]
         if n > held:
-            # What is the same in every element is not there for so many.
+            # Broadcast elements that are held fill fewer than n elements: load them again.
             held = n
             for i in range(p.n_inputs):
                 before[i] = NULL
@@ -274,19 +274,19 @@ cdef class TypedStep(Step):
     Parameters
     ----------
     inputs : sequence of (TensorView, numpy.dtype)
-        The tensors and the types that they are loaded as; of y's shape, perhaps broadcast (strides
-        of 0).
+        The tensors, and the dtypes to which they are converted.  They have y's shape; strides of 0
+        broadcast.
     instructions : sequence of (name, dtype, arguments)
-        A key of `FUNCTIONS`, ``"convert"`` (to the dtype), or a function of float32 that
-        elementwise programs have.  The dtype is that of its operands, for a conversion that of its
-        result; the arguments are numbers of values.  None of the divisors of integers is 0.
+        The name is a key of `FUNCTIONS`, ``"convert"``, or a float32 function of one operand in
+        elementwise.pyx.  The dtype is that of the operands, for a conversion that of the result.
+        The arguments are indices of values.  No integer divisor is 0.
     y : TensorView
-        Takes the last value, and has its dtype.
+        Receives the last value, and has its dtype.
 
     Raises
     ------
     ValueError
-        If the program is too long, or keeps too many values at once; see :func:`is_possible`.
+        If the program is too long or has too many live values; see :func:`is_possible`.
     """
 
     cdef typed_program_t p
@@ -315,7 +315,7 @@ cdef class TypedStep(Step):
         self.max_shards = max(1, min(self.p.blocks.count, <Py_ssize_t> self.bytes // SHARD_BYTES))
 
     cdef _arrange(self, loops, tensors):
-        """Store the loops and cut the innermost ones into blocks."""
+        """Store the loops, and tile the innermost ones into blocks."""
         cdef int i
         cdef tensor_t* t
         *outer, (columns, column_strides) = loops
@@ -341,7 +341,7 @@ cdef class TypedStep(Step):
             t.row, t.column = row_strides[i], column_strides[i]
 
     cdef bint _is_dense(self, const tensor_t* t):
-        """Tell whether blocks of a tensor lie without gaps."""
+        """Tell whether the blocks of a tensor are dense."""
         return (t.column == 1 or self.p.columns == 1) and (
             self.p.row_step == 1 or t.row == self.p.columns
         )
@@ -358,7 +358,7 @@ cdef class TypedStep(Step):
             one.unary, one.type = self.p.kernels.f32_unary[<int> unary_number(name)], FLOAT32
 
     cdef _place(self, instructions):
-        """Give each value that needs it a register, or the place of the result."""
+        """Assign each value a location: the tensor, a register or the result."""
         cdef int i, last = self.p.n_inputs + self.p.n_instructions - 1
         cdef typed_input_t* x
         cdef instruction_t* one
@@ -371,7 +371,7 @@ cdef class TypedStep(Step):
             elif x.tensor.type == x.wanted and self._is_dense(&x.tensor):
                 x.place = IN_MEMORY
             else:
-                # Kept for good: what is the same in every element is loaded once.
+                # Never released, so that a broadcast element is loaded only once.
                 x.place, x.number = IN_REGISTER, taken(free)
         ends = last_uses(self.p.n_inputs, instructions)
         for i in range(self.p.n_instructions):
@@ -385,7 +385,7 @@ cdef class TypedStep(Step):
 
 
 def is_possible(n_inputs, instructions):
-    """Tell whether a program is short enough, and keeps few enough values at once.
+    """Tell whether a program is short enough and has few enough live values.
 
     Parameters
     ----------
@@ -404,14 +404,14 @@ def is_possible(n_inputs, instructions):
 
 
 def taken(free):
-    """Take a register off a list."""
+    """Remove a register from the list of free ones, and return it."""
     if not free:
         raise ValueError(f"it keeps more than {REGISTERS} values at once")
     return free.pop()
 
 
 def last_uses(n_inputs, instructions):
-    """Return for each instruction the results that are not read behind it."""
+    """Return for each instruction the results that it is the last to read."""
     last = {}
     for i, (_, _, arguments) in enumerate(instructions):
         last.update((value, i) for value in arguments if value >= n_inputs)

@@ -1,7 +1,8 @@
-# The elementwise operators: arithmetic, comparisons that NaN wins, activations.
+# The elementwise functions of float32 vectors: arithmetic, maximum and minimum, activations.
 #
-# p and q are the parameters that elementwise.pxd names.  Bounds count units in the last place of
-# the result, or of what is named behind them.
+# p and q are the parameters of a function in the order of kuiper/expression/functions.py.  A
+# docstring states the error bound in units in the last place of the result, unless it names another
+# quantity.
 
 
 # One operand -----------------------------------------------------------------------------------
@@ -45,7 +46,7 @@ cdef inline vf32 vclamp(vf32 x, vf32 p, vf32 q) noexcept nogil:
 
 
 cdef inline vf32 vsigmoid(vf32 x) noexcept nogil:
-    """4 ulp for x > -8, 30 ulp for x > -88, where exp(-x) exists."""
+    """4 ulp for x > -8, 30 ulp for x > -88, below which exp(-x) overflows."""
     return splat(1.0) / (splat(1.0) + exp_negative(x))
 
 
@@ -79,8 +80,8 @@ cdef inline vf32 vmish(vf32 x) noexcept nogil:
 cdef inline vf32 vgelu(vf32 x) noexcept nogil:
     """3e-7 absolute for x < 1, then 3 ulp.
 
-    What ReLU leaves out is a bump that one polynomial covers, at half the cost of erf.  Digits for
-    large negative x are lost, as in the formula of PyTorch, x (1 + erf(x / sqrt(2))) / 2.
+    gelu(x) = relu(x) - bump(|x|), and one polynomial approximates the bump at half the cost of erf.
+    Large negative x lose digits, as in PyTorch's formula x (1 + erf(x / sqrt(2))) / 2.
     """
     cdef vf32 a = vabs(x), t = a * splat(0.357142857) - splat(1.0)
     cdef vf32 p = splat(0.0022014591)
@@ -100,7 +101,7 @@ cdef inline vf32 vgelu(vf32 x) noexcept nogil:
     p = p * t + splat(0.08687982)
     p = p * t + splat(-0.022163786)
     p = p * t + splat(0.0025551347)
-    # Far out nothing is left, but NaN for -infinity, as from the formula.
+    # Beyond 5.6 the bump is 0, but NaN for x = -infinity, as in the formula.
     cdef vf32 bump = select(vlt(a, splat(5.6)), a * p, vmin(splat(0.0), x) * splat(0.0))
     return vmax(splat(0.0), x) - bump
 
@@ -122,7 +123,7 @@ cdef inline vf32 vcelu(vf32 x, vf32 p, vf32 q) noexcept nogil:
 
 
 cdef inline vf32 vselu(vf32 x) noexcept nogil:
-    """3 ulp; the constants are those of self-normalising networks."""
+    """3 ulp; scale, and scale * alpha, of self-normalising networks."""
     return select(
         vlt(splat(0.0), x), x * splat(1.05070102), vexpm1(x) * splat(1.75809932)
     )
@@ -139,9 +140,9 @@ cdef inline vf32 vsoftsign(vf32 x) noexcept nogil:
 
 
 cdef inline vf32 vtanhshrink(vf32 x) noexcept nogil:
-    """30 ulp, where x - tanh(x) would have no bits left."""
+    """30 ulp; near 0, x - tanh(x) would cancel all bits."""
     cdef vf32 a = vabs(x)
-    # The zero makes 0 of -0, as the difference of two equal numbers is.
+    # Adding zero turns -0 into +0, the difference of two equal numbers.
     return select(vlt(a, splat(0.625)), with_sign(-tanh_tail(a), x) + splat(0.0), x - vtanh(x))
 
 
@@ -185,7 +186,7 @@ cdef inline vf32 vdiv(vf32 a, vf32 b) noexcept nogil:
 
 
 cdef inline vf32 vmaximum(vf32 a, vf32 b) noexcept nogil:
-    """NaN where either is; vmax sees to that for b."""
+    """NaN where either is; vmax returns b if b is NaN."""
     return select(veq(a, a), vmax(a, b), a)
 
 
@@ -194,7 +195,7 @@ cdef inline vf32 vminimum(vf32 a, vf32 b) noexcept nogil:
 
 
 cdef inline vf32 vfmax(vf32 a, vf32 b) noexcept nogil:
-    """NaN where both are; vmax has b where a is."""
+    """NaN where both are; vmax returns b if a is NaN."""
     return select(veq(b, b), vmax(a, b), a)
 
 
@@ -203,11 +204,11 @@ cdef inline vf32 vfmin(vf32 a, vf32 b) noexcept nogil:
 
 
 cdef inline vf32 vhypot(vf32 a, vf32 b) noexcept nogil:
-    """2 ulp; the square of a ratio is never too large."""
+    """2 ulp; the square of low / high cannot overflow."""
     cdef vf32 x = vabs(a), y = vabs(b), high = vmaximum(x, y), low = vminimum(x, y), ratio
     ratio = low / select(veq(high, splat(0.0)), splat(1.0), high)
     high = high * vsqrt(splat(1.0) + ratio * ratio)
-    # An infinity counts more than a NaN.
+    # An infinity gives infinity even beside a NaN.
     return select(veq(x, splat(INFINITY)) | veq(y, splat(INFINITY)), splat(INFINITY), high)
 
 
@@ -217,7 +218,7 @@ cdef inline vf32 vcopysign(vf32 a, vf32 b) noexcept nogil:
 
 
 cdef inline vf32 vxlogy(vf32 a, vf32 b) noexcept nogil:
-    """1 ulp of the logarithm; 0 counts more than an infinity, a NaN of b more than 0."""
+    """1 ulp of the logarithm; 0 if a is 0 and b is not NaN."""
     cdef vf32 y = select(veq(a, splat(0.0)), splat(0.0), a * vlog(b))
     return select(veq(b, b), y, b)
 
@@ -228,10 +229,10 @@ cdef inline vf32 vheaviside(vf32 a, vf32 b) noexcept nogil:
 
 
 cdef inline vf32 vnextafter(vf32 a, vf32 b) noexcept nogil:
-    """The pattern of bits one up where the way leads from 0, else one down."""
+    """The bit pattern of a, plus 1 away from 0 or minus 1 towards it."""
     cdef vf32 zero = splat(0.0)
     cdef vi32 is_inwards = vlt(a, b) ^ vlt(zero, a), one = splat_int(1)
-    # From zeros and NaN the way is another one; the bits of those could run over.
+    # 0 and NaN are handled below; their bit patterns could overflow.
     cdef vf32 start = select(veq(a, a) & ~veq(a, zero), a, splat(1.0))
     cdef vf32 y = from_bits(bits(start) + (one + is_inwards + is_inwards))
     y = select(veq(a, zero), vcopysign(from_bits(one), b), y)

@@ -1,13 +1,13 @@
 # Elementary functions of a vector of floats.
 #
-# Each is a short polynomial on a small interval and exact steps around it, after the scheme of
-# Cephes and fdlibm; the coefficients are minimax fits by docs/fit_polynomials.py.  The bound behind
-# each function is its worst error against float64, in units in the last place, over all floats
-# whose result is not denormal; tests/test_elementwise.py holds every variant to it.  Zeros keep
-# their sign, NaN comes out where NaN goes in, infinities and domain errors are as in C.
+# Each function reduces its argument exactly to a small interval and evaluates a short polynomial
+# there, as Cephes and fdlibm do; docs/fit_polynomials.py computes the minimax coefficients.  The
+# bound in each docstring is the worst error against float64, in units in the last place, over all
+# floats whose result is not denormal; tests/unit/kernels/test_elementwise.py checks it on every
+# instruction set.  Zeros keep their sign, NaN gives NaN, and infinities and domain errors follow C.
 #
-# The compiler may fuse a product and a sum where the machine can; every function keeps its bound
-# either way, but variants differ in the last bit.
+# The compiler may contract a product and a sum into an FMA.  Every function keeps its bound either
+# way, but instruction sets differ in the last bit.
 
 from libc.math cimport INFINITY, NAN, copysignf, cosf, fmod, rint, sinf, tanf
 
@@ -29,8 +29,8 @@ cdef inline vf32 with_sign(vf32 magnitude, vf32 sign) noexcept nogil:
 
 
 cdef inline vf32 nearest(vf32 x, vf32 factor, vi32* n) noexcept nogil:
-    """Return the integer next to x factor, also as n, for |x factor| < 2^22."""
-    # Next to 3 2^22 the floats are the integers, so the sum rounds, and its last bits are n.
+    """Return x factor rounded to an integer, also as n, for |x factor| < 2^22."""
+    # Floats near 3 2^22 are 1 apart, so the sum rounds to an integer, and its low bits are n.
     cdef vf32 t = x * factor + splat(12582912.0)
     n[0] = bits(t) - splat_int(0x4B400000)
     return t - splat(12582912.0)
@@ -51,8 +51,8 @@ cdef inline vf32 split_exponent(vf32 x, vf32* exponent) noexcept nogil:
     cdef vi32 is_denormal = vlt(x, splat(1.17549435e-38))
     cdef vi32 shifted
     x = select(is_denormal, x * splat(8388608.0), x)
-    # Counted from sqrt(1/2), the exponent field steps where m shall.  Without the sign, of what is
-    # not looked at, the difference stays in range.
+    # Subtracting sqrt(1/2) makes the exponent field change at the limits of m.  The sign is masked
+    # because the difference must not overflow for negative x, whose result is unused.
     shifted = (bits(x) & splat_int(0x7FFFFFFF)) - splat_int(0x3F3504F3)
     exponent[0] = small_to_float(shifted >> 23) - select(is_denormal, splat(23.0), splat(0.0))
     return from_bits((shifted & splat_int(0x007FFFFF)) + splat_int(0x3F3504F3))
@@ -64,7 +64,7 @@ cdef inline vf32 exp_reduce(vf32 x, vf32* n) noexcept nogil:
     """Return r and n with x = n log(2) + r, |r| <= log(2) / 2."""
     cdef vi32 whole
     n[0] = nearest(x, splat(1.44269504), &whole)
-    # The first part of log(2) has so few bits that its product with n is exact.
+    # The high part of log(2) has so few bits that its product with n is exact.
     return x - n[0] * splat(0.693359375) - n[0] * splat(-2.12194440e-4)
 
 
@@ -78,9 +78,9 @@ cdef inline vf32 exp_tail(vf32 r) noexcept nogil:
 
 
 cdef inline vf32 exp_scaled(vf32 x, int power) noexcept nogil:
-    """Return exp(x) 2^power, which may exist where exp(x) does not."""
+    """Return exp(x) 2^power, which may be finite where exp(x) overflows."""
     cdef vf32 n
-    # Beyond these bounds lie 0 and infinity; min and max are written so that NaN passes.
+    # Beyond these bounds the result is 0 or infinity.  This order of arguments passes NaN on.
     cdef vf32 r = exp_reduce(vmin(splat(90.0), vmax(splat(-105.0), x)), &n)
     return scaled(exp_tail(r) * r * r + r + splat(1.0), n + splat(power))
 
@@ -99,11 +99,11 @@ cdef inline vf32 vexp2(vf32 x) noexcept nogil:
 
 
 cdef inline vf32 exp_negative(vf32 x) noexcept nogil:
-    """Return exp(-x) for what is a divisor once 1 is added: 3 ulp for |x| < 8, then up to 30.
+    """Return exp(-x) for a divisor 1 + exp(-x): 3 ulp for |x| < 8, up to 30 beyond.
 
-    Two thirds of what vexp costs: one product instead of two takes the integer off, and -x is of
-    that product as well.  That the product is not rounded is what keeps the bits.  No result is
-    less than exp(-87), so none is denormal; see exp_term.
+    It costs two thirds of vexp: an FMA reduces the argument in one product, which includes the
+    sign.  Because the FMA does not round the product, no bits are lost.  No result is less than
+    exp(-87), so none is denormal; see exp_term.
     """
     cdef vi32 whole
     cdef vf32 c = vmin(splat(87.0), vmax(splat(-90.0), x))
@@ -120,10 +120,10 @@ cdef inline vf32 exp_negative(vf32 x) noexcept nogil:
 
 
 cdef inline vf32 exp_term(vf32 x) noexcept nogil:
-    """Return exp(-x) for x >= 0 as a term of a sum with 1; 0 beyond 87, where it would be denormal.
+    """Return exp(-x) for x >= 0 as a term of a sum with 1; 0 for x > 87, instead of a denormal.
 
-    What computes with denormal numbers takes Intel's processors a hundred times as long, and behind
-    a mask all terms may be such.
+    Arithmetic on denormals is 100 times slower on Intel CPUs, and a mask can make all terms
+    denormal.
     """
     return select(vlt(splat(87.0), x), splat(0.0), exp_negative(x))
 
@@ -133,7 +133,7 @@ cdef inline vf32 vexpm1(vf32 x) noexcept nogil:
     cdef vf32 n
     cdef vf32 r = exp_reduce(vmin(splat(88.75), vmax(splat(-25.0), x)), &n)
     cdef vf32 q = exp_tail(r) * r * r + r
-    # Half of the result, since 2^128 is no float.
+    # Compute half of the result, since 2^128 overflows.
     cdef vf32 half = power_of_two(n - splat(1.0))
     cdef vf32 y = half * q + (half - splat(0.5))
     return select(vlt(vabs(x), splat(1e-9)), x, y + y)
@@ -156,7 +156,7 @@ cdef inline vf32 log_tail(vf32 f) noexcept nogil:
 
 
 cdef inline vf32 log_domain(vf32 x, vf32 y) noexcept nogil:
-    """Return y, the logarithm of x, where it has one; -inf at 0, NaN below."""
+    """Return y = log(x) for x > 0; -inf for 0, NaN for x < 0."""
     y = select(veq(x, splat(INFINITY)), x, y)
     y = select(vlt(splat(0.0), x), y, splat(NAN))
     return select(veq(x, splat(0.0)), splat(-INFINITY), y)
@@ -175,15 +175,15 @@ cdef inline vf32 vlog10(vf32 x) noexcept nogil:
     cdef vf32 e
     cdef vf32 f = split_exponent(x, &e) - splat(1.0)
     cdef vf32 y = (f + log_tail(f)) * splat(0.434294482)
-    # log10(2) in two parts, the first exact in the product
+    # The product with the high part of log10(2) is exact.
     return log_domain(x, y + e * splat(4.60503898e-6) + e * splat(0.301025390625))
 
 
 cdef inline vf32 vlog2(vf32 x) noexcept nogil:
-    """2 ulp; whole numbers for powers of two."""
+    """2 ulp; exact for powers of two."""
     cdef vf32 e
     cdef vf32 f = split_exponent(x, &e) - splat(1.0)
-    # log2(e) in two parts: one product would lose the last bits where the exponent is 0.
+    # log2(e) = 1 + 0.44: a single product would lose the last bits where the exponent is 0.
     cdef vf32 y = f + log_tail(f)
     return log_domain(x, e + (y * splat(0.442695041) + y))
 
@@ -207,7 +207,7 @@ cdef enum:
 cdef inline vf32 circular_reduce(vf32 x, vi32* quadrant) noexcept nogil:
     """Return r and the quadrant with x = quadrant pi / 2 + r, |r| <= pi / 4, for |x| <= LIMIT."""
     cdef vf32 n = nearest(x, splat(0.636619772), quadrant)
-    # pi / 2 in parts of 11 bits: n has 13, so the products are exact.
+    # pi / 2 is split into parts of 11 bits; n has 13 bits, so the products are exact.
     x = x - n * splat(1.5703125)
     x = x - n * splat(4.837512969970703e-4)
     x = x - n * splat(7.549533620476723e-8)
@@ -268,7 +268,7 @@ cdef inline vf32 vtan(vf32 x) noexcept nogil:
 
 
 cdef inline vf32 beyond_limit(vf32 x, vf32 y, float (*f)(float) noexcept nogil) noexcept nogil:
-    """Return y with the lanes where |x| is large computed by libm."""
+    """Return y, except for lanes with |x| > CIRCULAR_LIMIT, which libm computes."""
     cdef float[MAX_LANES] xs, ys
     cdef int i
     store(xs, x)
@@ -294,7 +294,7 @@ cdef inline vf32 vtan_far(vf32 x) noexcept nogil:
 # Inverse circular functions --------------------------------------------------------------------
 
 cdef inline vf32 half_pi_minus(vf32 x) noexcept nogil:
-    """Return pi / 2 - x, with the bits of pi / 2 that one float does not hold."""
+    """Return pi / 2 - x, with pi / 2 as the sum of two floats."""
     return splat(1.57079637) - (x + splat(4.37113883e-8))
 
 
@@ -311,7 +311,7 @@ cdef inline vf32 asin_core(vf32 s, vf32 z) noexcept nogil:
 cdef inline vf32 vasin(vf32 x) noexcept nogil:
     """2.5 ulp."""
     cdef vf32 a = vabs(x)
-    # asin(a) = pi / 2 - 2 asin(sqrt((1 - a) / 2)), whose argument is small where a is large.
+    # For a > 1/2: asin(a) = pi / 2 - 2 asin(sqrt((1 - a) / 2)).
     cdef vi32 is_large = vlt(splat(0.5), a)
     cdef vf32 z = select(is_large, splat(0.5) - splat(0.5) * a, a * a)
     cdef vf32 y = asin_core(select(is_large, vsqrt(z), a), z)
@@ -369,7 +369,7 @@ cdef vf32 vatan2(vf32 y, vf32 x) noexcept nogil:
         select(is_mid, splat(0.785398185), zero), select(is_mid, splat(-2.18556941e-8), zero),
     )
     r = select(is_steep, half_pi_minus(r), r)
-    # The sign bit tells -0 from 0.
+    # A comparison would treat -0 as 0; the sign bit does not.
     r = select(bits(x) >> 31, splat(3.14159274) - (r + splat(8.74227766e-8)), r)
     r = with_sign(r, y)
     return select(veq(x, x) & veq(y, y), r, x + y)
@@ -416,7 +416,7 @@ cdef inline vf32 vtanh(vf32 x) noexcept nogil:
 cdef inline vf32 vasinh(vf32 x) noexcept nogil:
     """3 ulp."""
     cdef vf32 a = vabs(x), one = splat(1.0)
-    # asinh(a) = log(a + sqrt(a^2 + 1)), which is log(2 a) long before a^2 overflows
+    # asinh(a) = log(a + sqrt(a^2 + 1)); for a > 2^27 this is log(2 a), and a^2 may overflow.
     cdef vi32 is_large = vlt(splat(134217728.0), a)
     cdef vf32 t = a + a * a / (one + vsqrt(a * a + one))
     cdef vf32 y = vlog1p(select(is_large, a, t))
@@ -456,7 +456,7 @@ cdef inline vf32 erf_near(vf32 x) noexcept nogil:
 
 
 cdef inline vf32 erfc_far(vf32 t) noexcept nogil:
-    """Return 1 - erf(t) for t >= 0.92: to 4e-7 of itself up to 4, then what is nothing beside 1."""
+    """Return 1 - erf(t) for t >= 0.92; relative error 4e-7 up to t = 4."""
     cdef vf32 p = splat(-6.961982e-09)
     t = vmin(splat(8.0), t)
     p = p * t + splat(1.1670464e-06)
@@ -508,7 +508,7 @@ cdef inline double exp2_fraction(double f) noexcept nogil:
 
 
 cdef vf32 vpow(vf32 x, vf32 y) noexcept nogil:
-    """1 ulp; y log2(x) needs more bits than a float has, so it is a double."""
+    """1 ulp; computes y log2(x) in double precision."""
     cdef float[MAX_LANES] mantissas, exponents, ys, counts, results
     cdef double t, n
     cdef int i
@@ -518,7 +518,7 @@ cdef vf32 vpow(vf32 x, vf32 y) noexcept nogil:
     cdef vi32 is_odd = is_whole & ~veq(vtrunc(half), half)
     cdef vi32 is_negative = bits(x) >> 31
     store(mantissas, split_exponent(a, &e))
-    # log2 of zero and infinity, which the product with y then makes infinity or zero
+    # log2 of 0 and infinity; the product with y decides between 0 and infinity.
     e = select(veq(a, zero), -infinity, select(veq(a, infinity), infinity, e))
     store(exponents, e)
     store(ys, y)
@@ -540,10 +540,10 @@ cdef vf32 vpow(vf32 x, vf32 y) noexcept nogil:
 cdef inline float fmod_lane(float x, float y) noexcept nogil:
     """Return the exact remainder with the sign of x."""
     cdef double a = x, b = y, quotient = a / b, rest
-    # Not so for huge quotients, infinities and NaN, which are left to libm.
+    # libm handles huge quotients, infinities and NaN.
     if not (-536870912.0 < quotient < 536870912.0 and b - b == 0):
         return <float> fmod(a, b)
-    # 24 bits times 29 bits is exact; the quotient may have been rounded up to the next integer.
+    # A product of 24 by 29 bits is exact; the quotient may have been rounded up to an integer.
     rest = a - b * <double> <long long> quotient
     if rest != 0 and (rest < 0) != (a < 0):
         rest += b if (b < 0) == (a < 0) else -b
@@ -551,18 +551,18 @@ cdef inline float fmod_lane(float x, float y) noexcept nogil:
 
 
 cdef inline float remainder_lane(float x, float y) noexcept nogil:
-    """Return the remainder with the sign of y; an exact one keeps the sign of x."""
+    """Return the remainder with the sign of y; 0 has the sign of x."""
     cdef float rest = fmod_lane(x, y)
     return rest + y if rest != 0 and (rest < 0) != (y < 0) else rest
 
 
 cdef inline float floor_divide_lane(float x, float y) noexcept nogil:
-    """Return x // y by way of the exact remainder, so that x = y * (x // y) + x % y."""
+    """Return x // y from the exact remainder, so that x = y * (x // y) + x % y."""
     cdef double rest, quotient
     if y == 0:
         return x / y
     rest = fmod_lane(x, y)
-    # A whole number, but where it is too large for any digit behind the point.
+    # An integer, up to the rounding of large quotients.
     quotient = (x - rest) / y
     if rest != 0 and (rest < 0) != (y < 0):
         quotient -= 1

@@ -1,5 +1,5 @@
-# Elements of any type: from one to another, and functions of two of them, in runs without gaps.
-# Plain loops, which the compiler turns into vectors.
+# Conversions between element types, and functions of two elements of one type, over dense runs.
+# These are plain loops, which the compiler vectorizes.
 
 from libc.math cimport INFINITY, fabs
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -40,13 +40,13 @@ cdef inline int64_t min_int64() noexcept nogil:
     return <int64_t> (<uint64_t> 1 << 63)
 
 
-# -- from one type to another ------------------------------------------------------------------
+# -- conversions -------------------------------------------------------------------------------
 
 cdef inline void put_whole(element_t x, target_t* y) noexcept nogil:
-    """Store a float as an integer, cut off towards zero.
+    """Store a float as an integer, truncated towards zero.
 
-    What no integer of 32 or 64 bits can hold becomes the least one; small integers have the low
-    bits of one of 64.
+    For int32 and int64, NaN and numbers out of range give the minimum.  Smaller integers are the
+    low bits of the conversion to int64.
     """
     if target_t is int32_t:
         if x >= -2147483648.0 and x < 2147483648.0:
@@ -63,7 +63,7 @@ cdef inline void put_whole(element_t x, target_t* y) noexcept nogil:
 cdef inline void convert_whole(const element_t* x, target_t* y, Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t i
     cdef int fits = 1
-    # First whether all are well, so that a loop without branches can do them.
+    # If all elements are in range, a loop without branches converts them.
     if target_t is int64_t:
         for i in range(n):
             fits &= (x[i] >= -9223372036854775808.0) & (x[i] < 9223372036854775808.0)
@@ -140,7 +140,7 @@ cdef void typed_convert(
 cdef inline void compare(
     int function, const element_t* a, const element_t* b, uint8_t* y, Py_ssize_t n
 ) noexcept nogil:
-    """What is answered by a bool."""
+    """Functions whose result is a bool."""
     cdef Py_ssize_t i
     if function == typed.EQUAL:
         for i in range(n):
@@ -167,7 +167,7 @@ cdef inline void compare(
 
 
 cdef inline element_t wrapped(int function, element_t a, element_t b) noexcept nogil:
-    """A sum, difference or product; of integers the low bits, which only unsigned ones promise."""
+    """A sum, difference or product.  Integers wrap, which C defines for unsigned ones only."""
     if element_t is float or element_t is double:
         return a + b if function == typed.ADD else a - b if function == typed.SUBTRACT else a * b
     elif element_t is int64_t:
@@ -185,10 +185,10 @@ cdef inline element_t wrapped(int function, element_t a, element_t b) noexcept n
 
 
 cdef inline whole_t divided(int function, whole_t a, whole_t b) noexcept nogil:
-    """The quotient of integers rounded down, or what it leaves; b is not 0."""
+    """The quotient of integers rounded down, or its remainder; b is not 0."""
     cdef whole_t quotient, rest
     if whole_t is not uint8_t and b == -1:
-        # The least integer has no counterpart; the processor would stop.
+        # The negative of the minimum overflows, and the CPU's division would trap.
         return wrapped(typed.SUBTRACT, b - b, a) if function == typed.FLOOR_DIVIDE else 0
     quotient, rest = a / b, a % b
     if rest != 0 and (rest < 0) != (b < 0):
@@ -197,7 +197,7 @@ cdef inline whole_t divided(int function, whole_t a, whole_t b) noexcept nogil:
 
 
 cdef inline whole_t shifted(int function, whole_t a, whole_t b) noexcept nogil:
-    """Bits moved; those that a shift by too many or too few moves are gone."""
+    """A shift; by a negative count, or by the width and more, all bits are shifted out."""
     cdef int64_t width = 8 * sizeof(whole_t), wide = a
     if 0 <= b < width:
         if function == typed.SHIFT_LEFT:
@@ -209,7 +209,7 @@ cdef inline whole_t shifted(int function, whole_t a, whole_t b) noexcept nogil:
 cdef inline void calculate_whole(
     int function, const whole_t* a, const whole_t* b, whole_t* y, Py_ssize_t n
 ) noexcept nogil:
-    """What only integers can do, and bools by their bits."""
+    """Functions of integers, and of bools as their bits."""
     cdef Py_ssize_t i
     if function == typed.AND:
         for i in range(n):
@@ -237,7 +237,7 @@ cdef inline void calculate_whole(
 cdef inline void calculate(
     int function, const element_t* a, const element_t* b, element_t* y, Py_ssize_t n
 ) noexcept nogil:
-    """What is of the type of its operands."""
+    """Functions whose result has the type of the operands."""
     cdef Py_ssize_t i
     if function == typed.ADD:
         for i in range(n):
@@ -249,7 +249,7 @@ cdef inline void calculate(
         for i in range(n):
             y[i] = wrapped(typed.MULTIPLY, a[i], b[i])
     elif function == typed.MAXIMUM:
-        # A NaN on either side stays.
+        # NaN if either element is.
         for i in range(n):
             y[i] = a[i] if (a[i] > b[i]) | (a[i] != a[i]) else b[i]
     elif function == typed.MINIMUM:

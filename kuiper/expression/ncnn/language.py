@@ -1,11 +1,11 @@
 """ncnn's dialect: shape expressions such as ``-1,*(0h,2),+(1c,2)``.
 
-The layers Reshape, Crop and Interp compute extents with it.  A text is a list of items; an item is
+The layers Reshape, Crop and Interp compute extents with it.  A text is a list of items.  An item is
 an extent of an input (``0w``: blob 0, width; also h, d, c, and n for the batch), a number, or an
-operator with its arguments in brackets.  Numbers are 32-bit integers or float32; each item is
-truncated to an integer at the end.
+operator with its arguments in brackets.  Numbers are 32-bit integers or float32; the value of each
+item is truncated to an integer.
 
-What ncnn defines, this module computes in the same way:
+Where ncnn defines a result, this module computes the same:
 
 * ``+ - * // max min`` of integers are integers; ``//`` and the final truncation round towards zero.
 * ``//`` with a float is the floor of the quotient.
@@ -13,19 +13,19 @@ What ncnn defines, this module computes in the same way:
 * ``trunc ceil floor round`` give integers; ``round`` rounds halves away from zero.
 * ``2.0`` is the integer 2, ``1e1`` the float 10.
 
-Where ncnn computes something that nobody can mean, or crashes, this module raises an error instead:
+Where ncnn computes a result that cannot be intended, or crashes, this module raises an error:
 
 ======================  ==========================================================================
 text                    ncnn
 ======================  ==========================================================================
-``10w``                 10, since only ids of one digit are references
+``10w``                 10, because a reference has an id of one digit
 ``0W``, ``12abc``       the number at the start, the rest is ignored
 ``+(2)``                the process crashes
 ``+,0w,2``              as ``+(0w,2)`` in the sum, as three items in the rank
-``remainder(-4,2)``     2: the divisor is added even where nothing is left
+``remainder(-4,2)``     2: the divisor is added even to a remainder of 0
 ``and(1.5,1)``          the bits of the float
-``lshift(1,40)``        undefined, as are sums and products beyond 32 bits
-``sqrt(-1)``            NaN, on which the compiler of ncnn may do what it likes
+``lshift(1,40)``        undefined, as are sums and products of more than 32 bits
+``sqrt(-1)``            NaN, whose conversion to an integer is undefined
 ``/(1,0)`` as an item   infinity, truncated to some integer
 ======================  ==========================================================================
 
@@ -73,7 +73,7 @@ _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class Extents(NamedTuple):
-    """The extents of a blob; those that it has not are 1."""
+    """The extents of a blob; those of axes that it lacks are 1."""
 
     w: int = 1
     h: int = 1
@@ -83,7 +83,7 @@ class Extents(NamedTuple):
 
     @classmethod
     def of(cls, shape: Sequence[int], batch: int = 1) -> Extents:
-        """Make them of a shape of up to four axes, outermost first, without the batch.
+        """Return the extents of a shape of up to four axes, outermost first, without the batch.
 
         Examples
         --------
@@ -96,7 +96,7 @@ class Extents(NamedTuple):
         return cls(**dict(zip(axes, shape, strict=True)), n=batch)
 
 
-# What the axes of a blob of each rank are called, outermost first.
+# The names of the axes of a blob, by rank, outermost first.
 AXES = ("", "w", "hw", "chw", "cdhw")
 
 
@@ -137,9 +137,9 @@ class BlobExtent(Node):
 
 
 def count_blobs(text: str) -> int:
-    """Return how many inputs an expression asks for: the highest id in it and one, 0 without any.
+    """Return how many inputs an expression requires: the highest id plus 1, or 0 without ids.
 
-    Like ncnn's ``count_expression_blobs`` this looks at words alone: the text may be malformed.
+    Like ncnn's ``count_expression_blobs``, this examines single words: the text may be malformed.
 
     Examples
     --------
@@ -151,7 +151,7 @@ def count_blobs(text: str) -> int:
 
 
 def to_text(tree: Node) -> str:
-    """Write a tree in ncnn's language; a list stands without brackets."""
+    """Write a tree in ncnn's language; a list has no brackets."""
     return ",".join(map(str, tree.children)) if isinstance(tree, List) else str(tree)
 
 
@@ -159,7 +159,7 @@ def to_text(tree: Node) -> str:
 
 
 def parse(text: str) -> List:
-    """Read an expression.
+    """Parse an expression.
 
     Parameters
     ----------
@@ -168,12 +168,12 @@ def parse(text: str) -> List:
     Returns
     -------
     List
-        Its items are made of :class:`BlobExtent`, Literal and Call.
+        Its items consist of :class:`BlobExtent`, Literal and Call.
 
     Raises
     ------
     ExpressionError
-        With the place, if the text is malformed.
+        If the text is malformed; with the position.
     """
     words = [(m.group(), m.start()) for m in _TOKEN.finditer(text) if m.group().strip()]
     open_calls: list[tuple[str, int]] = []
@@ -189,7 +189,7 @@ def parse(text: str) -> List:
         elif word == ")":
             if not open_calls:
                 raise ExpressionError("')' closes nothing", text, start)
-            operator, place = open_calls.pop()
+            operator, position = open_calls.pop()
             arguments = items.pop()
             if wants_item and arguments:
                 raise ExpressionError("an item is missing before ')'", text, start)
@@ -198,9 +198,9 @@ def parse(text: str) -> List:
                 raise ExpressionError(
                     f"{operator} takes {count} argument{'s'[: count - 1]}, got {len(arguments)}",
                     text,
-                    place,
+                    position,
                 )
-            items[-1].append(Call(operator, arguments, text, place, start + 1))
+            items[-1].append(Call(operator, arguments, text, position, start + 1))
             wants_item = False
         elif word == "(":
             if i == 0 or words[i - 1][0].strip() not in OPERATORS:
@@ -228,13 +228,13 @@ def parse(text: str) -> List:
 
 
 def _leaf(word: str, text: str, start: int) -> Node:
-    place = (text, start, start + len(word))
+    span = (text, start, start + len(word))
     if _REFERENCE.fullmatch(word):
-        return BlobExtent(int(word[0]), word[1], *place)
+        return BlobExtent(int(word[0]), word[1], *span)
     if _INTEGER.fullmatch(word):
         value: int | float = int(word) if len(word) < 20 else _INT_MAX + 1
     elif _DECIMAL.fullmatch(word):
-        # ncnn takes the integer at the start where it is the whole value: of 2.0, not of 1e1.
+        # ncnn reads an integer if the digits at the start are the whole value: 2.0, but not 1e1.
         value = float(word)
         start_of_word = _INTEGER.match(word)
         if start_of_word and int(start_of_word.group()) == value:
@@ -247,7 +247,7 @@ def _leaf(word: str, text: str, start: int) -> Node:
         raise ExpressionError(f"{word!r} is no operator, number or extent such as 0w", text, start)
     if isinstance(value, int) and not _INT_MIN <= value <= _INT_MAX:
         raise ExpressionError("the integer does not fit 32 bits", text, start)
-    return Literal(value, word, *place)
+    return Literal(value, word, *span)
 
 
 # Evaluation ------------------------------------------------------------------------------------
@@ -260,13 +260,13 @@ def eval_list(expression: str | Node, shapes: Sequence[Sequence[int] | Extents])
     ----------
     expression : str or Node
     shapes : sequence of (sequence of int, or Extents)
-        Of the inputs: up to four extents, outermost first and without the batch; give
-        :class:`Extents` where the batch matters.
+        The shapes of the inputs: up to four extents, outermost first and without the batch, or
+        :class:`Extents` with the batch.
 
     Returns
     -------
     list of int
-        In written order.
+        The value of each item, in the order of the text.
 
     Raises
     ------
@@ -284,7 +284,7 @@ def eval_list(expression: str | Node, shapes: Sequence[Sequence[int] | Extents])
     return [_truncated(_evaluate(item, blobs), item) for item in items]
 
 
-@np.errstate(all="ignore")  # a literal may be beyond float32, too
+@np.errstate(all="ignore")  # a literal, too, may overflow float32
 def _evaluate(tree: Node, blobs: Sequence[Extents]) -> int | np.float32:
     stack: list[Any] = []
     for node in tree.postorder():
@@ -313,7 +313,7 @@ def _apply(node: Call, values: list[Any]) -> int | np.float32:
         if not are_integers:
             raise node.error(f"{name} takes integers")
         if name in ("lshift", "rshift") and not 0 <= values[1] < 32:
-            raise node.error(f"{name} by {values[1]} places is not defined")
+            raise node.error(f"{name} by {values[1]} bits is not defined")
         return _to_integer(_BITS[name](*values), node)
     if are_integers and name in _INTEGERS:
         if name == "//" and values[1] == 0:

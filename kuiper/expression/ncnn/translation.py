@@ -1,11 +1,11 @@
-"""Between PNNX's expressions and ncnn's.
+"""Translation between PNNX's expressions and ncnn's.
 
 ``[size(@0,0),8,floor_divide(size(@0,2),2),size(@0,3)]``, the shape of a reshape of (n, c, h, w),
-is ``0w,//(0h,2),8,0n`` in ncnn: fastest axis first, axes by letter, inputs by the order in which
-the layer lists them.  ncnn computes in float32 and truncates each item, and its integer division
-rounds towards zero, so both sides agree on the quantities that shapes are made of: sums, products
-and quotients of numbers that are not negative.  ``round`` keeps its name although halves go to the
-even neighbour in PNNX and away from zero in ncnn.
+is ``0w,//(0h,2),8,0n`` in ncnn: innermost axis first, axes by letter, inputs by their index in the
+layer.  ncnn computes in float32, truncates each item, and rounds integer division towards zero.  So
+both languages agree on the quantities in shapes: sums, products and quotients of nonnegative
+numbers.  ``round`` keeps its name although it rounds halves to even in PNNX, and away from zero in
+ncnn.
 
 Source: pnnx, pass_ncnn/convert_reshape_interp_expression.cpp.
 """
@@ -21,7 +21,7 @@ from kuiper.expression.tree import Call, List, Literal, Node, Ref
 
 __all__ = ["Source", "Translation", "from_ncnn", "to_ncnn"]
 
-# PNNX's name -> ncnn's, where they differ.  The way back takes the first of those that share one.
+# PNNX's name -> ncnn's, where they differ.  If several share a name, it translates to the first.
 _NAMES = {
     "add": "+",
     "sub": "-",
@@ -40,7 +40,7 @@ _NAMES_BACK: dict[str, str] = {}
 for _pnnx, _ncnn in _NAMES.items():
     _NAMES_BACK.setdefault(_ncnn, _pnnx)
 
-# Operators of ncnn that give integers: always, or for integers.
+# Operators of ncnn whose result is an integer: always, or for integer operands.
 _INTEGER = frozenset(["trunc", "ceil", "floor", "round", "and", "or", "xor", "lshift", "rshift"])
 _KEEPS_INTEGER = frozenset(["+", "-", "*", "//", "max", "min", "abs", "neg", "sign", "square"])
 
@@ -51,11 +51,11 @@ class Source(NamedTuple):
     Attributes
     ----------
     name : hashable
-        What tells it from others; one tensor may be several operands.
+        Identifies the tensor, which may be several operands.
     rank : int or None
-        Number of axes, the batch among them; None where it is not known.
+        Number of axes, including the batch; None if unknown.
     batch_axis : int or None
-        Which axis ncnn sees as the batch, if any.
+        The axis that is ncnn's batch, if any.
     """
 
     name: object
@@ -70,9 +70,9 @@ class Translation(NamedTuple):
     ----------
     text : str
     inputs : tuple
-        Names of the layer's inputs: the data first, then what the expression refers to.
+        Names of the layer's inputs: the data first, then the operands of the expression.
     keeps_batch : bool
-        Whether the items include the batch, so that a Reshape needs its parameters 12 and 13.
+        Whether the items include the batch; then a Reshape needs its parameters 12 and 13.
     """
 
     text: str
@@ -93,17 +93,17 @@ def to_ncnn(
     Parameters
     ----------
     tree : Node
-        A list of extents or a single one.
+        A list of extents, or a single one.
     sources : sequence of Source
-        What ``@k`` stands for.
+        The operand of each ``@k``.
     data : hashable
-        The name of the tensor that the layer works on; it is always input 0.
+        The name of the layer's data, which is always input 0.
     reverse : bool, default True
-        Whether the items change their order: True for the shapes of Reshape and Interp, False for
-        the starts and ends of Crop.
+        Whether to reverse the items: True for the shapes of Reshape and Interp, False for the
+        starts and ends of Crop.
     batch_item : int, optional
-        Which item of the list is the batch of the result.  It is left out unless some item computes
-        with the batch of an input.
+        The index of the item that is the batch of the result.  The item is omitted unless some item
+        depends on the batch of an input.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def to_ncnn(
     Raises
     ------
     ExpressionError
-        With the place, where ncnn has no word for a part of the expression.
+        If ncnn cannot express a part of the expression; with its position.
     """
     inputs: list[Any] = [data]
     for k in tree.references():
@@ -146,7 +146,7 @@ def _to_ncnn(
             raise node.error(f"ncnn has no word for {node.text}")
         return node
     if isinstance(node, Ref):
-        return node  # only size may read it, and checks that
+        return node  # every function but size refuses it
     if isinstance(node, List):
         for child in children:
             _refuse_tensor(child)
@@ -187,15 +187,15 @@ def _extent(
     if not 0 <= index < rank:
         raise axis.error(f"axis {axis.value} is out of range for {rank} axes")
     blob = inputs.index(sources[tensor.index].name)
-    place = (node.source, node.start, node.end)
+    span = (node.source, node.start, node.end)
     if index == batch_axis:
-        return BlobExtent(blob, "n", *place)
+        return BlobExtent(blob, "n", *span)
     if batch_axis is not None:
         index -= batch_axis < index
         rank -= 1
     if rank >= len(AXES):
         raise node.error(f"@{tensor.index} has {rank} axes, more than ncnn's 4")
-    return BlobExtent(blob, AXES[rank][index], *place)
+    return BlobExtent(blob, AXES[rank][index], *span)
 
 
 def from_ncnn(expression: str | Node, sources: Sequence[Source], *, reverse: bool = True) -> List:
@@ -205,19 +205,19 @@ def from_ncnn(expression: str | Node, sources: Sequence[Source], *, reverse: boo
     ----------
     expression : str or Node
     sources : sequence of Source
-        The inputs of the layer: ``0w`` becomes the size of ``@0``, which is ``sources[0]``.
+        The inputs of the layer: ``0w`` becomes a size of ``@0``, which is ``sources[0]``.
     reverse : bool, default True
-        As for :func:`to_ncnn`.
+        As in :func:`to_ncnn`.
 
     Returns
     -------
     List
-        Of integers: an item that ncnn would truncate is wrapped in ``int``.
+        Its items are integers: an item that ncnn would truncate is wrapped in ``int``.
 
     Raises
     ------
     ExpressionError
-        If the text is malformed or refers to inputs or ranks that are not known.
+        If the text is malformed, or refers to unknown inputs or ranks.
     """
     tree = parse(expression) if isinstance(expression, str) else expression
     items = []
@@ -246,7 +246,7 @@ def _from_ncnn(node: Node, children: Sequence[Node], sources: Sequence[Source]) 
         raise ExpressionError(f"input {node.blob} has {own_rank} axes, more than ncnn's 4")
     index = AXES[own_rank].find(node.axis)
     if index < 0:
-        return Literal(1)  # an extent that the blob has not
+        return Literal(1)  # the blob lacks the axis
     if batch_axis is not None:
         index += batch_axis <= index
     return Call("size", [Ref(node.blob), Literal(index)])

@@ -143,8 +143,8 @@ def test_malformed_text(text, message, position):
         ("*(65536,65536)", "* gives 4294967296, which is no 32-bit integer"),
         ("remainder(-4,2)", "ncnn gives 2 for remainder(-4,2)"),
         ("and(1.5,1)", "and takes integers"),
-        ("lshift(1,40)", "lshift by 40 places is not defined"),
-        ("rshift(1,-1)", "rshift by -1 places is not defined"),
+        ("lshift(1,40)", "lshift by 40 bits is not defined"),
+        ("rshift(1,-1)", "rshift by -1 bits is not defined"),
     ],
 )
 def test_what_ncnn_computes_garbage_for_is_an_error(text, message):

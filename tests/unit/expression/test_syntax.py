@@ -193,7 +193,7 @@ def test_malformed_text_is_read_as_the_converter_means_it(text, meaning):
         ("add(@0 @1)", "a comma is missing before '@1'", 7),
         ("[1][2]", "a comma is missing before '['", 3),
         ("1,2", "2 values side by side", 2),
-        ("1,", "an item is missing behind the last ','", 1),
+        ("1,", "an item is missing after the last ','", 1),
         (",1", "an item is missing before ','", 0),
         ("add(,@0)", "an item is missing before ','", 4),
         ("add(@0,)", "an item is missing before ')'", 7),
