@@ -119,7 +119,8 @@ def supported_operators() -> list[str]:
 
 def show_config() -> dict[str, Any]:
     """Return the version, instruction set, threads and how kuiper was built."""
-    from kuiper._runtime import executor, thread_pool
+    from kuiper._runtime.executor import compiler
+    from kuiper._runtime.thread_pool import has_threads
 
     rows, columns = dispatch.tile()
     return {
@@ -128,7 +129,7 @@ def show_config() -> dict[str, Any]:
         "isa_available": dispatch.available(),
         "tile": f"{rows}x{columns}",
         "threads": thread_settings.get_num_threads(),
-        "multithreaded": thread_pool.has_threads,
-        "compiler": executor.compiler,
+        "multithreaded": has_threads,
+        "compiler": compiler,
         "numpy": np.__version__,
     }

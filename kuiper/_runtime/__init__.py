@@ -1,7 +1,53 @@
-"""Running a plan: executor, steps, threads, memory pages and packed weights."""
+"""Running a plan: executor, steps, thread pool, pages and weights.
 
-from typing import TYPE_CHECKING, Any
+The runtime executes what planning has decided.  It imports nothing of the kernels above it: a step
+carries a C function and its parameters, a program is told how many floats a vector holds. ::
 
-if TYPE_CHECKING:
+    Plan.run ---> Context            slot -> address, one row per thread; per-context state
+       |          Arena              temporary operands of one run, from the model's ArenaPool
+       v
+    Program.run                                               executor.pyx
+       |   slice | slice | slice     between slices: PyErr_CheckSignals, so that Ctrl-C ends a run
+       v
+    run_job(n_threads)                                        thread_pool.pyx, thread_pool.h
+       |   worker 0      worker 1    all threads walk the list of steps together
+       v      |             |
+    Step.run(params, slots, shard, n_shards)                  step.pxd; kernels subclass Step
+       phase 1: chunk chunk chunk chunk      claimed one by one, own range first (work_shares.h)
+       -------- barrier ------------------   a phase ends when all its chunks are finished
+       phase 2: chunk chunk chunk chunk
 
-    def __getattr__(name: str) -> Any: ...  # the compiled modules have no stubs
+    WeightCache ---> PagePool        packed weights, adjacent in a few regions    weights.py
+       |                |                                                         pages.py
+       +--> Finalizer --+            between runs: transform deferred filters, then enlarge pages
+    StoredRows                       weights still in the file, read by any thread  stored_rows.pyx
+
+Steps
+    All checks happen when a step is made, so running one cannot fail, with one exception: an index
+    that is data.  It is clamped, recorded in the step's error slot in per-context state, and the
+    executor raises after the run.  Operands are named by slot, so that any number of contexts
+    (concurrent calls) share a step.
+
+Work sharing
+    A step estimated at more than 10 us per thread is split into four chunks per thread, so that
+    threads finish together; a shorter one into one chunk per thread.  Claiming a chunk costs about
+    0.1 us.
+    Shards write disjoint output and never split a sum: results do not depend on the number of
+    threads.
+
+Slices
+    A run of estimated 20 ms, or of 0.4 s at scalar speed, ends a slice.  A single step longer than
+    0.8 s at scalar speed is split into several entries.  Over-splitting is cheap and
+    under-splitting blocks Ctrl-C, so estimates assume the slow case.
+
+Weights
+    A packed weight is made once per model and instruction set and shared by all plans.  Large
+    filters for Winograd are deferred: the first run reads and transforms them where they are used,
+    to the same bits, and the finalizer transforms them for good between later runs, in a third of
+    the time that passes.  Then it moves the pages of weights to large ones, in a tenth of it.
+
+Locks
+    Looking up a plan and claiming a chunk take no lock.  A model's lock, held while a plan is made
+    or weights are finalized, is reset in a forked child; the pool ends its idle threads before a
+    fork and starts new ones on demand.
+"""

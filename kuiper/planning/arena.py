@@ -1,15 +1,16 @@
-"""The arena: one block of memory for all operands of a plan that live for a while.
+"""The arena: one block of memory for all temporary operands of a plan.
 
 Buffers whose lifetimes overlap must not overlap in memory; all others may share it.  Finding the
-smallest arena is NP-hard; placing the largest buffers first, each into the tightest gap left by
-those it meets, comes within a few percent for neural networks.  That looks at all pairs of buffers,
-so where there are thousands, which no network has but a file may, they are placed in the order of
-time instead, each where something that is out of use left room.
+smallest arena is NP-hard.  Placing the largest buffers first, each into the tightest gap between
+those it coexists with, comes within a few percent for neural networks, but compares all pairs of
+buffers.  Above `MAX_PAIRED` buffers, which only an unusual file has, they are placed in the order
+of first use instead, each into the tightest free range.
 """
 
 from __future__ import annotations
 
 import os
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 
 from kuiper.ir.view import Buffer
@@ -33,7 +34,7 @@ def arrange(buffers: Sequence[Buffer], guard: int = 0) -> int:
     ----------
     buffers : sequence of Buffer
         Each in use from step `first` to step `last`, both included; a buffer that no step uses
-        has -1 there and gets no room.  Afterwards `offset` holds the place.
+        has -1 there and gets no memory.  `offset` is set.
     guard : int
         How many bytes to leave free around each buffer; a multiple of a cache line.
 
@@ -44,9 +45,7 @@ def arrange(buffers: Sequence[Buffer], guard: int = 0) -> int:
     """
     used = [buffer for buffer in buffers if buffer.last >= 0]
     if len(used) > MAX_PAIRED:
-        from kuiper.planning.room import arrange_in_time
-
-        return arrange_in_time(used, lambda buffer: _aligned(buffer.n_bytes), guard)
+        return _arrange_in_time(used, guard)
     total = 0
     placed: list[Buffer] = []
     for buffer in sorted(used, key=lambda b: (-b.n_bytes, b.slot)):
@@ -74,3 +73,71 @@ def _tightest_gap(meets: Sequence[Buffer], guard: int, size: int) -> int:
             best, best_size = end, gap
         end = max(end, other.offset + _aligned(other.n_bytes) + guard)
     return end if best is None else best
+
+
+def _arrange_in_time(buffers: Sequence[Buffer], guard: int) -> int:
+    """Give every buffer an offset in the order of first use; return the size of the arena."""
+    from heapq import heappop, heappush
+
+    free = FreeList()
+    leaving: list[tuple[int, int, int]] = []  # of those in use: last step, start, size
+    for buffer in sorted(buffers, key=lambda b: (b.first, -b.n_bytes, b.slot)):
+        while leaving and leaving[0][0] < buffer.first:
+            free.give(*heappop(leaving)[1:])
+        size = _aligned(buffer.n_bytes) + 2 * guard
+        start = free.take(size)
+        heappush(leaving, (buffer.last, start, size))
+        buffer.offset = start + guard
+    return free.end
+
+
+class FreeList:
+    """The free pieces of an arena that grows.
+
+    Attributes
+    ----------
+    end : int
+        Size of the arena so far.
+    """
+
+    def __init__(self) -> None:
+        self.end = 0
+        self._by_size: list[tuple[int, int]] = []  # size and start, sorted
+        self._sizes: dict[int, int] = {}  # by start
+        self._starts: dict[int, int] = {}  # by end
+
+    def take(self, size: int) -> int:
+        """Return the start of `size` bytes: of the tightest piece, or at the end."""
+        at = bisect_left(self._by_size, (size, 0))
+        if at < len(self._by_size):
+            piece, start = self._by_size[at]
+            self._remove(start)
+            if piece > size:
+                self._add(start + size, piece - size)
+            return start
+        start = self._starts.get(self.end, self.end)  # what is free there already counts
+        if start < self.end:
+            self._remove(start)
+        self.end = start + size
+        return start
+
+    def give(self, start: int, size: int) -> None:
+        """Take bytes back, and join them with what is free beside them."""
+        before = self._starts.get(start)
+        if before is not None:
+            size += self._remove(before)
+            start = before
+        if start + size in self._sizes:
+            size += self._remove(start + size)
+        self._add(start, size)
+
+    def _add(self, start: int, size: int) -> None:
+        insort(self._by_size, (size, start))
+        self._sizes[start] = size
+        self._starts[start + size] = start
+
+    def _remove(self, start: int) -> int:
+        size = self._sizes.pop(start)
+        del self._starts[start + size]
+        del self._by_size[bisect_left(self._by_size, (size, start))]
+        return size

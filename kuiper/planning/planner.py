@@ -16,19 +16,16 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 
-from kuiper._kernels.micro import dispatch
-from kuiper._kernels.micro.packed import FLOAT_BYTES, PackedMatrix, split_memory
 from kuiper._runtime.executor import ArenaPool
-from kuiper._runtime.pages import aligned_empty
 from kuiper._runtime.weights import WeightCache
 from kuiper._support.memory import memory_text
 from kuiper.errors import KuiperError, OperatorError, ShapeError, unforeseen
-from kuiper.ir import Graph, Operand, Operator, PostOp
+from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import (
     Buffer,
     TensorSpec,
@@ -38,9 +35,9 @@ from kuiper.ir.view import (
     padded_row,
 )
 from kuiper.ops import find_record, record_or_none
-from kuiper.ops.core.binder import Layout
 from kuiper.ops.core.schema import StaticValue, resolve
 from kuiper.planning.arena import arrange, guard_bytes
+from kuiper.planning.binder import Binder, lies_as, same_memory
 from kuiper.planning.infer import (
     attribute_specs,
     check_sizes,
@@ -49,9 +46,9 @@ from kuiper.planning.infer import (
     n_bytes,
     tensors_in,
 )
-from kuiper.planning.plan import Plan, PythonStep
+from kuiper.planning.plan import Plan
 
-__all__ = ["Binder", "make_plan"]
+__all__ = ["make_plan"]
 
 
 def make_plan(
@@ -91,12 +88,12 @@ def make_plan(
     OperatorError, ShapeError
         If an operator cannot take what reaches it, or if the plan would take too much memory.
     """
-    planner = _Planner(graph, inputs, n_threads, WeightCache() if cache is None else cache)
+    planner = Planner(graph, inputs, n_threads, WeightCache() if cache is None else cache)
     planner.infer({} if specs is None else specs)
     return planner.plan(ArenaPool() if arenas is None else arenas, max_memory)
 
 
-class _Planner:
+class Planner:
     def __init__(
         self,
         graph: Graph,
@@ -225,7 +222,7 @@ class _Planner:
             if not movable:
                 continue
             target = self.targets.get(output)
-            if target is None or not _lies_as(target, layout):
+            if target is None or not lies_as(target, layout):
                 target = self.allocate(spec.shape, spec.dtype, layout)
                 self.targets[output] = target
             self.aliases.setdefault(target.buffer, set()).add(output)
@@ -420,274 +417,6 @@ class _Planner:
             if buffer.first < 0:
                 buffer.first = number
             buffer.last = number
-
-
-class Binder:
-    """What a record's `bind` works with: it hands out memory and takes steps.
-
-    Attributes
-    ----------
-    operator : Operator
-    n_threads : int
-    """
-
-    def __init__(self, planner: _Planner, operator: Operator) -> None:
-        self._planner = planner
-        self.operator = operator
-        self.n_threads = planner.n_threads
-
-    @property
-    def post_ops(self) -> tuple[PostOp, ...]:
-        """The fused elementwise steps that this operator has to apply to its output."""
-        return self.operator.post_ops
-
-    def output_spec(self, index: int = 0) -> TensorSpec:
-        """Return the inferred shape and dtype of an output."""
-        return self._planner.specs[self.operator.outputs[index]]
-
-    def feeds_only(self, *types: str) -> bool:
-        """Tell whether output 0 is read by operators of these types and nothing else."""
-        consumers = self.operator.outputs[0].consumers
-        return all(consumer.type in types for consumer in consumers)
-
-    def operand_view(self, slot: int) -> TensorView:
-        """Return the value of input number `slot`."""
-        return self._planner.values[self.operator.inputs[slot]]
-
-    def contiguous(self, value: TensorView) -> TensorView:
-        """Return `value` in C order, through a copy where it lies otherwise."""
-        return value if value.is_contiguous else self._copied(value, "contiguous")
-
-    def channels_last(self, value: TensorView) -> TensorView:
-        """Return a 4-d `value` with adjacent channels, through a copy where it lies otherwise."""
-        return value if value.is_channels_last else self._copied(value, "channels_last")
-
-    def padded_rows(self, value: TensorView) -> TensorView:
-        """Return a matrix in C order, but for gaps between rows of inconvenient lengths; a copy."""
-        return self._copied(value, "padded_rows")
-
-    def _copied(self, value: TensorView, layout: str) -> TensorView:
-        planner = self._planner
-        key = (value.slot, value.offset, value.shape, value.strides, layout)
-        if key not in planner.copies:
-            copy = planner.allocate(value.shape, value.dtype, layout)
-            planner.add_copy(value, copy, self.operator.name)
-            planner.copies[key] = copy
-            for slot in (value.slot, copy.slot):
-                planner.copies_of.setdefault(slot, []).append(key)
-            # The copy serves later readers too, so it lives as long as they do.
-            planner.copy_source[copy.buffer] = value.buffer
-        return planner.copies[key]
-
-    def output(
-        self, index: int = 0, layout: Layout = "contiguous", reuse: TensorView | None = None
-    ) -> TensorView:
-        """Return the memory for an output.
-
-        Parameters
-        ----------
-        index : int
-            Number of the output.
-        layout : str, sequence of int or TensorView
-            ``"contiguous"``, ``"channels_last"``, the order of axes from the slowest, or a value
-            whose order of axes to follow;
-            ``"padded_rows"`` is C order, but for gaps between rows of inconvenient lengths.
-        reuse : TensorView, optional
-            An input that may be overwritten, if nothing reads it afterwards.
-
-        Returns
-        -------
-        TensorView
-            Possibly a slice of a larger tensor: its row stride and offset must be honoured.
-        """
-        planner = self._planner
-        operand = self.operator.outputs[index]
-        spec = planner.specs[operand]
-        target = planner.targets.get(operand)
-        order: str | Sequence[int]
-        order = _layout_of(layout, spec) if isinstance(layout, TensorView) else layout
-        if order == "padded_rows" and target is not None:
-            order = "contiguous"
-        joins = find_record(self.operator.type).joined_axis is not None
-        if target is not None and (joins or _lies_as(target, order)):
-            planner.define(operand, target)
-            return target
-        if reuse is not None and target is None and self._may_overwrite(reuse, spec, order):
-            value = reuse.with_layout(reuse.shape, reuse.strides)
-            # Copies of what lay here before, and what lay here as a copy, are something else now.
-            for key in planner.copies_of.pop(reuse.slot, ()):
-                copy = planner.copies.pop(key, None)
-                if copy is not None:
-                    planner.copy_source.pop(copy.buffer, None)
-        elif isinstance(order, str):
-            value = planner.allocate(spec.shape, spec.dtype, order)
-        else:  # a permutation of the axes
-            value = planner.allocate([spec.shape[d] for d in order], spec.dtype, "contiguous")
-            value = value.permute(np.argsort(order).tolist())
-        planner.define(operand, value)
-        return value
-
-    def _may_overwrite(
-        self, value: TensorView, spec: TensorSpec, layout: str | Sequence[int]
-    ) -> bool:
-        planner = self._planner
-        if (
-            value.buffer.kind != "arena"
-            or value.shape != spec.shape
-            or value.dtype != spec.dtype
-            or not _lies_as(value, layout)
-            or any(n > 1 and s == 0 for n, s in zip(value.shape, value.strides, strict=True))
-        ):
-            return False
-        inputs = set(self.operator.inputs)
-        if planner.is_live(value.buffer, inputs):
-            return False
-        # What this operator itself reads from the buffer must be exactly the overwritten elements.
-        return all(
-            not isinstance(other, TensorView)
-            or other.buffer is not value.buffer
-            or same_memory(other, value)
-            for other in (planner.values[operand] for operand in inputs)
-        )
-
-    def alias(self, value: TensorView, index: int = 0) -> None:
-        """Let an output be a view of other memory; costs no step."""
-        self._planner.define(self.operator.outputs[index], value)
-
-    def static(self, value: Any, index: int = 0) -> None:
-        """Let an output be a value known now: a number, list, string or None."""
-        self._planner.define(self.operator.outputs[index], StaticValue(value))
-
-    def constant(self, array: np.ndarray) -> TensorView:
-        """Return the value of a constant array."""
-        return self._planner.constant_view(TensorSpec(array.shape, array.dtype, array))
-
-    def cached(self, key: Hashable, make: Callable[[], np.ndarray]) -> TensorView:
-        """Return a constant that `make` computes once per model and instruction set."""
-        return self.constant(make() if self._varies() else self._cached(key, make))
-
-    def packed(self, matrices: Sequence[PackedMatrix], fill: Callable[..., None]) -> TensorView:
-        """Return packed weights, which `fill` writes once per model and instruction set.
-
-        Parameters
-        ----------
-        matrices : sequence of PackedMatrix
-            Of one element type.  They lie back to back;
-            :func:`~kuiper._kernels.micro.packed.panel_offsets` says where.
-        fill : callable
-            Called with an array of each one's shape.
-
-        Returns
-        -------
-        TensorView
-            Of the shape of the matrix, or of one axis where there are several.
-        """
-
-        def make() -> np.ndarray:
-            memory = aligned_empty((sum(m.n_bytes for m in matrices) // FLOAT_BYTES,))
-            typed = memory.view(matrices[0].dtype)
-            fill(*split_memory(typed, matrices))
-            return typed if len(matrices) > 1 else typed.reshape(matrices[0].shape)
-
-        return self.cached(tuple([matrix.key for matrix in matrices]), make)
-
-    def transformed(self, matrix: PackedMatrix, make: Callable[[bool], Any], later: bool) -> Any:
-        """Return an object with filters that `make` transforms once per model and instruction set.
-
-        Where that can be done `later`, it is told so, and it is done while the model is used again:
-        then the object has an `advance`, see :meth:`kuiper._runtime.weights.Finalizer.defer`.
-        """
-        if self._varies():
-            return make(False)
-        if not later:
-            return self._cached(matrix.key, lambda: make(False))
-        return self._cached(matrix.key, lambda: self._planner.cache.finalizer.defer(make(True)))
-
-    def _cached(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        attributes = tuple(self.operator.attributes.values())
-        full_key = (self.operator.name, key, *map(id, attributes), dispatch.active_name())
-        # The attributes are kept, so that their ids stay theirs.
-        return self._planner.cache.get(full_key, lambda: (make(), attributes))[0]
-
-    def _varies(self) -> bool:
-        """Tell whether the weight may be another one in the next plan."""
-        return any(map(self._may_vary, self.operator.inputs))
-
-    def _may_vary(self, operand: Operand) -> bool:
-        """Tell whether an input is a constant in this plan that may be another one in the next."""
-        spec = self._planner.specs[operand]
-        return (
-            isinstance(spec, TensorSpec)
-            and spec.is_constant
-            and operand.required_producer.type != "pnnx.Attribute"
-        )
-
-    def scratch(self, n_bytes: int) -> TensorView:
-        """Return memory that each thread has for itself during one step."""
-        planner = self._planner
-        # Two threads must not meet on a cache line.
-        n_bytes = -(-n_bytes // 64) * 64
-        share = n_bytes + guard_bytes()
-        buffer = Buffer(len(planner.buffers), share * self.n_threads, "scratch")
-        buffer.bytes_per_thread = share
-        planner.buffers.append(buffer)
-        return TensorView(buffer, (n_bytes,), (1,), 0, np.uint8)
-
-    def context_state(self, n_bytes: int) -> TensorView:
-        """Return memory that each context has for itself from its first run on, zeros at first."""
-        planner = self._planner
-        buffer = Buffer(len(planner.buffers), n_bytes, "context")
-        planner.buffers.append(buffer)
-        return TensorView(buffer, (n_bytes,), (1,), 0, np.uint8)
-
-    def temporary(
-        self, shape: Sequence[int], dtype: Any = np.float32, layout: str = "contiguous"
-    ) -> TensorView:
-        """Return memory that lives from this operator's first use of it to its last."""
-        return self._planner.allocate(shape, dtype, layout)
-
-    def copy(self, source: TensorView, target: TensorView) -> None:
-        """Add a step that copies between values of equal shape."""
-        self._planner.add_copy(source, target, self.operator.name)
-
-    def step(self, step: Any) -> None:
-        """Append a step."""
-        self._planner.add_step(step, self.operator.name)
-
-    def python(
-        self,
-        function: Callable[..., Any],
-        inputs: Sequence[TensorView],
-        outputs: Sequence[TensorView],
-        quiet: bool = True,
-    ) -> None:
-        """Append a step that calls `function` on arrays, without numpy's warnings if `quiet`."""
-        self.step(PythonStep(function, inputs, outputs, self.operator.name, quiet))
-
-
-def same_memory(a: TensorView, b: TensorView) -> bool:
-    """Tell whether two values are the same elements of the same buffer in the same order."""
-    return a.buffer is b.buffer and a.offset == b.offset and a.same_layout(b)
-
-
-def _lies_as(value: TensorView, layout: str | Sequence[int]) -> bool:
-    if isinstance(layout, str):
-        return value.is_channels_last if layout == "channels_last" else value.is_contiguous
-    return value.permute(layout).is_contiguous
-
-
-def _layout_of(value: TensorView, spec: TensorSpec) -> str | tuple[int, ...]:
-    """Return the layout word, or the order of axes, that makes an output lie like `value`."""
-    if value.shape == spec.shape:
-        if value.is_contiguous:
-            return "contiguous"
-        if value.is_channels_last:
-            return "channels_last"
-        order = sorted(range(value.rank), key=lambda d: (-value.strides[d], d))
-        return tuple(order)
-    if value.rank == spec.rank == 4 and value.is_channels_last and not value.is_contiguous:
-        return "channels_last"
-    return "contiguous"
 
 
 def _is_empty(spec: Any) -> bool:

@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 from kuiper._support.struct import Struct
 from kuiper.errors import GraphError, ModelFormatError
 from kuiper.ir import Attribute, Graph, Operand, Operator
+from kuiper.ir.attribute import Shape
 from kuiper.ir.dtypes import DTYPES
-from kuiper.ir.graph import Shape
 from kuiper.pnnx import values
 from kuiper.pnnx._messages import plural, recognise, show
 

@@ -21,7 +21,7 @@ Layout: TypeAlias = "str | Sequence[int] | TensorView"
 class Binder(Protocol):
     """Hands out memory and takes steps.
 
-    :class:`kuiper.planning.planner.Binder` documents each method.
+    :class:`kuiper.planning.binder.Binder` documents each method.
 
     Attributes
     ----------

@@ -49,7 +49,7 @@ class Record:
         output. Raises ShapeError with a text that starts after the operator's label.
     bind : callable
         ``bind(a, b)``: argument namespace with :class:`~kuiper.ir.view.TensorView` for tensors and
-        a :class:`~kuiper.planning.planner.Binder` -> None; adds steps, or makes an output a view.
+        a :class:`~kuiper.planning.binder.Binder` -> None; adds steps, or makes an output a view.
     doc : str
         First line of the record's docstring.
     activation : callable or None

@@ -18,7 +18,7 @@ input of the reshape the mask's keyword, and does not invert a mask of bools::
 from __future__ import annotations
 
 from kuiper.ir import Graph, Operator
-from kuiper.ir.graph import Shape
+from kuiper.ir.attribute import Shape
 
 __all__ = ["restore_masks"]
 

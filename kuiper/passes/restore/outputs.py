@@ -10,7 +10,7 @@ annotated shapes tell which is which::
 from __future__ import annotations
 
 from kuiper.ir import Graph, Operand, Operator
-from kuiper.ir.graph import Shape
+from kuiper.ir.attribute import Shape
 
 __all__ = ["restore_outputs"]
 

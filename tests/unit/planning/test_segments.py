@@ -170,7 +170,7 @@ def test_memory_is_steady_over_hundreds_of_shapes(monkeypatch):
     run_all()
     tracemalloc.start()
     try:
-        sizes = [run_all() for _ in range(4)]
+        sizes = [run_all() for _ in range(5)]
     finally:
         tracemalloc.stop()
     # The median: a table of the interpreter's own may happen to grow in one of them.
