@@ -22,6 +22,7 @@ from kuiper.cli._inputs import (
     read_arrays,
 )
 from kuiper.ir.dtypes import from_numpy
+from kuiper.ir.view import BufferKind
 from kuiper.planning.profile import algorithms_text, count_algorithms
 
 __all__ = ["add_commands"]
@@ -129,7 +130,9 @@ def describe_model(graph: kuiper.ir.Graph) -> dict[str, Any]:
 def describe_plan(model: kuiper.Model, shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
     """Return what the plan for these shapes costs."""
     plan = model.plan(*shapes)
-    arena = [b for b in plan.buffers if b.kind in ("arena", "scratch") and b.last >= 0]
+    arena = [
+        b for b in plan.buffers if b.kind in (BufferKind.ARENA, BufferKind.SCRATCH) and b.last >= 0
+    ]
     kinds: dict[str, int] = {}
     for step in plan.steps:
         kinds[step.kind] = kinds.get(step.kind, 0) + 1

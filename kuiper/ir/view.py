@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any, Protocol
 
 import numpy as np
 
 __all__ = [
     "Buffer",
+    "BufferKind",
     "TensorSpec",
     "TensorView",
     "channels_last_strides",
@@ -114,6 +116,17 @@ class TensorSpec(_Known):
     __hash__ = None  # type: ignore[assignment]
 
 
+class BufferKind(Enum):
+    """Who owns the memory of a buffer, and for how long."""
+
+    ARENA = "arena"  # of one run, from the first step that uses it to the last
+    SCRATCH = "scratch"  # of one step, a range for each thread
+    CONSTANT = "constant"  # of the plan
+    CONTEXT = "context"  # state of each context, kept from run to run
+    INPUT = "input"  # of the caller
+    OUTPUT = "output"  # of the caller, or new for each run
+
+
 class Buffer(_Known):
     """A piece of memory that one slot of a context points to.
 
@@ -121,9 +134,7 @@ class Buffer(_Known):
     ----------
     slot : int
     n_bytes : int
-    kind : str
-        ``"arena"``, ``"scratch"``, ``"constant"``, ``"context"`` (state of each context),
-        ``"input"`` or ``"output"``.
+    kind : BufferKind
     source : numpy.ndarray, Attribute or None
         What a constant buffer holds.
     first, last : int
@@ -144,7 +155,7 @@ class Buffer(_Known):
         "slot",
     )
 
-    def __init__(self, slot: int, n_bytes: int, kind: str, source: Source = None) -> None:
+    def __init__(self, slot: int, n_bytes: int, kind: BufferKind, source: Source = None) -> None:
         self.slot = slot
         self.n_bytes = n_bytes
         self.kind = kind

@@ -11,7 +11,7 @@ from kuiper._kernels.micro import dispatch
 from kuiper._kernels.micro.packed import FLOAT_BYTES, PackedMatrix, split_memory
 from kuiper._runtime.pages import aligned_empty
 from kuiper.ir import Operand, Operator, PostOp
-from kuiper.ir.view import Buffer, TensorSpec, TensorView
+from kuiper.ir.view import Buffer, BufferKind, TensorSpec, TensorView
 from kuiper.ops import find_record
 from kuiper.ops.core.binder import Layout
 from kuiper.ops.core.schema import StaticValue
@@ -134,7 +134,7 @@ class Binder:
     ) -> bool:
         planner = self._planner
         if (
-            value.buffer.kind != "arena"
+            value.buffer.kind != BufferKind.ARENA
             or value.shape != spec.shape
             or value.dtype != spec.dtype
             or not lies_as(value, layout)
@@ -230,7 +230,7 @@ class Binder:
         # Two threads must not meet on a cache line.
         n_bytes = -(-n_bytes // 64) * 64
         share = n_bytes + guard_bytes()
-        buffer = Buffer(len(planner.buffers), share * self.n_threads, "scratch")
+        buffer = Buffer(len(planner.buffers), share * self.n_threads, BufferKind.SCRATCH)
         buffer.bytes_per_thread = share
         planner.buffers.append(buffer)
         return TensorView(buffer, (n_bytes,), (1,), 0, np.uint8)
@@ -238,7 +238,7 @@ class Binder:
     def context_state(self, n_bytes: int) -> TensorView:
         """Return memory that each context has for itself from its first run on, zeros at first."""
         planner = self._planner
-        buffer = Buffer(len(planner.buffers), n_bytes, "context")
+        buffer = Buffer(len(planner.buffers), n_bytes, BufferKind.CONTEXT)
         planner.buffers.append(buffer)
         return TensorView(buffer, (n_bytes,), (1,), 0, np.uint8)
 

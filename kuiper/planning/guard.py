@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from kuiper.ir.view import Buffer
+from kuiper.ir.view import Buffer, BufferKind
 from kuiper.planning.arena import GUARD_BYTES
 
 __all__ = ["Guard", "GuardedStep"]
@@ -92,7 +92,7 @@ class Guard:
                     place = start + int(touched[0]) - buffer.offset
                     raise AssertionError(
                         f"step {number}, {step.kind} of operator '{step.name}', wrote to byte "
-                        f"{place} of a buffer of {buffer.n_bytes} bytes ({buffer.kind}) that "
+                        f"{place} of a buffer of {buffer.n_bytes} bytes ({buffer.kind.value}) that "
                         f"operator '{maker.name}' was the first to use"
                     )
 
@@ -124,7 +124,7 @@ class GuardedStep:
 
 
 def _in_arena(buffer: Buffer) -> bool:
-    return buffer.kind in ("arena", "scratch")
+    return buffer.kind in (BufferKind.ARENA, BufferKind.SCRATCH)
 
 
 def _pieces(buffer: Buffer) -> list[tuple[int, int]]:

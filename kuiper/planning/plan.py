@@ -18,7 +18,7 @@ import numpy as np
 from kuiper._kernels.micro import dispatch
 from kuiper._runtime.executor import ArenaPool, Context, Program
 from kuiper.errors import KuiperError, OperatorError, ShapeError, unforeseen
-from kuiper.ir.view import Buffer, TensorView
+from kuiper.ir.view import Buffer, BufferKind, TensorView
 from kuiper.planning.arena import guard_bytes
 
 __all__ = ["Plan", "PythonStep"]
@@ -223,13 +223,13 @@ def _home(buffer: Buffer) -> Any:
     Weights are packed copies of the file's bytes; the originals lie as in the file, and a step that
     reads one as it is gets it aligned.
     """
-    if buffer.kind == "arena":
+    if buffer.kind == BufferKind.ARENA:
         return buffer.offset
-    if buffer.kind == "scratch":
+    if buffer.kind == BufferKind.SCRATCH:
         return buffer.offset, buffer.bytes_per_thread
-    if buffer.kind == "context":
+    if buffer.kind == BufferKind.CONTEXT:
         return partial(np.zeros, buffer.n_bytes, np.uint8)
-    if buffer.kind == "constant" and buffer.first >= 0:
+    if buffer.kind == BufferKind.CONSTANT and buffer.first >= 0:
         array = buffer.constant
         assert array is not None
         return np.require(array, np.float32 if array.dtype == np.float16 else None, ["C", "A"])

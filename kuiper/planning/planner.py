@@ -28,6 +28,7 @@ from kuiper.errors import KuiperError, OperatorError, ShapeError, unforeseen
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import (
     Buffer,
+    BufferKind,
     TensorSpec,
     TensorView,
     channels_last_strides,
@@ -138,21 +139,21 @@ class Planner:
         finished = self.finish_outputs()
         outputs = [value for values in finished for value in values]
         counts = [sum(len(finished.pop(0)) for _ in group) for group in groups]
-        in_arena = [b for b in self.buffers if b.kind in ("arena", "scratch")]
+        in_arena = [b for b in self.buffers if b.kind in (BufferKind.ARENA, BufferKind.SCRATCH)]
         arena_bytes = arrange(in_arena, guard_bytes())
         self.check_total(arena_bytes, max_memory)
         inputs = [
             value
             for operand in self.graph.inputs
             for value in tensors_in(self.values[operand])
-            if value.buffer.kind == "input"
+            if value.buffer.kind == BufferKind.INPUT
         ]
         return Plan(
             self.steps, self.buffers, arena_bytes, inputs, outputs, counts, self.n_threads, arenas
         )
 
     def check_total(self, arena_bytes: int, max_memory: int) -> None:
-        total = arena_bytes + sum(b.n_bytes for b in self.buffers if b.kind == "output")
+        total = arena_bytes + sum(b.n_bytes for b in self.buffers if b.kind == BufferKind.OUTPUT)
         if total <= max_memory:
             return
         size, operand, tensor = max(
@@ -322,7 +323,7 @@ class Planner:
             return spec
         if spec.is_constant:
             return self.constant_view(spec)
-        return self.allocate(spec.shape, spec.dtype, "contiguous", kind="input")
+        return self.allocate(spec.shape, spec.dtype, "contiguous", kind=BufferKind.INPUT)
 
     def define(self, operand: Operand, value: Any) -> None:
         self.values[operand] = value
@@ -369,10 +370,10 @@ class Planner:
         return outputs
 
     def allocate_output(self, spec: TensorSpec | TensorView) -> TensorView:
-        return self.allocate(spec.shape, spec.dtype, "contiguous", kind="output")
+        return self.allocate(spec.shape, spec.dtype, "contiguous", kind=BufferKind.OUTPUT)
 
     def allocate(
-        self, shape: Sequence[int], dtype: Any, layout: str, kind: str = "arena"
+        self, shape: Sequence[int], dtype: Any, layout: str, kind: BufferKind = BufferKind.ARENA
     ) -> TensorView:
         n_elements = math.prod(shape)
         if layout == "channels_last":
@@ -394,7 +395,7 @@ class Planner:
         """Return the value of a constant, one buffer for each array."""
         key = id(spec.source)
         if key not in self.constants:
-            buffer = Buffer(len(self.buffers), n_bytes(spec), "constant", spec.source)
+            buffer = Buffer(len(self.buffers), n_bytes(spec), BufferKind.CONSTANT, spec.source)
             self.buffers.append(buffer)
             strides = contiguous_strides(spec.shape)
             self.constants[key] = TensorView(

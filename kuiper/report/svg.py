@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from kuiper.ir import Graph, Operator
+from kuiper.ir.view import BufferKind
 from kuiper.planning.plan import Plan
 from kuiper.report.layout import BOLD, CHARACTER, Edge, arrange_graph, heading
 
@@ -197,7 +198,9 @@ def memory_svg(plan: Plan, width: int = 1200, height: int = 640) -> str:
     str
         An SVG document.
     """
-    buffers = [b for b in plan.buffers if b.kind in ("arena", "scratch") and b.last >= 0]
+    buffers = [
+        b for b in plan.buffers if b.kind in (BufferKind.ARENA, BufferKind.SCRATCH) and b.last >= 0
+    ]
     n_steps, n_bytes = max(1, len(plan.steps)), max(1, plan.arena_bytes)
     left, top = 80, 10
     across, down = (width - left - 20) / n_steps, (height - top - 40) / n_bytes
@@ -213,11 +216,11 @@ def memory_svg(plan: Plan, width: int = 1200, height: int = 640) -> str:
         title = (
             f"{buffer.n_bytes:,} bytes at {buffer.offset:,}, steps {buffer.first} to {buffer.last}:"
             f" from {first.name} to {last.name}"
-            + (" (working memory of the threads)" if buffer.kind == "scratch" else "")
+            + (" (working memory of the threads)" if buffer.kind == BufferKind.SCRATCH else "")
         )
         y = bottom - (buffer.offset + buffer.n_bytes) * down
         parts.append(
-            f'<rect class="buffer {buffer.kind}" data-op="{escape(first.name)}" '
+            f'<rect class="buffer {buffer.kind.value}" data-op="{escape(first.name)}" '
             f'x="{left + buffer.first * across:.2f}" y="{y:.2f}" '
             f'width="{(buffer.last - buffer.first + 1) * across:.2f}" '
             f'height="{max(0.5, buffer.n_bytes * down):.2f}" fill="{type_colour(first.kind)}">'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kuiper.ir.view import Buffer
+from kuiper.ir.view import Buffer, BufferKind
 from kuiper.planning import guard as guard_module
 from kuiper.planning.arena import GUARD_BYTES, arrange, guard_bytes
 from kuiper.planning.guard import FILLING, Guard
@@ -87,7 +87,7 @@ class NamedStep:
 
 
 def buffer_of(slot: int, n_bytes: int, first: int, last: int, threads: int = 0) -> Buffer:
-    buffer = Buffer(slot, n_bytes, "scratch" if threads else "arena")
+    buffer = Buffer(slot, n_bytes, BufferKind.SCRATCH if threads else BufferKind.ARENA)
     if threads:
         buffer.bytes_per_thread = n_bytes // threads
     buffer.first, buffer.last = first, last

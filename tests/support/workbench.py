@@ -18,7 +18,7 @@ from kuiper._kernels.spatial import pool_windows
 from kuiper._runtime.executor import Context, Program
 from kuiper.expression import ElementwiseProgram
 from kuiper.expression.lowering import Argument, Instruction
-from kuiper.ir.view import Buffer, TensorView, channels_last_strides, contiguous_strides
+from kuiper.ir.view import Buffer, BufferKind, TensorView, channels_last_strides, contiguous_strides
 
 __all__ = ["ISAS", "PARTS", "Workbench", "function", "image_windows", "isa", "noise"]
 
@@ -85,7 +85,7 @@ class Workbench:
         n_bytes = reach * dtype.itemsize if 0 not in shape else 0
         memory = np.full(n_bytes + GUARD_BYTES, PATTERN, np.uint8)
         self.memory.append(memory)
-        buffer = Buffer(len(self.memory) - 1, n_bytes, "constant", memory)
+        buffer = Buffer(len(self.memory) - 1, n_bytes, BufferKind.CONSTANT, memory)
         return TensorView(buffer, shape, strides, offset, dtype)
 
     def put(self, array: np.ndarray, strides=None, offset: int = 0) -> TensorView:

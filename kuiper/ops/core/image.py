@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import Buffer, TensorSpec, TensorView, channels_last_strides
+from kuiper.ir.view import Buffer, BufferKind, TensorSpec, TensorView, channels_last_strides
 from kuiper.ops.core.binder import Binder
 
 __all__ = ["check_image", "image_input", "image_output", "spatial_extents"]
@@ -52,5 +52,5 @@ def image_output(b: Binder, spatial: int, index: int = 0) -> TensorView:
         return b.output(index, layout="channels_last")
     missing = spatial + 2 - spec.rank
     strides = channels_last_strides((1,) * missing + spec.shape)[missing:]
-    like = TensorView(Buffer(-1, 0, "arena"), spec.shape, strides, 0, spec.dtype)
+    like = TensorView(Buffer(-1, 0, BufferKind.ARENA), spec.shape, strides, 0, spec.dtype)
     return b.output(index, layout=like).view(_image_shape(spec.shape, spatial))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from kuiper._kernels.rows.reduce import ReduceStep
-from kuiper.ir.view import Buffer, TensorView, contiguous_strides
+from kuiper.ir.view import Buffer, BufferKind, TensorView, contiguous_strides
 from kuiper.ops.core.binder import Binder
 
 __all__ = ["as_rows", "bind_reduction", "lines_of", "memory_order"]
@@ -158,4 +158,4 @@ def _in_order(b: Binder, shape: Sequence[int], order: Sequence[int], is_output: 
     dense = contiguous_strides([shape[d] for d in order])
     for d, stride in zip(order, dense, strict=True):
         strides[d] = stride
-    return b.output(layout=TensorView(Buffer(-1, 0, "arena"), shape, strides))
+    return b.output(layout=TensorView(Buffer(-1, 0, BufferKind.ARENA), shape, strides))

@@ -11,7 +11,7 @@ from kuiper._kernels.elementwise.typed import TYPES, TypedStep, is_possible
 from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.expression.functions import EXTENDED
 from kuiper.expression.promotion import is_number, result_dtype
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import BufferKind, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import convert
 
@@ -80,7 +80,9 @@ class TypedProgram:
     def finish(self) -> None:
         """Bind output 0 to the last value; it lies like the first operand of its shape."""
         shape = self.b.output_spec().shape
-        whole = [v for v, _ in self.inputs if v.shape == shape and v.buffer.kind != "constant"]
+        whole = [
+            v for v, _ in self.inputs if v.shape == shape and v.buffer.kind != BufferKind.CONSTANT
+        ]
         like = next((v for v in whole if not v.is_contiguous), "contiguous")
         self.b.step(self.step(self.b.output(layout=like)))
 

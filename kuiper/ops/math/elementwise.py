@@ -21,7 +21,7 @@ from kuiper.expression import (
     parse,
 )
 from kuiper.expression.promotion import is_number
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import BufferKind, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, record
 from kuiper.ops.core.schema import Argument, StaticValue, Tensors
@@ -208,7 +208,7 @@ def _add_step(
 
 def _first_dying(values: Sequence[TensorView]) -> TensorView | None:
     """Return an operand whose memory the result may take, if the planner allows it."""
-    return next((v for v in values if v.buffer.kind == "arena"), None)
+    return next((v for v in values if v.buffer.kind == BufferKind.ARENA), None)
 
 
 def _bind_deferred(b: Binder, result: Deferred, operands: Any) -> None:

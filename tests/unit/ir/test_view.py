@@ -10,6 +10,7 @@ import pytest
 
 from kuiper.ir.view import (
     Buffer,
+    BufferKind,
     TensorSpec,
     TensorView,
     channels_last_strides,
@@ -54,7 +55,7 @@ def pair(shape, order=None, row_stride=0):
         memory = memory[..., : stored[-1] - row_stride]
     array = memory.transpose(np.argsort(order)) if shape else memory
     strides = [stride // memory.itemsize for stride in array.strides]
-    value = TensorView(Buffer(0, memory.size * 4, "arena"), array.shape, strides)
+    value = TensorView(Buffer(0, memory.size * 4, BufferKind.ARENA), array.shape, strides)
     return value, array
 
 
@@ -167,7 +168,7 @@ def test_reshape_is_a_view_wherever_numpys_is(shape):
 
 def test_reshape_of_expanded_axes():
     value = (
-        TensorView(Buffer(0, 24, "arena"), (2, 3), (3, 1))
+        TensorView(Buffer(0, 24, BufferKind.ARENA), (2, 3), (3, 1))
         .reshape((2, 1, 1, 3))
         .expand((2, 4, 5, 3))
     )
@@ -179,7 +180,7 @@ def test_reshape_of_expanded_axes():
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 2, 5), (2, 3, 0, 4), (2, 3, 4, 0)], ids=str)
 def test_without_elements(shape):
-    value = TensorView(Buffer(0, 0, "arena"), shape, contiguous_strides(shape))
+    value = TensorView(Buffer(0, 0, BufferKind.ARENA), shape, contiguous_strides(shape))
     assert value.size == 0
     assert value.is_contiguous
     assert value.reshape((7, 0)).shape == (7, 0)
@@ -264,7 +265,9 @@ def test_what_lies_channels_last(shape):
 
 
 def test_a_slice_of_channels_keeps_the_pitch():
-    whole = TensorView(Buffer(0, 0, "arena"), (2, 10, 3, 4), channels_last_strides((2, 10, 3, 4)))
+    whole = TensorView(
+        Buffer(0, 0, BufferKind.ARENA), (2, 10, 3, 4), channels_last_strides((2, 10, 3, 4))
+    )
     part = whole.narrow(1, 4, 5)
     assert part.is_channels_last
     assert not part.is_contiguous
@@ -273,7 +276,9 @@ def test_a_slice_of_channels_keeps_the_pitch():
 
 def test_rows_of_images_are_no_channels_last_image():
     """A gap between rows is a gap between pixels that a row stride cannot tell."""
-    whole = TensorView(Buffer(0, 0, "arena"), (1, 8, 6, 6), channels_last_strides((1, 8, 6, 6)))
+    whole = TensorView(
+        Buffer(0, 0, BufferKind.ARENA), (1, 8, 6, 6), channels_last_strides((1, 8, 6, 6))
+    )
     assert whole.narrow(2, 1, 3).is_channels_last
     assert not whole.narrow(3, 1, 3).is_channels_last
     assert not whole.narrow(1, 0, 8, 1).permute((0, 1, 3, 2)).is_channels_last
@@ -286,13 +291,13 @@ def test_strides():
     assert channels_last_strides((2, 3, 4, 5), 8) == (160, 1, 40, 8)
     for shape in [(2, 3, 4, 5), (1, 1, 7, 2), (3, 5, 1, 1)]:
         array = np.empty(shape).transpose(0, 2, 3, 1).copy().transpose(0, 3, 1, 2)
-        mine = TensorView(Buffer(0, 0, "arena"), shape, channels_last_strides(shape))
-        theirs = TensorView(Buffer(0, 0, "arena"), shape, [s // 8 for s in array.strides])
+        mine = TensorView(Buffer(0, 0, BufferKind.ARENA), shape, channels_last_strides(shape))
+        theirs = TensorView(Buffer(0, 0, BufferKind.ARENA), shape, [s // 8 for s in array.strides])
         assert mine.same_layout(theirs)
 
 
 def test_same_layout_ignores_extents_of_one():
-    buffer = Buffer(0, 0, "arena")
+    buffer = Buffer(0, 0, BufferKind.ARENA)
     a = TensorView(buffer, (1, 3, 1), (77, 1, 5))
     assert a.same_layout(TensorView(buffer, (1, 3, 1), (3, 1, 1)))
     assert not a.same_layout(TensorView(buffer, (1, 3, 1), (3, 2, 1)))
@@ -300,7 +305,7 @@ def test_same_layout_ignores_extents_of_one():
 
 
 def test_bytes_follow_the_dtype():
-    value = TensorView(Buffer(0, 0, "arena"), (4, 3), (3, 1), 5, np.float64)
+    value = TensorView(Buffer(0, 0, BufferKind.ARENA), (4, 3), (3, 1), 5, np.float64)
     assert (value.offset_bytes, value.n_bytes, value.slot) == (40, 96, 0)
     assert value.spec == TensorSpec((4, 3), np.float64)
     assert value.spec != TensorSpec((4, 3), np.float32)

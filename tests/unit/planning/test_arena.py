@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from kuiper.ir.view import Buffer
+from kuiper.ir.view import Buffer, BufferKind
 from kuiper.planning import arena as arena_module
 from kuiper.planning.arena import ALIGNMENT, arrange
 
@@ -16,7 +16,7 @@ def buffers_of(*lifetimes) -> list[Buffer]:
     """Return one buffer per (bytes, first step, last step)."""
     buffers = []
     for slot, (n_bytes, first, last) in enumerate(lifetimes):
-        buffer = Buffer(slot, n_bytes, "arena")
+        buffer = Buffer(slot, n_bytes, BufferKind.ARENA)
         buffer.first, buffer.last = first, last
         buffers.append(buffer)
     return buffers

@@ -8,6 +8,7 @@ import pytest
 from kuiper._support.memory import default_max_memory, memory_text
 from kuiper.errors import InputError, ShapeError
 from kuiper.ir import Attribute
+from kuiper.ir.view import BufferKind
 from kuiper.model import Model
 
 from ...support import assert_close, assert_same_bits
@@ -658,7 +659,7 @@ def test_rows_that_would_share_cache_sets_lie_apart():
         weight, bias = weights_of(model, name)
         expected = expected @ weight.T + bias
     assert_close(y, expected[:, ::-1], 1e-5)
-    sizes = {buffer.n_bytes // 4 for buffer in plan.buffers if buffer.kind == "arena"}
+    sizes = {buffer.n_bytes // 4 for buffer in plan.buffers if buffer.kind == BufferKind.ARENA}
     assert {3 * 528, 3 * 1040, 3 * 512} <= sizes
 
 
@@ -702,7 +703,7 @@ def test_pixels_that_would_share_cache_sets_lie_apart():
     q = convolved(model, "b", p)
     assert_close(r, convolved(model, "c", q), 1e-5)
     assert_close(s, q.reshape(2, -1), 1e-5)
-    sizes = {buffer.n_bytes // 4 for buffer in plan.buffers if buffer.kind == "arena"}
+    sizes = {buffer.n_bytes // 4 for buffer in plan.buffers if buffer.kind == BufferKind.ARENA}
     assert {30 * 528, 30 * 1040} <= sizes
 
 

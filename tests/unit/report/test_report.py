@@ -16,6 +16,7 @@ import pytest
 import kuiper
 from kuiper import report
 from kuiper.ir import Attribute, Graph, PostOp
+from kuiper.ir.view import BufferKind
 from kuiper.report.layout import GAP, arrange, arrange_graph, heading
 from kuiper.report.page import fused_into, weight_statistics
 from kuiper.report.svg import ticks
@@ -167,7 +168,9 @@ def test_memory_picture_has_no_two_buffers_in_one_place():
         for r in root.iter()
         if (r.get("class") or "").startswith("buffer")
     ]
-    assert len(boxes) == sum(b.kind in ("arena", "scratch") and b.last >= 0 for b in plan.buffers)
+    assert len(boxes) == sum(
+        b.kind in (BufferKind.ARENA, BufferKind.SCRATCH) and b.last >= 0 for b in plan.buffers
+    )
     assert len(boxes) >= 5
     for i, a in enumerate(boxes):
         for b in boxes[:i]:
