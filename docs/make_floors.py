@@ -41,6 +41,15 @@ FLOORS = {
         ("__init__", "the public names of the folder"),
         ("core", "schema, registry, binder: what a record is made of"),
     ],
+    "_kernels": [
+        ("linear", "matrix products, attention, recurrent layers"),
+        ("conv rows spatial", "convolution; rows; pooling and resizing"),
+        ("elementwise", "elementwise programs"),
+        ("data", "moving, indexing, sorting"),
+        ("micro", "micro-kernels, the table of them, packing"),
+        ("simd", "vector types"),
+        ("__init__", "how kernels work"),
+    ],
 }
 
 

@@ -14,7 +14,7 @@ from libc.math cimport ceil, floor, isnan, rint
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from kuiper._kernels.elementwise cimport elementwise as fn
+from kuiper._kernels.micro cimport functions as fn
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport kernels_t

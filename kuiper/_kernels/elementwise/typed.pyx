@@ -12,6 +12,11 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from kuiper._kernels.data.strided cimport advance, cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.dispatch cimport active
+from kuiper._kernels.micro.element_functions cimport (
+    ABSOLUTE, ADD, AND, BOOL, DIVIDE, EQUAL, FLOAT32, FLOAT64, FLOOR_DIVIDE, INT16, INT32,
+    INT64, INT8, IS_FINITE, IS_INFINITE, LESS, LESS_EQUAL, MAXIMUM, MINIMUM, MULTIPLY, OR,
+    REMAINDER, SHIFT_LEFT, SHIFT_RIGHT, SUBTRACT, UINT8, UNEQUAL, XOR,
+)
 from kuiper._kernels.micro.table cimport kernels_t, unary_fn
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 

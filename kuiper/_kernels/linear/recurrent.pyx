@@ -16,7 +16,7 @@ from libc.string cimport memcpy, memset
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport MAX_MR, ROW_PANELS, kernels_t
-from kuiper._kernels.elementwise.elementwise cimport RELU, SIGMOID, TANH
+from kuiper._kernels.micro.functions cimport RELU, SIGMOID, TANH
 
 cdef enum cell_t:
     LSTM

@@ -246,7 +246,7 @@ ctypedef void (*tile_sum_fn)(
     const float* residual, Py_ssize_t ldr, float* y, Py_ssize_t ldy, float lo, float hi,
 ) noexcept nogil
 
-# y[i] = f(x[i]; p0, p1) for i < n; y may be x.  Functions are numbered in elementwise.pxd.
+# y[i] = f(x[i]; p0, p1) for i < n; y may be x.  Functions are numbered in functions.pxd.
 ctypedef void (*unary_fn)(Py_ssize_t n, const float* x, float* y, float p0, float p1) noexcept nogil
 
 # y[i, j] = f(a[i, j], b[i, j]): two-dimensional operands with any row stride; the column stride of
@@ -374,13 +374,13 @@ cdef inline bint wino_needs(int t, int step, Py_ssize_t wanted, int point) noexc
     return point < 3 or wanted > 2
 
 
-# y[i] = x[i] in another type, for i < n; types are numbered in typed.pxd.
+# y[i] = x[i] in another type, for i < n; types are numbered in element_functions.pxd.
 ctypedef void (*typed_convert_fn)(
     int source, int target, Py_ssize_t n, const void* x, void* y
 ) noexcept nogil
 
-# y[i] = f(a[i], b[i]) for i < n, in one type; functions are numbered in typed.pxd as well.  y may
-# be a or b where its elements are as large.
+# y[i] = f(a[i], b[i]) for i < n, in one type; element_functions.pxd numbers the functions as well.
+# y may be a or b if its elements have the same size.
 ctypedef void (*typed_apply_fn)(
     int function, int type, Py_ssize_t n, const void* a, const void* b, void* y
 ) noexcept nogil

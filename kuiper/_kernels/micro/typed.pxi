@@ -5,7 +5,7 @@ from libc.math cimport INFINITY, fabs
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from kuiper._kernels.elementwise cimport typed
+from kuiper._kernels.micro cimport element_functions as typed
 
 ctypedef fused element_t:
     uint8_t

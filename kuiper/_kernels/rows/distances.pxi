@@ -6,7 +6,7 @@
 from libc.math cimport fabsf, powf, sqrtf
 from libc.string cimport memset
 
-from kuiper._kernels.elementwise cimport elementwise as fn
+from kuiper._kernels.micro cimport functions as fn
 from kuiper._kernels.micro.table cimport rows_t
 
 cdef enum:
