@@ -146,10 +146,10 @@ def infer_operator(
     """
     record = find_record(operator.type)
     attributes = attribute_specs(operator) if attributes is None else attributes
-    arguments = resolve(operator, record.arguments, specs, attributes)
+    arguments = resolve(operator, record, specs, attributes)
     arguments.n_outputs = len(operator.outputs)
     try:
-        results = record.infer(arguments)
+        results = arguments.infer()
     except ValuesNeeded as error:
         raise ValuesNeeded(f"{operator.label}: {error}", error.specs) from None
     except OperatorError as error:

@@ -198,7 +198,7 @@ class Planner:
                 continue
             output = operator.outputs[0]
             spec = self.specs[output]
-            dim = record.joined_axis(resolve(operator, record.arguments, self.specs, {}))
+            dim = resolve(operator, record, self.specs, {}).joined_axis()
             if spec.rank == 4 and dim == 1 and layouts[output] == "channels_last":
                 layout = "channels_last"
             elif math.prod(spec.shape[:dim]) == 1 and layouts[output] == "contiguous":
@@ -287,11 +287,11 @@ class Planner:
                 place = self.targets.get(operand)
                 self.define(operand, place or self.allocate(spec.shape, spec.dtype, "contiguous"))
         else:
-            arguments = resolve(operator, record.arguments, self.values, attributes)
+            arguments = resolve(operator, record, self.values, attributes)
             arguments.n_outputs = len(operator.outputs)
             binder = Binder(self, operator)
             try:
-                record.bind(arguments, binder)
+                arguments.bind(binder)
             except OperatorError as error:
                 raise type(error)(f"{operator.label}: {error}") from None
             except KuiperError:

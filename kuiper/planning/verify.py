@@ -82,7 +82,7 @@ def _verify_arguments(graph: Graph) -> None:
         if op.type in GRAPH_TYPES:
             continue
         attributes = {key: attribute_spec(a) for key, a in op.attributes.items()}
-        resolve(op, find_record(op.type).arguments, {}, attributes)
+        resolve(op, find_record(op.type), {}, attributes)
         for key, spec in attributes.items():
             if op.type.startswith("nn.") and spec.dtype.kind == "c":
                 raise OperatorError(

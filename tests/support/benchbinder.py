@@ -7,14 +7,12 @@ once.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 
 from kuiper._kernels.micro.packed import panel_offsets, split_memory
 from kuiper.ir import PostOp
 from kuiper.ir.view import TensorSpec, TensorView, channels_last_strides
-from kuiper.ops import record_or_none
+from kuiper.ops import Record, record_or_none
 from kuiper.ops.core.schema import Argument
 
 from . import workbench
@@ -109,7 +107,7 @@ class BenchBinder:
         self.steps.append(step)
 
 
-def arguments(type: str, input: TensorView, **given) -> SimpleNamespace:
+def arguments(type: str, input: TensorView, **given) -> Record:
     """Return an operator's arguments: arrays as constants, the rest as declared, with defaults."""
     found = {"input": input}
     for argument in record_or_none(type).arguments:
@@ -123,7 +121,7 @@ def arguments(type: str, input: TensorView, **given) -> SimpleNamespace:
             value = value if isinstance(value, TensorView) else argument.convert(value)
         found[argument.name] = value
     assert not given, f"{type} takes no {list(given)}"
-    return SimpleNamespace(**found)
+    return record_or_none(type)(**found)
 
 
 def bits(array: np.ndarray) -> np.ndarray:

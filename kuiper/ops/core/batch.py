@@ -53,7 +53,7 @@ class TracedCall:
     Attributes
     ----------
     op : Operator
-    a : types.SimpleNamespace
+    a : Record
         Its arguments; tensors as :class:`TensorSpec` of the traced shape.
     traced : int
         The batch at export.
@@ -280,7 +280,7 @@ RULES: dict[str, Rule] = {
 }
 
 
-def batch_rule(record: type[Record] | None) -> Rule | None:
+def batch_rule(record: type[Record[Any]] | None) -> Rule | None:
     """Return the rule of a record; None if there is none, or if it is a reshape.
 
     A reshape whose shape the file spells out leaves a choice, so the search decides on it.

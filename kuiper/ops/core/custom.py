@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,8 +10,8 @@ import numpy as np
 from kuiper.errors import OperatorError, ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record, record, record_or_none
-from kuiper.ops.core.schema import AnyArgument, StaticValue, Tensors, ValuesNeeded
+from kuiper.ops.core.record import Record, T, record, record_or_none
+from kuiper.ops.core.schema import Argument, StaticValue, Tensors, ValuesNeeded, field
 
 __all__ = ["operator"]
 
@@ -52,39 +51,39 @@ def operator(
     """
 
     def register(function: Function) -> Function:
-        class Custom(Record):
+        class Custom(Record[T]):
             __doc__ = function.__doc__ or f"An operator of the user's own: {type}."
-            arguments = (Tensors("inputs"), _Keywords())
+            inputs: list[Any] = Tensors()
+            keywords: dict[str, Any] = field(_Keywords)()
             replaceable = True
             is_pure = False
 
-            @classmethod
-            def infer(cls, a: SimpleNamespace) -> tuple[TensorSpec, ...]:
-                call = _Call(function, a)
-                if cls.data_dependent and not call.is_known:
+            def infer(self: Custom[TensorSpec]) -> tuple[TensorSpec, ...]:
+                call = _Call(function, self.inputs, self.keywords)
+                if self.data_dependent and not call.is_known:
                     raise ValuesNeeded("the shapes of its results depend on values")
                 results = call(*call.examples())
                 results = results if isinstance(results, tuple) else (results,)
-                if not len(results) == n_outputs == a.n_outputs:
+                if not len(results) == n_outputs == self.n_outputs:
                     raise ShapeError(
                         f"its function returned {len(results)} arrays, expected {n_outputs}; the "
-                        f"graph has {a.n_outputs} outputs"
+                        f"graph has {self.n_outputs} outputs"
                     )
                 results = [np.asarray(r) for r in results]
                 return tuple(
-                    TensorSpec(r.shape, r.dtype, r if cls.data_dependent else None) for r in results
+                    TensorSpec(r.shape, r.dtype, r if self.data_dependent else None)
+                    for r in results
                 )
 
-            @classmethod
-            def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-                if cls.data_dependent:  # all that it depends on is known
-                    for index in range(a.n_outputs):
+            def bind(self: Custom[TensorView], b: Binder) -> None:
+                if self.data_dependent:  # all that it depends on is known
+                    for index in range(self.n_outputs):
                         constant = b.output_spec(index).constant
                         assert constant is not None  # that is how it was inferred
                         b.alias(b.constant(constant), index)
                     return
-                outputs = [b.output(i) for i in range(a.n_outputs)]
-                call = _Call(function, a, b.operator.label)
+                outputs = [b.output(i) for i in range(self.n_outputs)]
+                call = _Call(function, self.inputs, self.keywords, b.operator.label)
                 tensors = [t for t in call.tensors if isinstance(t, TensorView)]
                 b.python(call, tensors, outputs, quiet=False)
 
@@ -102,8 +101,9 @@ class _Call:
     Parameters
     ----------
     function : callable
-    a : types.SimpleNamespace
-        `inputs` and `keywords`, with TensorSpec or TensorView for tensors.
+    inputs : list
+    keywords : dict
+        Its arguments, with TensorSpec or TensorView for tensors.
     label : str, optional
         What errors name; where there is none, whoever calls adds it.
 
@@ -114,11 +114,15 @@ class _Call:
     """
 
     def __init__(
-        self, function: Callable[..., Any], a: SimpleNamespace, label: str | None = None
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[Any],
+        keywords: Mapping[str, Any],
+        label: str | None = None,
     ) -> None:
         self.label = label
-        self.function, self.inputs, self.keywords = function, a.inputs, a.keywords
-        arguments = (*a.inputs, *a.keywords.values())
+        self.function, self.inputs, self.keywords = function, inputs, keywords
+        arguments = (*inputs, *keywords.values())
         self.tensors = [v for v in arguments if isinstance(v, TensorSpec | TensorView)]
 
     def __call__(self, *arrays: np.ndarray) -> Any:
@@ -154,10 +158,13 @@ class _Call:
         ]
 
 
-class _Keywords(AnyArgument):
+class _Keywords(Argument):
     """Everything with a keyword, for operators whose arguments are not declared."""
 
     catches_all = True
 
     def __init__(self) -> None:
-        super().__init__("keywords", {})
+        super().__init__({})
+
+    def convert(self, value: Any) -> Any:
+        return value

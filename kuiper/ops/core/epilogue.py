@@ -6,12 +6,10 @@ missing.  Clamps, and a residual sum that comes first, happen in the registers o
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 from kuiper.ir import PostOp
 from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import function_of
+from kuiper.ops.core.record import find_record, function_of
 
 __all__ = ["Epilogue", "activation_epilogue", "activation_of", "make_epilogue", "residual_view"]
 
@@ -119,7 +117,7 @@ def _put_last(epilogue: Epilogue, activation: tuple[str, tuple[float, ...]]) -> 
 
 def activation_of(post: PostOp) -> tuple[str, tuple[float, ...]]:
     """Return the function that a post-op applies, and its parameters."""
-    return function_of(post.type, SimpleNamespace(**post.params))
+    return function_of(find_record(post.type)(**post.params))
 
 
 def activation_epilogue(name: str, parameters: tuple[float, ...]) -> Epilogue:

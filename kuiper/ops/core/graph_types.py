@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import NoBatchRule, Record, record
-from kuiper.ops.core.schema import AnyArgument, StaticValue, Tensor, Tensors
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
+from kuiper.ops.core.schema import AnyArgument, Known, StaticValue, Tensor, Tensors
 
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import TracedCall
@@ -19,22 +18,20 @@ __all__ = ["Constant", "TupleConstruct", "TupleUnpack"]
 
 
 @record("pnnx.Attribute")
-class Constant(Record):
+class Constant(Record[T]):
     """A constant tensor.
 
     Source: pnnx keeps parameters used outside modules, and folded sub-graphs, in this form.
     """
 
     batch = "shared"
-    arguments = (Tensor("data"),)
+    data: T = Tensor()
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        return a.data
+    def infer(self: Constant[TensorSpec]) -> Any:
+        return self.data
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        b.alias(a.data)
+    def bind(self: Constant[TensorView], b: Binder) -> None:
+        b.alias(self.data)
 
 
 def _items(values: Any) -> tuple[Any, ...]:
@@ -42,19 +39,17 @@ def _items(values: Any) -> tuple[Any, ...]:
 
 
 @record("prim::TupleConstruct", "prim::ListConstruct")
-class TupleConstruct(Record):
+class TupleConstruct(Record[T]):
     """A tuple of its inputs; a model with several results returns one."""
 
-    arguments = (Tensors("items"),)
+    items: list[T] = Tensors()
     layout = "view"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> StaticValue:
-        return StaticValue(_items(a.items))
+    def infer(self: TupleConstruct[TensorSpec]) -> StaticValue:
+        return StaticValue(_items(self.items))
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        b.static(_items(a.items))
+    def bind(self: TupleConstruct[TensorView], b: Binder) -> None:
+        b.static(_items(self.items))
 
     @staticmethod
     def batch(c: TracedCall) -> Any:
@@ -63,30 +58,27 @@ class TupleConstruct(Record):
 
 
 @record("prim::TupleUnpack", "prim::ListUnpack")
-class TupleUnpack(Record):
+class TupleUnpack(Record[T]):
     """The items of a tuple, one per output.
 
     A list of one tensor, such as chunks may be, is that tensor.
     """
 
     batch = NoBatchRule("the axes of a tuple's members are not followed")
-    arguments = (AnyArgument("input"),)
+    input: Any = AnyArgument()
     layout = "view"
 
-    @staticmethod
-    def _items(a: SimpleNamespace) -> Sequence[Any]:
-        return [a.input] if isinstance(a.input, TensorSpec | TensorView) else a.input
+    def _items(self: TupleUnpack[Known]) -> Sequence[Any]:
+        return [self.input] if isinstance(self.input, TensorSpec | TensorView) else self.input
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        items = TupleUnpack._items(a)
-        if not isinstance(items, tuple | list) or len(items) != a.n_outputs:
-            raise ShapeError(f"the input is {a.input!r}, expected a tuple of {a.n_outputs}")
+    def infer(self: TupleUnpack[TensorSpec]) -> Any:
+        items = self._items()
+        if not isinstance(items, tuple | list) or len(items) != self.n_outputs:
+            raise ShapeError(f"the input is {self.input!r}, expected a tuple of {self.n_outputs}")
         return tuple(i if isinstance(i, TensorSpec) else StaticValue(i) for i in items)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        for index, item in enumerate(TupleUnpack._items(a)):
+    def bind(self: TupleUnpack[TensorView], b: Binder) -> None:
+        for index, item in enumerate(self._items()):
             if isinstance(item, TensorView):
                 b.alias(item, index)
             else:
@@ -94,19 +86,17 @@ class TupleUnpack(Record):
 
 
 @record("aten::numel")
-class Numel(Record):
+class Numel(Record[T]):
     """The number of elements of a tensor.
 
     Source: torch.numel.
     """
 
     batch = NoBatchRule("it counts the elements of all members")
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> StaticValue:
-        return StaticValue(a.input.size)
+    def infer(self: Numel[TensorSpec]) -> StaticValue:
+        return StaticValue(self.input.size)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        b.static(a.input.size)
+    def bind(self: Numel[TensorView], b: Binder) -> None:
+        b.static(self.input.size)

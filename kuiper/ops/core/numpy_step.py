@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -18,8 +17,11 @@ from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record
+from kuiper.ops.core.record import Record, T
 from kuiper.ops.core.schema import Argument, StaticValue, Tensors, ValuesNeeded, convert_positional
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "MAX_CONSTANT_BYTES",
@@ -40,43 +42,43 @@ __all__ = [
 MAX_CONSTANT_BYTES = 1 << 31
 
 
-class NumpyRecord(Record):
+class NumpyRecord(Record[T]):
     """Base of the records whose operators numpy computes.
 
-    A subclass has two static or class methods.  ``result(a)`` returns a spec, or a tuple of them,
-    as `infer` does.  ``compute(a)`` gets the same arguments with arrays for the tensors and
-    returns an array, or a tuple of them; their dtypes need only be castable to those of `result`.
-    What it raises as ShapeError is about values: an index that is out of range.
+    A subclass has two methods.  ``result()`` returns a spec, or a tuple of them, as `infer` does.
+    ``compute()``, called with arrays for the tensors, returns an array, or a tuple of them; their
+    dtypes need only be castable to those of `result`.  What it raises as ShapeError is about
+    values: an index that is out of range.
     """
 
     runs_in_numpy = True
 
-    result: Callable[[Any], Any]
-    compute: Callable[[Any], Any]
+    def result(self: NumpyRecord[TensorSpec]) -> Any:
+        raise NotImplementedError
 
-    @staticmethod
-    def is_known(a: SimpleNamespace) -> bool:
+    def compute(self: NumpyRecord[np.ndarray]) -> Any:
+        raise NotImplementedError
+
+    def is_known(self: NumpyRecord[TensorSpec]) -> bool:
         """Tell whether the result can be computed now."""
-        return all(tensor.is_constant for tensor in _tensors(a))
+        return all(tensor.is_constant for tensor in _tensors(self))
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        specs = cls.result(a)
-        if not cls.is_known(a):
+    def infer(self: NumpyRecord[TensorSpec]) -> Any:
+        specs = self.result()
+        if not self.is_known():
             return specs
         specs = specs if isinstance(specs, tuple) else (specs,)
         for spec in specs:
             if spec.size * spec.dtype.itemsize > MAX_CONSTANT_BYTES:
                 raise ShapeError(f"its result would be a constant {spec} of more than 2 GiB")
-        arrays = _run(cls, _replaced(a, _known_array))
+        arrays = _run(_replaced(self, _known_array))
         return tuple(
             TensorSpec(spec.shape, spec.dtype, _stored(array, spec))
             for array, spec in zip(arrays, specs, strict=True)
         )
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        constants = [b.output_spec(index).constant for index in range(a.n_outputs)]
+    def bind(self: NumpyRecord[TensorView], b: Binder) -> None:
+        constants = [b.output_spec(index).constant for index in range(self.n_outputs)]
         if constants and constants[0] is not None:
             for index, constant in enumerate(constants):
                 assert constant is not None  # all of them are known, or none
@@ -87,94 +89,89 @@ class NumpyRecord(Record):
         def run(*arrays: Any) -> Any:
             waiting = iter(arrays)
             try:
-                return _run(cls, _replaced(a, lambda _: next(waiting)))[: a.n_outputs]
+                return _run(_replaced(self, lambda _: next(waiting)))[: self.n_outputs]
             except ShapeError as error:
                 raise ShapeError(f"{label}: {error}") from None
 
-        tensors = [tensor for tensor in _tensors(a) if isinstance(tensor, TensorView)]
-        b.python(run, tensors, [b.output(index) for index in range(a.n_outputs)])
+        tensors = [tensor for tensor in _tensors(self) if isinstance(tensor, TensorView)]
+        b.python(run, tensors, [b.output(index) for index in range(self.n_outputs)])
 
 
-class KernelRecord(NumpyRecord):
+class KernelRecord(NumpyRecord[T]):
     """Base of the records whose operators have a kernel, and numpy for what is known ahead.
 
-    A subclass has ``steps(a, b)``, which is `bind` where the result is not known while planning.
-    It may call ``cls.in_numpy(a, b)`` for what the kernel does not do.
+    A subclass has ``steps(b)``, which is `bind` where the result is not known while planning.
+    It may call ``self.in_numpy(b)`` for what the kernel does not do.
     """
 
     runs_in_numpy = False
 
-    steps: Callable[[Any, Binder], None]
+    def steps(self: KernelRecord[TensorView], b: Binder) -> None:
+        raise NotImplementedError
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+    def bind(self: KernelRecord[TensorView], b: Binder) -> None:
         if b.output_spec().constant is None:
-            cls.steps(a, b)
+            self.steps(b)
         else:
-            super().bind(a, b)
+            super().bind(b)
 
-    @classmethod
-    def in_numpy(cls, a: SimpleNamespace, b: Binder) -> None:
+    def in_numpy(self: KernelRecord[TensorView], b: Binder) -> None:
         """Bind to a step that calls numpy."""
-        super().bind(a, b)
+        super().bind(b)
 
 
-class DataDependent(NumpyRecord):
+class DataDependent(NumpyRecord[T]):
     """Base of the records whose results have a shape that only their values tell.
 
-    A subclass has ``compute(a)``; the arrays that it returns are the results as they are.
+    A subclass has ``compute()``; the arrays that it returns are the results as they are.
     """
 
     data_dependent = True
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        if not cls.is_known(a):
+    def infer(self: DataDependent[TensorSpec]) -> Any:
+        if not self.is_known():
             raise ValuesNeeded("the shape of its result depends on values of its input")
-        arrays = _run(cls, _replaced(a, _known_array))
+        arrays = _run(_replaced(self, _known_array))
         return tuple(TensorSpec(array.shape, array.dtype, array) for array in arrays)
 
 
-class Schemas:
-    """What reads the arguments of an operator that has several schemas and only positional ones.
+class Schemas(Record[T]):
+    """Base of the records of operators that have several schemas and only positional arguments.
 
-    `overloads` lists the arguments of each; the first that the inputs fit is meant.
+    `overloads` lists the arguments of each; the first that the inputs fit is meant.  The names of
+    all are attributes of what `read` returns.
     """
 
-    arguments: tuple[Argument, ...] = (Tensors("inputs"),)
-    overloads: tuple[tuple[Argument, ...], ...] = ()
+    inputs: list[Any] = Tensors()
+    overloads: ClassVar[tuple[tuple[Argument, ...], ...]] = ()
 
-    @classmethod
-    def read(cls, a: SimpleNamespace) -> SimpleNamespace:
-        """Return the arguments by name."""
+    def read(self) -> Self:
+        """Return the same operator with its arguments by name."""
         waiting = None
-        for arguments in cls.overloads:
+        for arguments in self.overloads:
             try:
-                found = convert_positional(a.inputs, arguments)
+                found = convert_positional(self.inputs, arguments)
             except ValuesNeeded as error:
                 waiting = waiting or error
                 continue
             except (ValueError, TypeError, OverflowError):
                 continue
-            found.n_outputs = a.n_outputs
-            return found
+            return type(self)(**found, n_outputs=self.n_outputs)
         if waiting is not None:
             raise waiting
-        forms = " or ".join(f"({', '.join(map(repr, form))})" for form in cls.overloads)
-        got = ", ".join(repr(i.value if isinstance(i, StaticValue) else i) for i in a.inputs)
+        forms = " or ".join(f"({', '.join(map(repr, form))})" for form in self.overloads)
+        got = ", ".join(repr(i.value if isinstance(i, StaticValue) else i) for i in self.inputs)
         raise ShapeError(f"its inputs are ({got}), expected {forms}")
 
 
-class Overloaded(Schemas, NumpyRecord):
+class Overloaded(Schemas[T], NumpyRecord[T]):
     """Base of the records of such operators."""
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        return super().infer(cls.read(a))
+    def infer(self: Overloaded[TensorSpec]) -> Any:
+        return super(Overloaded, self.read()).infer()
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        super().bind(cls.read(a), b)
+    def bind(self: Overloaded[TensorView], b: Binder) -> None:
+        super(Overloaded, self.read()).bind(b)
 
 
 def broadcast(*operands: Any) -> tuple[int, ...]:
@@ -225,10 +222,10 @@ def _whole(array: np.ndarray, dtype: type[np.signedinteger]) -> np.ndarray:
     return np.where(fits, array, 0).astype(dtype) + np.where(fits, 0, least).astype(dtype)
 
 
-def _run(cls: type[NumpyRecord], a: SimpleNamespace) -> tuple[np.ndarray, ...]:
+def _run(operator: NumpyRecord[np.ndarray]) -> tuple[np.ndarray, ...]:
     try:
         with np.errstate(all="ignore"):
-            results = cls.compute(a)
+            results = operator.compute()
     except (ValueError, IndexError, OverflowError, ZeroDivisionError) as error:
         if isinstance(error, ShapeError):
             raise
@@ -239,7 +236,7 @@ def _run(cls: type[NumpyRecord], a: SimpleNamespace) -> tuple[np.ndarray, ...]:
 
 def _tensors(item: Any) -> Iterator[TensorSpec | TensorView]:
     """Yield the tensors among arguments, in a fixed order."""
-    if isinstance(item, SimpleNamespace):
+    if isinstance(item, Record):
         item = tuple(vars(item).values())
     if isinstance(item, TensorSpec | TensorView):
         yield item
@@ -250,8 +247,8 @@ def _tensors(item: Any) -> Iterator[TensorSpec | TensorView]:
 
 def _replaced(item: Any, function: Callable[..., Any]) -> Any:
     """Return arguments with `function` applied to the tensors, in the order of `_tensors`."""
-    if isinstance(item, SimpleNamespace):
-        return SimpleNamespace(**{k: _replaced(v, function) for k, v in vars(item).items()})
+    if isinstance(item, Record):
+        return type(item)(**{k: _replaced(v, function) for k, v in vars(item).items()})
     if isinstance(item, TensorSpec | TensorView):
         return function(item)
     if isinstance(item, tuple | list):

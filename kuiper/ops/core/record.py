@@ -11,11 +11,21 @@ import _thread
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from kuiper.errors import KuiperError
+from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.schema import Argument
 from kuiper.ops.core.type_index import MODULES
+
+if TYPE_CHECKING:
+    from typing import Generic
+else:
+
+    class Generic:  # typing's takes 10 us for every record
+        __class_getitem__ = classmethod(lambda cls, item: cls)
+
 
 __all__ = [
     "NoBatchRule",
@@ -28,6 +38,8 @@ __all__ = [
     "registered_types",
 ]
 
+T = TypeVar("T", covariant=True)
+
 
 class NoBatchRule(str):
     """Says why an operator has no batch rule: as a rule, because members meet in it."""
@@ -35,25 +47,29 @@ class NoBatchRule(str):
     __slots__ = ()
 
 
-class Record:
-    """What kuiper knows of one operator.
+class Record(Generic[T]):
+    """What kuiper knows of one operator; an instance is an operator of a graph with its arguments.
+
+    A subclass declares the arguments as fields, in the order of PyTorch's schema::
+
+        input: T = Tensor()
+        dim: int = Int(-1)
+
+    T is what stands for tensors: :class:`~kuiper.ir.view.TensorSpec` while shapes are inferred,
+    :class:`~kuiper.ir.view.TensorView` while steps are bound, arrays where numpy computes the
+    result. A record inherits the arguments of its base; they come first, or last if it says ``class
+    Sub(Base, ahead=True)``.  One that it sets to a plain value is no argument of it any more.
 
     Attributes
     ----------
     types : tuple of str
         All names under which files hold it.
     arguments : tuple of Argument
-    infer : callable
-        ``infer(a)``: argument namespace with :class:`~kuiper.ir.view.TensorSpec` for tensors ->
-        one spec or :class:`~kuiper.ops.core.schema.StaticValue`, or a tuple of them, one per
-        output. Raises ShapeError with a text that starts after the operator's label.
-    bind : callable
-        ``bind(a, b)``: argument namespace with :class:`~kuiper.ir.view.TensorView` for tensors and
-        a :class:`~kuiper.planning.binder.Binder` -> None; adds steps, or makes an output a view.
-    doc : str
-        First line of the record's docstring.
+        The declared ones.
+    n_outputs : int
+        How many outputs the operator has in the graph.
     activation : callable or None
-        ``activation(a)`` -> (name, p0, p1) of the elementwise function, for an operator that is
+        ``activation()`` -> (name, (p0, p1)) of the elementwise function, for an operator that is
         one function of one tensor; passes fuse such operators into their producer.
     layout : str
         The layout of the outputs: ``"channels_last"``, ``"contiguous"``, ``"like"`` (follows the
@@ -75,7 +91,7 @@ class Record:
         Whether the shapes of its outputs may depend on values that a model computes; where they
         do, `infer` raises :class:`~kuiper.ops.core.schema.ValuesNeeded` and the graph is cut there.
     joined_axis : callable or None
-        ``joined_axis(a)``: the axis along which the output holds the inputs side by side, for a
+        ``joined_axis()``: the axis along which the output holds the inputs side by side, for a
         record that looks where its inputs lie; the planner has them computed in the output then.
     batch : str, NoBatchRule or callable
         How the batch goes through: the name of a rule of :mod:`kuiper.ops.core.batch`, a rule
@@ -85,6 +101,7 @@ class Record:
     """
 
     arguments: tuple[Argument, ...] = ()
+    n_outputs: int = 1
     activation: Callable[..., Any] | None = None
     layout = "contiguous"
     post_ops = False
@@ -95,28 +112,59 @@ class Record:
     is_folded = False
     data_dependent = False
     internal = False
-    joined_axis: Callable[[Any], int] | None = None
+    joined_axis: Any = None
     batch: Callable[[Any], Any] | str | None = None
     types: tuple[str, ...] = ()
 
-    infer: Callable[[Any], Any]
-    bind: Callable[[Any, Any], None]
+    def __init_subclass__(cls, ahead: bool = False) -> None:
+        if "arguments" in vars(cls):
+            return
+        declared = [name for name, value in vars(cls).items() if isinstance(value, Argument)]
+        own = {vars(cls)[name].name: vars(cls)[name] for name in declared}
+        for name in declared:  # a missing value must not be taken for its declaration
+            delattr(cls, name)
+        base = {a.name: own.get(a.name, a) for a in cls.arguments if a.name not in vars(cls)}
+        cls.arguments = tuple(({**own, **base} if ahead else {**base, **own}).values())
+
+    def __init__(self, /, **values: Any) -> None:
+        vars(self).update(values)
+
+    if TYPE_CHECKING:  # what a base reads and each of its subclasses declares
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({values})"
+
+    def infer(self: Record[TensorSpec]) -> Any:
+        """Return the specs of the outputs: one, or a tuple with one per output.
+
+        An output that is no tensor is a :class:`~kuiper.ops.core.schema.StaticValue`.
+
+        Raises ShapeError with a text that starts after the operator's label.
+        """
+        raise NotImplementedError
+
+    def bind(self: Record[TensorView], b: Binder) -> None:
+        """Add the steps that compute the outputs, or make them views of the inputs."""
+        raise NotImplementedError
 
 
 # What makes a record stands for it until somebody looks it up.
-_registry: dict[str, type[Record] | Callable[[], type[Record]]] = {}
+_registry: dict[str, type[Record[Any]] | Callable[[], type[Record[Any]]]] = {}
 _making = _thread.RLock()
 _Class = type  # where `type` is that of an operator
 # The module below kuiper.ops that registers each operator type of kuiper's own.
 _module_of = {name: module for module, names in MODULES.items() for name in names.split()}
 # The types that were looked up since their module was imported to its end.
-_found: dict[str, type[Record]] = {}
+_found: dict[str, type[Record[Any]]] = {}
 
 
-def record(*types: str) -> Callable[[type[Record]], type[Record]]:
+def record(*types: str) -> Callable[[type[Record[Any]]], type[Record[Any]]]:
     """Register a record class for operators of the given types."""
 
-    def register(cls: type[Record]) -> type[Record]:
+    def register(cls: type[Record[Any]]) -> type[Record[Any]]:
         cls.types = types
         for name in types:
             if not (cls.replaceable and getattr(_registry.get(name), "replaceable", False)):
@@ -127,20 +175,20 @@ def record(*types: str) -> Callable[[type[Record]], type[Record]]:
     return register
 
 
-def record_later(types: Sequence[str], make: Callable[[], type[Record]]) -> None:
+def record_later(types: Sequence[str], make: Callable[[], type[Record[Any]]]) -> None:
     """Register a record class that is made when one of its types is looked up.
 
     For tables of many, of which a model needs a few: to make all activations and poolings takes
     0.6 ms.
     """
 
-    def make_once() -> type[Record]:
+    def make_once() -> type[Record[Any]]:
         with _making:
             if _registry[types[0]] is make_once:
                 cls = make()
                 cls.types = tuple(types)
                 _registry.update(dict.fromkeys(types, cls))
-            return cast("type[Record]", _registry[types[0]])
+            return cast("type[Record[Any]]", _registry[types[0]])
 
     make_once.__module__ = make.__module__
     for name in types:
@@ -153,7 +201,7 @@ def _check_is_new(name: str) -> None:
         raise KuiperError(f"operator type {name!r} has a record already")
 
 
-def record_or_none(type: str) -> type[Record] | None:
+def record_or_none(type: str) -> type[Record[Any]] | None:
     """Return the record for an operator type, None where kuiper does not know it.
 
     Its module is imported on the first lookup, so a model pays for the modules that it uses.
@@ -177,18 +225,17 @@ def record_or_none(type: str) -> type[Record] | None:
     return record
 
 
-def find_record(type: str) -> type[Record]:
+def find_record(type: str) -> type[Record[Any]]:
     """Return the record for the type of an operator whose graph was checked when it was loaded."""
     found = record_or_none(type)
     assert found is not None, type
     return found
 
 
-def function_of(type: str, a: Any) -> tuple[str, tuple[float, ...]]:
+def function_of(operator: Record[Any]) -> tuple[str, tuple[float, ...]]:
     """Return name and parameters of the elementwise function that an operator is known to be."""
-    activation = find_record(type).activation
-    assert activation is not None, type
-    name, parameters = activation(a)
+    assert operator.activation is not None, operator
+    name, parameters = operator.activation()
     return name, parameters
 
 

@@ -9,10 +9,9 @@ reports every fault of the operator at once.
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -21,30 +20,42 @@ from kuiper.ir import Attribute, Operand, Operator
 from kuiper.ir.dtypes import DTYPES, from_scalar_type, from_torch
 from kuiper.ir.view import TensorSpec, TensorView
 
+if TYPE_CHECKING:
+    from kuiper.ops.core.record import Record
+
 __all__ = [
     "AnyArgument",
     "Argument",
     "Bool",
     "DType",
     "Float",
+    "FloatArgument",
     "Int",
     "Ints",
+    "Known",
     "Numbers",
     "Scalar",
     "StaticValue",
     "Str",
+    "StrArgument",
     "Tensor",
+    "TensorArgument",
     "TensorList",
     "Tensors",
     "ValuesNeeded",
     "Weights",
     "convert_positional",
+    "field",
     "resolve",
+    "schema",
 ]
 
 # Counts, extents, strides and the like stay below it, so that kernels may multiply such a number by
 # the bytes of a row without leaving 64 bits.  No tensor that a machine can hold needs more.
 MAX_COUNT = 2**40
+
+# A tensor while a graph is planned: its shape while shapes are inferred, then where it lies.
+Known: TypeAlias = TensorSpec | TensorView
 
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
 
@@ -84,20 +95,22 @@ class Argument:
 
     Parameters
     ----------
-    name : str
-        PyTorch's keyword.
     default : object, optional
         Taken where the argument is absent; an argument without default is required.
     """
 
     expected = "a value"
-    aliases: tuple[str, ...] = ()
     is_numeric = False  # whether a tensor of one element may stand for a number of it
     internal = False  # whether passes alone set it, always by name
+    catches_all = False  # whether it takes all keywords that no other argument names
+    aliases: tuple[str, ...] = ()
+    name = ""
 
-    def __init__(self, name: str, default: Any = REQUIRED) -> None:
-        self.name = name
+    def __init__(self, default: Any = REQUIRED) -> None:
         self.default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name.rstrip("_")  # with one at the end if records have another use for a name
 
     def convert(self, value: Any) -> Any:
         """Return `value` as the declared type, or raise `ValueError`."""
@@ -108,21 +121,18 @@ class Argument:
         return f"{self.name}{default}"
 
 
-class AnyArgument(Argument):
+class _Any(Argument):
     """An argument that is taken as it comes."""
-
-    catches_all = False
 
     def convert(self, value: Any) -> Any:
         return value
 
 
-class Tensor(Argument):
+class TensorArgument(Argument):
     """A tensor: an input operand or an attribute.
 
     Parameters
     ----------
-    name : str
     optional : bool
         Whether None is allowed.
     rank : int or tuple of int, optional
@@ -139,14 +149,13 @@ class Tensor(Argument):
 
     def __init__(
         self,
-        name: str,
         optional: bool = False,
         rank: Any = None,
         number: Any = False,
         aliases: Any = (),
         internal: bool = False,
     ) -> None:
-        super().__init__(name, None if optional else REQUIRED)
+        super().__init__(None if optional else REQUIRED)
         self.aliases, self.internal = aliases, internal
         self.rank = (rank,) if isinstance(rank, int) else rank
         self.number = number
@@ -164,13 +173,13 @@ class Tensor(Argument):
         raise ValueError
 
 
-class Tensors(Argument):
+class _Tensors(Argument):
     """All remaining positional inputs, as a list."""
 
     expected = "one or more tensors"
 
 
-class Weights(Argument):
+class _Weights(Argument):
     """All attributes that no other argument names, as a dict; for modules of any depth."""
 
     expected = "weights"
@@ -179,13 +188,13 @@ class Weights(Argument):
         return value
 
 
-class TensorList(Argument):
+class _TensorList(Argument):
     """A list of tensors, and of None where `gaps` are allowed."""
 
     expected = "a list of tensors"
 
-    def __init__(self, name: str, gaps: bool = False) -> None:
-        super().__init__(name)
+    def __init__(self, gaps: bool = False) -> None:
+        super().__init__()
         self.gaps = gaps
 
     def convert(self, value: Any) -> Any:
@@ -197,19 +206,18 @@ class TensorList(Argument):
         return tuple(value)
 
 
-class Int(Argument):
+class _Int(Argument):
     """An integer, at least `minimum`; None too where it is `nullable`."""
 
     is_numeric = True
 
     def __init__(
         self,
-        name: str,
         default: Any = REQUIRED,
         minimum: int | None = None,
         nullable: bool = False,
     ) -> None:
-        super().__init__(name, default)
+        super().__init__(default)
         self.minimum, self.nullable = minimum, nullable
         self.expected = "an integer" if minimum is None else f"an integer >= {minimum}"
 
@@ -219,12 +227,11 @@ class Int(Argument):
         return _integer(value, self.minimum)
 
 
-class Ints(Argument):
+class _Ints(Argument):
     """A tuple of integers; one integer stands for `length` equal ones.
 
     Parameters
     ----------
-    name : str
     length : int, optional
         How many there are; any number where None.
     default : object, optional
@@ -239,14 +246,13 @@ class Ints(Argument):
 
     def __init__(
         self,
-        name: Any,
         length: Any = None,
         default: Any = REQUIRED,
         minimum: Any = None,
         words: Any = (),
         nullable: Any = False,
     ) -> None:
-        super().__init__(name, default)
+        super().__init__(default)
         self.length, self.minimum, self.words, self.nullable = length, minimum, words, nullable
         count = "integers" if length is None else f"{length} integers"
         self.expected = count if minimum is None else f"{count} >= {minimum}"
@@ -274,14 +280,14 @@ class Ints(Argument):
         return items
 
 
-class Float(Argument):
+class FloatArgument(Argument):
     """A real number."""
 
     is_numeric = True
     expected = "a number"
 
-    def __init__(self, name: str, default: Any = REQUIRED, nullable: bool = False) -> None:
-        super().__init__(name, default)
+    def __init__(self, default: Any = REQUIRED, nullable: bool = False) -> None:
+        super().__init__(default)
         self.nullable = nullable
 
     def convert(self, value: Any) -> Any:
@@ -290,14 +296,14 @@ class Float(Argument):
         return _real(value)
 
 
-class Scalar(Argument):
+class _Scalar(Argument):
     """A number that keeps its kind, on which the dtype of a result may depend."""
 
     is_numeric = True
     expected = "a number"
 
-    def __init__(self, name: str, default: Any = REQUIRED, nullable: bool = False) -> None:
-        super().__init__(name, default)
+    def __init__(self, default: Any = REQUIRED, nullable: bool = False) -> None:
+        super().__init__(default)
         self.nullable = nullable
 
     def convert(self, value: Any) -> Any:
@@ -306,13 +312,13 @@ class Scalar(Argument):
         return _real(value)
 
 
-class DType(Argument):
+class _DType(Argument):
     """An element type in PyTorch's spelling, or its number as positional arguments have it."""
 
     expected = "a dtype such as torch.float"
 
-    def __init__(self, name: str, default: Any = REQUIRED) -> None:
-        super().__init__(name, default)
+    def __init__(self, default: Any = REQUIRED) -> None:
+        super().__init__(default)
 
     def convert(self, value: Any) -> Any:
         if value is None and self.default is None:
@@ -324,15 +330,13 @@ class DType(Argument):
         return found.value
 
 
-class Numbers(Argument):
+class _Numbers(Argument):
     """A tuple of real numbers; one number stands for `length` equal ones."""
 
     is_numeric = True
 
-    def __init__(
-        self, name: Any, length: Any = None, default: Any = REQUIRED, nullable: Any = False
-    ) -> None:
-        super().__init__(name, default)
+    def __init__(self, length: Any = None, default: Any = REQUIRED, nullable: Any = False) -> None:
+        super().__init__(default)
         self.length, self.nullable = length, nullable
         self.expected = "numbers" if length is None else f"{length} numbers"
 
@@ -348,7 +352,7 @@ class Numbers(Argument):
         return items
 
 
-class Bool(Argument):
+class _Bool(Argument):
     """A truth value."""
 
     is_numeric = True
@@ -360,19 +364,18 @@ class Bool(Argument):
         raise ValueError
 
 
-class Str(Argument):
+class StrArgument(Argument):
     """One of some words.
 
     Parameters
     ----------
-    name : str
     choices : tuple of str, optional
         All words allowed; any where None.
     default : str or None, optional
     """
 
-    def __init__(self, name: Any, choices: Any = None, default: Any = REQUIRED) -> None:
-        super().__init__(name, default)
+    def __init__(self, choices: Any = None, default: Any = REQUIRED) -> None:
+        super().__init__(default)
         self.choices = choices
         self.expected = "a word" if choices is None else "one of " + ", ".join(choices)
 
@@ -382,6 +385,32 @@ class Str(Argument):
         if isinstance(value, str) and (self.choices is None or value in self.choices):
             return value
         raise ValueError
+
+
+P = ParamSpec("P")
+
+
+def field(argument: Callable[P, Argument]) -> Callable[P, Any]:
+    """Show type checkers what a record declares as the value it stands for, not as an Argument."""
+    return argument
+
+
+AnyArgument, Tensor, Tensors, Weights = (
+    field(_Any),
+    field(TensorArgument),
+    field(_Tensors),
+    field(_Weights),
+)
+TensorList, Int, Ints, Float = field(_TensorList), field(_Int), field(_Ints), field(FloatArgument)
+Scalar, DType, Numbers = field(_Scalar), field(_DType), field(_Numbers)
+Bool, Str = field(_Bool), field(StrArgument)
+
+
+def schema(**arguments: Any) -> tuple[Argument, ...]:
+    """Return arguments that are no members of a class, each with its name."""
+    for name, argument in arguments.items():
+        argument.name = name
+    return tuple(arguments.values())
 
 
 def _integer(value: Any, minimum: int | None = None) -> int:
@@ -409,19 +438,22 @@ def _real(value: Any) -> float:
     raise ValueError
 
 
+R = TypeVar("R", bound="Record[Any]")
+
+
 def resolve(
     operator: Operator,
-    arguments: Sequence[Argument],
+    record: type[R],
     values: Mapping[Operand, Any],
     attributes: Mapping[str, Any],
-) -> SimpleNamespace:
+) -> R:
     """Collect the arguments of an operator.
 
     Parameters
     ----------
     operator : Operator
-    arguments : sequence of Argument
-        What the operator's record declares.
+    record : subclass of Record
+        The operator's record, which declares them.
     values : mapping of Operand to (TensorSpec, TensorView or StaticValue)
         What is known of the operands; those that are missing (before shapes are known) leave
         their argument unset.
@@ -430,15 +462,15 @@ def resolve(
 
     Returns
     -------
-    types.SimpleNamespace
-        One name per argument.
+    Record
+        An instance with one attribute per argument.
 
     Raises
     ------
     OperatorError
         Listing every argument that is missing, unknown or of a wrong type or value.
     """
-    signature = _signature(tuple(arguments))
+    signature = _signature(record.arguments)
     by_name, aliases, literals = signature.by_name, signature.aliases, signature.literals
     rest, weights = signature.rest, signature.weights
     found: dict[str, Any] = {}
@@ -467,7 +499,7 @@ def resolve(
             found[name] = value
             continue
         argument = by_name.get(name)
-        if isinstance(value, bool) and isinstance(argument, Tensor) and not argument.number:
+        if isinstance(value, bool) and isinstance(argument, TensorArgument) and not argument.number:
             # Modules say with a word whether they have a bias; the tensor itself is an attribute.
             if value != (name in operator.attributes):
                 has = "is missing" if value else "is there"
@@ -519,7 +551,7 @@ def resolve(
         raise OperatorError(f"{operator.label}: " + "; ".join(faults))
     if wanted:
         raise ValuesNeeded(f"{operator.label}: a number is computed while the model runs", wanted)
-    return SimpleNamespace(**fields)
+    return record(**fields)
 
 
 class _Signature:
@@ -540,11 +572,11 @@ class _Signature:
     def __init__(self, arguments: Sequence[Argument]) -> None:
         self.by_name = {argument.name: argument for argument in arguments}
         self.aliases = {alias: a.name for a in arguments for alias in a.aliases}
-        catching = (a.name for a in arguments if isinstance(a, AnyArgument) and a.catches_all)
+        catching = (a.name for a in arguments if a.catches_all)
         self.rest = next(catching, None)
-        self.weights = next((a.name for a in arguments if isinstance(a, Weights)), None)
-        self.variadic = next((a.name for a in arguments if isinstance(a, Tensors)), None)
-        tensors = {a.name for a in arguments if isinstance(a, Tensor)}
+        self.weights = next((a.name for a in arguments if isinstance(a, _Weights)), None)
+        self.variadic = next((a.name for a in arguments if isinstance(a, _Tensors)), None)
+        tensors = {a.name for a in arguments if isinstance(a, TensorArgument)}
         plain = self.by_name.keys() - tensors - self.aliases.keys()
         self.literals = frozenset(() if self.rest else plain)
 
@@ -593,14 +625,14 @@ def _place_positional(
     if operator.type.startswith("nn."):
         # A module whose weight is shared carries it as an extra first input as well.
         surplus = len(positional) - sum(
-            isinstance(a, Tensor) and not a.internal for a in still_open
+            isinstance(a, TensorArgument) and not a.internal for a in still_open
         )
         if surplus > 0:
             positional = positional[surplus:]
     if not operator.type.startswith("aten::"):
         # A tensor comes first; numbers that were not literal follow in their own order.  What
         # TorchScript left under its own name has all arguments in the order of its schema.
-        still_open.sort(key=lambda a: not isinstance(a, Tensor))
+        still_open.sort(key=lambda a: not isinstance(a, TensorArgument))
     for operand in positional:
         if not still_open:
             faults.append(f"takes no further input, but has '{operand.name}'")
@@ -608,7 +640,7 @@ def _place_positional(
         found[still_open.pop(0).name] = _known(values, operand)
 
 
-def convert_positional(values: Sequence[Any], arguments: Sequence[Argument]) -> SimpleNamespace:
+def convert_positional(values: Sequence[Any], arguments: Sequence[Argument]) -> dict[str, Any]:
     """Read the inputs of an operator as arguments in the same order.
 
     Parameters
@@ -624,13 +656,13 @@ def convert_positional(values: Sequence[Any], arguments: Sequence[Argument]) -> 
     ValuesNeeded
         If the values would fit, but a number among them is computed while the model runs.
     """
-    result = SimpleNamespace()
+    result: dict[str, Any] = {}
     wanted: list[TensorSpec] = []
     for position, argument in enumerate(arguments):
         if position < len(values):
             value = _plain_number(values[position], argument)
             try:
-                setattr(result, argument.name, argument.convert(value))
+                result[argument.name] = argument.convert(value)
             except (ValueError, TypeError):
                 wanted += _later_numbers(value, argument)
                 if not wanted:
@@ -638,7 +670,7 @@ def convert_positional(values: Sequence[Any], arguments: Sequence[Argument]) -> 
         elif argument.default is REQUIRED:
             raise ValueError
         else:
-            setattr(result, argument.name, argument.default)
+            result[argument.name] = argument.default
     if len(values) > len(arguments):
         raise ValueError
     if wanted:
@@ -652,7 +684,7 @@ def _plain_number(value: Any, argument: Argument) -> Any:
         value = value.value
         if argument.is_numeric and isinstance(value, tuple | list):
             return [item.constant.item() if _is_number(item) else item for item in value]
-    if not isinstance(argument, Tensor) and _is_number(value):
+    if not isinstance(argument, TensorArgument) and _is_number(value):
         return value.constant.item()
     return value
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +16,8 @@ from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, Overloaded, broadcast, checked_index, convert
-from kuiper.ops.core.record import NoBatchRule, record
-from kuiper.ops.core.schema import Bool, Int, Scalar, Str, Tensor
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
+from kuiper.ops.core.schema import Bool, Int, Known, Scalar, Str, Tensor, schema
 from kuiper.ops.core.typed import cast
 from kuiper.ops.math.elementwise import write_tree
 from kuiper.ops.tensor.strided import (
@@ -48,7 +47,7 @@ __all__ = [
     "TakeAlongDim",
 ]
 
-_SCATTER = (Tensor("input"), Int("dim"), Tensor("index"))
+_SCATTER = schema(input=Tensor(), dim=Int(), index=Tensor(), src=Tensor(number=True))
 _REDUCTIONS = {"add": np.add, "multiply": np.multiply}
 
 # Each with its neutral element.
@@ -80,16 +79,15 @@ def _batch_beside(c: TracedCall, *tensors: Any) -> BatchAxis:
     return batch
 
 
-class _AlongAxis(KernelRecord):
+class _AlongAxis(KernelRecord[T]):
     """Base of the operators with one index per element, counted along an axis."""
 
-    @staticmethod
-    def _axis(a: SimpleNamespace) -> int:
-        return axis_of(a.dim, a.input.shape or (1,))
+    def _axis(self: _AlongAxis[Any]) -> int:
+        return axis_of(self.dim, self.input.shape or (1,))
 
 
 @record("torch.gather")
-class Gather(_AlongAxis):
+class Gather(_AlongAxis[T]):
     """``y[i, j] = x[i, index[i, j]]`` for axis 1; other axes likewise.
 
     Source: torch.gather.
@@ -101,33 +99,31 @@ class Gather(_AlongAxis):
     """
 
     # pnnx writes an index of one element as a number.
-    arguments = (
-        Tensor("input"), Int("dim"), Tensor("index", number=True), Bool("sparse_grad", False)
-    )  # fmt: skip
+    input: T = Tensor()
+    dim: int = Int()
+    index: Any = Tensor(number=True)
+    sparse_grad: bool = Bool(False)
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        index = TensorSpec((), INT64) if is_number(a.index) else a.index
-        check_index(index, a.input.shape, cls._axis(a))
-        return TensorSpec(index.shape, a.input.dtype)
+    def result(self: Gather[TensorSpec]) -> TensorSpec:
+        index = TensorSpec((), INT64) if is_number(self.index) else self.index
+        check_index(index, self.input.shape, self._axis())
+        return TensorSpec(index.shape, self.input.dtype)
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        x, index = np.atleast_1d(a.input), np.atleast_1d(a.index)
-        axis = cls._axis(a)
-        return x[subscript_of(index, axis, x.shape[axis])].reshape(np.shape(a.index))
+    def compute(self: Gather[np.ndarray]) -> Any:
+        x, index = np.atleast_1d(self.input), np.atleast_1d(self.index)
+        axis = self._axis()
+        return x[subscript_of(index, axis, x.shape[axis])].reshape(np.shape(self.index))
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        index = b.constant(np.array(a.index, INT64)) if is_number(a.index) else a.index
-        indexed_elements(b, flat(a.input), flat(index), cls._axis(a)).gather(flat(b.output()))
+    def steps(self: Gather[TensorView], b: Binder) -> None:
+        index = b.constant(np.array(self.index, INT64)) if is_number(self.index) else self.index
+        indexed_elements(b, flat(self.input), flat(index), self._axis()).gather(flat(b.output()))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
         return _batch_beside(c, c.a.input, c.a.index)
 
 
-def _scattered(a: SimpleNamespace, axis: int, function: np.ufunc | None, value: Any) -> np.ndarray:
+def _scattered(a: Record[Any], axis: int, function: np.ufunc | None, value: Any) -> np.ndarray:
     """Return a copy of the input with `value` stored or reduced at the indices."""
     y, index = np.atleast_1d(a.input.copy()), np.atleast_1d(a.index)
     chosen = subscript_of(index, axis, y.shape[axis])
@@ -141,7 +137,7 @@ def _scattered(a: SimpleNamespace, axis: int, function: np.ufunc | None, value: 
     return y.reshape(a.input.shape)
 
 
-def _scatter(b: Binder, a: SimpleNamespace, axis: int, source: Any, kind: str = "put") -> None:
+def _scatter(b: Binder, a: Record[Any], axis: int, source: Any, kind: str = "put") -> None:
     """Bind output 0 to a copy of the input with a tensor or number stored or reduced into it."""
     source = cast(b, source, a.input.dtype)
     y, index = copied(b, a.input, source, a.index), flat(a.index)
@@ -156,7 +152,7 @@ def _scatter(b: Binder, a: SimpleNamespace, axis: int, source: Any, kind: str = 
 
 
 @record("torch.scatter_add")
-class ScatterAdd(_AlongAxis):
+class ScatterAdd(_AlongAxis[T]):
     """A copy of the input with ``y[i, index[i, j]] += src[i, j]`` for axis 1.
 
     Source: torch.scatter_add.
@@ -167,31 +163,31 @@ class ScatterAdd(_AlongAxis):
         If `dim` is no axis, `index` exceeds the input or `src`, or their dtypes differ.
     """
 
-    arguments = (Tensor("input"), Int("dim"), Tensor("index"), Tensor("src"))
+    input: T = Tensor()
+    dim: int = Int()
+    index: T = Tensor()
+    src: T = Tensor()
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        check_index(a.index, a.input.shape, cls._axis(a))
-        _check_src(a)
-        return TensorSpec(a.input.shape, a.input.dtype)
+    def result(self: ScatterAdd[TensorSpec]) -> TensorSpec:
+        check_index(self.index, self.input.shape, self._axis())
+        _check_src(self)
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        return _scattered(a, cls._axis(a), np.add, a.src)
+    def compute(self: ScatterAdd[np.ndarray]) -> Any:
+        return _scattered(self, self._axis(), np.add, self.src)
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        if a.input.dtype in NUMBERS:
-            _scatter(b, a, cls._axis(a), a.src, "add")
+    def steps(self: ScatterAdd[TensorView], b: Binder) -> None:
+        if self.input.dtype in NUMBERS:
+            _scatter(b, self, self._axis(), self.src, "add")
         else:
-            cls.in_numpy(a, b)
+            self.in_numpy(b)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
         return _batch_beside(c, c.a.input, c.a.index, c.a.src)
 
 
-def _check_src(a: SimpleNamespace) -> None:
+def _check_src(a: Record[Any]) -> None:
     """Raise ShapeError unless `src` has a value per index, in the dtype of the input."""
     check_index(a.index, a.src.shape, -1, "src")
     if a.src.dtype != a.input.dtype:
@@ -199,7 +195,7 @@ def _check_src(a: SimpleNamespace) -> None:
 
 
 @record("aten::scatter")
-class Scatter(Overloaded, KernelRecord):
+class Scatter(Overloaded[T], KernelRecord[T]):
     """A copy of the input with ``y[i, index[i, j]] = src[i, j]`` for axis 1.
 
     `src` may be a number; `reduce` adds or multiplies instead.  Source: torch.scatter.
@@ -211,30 +207,27 @@ class Scatter(Overloaded, KernelRecord):
     """
 
     overloads = (
-        (*_SCATTER, Tensor("src", number=True)),
-        (*_SCATTER, Tensor("src", number=True), Str("reduce", tuple(_REDUCTIONS))),
+        _SCATTER,
+        _SCATTER + schema(reduce=Str(tuple(_REDUCTIONS))),
     )
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        axis = axis_of(a.dim, a.input.shape or (1,))
-        check_index(a.index, a.input.shape, axis)
-        if not is_number(a.src):
-            _check_src(a)
-        return TensorSpec(a.input.shape, a.input.dtype)
+    def result(self: Scatter[TensorSpec]) -> TensorSpec:
+        axis = axis_of(self.dim, self.input.shape or (1,))
+        check_index(self.index, self.input.shape, axis)
+        if not is_number(self.src):
+            _check_src(self)
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        function = _REDUCTIONS[a.reduce] if hasattr(a, "reduce") else None
-        return _scattered(a, axis_of(a.dim, a.input.shape or (1,)), function, a.src)
+    def compute(self: Scatter[np.ndarray]) -> Any:
+        function = _REDUCTIONS[self.reduce] if hasattr(self, "reduce") else None
+        return _scattered(self, axis_of(self.dim, self.input.shape or (1,)), function, self.src)
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        kind = getattr(a, "reduce", "put")
-        if kind == "put" or a.input.dtype in NUMBERS:
-            _scatter(b, a, axis_of(a.dim, a.input.shape or (1,)), a.src, kind)
+    def steps(self: Scatter[TensorView], b: Binder) -> None:
+        kind = getattr(self, "reduce", "put")
+        if kind == "put" or self.input.dtype in NUMBERS:
+            _scatter(b, self, axis_of(self.dim, self.input.shape or (1,)), self.src, kind)
         else:
-            cls.in_numpy(a, b)
+            self.in_numpy(b)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -242,7 +235,7 @@ class Scatter(Overloaded, KernelRecord):
 
 
 @record("aten::scatter_reduce")
-class ScatterReduce(_AlongAxis):
+class ScatterReduce(_AlongAxis[T]):
     """Values of equal index reduced: their sum, product, mean, maximum or minimum.
 
     The input takes part if `include_self`.  Source: torch.scatter_reduce.
@@ -253,57 +246,55 @@ class ScatterReduce(_AlongAxis):
         If `dim` is no axis, `index` exceeds the input or `src`, or their dtypes differ.
     """
 
-    arguments = (
-        *_SCATTER,
-        Tensor("src"),
-        Str("reduce", tuple(_JOINS)),
-        Bool("include_self", True),
-    )
+    input: T = Tensor()
+    dim: int = Int()
+    index: T = Tensor()
+    src: T = Tensor()
+    reduce: str = Str(tuple(_JOINS))
+    include_self: bool = Bool(True)
 
     result = ScatterAdd.result
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        axis = cls._axis(a)
-        function, neutral = _JOINS[a.reduce]
-        x = a.input
-        if not a.include_self:
+    def compute(self: ScatterReduce[np.ndarray]) -> Any:
+        axis = self._axis()
+        function, neutral = _JOINS[self.reduce]
+        x = self.input
+        if not self.include_self:
             if x.dtype.kind in "iu" and np.isinf(neutral):
                 limits = np.iinfo(x.dtype)
                 neutral = limits.min if neutral < 0 else limits.max
-            a.input = _scattered(a, axis, None, neutral)
-        y = _scattered(a, axis, function, a.src)
-        if a.reduce == "mean":
-            a.input = np.full(x.shape, int(a.include_self), np.int64)
-            counts = np.maximum(_scattered(a, axis, np.add, 1), 1)
+            self.input = _scattered(self, axis, None, neutral)
+        y = _scattered(self, axis, function, self.src)
+        if self.reduce == "mean":
+            self.input = np.full(x.shape, int(self.include_self), np.int64)
+            counts = np.maximum(_scattered(self, axis, np.add, 1), 1)
             y = y // counts if x.dtype.kind in "iu" else y / counts.astype(x.dtype)
         return y
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        if not _has_joins(a):
-            cls.in_numpy(a, b)
-        elif a.index.size == 0:
-            copied(b, a.input)
+    def steps(self: ScatterReduce[TensorView], b: Binder) -> None:
+        if not _has_joins(self):
+            self.in_numpy(b)
+        elif self.index.size == 0:
+            copied(b, self.input)
         else:
-            index, axis = flat(a.index), cls._axis(a)
-            source = flat(cast(b, a.src, a.input.dtype))
+            index, axis = flat(self.index), self._axis()
+            source = flat(cast(b, self.src, self.input.dtype))
             source = source.with_layout(index.shape, source.strides)
-            _join(b, a, source, lambda y: indexed_elements(b, flat(y), index, axis))
+            _join(b, self, source, lambda y: indexed_elements(b, flat(y), index, axis))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
         return _batch_beside(c, c.a.input, c.a.index, c.a.src)
 
 
-def _has_joins(a: SimpleNamespace) -> bool:
+def _has_joins(a: Record[Any]) -> bool:
     """Tell whether there is a kernel for a scatter_reduce."""
     return a.input.dtype in NUMBERS and (a.reduce != "mean" or a.input.dtype == np.float32)
 
 
 def _join(
     b: Binder,
-    a: SimpleNamespace,
+    a: Record[Any],
     source: TensorView,
     subscript: Callable[[TensorView], IndexedView],
 ) -> None:
@@ -326,7 +317,7 @@ def _join(
 
 
 @record("aten::index_reduce")
-class IndexReduce(ScatterReduce):
+class IndexReduce(ScatterReduce[T]):
     """Slices of `source` reduced at the indices of an axis, as by scatter_reduce.
 
     Source: torch.index_reduce.
@@ -337,47 +328,38 @@ class IndexReduce(ScatterReduce):
         If `dim` is no axis, or `src` does not have a slice per index in the input's dtype.
     """
 
-    arguments = (
-        Tensor("input"),
-        Int("dim"),
-        Tensor("index", rank=(0, 1)),
-        Tensor("src"),
-        Str("reduce", tuple(join for join in _JOINS if join != "sum")),
-        Bool("include_self", True),
-    )
+    index: T = Tensor(rank=(0, 1))
+    reduce: str = Str(tuple(join for join in _JOINS if join != "sum"))
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        axis = axis_of(a.dim, a.input.shape or (1,))
-        expected = along(a.input.shape, axis, a.index.size) if a.input.rank else ()
-        if a.src.shape != expected or a.src.dtype != a.input.dtype:
+    def result(self: IndexReduce[TensorSpec]) -> TensorSpec:
+        axis = axis_of(self.dim, self.input.shape or (1,))
+        expected = along(self.input.shape, axis, self.index.size) if self.input.rank else ()
+        if self.src.shape != expected or self.src.dtype != self.input.dtype:
             raise ShapeError(
-                f"'source' is {a.src!r}, expected {TensorSpec(expected, a.input.dtype)!r}"
+                f"'source' is {self.src!r}, expected {TensorSpec(expected, self.input.dtype)!r}"
             )
-        return TensorSpec(a.input.shape, a.input.dtype)
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        if a.src.ndim:
-            axis = axis_of(a.dim, a.src.shape)
-            shape = [-1 if d == axis else 1 for d in range(a.src.ndim)]
-            a.index = np.broadcast_to(a.index.reshape(shape), a.src.shape)
+    def compute(self: IndexReduce[np.ndarray]) -> Any:
+        if self.src.ndim:
+            axis = axis_of(self.dim, self.src.shape)
+            shape = [-1 if d == axis else 1 for d in range(self.src.ndim)]
+            self.index = np.broadcast_to(self.index.reshape(shape), self.src.shape)
         else:
-            a.index = a.index.reshape(())
-        return super().compute(a)
+            self.index = self.index.reshape(())
+        return super().compute()
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        if not _has_joins(a):
-            cls.in_numpy(a, b)
+    def steps(self: IndexReduce[TensorView], b: Binder) -> None:
+        if not _has_joins(self):
+            self.in_numpy(b)
             return
-        axis = axis_of(a.dim, a.input.shape or (1,))
-        shape = along(a.input.shape or (1,), axis, a.index.size)
+        axis = axis_of(self.dim, self.input.shape or (1,))
+        shape = along(self.input.shape or (1,), axis, self.index.size)
         if 0 in shape:
-            copied(b, a.input)
+            copied(b, self.input)
         else:
-            source = flat(cast(b, a.src, a.input.dtype))
-            _join(b, a, source, lambda y: _indexed_slices(b, flat(y), axis, a.index, shape))
+            source = flat(cast(b, self.src, self.input.dtype))
+            _join(b, self, source, lambda y: _indexed_slices(b, flat(y), axis, self.index, shape))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -386,7 +368,7 @@ class IndexReduce(ScatterReduce):
 
 
 @record("torch.index_select")
-class IndexSelect(_AlongAxis):
+class IndexSelect(_AlongAxis[T]):
     """The slices of one axis at the indices in `index`.
 
     Source: torch.index_select.
@@ -397,28 +379,27 @@ class IndexSelect(_AlongAxis):
         If `dim` is no axis of the input.
     """
 
-    arguments = (Tensor("input"), Int("dim"), Tensor("index", rank=(0, 1)))
+    input: T = Tensor()
+    dim: int = Int()
+    index: T = Tensor(rank=(0, 1))
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        shape = along(a.input.shape, cls._axis(a), a.index.size) if a.input.rank else ()
-        return TensorSpec(shape, a.input.dtype)
+    def result(self: IndexSelect[TensorSpec]) -> TensorSpec:
+        shape = along(self.input.shape, self._axis(), self.index.size) if self.input.rank else ()
+        return TensorSpec(shape, self.input.dtype)
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        if a.input.ndim == 0:
-            return a.input
-        axis = cls._axis(a)
-        index = checked_index(np.atleast_1d(a.index), a.input.shape[axis])
-        return np.take(a.input, index, axis)
+    def compute(self: IndexSelect[np.ndarray]) -> Any:
+        if self.input.ndim == 0:
+            return self.input
+        axis = self._axis()
+        index = checked_index(np.atleast_1d(self.index), self.input.shape[axis])
+        return np.take(self.input, index, axis)
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        if a.input.rank == 0:
-            b.alias(a.input)
+    def steps(self: IndexSelect[TensorView], b: Binder) -> None:
+        if self.input.rank == 0:
+            b.alias(self.input)
             return
         y = b.output()
-        _indexed_slices(b, a.input, cls._axis(a), a.index, y.shape).gather(y)
+        _indexed_slices(b, self.input, self._axis(), self.index, y.shape).gather(y)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -459,7 +440,7 @@ def _scatter_slices(
 
 
 @record("aten::index_add")
-class IndexAdd(KernelRecord):
+class IndexAdd(KernelRecord[T]):
     """A copy of the input with ``alpha * source`` added to the slices of an axis at `index`.
 
     Source: torch.index_add.
@@ -470,40 +451,35 @@ class IndexAdd(KernelRecord):
         If `dim` is no axis, `source` has no slice per index, or the dtype cannot hold `alpha`.
     """
 
-    arguments = (
-        Tensor("input"),
-        Int("dim"),
-        Tensor("index", rank=1),
-        Tensor("source"),
-        Scalar("alpha", 1),
-    )
+    input: T = Tensor()
+    dim: int = Int()
+    index: T = Tensor(rank=1)
+    source: T = Tensor()
+    alpha: float = Scalar(1)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        _check_slices(a)
-        if isinstance(a.alpha, complex) and a.input.dtype.kind != "c":
-            raise ShapeError(f"'alpha' is {a.alpha}, which {a.input.dtype} cannot hold")
-        return TensorSpec(a.input.shape, a.input.dtype)
+    def result(self: IndexAdd[TensorSpec]) -> TensorSpec:
+        _check_slices(self)
+        if isinstance(self.alpha, complex) and self.input.dtype.kind != "c":
+            raise ShapeError(f"'alpha' is {self.alpha}, which {self.input.dtype} cannot hold")
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        y = a.input.copy()
-        rows = np.moveaxis(y, axis_of(a.dim, y.shape), 0)
-        source = np.moveaxis(a.source, axis_of(a.dim, y.shape), 0)
-        np.add.at(rows, checked_index(a.index, len(rows)), convert(source * a.alpha, y.dtype))
+    def compute(self: IndexAdd[np.ndarray]) -> Any:
+        y = self.input.copy()
+        rows = np.moveaxis(y, axis_of(self.dim, y.shape), 0)
+        source = np.moveaxis(self.source, axis_of(self.dim, y.shape), 0)
+        np.add.at(rows, checked_index(self.index, len(rows)), convert(source * self.alpha, y.dtype))
         return y
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        axis, source = axis_of(a.dim, a.input.shape), a.source
-        if a.alpha != 1 and source.dtype == a.input.dtype == np.float32 and source.size:
+    def steps(self: IndexAdd[TensorView], b: Binder) -> None:
+        axis, source = axis_of(self.dim, self.input.shape), self.source
+        if self.alpha != 1 and source.dtype == self.input.dtype == np.float32 and source.size:
             scaled = b.temporary(source.shape)
-            write_tree(b, Call("mul", [Ref(0), Literal(float(a.alpha))]), [source], scaled)
-            _scatter_slices(b, a.input, axis, a.index, scaled, "add")
-        elif a.alpha == 1 and a.input.dtype in NUMBERS:
-            _scatter_slices(b, a.input, axis, a.index, source, "add")
+            write_tree(b, Call("mul", [Ref(0), Literal(float(self.alpha))]), [source], scaled)
+            _scatter_slices(b, self.input, axis, self.index, scaled, "add")
+        elif self.alpha == 1 and self.input.dtype in NUMBERS:
+            _scatter_slices(b, self.input, axis, self.index, source, "add")
         else:
-            cls.in_numpy(a, b)
+            self.in_numpy(b)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -512,7 +488,7 @@ class IndexAdd(KernelRecord):
 
 
 @record("aten::index_copy")
-class IndexCopy(KernelRecord):
+class IndexCopy(KernelRecord[T]):
     """A copy of the input with `source` stored in the slices of an axis at `index`.
 
     Source: torch.index_copy.
@@ -523,24 +499,24 @@ class IndexCopy(KernelRecord):
         If `dim` is no axis, or `source` does not have a slice per index.
     """
 
-    arguments = (Tensor("input"), Int("dim"), Tensor("index", rank=1), Tensor("source"))
+    input: T = Tensor()
+    dim: int = Int()
+    index: T = Tensor(rank=1)
+    source: T = Tensor()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        _check_slices(a)
-        return TensorSpec(a.input.shape, a.input.dtype)
+    def result(self: IndexCopy[TensorSpec]) -> TensorSpec:
+        _check_slices(self)
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        y = a.input.copy()
-        axis = axis_of(a.dim, y.shape)
+    def compute(self: IndexCopy[np.ndarray]) -> Any:
+        y = self.input.copy()
+        axis = axis_of(self.dim, y.shape)
         rows = np.moveaxis(y, axis, 0)
-        rows[checked_index(a.index, len(rows))] = np.moveaxis(a.source, axis, 0)
+        rows[checked_index(self.index, len(rows))] = np.moveaxis(self.source, axis, 0)
         return y
 
-    @staticmethod
-    def steps(a: SimpleNamespace, b: Binder) -> None:
-        _scatter_slices(b, a.input, axis_of(a.dim, a.input.shape), a.index, a.source)
+    def steps(self: IndexCopy[TensorView], b: Binder) -> None:
+        _scatter_slices(b, self.input, axis_of(self.dim, self.input.shape), self.index, self.source)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -549,7 +525,7 @@ class IndexCopy(KernelRecord):
 
 
 @record("aten::index_fill")
-class IndexFill(KernelRecord):
+class IndexFill(KernelRecord[T]):
     """A copy of the input with a number stored in the slices of an axis at `index`.
 
     Source: torch.index_fill.
@@ -560,32 +536,27 @@ class IndexFill(KernelRecord):
         If `dim` is no axis, or `value` has more than one element.
     """
 
-    arguments = (
-        Tensor("input"),
-        Int("dim"),
-        Tensor("index", rank=(0, 1)),
-        Tensor("value", number=True),
-    )
+    input: T = Tensor()
+    dim: int = Int()
+    index: T = Tensor(rank=(0, 1))
+    value: Any = Tensor(number=True)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        axis_of(a.dim, a.input.shape)
-        if not is_number(a.value) and a.value.shape != ():
-            raise ShapeError(f"'value' has shape {a.value.shape}, expected a number")
-        return TensorSpec(a.input.shape, a.input.dtype)
+    def result(self: IndexFill[TensorSpec]) -> TensorSpec:
+        axis_of(self.dim, self.input.shape)
+        if not is_number(self.value) and self.value.shape != ():
+            raise ShapeError(f"'value' has shape {self.value.shape}, expected a number")
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        y = a.input.copy()
-        rows = np.moveaxis(y, axis_of(a.dim, y.shape), 0)
-        index = np.atleast_1d(a.index)
-        rows[checked_index(index, len(rows), negative=True)] = convert(a.value, y.dtype)
+    def compute(self: IndexFill[np.ndarray]) -> Any:
+        y = self.input.copy()
+        rows = np.moveaxis(y, axis_of(self.dim, y.shape), 0)
+        index = np.atleast_1d(self.index)
+        rows[checked_index(index, len(rows), negative=True)] = convert(self.value, y.dtype)
         return y
 
-    @staticmethod
-    def steps(a: SimpleNamespace, b: Binder) -> None:
-        axis = axis_of(a.dim, a.input.shape)
-        _scatter_slices(b, a.input, axis, a.index, a.value, negative=True)
+    def steps(self: IndexFill[TensorView], b: Binder) -> None:
+        axis = axis_of(self.dim, self.input.shape)
+        _scatter_slices(b, self.input, axis, self.index, self.value, negative=True)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -593,7 +564,7 @@ class IndexFill(KernelRecord):
         return _batch_beside(c, c.a.input)
 
 
-def _check_slices(a: SimpleNamespace) -> None:
+def _check_slices(a: Record[Any]) -> None:
     axis = axis_of(a.dim, a.input.shape)
     expected = along(a.input.shape, axis, a.index.size)
     if a.source.shape != expected:
@@ -601,7 +572,7 @@ def _check_slices(a: SimpleNamespace) -> None:
 
 
 @record("aten::take_along_dim")
-class TakeAlongDim(Overloaded, KernelRecord):
+class TakeAlongDim(Overloaded[T], KernelRecord[T]):
     """``y[i, j] = x[i, index[i, j]]`` for axis 1; the other axes broadcast.
 
     Source: torch.take_along_dim.
@@ -614,37 +585,35 @@ class TakeAlongDim(Overloaded, KernelRecord):
 
     batch = NoBatchRule("without an axis it takes elements of all members")
     overloads = (
-        (Tensor("input"), Tensor("index"), Int("dim")),
-        (Tensor("input"), Tensor("index"), Int("dim", None, nullable=True)),
+        schema(input=Tensor(), index=Tensor(), dim=Int()),
+        schema(input=Tensor(), index=Tensor(), dim=Int(None, nullable=True)),
     )
 
-    @staticmethod
-    def _shape(a: SimpleNamespace) -> tuple[int, ...]:
-        if a.dim is None:
-            return (a.index.size,)
-        axis = axis_of(a.dim, a.input.shape)
-        if a.index.rank != a.input.rank:
-            raise ShapeError(f"'index' has shape {a.index.shape}, expected rank {a.input.rank}")
-        one, other = (TensorSpec(along(t.shape, axis, 1)) for t in (a.input, a.index))
-        return along(broadcast(one, other), axis, a.index.shape[axis])
+    def _shape(self: TakeAlongDim[Known]) -> tuple[int, ...]:
+        if self.dim is None:
+            return (self.index.size,)
+        axis = axis_of(self.dim, self.input.shape)
+        if self.index.rank != self.input.rank:
+            raise ShapeError(
+                f"'index' has shape {self.index.shape}, expected rank {self.input.rank}"
+            )
+        one, other = (TensorSpec(along(t.shape, axis, 1)) for t in (self.input, self.index))
+        return along(broadcast(one, other), axis, self.index.shape[axis])
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(cls._shape(a), a.input.dtype)
+    def result(self: TakeAlongDim[TensorSpec]) -> TensorSpec:
+        return TensorSpec(self._shape(), self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        x, index, axis = a.input, a.index, a.dim
+    def compute(self: TakeAlongDim[np.ndarray]) -> Any:
+        x, index, axis = self.input, self.index, self.dim
         if axis is None:
             x, index, axis = x.reshape(-1), index.reshape(-1), 0
         index = checked_index(index, x.shape[axis], negative=True)
         return np.take_along_axis(x, index, axis)
 
-    @staticmethod
-    def steps(a: SimpleNamespace, b: Binder) -> None:
-        x, index, y = a.input, a.index, b.output()
-        axis = 0 if a.dim is None else axis_of(a.dim, x.shape)
-        if a.dim is None:
+    def steps(self: TakeAlongDim[TensorView], b: Binder) -> None:
+        x, index, y = self.input, self.index, b.output()
+        axis = 0 if self.dim is None else axis_of(self.dim, x.shape)
+        if self.dim is None:
             x, index = b.contiguous(x).view((x.size,)), b.contiguous(index).view(y.shape)
         x = x.expand(along(y.shape, axis, x.shape[axis]))
         subscript = IndexedView(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +13,8 @@ from kuiper.expression.promotion import is_number
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, checked_index, convert
-from kuiper.ops.core.record import NoBatchRule, record
-from kuiper.ops.core.schema import Argument, Bool, Tensor, ValuesNeeded
+from kuiper.ops.core.record import NoBatchRule, T, record
+from kuiper.ops.core.schema import Argument, Bool, Tensor, ValuesNeeded, field
 from kuiper.ops.core.typed import cast
 from kuiper.ops.index.mask import choose
 from kuiper.ops.tensor.strided import IndexedView, copied
@@ -162,7 +161,7 @@ def _indexed_list(
 
 
 @record("Tensor.index")
-class Index(KernelRecord):
+class Index(KernelRecord[T]):
     """``x[indices]`` with index arrays and masks; None stands for a whole axis.
 
     Source: torch.Tensor.__getitem__.
@@ -176,23 +175,21 @@ class Index(KernelRecord):
     """
 
     data_dependent = True
-    arguments = (Tensor("input"), _Indices("expr"))
+    input: T = Tensor()
+    expr: Any = field(_Indices)()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(_indexed_shape(a.input.shape, a.expr), a.input.dtype)
+    def result(self: Index[TensorSpec]) -> TensorSpec:
+        return TensorSpec(_indexed_shape(self.input.shape, self.expr), self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
+    def compute(self: Index[np.ndarray]) -> Any:
         try:
-            return a.input[_subscript(a.expr)]
+            return self.input[_subscript(self.expr)]
         except IndexError as error:
             raise ShapeError(str(error)) from None
 
-    @staticmethod
-    def steps(a: SimpleNamespace, b: Binder) -> None:
+    def steps(self: Index[TensorView], b: Binder) -> None:
         y = b.output()
-        _indexed_list(b, a.input, a.expr, y.shape).gather(y)
+        _indexed_list(b, self.input, self.expr, y.shape).gather(y)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -216,30 +213,26 @@ def _spreads(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
 
 
 @record("Tensor.index_put")
-class IndexPut(KernelRecord):
+class IndexPut(KernelRecord[T]):
     """A copy of the input with ``x[indices] = values``, or ``+= values`` with `accumulate`.
 
     Source: torch.Tensor.index_put.
     """
 
     batch = NoBatchRule("its indices may lead to any member")
-    arguments = (
-        Tensor("input"),
-        _Indices("indices"),
-        Tensor("values", number=True),
-        Bool("accumulate", False),
-    )
+    input: T = Tensor()
+    indices: Any = field(_Indices)()
+    values: Any = Tensor(number=True)
+    accumulate: bool = Bool(False)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(a.input.shape, a.input.dtype)
+    def result(self: IndexPut[TensorSpec]) -> TensorSpec:
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        y, subscript = a.input.copy(), _subscript(a.indices)
-        values = convert(a.values, y.dtype)
+    def compute(self: IndexPut[np.ndarray]) -> Any:
+        y, subscript = self.input.copy(), _subscript(self.indices)
+        values = convert(self.values, y.dtype)
         try:
-            if a.accumulate:
+            if self.accumulate:
                 np.add.at(y, subscript, values)
             else:
                 y[subscript] = values
@@ -247,68 +240,71 @@ class IndexPut(KernelRecord):
             raise ShapeError(str(error)) from None
         return y
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        values = () if is_number(a.values) else a.values.shape
-        computed = [item for item in a.indices if item is not None and _is_unknown_mask(item)]
+    def steps(self: IndexPut[TensorView], b: Binder) -> None:
+        values = () if is_number(self.values) else self.values.shape
+        computed = [item for item in self.indices if item is not None and _is_unknown_mask(item)]
         if computed:
             # One value for all elements, or a slice for each: a choice; otherwise numpy.
-            mask, gaps = computed[0], len(a.indices) - 1
-            rest = a.input.shape[gaps + mask.rank :]
+            mask, gaps = computed[0], len(self.indices) - 1
+            rest = self.input.shape[gaps + mask.rank :]
             after = len(rest)
-            if a.accumulate or a.indices != (None,) * gaps + (mask,) or not _spreads(values, rest):
-                cls.in_numpy(a, b)
+            if (
+                self.accumulate
+                or self.indices != (None,) * gaps + (mask,)
+                or not _spreads(values, rest)
+            ):
+                self.in_numpy(b)
                 return
-            _check_mask(gaps, mask, a.input.shape[gaps : gaps + mask.rank])
+            _check_mask(gaps, mask, self.input.shape[gaps : gaps + mask.rank])
             where = mask.reshape((*mask.shape, *(1,) * after))
             choose(
                 b,
                 where or b.contiguous(mask).view((*mask.shape, *(1,) * after)),
-                a.values,
-                a.input,
+                self.values,
+                self.input,
             )
             return
-        if a.accumulate and a.input.dtype not in NUMBERS:
-            cls.in_numpy(a, b)
+        if self.accumulate and self.input.dtype not in NUMBERS:
+            self.in_numpy(b)
             return
-        shape = _indexed_shape(a.input.shape, a.indices)
+        shape = _indexed_shape(self.input.shape, self.indices)
         if not _spreads(values, shape):
             raise ShapeError(f"'values' has shape {values}, expected one that fits {shape}")
-        source = cast(b, a.values, a.input.dtype)
-        y = copied(b, a.input, source, *a.indices)
+        source = cast(b, self.values, self.input.dtype)
+        y = copied(b, self.input, source, *self.indices)
         if 0 not in shape:
-            _indexed_list(b, y, a.indices, shape).scatter(source, "add" if a.accumulate else "put")
+            _indexed_list(b, y, self.indices, shape).scatter(
+                source, "add" if self.accumulate else "put"
+            )
 
 
 @record("aten::take")
-class Take(KernelRecord):
+class Take(KernelRecord[T]):
     """The elements of the flattened input at `index`.
 
     Source: torch.take.
     """
 
     batch = NoBatchRule("its indices count the elements of all members")
-    arguments = (Tensor("input"), Tensor("index"))
+    input: T = Tensor()
+    index: T = Tensor()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(a.index.shape, a.input.dtype)
+    def result(self: Take[TensorSpec]) -> TensorSpec:
+        return TensorSpec(self.index.shape, self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        flat = a.input.reshape(-1)
-        return flat[checked_index(a.index, flat.size, negative=True)]
+    def compute(self: Take[np.ndarray]) -> Any:
+        flat = self.input.reshape(-1)
+        return flat[checked_index(self.index, flat.size, negative=True)]
 
-    @staticmethod
-    def steps(a: SimpleNamespace, b: Binder) -> None:
-        x, y = b.contiguous(a.input).view((a.input.size,)), b.output()
+    def steps(self: Take[TensorView], b: Binder) -> None:
+        x, y = b.contiguous(self.input).view((self.input.size,)), b.output()
         subscript = IndexedView(b, x, y.shape, [], negative=True)
-        subscript.add(a.index, 0, range(y.rank))
+        subscript.add(self.index, 0, range(y.rank))
         subscript.gather(y)
 
 
 @record("aten::put")
-class Put(NumpyRecord):
+class Put(NumpyRecord[T]):
     """A copy of the input with `source` stored at or added to indices of the flattened tensor.
 
     Source: torch.put.
@@ -320,24 +316,25 @@ class Put(NumpyRecord):
     """
 
     batch = NoBatchRule("its indices count the elements of all members")
-    arguments = (Tensor("input"), Tensor("index"), Tensor("source"), Bool("accumulate", False))
+    input: T = Tensor()
+    index: T = Tensor()
+    source: T = Tensor()
+    accumulate: bool = Bool(False)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        if a.index.size != a.source.size:
+    def result(self: Put[TensorSpec]) -> TensorSpec:
+        if self.index.size != self.source.size:
             raise ShapeError(
-                f"'source' has shape {a.source.shape}, expected {a.index.size} elements"
+                f"'source' has shape {self.source.shape}, expected {self.index.size} elements"
             )
-        if a.source.dtype != a.input.dtype:
-            raise ShapeError(f"'source' is {a.source.dtype}, expected {a.input.dtype}")
-        return TensorSpec(a.input.shape, a.input.dtype)
+        if self.source.dtype != self.input.dtype:
+            raise ShapeError(f"'source' is {self.source.dtype}, expected {self.input.dtype}")
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        y = a.input.flatten()
-        index = checked_index(a.index.reshape(-1), y.size, negative=True)
-        if a.accumulate:
-            np.add.at(y, index, a.source.reshape(-1))
+    def compute(self: Put[np.ndarray]) -> Any:
+        y = self.input.flatten()
+        index = checked_index(self.index.reshape(-1), y.size, negative=True)
+        if self.accumulate:
+            np.add.at(y, index, self.source.reshape(-1))
         else:
-            y[index] = a.source.reshape(-1)
-        return y.reshape(a.input.shape)
+            y[index] = self.source.reshape(-1)
+        return y.reshape(self.input.shape)

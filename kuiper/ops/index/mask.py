@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from kuiper.expression.promotion import result_type
 from kuiper.ir.view import BufferKind, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, broadcast, convert
-from kuiper.ops.core.record import NoBatchRule, record
+from kuiper.ops.core.record import NoBatchRule, T, record
 from kuiper.ops.core.schema import Tensor
 from kuiper.ops.core.typed import cast
 
@@ -39,7 +38,7 @@ def choose(b: Binder, mask: TensorView, one: Any, other: Any) -> None:
 
 
 @record("Tensor.masked_fill")
-class MaskedFill(KernelRecord):
+class MaskedFill(KernelRecord[T]):
     """`value` where the mask is true, else the input.
 
     Source: torch.Tensor.masked_fill.
@@ -51,23 +50,22 @@ class MaskedFill(KernelRecord):
     """
 
     batch = "elementwise"
-    arguments = (Tensor("input"), Tensor("mask"), Tensor("value", number=True, rank=0))
+    input: T = Tensor()
+    mask: T = Tensor()
+    value: Any = Tensor(number=True, rank=0)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(broadcast(a.input, a.mask), a.input.dtype)
+    def result(self: MaskedFill[TensorSpec]) -> TensorSpec:
+        return TensorSpec(broadcast(self.input, self.mask), self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.where(a.mask, convert(a.value, a.input.dtype), a.input)
+    def compute(self: MaskedFill[np.ndarray]) -> Any:
+        return np.where(self.mask, convert(self.value, self.input.dtype), self.input)
 
-    @staticmethod
-    def steps(a: SimpleNamespace, b: Binder) -> None:
-        choose(b, a.mask, a.value, a.input)
+    def steps(self: MaskedFill[TensorView], b: Binder) -> None:
+        choose(b, self.mask, self.value, self.input)
 
 
 @record("aten::masked_scatter")
-class MaskedScatter(KernelRecord):
+class MaskedScatter(KernelRecord[T]):
     """The input with the elements of `source`, in order, where the mask is true.
 
     Source: torch.masked_scatter.
@@ -79,39 +77,42 @@ class MaskedScatter(KernelRecord):
     """
 
     batch = NoBatchRule("the elements of the source are for the members in turn")
-    arguments = (Tensor("input"), Tensor("mask"), Tensor("source"))
+    input: T = Tensor()
+    mask: T = Tensor()
+    source: T = Tensor()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(broadcast(a.input, a.mask), a.input.dtype)
+    def result(self: MaskedScatter[TensorSpec]) -> TensorSpec:
+        return TensorSpec(broadcast(self.input, self.mask), self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        y = np.array(np.broadcast_to(a.input, np.broadcast_shapes(a.input.shape, a.mask.shape)))
-        mask = np.broadcast_to(a.mask, y.shape)
+    def compute(self: MaskedScatter[np.ndarray]) -> Any:
+        y = np.array(
+            np.broadcast_to(self.input, np.broadcast_shapes(self.input.shape, self.mask.shape))
+        )
+        mask = np.broadcast_to(self.mask, y.shape)
         count = np.count_nonzero(mask)
-        if count > a.source.size:
-            raise ShapeError(f"the mask is true {count} times, 'source' has {a.source.size}")
-        y[mask] = a.source.reshape(-1)[:count]
+        if count > self.source.size:
+            raise ShapeError(f"the mask is true {count} times, 'source' has {self.source.size}")
+        y[mask] = self.source.reshape(-1)[:count]
         return y
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+    def steps(self: MaskedScatter[TensorView], b: Binder) -> None:
         out = b.output()
         y = out if out.is_contiguous else b.temporary(out.shape, out.dtype)
-        b.copy(a.input.expand(y.shape), y)
+        b.copy(self.input.expand(y.shape), y)
         label = b.operator.label.replace("{", "{{").replace("}", "}}")
-        message = f"{label}: the mask is true {{}} times, 'source' has {a.source.size}"
-        mask = a.mask if a.mask.dtype.itemsize == 1 else cast(b, a.mask, np.dtype(np.bool_))
+        message = f"{label}: the mask is true {{}} times, 'source' has {self.source.size}"
+        mask = (
+            self.mask if self.mask.dtype.itemsize == 1 else cast(b, self.mask, np.dtype(np.bool_))
+        )
         mask = b.contiguous(mask.expand(y.shape))
-        source = b.contiguous(cast(b, a.source, y.dtype))
+        source = b.contiguous(cast(b, self.source, y.dtype))
         b.step(MaskedScatterStep(mask, source, y, b.context_state(ERROR_SLOT_BYTES), message))
         if y is not out:
             b.copy(y, out)
 
 
 @record("torch.where")
-class Where(KernelRecord):
+class Where(KernelRecord[T]):
     """`input` where the condition is true, else `other`; either may be a number.
 
     Source: torch.where.
@@ -123,22 +124,17 @@ class Where(KernelRecord):
     """
 
     batch = "elementwise"
-    arguments = (
-        Tensor("condition"),
-        Tensor("input", number=True),
-        Tensor("other", number=True),
-    )
+    condition: T = Tensor()
+    input: Any = Tensor(number=True)
+    other: Any = Tensor(number=True)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        shape = broadcast(a.condition, a.input, a.other)
-        return TensorSpec(shape, result_type([a.input, a.other]))
+    def result(self: Where[TensorSpec]) -> TensorSpec:
+        shape = broadcast(self.condition, self.input, self.other)
+        return TensorSpec(shape, result_type([self.input, self.other]))
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        dtype = result_type([a.input, a.other])
-        return np.where(a.condition, convert(a.input, dtype), convert(a.other, dtype))
+    def compute(self: Where[np.ndarray]) -> Any:
+        dtype = result_type([self.input, self.other])
+        return np.where(self.condition, convert(self.input, dtype), convert(self.other, dtype))
 
-    @staticmethod
-    def steps(a: SimpleNamespace, b: Binder) -> None:
-        choose(b, a.condition, a.input, a.other)
+    def steps(self: Where[TensorView], b: Binder) -> None:
+        choose(b, self.condition, self.input, self.other)

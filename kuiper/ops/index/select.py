@@ -5,7 +5,6 @@ A model is cut in front of such an operator wherever the values are computed whi
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,19 +21,24 @@ from kuiper.ops.core.numpy_step import (
     Overloaded,
     broadcast,
 )
-from kuiper.ops.core.record import NoBatchRule, Record, record
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
 from kuiper.ops.core.schema import (
     AnyArgument,
     Bool,
-    Float,
+    FloatArgument,
     Int,
     Ints,
     StaticValue,
     Tensor,
+    TensorArgument,
     ValuesNeeded,
+    field,
+    schema,
 )
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = ["BinCount", "Item", "MaskedSelect", "Nms", "NonZero", "RepeatInterleave", "Unique"]
@@ -44,79 +48,75 @@ __all__ = ["BinCount", "Item", "MaskedSelect", "Nms", "NonZero", "RepeatInterlea
 
 
 @record("aten::nonzero", "aten::argwhere")
-class NonZero(DataDependent):
+class NonZero(DataDependent[T]):
     """The indices of the nonzero elements, one per row.
 
     Source: torch.nonzero, torch.argwhere.
     """
 
     batch = NoBatchRule("it makes one list of the indices of all members")
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.argwhere(a.input)
+    def compute(self: NonZero[np.ndarray]) -> Any:
+        return np.argwhere(self.input)
 
 
 @record("aten::nonzero_numpy", "aten::where")
-class NonZeroTuple(DataDependent):
+class NonZeroTuple(DataDependent[T]):
     """The indices of the nonzero elements, as one vector per axis.
 
     Source: torch.nonzero(as_tuple=True), torch.where with one argument.
     """
 
     batch = NoBatchRule("it makes lists of the indices of all members")
-    arguments = (Tensor("condition"),)
+    condition: T = Tensor()
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> StaticValue:
-        return StaticValue(super().infer(a))
+    def infer(self: NonZeroTuple[TensorSpec]) -> StaticValue:
+        return StaticValue(super().infer())
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
+    def bind(self: NonZeroTuple[TensorView], b: Binder) -> None:
         host: Any = b.output_spec()  # the list of arrays that infer returned
         b.static(tuple(b.constant(spec.constant) for spec in host.value))
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.nonzero(np.atleast_1d(a.condition))
+    def compute(self: NonZeroTuple[np.ndarray]) -> Any:
+        return np.nonzero(np.atleast_1d(self.condition))
 
 
 @record("torch.masked_select")
-class MaskedSelect(DataDependent):
+class MaskedSelect(DataDependent[T]):
     """The elements of the input where the mask is true.
 
     Source: torch.masked_select.
     """
 
     batch = NoBatchRule("it makes one list of the elements of all members")
-    arguments = (Tensor("input"), Tensor("mask"))
+    input: T = Tensor()
+    mask: T = Tensor()
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        shape = broadcast(a.input, a.mask)
-        return np.broadcast_to(a.input, shape)[np.broadcast_to(a.mask, shape).astype(bool)]
+    def compute(self: MaskedSelect[np.ndarray]) -> Any:
+        shape = broadcast(self.input, self.mask)
+        return np.broadcast_to(self.input, shape)[np.broadcast_to(self.mask, shape).astype(bool)]
 
 
 # -- repetition --------------------------------------------------------------------------------
 
 
-class _Repeats(Tensor):
+class _Repeats(TensorArgument):
     """A number of repeats, or a tensor with one per element."""
 
     expected = "an integer >= 0 or a tensor of them"
 
     def __init__(self) -> None:
-        super().__init__("repeats", rank=(0, 1))
+        super().__init__(rank=(0, 1))
 
     def convert(self, value: Any) -> Any:
         if isinstance(value, TensorSpec | TensorView):
             return super().convert(value)
-        return Int("repeats", minimum=0).convert(value)
+        return Int(minimum=0).convert(value)
 
 
 @record("torch.repeat_interleave", "Tensor.repeat_interleave")
-class RepeatInterleave(NumpyRecord):
+class RepeatInterleave(NumpyRecord[T]):
     """Each element repeated `repeats` times, along `dim` or of the flattened tensor.
 
     A tensor of repeats has a number per element.  Source: torch.repeat_interleave.
@@ -131,45 +131,38 @@ class RepeatInterleave(NumpyRecord):
 
     runs_in_numpy = False  # one strided copy, as a rule
     data_dependent = True
-    arguments = (
-        Tensor("input"),
-        _Repeats(),
-        Ints("dim", length=1, default=None, nullable=True),
-        AnyArgument("output_size", None),
-    )
+    input: T = Tensor()
+    repeats: Any = field(_Repeats)()
+    dim: tuple[int, ...] | None = Ints(length=1, default=None, nullable=True)
+    output_size: Any = AnyArgument(None)
 
-    @staticmethod
-    def _axis(a: SimpleNamespace) -> int | None:
-        return None if a.dim is None else axis_of(a.dim[0], a.input.shape)
+    def _axis(self: RepeatInterleave[Any]) -> int | None:
+        return None if self.dim is None else axis_of(self.dim[0], self.input.shape)
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        axis = cls._axis(a)
-        shape = list(a.input.shape) if axis is not None else [a.input.size]
+    def result(self: RepeatInterleave[TensorSpec]) -> TensorSpec:
+        axis = self._axis()
+        shape = list(self.input.shape) if axis is not None else [self.input.size]
         axis = axis or 0
-        if isinstance(a.repeats, int):
-            shape[axis] *= a.repeats
+        if isinstance(self.repeats, int):
+            shape[axis] *= self.repeats
         else:
-            shape[axis] = int(_repeats_of(a.repeats, shape[axis]).sum())
-        return TensorSpec(shape, a.input.dtype)
+            shape[axis] = int(_repeats_of(self.repeats, shape[axis]).sum())
+        return TensorSpec(shape, self.input.dtype)
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        return cls.result(a) if isinstance(a.repeats, int) else super().infer(a)
+    def infer(self: RepeatInterleave[TensorSpec]) -> Any:
+        return self.result() if isinstance(self.repeats, int) else super().infer()
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        if not isinstance(a.repeats, int):
-            super().bind(a, b)
+    def bind(self: RepeatInterleave[TensorView], b: Binder) -> None:
+        if not isinstance(self.repeats, int):
+            super().bind(b)
             return
-        x, y, axis = a.input, b.output(), cls._axis(a)
+        x, y, axis = self.input, b.output(), self._axis()
         axis = x.rank if axis is None else axis + 1
-        shape = (*x.shape[:axis], a.repeats, *x.shape[axis:])
+        shape = (*x.shape[:axis], self.repeats, *x.shape[axis:])
         b.copy(x.with_layout(shape, (*x.strides[:axis], 0, *x.strides[axis:])), y.view(shape))
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        return np.repeat(a.input, a.repeats, cls._axis(a))
+    def compute(self: RepeatInterleave[np.ndarray]) -> Any:
+        return np.repeat(self.input, self.repeats, self._axis())
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -182,7 +175,7 @@ class RepeatInterleave(NumpyRecord):
 
 
 @record("aten::repeat_interleave")
-class RepeatedPlaces(Overloaded):
+class RepeatedPlaces(Overloaded[T]):
     """Each index repeated as often as the tensor says there.
 
     With an input, a tensor of repeats and `dim` it is torch.repeat_interleave.
@@ -193,37 +186,40 @@ class RepeatedPlaces(Overloaded):
     batch = RepeatInterleave.batch
     data_dependent = True
     overloads = (
-        (Tensor("repeats", rank=1), AnyArgument("output_size", None)),
+        schema(repeats=Tensor(rank=1), output_size=AnyArgument(None)),
         RepeatInterleave.arguments,
     )
 
-    @classmethod
-    def read(cls, a: SimpleNamespace) -> SimpleNamespace:
-        a = super().read(a)
-        if hasattr(a, "input") and not isinstance(a.repeats, int) and a.repeats.rank == 0:
-            # One number for all elements, usually a constant.
-            a.repeats = int(_repeats_of(a.repeats, 1)[0])
-        return a
+    repeats: Any
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        found = cls.read(a)
+    def read(self) -> Self:
+        found = super().read()
+        if (
+            hasattr(found, "input")
+            and not isinstance(found.repeats, int)
+            and found.repeats.rank == 0
+        ):
+            # One number for all places, as a rule a constant.
+            found.repeats = int(_repeats_of(found.repeats, 1)[0])
+        return found
+
+    def bind(self: RepeatedPlaces[TensorView], b: Binder) -> None:
+        found = self.read()
         if isinstance(found.repeats, int) and b.output_spec().constant is None:
-            RepeatInterleave.bind(found, b)
+            RepeatInterleave[TensorView](**vars(found)).bind(b)
         else:
-            super().bind(a, b)
+            super().bind(b)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        if hasattr(a, "input"):
-            return RepeatInterleave.result(a)
-        return TensorSpec((int(_repeats_of(a.repeats, a.repeats.size).sum()),), a.repeats.dtype)
+    def result(self: RepeatedPlaces[TensorSpec]) -> TensorSpec:
+        if hasattr(self, "input"):
+            return RepeatInterleave[TensorSpec](**vars(self)).result()
+        count = int(_repeats_of(self.repeats, self.repeats.size).sum())
+        return TensorSpec((count,), self.repeats.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        if hasattr(a, "input"):
-            return RepeatInterleave.compute(a)
-        return np.repeat(np.arange(a.repeats.size), a.repeats)
+    def compute(self: RepeatedPlaces[np.ndarray]) -> Any:
+        if hasattr(self, "input"):
+            return RepeatInterleave[np.ndarray](**vars(self)).compute()
+        return np.repeat(np.arange(self.repeats.size), self.repeats)
 
 
 def _repeats_of(repeats: TensorSpec, extent: int) -> np.ndarray:
@@ -241,62 +237,58 @@ def _repeats_of(repeats: TensorSpec, extent: int) -> np.ndarray:
 # -- unique values -----------------------------------------------------------------------------
 
 
-def _flags(*names: str) -> tuple[Bool, ...]:
-    return tuple(Bool(name, False) for name in names)
-
-
 NO_INDICES = np.zeros(0, np.int64)
 
 
 @record("aten::_unique2")
-class Unique(DataDependent):
+class Unique(DataDependent[T]):
     """The unique values, sorted; the index of each element's value; the counts.
 
     The second and third output are empty unless asked for.  Source: torch.unique.
     """
 
     batch = NoBatchRule("it collects the values of all members")
-    arguments = (Tensor("input"), Bool("sorted", True), *_flags("return_inverse", "return_counts"))
+    input: T = Tensor()
+    sorted: bool = Bool(True)
+    return_inverse: bool = Bool(False)
+    return_counts: bool = Bool(False)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        x = a.input
+    def compute(self: Unique[np.ndarray]) -> Any:
+        x = self.input
         values, inverse, counts = np.unique(
             x.reshape(-1), return_inverse=True, return_counts=True, equal_nan=False
         )
         return (
             values,
-            inverse.reshape(x.shape) if a.return_inverse else NO_INDICES,
-            counts if a.return_counts else NO_INDICES,
+            inverse.reshape(x.shape) if self.return_inverse else NO_INDICES,
+            counts if self.return_counts else NO_INDICES,
         )
 
 
 @record("aten::unique_dim")
-class UniqueDim(DataDependent):
+class UniqueDim(DataDependent[T]):
     """The unique slices of an axis, sorted; the index of each slice; the counts.
 
     Source: torch.unique with `dim`.
     """
 
     batch = NoBatchRule("it collects the values of all members")
-    arguments = (
-        Tensor("input"),
-        Int("dim"),
-        Bool("sorted", True),
-        *_flags("return_inverse", "return_counts"),
-    )
+    input: T = Tensor()
+    dim: int = Int()
+    sorted: bool = Bool(True)
+    return_inverse: bool = Bool(False)
+    return_counts: bool = Bool(False)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        axis = axis_of(a.dim, a.input.shape)
+    def compute(self: UniqueDim[np.ndarray]) -> Any:
+        axis = axis_of(self.dim, self.input.shape)
         values, inverse, counts = np.unique(
-            a.input, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
+            self.input, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
         )
         return values, inverse.reshape(-1), counts
 
 
 @record("aten::unique_consecutive")
-class UniqueConsecutive(DataDependent):
+class UniqueConsecutive(DataDependent[T]):
     """The values, or slices along `dim`, without repetitions of their predecessor.
 
     The second and third output say which of them stands where and how often; they are empty unless
@@ -304,16 +296,14 @@ class UniqueConsecutive(DataDependent):
     """
 
     batch = NoBatchRule("it collects the values of all members")
-    arguments = (
-        Tensor("input"),
-        *_flags("return_inverse", "return_counts"),
-        Int("dim", None, nullable=True),
-    )
+    input: T = Tensor()
+    return_inverse: bool = Bool(False)
+    return_counts: bool = Bool(False)
+    dim: int | None = Int(None, nullable=True)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        x = a.input.reshape(-1) if a.dim is None else a.input
-        axis = 0 if a.dim is None else axis_of(a.dim, x.shape)
+    def compute(self: UniqueConsecutive[np.ndarray]) -> Any:
+        x = self.input.reshape(-1) if self.dim is None else self.input
+        axis = 0 if self.dim is None else axis_of(self.dim, x.shape)
         rows = np.moveaxis(x, axis, 0)
         differs = (rows[1:] != rows[:-1]).any(tuple(range(1, rows.ndim)))
         first = np.concatenate([np.full(min(len(rows), 1), True), differs])
@@ -321,55 +311,52 @@ class UniqueConsecutive(DataDependent):
         counts = np.bincount(inverse, minlength=0)
         return (
             np.moveaxis(rows[first], 0, axis),
-            inverse.reshape(a.input.shape if a.dim is None else -1)
-            if a.return_inverse or a.dim is not None
+            inverse.reshape(self.input.shape if self.dim is None else -1)
+            if self.return_inverse or self.dim is not None
             else NO_INDICES,
-            counts if a.return_counts or a.dim is not None else NO_INDICES,
+            counts if self.return_counts or self.dim is not None else NO_INDICES,
         )
 
 
 @record("aten::bincount")
-class BinCount(DataDependent):
+class BinCount(DataDependent[T]):
     """The count of each number, or the sum of its weights.
 
     Source: torch.bincount.
     """
 
     batch = NoBatchRule("it counts the values of all members")
-    arguments = (
-        Tensor("input", rank=1),
-        Tensor("weights", optional=True),
-        Int("minlength", 0, minimum=0),
-    )
+    input: T = Tensor(rank=1)
+    weights: T | None = Tensor(optional=True)
+    minlength: int = Int(0, minimum=0)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        if a.input.dtype.kind not in "iu":
-            raise ShapeError(f"the input is {a.input.dtype}, expected integers")
-        if a.weights is not None and a.weights.dtype.kind == "c":
-            raise ShapeError(f"'weights' are {a.weights.dtype}, expected real numbers")
-        if a.input.size and a.input.min() < 0:
-            raise ShapeError(f"the input holds {a.input.min()}, expected integers >= 0")
-        bins = max(int(a.input.max()) + 1 if a.input.size else 0, a.minlength)
+    def compute(self: BinCount[np.ndarray]) -> Any:
+        if self.input.dtype.kind not in "iu":
+            raise ShapeError(f"the input is {self.input.dtype}, expected integers")
+        if self.weights is not None and self.weights.dtype.kind == "c":
+            raise ShapeError(f"'weights' are {self.weights.dtype}, expected real numbers")
+        if self.input.size and self.input.min() < 0:
+            raise ShapeError(f"the input holds {self.input.min()}, expected integers >= 0")
+        bins = max(int(self.input.max()) + 1 if self.input.size else 0, self.minlength)
         if 8 * bins > MAX_CONSTANT_BYTES:
             raise ShapeError(f"its result would have {bins} elements, more than 2 GiB of them")
-        if a.input.size == 0:
+        if self.input.size == 0:
             return np.zeros(bins, np.int64)  # also where there are weights
-        counts = np.bincount(a.input, a.weights, a.minlength)
+        counts = np.bincount(self.input, self.weights, self.minlength)
         # Weights of float32 give float32, all others float64.
-        narrow = a.weights is not None and a.weights.dtype == np.float32
+        narrow = self.weights is not None and self.weights.dtype == np.float32
         return counts.astype(np.float32) if narrow else counts
 
 
 # -- boxes -------------------------------------------------------------------------------------
 
 
-class _Threshold(Float):
+class _Threshold(FloatArgument):
     aliases = ("arg_2",)
 
 
 @record("pnnx.custom_op.torchvision.nms", "torchvision::nms", "torchvision.ops.nms")
-class Nms(DataDependent):
+class Nms(DataDependent[T]):
     """The boxes that overlap no better one by more than a threshold, best first.
 
     A box is (x1, y1, x2, y2); the overlap of two is the area of their intersection over that of
@@ -382,36 +369,32 @@ class Nms(DataDependent):
     """
 
     batch = NoBatchRule("boxes of all members suppress each other")
-    arguments = (
-        Tensor("boxes", rank=2, aliases=("arg_0", "dets")),
-        Tensor("scores", rank=1, aliases=("arg_1",)),
-        _Threshold("iou_threshold"),
-    )
+    boxes: T = Tensor(rank=2, aliases=("arg_0", "dets"))
+    scores: T = Tensor(rank=1, aliases=("arg_1",))
+    iou_threshold: Any = field(_Threshold)()
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        if a.boxes.shape != (a.scores.size, 4):
+    def infer(self: Nms[TensorSpec]) -> Any:
+        if self.boxes.shape != (self.scores.size, 4):
             raise ShapeError(
-                f"'boxes' has shape {a.boxes.shape}, expected {(a.scores.size, 4)} for "
-                f"{a.scores.size} scores"
+                f"'boxes' has shape {self.boxes.shape}, expected {(self.scores.size, 4)} for "
+                f"{self.scores.size} scores"
             )
-        if "c" in (a.boxes.dtype.kind, a.scores.dtype.kind):
+        if "c" in (self.boxes.dtype.kind, self.scores.dtype.kind):
             raise ShapeError("'boxes' or 'scores' are complex numbers, which have no order")
-        return super().infer(a)
+        return super().infer()
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        order = np.argsort(-a.scores, kind="stable")
-        dtype = np.float64 if a.boxes.dtype == np.float64 else np.float32
-        sorted_boxes = np.ascontiguousarray(a.boxes[order], dtype)
-        return order[boxes.suppress(sorted_boxes, a.iou_threshold)]
+    def compute(self: Nms[np.ndarray]) -> Any:
+        order = np.argsort(-self.scores, kind="stable")
+        dtype = np.float64 if self.boxes.dtype == np.float64 else np.float32
+        sorted_boxes = np.ascontiguousarray(self.boxes[order], dtype)
+        return order[boxes.suppress(sorted_boxes, self.iou_threshold)]
 
 
 # -- numbers -----------------------------------------------------------------------------------
 
 
 @record("aten::item")
-class Item(Record):
+class Item(Record[T]):
     """The only element of a tensor, as a number.
 
     Source: torch.Tensor.item.
@@ -423,23 +406,21 @@ class Item(Record):
     """
 
     batch = NoBatchRule("it is one number")
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
     layout = "view"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        _check_single(a.input)
-        if a.input.is_constant:
-            return StaticValue(a.input.constant.item())
-        return TensorSpec((), a.input.dtype)
+    def infer(self: Item[TensorSpec]) -> Any:
+        _check_single(self.input)
+        if self.input.is_constant:
+            return StaticValue(np.asarray(self.input.constant).item())
+        return TensorSpec((), self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        b.alias(a.input.reshape(()))
+    def bind(self: Item[TensorView], b: Binder) -> None:
+        b.alias(self.input.view(()))
 
 
 @record("aten::Float")
-class ToFloat(NumpyRecord):
+class ToFloat(NumpyRecord[T]):
     """The only element of a tensor, as a float.
 
     Source: TorchScript's ``float(x)``.
@@ -451,16 +432,14 @@ class ToFloat(NumpyRecord):
     """
 
     batch = NoBatchRule("it is one number")
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        _check_single(a.input)
+    def result(self: ToFloat[TensorSpec]) -> TensorSpec:
+        _check_single(self.input)
         return TensorSpec((), np.float64)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return a.input.reshape(())
+    def compute(self: ToFloat[np.ndarray]) -> Any:
+        return self.input.reshape(())
 
 
 def _check_single(tensor: TensorSpec) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,10 @@ import numpy as np
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.expression.promotion import is_number, result_type
-from kuiper.ir.view import TensorSpec
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, broadcast, convert
-from kuiper.ops.core.record import NoBatchRule, record
+from kuiper.ops.core.record import NoBatchRule, T, record
 from kuiper.ops.core.schema import Bool, Float, Scalar, Tensor
 from kuiper.ops.core.typed import bind_function, has_kernels
 from kuiper.ops.math.elementwise import Formula
@@ -89,91 +88,86 @@ def _check_complex(function: Callable[..., Any], dtype: np.dtype, n_inputs: int)
             raise ShapeError(f"it would compute in {dtype}, expected real numbers") from None
 
 
-class _Formula(Formula):
-    arguments = (Tensor("input"),)
+class _Formula(Formula[T]):
+    input: T = Tensor()
     tree: Node
     takes_complex = False
 
-    @classmethod
-    def formula(cls, a: SimpleNamespace) -> Any:
-        if a.input.dtype.kind == "c" and not cls.takes_complex:
-            raise ShapeError(f"the input is {a.input.dtype}, expected real numbers")
-        return cls.tree, [a.input]
+    def formula(self: _Formula[TensorSpec]) -> Any:
+        if self.input.dtype.kind == "c" and not self.takes_complex:
+            raise ShapeError(f"the input is {self.input.dtype}, expected real numbers")
+        return self.tree, [self.input]
 
 
-class _BinaryFormula(Formula):
-    arguments = (Tensor("input"), Tensor("other", number=True))
+class _BinaryFormula(Formula[T]):
+    input: T = Tensor()
+    other: Any = Tensor(number=True)
     tree: Callable[[Node, Node], Node]
     takes = "any"
 
-    @classmethod
-    def formula(cls, a: SimpleNamespace) -> Any:
-        dtype = result_type([a.input, a.other])
-        if cls.takes == "f" and dtype.kind != "f":
+    def formula(self: _BinaryFormula[TensorSpec]) -> Any:
+        dtype = result_type([self.input, self.other])
+        if self.takes == "f" and dtype.kind != "f":
             raise ShapeError(f"its operands are {dtype}, expected floats")
         if dtype.kind == "c":
             raise ShapeError(f"it would compute in {dtype}, expected real numbers")
-        if is_number(a.other):
-            tree, operands = cls.tree(Ref(0), Literal(a.other)), [a.input]
+        if is_number(self.other):
+            tree, operands = type(self).tree(Ref(0), Literal(self.other)), [self.input]
         else:
-            tree, operands = cls.tree(Ref(0), Ref(1)), [a.input, a.other]
+            tree, operands = type(self).tree(Ref(0), Ref(1)), [self.input, self.other]
         if dtype.kind in "biu" and isinstance(tree, Call) and tree.name in ("fmax", "fmin"):
             # Among integers there is no NaN, and the other words have kernels.
             tree = Call({"fmax": "maximum", "fmin": "minimum"}[tree.name], tree.children)
         return tree, operands
 
 
-class _Test(NumpyRecord):
+class _Test(NumpyRecord[T]):
     batch = "elementwise"
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
     function: Callable[..., Any]
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        _check_complex(cls.function, a.input.dtype, 1)
-        return TensorSpec(a.input.shape, np.bool_)
+    def result(self: _Test[TensorSpec]) -> TensorSpec:
+        _check_complex(type(self).function, self.input.dtype, 1)
+        return TensorSpec(self.input.shape, np.bool_)
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        return cls.function(a.input)
+    def compute(self: _Test[np.ndarray]) -> Any:
+        return type(self).function(self.input)
 
 
-class _FastTest(_Test, KernelRecord):
+class _FastTest(_Test[T], KernelRecord[T]):
     runs_in_numpy = False
     layout = "like"
     takes: tuple[Any, ...]  # the kernel, and perhaps its other operand
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        name, *others = cls.takes
+    def steps(self: _FastTest[TensorView], b: Binder) -> None:
+        name, *others = self.takes
         # An integer is compared with infinity as a float.
-        dtype = FLOAT32 if others and a.input.dtype.kind != "f" else a.input.dtype
-        if has_kernels(a.input.dtype):
-            bind_function(b, name, dtype, [a.input, *(others or [a.input])])
+        dtype = FLOAT32 if others and self.input.dtype.kind != "f" else self.input.dtype
+        if has_kernels(self.input.dtype):
+            bind_function(b, name, dtype, [self.input, *(others or [self.input])])
         else:
-            cls.in_numpy(a, b)
+            self.in_numpy(b)
 
 
-class _Binary(NumpyRecord):
+class _Binary(NumpyRecord[T]):
     batch = "elementwise"
-    arguments = (Tensor("input"), Tensor("other", number=True))
+    input: T = Tensor()
+    other: Any = Tensor(number=True)
     function: Callable[..., Any]
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        dtype = result_type([a.input, a.other])
+    def result(self: _Binary[Any]) -> TensorSpec:
+        dtype = result_type([self.input, self.other])
         if dtype.kind not in "iu":
             raise ShapeError(f"its operands are {dtype}, expected integers")
-        return TensorSpec(broadcast(a.input, a.other), dtype)
+        return TensorSpec(broadcast(self.input, self.other), dtype)
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        dtype = cls.result(a).dtype
-        return cls.function(convert(a.input, dtype), convert(a.other, dtype))
+    def compute(self: _Binary[np.ndarray]) -> Any:
+        dtype = self.result().dtype
+        return type(self).function(convert(self.input, dtype), convert(self.other, dtype))
 
 
 def _register(
-    base: type[NumpyRecord], name: str, formula: str, function: Callable[..., Any], *takes: Any
+    base: type[NumpyRecord[Any]], name: str, formula: str, function: Callable[..., Any], *takes: Any
 ) -> None:
     members = {
         "__doc__": f"``{formula}``, element by element.\n\nSource: torch.{name}.",
@@ -219,158 +213,144 @@ for _base, _rows in ((_Test, TESTS), (_Binary, BINARY)):
 
 
 @record("aten::sgn")
-class Sgn(Formula):
+class Sgn(Formula[T]):
     """``input / abs(input), 0 at 0``, element by element.
 
     Source: torch.sgn.
     """
 
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def formula(a: SimpleNamespace) -> Any:
-        if a.input.dtype.kind != "c":
-            return _call("sign", Ref(0)), [a.input]
+    def formula(self: Sgn[TensorSpec]) -> Any:
+        if self.input.dtype.kind != "c":
+            return _call("sign", Ref(0)), [self.input]
         # The least float changes no other size, and lets 0 stay 0.
         size = _call("max", _call("abs", Ref(0)), float(np.finfo(np.float32).tiny))
-        return _call("div", Ref(0), size), [a.input]
+        return _call("div", Ref(0), size), [self.input]
 
 
 @record("aten::sinc")
-class Sinc(Formula):
+class Sinc(Formula[T]):
     """``sin(pi * input) / (pi * input), 1 at 0``, element by element.
 
     Source: torch.sinc.
     """
 
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def formula(a: SimpleNamespace) -> Any:
+    def formula(self: Sinc[TensorSpec]) -> Any:
         # Of what is so small it is 1.
         angle = _call("mul", Ref(0), math.pi)
-        if a.input.dtype.kind == "c":
+        if self.input.dtype.kind == "c":
             angle = _call("add", angle, 1e-30)
         else:
             angle = _call("max", _call("abs", angle), 1e-30)
-        return _call("div", _call("sin", angle), angle), [a.input]
+        return _call("div", _call("sin", angle), angle), [self.input]
 
 
 @record("aten::isclose")
-class IsClose(NumpyRecord):
+class IsClose(NumpyRecord[T]):
     """Whether ``abs(input - other) <= atol + rtol * abs(other)``, element by element.
 
     Source: torch.isclose.
     """
 
     batch = "elementwise"
-    arguments = (
-        Tensor("input"),
-        Tensor("other"),
-        Float("rtol", 1e-5),
-        Float("atol", 1e-8),
-        Bool("equal_nan", False),
-    )
+    input: T = Tensor()
+    other: T = Tensor()
+    rtol: float = Float(1e-5)
+    atol: float = Float(1e-8)
+    equal_nan: bool = Bool(False)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        if a.input.dtype != a.other.dtype:
-            raise ShapeError(f"its operands are {a.input.dtype} and {a.other.dtype}")
-        return TensorSpec(broadcast(a.input, a.other), np.bool_)
+    def result(self: IsClose[TensorSpec]) -> TensorSpec:
+        if self.input.dtype != self.other.dtype:
+            raise ShapeError(f"its operands are {self.input.dtype} and {self.other.dtype}")
+        return TensorSpec(broadcast(self.input, self.other), np.bool_)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.isclose(a.input, a.other, a.rtol, a.atol, a.equal_nan)
+    def compute(self: IsClose[np.ndarray]) -> Any:
+        return np.isclose(self.input, self.other, self.rtol, self.atol, self.equal_nan)
 
 
 @record("aten::isin")
-class IsIn(NumpyRecord):
+class IsIn(NumpyRecord[T]):
     """Whether each element is one of `test_elements`, or is none if `invert`.
 
     Source: torch.isin.
     """
 
     batch = NoBatchRule("each element is compared with the test elements of all members")
-    arguments = (
-        Tensor("elements", number=True),
-        Tensor("test_elements", number=True),
-        Bool("assume_unique", False),
-        Bool("invert", False),
-    )
+    elements: Any = Tensor(number=True)
+    test_elements: Any = Tensor(number=True)
+    assume_unique: bool = Bool(False)
+    invert: bool = Bool(False)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(() if is_number(a.elements) else a.elements.shape, np.bool_)
+    def result(self: IsIn[TensorSpec]) -> TensorSpec:
+        return TensorSpec(() if is_number(self.elements) else self.elements.shape, np.bool_)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.isin(a.elements, a.test_elements, a.assume_unique, a.invert)
+    def compute(self: IsIn[np.ndarray]) -> Any:
+        return np.isin(self.elements, self.test_elements, self.assume_unique, self.invert)
 
 
 @record("aten::float_power")
-class FloatPower(NumpyRecord):
+class FloatPower(NumpyRecord[T]):
     """``input ** exponent`` in double precision, whatever the types.
 
     Source: torch.float_power.
     """
 
     batch = "elementwise"
-    arguments = (Tensor("input", number=True), Tensor("exponent", number=True))
+    input: Any = Tensor(number=True)
+    exponent: Any = Tensor(number=True)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        wide = np.complex128 if result_type([a.input, a.exponent]).kind == "c" else np.float64
-        return TensorSpec(broadcast(a.input, a.exponent), wide)
+    def result(self: FloatPower[Any]) -> TensorSpec:
+        wide = np.complex128 if result_type([self.input, self.exponent]).kind == "c" else np.float64
+        return TensorSpec(broadcast(self.input, self.exponent), wide)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        dtype = FloatPower.result(a).dtype
-        return np.power(np.asarray(a.input, dtype), np.asarray(a.exponent, dtype))
+    def compute(self: FloatPower[np.ndarray]) -> Any:
+        dtype = self.result().dtype
+        return np.power(np.asarray(self.input, dtype), np.asarray(self.exponent, dtype))
 
 
 @record("aten::frexp")
-class Frexp(NumpyRecord):
+class Frexp(NumpyRecord[T]):
     """A mantissa of 0.5 to 1 and an exponent of 2 for each element.
 
     Source: torch.frexp.
     """
 
     batch = "elementwise"
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> Any:
-        if a.input.dtype.kind != "f":
-            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
-        return TensorSpec(a.input.shape, a.input.dtype), TensorSpec(a.input.shape, np.int32)
+    def result(self: Frexp[TensorSpec]) -> Any:
+        if self.input.dtype.kind != "f":
+            raise ShapeError(f"the input is {self.input.dtype}, expected float32")
+        return TensorSpec(self.input.shape, self.input.dtype), TensorSpec(
+            self.input.shape, np.int32
+        )
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.frexp(a.input)
+    def compute(self: Frexp[np.ndarray]) -> Any:
+        return np.frexp(self.input)
 
 
 @record("aten::nan_to_num")
-class NanToNum(Formula):
+class NanToNum(Formula[T]):
     """NaN and the infinities replaced by numbers: 0 and the largest ones by default.
 
     Source: torch.nan_to_num.
     """
 
-    arguments = (
-        Tensor("input"),
-        Float("nan", None, nullable=True),
-        Float("posinf", None, nullable=True),
-        Float("neginf", None, nullable=True),
-    )
+    input: T = Tensor()
+    nan: float | None = Float(None, nullable=True)
+    posinf: float | None = Float(None, nullable=True)
+    neginf: float | None = Float(None, nullable=True)
 
-    @staticmethod
-    def formula(a: SimpleNamespace) -> Any:
-        if a.input.dtype.kind != "f":
-            return Ref(0), [a.input]
-        limit = float(np.finfo(a.input.dtype).max)
-        high = limit if a.posinf is None else a.posinf
-        low = -limit if a.neginf is None else a.neginf
-        return _call("nan_to", _call("inf_to", Ref(0), high, low), a.nan or 0.0), [a.input]
+    def formula(self: NanToNum[TensorSpec]) -> Any:
+        if self.input.dtype.kind != "f":
+            return Ref(0), [self.input]
+        limit = float(np.finfo(self.input.dtype).max)
+        high = limit if self.posinf is None else self.posinf
+        low = -limit if self.neginf is None else self.neginf
+        return _call("nan_to", _call("inf_to", Ref(0), high, low), self.nan or 0.0), [self.input]
 
 
 # -- of three tensors --------------------------------------------------------------------------
@@ -381,85 +361,84 @@ def _scaled(tree: Any, value: Any) -> Any:
 
 
 @record("aten::addcmul")
-class AddCMul(Formula):
+class AddCMul(Formula[T]):
     """``input + value * tensor1 * tensor2``.
 
     Source: torch.addcmul.
     """
 
-    arguments = (Tensor("input"), Tensor("tensor1"), Tensor("tensor2"), Scalar("value", 1))
+    input: T = Tensor()
+    tensor1: T = Tensor()
+    tensor2: T = Tensor()
+    value: float = Scalar(1)
 
-    @staticmethod
-    def formula(a: SimpleNamespace) -> Any:
-        product = Call("mul", [_scaled(Ref(1), a.value), Ref(2)])
-        return Call("add", [Ref(0), product]), [a.input, a.tensor1, a.tensor2]
+    def formula(self: AddCMul[TensorSpec]) -> Any:
+        product = Call("mul", [_scaled(Ref(1), self.value), Ref(2)])
+        return Call("add", [Ref(0), product]), [self.input, self.tensor1, self.tensor2]
 
 
 @record("aten::addcdiv")
-class AddCDiv(Formula):
+class AddCDiv(AddCMul[T]):
     """``input + value * tensor1 / tensor2``.
 
     Source: torch.addcdiv.
     """
 
-    arguments = AddCMul.arguments
-
-    @staticmethod
-    def formula(a: SimpleNamespace) -> Any:
-        if a.tensor1.dtype.kind in "biu" and a.tensor2.dtype.kind in "biu":
+    def formula(self: AddCDiv[TensorSpec]) -> Any:
+        if self.tensor1.dtype.kind in "biu" and self.tensor2.dtype.kind in "biu":
             raise ShapeError("it would divide integers, which PyTorch refuses")
-        quotient = Call("div", [_scaled(Ref(1), a.value), Ref(2)])
-        return Call("add", [Ref(0), quotient]), [a.input, a.tensor1, a.tensor2]
+        quotient = Call("div", [_scaled(Ref(1), self.value), Ref(2)])
+        return Call("add", [Ref(0), quotient]), [self.input, self.tensor1, self.tensor2]
 
 
 @record("aten::lerp")
-class Lerp(Formula):
+class Lerp(Formula[T]):
     """``input + weight * (end - input)``.
 
     Source: torch.lerp.
     """
 
-    arguments = (Tensor("input"), Tensor("end"), Tensor("weight", number=True))
+    input: T = Tensor()
+    end: T = Tensor()
+    weight: Any = Tensor(number=True)
 
-    @staticmethod
-    def formula(a: SimpleNamespace) -> Any:
+    def formula(self: Lerp[TensorSpec]) -> Any:
         gap = Call("sub", [Ref(1), Ref(0)])
-        if is_number(a.weight):
-            if abs(a.weight) < 0.5:
-                tree = Call("add", [Ref(0), Call("mul", [gap, Literal(a.weight)])])
+        if is_number(self.weight):
+            if abs(self.weight) < 0.5:
+                tree = Call("add", [Ref(0), Call("mul", [gap, Literal(self.weight)])])
             else:
-                tree = Call("sub", [Ref(1), Call("mul", [gap, Literal(1 - a.weight)])])
-            return tree, [a.input, a.end]
+                tree = Call("sub", [Ref(1), Call("mul", [gap, Literal(1 - self.weight)])])
+            return tree, [self.input, self.end]
         tree = Call("add", [Ref(0), Call("mul", [Ref(2), gap])])
-        return tree, [a.input, a.end, a.weight]
+        return tree, [self.input, self.end, self.weight]
 
 
 @record("aten::erfc")
-class Erfc(Formula):
+class Erfc(Formula[T]):
     """``1 - erf(input)``; what is less than float32 tells apart from 1 is 0.
 
     Source: torch.erfc.
     """
 
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def formula(a: SimpleNamespace) -> Any:
-        return Call("sub", [Literal(1), Call("erf", [Ref(0)])]), [a.input]
+    def formula(self: Erfc[TensorSpec]) -> Any:
+        return Call("sub", [Literal(1), Call("erf", [Ref(0)])]), [self.input]
 
 
 @record("aten::logit")
-class Logit(Formula):
+class Logit(Formula[T]):
     """``log(x / (1 - x))`` of the input, which `eps` keeps away from 0 and 1.
 
     Source: torch.logit.
     """
 
-    arguments = (Tensor("input"), Float("eps", None, nullable=True))
+    input: T = Tensor()
+    eps: float | None = Float(None, nullable=True)
 
-    @staticmethod
-    def formula(a: SimpleNamespace) -> Any:
+    def formula(self: Logit[TensorSpec]) -> Any:
         x: Node = Ref(0)
-        if a.eps is not None:
-            x = Call("min", [Call("max", [x, Literal(a.eps)]), Literal(1 - a.eps)])
-        return Call("log", [Call("div", [x, Call("sub", [Literal(1.0), x])])]), [a.input]
+        if self.eps is not None:
+            x = Call("min", [Call("max", [x, Literal(self.eps)]), Literal(1 - self.eps)])
+        return Call("log", [Call("div", [x, Call("sub", [Literal(1.0), x])])]), [self.input]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number, result_type
-from kuiper.ir.view import TensorSpec
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, broadcast, convert
-from kuiper.ops.core.record import record
-from kuiper.ops.core.schema import Tensor
+from kuiper.ops.core.record import T, record
+from kuiper.ops.core.schema import Known, Tensor, schema
 from kuiper.ops.core.typed import bind_function, has_kernels
 
 __all__ = ["BITS", "COMPARISONS", "LOGIC"]
@@ -48,7 +47,7 @@ BITS = (
 BOOL = np.dtype(np.bool_)
 
 
-class _Table(KernelRecord):
+class _Table(KernelRecord[T]):
     """Base of the records made from the tables."""
 
     batch = "elementwise"
@@ -56,69 +55,63 @@ class _Table(KernelRecord):
     function: np.ufunc
     kernel: str
 
-    @classmethod
-    def operands(cls, a: SimpleNamespace) -> list[Any]:
-        return [getattr(a, argument.name) for argument in cls.arguments]
+    def operands(self: _Table[Any]) -> list[Any]:
+        return [getattr(self, argument.name) for argument in self.arguments]
 
-    @classmethod
-    def computed_in(cls, a: SimpleNamespace) -> np.dtype:
+    def computed_in(self: _Table[Any]) -> np.dtype:
         """Return the dtype that the operands are converted to."""
-        return result_type(cls.operands(a))
+        return result_type(self.operands())
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        dtype = cls.computed_in(a)
-        return cls.function(*(convert(operand, dtype) for operand in cls.operands(a)))
+    def compute(self: _Table[np.ndarray]) -> Any:
+        dtype = self.computed_in()
+        return type(self).function(*(convert(operand, dtype) for operand in self.operands()))
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        operands, dtype = cls.operands(a), cls.computed_in(a)
+    def steps(self: _Table[TensorView], b: Binder) -> None:
+        operands, dtype = self.operands(), self.computed_in()
         # The kernels of logic and of bits have no `not`: it is "either the input or all bits".
         if len(operands) == 1:
             operands.append(True if dtype == BOOL else -1)
-        if cls.kernel.startswith("*"):
+        if self.kernel.startswith("*"):
             operands.reverse()
         tensors = [operand.dtype for operand in operands if not is_number(operand)]
         if has_kernels(dtype, *tensors):
-            bind_function(b, cls.kernel.removeprefix("*"), dtype, operands)
+            bind_function(b, self.kernel.removeprefix("*"), dtype, operands)
         else:
-            cls.in_numpy(a, b)
+            self.in_numpy(b)
 
 
-class Comparison(_Table):
+class Comparison(_Table[T]):
     """Base of the records made from :data:`COMPARISONS`."""
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(broadcast(a.input, a.other), BOOL)
+    def result(self: Comparison[TensorSpec]) -> TensorSpec:
+        return TensorSpec(broadcast(self.input, self.other), BOOL)
 
 
-class Logic(_Table):
+class Logic(_Table[T]):
     """Base of the records made from :data:`LOGIC`; what is not zero is true."""
 
-    @classmethod
-    def computed_in(cls, a: SimpleNamespace) -> np.dtype:
+    def computed_in(self: Logic[Known]) -> np.dtype:
         return BOOL
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(broadcast(*cls.operands(a)), BOOL)
+    def result(self: Logic[TensorSpec]) -> TensorSpec:
+        return TensorSpec(broadcast(*self.operands()), BOOL)
 
 
-class Bits(_Table):
+class Bits(_Table[T]):
     """Base of the records made from :data:`BITS`; of bools they are logic."""
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        operands = cls.operands(a)
+    def result(self: Bits[TensorSpec]) -> TensorSpec:
+        operands = self.operands()
         dtype = result_type(operands)
-        if dtype.kind not in "biu" or (dtype.kind == "b" and "shift" in cls.__name__):
+        if dtype.kind not in "biu" or (dtype.kind == "b" and "shift" in type(self).__name__):
             raise ShapeError(f"its operands are {dtype}, expected integers")
         return TensorSpec(broadcast(*operands), dtype)
 
 
-def _register(base: type[_Table], name: str, formula: str, function: np.ufunc, kernel: str) -> None:
-    arguments = (Tensor("input"), Tensor("other", number=True))[: function.nin]
+def _register(
+    base: type[_Table[Any]], name: str, formula: str, function: np.ufunc, kernel: str
+) -> None:
+    arguments = schema(input=Tensor(), other=Tensor(number=True))[: function.nin]
     cls = type(
         name,
         (base,),

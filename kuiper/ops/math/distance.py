@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +16,9 @@ from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, broadcast, convert
-from kuiper.ops.core.record import NoBatchRule, Record, record
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
 from kuiper.ops.core.rows import bind_reduction
-from kuiper.ops.core.schema import AnyArgument, Bool, Float, Int, Tensor
+from kuiper.ops.core.schema import AnyArgument, Bool, Float, Int, Known, Tensor
 from kuiper.ops.math.elementwise import bind_tree, write_tree
 from kuiper.ops.math.reduce import Norm, norm_of
 from kuiper.ops.product.linear import product
@@ -50,76 +49,74 @@ def _computed(b: Binder, tree: Node, operands: list[TensorView]) -> TensorView:
 
 
 @record("F.pairwise_distance", "nn.PairwiseDistance", "aten::pairwise_distance")
-class PairwiseDistance(Record):
+class PairwiseDistance(Record[T]):
     """The p-norm of ``x1 - x2 + eps`` along the last axis.
 
     Source: torch.nn.functional.pairwise_distance.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (
-        Tensor("x1"),
-        Tensor("x2"),
-        Float("p", 2.0),
-        Float("eps", 1e-6),
-        Bool("keepdim", False),
-    )
+    x1: T = Tensor()
+    x2: T = Tensor()
+    p: float = Float(2.0)
+    eps: float = Float(1e-6)
+    keepdim: bool = Bool(False)
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        shape = broadcast(a.x1, a.x2)
+    def infer(self: PairwiseDistance[TensorSpec]) -> TensorSpec:
+        shape = broadcast(self.x1, self.x2)
         if not shape:
             raise ShapeError("its inputs are 0-d tensors, expected vectors")
-        return TensorSpec((*shape[:-1], 1) if a.keepdim else shape[:-1], _check_floats(a.x1, a.x2))
+        return TensorSpec(
+            (*shape[:-1], 1) if self.keepdim else shape[:-1], _check_floats(self.x1, self.x2)
+        )
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        kind = Norm.kinds.get(a.p)
-        shape = broadcast(a.x1, a.x2)
-        if not a.x1.dtype == a.x2.dtype == np.float32 or kind is None or 0 in shape:
+    def bind(self: PairwiseDistance[TensorView], b: Binder) -> None:
+        kind = Norm.kinds.get(self.p)
+        shape = broadcast(self.x1, self.x2)
+        if not self.x1.dtype == self.x2.dtype == np.float32 or kind is None or 0 in shape:
             b.python(
-                lambda x, y: norm_of(x - y + x.dtype.type(a.eps), a.p, -1, a.keepdim),
-                [a.x1, a.x2],
+                lambda x, y: norm_of(x - y + x.dtype.type(self.eps), self.p, -1, self.keepdim),
+                [self.x1, self.x2],
                 [b.output()],
             )
             return
-        tree = Call("add", [Call("sub", [Ref(0), Ref(1)]), Literal(a.eps)])
-        gaps = _computed(b, tree, [a.x1, a.x2])
-        bind_reduction(b, gaps, (gaps.rank - 1,), a.keepdim, kind)
+        tree = Call("add", [Call("sub", [Ref(0), Ref(1)]), Literal(self.eps)])
+        gaps = _computed(b, tree, [self.x1, self.x2])
+        bind_reduction(b, gaps, (gaps.rank - 1,), self.keepdim, kind)
 
 
 @record("aten::cosine_similarity")
-class CosineSimilarity(Record):
+class CosineSimilarity(Record[T]):
     """``sum(x1 * x2) / (max(norm(x1), eps) * max(norm(x2), eps))`` along an axis.
 
     Source: torch.nn.functional.cosine_similarity.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (Tensor("x1"), Tensor("x2"), Int("dim", 1), Float("eps", 1e-8))
+    x1: T = Tensor()
+    x2: T = Tensor()
+    dim: int = Int(1)
+    eps: float = Float(1e-8)
 
-    @staticmethod
-    def _axis(a: SimpleNamespace) -> int:
-        return axis_of(a.dim, broadcast(a.x1, a.x2))
+    def _axis(self: CosineSimilarity[Known]) -> int:
+        return axis_of(self.dim, broadcast(self.x1, self.x2))
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        axis, shape = CosineSimilarity._axis(a), broadcast(a.x1, a.x2)
-        return TensorSpec((*shape[:axis], *shape[axis + 1 :]), _check_floats(a.x1, a.x2))
+    def infer(self: CosineSimilarity[TensorSpec]) -> TensorSpec:
+        axis, shape = self._axis(), broadcast(self.x1, self.x2)
+        return TensorSpec((*shape[:axis], *shape[axis + 1 :]), _check_floats(self.x1, self.x2))
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        axis, shape = CosineSimilarity._axis(a), broadcast(a.x1, a.x2)
-        if not a.x1.dtype == a.x2.dtype == np.float32 or 0 in shape:
-            b.python(lambda x, y: _cosines(x, y, axis, a.eps), [a.x1, a.x2], [b.output()])
+    def bind(self: CosineSimilarity[TensorView], b: Binder) -> None:
+        axis, shape = self._axis(), broadcast(self.x1, self.x2)
+        if not self.x1.dtype == self.x2.dtype == np.float32 or 0 in shape:
+            b.python(lambda x, y: _cosines(x, y, axis, self.eps), [self.x1, self.x2], [b.output()])
             return
-        products = _computed(b, Call("mul", [Ref(0), Ref(1)]), [a.x1, a.x2])
+        products = _computed(b, Call("mul", [Ref(0), Ref(1)]), [self.x1, self.x2])
         dots = bind_reduction(b, products, (axis,), False, "sum", is_output=False)
         norms = [
             bind_reduction(b, x.expand(shape), (axis,), False, "norm2", is_output=False)
-            for x in (a.x1, a.x2)
+            for x in (self.x1, self.x2)
         ]
-        floors = [Call("max", [Ref(i), Literal(a.eps)]) for i in (1, 2)]
+        floors = [Call("max", [Ref(i), Literal(self.eps)]) for i in (1, 2)]
         bind_tree(b, Call("div", [Ref(0), Call("mul", floors)]), [dots, *norms])
 
 
@@ -129,7 +126,7 @@ def _cosines(x: np.ndarray, y: np.ndarray, axis: int, eps: float) -> np.ndarray:
     return (x * y).sum(axis) / (norms[0] * norms[1])
 
 
-class Distances(NumpyRecord):
+class Distances(NumpyRecord[T]):
     """Base of the records that compare many vectors with many."""
 
     @staticmethod
@@ -153,53 +150,55 @@ _FEW_ROWS = 25
 
 
 @record("aten::cdist")
-class CDist(Distances, KernelRecord):
+class CDist(Distances[T], KernelRecord[T]):
     """The p-norm of the difference of each row of one matrix and each row of another.
 
     Where PyTorch does so, Euclidean distances are roots of ``x @ x + y @ y - 2 * x @ y``: by
     default for more than 25 rows.  Source: torch.cdist.
     """
 
-    arguments = (Tensor("x1"), Tensor("x2"), Float("p", 2.0), AnyArgument("compute_mode", None))
+    x1: T = Tensor()
+    x2: T = Tensor()
+    p: float = Float(2.0)
+    compute_mode: Any = AnyArgument(None)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        x, y = a.x1.shape, a.x2.shape
+    def result(self: CDist[TensorSpec]) -> TensorSpec:
+        x, y = self.x1.shape, self.x2.shape
         if len(x) < 2 or len(y) < 2 or x[-1] != y[-1]:
             raise ShapeError(
                 f"its inputs have shapes {x} and {y}, expected (..., rows, k) with one k"
             )
         batch = broadcast(TensorSpec(x[:-2]), TensorSpec(y[:-2]))
-        return TensorSpec((*batch, x[-2], y[-2]), _check_floats(a.x1, a.x2))
+        return TensorSpec((*batch, x[-2], y[-2]), _check_floats(self.x1, self.x2))
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        dtype = result_type([a.x1, a.x2])
-        batch = np.broadcast_shapes(a.x1.shape[:-2], a.x2.shape[:-2])
-        x, y = (np.broadcast_to(convert(z, dtype), (*batch, *z.shape[-2:])) for z in (a.x1, a.x2))
-        return Distances.between(x, y, a.p)
+    def compute(self: CDist[np.ndarray]) -> Any:
+        dtype = result_type([self.x1, self.x2])
+        batch = np.broadcast_shapes(self.x1.shape[:-2], self.x2.shape[:-2])
+        x, y = (
+            np.broadcast_to(convert(z, dtype), (*batch, *z.shape[-2:])) for z in (self.x1, self.x2)
+        )
+        return Distances.between(x, y, self.p)
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        terms = a.x1.shape[-1]
-        if not a.x1.dtype == a.x2.dtype == np.float32 or terms == 0:
-            cls.in_numpy(a, b)
+    def steps(self: CDist[TensorView], b: Binder) -> None:
+        terms = self.x1.shape[-1]
+        if not self.x1.dtype == self.x2.dtype == np.float32 or terms == 0:
+            self.in_numpy(b)
             return
         y = b.output()
         if y.size == 0:
             return
-        many = max(a.x1.shape[-2], a.x2.shape[-2]) > _FEW_ROWS
-        turned = a.x2.permute([*range(a.x2.rank - 2), a.x2.rank - 1, a.x2.rank - 2])
-        if a.p == 2 and (a.compute_mode == 1 or (many and a.compute_mode in (None, 0))):
-            _euclidean(b, a.x1, turned, y)
+        many = max(self.x1.shape[-2], self.x2.shape[-2]) > _FEW_ROWS
+        turned = self.x2.permute([*range(self.x2.rank - 2), self.x2.rank - 1, self.x2.rank - 2])
+        if self.p == 2 and (self.compute_mode == 1 or (many and self.compute_mode in (None, 0))):
+            _euclidean(b, self.x1, turned, y)
             return
-        batch, rows, columns = y.shape[:-2], a.x1.shape[-2], a.x2.shape[-2]
+        batch, rows, columns = y.shape[:-2], self.x1.shape[-2], self.x2.shape[-2]
         count, by_rows = math.prod(batch), _is_long(terms, columns)
-        left = b.contiguous(a.x1.expand((*batch, rows, terms))).view((count, rows, terms))
-        right = a.x2 if by_rows else turned
+        left = b.contiguous(self.x1.expand((*batch, rows, terms))).view((count, rows, terms))
+        right = self.x2 if by_rows else turned
         right = b.contiguous(right.expand((*batch, *right.shape[-2:])))
         right = right.view((count, *right.shape[-2:]))
-        b.step(DistanceStep(left, right, y.view((count, rows, columns)), a.p, by_rows))
+        b.step(DistanceStep(left, right, y.view((count, rows, columns)), self.p, by_rows))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -231,36 +230,34 @@ def _euclidean(b: Binder, x: TensorView, turned: TensorView, y: TensorView) -> N
 
 
 @record("aten::pdist")
-class PDist(Distances, KernelRecord):
+class PDist(Distances[T], KernelRecord[T]):
     """The p-norm of the difference of each two rows of a matrix, as one vector.
 
     Source: torch.nn.functional.pdist.
     """
 
     batch = NoBatchRule("it measures the distances between all rows")
-    arguments = (Tensor("input", rank=2), Float("p", 2.0))
+    input: T = Tensor(rank=2)
+    p: float = Float(2.0)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        rows = a.input.shape[0]
-        return TensorSpec((math.comb(rows, 2),), _check_floats(a.input))
+    def result(self: PDist[TensorSpec]) -> TensorSpec:
+        rows = self.input.shape[0]
+        return TensorSpec((math.comb(rows, 2),), _check_floats(self.input))
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        upper = np.triu_indices(a.input.shape[0], 1)
-        return Distances.between(a.input, a.input, a.p)[upper]
+    def compute(self: PDist[np.ndarray]) -> Any:
+        upper = np.triu_indices(self.input.shape[0], 1)
+        return Distances.between(self.input, self.input, self.p)[upper]
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        rows, terms = a.input.shape
-        if a.input.dtype != np.float32 or terms == 0:
-            cls.in_numpy(a, b)
+    def steps(self: PDist[TensorView], b: Binder) -> None:
+        rows, terms = self.input.shape
+        if self.input.dtype != np.float32 or terms == 0:
+            self.in_numpy(b)
             return
         y = b.output()
         if y.size == 0:
             return
         by_rows = _is_long(terms, rows)
-        left = b.contiguous(a.input)
-        right = left if by_rows else b.contiguous(a.input.permute((1, 0)))
+        left = b.contiguous(self.input)
+        right = left if by_rows else b.contiguous(self.input.permute((1, 0)))
         left, right = (value.view((1, *value.shape)) for value in (left, right))
-        b.step(DistanceStep(left, right, y, a.p, by_rows))
+        b.step(DistanceStep(left, right, y, self.p, by_rows))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 import string
-from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +16,9 @@ from kuiper.expression import Call, Ref, fold
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import NoBatchRule, Record, record
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
 from kuiper.ops.core.rows import bind_reduction
-from kuiper.ops.core.schema import Ints, Str, Tensor, TensorList, Tensors
+from kuiper.ops.core.schema import Ints, Known, Str, Tensor, TensorList, Tensors
 from kuiper.ops.product.linear import product
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def _terms(equation: str) -> tuple[list[tuple[Any, ...]], tuple[Any, ...] | None
     return (parts[:-1], parts[-1]) if arrow else (parts, None)
 
 
-def _labelled(a: SimpleNamespace) -> tuple[list[list[Label]], list[Label], dict[Label, int]]:
+def _labelled(a: Record[Any]) -> tuple[list[list[Label]], list[Label], dict[Label, int]]:
     """Return a label for each axis of the operands and of the result, and the extents of labels."""
     terms, result = _terms(a.equation)
     if len(terms) != len(a.operands):
@@ -111,7 +110,7 @@ def _note_extents(labels: Any, shape: Any, extents: dict[Label, int], number: in
 
 
 @record("torch.einsum")
-class Einsum(Record):
+class Einsum(Record[T]):
     """Products of operands summed over the letters that the result lacks: ``bik,bkj->bij``.
 
     Repeated letters mean a diagonal, an ellipsis any further axes; extents of 1 are broadcast.
@@ -119,25 +118,24 @@ class Einsum(Record):
     Source: torch.einsum.
     """
 
-    arguments = (Tensors("operands"), Str("equation"))
+    operands: list[T] = Tensors()
+    equation: str = Str()
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        dtypes = {operand.dtype for operand in a.operands}
+    def infer(self: Einsum[TensorSpec]) -> TensorSpec:
+        dtypes = {operand.dtype for operand in self.operands}
         if len(dtypes) != 1:
             listed = ", ".join(map(str, sorted(dtypes, key=str))) or "none"
             raise ShapeError(f"the dtypes of its operands are {listed}, expected one")
-        _, result, extents = _labelled(a)
+        _, result, extents = _labelled(self)
         return TensorSpec([extents[label] for label in result], dtypes.pop())
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        if len(a.operands) == 1 and _is_compiled(a):
-            labels, result, _ = _labelled(a)
-            x, names = _sum_alone(b, _diagonal(a.operands[0], labels[0]), set(result))
+    def bind(self: Einsum[TensorView], b: Binder) -> None:
+        if len(self.operands) == 1 and _is_compiled(self):
+            labels, result, _ = _labelled(self)
+            x, names = _sum_alone(b, _diagonal(self.operands[0], labels[0]), set(result))
             b.alias(_placed(x, names, result))
         else:
-            _compute(a, b, b.output())
+            _compute(self, b, b.output())
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -162,11 +160,11 @@ class Einsum(Record):
         return found[0]._replace(axis=result.index(letter))
 
 
-def _is_compiled(a: SimpleNamespace) -> bool:
+def _is_compiled(a: Record[Any]) -> bool:
     return a.operands[0].dtype == np.float32 and 0 not in _labelled(a)[2].values()
 
 
-def _compute(a: SimpleNamespace, b: Binder, y: TensorView) -> None:
+def _compute(a: Record[Any], b: Binder, y: TensorView) -> None:
     """Add the steps that write the result into `y`."""
     labels, result, _ = _labelled(a)
     if not _is_compiled(a):
@@ -179,7 +177,7 @@ def _compute(a: SimpleNamespace, b: Binder, y: TensorView) -> None:
         first = _joined(b, first, second, wanted, None if rest else (y, result))
 
 
-def _bind_numpy(a: SimpleNamespace, b: Binder, labels: Any, result: Any, y: TensorView) -> None:
+def _bind_numpy(a: Record[Any], b: Binder, labels: Any, result: Any, y: TensorView) -> None:
     """Bind other dtypes than float32, and sums of nothing."""
     numbers: dict[Label, int] = {}
     subscripts = [[numbers.setdefault(n, len(numbers)) for n in names] for names in labels]
@@ -334,176 +332,167 @@ def _repeated(x: TensorView, axis: int, extents: Sequence[int]) -> TensorView:
     )
 
 
-class _AsEinsum(Record):
-    """Base of the operators that are an equation: `operands(a)` and `equation(a)`."""
+class _AsEinsum(Record[T]):
+    """Base of the operators that are an equation: `operands()` and `equation()`."""
 
     batch = NoBatchRule("which axes it contracts depends on the ranks")
 
-    equation: Callable[[Any], str]
+    def equation(self: _AsEinsum[Any]) -> str:
+        raise NotImplementedError
 
-    @classmethod
-    def _read(cls, a: SimpleNamespace) -> SimpleNamespace:
-        return SimpleNamespace(operands=cls.operands(a), equation=cls.equation(a))
+    def _read(self: _AsEinsum[Any]) -> Einsum[Any]:
+        return Einsum(operands=self.operands(), equation=self.equation())
 
-    @staticmethod
-    def operands(a: SimpleNamespace) -> list[Any]:
-        return [a.input, a.other]
+    def operands(self: _AsEinsum[Any]) -> list[Any]:
+        return [self.input, self.other]
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        return Einsum.infer(cls._read(a))
+    def infer(self: _AsEinsum[TensorSpec]) -> Any:
+        return self._read().infer()
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        Einsum.bind(cls._read(a), b)
-
-
-_TWO = (Tensor("input"), Tensor("other"))
+    def bind(self: _AsEinsum[TensorView], b: Binder) -> None:
+        self._read().bind(b)
 
 
 @record("aten::dot", "aten::vdot")
-class Dot(_AsEinsum):
+class Dot(_AsEinsum[T]):
     """The sum of the products of two vectors of real numbers.
 
     Source: torch.dot, torch.vdot.
     """
 
-    arguments = (Tensor("input", rank=1), Tensor("other", rank=1))
+    input: T = Tensor(rank=1)
+    other: T = Tensor(rank=1)
 
-    @staticmethod
-    def equation(a: SimpleNamespace) -> str:
-        if a.input.dtype.kind == "c":
-            raise ShapeError(f"the input is {a.input.dtype}, expected real numbers")
+    def equation(self: Dot[Known]) -> str:
+        if self.input.dtype.kind == "c":
+            raise ShapeError(f"the input is {self.input.dtype}, expected real numbers")
         return "i,i->"
 
 
 @record("aten::outer", "aten::ger")
-class Outer(_AsEinsum):
+class Outer(_AsEinsum[T]):
     """Each element of one vector times each of another.
 
     Source: torch.outer.
     """
 
-    arguments = (Tensor("input", rank=1), Tensor("other", rank=1))
+    input: T = Tensor(rank=1)
+    other: T = Tensor(rank=1)
 
-    @staticmethod
-    def equation(a: SimpleNamespace) -> str:
+    def equation(self: Outer[Known]) -> str:
         return "i,j->ij"
 
 
 @record("aten::inner")
-class Inner(_AsEinsum):
+class Inner(_AsEinsum[T]):
     """Sums of products over the last axes of two tensors.
 
     Source: torch.inner.
     """
 
-    arguments = _TWO
+    input: T = Tensor()
+    other: T = Tensor()
 
-    @staticmethod
-    def equation(a: SimpleNamespace) -> str:
-        if a.input.rank == 0 or a.other.rank == 0:
+    def equation(self: Inner[Known]) -> str:
+        if self.input.rank == 0 or self.other.rank == 0:
             return "...,...->..."
-        left = string.ascii_lowercase[: a.input.rank - 1]
-        right = string.ascii_uppercase[: a.other.rank - 1]
+        left = string.ascii_lowercase[: self.input.rank - 1]
+        right = string.ascii_uppercase[: self.other.rank - 1]
         return f"{left}z,{right}z->{left}{right}"
 
 
 @record("aten::tensordot")
-class TensorDot(_AsEinsum):
+class TensorDot(_AsEinsum[T]):
     """Sums of products over some axes of two tensors.
 
     Source: torch.tensordot.
     """
 
-    arguments = (*_TWO, Ints("dims_self"), Ints("dims_other"))
+    input: T = Tensor()
+    other: T = Tensor()
+    dims_self: tuple[int, ...] = Ints()
+    dims_other: tuple[int, ...] = Ints()
 
-    @staticmethod
-    def equation(a: SimpleNamespace) -> str:
-        if len(a.dims_self) != len(a.dims_other):
-            raise ShapeError(f"'dims' are {a.dims_self} and {a.dims_other}, expected as many")
-        if max(a.input.rank, a.other.rank) > len(string.ascii_lowercase):
-            raise ShapeError(f"its inputs are {a.input!r} and {a.other!r}, expected fewer axes")
-        left = list(string.ascii_lowercase[: a.input.rank])
-        right = list(string.ascii_uppercase[: a.other.rank])
-        mine = axes_of(a.dims_self, a.input.shape)
-        for d, e in zip(mine, axes_of(a.dims_other, a.other.shape), strict=True):
+    def equation(self: TensorDot[Known]) -> str:
+        if len(self.dims_self) != len(self.dims_other):
+            raise ShapeError(f"'dims' are {self.dims_self} and {self.dims_other}, expected as many")
+        if max(self.input.rank, self.other.rank) > len(string.ascii_lowercase):
+            raise ShapeError(
+                f"its inputs are {self.input!r} and {self.other!r}, expected fewer axes"
+            )
+        left = list(string.ascii_lowercase[: self.input.rank])
+        right = list(string.ascii_uppercase[: self.other.rank])
+        mine = axes_of(self.dims_self, self.input.shape)
+        for d, e in zip(mine, axes_of(self.dims_other, self.other.shape), strict=True):
             right[e] = left[d]
         kept = [n for n in left if n not in right] + [n for n in right if n not in left]
         return f"{''.join(left)},{''.join(right)}->{''.join(kept)}"
 
 
 @record("aten::linalg_multi_dot", "aten::chain_matmul")
-class MultiDot(_AsEinsum):
+class MultiDot(_AsEinsum[T]):
     """The product of a row of matrices; the first and the last may be vectors.
 
     Source: torch.linalg.multi_dot.
     """
 
-    arguments = (TensorList("tensors"),)
+    tensors: tuple[T, ...] = TensorList()
 
-    @staticmethod
-    def operands(a: SimpleNamespace) -> list[Any]:
-        return list(a.tensors)
+    def operands(self: MultiDot[Known]) -> list[Any]:
+        return list(self.tensors)
 
-    @staticmethod
-    def equation(a: SimpleNamespace) -> str:
+    def equation(self: MultiDot[Known]) -> str:
         letters = string.ascii_letters
-        if not 2 <= len(a.tensors) < len(letters):
-            raise ShapeError(f"it has {len(a.tensors)} operands, expected two or more")
-        ends = (0, len(a.tensors) - 1)
+        if not 2 <= len(self.tensors) < len(letters):
+            raise ShapeError(f"it has {len(self.tensors)} operands, expected two or more")
+        ends = (0, len(self.tensors) - 1)
         terms = []
-        for number, tensor in enumerate(a.tensors):
+        for number, tensor in enumerate(self.tensors):
             if tensor.rank != 2 and not (tensor.rank == 1 and number in ends):
                 raise ShapeError(f"operand {number} has shape {tensor.shape}, expected a matrix")
             own = letters[number : number + 2]
             terms.append(own if tensor.rank == 2 else own[1:] if number == 0 else own[:1])
-        result = letters[0] * (a.tensors[0].rank == 2) + (
-            letters[len(terms)] * (a.tensors[-1].rank == 2)
+        result = letters[0] * (self.tensors[0].rank == 2) + (
+            letters[len(terms)] * (self.tensors[-1].rank == 2)
         )
         return f"{','.join(terms)}->{result}"
 
 
 @record("aten::bilinear")
-class Bilinear(_AsEinsum):
+class Bilinear(_AsEinsum[T]):
     """``y[o] = sum(x1[i] * weight[o, i, j] * x2[j]) + bias[o]`` over the last axes.
 
     Source: torch.nn.functional.bilinear.
     """
 
-    arguments = (
-        Tensor("input1"),
-        Tensor("input2"),
-        Tensor("weight", rank=3),
-        Tensor("bias", optional=True),
-    )
+    input1: T = Tensor()
+    input2: T = Tensor()
+    weight: T = Tensor(rank=3)
+    bias: T | None = Tensor(optional=True)
 
-    @staticmethod
-    def operands(a: SimpleNamespace) -> list[Any]:
-        return [a.input1, a.weight, a.input2]
+    def operands(self: Bilinear[Known]) -> list[Any]:
+        return [self.input1, self.weight, self.input2]
 
-    @staticmethod
-    def equation(a: SimpleNamespace) -> str:
+    def equation(self: Bilinear[Known]) -> str:
         return "...i,oij,...j->...o"
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        spec = super().infer(a)
-        if a.input1.shape[:-1] != a.input2.shape[:-1] or spec.dtype != np.float32:
+    def infer(self: Bilinear[TensorSpec]) -> Any:
+        spec = super().infer()
+        if self.input1.shape[:-1] != self.input2.shape[:-1] or spec.dtype != np.float32:
             raise ShapeError(
-                f"the inputs are {a.input1!r} and {a.input2!r}, expected float32 of equal shapes "
+                f"the inputs are {self.input1!r} and {self.input2!r}, expected float32 of equal "
+                "shapes "
                 "apart from the last axis"
             )
-        if a.bias is not None and (
-            a.bias.shape != a.weight.shape[:1] or a.bias.dtype != np.float32
+        if self.bias is not None and (
+            self.bias.shape != self.weight.shape[:1] or self.bias.dtype != np.float32
         ):
-            raise ShapeError(f"'bias' is {a.bias!r}, expected float32 {a.weight.shape[:1]}")
+            raise ShapeError(f"'bias' is {self.bias!r}, expected float32 {self.weight.shape[:1]}")
         return spec
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+    def bind(self: Bilinear[TensorView], b: Binder) -> None:
         y = b.output()
-        _compute(cls._read(a), b, y)
-        if a.bias is not None and y.size:
-            program = fold(Call("add", [Ref(0), Ref(1)]), [y, a.bias])
-            b.step(elementwise.ElementwiseStep(program, [y, a.bias.expand(y.shape)], y))
+        _compute(self._read(), b, y)
+        if self.bias is not None and y.size:
+            program = fold(Call("add", [Ref(0), Ref(1)]), [y, self.bias])
+            b.step(elementwise.ElementwiseStep(program, [y, self.bias.expand(y.shape)], y))

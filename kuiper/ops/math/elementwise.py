@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +22,8 @@ from kuiper.expression import (
 from kuiper.expression.promotion import is_number
 from kuiper.ir.view import BufferKind, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record, record
-from kuiper.ops.core.schema import Argument, StaticValue, Tensors
+from kuiper.ops.core.record import Record, T, record
+from kuiper.ops.core.schema import Argument, StaticValue, Tensors, field
 
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import TracedCall
@@ -49,7 +48,7 @@ class _ExpressionText(Argument):
 MAX_NESTING = 100
 
 
-def _tree(a: SimpleNamespace) -> Node:
+def _tree(a: Record[Any]) -> Node:
     if isinstance(a.expr, Node):
         return a.expr
     depths = accumulate((c == "[") - (c == "]") for c in a.expr)
@@ -69,7 +68,7 @@ def _static_or_spec(value: Any) -> Any:
     return value
 
 
-def _fold(a: SimpleNamespace) -> Any:
+def _fold(a: Record[Any]) -> Any:
     try:
         return fold(_tree(a), [_static_or_spec(v) for v in a.operands])
     except ExpressionError as error:
@@ -77,28 +76,27 @@ def _fold(a: SimpleNamespace) -> Any:
 
 
 @record("pnnx.Expression")
-class Expression(Record):
+class Expression(Record[T]):
     """Arithmetic on tensors and sizes: ``add(@0,mul(@1,2))``.
 
     What depends on shapes alone is computed while planning; arithmetic of float32, and most of
     other types, runs as one pass over memory; the rest is evaluated with numpy.
     """
 
-    arguments = (Tensors("operands"), _ExpressionText("expr"))
+    operands: list[T] = Tensors()
+    expr: Any = field(_ExpressionText)()
     layout = "like"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        result = _spec(_fold(a))
+    def infer(self: Expression[TensorSpec]) -> Any:
+        result = _spec(_fold(self))
         return result if isinstance(result, TensorSpec) else StaticValue(result)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        result = _fold(a)
+    def bind(self: Expression[TensorView], b: Binder) -> None:
+        result = _fold(self)
         if isinstance(result, ElementwiseProgram):
-            _bind_program(b, result, a.operands)
+            _bind_program(b, result, self.operands)
         elif isinstance(result, Deferred):
-            _bind_deferred(b, result, a.operands)
+            _bind_deferred(b, result, self.operands)
         elif isinstance(result, TensorView):
             b.alias(result)
         elif isinstance(result, np.ndarray):
@@ -145,25 +143,25 @@ def _spec(result: Any) -> Any:
     return result
 
 
-class Formula(Record):
+class Formula(Record[T]):
     """Base of the operators that are an expression of their arguments.
 
-    A subclass has ``formula(a)``, which returns the expression's tree and its operands.
+    A subclass has ``formula()``, which returns the expression's tree and its operands.
     """
 
     batch = "elementwise"
     layout = "like"
-    formula: Callable[[Any], tuple[Node, list[Any]]]
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        tree, operands = cls.formula(a)
-        return Expression.infer(SimpleNamespace(expr=tree, operands=operands))
+    def formula(self) -> tuple[Node, list[Any]]:
+        raise NotImplementedError
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        tree, operands = cls.formula(a)
-        Expression.bind(SimpleNamespace(expr=tree, operands=operands), b)
+    def infer(self: Formula[TensorSpec]) -> Any:
+        tree, operands = self.formula()
+        return Expression[TensorSpec](expr=tree, operands=operands).infer()
+
+    def bind(self: Formula[TensorView], b: Binder) -> None:
+        tree, operands = self.formula()
+        Expression[TensorView](expr=tree, operands=operands).bind(b)
 
 
 def bind_tree(b: Binder, tree: Node, operands: Sequence[TensorView]) -> None:

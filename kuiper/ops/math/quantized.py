@@ -6,7 +6,6 @@ tensor is kept as the numbers that it stands for, rounded as its integers would 
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,10 @@ from kuiper.expression import Call, Literal, Ref
 from kuiper.ir.view import TensorSpec
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.numpy_step import NumpyRecord
-from kuiper.ops.core.record import NoBatchRule, record
-from kuiper.ops.core.schema import Argument, Float, Int, Tensor
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
+from kuiper.ops.core.schema import Argument, Float, Int, Tensor, field
 from kuiper.ops.math.elementwise import Formula
-from kuiper.ops.tensor.shape import Identity
+from kuiper.ops.tensor.shape import Unchanged
 
 __all__ = ["Dequantize", "FakeQuantize", "Quantize"]
 
@@ -44,7 +43,7 @@ class _Range(Argument):
         return _RANGES[word]
 
 
-def _quantized(a: SimpleNamespace, low: int, high: int) -> Any:
+def _quantized(a: Record[Any], low: int, high: int) -> Any:
     """Return the expression of rounding to multiples of a scale within a range."""
     if not a.scale > 0 or not low <= high:
         raise ShapeError(f"'scale' is {a.scale} and the range {low} to {high}")
@@ -60,86 +59,85 @@ def _quantized(a: SimpleNamespace, low: int, high: int) -> Any:
 
 
 @record("torch.quantize_per_tensor", "aten::quantize_per_tensor", "nn.quantized.Quantize")
-class Quantize(Formula):
+class Quantize(Formula[T]):
     """The multiples of a scale nearest to the input, within the range of the integer type.
 
     The result is float32: the numbers that PyTorch's quantised tensor stands for.
     Source: torch.quantize_per_tensor.
     """
 
-    arguments = (Tensor("input"), Float("scale"), Int("zero_point"), _Range("dtype"))
+    input: T = Tensor()
+    scale: float = Float()
+    zero_point: int = Int()
+    dtype: Any = field(_Range)()
 
-    @staticmethod
-    def formula(a: SimpleNamespace) -> Any:
-        return _quantized(a, *a.dtype)
+    def formula(self: Quantize[TensorSpec]) -> Any:
+        return _quantized(self, *self.dtype)
 
 
 @record("torch.dequantize", "aten::dequantize", "nn.quantized.DeQuantize")
-class Dequantize(Identity):
+class Dequantize(Unchanged[T]):
     """The input itself: quantised tensors are kept as the numbers that they stand for.
 
     Source: torch.dequantize.
     """
 
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
 
 @record("aten::fake_quantize_per_tensor_affine")
-class FakeQuantize(Formula):
+class FakeQuantize(Formula[T]):
     """The multiples of a scale nearest to the input, within a range of integers.
 
     Source: torch.fake_quantize_per_tensor_affine.
     """
 
-    arguments = (
-        Tensor("input"),
-        Float("scale"),
-        Int("zero_point"),
-        Int("quant_min"),
-        Int("quant_max"),
-    )
+    input: T = Tensor()
+    scale: float = Float()
+    zero_point: int = Int()
+    quant_min: int = Int()
+    quant_max: int = Int()
 
-    @staticmethod
-    def formula(a: SimpleNamespace) -> Any:
-        return _quantized(a, a.quant_min, a.quant_max)
+    def formula(self: FakeQuantize[TensorSpec]) -> Any:
+        return _quantized(self, self.quant_min, self.quant_max)
 
 
 @record("aten::fake_quantize_per_channel_affine")
-class FakeQuantizeChannels(NumpyRecord):
+class FakeQuantizeChannels(NumpyRecord[T]):
     """The multiples of a scale for each channel nearest to the input, within a range of integers.
 
     Source: torch.fake_quantize_per_channel_affine.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (
-        Tensor("input"),
-        Tensor("scale", rank=1),
-        Tensor("zero_point", rank=1),
-        Int("axis"),
-        Int("quant_min"),
-        Int("quant_max"),
-    )
+    input: T = Tensor()
+    scale: T = Tensor(rank=1)
+    zero_point: T = Tensor(rank=1)
+    axis: int = Int()
+    quant_min: int = Int()
+    quant_max: int = Int()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        extent = a.input.shape[axis_of(a.axis, a.input.shape, "axis")]
-        if {a.scale.shape, a.zero_point.shape} != {(extent,)} or a.input.dtype != np.float32:
+    def result(self: FakeQuantizeChannels[TensorSpec]) -> TensorSpec:
+        extent = self.input.shape[axis_of(self.axis, self.input.shape, "axis")]
+        if {self.scale.shape, self.zero_point.shape} != {
+            (extent,)
+        } or self.input.dtype != np.float32:
             raise ShapeError(
-                f"the input is {a.input!r}, 'scale' {a.scale!r} and 'zero_point' {a.zero_point!r}, "
-                f"expected float32 and one of each for the {extent} places of axis {a.axis}"
+                f"the input is {self.input!r}, 'scale' {self.scale!r} and 'zero_point' "
+                f"{self.zero_point!r}, "
+                f"expected float32 and one of each for the {extent} places of axis {self.axis}"
             )
-        if "c" in (a.scale.dtype.kind, a.zero_point.dtype.kind):
+        if "c" in (self.scale.dtype.kind, self.zero_point.dtype.kind):
             raise ShapeError(
-                f"'scale' is {a.scale.dtype} and 'zero_point' {a.zero_point.dtype}, expected real "
+                f"'scale' is {self.scale.dtype} and 'zero_point' {self.zero_point.dtype}, "
+                "expected real "
                 "numbers"
             )
-        return TensorSpec(a.input.shape)
+        return TensorSpec(self.input.shape)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        shape = [1] * a.input.ndim
-        shape[a.axis] = -1
-        scale, zero = (x.astype(np.float32).reshape(shape) for x in (a.scale, a.zero_point))
-        steps = np.rint(a.input * (np.float32(1) / scale)) + zero
-        return (np.clip(steps, a.quant_min, a.quant_max) - zero) * scale
+    def compute(self: FakeQuantizeChannels[np.ndarray]) -> Any:
+        shape = [1] * self.input.ndim
+        shape[self.axis] = -1
+        scale, zero = (x.astype(np.float32).reshape(shape) for x in (self.scale, self.zero_point))
+        steps = np.rint(self.input * (np.float32(1) / scale)) + zero
+        return (np.clip(steps, self.quant_min, self.quant_max) - zero) * scale

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,9 +15,9 @@ from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import deviation, mean, variance
-from kuiper.ops.core.record import Record, record
+from kuiper.ops.core.record import Record, T, record
 from kuiper.ops.core.rows import as_rows, bind_reduction, lines_of, memory_order
-from kuiper.ops.core.schema import AnyArgument, Argument, Bool, Int, Ints, Scalar, Tensor
+from kuiper.ops.core.schema import AnyArgument, Bool, Int, Ints, Known, Scalar, Tensor
 from kuiper.ops.math.sorting import can_sort, sort_lines, sorted_places
 
 __all__ = [
@@ -41,16 +40,14 @@ __all__ = [
 ]
 
 
-class _Reduction(Record):
+class _Reduction(Record[T]):
     """A reduction over the axes `dim`, all of them where it is absent."""
 
     batch = "reduction"
-    arguments: tuple[Argument, ...] = (
-        Tensor("input"),
-        Ints("dim", default=None, nullable=True),
-        Bool("keepdim", False),
-        AnyArgument("dtype", None),
-    )
+    input: T = Tensor()
+    dim: tuple[int, ...] | None = Ints(default=None, nullable=True)
+    keepdim: bool = Bool(False)
+    dtype: Any = AnyArgument(None)
     kind: ClassVar[str] = "sum"
     # What numpy makes of the other dtypes.
     function: ClassVar[Callable[..., Any]] = np.sum
@@ -58,51 +55,45 @@ class _Reduction(Record):
     widens_integers: ClassVar[bool] = False  # to int64
     of_nothing: ClassVar[bool] = True  # whether a reduction of no elements has a value
 
-    @classmethod
-    def _axes(cls, a: SimpleNamespace) -> tuple[int, ...]:
-        if a.dim is None or a.dim == ():
-            return tuple(range(a.input.rank))
+    def _axes(self: _Reduction[Known]) -> tuple[int, ...]:
+        if self.dim is None or self.dim == ():
+            return tuple(range(self.input.rank))
         # A 0-d tensor has no axis, but PyTorch lets it be reduced over axis 0 or -1.
-        return axes_of(a.dim, a.input.shape or (1,)) if a.input.rank else ()
+        return axes_of(self.dim, self.input.shape or (1,)) if self.input.rank else ()
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        return cls._spec(a)
+    def infer(self: _Reduction[TensorSpec]) -> Any:
+        return self._spec()
 
-    @classmethod
-    def _spec(cls, a: SimpleNamespace) -> TensorSpec:
-        axes, shape, dtype = cls._axes(a), a.input.shape, a.input.dtype
-        if cls.only_floats and dtype.kind not in "fc":
+    def _spec(self: _Reduction[TensorSpec]) -> TensorSpec:
+        axes, shape, dtype = self._axes(), self.input.shape, self.input.dtype
+        if self.only_floats and dtype.kind not in "fc":
             raise ShapeError(f"the input is {dtype}, expected float32")
-        if not cls.of_nothing and math.prod(shape[d] for d in axes) == 0:
+        if not self.of_nothing and math.prod(shape[d] for d in axes) == 0:
             raise ShapeError(f"the input has shape {shape}, nothing to reduce along {axes}")
-        if cls.widens_integers and dtype.kind in "biu":
+        if self.widens_integers and dtype.kind in "biu":
             dtype = np.dtype(np.int64)
-        return TensorSpec(_reduced_shape(shape, axes, a.keepdim), dtype)
+        return TensorSpec(_reduced_shape(shape, axes, self.keepdim), dtype)
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        cls._bind(a, b, cls.kind, cls.function)
+    def bind(self: _Reduction[TensorView], b: Binder) -> None:
+        self._bind(b, self.kind, type(self).function)
 
-    @classmethod
     def _bind(
-        cls,
-        a: SimpleNamespace,
+        self: _Reduction[TensorView],
         b: Binder,
         kind: str | None,
         function: Callable[..., Any],
         correction: float = 0.0,
     ) -> None:
-        axes, x = cls._axes(a), a.input
+        axes, x = self._axes(), self.input
         if b.output_spec().size == 0:
             b.output()
             return
         if x.dtype != np.float32 or kind is None:
             b.python(
-                lambda array: function(array, axis=axes, keepdims=a.keepdim), [x], [b.output()]
+                lambda array: function(array, axis=axes, keepdims=self.keepdim), [x], [b.output()]
             )
             return
-        bind_reduction(b, x, axes, a.keepdim, kind, correction)
+        bind_reduction(b, x, axes, self.keepdim, kind, correction)
 
 
 def _reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdim: bool) -> list[int]:
@@ -112,7 +103,7 @@ def _reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdim: bool) -> 
 
 
 @record("torch.sum")
-class Sum(_Reduction):
+class Sum(_Reduction[T]):
     """The sum; integers and booleans add up in int64.
 
     Source: torch.sum.
@@ -122,7 +113,7 @@ class Sum(_Reduction):
 
 
 @record("torch.mean")
-class Mean(_Reduction):
+class Mean(_Reduction[T]):
     """The arithmetic mean.
 
     Source: torch.mean.
@@ -134,7 +125,7 @@ class Mean(_Reduction):
 
 
 @record("torch.prod")
-class Prod(_Reduction):
+class Prod(_Reduction[T]):
     """The product; integers and booleans multiply in int64.
 
     Source: torch.prod.
@@ -146,7 +137,7 @@ class Prod(_Reduction):
 
 
 @record("torch.amax")
-class AMax(_Reduction):
+class AMax(_Reduction[T]):
     """The maximum; NaN where there is one.
 
     Source: torch.amax.
@@ -158,7 +149,7 @@ class AMax(_Reduction):
 
 
 @record("torch.amin")
-class AMin(_Reduction):
+class AMin(_Reduction[T]):
     """The minimum; NaN where there is one.
 
     Source: torch.amin.
@@ -170,7 +161,7 @@ class AMin(_Reduction):
 
 
 @record("torch.logsumexp")
-class LogSumExp(_Reduction):
+class LogSumExp(_Reduction[T]):
     """``log(sum(exp(x)))``, shifted by the maximum so that nothing overflows.
 
     Source: torch.logsumexp.
@@ -186,39 +177,35 @@ class LogSumExp(_Reduction):
 
 
 @record("torch.var")
-class Var(_Reduction):
+class Var(_Reduction[T]):
     """The variance, ``sum((x - mean) ** 2) / (n - correction)``; `unbiased` is a correction of 1.
 
     Source: torch.var.
     """
 
-    arguments = (
-        *_Reduction.arguments[:3],
-        Scalar("unbiased", None, nullable=True),
-        Scalar("correction", None, nullable=True),
-    )
+    dtype = None
+    unbiased: float | None = Scalar(None, nullable=True)
+    correction: float | None = Scalar(None, nullable=True)
     kind: ClassVar[str] = "var"
     function: ClassVar[Callable[..., Any]] = staticmethod(variance)
     only_floats: ClassVar[bool] = True
 
-    @staticmethod
-    def correction(a: SimpleNamespace) -> float:
+    def _correction(self) -> float:
         # pnnx writes a correction of 2 as unbiased=2.
-        given = a.unbiased if a.correction is None else a.correction
+        given = self.unbiased if self.correction is None else self.correction
         return 1.0 if given is None else float(given)
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        less = cls.correction(a)
+    def bind(self: Var[TensorView], b: Binder) -> None:
+        less = self._correction()
 
         def with_correction(array: Any, **where: Any) -> Any:
-            return cls.function(array, ddof=less, **where)
+            return type(self).function(array, ddof=less, **where)
 
-        cls._bind(a, b, cls.kind, with_correction, less)
+        self._bind(b, self.kind, with_correction, less)
 
 
 @record("torch.std")
-class Std(Var):
+class Std(Var[T]):
     """The root of the variance.
 
     Source: torch.std.
@@ -229,17 +216,14 @@ class Std(Var):
 
 
 @record("torch.norm")
-class Norm(_Reduction):
+class Norm(_Reduction[T], ahead=True):
     """The p-norm, ``sum(abs(x) ** p) ** (1 / p)``; `fro` is 2, `inf` the largest absolute value.
 
     Source: torch.norm.
     """
 
-    arguments: tuple[Argument, ...] = (
-        Tensor("input"),
-        AnyArgument("p", 2.0),
-        *_Reduction.arguments[1:],
-    )
+    input: T = Tensor()
+    p: Any = AnyArgument(2.0)
     only_floats: ClassVar[bool] = True
     kinds: ClassVar[dict[Any, Any]] = {
         1.0: "norm1",
@@ -248,22 +232,21 @@ class Norm(_Reduction):
         -math.inf: "norm_minus_inf",
     }
 
-    @staticmethod
-    def power(a: SimpleNamespace) -> float:
-        try:
-            return 2.0 if a.p in (None, "fro") else float(a.p)
-        except (TypeError, ValueError):
-            raise ShapeError(f"'p' is {a.p!r}, expected a number, fro or inf") from None
+    def infer(self: Norm[TensorSpec]) -> Any:
+        norm_power(self.p)
+        return super().infer()
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        cls.power(a)
-        return super().infer(a)
+    def bind(self: Norm[TensorView], b: Binder) -> None:
+        p = norm_power(self.p)
+        self._bind(b, self.kinds.get(p), partial(norm_of, p=p))
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        p = cls.power(a)
-        cls._bind(a, b, cls.kinds.get(p), partial(norm_of, p=p))
+
+def norm_power(p: Any) -> float:
+    """Return the p of a p-norm, which may be a word."""
+    try:
+        return 2.0 if p in (None, "fro") else float(p)
+    except (TypeError, ValueError):
+        raise ShapeError(f"'p' is {p!r}, expected a number, fro or inf") from None
 
 
 def norm_of(array: np.ndarray, p: float, axis: Any, keepdims: bool) -> np.ndarray:
@@ -280,43 +263,38 @@ def norm_of(array: np.ndarray, p: float, axis: Any, keepdims: bool) -> np.ndarra
 # -- places ------------------------------------------------------------------------------------
 
 
-class _Extreme(_Reduction):
+class _Extreme(_Reduction[T]):
     """The greatest or least element, and along one axis its place."""
 
-    arguments = (
-        Tensor("input"),
-        Ints("dim", length=1, default=None, nullable=True),
-        Bool("keepdim", False),
-    )
+    dim: tuple[int, ...] | None = Ints(length=1, default=None, nullable=True)
+    dtype = None
     of_nothing: ClassVar[bool] = False
     place: ClassVar[Callable[..., Any]] = np.argmax
     is_min: ClassVar[bool] = False
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        spec = super().infer(a)
-        if a.n_outputs > 1 and not a.dim:
+    def infer(self: _Extreme[TensorSpec]) -> Any:
+        spec = super().infer()
+        if self.n_outputs > 1 and not self.dim:
             raise ShapeError(
                 "there are places to be found as well, but no 'dim' to find them along"
             )
-        return (spec, TensorSpec(spec.shape, np.int64)) if a.n_outputs > 1 else spec
+        return (spec, TensorSpec(spec.shape, np.int64)) if self.n_outputs > 1 else spec
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        if a.n_outputs == 1:
-            super().bind(a, b)
+    def bind(self: _Extreme[TensorView], b: Binder) -> None:
+        if self.n_outputs == 1:
+            super().bind(b)
             return
-        axes = cls._axes(a)
+        axes = self._axes()
         axis = axes[0] if axes else None
-        if cls._has_kernel(a.input):
-            cls._find(a.input, axis, b, b.output(0), b.output(1))
+        if self._has_kernel(self.input):
+            self._find(self.input, axis, b, b.output(0), b.output(1))
             return
 
         def both(array: Any) -> Any:
-            places = cls.place(array, axis=axis, keepdims=a.keepdim)
-            return cls.function(array, axis=axis, keepdims=a.keepdim), places
+            places = type(self).place(array, axis=axis, keepdims=self.keepdim)
+            return type(self).function(array, axis=axis, keepdims=self.keepdim), places
 
-        b.python(both, [a.input], [b.output(0), b.output(1)])
+        b.python(both, [self.input], [b.output(0), b.output(1)])
 
     @staticmethod
     def _has_kernel(x: TensorView) -> bool:
@@ -354,7 +332,7 @@ MAX_EXTENT = 1 << 31
 
 
 @record("torch.max")
-class Max(_Extreme):
+class Max(_Extreme[T]):
     """The maximum, and with `dim` the place of the first one along that axis.
 
     Source: torch.max.
@@ -365,7 +343,7 @@ class Max(_Extreme):
 
 
 @record("torch.min")
-class Min(_Extreme):
+class Min(_Extreme[T]):
     """The minimum, and with `dim` the place of the first one along that axis.
 
     Source: torch.min.
@@ -378,29 +356,29 @@ class Min(_Extreme):
 
 
 @record("torch.argmax")
-class ArgMax(_Extreme):
+class ArgMax(_Extreme[T]):
     """The place of the first maximum along `dim`, or in the flattened tensor.
 
     Source: torch.argmax.
     """
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(cls._spec(a).shape, np.int64)
+    def infer(self: ArgMax[TensorSpec]) -> TensorSpec:
+        return TensorSpec(self._spec().shape, np.int64)
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        axis = cls._axes(a)[0] if a.dim is not None and a.input.rank else None
-        if cls._has_kernel(a.input):
-            cls._find(a.input, axis, b, None, b.output())
+    def bind(self: ArgMax[TensorView], b: Binder) -> None:
+        axis = self._axes()[0] if self.dim is not None and self.input.rank else None
+        if self._has_kernel(self.input):
+            self._find(self.input, axis, b, None, b.output())
             return
         b.python(
-            lambda array: cls.place(array, axis=axis, keepdims=a.keepdim), [a.input], [b.output()]
+            lambda array: type(self).place(array, axis=axis, keepdims=self.keepdim),
+            [self.input],
+            [b.output()],
         )
 
 
 @record("torch.argmin")
-class ArgMin(ArgMax):
+class ArgMin(ArgMax[T]):
     """The place of the first minimum along `dim`, or in the flattened tensor.
 
     Source: torch.argmin.
@@ -411,76 +389,72 @@ class ArgMin(ArgMax):
 
 
 @record("torch.topk")
-class TopK(Record):
+class TopK(Record[T]):
     """The `k` largest or smallest elements along an axis, in order, and their places.
 
     Source: torch.topk.
     """
 
     batch = "along_axes"
-    arguments = (
-        Tensor("input"),
-        Int("k", minimum=0),
-        Int("dim", -1),
-        Bool("largest", True),
-        Bool("sorted", True),
-    )
+    input: T = Tensor()
+    k: int = Int(minimum=0)
+    dim: int = Int(-1)
+    largest: bool = Bool(True)
+    sorted: bool = Bool(True)
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        extents = a.input.shape or (1,)
-        axis = axis_of(a.dim, extents)
-        if a.k > extents[axis]:
+    def infer(self: TopK[TensorSpec]) -> Any:
+        extents = self.input.shape or (1,)
+        axis = axis_of(self.dim, extents)
+        if self.k > extents[axis]:
             raise ShapeError(
-                f"'k' is {a.k}, expected at most {extents[axis]}, the extent of axis {axis} "
-                f"of an input of shape {a.input.shape}"
+                f"'k' is {self.k}, expected at most {extents[axis]}, the extent of axis {axis} "
+                f"of an input of shape {self.input.shape}"
             )
-        shape = (*extents[:axis], a.k, *extents[axis + 1 :]) if a.input.rank else ()
-        return TensorSpec(shape, a.input.dtype), TensorSpec(shape, np.int64)
+        shape = (*extents[:axis], self.k, *extents[axis + 1 :]) if self.input.rank else ()
+        return TensorSpec(shape, self.input.dtype), TensorSpec(shape, np.int64)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        if a.input.rank == 0:
+    def bind(self: TopK[TensorView], b: Binder) -> None:
+        if self.input.rank == 0:
             # Of one element PyTorch gives it, even where k is 0.
-            b.alias(a.input)
-            if a.n_outputs > 1:
+            b.alias(self.input)
+            if self.n_outputs > 1:
                 b.alias(b.constant(np.zeros((), np.int64)), 1)
             return
-        axis = axis_of(a.dim, a.input.shape)
-        if can_sort(a.input, axis):
-            places = b.output(1) if a.n_outputs > 1 else None
-            sort_lines(b, a.input, axis, a.k, a.largest, b.output(0), places)
+        axis = axis_of(self.dim, self.input.shape)
+        if can_sort(self.input, axis):
+            places = b.output(1) if self.n_outputs > 1 else None
+            sort_lines(b, self.input, axis, self.k, self.largest, b.output(0), places)
             return
 
         def topk(array: Any) -> Any:
-            order = sorted_places(array, axis, a.largest)
-            places = np.take(order, np.arange(a.k), axis=axis)
+            order = sorted_places(array, axis, self.largest)
+            places = np.take(order, np.arange(self.k), axis=axis)
             return np.take_along_axis(array, places, axis=axis), places
 
-        outputs = [b.output(index) for index in range(a.n_outputs)]
-        b.python(lambda array: topk(array)[: a.n_outputs], [a.input], outputs)
+        outputs = [b.output(index) for index in range(self.n_outputs)]
+        b.python(lambda array: topk(array)[: self.n_outputs], [self.input], outputs)
 
 
-class _Scan(Record):
+class _Scan(Record[T]):
     """A running sum or product along an axis."""
 
     batch = "along_axes"
-    arguments = (Tensor("input"), Int("dim"), AnyArgument("dtype", None))
+    input: T = Tensor()
+    dim: int = Int()
+    dtype: Any = AnyArgument(None)
     function: ClassVar[Callable[..., Any]] = np.cumsum
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> TensorSpec:
-        axis_of(a.dim, a.input.shape or (1,))
-        dtype = np.int64 if a.input.dtype.kind in "biu" else a.input.dtype
-        return TensorSpec(a.input.shape, dtype)
+    def infer(self: _Scan[TensorSpec]) -> TensorSpec:
+        axis_of(self.dim, self.input.shape or (1,))
+        dtype = np.int64 if self.input.dtype.kind in "biu" else self.input.dtype
+        return TensorSpec(self.input.shape, dtype)
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+    def bind(self: _Scan[TensorView], b: Binder) -> None:
         dtype = b.output_spec().dtype
-        if a.input.dtype.name in SCAN_DTYPES and a.input.rank:
-            rows = lines_of(a.input.shape, axis_of(a.dim, a.input.shape))
-            x, y = b.contiguous(a.input), b.output()
-            b.step(ScanStep(x.view(rows), y.view(rows), cls.function is np.cumprod))
+        if self.input.dtype.name in SCAN_DTYPES and self.input.rank:
+            rows = lines_of(self.input.shape, axis_of(self.dim, self.input.shape))
+            x, y = b.contiguous(self.input), b.output()
+            b.step(ScanStep(x.view(rows), y.view(rows), type(self).function is np.cumprod))
             return
 
         def scan(array: Any) -> Any:
@@ -488,13 +462,13 @@ class _Scan(Record):
                 return array
             # float32 sums that run over thousands of terms keep their digits in float64.
             inner = np.float64 if array.dtype.kind == "f" else dtype
-            return cls.function(array, axis=a.dim, dtype=inner)
+            return type(self).function(array, axis=self.dim, dtype=inner)
 
-        b.python(scan, [a.input], [b.output()])
+        b.python(scan, [self.input], [b.output()])
 
 
 @record("torch.cumsum")
-class CumSum(_Scan):
+class CumSum(_Scan[T]):
     """The running sum along an axis.
 
     Source: torch.cumsum.
@@ -502,7 +476,7 @@ class CumSum(_Scan):
 
 
 @record("torch.cumprod")
-class CumProd(_Scan):
+class CumProd(_Scan[T]):
     """The running product along an axis.
 
     Source: torch.cumprod.

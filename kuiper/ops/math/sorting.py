@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -24,9 +23,20 @@ from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, Overloaded, checked_index
-from kuiper.ops.core.record import NoBatchRule, record
+from kuiper.ops.core.record import NoBatchRule, T, record
 from kuiper.ops.core.rows import lines_of
-from kuiper.ops.core.schema import AnyArgument, Argument, Bool, Int, Scalar, Str, Tensor
+from kuiper.ops.core.schema import (
+    AnyArgument,
+    Argument,
+    Bool,
+    Int,
+    Known,
+    Scalar,
+    Str,
+    Tensor,
+    field,
+    schema,
+)
 from kuiper.ops.core.typed import cast
 
 if TYPE_CHECKING:
@@ -94,96 +104,90 @@ def _take(array: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
     return np.take_along_axis(array, places, axis) if array.ndim else array
 
 
-class _Sorting(Overloaded, KernelRecord):
+class _Sorting(Overloaded[T], KernelRecord[T]):
     """Base of the sorts; with the argument `stable` they have one overload more."""
 
     batch = "along_axes"
-    overloads: tuple[tuple[Argument, ...], ...] = (
-        (Tensor("input"), Int("dim", -1), Bool("descending", False)),
-        (Tensor("input"), AnyArgument("stable"), Int("dim", -1), Bool("descending", False)),
+    overloads = (
+        schema(input=Tensor(), dim=Int(-1), descending=Bool(False)),
+        schema(input=Tensor(), stable=AnyArgument(), dim=Int(-1), descending=Bool(False)),
     )
 
-    @staticmethod
-    def axis(a: SimpleNamespace) -> int:
-        return axis_of(a.dim, a.input.shape or (1,))
+    def axis(self: _Sorting[Any]) -> int:
+        return axis_of(self.dim, self.input.shape or (1,))
 
 
 @record("aten::sort")
-class Sort(_Sorting):
+class Sort(_Sorting[T]):
     """The elements along an axis in order, and their places; equal ones keep theirs.
 
     NaN is greater than anything.  Source: torch.sort.
     """
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> Any:
-        cls.axis(a)
-        return TensorSpec(a.input.shape, a.input.dtype), TensorSpec(a.input.shape, INT64)
+    def result(self: Sort[TensorSpec]) -> Any:
+        self.axis()
+        return TensorSpec(self.input.shape, self.input.dtype), TensorSpec(self.input.shape, INT64)
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        places = sorted_places(a.input, cls.axis(a), a.descending)
-        return _take(a.input, places, cls.axis(a)), places
+    def compute(self: Sort[np.ndarray]) -> Any:
+        places = sorted_places(self.input, self.axis(), self.descending)
+        return _take(self.input, places, self.axis()), places
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        axis = cls.axis(a)
-        if not can_sort(a.input, axis):
-            cls.in_numpy(a, b)
+    def steps(self: Sort[TensorView], b: Binder) -> None:
+        axis = self.axis()
+        if not can_sort(self.input, axis):
+            self.in_numpy(b)
             return
-        places = b.output(1) if a.n_outputs > 1 else None
-        sort_lines(b, a.input, axis, a.input.shape[axis], a.descending, b.output(0), places)
+        places = b.output(1) if self.n_outputs > 1 else None
+        sort_lines(
+            b, self.input, axis, self.input.shape[axis], self.descending, b.output(0), places
+        )
 
 
 @record("aten::argsort")
-class ArgSort(_Sorting):
+class ArgSort(_Sorting[T]):
     """The places of the elements along an axis in order; equal ones keep theirs.
 
     Source: torch.argsort.
     """
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        cls.axis(a)
-        return TensorSpec(a.input.shape, INT64)
+    def result(self: ArgSort[TensorSpec]) -> TensorSpec:
+        self.axis()
+        return TensorSpec(self.input.shape, INT64)
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        return sorted_places(a.input, cls.axis(a), a.descending)
+    def compute(self: ArgSort[np.ndarray]) -> Any:
+        return sorted_places(self.input, self.axis(), self.descending)
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        axis = cls.axis(a)
-        if can_sort(a.input, axis):
-            sort_lines(b, a.input, axis, a.input.shape[axis], a.descending, None, b.output())
+    def steps(self: ArgSort[TensorView], b: Binder) -> None:
+        axis = self.axis()
+        if can_sort(self.input, axis):
+            sort_lines(
+                b, self.input, axis, self.input.shape[axis], self.descending, None, b.output()
+            )
         else:
-            cls.in_numpy(a, b)
+            self.in_numpy(b)
 
 
 @record("aten::msort")
-class MSort(KernelRecord):
+class MSort(KernelRecord[T]):
     """The elements along the first axis in order.
 
     Source: torch.msort.
     """
 
     batch = NoBatchRule("it sorts along the first axis, across the members")
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(a.input.shape, a.input.dtype)
+    def result(self: MSort[TensorSpec]) -> TensorSpec:
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.sort(a.input, axis=0, kind="stable") if a.input.ndim else a.input
+    def compute(self: MSort[np.ndarray]) -> Any:
+        return np.sort(self.input, axis=0, kind="stable") if self.input.ndim else self.input
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        if can_sort(a.input, 0):
-            sort_lines(b, a.input, 0, a.input.shape[0], False, b.output(), None)
+    def steps(self: MSort[TensorView], b: Binder) -> None:
+        if can_sort(self.input, 0):
+            sort_lines(b, self.input, 0, self.input.shape[0], False, b.output(), None)
         else:
-            cls.in_numpy(a, b)
+            self.in_numpy(b)
 
 
 # -- one place of the order --------------------------------------------------------------------
@@ -195,89 +199,87 @@ def axis_extent(dim: int, shape: tuple[int, ...]) -> int:
     return shape[axis_of(dim, shape)]
 
 
-class _Ranked(Overloaded, KernelRecord):
+class _Ranked(Overloaded[T], KernelRecord[T]):
     """Base of what takes one element of each line in order, and tells its place."""
 
     batch = "reduction"
     runs_in_numpy = False
     kind: ClassVar[str]  # of the kernel
 
-    @staticmethod
-    def spec(a: SimpleNamespace, dtype: Any) -> TensorSpec:
-        if getattr(a, "dim", None) is None:
+    def spec(self: _Ranked[Any], dtype: Any) -> TensorSpec:
+        if getattr(self, "dim", None) is None:
             return TensorSpec((), dtype)
-        shape = a.input.shape or (1,)
-        axis = axis_of(a.dim, shape)
+        shape = self.input.shape or (1,)
+        axis = axis_of(self.dim, shape)
         kept = (*shape[:axis], 1, *shape[axis + 1 :])
-        kept = kept if a.keepdim else (*shape[:axis], *shape[axis + 1 :])
-        return TensorSpec(kept if a.input.shape else (), dtype)
+        kept = kept if self.keepdim else (*shape[:axis], *shape[axis + 1 :])
+        return TensorSpec(kept if self.input.shape else (), dtype)
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> Any:
-        dim = getattr(a, "dim", None)
-        taken = a.input.size if dim is None else axis_extent(dim, a.input.shape)
+    def result(self: _Ranked[TensorSpec]) -> Any:
+        dim = getattr(self, "dim", None)
+        taken = self.input.size if dim is None else axis_extent(dim, self.input.shape)
         # Of nothing at all, PyTorch's median is no number.
-        if taken == 0 and (dim is not None or a.input.dtype.kind != "f"):
-            raise ShapeError(f"the input has shape {a.input.shape}, nothing to take")
-        values = cls.spec(a, a.input.dtype)
-        if getattr(a, "dim", None) is None:
+        if taken == 0 and (dim is not None or self.input.dtype.kind != "f"):
+            raise ShapeError(f"the input has shape {self.input.shape}, nothing to take")
+        values = self.spec(self.input.dtype)
+        if getattr(self, "dim", None) is None:
             return values
-        return values, cls.spec(a, INT64)
+        return values, self.spec(INT64)
 
-    @staticmethod
-    def rank(a: SimpleNamespace, line: np.ndarray) -> np.ndarray:
+    def rank(self: _Ranked[Any], line: np.ndarray) -> np.ndarray:
         """Return for each line of the last axis which element of its order is taken."""
         raise NotImplementedError
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        whole = getattr(a, "dim", None) is None
-        if whole and a.input.size == 0:
-            return np.full((), np.nan, a.input.dtype)
-        x = a.input.reshape(-1) if whole or not a.input.ndim else np.moveaxis(a.input, a.dim, -1)
+    def compute(self: _Ranked[np.ndarray]) -> Any:
+        whole = getattr(self, "dim", None) is None
+        if whole and self.input.size == 0:
+            return np.full((), np.nan, self.input.dtype)
+        x = (
+            self.input.reshape(-1)
+            if whole or not self.input.ndim
+            else np.moveaxis(self.input, self.dim, -1)
+        )
         order = sorted_places(x, -1, False)
-        rank = cls.rank(a, x)[..., np.newaxis]
+        rank = self.rank(x)[..., np.newaxis]
         places = np.take_along_axis(order, rank, -1)
         values = np.take_along_axis(x, places, -1)
         if whole:
             return values.reshape(())
-        shape = cls.spec(a, INT64).shape
+        shape = self.spec(INT64).shape
         return values.reshape(shape), places.reshape(shape)
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        dim = getattr(a, "dim", None)
-        x = b.contiguous(a.input)
+    def steps(self: _Ranked[TensorView], b: Binder) -> None:
+        dim = getattr(self, "dim", None)
+        x = b.contiguous(self.input)
         x = x.view((x.size,)) if dim is None or not x.rank else x
         axis = 0 if dim is None else axis_of(dim, x.shape)
         if not can_sort(x, axis):
-            cls.in_numpy(a, b)
+            self.in_numpy(b)
             return
-        values, places = b.output(), b.output(1) if a.n_outputs > 1 else None
+        values, places = b.output(), b.output(1) if self.n_outputs > 1 else None
         if x.size == 0:
             if values.size:
                 b.step(FillStep(values, math.nan))
             return
         lines = x.view(lines_of(x.shape, axis))
         scratch = b.scratch(sort_bytes(x.shape[axis], x.dtype))
-        b.step(RankStep(lines, values, places, cls.kind, getattr(a, "k", 0), scratch))
+        b.step(RankStep(lines, values, places, self.kind, getattr(self, "k", 0), scratch))
 
 
-_BY_AXIS = (Tensor("input"), Int("dim"), Bool("keepdim", False))
+_BY_AXIS = schema(input=Tensor(), dim=Int(), keepdim=Bool(False))
 
 
 @record("aten::median")
-class Median(_Ranked):
+class Median(_Ranked[T]):
     """The element in the middle, the lower of two, and along an axis its place; or a NaN.
 
     Source: torch.median.
     """
 
-    overloads = (_BY_AXIS, (Tensor("input"),))
+    overloads = (_BY_AXIS, schema(input=Tensor()))
     kind = "median"
 
-    @staticmethod
-    def rank(a: SimpleNamespace, line: Any) -> Any:
+    def rank(self: Median[Known], line: Any) -> Any:
         middle = np.full(line.shape[:-1], (line.shape[-1] - 1) // 2)
         if line.dtype.kind != "f":
             return middle
@@ -287,7 +289,7 @@ class Median(_Ranked):
 
 
 @record("aten::nanmedian")
-class NanMedian(_Ranked):
+class NanMedian(_Ranked[T]):
     """The element in the middle of those that are not NaN, the lower of two, and its place.
 
     Source: torch.nanmedian.
@@ -296,46 +298,44 @@ class NanMedian(_Ranked):
     overloads = Median.overloads
     kind = "nanmedian"
 
-    @staticmethod
-    def rank(a: SimpleNamespace, line: Any) -> Any:
+    def rank(self: NanMedian[Known], line: Any) -> Any:
         count = line.shape[-1] - (np.isnan(line).sum(-1) if line.dtype.kind == "f" else 0)
         return np.maximum(np.broadcast_to(count - 1, line.shape[:-1]), 0) // 2
 
 
 @record("aten::kthvalue")
-class KthValue(_Ranked):
+class KthValue(_Ranked[T]):
     """The `k`-th smallest element along an axis, and its place.
 
     Source: torch.kthvalue.
     """
 
-    overloads = ((Tensor("input"), Int("k", minimum=1), Int("dim", -1), Bool("keepdim", False)),)
+    overloads = (schema(input=Tensor(), k=Int(minimum=1), dim=Int(-1), keepdim=Bool(False)),)
     kind = "kthvalue"
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> Any:
-        extent = axis_extent(a.dim, a.input.shape)
-        if a.k > extent:
-            raise ShapeError(f"'k' is {a.k}, expected at most {extent}, the extent of axis {a.dim}")
-        return super().result(a)
+    def result(self: KthValue[TensorSpec]) -> Any:
+        extent = axis_extent(self.dim, self.input.shape)
+        if self.k > extent:
+            raise ShapeError(
+                f"'k' is {self.k}, expected at most {extent}, the extent of axis {self.dim}"
+            )
+        return super().result()
 
-    @staticmethod
-    def rank(a: SimpleNamespace, line: Any) -> Any:
-        return np.full(line.shape[:-1], a.k - 1)
+    def rank(self: KthValue[Known], line: Any) -> Any:
+        return np.full(line.shape[:-1], self.k - 1)
 
 
 @record("aten::mode")
-class Mode(_Ranked):
+class Mode(_Ranked[T]):
     """The commonest element along an axis, the least of several, and its last place.
 
     Source: torch.mode.
     """
 
-    overloads = ((Tensor("input"), Int("dim", -1), Bool("keepdim", False)),)
+    overloads = (schema(input=Tensor(), dim=Int(-1), keepdim=Bool(False)),)
     kind = "mode"
 
-    @staticmethod
-    def rank(a: SimpleNamespace, line: Any) -> Any:
+    def rank(self: Mode[Known], line: Any) -> Any:
         ordered = np.sort(line, axis=-1, kind="stable")
         places = np.broadcast_to(np.arange(line.shape[-1]), line.shape)
         starts = np.ones(line.shape, bool)
@@ -363,7 +363,7 @@ MAX_RANKED = 1 << 24
 
 
 @record("aten::quantile")
-class Quantile(Overloaded, KernelRecord):
+class Quantile(Overloaded[T], KernelRecord[T]):
     """The value below which the fraction `q` of the elements along an axis lies.
 
     Between two elements it is interpolated.  Source: torch.quantile.
@@ -371,60 +371,59 @@ class Quantile(Overloaded, KernelRecord):
 
     batch = NoBatchRule("its result has an axis more where it is for several probabilities")
     overloads = (
-        (
-            Tensor("input"),
-            _Levels("q"),
-            Int("dim", None, nullable=True),
-            Bool("keepdim", False),
-            Str("interpolation", tuple(INTERPOLATIONS), "linear"),
+        schema(
+            input=Tensor(),
+            q=field(_Levels)(),
+            dim=Int(None, nullable=True),
+            keepdim=Bool(False),
+            interpolation=Str(tuple(INTERPOLATIONS), "linear"),
         ),
     )
     runs_in_numpy = False
     skips_nan: ClassVar[bool] = False
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        if a.input.dtype.kind != "f":
-            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
-        if a.input.size == 0:
-            raise ShapeError(f"the input has shape {a.input.shape}, nothing to take")
-        shape = a.input.shape or (1,)
-        axes = range(len(shape)) if a.dim is None else (axis_of(a.dim, shape),)
-        rest = [1 if d in axes else n for d, n in enumerate(shape) if a.keepdim or d not in axes]
+    def result(self: Quantile[Any]) -> TensorSpec:
+        if self.input.dtype.kind != "f":
+            raise ShapeError(f"the input is {self.input.dtype}, expected float32")
+        if self.input.size == 0:
+            raise ShapeError(f"the input has shape {self.input.shape}, nothing to take")
+        shape = self.input.shape or (1,)
+        axes = range(len(shape)) if self.dim is None else (axis_of(self.dim, shape),)
+        rest = [1 if d in axes else n for d, n in enumerate(shape) if self.keepdim or d not in axes]
         extent = math.prod(shape[d] for d in axes)
         if extent > MAX_RANKED:
             raise ShapeError(f"there are {extent} elements to rank, expected at most {MAX_RANKED}")
-        levels = a.q.shape if hasattr(a.q, "shape") else ()
-        return TensorSpec((*levels, *rest), a.input.dtype)
+        levels = self.q.shape if hasattr(self.q, "shape") else ()
+        return TensorSpec((*levels, *rest), self.input.dtype)
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        q = _checked_levels(np.asarray(a.q, a.input.dtype))
-        lines = a.input.reshape(1, -1) if a.dim is None else np.moveaxis(a.input, a.dim, -1)
+    def compute(self: Quantile[np.ndarray]) -> Any:
+        q = _checked_levels(np.asarray(self.q, self.input.dtype))
+        lines = (
+            self.input.reshape(1, -1) if self.dim is None else np.moveaxis(self.input, self.dim, -1)
+        )
         lines = np.sort(lines.reshape(-1, lines.shape[-1]), -1)
         gaps = np.isnan(lines).sum(-1)
-        last = (lines.shape[-1] - 1 - (gaps if cls.skips_nan else 0 * gaps)).astype(q.dtype)
+        last = (lines.shape[-1] - 1 - (gaps if self.skips_nan else 0 * gaps)).astype(q.dtype)
         ranks = np.maximum(q.reshape(-1, 1) * last, 0)
-        if not cls.skips_nan:
+        if not self.skips_nan:
             ranks = np.where(gaps > 0, last, ranks)
-        y = _interpolated(lines, ranks, a.interpolation)
-        return y.reshape(cls.result(a).shape)
+        y = _interpolated(lines, ranks, self.interpolation)
+        return y.reshape(tuple(self.result().shape))
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        is_tensor = hasattr(a.q, "shape")
-        x = b.contiguous(a.input)
-        axis = 0 if a.dim is None or not x.rank else axis_of(a.dim, x.shape)
-        x = x.view((x.size,)) if a.dim is None or not x.rank else x
-        if (is_tensor and not a.q.is_constant) or x.dtype != FLOAT32 or not can_sort(x, axis):
-            cls.in_numpy(a, b)
+    def steps(self: Quantile[TensorView], b: Binder) -> None:
+        is_tensor = hasattr(self.q, "shape")
+        x = b.contiguous(self.input)
+        axis = 0 if self.dim is None or not x.rank else axis_of(self.dim, x.shape)
+        x = x.view((x.size,)) if self.dim is None or not x.rank else x
+        if (is_tensor and not self.q.is_constant) or x.dtype != FLOAT32 or not can_sort(x, axis):
+            self.in_numpy(b)
             return
-        known = np.asarray(a.q.constant if is_tensor else a.q, x.dtype)
+        known = np.asarray(self.q.constant if is_tensor else self.q, x.dtype)
         levels = b.constant(np.atleast_1d(_checked_levels(known)))
         y, lines = b.output(), x.view(lines_of(x.shape, axis))
         if y.size:
             scratch = b.scratch(sort_bytes(x.shape[axis], x.dtype))
-            b.step(QuantileStep(lines, levels, y, a.interpolation, cls.skips_nan, scratch))
+            b.step(QuantileStep(lines, levels, y, self.interpolation, self.skips_nan, scratch))
 
 
 def _checked_levels(q: np.ndarray) -> np.ndarray:
@@ -448,7 +447,7 @@ def _interpolated(lines: np.ndarray, ranks: np.ndarray, interpolation: str) -> n
 
 
 @record("aten::nanquantile")
-class NanQuantile(Quantile):
+class NanQuantile(Quantile[T]):
     """The value below which the fraction `q` of the elements that are not NaN lies.
 
     Source: torch.nanquantile.
@@ -464,7 +463,7 @@ def _found(boundaries: np.ndarray, values: np.ndarray, right: bool) -> np.ndarra
     return np.searchsorted(boundaries, values, "right" if right else "left")
 
 
-class _Searched(KernelRecord):
+class _Searched(KernelRecord[T]):
     @staticmethod
     def spec(values: Any, out_int32: bool) -> TensorSpec:
         shape = values.shape if hasattr(values, "shape") else ()
@@ -495,82 +494,74 @@ class _Searched(KernelRecord):
 
 
 @record("aten::searchsorted")
-class SearchSorted(_Searched):
+class SearchSorted(_Searched[T]):
     """Where in sorted lines the values belong: in front of equal elements, or behind with `right`.
 
     Source: torch.searchsorted.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (
-        Tensor("sorted_sequence"),
-        Tensor("values", number=True),
-        Bool("out_int32", False),
-        Bool("right", False),
-        Str("side", ("left", "right"), None),
-        Tensor("sorter", optional=True),
-    )
+    sorted_sequence: T = Tensor()
+    values: Any = Tensor(number=True)
+    out_int32: bool = Bool(False)
+    right: bool = Bool(False)
+    side: str | None = Str(("left", "right"), None)
+    sorter: T | None = Tensor(optional=True)
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> Any:
-        lines, values = a.sorted_sequence, a.values
+    def result(self: SearchSorted[TensorSpec]) -> Any:
+        lines, values = self.sorted_sequence, self.values
         many = lines.rank != 1
         if many and (not hasattr(values, "shape") or values.shape[:-1] != lines.shape[:-1]):
             raise ShapeError(
                 f"'values' is {values!r}, expected the same lines as in 'sorted_sequence', "
                 f"{lines.shape}"
             )
-        if a.sorter is not None and (
-            a.sorter.shape != lines.shape or a.sorter.dtype.kind not in "iu"
+        if self.sorter is not None and (
+            self.sorter.shape != lines.shape or self.sorter.dtype.kind not in "iu"
         ):
-            raise ShapeError(f"'sorter' is {a.sorter!r}, expected integers of shape {lines.shape}")
-        return cls.spec(values, a.out_int32)
+            raise ShapeError(
+                f"'sorter' is {self.sorter!r}, expected integers of shape {lines.shape}"
+            )
+        return self.spec(values, self.out_int32)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        lines, right = a.sorted_sequence, a.right or a.side == "right"
-        if a.sorter is not None:
-            lines = np.take_along_axis(lines, checked_index(a.sorter, lines.shape[-1]), -1)
+    def compute(self: SearchSorted[np.ndarray]) -> Any:
+        lines, right = self.sorted_sequence, self.right or self.side == "right"
+        if self.sorter is not None:
+            lines = np.take_along_axis(lines, checked_index(self.sorter, lines.shape[-1]), -1)
         if lines.ndim == 1:
-            return _found(lines, np.asarray(a.values), right)
-        values = a.values.reshape(-1, a.values.shape[-1])
+            return _found(lines, np.asarray(self.values), right)
+        values = self.values.reshape(-1, self.values.shape[-1])
         lines = lines.reshape(-1, lines.shape[-1])
         pairs = zip(lines, values, strict=True)
-        return np.stack([_found(x, y, right) for x, y in pairs]).reshape(a.values.shape)
+        return np.stack([_found(x, y, right) for x, y in pairs]).reshape(self.values.shape)
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        right = a.right or a.side == "right"
-        if a.sorter is not None or not cls.search(b, a.sorted_sequence, a.values, right):
-            cls.in_numpy(a, b)
+    def steps(self: SearchSorted[TensorView], b: Binder) -> None:
+        right = self.right or self.side == "right"
+        if self.sorter is not None or not self.search(b, self.sorted_sequence, self.values, right):
+            self.in_numpy(b)
 
 
 @record("aten::bucketize")
-class Bucketize(_Searched):
+class Bucketize(_Searched[T]):
     """Between which boundaries the values lie: how many are below, or not above with `right`.
 
     Source: torch.bucketize.
     """
 
-    arguments = (
-        Tensor("input", number=True),
-        Tensor("boundaries", rank=1),
-        Bool("out_int32", False),
-        Bool("right", False),
-    )
+    input: Any = Tensor(number=True)
+    boundaries: T = Tensor(rank=1)
+    out_int32: bool = Bool(False)
+    right: bool = Bool(False)
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> Any:
-        return cls.spec(a.input, a.out_int32)
+    def result(self: Bucketize[TensorSpec]) -> Any:
+        return self.spec(self.input, self.out_int32)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return _found(a.boundaries, np.asarray(a.input), a.right)
+    def compute(self: Bucketize[np.ndarray]) -> Any:
+        return _found(self.boundaries, np.asarray(self.input), self.right)
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        if not cls.search(b, a.boundaries, a.input, a.right):
-            cls.in_numpy(a, b)
+    def steps(self: Bucketize[TensorView], b: Binder) -> None:
+        if not self.search(b, self.boundaries, self.input, self.right):
+            self.in_numpy(b)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -582,33 +573,31 @@ class Bucketize(_Searched):
 
 
 @record("aten::histc")
-class Histogram(NumpyRecord):
+class Histogram(NumpyRecord[T]):
     """How many elements lie in each of `bins` equal parts of the range from `min` to `max`.
 
     Where both are equal the range is that of the elements.  Source: torch.histc.
     """
 
     batch = NoBatchRule("it counts the values of all members")
-    arguments = (
-        Tensor("input"),
-        Int("bins", 100, minimum=1),
-        Scalar("min", 0),
-        Scalar("max", 0),
-    )
+    input: T = Tensor()
+    bins: int = Int(100, minimum=1)
+    min: float = Scalar(0)
+    max: float = Scalar(0)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        if not -math.inf < a.min <= a.max < math.inf:
-            raise ShapeError(f"'min' is {a.min} and 'max' {a.max}, expected a range of numbers")
-        return TensorSpec((a.bins,), a.input.dtype)
+    def result(self: Histogram[TensorSpec]) -> TensorSpec:
+        if not -math.inf < self.min <= self.max < math.inf:
+            raise ShapeError(
+                f"'min' is {self.min} and 'max' {self.max}, expected a range of numbers"
+            )
+        return TensorSpec((self.bins,), self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        x, low, high = a.input.astype(np.float64), a.min, a.max
+    def compute(self: Histogram[np.ndarray]) -> Any:
+        x, low, high = self.input.astype(np.float64), self.min, self.max
         if low == high and x.size:
             low, high = x.min(), x.max()
         if not np.isfinite([low, high]).all():
             raise ShapeError(f"its elements reach from {low} to {high}, expected finite ones")
         if low == high:
             low, high = low - 1, high + 1
-        return np.histogram(x[(x >= low) & (x <= high)], a.bins, (low, high))[0]
+        return np.histogram(x[(x >= low) & (x <= high)], self.bins, (low, high))[0]

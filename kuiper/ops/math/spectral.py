@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import promote
-from kuiper.ir.view import TensorSpec
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import NumpyRecord, broadcast
-from kuiper.ops.core.record import NoBatchRule, record
-from kuiper.ops.core.schema import AnyArgument, Bool, DType, Float, Int, Ints, Scalar, Str, Tensor
-from kuiper.ops.tensor.shape import Identity
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
+from kuiper.ops.core.schema import (
+    AnyArgument,
+    Bool,
+    DType,
+    Float,
+    Int,
+    Ints,
+    Known,
+    Scalar,
+    Str,
+    Tensor,
+    schema,
+)
+from kuiper.ops.tensor.shape import Unchanged
 
 __all__ = ["InverseSpectrogram", "InverseStft", "Spectrogram", "Stft"]
 
@@ -39,189 +50,175 @@ def real_dtype(dtype: np.dtype) -> np.dtype:
 
 
 @record("torch.complex")
-class Complex(NumpyRecord):
+class Complex(NumpyRecord[T]):
     """Complex numbers of their real and imaginary parts.
 
     Source: torch.complex.
     """
 
     batch = "elementwise"
-    arguments = (Tensor("real"), Tensor("imag"))
+    real: T = Tensor()
+    imag: T = Tensor()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        if a.real.dtype != a.imag.dtype or a.real.dtype.kind != "f":
+    def result(self: Complex[TensorSpec]) -> TensorSpec:
+        if self.real.dtype != self.imag.dtype or self.real.dtype.kind != "f":
             raise ShapeError(
-                f"the parts are {a.real.dtype} and {a.imag.dtype}, expected floats of one type"
+                f"the parts are {self.real.dtype} and {self.imag.dtype}, expected floats of one "
+                "type"
             )
-        return TensorSpec(broadcast(a.real, a.imag), complex_dtype(a.real.dtype))
+        return TensorSpec(broadcast(self.real, self.imag), complex_dtype(self.real.dtype))
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        y = np.empty(broadcast(a.real, a.imag), complex_dtype(a.real.dtype))
-        y.real, y.imag = a.real, a.imag
+    def compute(self: Complex[np.ndarray]) -> Any:
+        y = np.empty(broadcast(self.real, self.imag), complex_dtype(self.real.dtype))
+        y.real, y.imag = self.real, self.imag
         return y
 
 
 @record("aten::polar")
-class Polar(NumpyRecord):
+class Polar(NumpyRecord[T]):
     """Complex numbers of their absolute value and angle.
 
     Source: torch.polar.
     """
 
     batch = "elementwise"
-    arguments = (Tensor("abs"), Tensor("angle"))
+    abs: T = Tensor()
+    angle: T = Tensor()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        dtype = promote(a.abs.dtype, a.angle.dtype)
-        return TensorSpec(broadcast(a.abs, a.angle), complex_dtype(dtype))
+    def result(self: Polar[TensorSpec]) -> TensorSpec:
+        dtype = promote(self.abs.dtype, self.angle.dtype)
+        return TensorSpec(broadcast(self.abs, self.angle), complex_dtype(dtype))
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        y = np.empty(broadcast(a.abs, a.angle), complex_dtype(a.abs.dtype))
-        y.real, y.imag = a.abs * np.cos(a.angle), a.abs * np.sin(a.angle)
+    def compute(self: Polar[np.ndarray]) -> Any:
+        y = np.empty(broadcast(self.abs, self.angle), complex_dtype(self.abs.dtype))
+        y.real, y.imag = self.abs * np.cos(self.angle), self.abs * np.sin(self.angle)
         return y
 
 
 @record("torch.real")
-class Real(NumpyRecord):
+class Real(NumpyRecord[T]):
     """The real parts.
 
     Source: torch.real.
     """
 
     batch = "elementwise"
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(a.input.shape, np.zeros(0, a.input.dtype).real.dtype)
+    def result(self: Real[TensorSpec]) -> TensorSpec:
+        return TensorSpec(self.input.shape, np.zeros(0, self.input.dtype).real.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return a.input.real
+    def compute(self: Real[np.ndarray]) -> Any:
+        return self.input.real
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        if a.input.dtype.kind == "c":
-            super().bind(a, b)
+    def bind(self: Real[TensorView], b: Binder) -> None:
+        if self.input.dtype.kind == "c":
+            super().bind(b)
         else:
-            b.alias(a.input)
+            b.alias(self.input)
 
 
 @record("torch.imag")
-class Imaginary(NumpyRecord):
+class Imaginary(NumpyRecord[T]):
     """The imaginary parts.
 
     Source: torch.imag.
     """
 
     batch = "elementwise"
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        if a.input.dtype.kind != "c":
-            raise ShapeError(f"the input is {a.input.dtype}, expected complex numbers")
-        return TensorSpec(a.input.shape, real_dtype(a.input.dtype))
+    def result(self: Imaginary[TensorSpec]) -> TensorSpec:
+        if self.input.dtype.kind != "c":
+            raise ShapeError(f"the input is {self.input.dtype}, expected complex numbers")
+        return TensorSpec(self.input.shape, real_dtype(self.input.dtype))
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return a.input.imag
+    def compute(self: Imaginary[np.ndarray]) -> Any:
+        return self.input.imag
 
 
 @record("aten::angle")
-class Angle(NumpyRecord):
+class Angle(NumpyRecord[T]):
     """The angles of complex numbers; of real ones 0, or pi where they are negative.
 
     Source: torch.angle.
     """
 
     batch = "elementwise"
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(a.input.shape, real_dtype(a.input.dtype))
+    def result(self: Angle[TensorSpec]) -> TensorSpec:
+        return TensorSpec(self.input.shape, real_dtype(self.input.dtype))
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        if a.input.dtype.kind == "c":
-            return np.angle(a.input)
-        return np.where(np.isnan(a.input), np.nan, np.where(a.input < 0, np.pi, 0))
+    def compute(self: Angle[np.ndarray]) -> Any:
+        if self.input.dtype.kind == "c":
+            return np.angle(self.input)
+        return np.where(np.isnan(self.input), np.nan, np.where(self.input < 0, np.pi, 0))
 
 
 @record("aten::_conj", "aten::conj_physical")
-class Conjugate(NumpyRecord):
+class Conjugate(NumpyRecord[T]):
     """Complex numbers with the other sign of the imaginary part.
 
     Source: torch.conj.
     """
 
     batch = "elementwise"
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(a.input.shape, a.input.dtype)
+    def result(self: Conjugate[TensorSpec]) -> TensorSpec:
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.conj(a.input)
+    def compute(self: Conjugate[np.ndarray]) -> Any:
+        return np.conj(self.input)
 
 
 @record("aten::resolve_conj", "aten::resolve_neg", "aten::alias_copy")
-class Resolve(Identity):
+class Resolve(Unchanged[T]):
     """The input itself: PyTorch puts off signs and shares memory, kuiper does not.
 
     Source: torch.resolve_conj, torch.alias_copy.
     """
 
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
 
 @record("torch.view_as_complex")
-class ViewAsComplex(NumpyRecord):
+class ViewAsComplex(NumpyRecord[T]):
     """The pairs of the last axis as complex numbers.
 
     Source: torch.view_as_complex.
     """
 
     batch = "like_input"
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        if a.input.shape[-1:] != (2,) or a.input.dtype.kind != "f":
-            raise ShapeError(f"the input is {a.input}, expected floats of shape (..., 2)")
-        return TensorSpec(a.input.shape[:-1], complex_dtype(a.input.dtype))
+    def result(self: ViewAsComplex[TensorSpec]) -> TensorSpec:
+        if self.input.shape[-1:] != (2,) or self.input.dtype.kind != "f":
+            raise ShapeError(f"the input is {self.input}, expected floats of shape (..., 2)")
+        return TensorSpec(self.input.shape[:-1], complex_dtype(self.input.dtype))
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.ascontiguousarray(a.input).view(complex_dtype(a.input.dtype))[..., 0]
+    def compute(self: ViewAsComplex[np.ndarray]) -> Any:
+        return np.ascontiguousarray(self.input).view(complex_dtype(self.input.dtype))[..., 0]
 
 
 @record("torch.view_as_real")
-class ViewAsReal(NumpyRecord):
+class ViewAsReal(NumpyRecord[T]):
     """Complex numbers as pairs along a new last axis.
 
     Source: torch.view_as_real.
     """
 
     batch = "like_input"
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        if a.input.dtype.kind != "c":
-            raise ShapeError(f"the input is {a.input.dtype}, expected complex numbers")
-        return TensorSpec((*a.input.shape, 2), real_dtype(a.input.dtype))
+    def result(self: ViewAsReal[TensorSpec]) -> TensorSpec:
+        if self.input.dtype.kind != "c":
+            raise ShapeError(f"the input is {self.input.dtype}, expected complex numbers")
+        return TensorSpec((*self.input.shape, 2), real_dtype(self.input.dtype))
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return _pairs(a.input)
+    def compute(self: ViewAsReal[np.ndarray]) -> Any:
+        return _pairs(self.input)
 
 
 def _pairs(x: np.ndarray) -> np.ndarray:
@@ -264,23 +261,22 @@ Norm: TypeAlias = Literal["backward", "ortho", "forward"]
 _SWAPPED: dict[Norm, Norm] = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
 
 
-class Fourier(NumpyRecord):
+class Fourier(NumpyRecord[T]):
     """Base of the records made from :data:`TRANSFORMS`."""
 
     batch = "along_axes"
 
     transform: _Transform
 
-    @classmethod
-    def _plan(cls, a: SimpleNamespace) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _plan(self: Fourier[Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the axes, and along each the length of what is not halved."""
-        shape = a.input.shape
-        sizes = getattr(a, "s", None)
+        shape = self.input.shape
+        sizes = getattr(self, "s", None)
         axes: tuple[int, ...]
-        if hasattr(a, "n"):
-            axes, sizes = (axis_of(a.dim, shape),), (a.n,)
-        elif a.dim is not None:
-            axes = axes_of(a.dim, shape)
+        if hasattr(self, "n"):
+            axes, sizes = (axis_of(self.dim, shape),), (self.n,)
+        elif self.dim is not None:
+            axes = axes_of(self.dim, shape)
         else:
             axes = tuple(range(len(shape)))[-len(shape if sizes is None else sizes) :]
         if sizes is None:
@@ -288,68 +284,64 @@ class Fourier(NumpyRecord):
         if len(sizes) != len(axes) or not axes:
             raise ShapeError(f"'s' is {sizes}, expected {len(axes)} lengths for the axes {axes}")
         lengths = [shape[d] if n in (None, -1) else n for d, n in zip(axes, sizes, strict=True)]
-        if cls.transform.half == "in" and sizes[-1] in (None, -1):
+        if self.transform.half == "in" and sizes[-1] in (None, -1):
             lengths[-1] = 2 * (shape[axes[-1]] - 1)
         if min(lengths) < 1:
             raise ShapeError(f"the lengths {tuple(lengths)} are not all at least 1")
         return axes, tuple(lengths)
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        axes, lengths = cls._plan(a)
-        shape = list(a.input.shape)
+    def result(self: Fourier[Any]) -> TensorSpec:
+        axes, lengths = self._plan()
+        shape = list(self.input.shape)
         for axis, length in zip(axes, lengths, strict=True):
             shape[axis] = length
-        if cls.transform.half == "out":
-            if a.input.dtype.kind == "c":
-                raise ShapeError(f"the input is {a.input.dtype}, expected real numbers")
+        if self.transform.half == "out":
+            if self.input.dtype.kind == "c":
+                raise ShapeError(f"the input is {self.input.dtype}, expected real numbers")
             shape[axes[-1]] = lengths[-1] // 2 + 1
-        dtype = a.input.dtype
-        dtype = real_dtype(dtype) if cls.transform.half == "in" else complex_dtype(dtype)
+        dtype = self.input.dtype
+        dtype = real_dtype(dtype) if self.transform.half == "in" else complex_dtype(dtype)
         return TensorSpec(shape, dtype)
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        axes, lengths = cls._plan(a)
-        if a.input.size == 0:  # numpy gives back memory that it has not written
-            spec = cls.result(a)
+    def compute(self: Fourier[np.ndarray]) -> Any:
+        axes, lengths = self._plan()
+        if self.input.size == 0:  # numpy gives back memory that it has not written
+            spec = self.result()
             return np.zeros(spec.shape, spec.dtype)
-        half, backward = cls.transform.half, cls.transform.backward
-        norm: Norm = "backward" if a.norm is None else a.norm
+        half, backward = self.transform.half, self.transform.backward
+        norm: Norm = "backward" if self.norm is None else self.norm
         # numpy has the forward transforms of reals and the backward ones to reals; the other two
         # follow by conjugation, which turns the exponent round.
         if half == "in":
             if backward:
-                return np.fft.irfftn(a.input, lengths, axes, norm)
-            return np.fft.irfftn(np.conj(a.input), lengths, axes, _SWAPPED[norm])
+                return np.fft.irfftn(self.input, lengths, axes, norm)
+            return np.fft.irfftn(np.conj(self.input), lengths, axes, _SWAPPED[norm])
         if half == "out":
             if not backward:
-                return np.fft.rfftn(a.input, lengths, axes, norm)
-            return np.conj(np.fft.rfftn(a.input, lengths, axes, _SWAPPED[norm]))
-        return (np.fft.ifftn if backward else np.fft.fftn)(a.input, lengths, axes, norm)
+                return np.fft.rfftn(self.input, lengths, axes, norm)
+            return np.conj(np.fft.rfftn(self.input, lengths, axes, _SWAPPED[norm]))
+        return (np.fft.ifftn if backward else np.fft.fftn)(self.input, lengths, axes, norm)
 
 
 def _register(transform: _Transform) -> None:
-    norm = Str("norm", tuple(_SWAPPED), None)
-    axes = Ints("dim", default=None, nullable=True)
-    size = Ints("s", default=None, nullable=True)
     for name, where, arguments in zip(
         transform.types.split(),
         ("along one axis", "along two axes", "along some axes"),
         (
-            (Int("n", None, nullable=True), Int("dim", -1)),
-            (size, Ints("dim", default=(-2, -1))),
-            (size, axes),
+            schema(n=Int(None, nullable=True), dim=Int(-1)),
+            schema(s=Ints(default=None, nullable=True), dim=Ints(default=(-2, -1))),
+            schema(s=Ints(default=None, nullable=True), dim=Ints(default=None, nullable=True)),
         ),
         strict=True,
     ):
-        doc = f"{transform.summary}, {where}.\n\nSource: torch.fft.{name}."
         namespace = {
-            "__doc__": doc,
+            "__doc__": f"{transform.summary}, {where}.\n\nSource: torch.fft.{name}.",
             "__module__": __name__,
-            "arguments": (Tensor("input"), *arguments, norm),
+            "arguments": (
+                *schema(input=Tensor()), *arguments, *schema(norm=Str(tuple(_SWAPPED), None)),
+            ),
             "transform": transform,
-        }
+        }  # fmt: skip
         record(f"torch.fft.{name}")(type(name, (Fourier,), namespace))
 
 
@@ -357,110 +349,95 @@ for _transform in TRANSFORMS:
     _register(_transform)
 
 
-class _Shift(NumpyRecord):
+class _Shift(NumpyRecord[T]):
     """Base of the shifts of the zero frequency."""
 
     batch = "along_axes"
-    arguments = (Tensor("input"), Ints("dim", default=None, nullable=True))
+    input: T = Tensor()
+    dim: tuple[int, ...] | None = Ints(default=None, nullable=True)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        if a.dim is not None:
-            axes_of(a.dim, a.input.shape)
-        return TensorSpec(a.input.shape, a.input.dtype)
+    def result(self: _Shift[TensorSpec]) -> TensorSpec:
+        if self.dim is not None:
+            axes_of(self.dim, self.input.shape)
+        return TensorSpec(self.input.shape, self.input.dtype)
 
 
 @record("aten::fft_fftshift")
-class FftShift(_Shift):
+class FftShift(_Shift[T]):
     """A spectrum with the zero frequency in the middle.
 
     Source: torch.fft.fftshift.
     """
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.fft.fftshift(a.input, a.dim)
+    def compute(self: FftShift[np.ndarray]) -> Any:
+        return np.fft.fftshift(self.input, self.dim)
 
 
 @record("aten::fft_ifftshift")
-class InverseFftShift(_Shift):
+class InverseFftShift(_Shift[T]):
     """A spectrum with the zero frequency in front again.
 
     Source: torch.fft.ifftshift.
     """
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.fft.ifftshift(a.input, a.dim)
+    def compute(self: InverseFftShift[np.ndarray]) -> Any:
+        return np.fft.ifftshift(self.input, self.dim)
 
 
-class _Frequencies(NumpyRecord):
+class _Frequencies(NumpyRecord[T]):
     """Base of the lists of frequencies."""
 
     batch = "shared"
-    arguments = (
-        Int("n", minimum=1),
-        Float("d", 1.0),
-        DType("dtype", None),
-        AnyArgument("layout", None),
-        AnyArgument("device", None),
-        AnyArgument("pin", None),
-    )
+    n: int = Int(minimum=1)
+    d: float = Float(1.0)
+    dtype: np.dtype | None = DType(None)
+    layout_: Any = AnyArgument(None)
+    device: Any = AnyArgument(None)
+    pin: Any = AnyArgument(None)
 
 
 @record("aten::fft_fftfreq")
-class FftFrequencies(_Frequencies):
+class FftFrequencies(_Frequencies[T]):
     """The frequencies of torch.fft.fft of n numbers `d` apart.
 
     Source: torch.fft.fftfreq.
     """
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec((a.n,), a.dtype or np.float32)
+    def result(self: FftFrequencies[TensorSpec]) -> TensorSpec:
+        return TensorSpec((self.n,), self.dtype or np.float32)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.fft.fftfreq(a.n, a.d)
+    def compute(self: FftFrequencies[np.ndarray]) -> Any:
+        return np.fft.fftfreq(self.n, self.d)
 
 
 @record("aten::fft_rfftfreq")
-class RealFftFrequencies(_Frequencies):
+class RealFftFrequencies(_Frequencies[T]):
     """The frequencies of torch.fft.rfft of n numbers `d` apart.
 
     Source: torch.fft.rfftfreq.
     """
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec((a.n // 2 + 1,), a.dtype or np.float32)
+    def result(self: RealFftFrequencies[TensorSpec]) -> TensorSpec:
+        return TensorSpec((self.n // 2 + 1,), self.dtype or np.float32)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.fft.rfftfreq(a.n, a.d)
+    def compute(self: RealFftFrequencies[np.ndarray]) -> Any:
+        return np.fft.rfftfreq(self.n, self.d)
 
 
 # -- Fourier transforms of frames --------------------------------------------------------------
 
 _PADDING = {"reflect": "reflect", "constant": "constant", "replicate": "edge", "circular": "wrap"}
 
-_FRAMES = (
-    Tensor("window", optional=True, rank=1),
-    Int("n_fft", minimum=1),
-    Int("hop_length", None, minimum=1, nullable=True),
-    Int("win_length", None, minimum=1, nullable=True),
-)
 
-
-def _hop(a: SimpleNamespace) -> int:
+def _hop(a: Record[Any]) -> int:
     return a.n_fft // 4 if a.hop_length is None else a.hop_length
 
 
-def _onesided(a: SimpleNamespace) -> bool:
+def _onesided(a: Record[Any]) -> bool:
     return a.input.dtype.kind != "c" if a.onesided is None else a.onesided
 
 
-def _window(a: SimpleNamespace) -> np.ndarray:
+def _window(a: Record[Any]) -> np.ndarray:
     """Return the window in the middle of a frame."""
     length = a.n_fft if a.win_length is None else a.win_length
     window = np.ones(length) if a.window is None else a.window.astype(np.float64)
@@ -468,7 +445,7 @@ def _window(a: SimpleNamespace) -> np.ndarray:
     return np.pad(window, (left, a.n_fft - length - left))
 
 
-def _check_window(a: SimpleNamespace) -> None:
+def _check_window(a: Record[Any]) -> None:
     length = a.n_fft if a.win_length is None else a.win_length
     if length > a.n_fft:
         raise ShapeError(f"'win_length' is {length}, expected at most {a.n_fft}")
@@ -492,7 +469,7 @@ def _transformed(a: Any, x: np.ndarray, onesided: bool, norm: Norm) -> np.ndarra
 
 
 def _spectra_shape(
-    a: SimpleNamespace, signal: TensorSpec, onesided: bool, pad: int = 0
+    a: Record[Any], signal: TensorSpec, onesided: bool, pad: int = 0
 ) -> tuple[int, int]:
     """Return how many frequencies and frames a signal gives, padded at both ends."""
     _check_window(a)
@@ -511,36 +488,35 @@ def _spectra_shape(
 
 
 @record("torch.stft")
-class Stft(NumpyRecord):
+class Stft(NumpyRecord[T]):
     """Spectra of a signal's overlapping frames: (..., length) -> (..., frequencies, frames).
 
     Source: torch.stft.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (
-        Tensor("input", rank=(1, 2)),
-        *_FRAMES,
-        Bool("center", True),
-        Str("pad_mode", tuple(_PADDING), "reflect"),
-        Bool("normalized", False),
-        AnyArgument("onesided", None),
-        Bool("return_complex", True),
-    )
+    input: T = Tensor(rank=(1, 2))
+    window: T | None = Tensor(optional=True, rank=1)
+    n_fft: int = Int(minimum=1)
+    hop_length: int | None = Int(None, minimum=1, nullable=True)
+    win_length: int | None = Int(None, minimum=1, nullable=True)
+    center: bool = Bool(True)
+    pad_mode: str = Str(tuple(_PADDING), "reflect")
+    normalized: bool = Bool(False)
+    onesided: Any = AnyArgument(None)
+    return_complex: bool = Bool(True)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        shape = (*a.input.shape[:-1], *_spectra_shape(a, a.input, _onesided(a)))
-        dtype = complex_dtype(a.input.dtype)
-        if not a.return_complex:
+    def result(self: Stft[TensorSpec]) -> TensorSpec:
+        shape = (*self.input.shape[:-1], *_spectra_shape(self, self.input, _onesided(self)))
+        dtype = complex_dtype(self.input.dtype)
+        if not self.return_complex:
             return TensorSpec((*shape, 2), real_dtype(dtype))
         return TensorSpec(shape, dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        norm: Norm = "ortho" if a.normalized else "backward"
-        y = _transformed(a, a.input, _onesided(a), norm)
-        return y if a.return_complex else _pairs(y)
+    def compute(self: Stft[np.ndarray]) -> Any:
+        norm: Norm = "ortho" if self.normalized else "backward"
+        y = _transformed(self, self.input, _onesided(self), norm)
+        return y if self.return_complex else _pairs(y)
 
 
 def _joined(a: Any, spectra: np.ndarray, real: bool, norm: Norm, length: int | None) -> np.ndarray:
@@ -574,14 +550,14 @@ def _side_by_side(frames: np.ndarray, hop: int) -> np.ndarray:
     return y.reshape(*lead, -1)[..., : length + hop * (count - 1)]
 
 
-def _kept(a: SimpleNamespace, count: int, length: int | None) -> tuple[int, int]:
+def _kept(a: Record[Any], count: int, length: int | None) -> tuple[int, int]:
     """Return where the signal lies among the frames laid side by side."""
     margin = a.n_fft // 2 if a.center else 0
     end = a.n_fft + _hop(a) * (count - 1) - margin
     return margin, end if length is None else margin + length
 
 
-def _check_spectra(a: SimpleNamespace, spectra: TensorSpec, onesided: bool) -> None:
+def _check_spectra(a: Record[Any], spectra: TensorSpec, onesided: bool) -> None:
     _check_window(a)
     length = a.n_fft if a.win_length is None else a.win_length
     if _hop(a) > length:
@@ -592,41 +568,39 @@ def _check_spectra(a: SimpleNamespace, spectra: TensorSpec, onesided: bool) -> N
 
 
 @record("torch.istft")
-class InverseStft(NumpyRecord):
+class InverseStft(NumpyRecord[T]):
     """The signal of spectra of overlapping frames: (..., frequencies, frames) -> (..., length).
 
     Source: torch.istft.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (
-        Tensor("input", rank=(2, 3)),
-        *_FRAMES,
-        Bool("center", True),
-        Bool("normalized", False),
-        AnyArgument("onesided", None),
-        Int("length", None, minimum=0, nullable=True),
-        Bool("return_complex", False),
-    )
+    input: T = Tensor(rank=(2, 3))
+    window: T | None = Tensor(optional=True, rank=1)
+    n_fft: int = Int(minimum=1)
+    hop_length: int | None = Int(None, minimum=1, nullable=True)
+    win_length: int | None = Int(None, minimum=1, nullable=True)
+    center: bool = Bool(True)
+    normalized: bool = Bool(False)
+    onesided: Any = AnyArgument(None)
+    length: int | None = Int(None, minimum=0, nullable=True)
+    return_complex: bool = Bool(False)
 
-    @staticmethod
-    def _onesided(a: SimpleNamespace) -> bool:
-        return not a.return_complex if a.onesided is None else a.onesided
+    def _onesided(self: InverseStft[Known]) -> bool:
+        return not self.return_complex if self.onesided is None else self.onesided
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        _check_spectra(a, a.input, cls._onesided(a))
-        start, end = _kept(a, a.input.shape[-1], a.length)
-        dtype = a.input.dtype if a.return_complex else real_dtype(a.input.dtype)
-        return TensorSpec((*a.input.shape[:-2], max(0, end - start)), dtype)
+    def result(self: InverseStft[TensorSpec]) -> TensorSpec:
+        _check_spectra(self, self.input, self._onesided())
+        start, end = _kept(self, self.input.shape[-1], self.length)
+        dtype = self.input.dtype if self.return_complex else real_dtype(self.input.dtype)
+        return TensorSpec((*self.input.shape[:-2], max(0, end - start)), dtype)
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        norm: Norm = "ortho" if a.normalized else "backward"
-        return _joined(a, a.input, not a.return_complex, norm, a.length)
+    def compute(self: InverseStft[np.ndarray]) -> Any:
+        norm: Norm = "ortho" if self.normalized else "backward"
+        return _joined(self, self.input, not self.return_complex, norm, self.length)
 
 
-def _divides_by_window(a: SimpleNamespace) -> bool:
+def _divides_by_window(a: Record[Any]) -> bool:
     if a.normalized not in (True, False, "window", "frame_length"):
         raise ShapeError(
             f"'normalized' is {a.normalized!r}, expected True, False, window or frame_length"
@@ -634,89 +608,86 @@ def _divides_by_window(a: SimpleNamespace) -> bool:
     return a.normalized in (True, "window")
 
 
-def _frame_norm(a: SimpleNamespace) -> Norm:
+def _frame_norm(a: Record[Any]) -> Norm:
     return "ortho" if a.normalized == "frame_length" else "backward"
 
 
-def _window_norm(a: SimpleNamespace) -> float:
+def _window_norm(a: Record[Any]) -> float:
     if a.window is None:  # ones
         return math.sqrt(a.n_fft if a.win_length is None else a.win_length)
     return float(np.sqrt(np.sum(np.square(a.window.astype(np.float64)))))
 
 
 @record("torchaudio.functional.spectrogram")
-class Spectrogram(NumpyRecord):
+class Spectrogram(NumpyRecord[T]):
     """Spectra of overlapping frames, as they are or as a power of their absolute values.
 
     Source: torchaudio.functional.spectrogram.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (
-        Tensor("waveform"),
-        *_FRAMES,
-        Int("pad", 0, minimum=0),
-        Scalar("power", 2.0, nullable=True),
-        AnyArgument("normalized", False),
-        Bool("center", True),
-        Str("pad_mode", tuple(_PADDING), "reflect"),
-        AnyArgument("onesided", None),
-    )
+    waveform: T = Tensor()
+    window: T | None = Tensor(optional=True, rank=1)
+    n_fft: int = Int(minimum=1)
+    hop_length: int | None = Int(None, minimum=1, nullable=True)
+    win_length: int | None = Int(None, minimum=1, nullable=True)
+    pad: int = Int(0, minimum=0)
+    power: float | None = Scalar(2.0, nullable=True)
+    normalized: Any = AnyArgument(False)
+    center: bool = Bool(True)
+    pad_mode: str = Str(tuple(_PADDING), "reflect")
+    onesided: Any = AnyArgument(None)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        _divides_by_window(a)
-        spectra = _spectra_shape(a, a.waveform, a.onesided is not False, a.pad)
-        shape = (*a.waveform.shape[:-1], *spectra)
-        dtype = complex_dtype(a.waveform.dtype)
-        return TensorSpec(shape, dtype if a.power is None else real_dtype(dtype))
+    def result(self: Spectrogram[TensorSpec]) -> TensorSpec:
+        _divides_by_window(self)
+        spectra = _spectra_shape(self, self.waveform, self.onesided is not False, self.pad)
+        shape = (*self.waveform.shape[:-1], *spectra)
+        dtype = complex_dtype(self.waveform.dtype)
+        return TensorSpec(shape, dtype if self.power is None else real_dtype(dtype))
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        x = np.pad(a.waveform, [(0, 0)] * (a.waveform.ndim - 1) + [(a.pad, a.pad)])
-        y = _transformed(a, x, a.onesided is not False, _frame_norm(a))
-        if _divides_by_window(a):
-            y = y / _window_norm(a)
-        return y if a.power is None else np.abs(y) ** a.power
+    def compute(self: Spectrogram[np.ndarray]) -> Any:
+        x = np.pad(self.waveform, [(0, 0)] * (self.waveform.ndim - 1) + [(self.pad, self.pad)])
+        y = _transformed(self, x, self.onesided is not False, _frame_norm(self))
+        if _divides_by_window(self):
+            y = y / _window_norm(self)
+        return y if self.power is None else np.abs(y) ** self.power
 
 
 @record("torchaudio.functional.inverse_spectrogram")
-class InverseSpectrogram(NumpyRecord):
+class InverseSpectrogram(NumpyRecord[T]):
     """The signal of spectra of overlapping frames.
 
     Source: torchaudio.functional.inverse_spectrogram.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (
-        Tensor("spectrogram"),
-        *_FRAMES,
-        Int("length", None, minimum=0, nullable=True),
-        Int("pad", 0, minimum=0),
-        AnyArgument("normalized", False),
-        Bool("center", True),
-        Str("pad_mode", tuple(_PADDING), "reflect"),
-        AnyArgument("onesided", None),
-    )
+    spectrogram: T = Tensor()
+    window: T | None = Tensor(optional=True, rank=1)
+    n_fft: int = Int(minimum=1)
+    hop_length: int | None = Int(None, minimum=1, nullable=True)
+    win_length: int | None = Int(None, minimum=1, nullable=True)
+    length: int | None = Int(None, minimum=0, nullable=True)
+    pad: int = Int(0, minimum=0)
+    normalized: Any = AnyArgument(False)
+    center: bool = Bool(True)
+    pad_mode: str = Str(tuple(_PADDING), "reflect")
+    onesided: Any = AnyArgument(None)
 
-    @staticmethod
-    def _length(a: SimpleNamespace) -> int | None:
+    def _length(self: InverseSpectrogram[Any]) -> int | None:
         """Return how much of the padded signal is made."""
-        return None if a.length is None else a.length + 2 * a.pad
+        return None if self.length is None else self.length + 2 * self.pad
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        _divides_by_window(a)
-        _check_spectra(a, a.spectrogram, a.onesided is not False)
-        start, end = _kept(a, a.spectrogram.shape[-1], a.length)
+    def result(self: InverseSpectrogram[TensorSpec]) -> TensorSpec:
+        _divides_by_window(self)
+        _check_spectra(self, self.spectrogram, self.onesided is not False)
+        start, end = _kept(self, self.spectrogram.shape[-1], self.length)
         return TensorSpec(
-            (*a.spectrogram.shape[:-2], max(0, end - start)), real_dtype(a.spectrogram.dtype)
+            (*self.spectrogram.shape[:-2], max(0, end - start)), real_dtype(self.spectrogram.dtype)
         )
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        spectra = a.spectrogram
-        if _divides_by_window(a):
-            spectra = spectra * _window_norm(a)
-        y = _joined(a, spectra, True, _frame_norm(a), cls._length(a))
-        return y if a.length is None else y[..., a.pad : a.pad + a.length]
+    def compute(self: InverseSpectrogram[np.ndarray]) -> Any:
+        spectra = self.spectrogram
+        if _divides_by_window(self):
+            spectra = spectra * _window_norm(self)
+        y = _joined(self, spectra, True, _frame_norm(self), self._length())
+        return y if self.length is None else y[..., self.pad : self.pad + self.length]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import typing
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from kuiper._kernels.data.order import (
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
 from kuiper.expression.promotion import result_type
-from kuiper.ir.view import TensorSpec
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import (
@@ -33,19 +32,19 @@ from kuiper.ops.core.numpy_step import (
     mean,
     variance,
 )
-from kuiper.ops.core.record import NoBatchRule, Record, record
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
 from kuiper.ops.core.rows import bind_reduction, lines_of
-from kuiper.ops.core.schema import Bool, DType, Int, Ints, Scalar, Tensor
+from kuiper.ops.core.schema import Bool, DType, Int, Ints, Known, Scalar, Tensor, schema
 from kuiper.ops.core.typed import TypedProgram, has_kernels, write_cast
 from kuiper.ops.math.elementwise import bind_tree, write_tree
 from kuiper.ops.math.reduce import MAX_EXTENT, Norm, norm_of
 
-__all__ = ["AMinMax", "AllTrue", "AnyTrue", "CountNonzero", "CumMax", "Deviation", "Diff", "NanSum"]
+__all__ = ["AMinMax", "All", "Any", "CountNonzero", "CumMax", "Deviation", "Diff", "NanSum"]
 
 INT64 = np.dtype(np.int64)
 
 
-def _axes(a: SimpleNamespace) -> tuple[int, ...]:
+def _axes(a: Record[typing.Any]) -> tuple[int, ...]:
     dim = getattr(a, "dim", None)
     if dim is None or dim == ():
         return tuple(range(len(a.input.shape)))
@@ -55,13 +54,13 @@ def _axes(a: SimpleNamespace) -> tuple[int, ...]:
     return axes_of(dim if isinstance(dim, tuple) else (dim,), a.input.shape)
 
 
-def _reduced(a: SimpleNamespace, dtype: typing.Any) -> TensorSpec:
+def _reduced(a: Record[typing.Any], dtype: typing.Any) -> TensorSpec:
     axes, keepdim = _axes(a), getattr(a, "keepdim", False)
     shape = [1 if d in axes else n for d, n in enumerate(a.input.shape) if keepdim or d not in axes]
     return TensorSpec(shape, dtype)
 
 
-def _is_float32(a: SimpleNamespace, b: Binder) -> bool:
+def _is_float32(a: Record[typing.Any], b: Binder) -> bool:
     """Tell whether input and output have kernels, and something to compute."""
     return a.input.dtype == b.output_spec().dtype == np.float32 and a.input.size > 0
 
@@ -69,31 +68,30 @@ def _is_float32(a: SimpleNamespace, b: Binder) -> bool:
 # -- truth and counts --------------------------------------------------------------------------
 
 
-class _Truth(Overloaded, KernelRecord):
+class _Truth(Overloaded[T], KernelRecord[T]):
     batch = "reduction"
     runs_in_numpy = False
     is_min: bool
     overloads = (
-        (Tensor("input"),),
-        (Tensor("input"), Ints("dim", nullable=True), Bool("keepdim", False)),
+        schema(input=Tensor()),
+        schema(input=Tensor(), dim=Ints(nullable=True), keepdim=Bool(False)),
     )
     function: Callable[..., typing.Any]
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> typing.Any:
+    def result(self: _Truth[TensorSpec]) -> typing.Any:
         # Bytes stay bytes, as they were PyTorch's truth values once.
-        return _reduced(a, np.uint8 if a.input.dtype == np.uint8 else np.bool_)
+        return _reduced(self, np.uint8 if self.input.dtype == np.uint8 else np.bool_)
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> typing.Any:
-        return cls.function(a.input, axis=_axes(a), keepdims=getattr(a, "keepdim", False))
+    def compute(self: _Truth[np.ndarray]) -> typing.Any:
+        return type(self).function(
+            self.input, axis=_axes(self), keepdims=getattr(self, "keepdim", False)
+        )
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        x, axes = a.input, _axes(a)
+    def steps(self: _Truth[TensorView], b: Binder) -> None:
+        x, axes = self.input, _axes(self)
         terms = math.prod(x.shape[d] for d in axes)
         if not has_kernels(x.dtype) or x.size == 0 or x.size >= MAX_EXTENT:
-            cls.in_numpy(a, b)
+            self.in_numpy(b)
             return
         y = b.output()
         # Of truth values any is the greatest and all the least.
@@ -104,11 +102,11 @@ class _Truth(Overloaded, KernelRecord):
             b.step(program.step(truth))
             x = truth
         rows = b.contiguous(x.permute([*(d for d in range(x.rank) if d not in axes), *axes]))
-        b.step(ExtremeStep(rows.view((y.size, terms, 1)), y, None, cls.is_min))
+        b.step(ExtremeStep(rows.view((y.size, terms, 1)), y, None, self.is_min))
 
 
 @record("aten::any")
-class AnyTrue(_Truth):
+class Any(_Truth[T]):
     """Whether any element is not zero.
 
     Source: torch.any.
@@ -119,7 +117,7 @@ class AnyTrue(_Truth):
 
 
 @record("aten::all")
-class AllTrue(_Truth):
+class All(_Truth[T]):
     """Whether no element is zero.
 
     Source: torch.all.
@@ -130,29 +128,27 @@ class AllTrue(_Truth):
 
 
 @record("aten::count_nonzero")
-class CountNonzero(KernelRecord):
+class CountNonzero(KernelRecord[T]):
     """How many elements are not zero.
 
     Source: torch.count_nonzero.
     """
 
     batch = "reduction"
-    arguments = (Tensor("input"), Ints("dim", default=None, nullable=True))
+    input: T = Tensor()
+    dim: tuple[int, ...] | None = Ints(default=None, nullable=True)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> typing.Any:
-        return _reduced(a, INT64)
+    def result(self: CountNonzero[TensorSpec]) -> typing.Any:
+        return _reduced(self, INT64)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> typing.Any:
-        return np.count_nonzero(a.input, axis=_axes(a))
+    def compute(self: CountNonzero[np.ndarray]) -> typing.Any:
+        return np.count_nonzero(self.input, axis=_axes(self))
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        x, axes = a.input, _axes(a)
+    def steps(self: CountNonzero[TensorView], b: Binder) -> None:
+        x, axes = self.input, _axes(self)
         # Sums of ones are whole as long as they have no more than 24 bits.
         if not has_kernels(x.dtype) or not 0 < x.size < 1 << 24 or not axes:
-            cls.in_numpy(a, b)
+            self.in_numpy(b)
             return
         ones = b.temporary(x.shape)
         program = TypedProgram(b)
@@ -167,190 +163,176 @@ class CountNonzero(KernelRecord):
 
 
 @record("aten::prod")
-class ProductOfAll(KernelRecord):
+class ProductOfAll(KernelRecord[T]):
     """The product of all elements; integers and booleans multiply in int64.
 
     Source: torch.prod.
     """
 
     batch = NoBatchRule("it multiplies all members")
-    arguments = (Tensor("input"), DType("dtype", None))
+    input: T = Tensor()
+    dtype: np.dtype | None = DType(None)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        dtype = a.input.dtype
-        return TensorSpec((), a.dtype or (INT64 if dtype.kind in "biu" else dtype))
+    def result(self: ProductOfAll[typing.Any]) -> TensorSpec:
+        dtype = self.input.dtype
+        return TensorSpec((), self.dtype or (INT64 if dtype.kind in "biu" else dtype))
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> typing.Any:
-        return np.prod(convert(a.input, ProductOfAll.result(a).dtype))
+    def compute(self: ProductOfAll[np.ndarray]) -> typing.Any:
+        return np.prod(convert(self.input, self.result().dtype))
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        if _is_float32(a, b) and a.input.rank:
-            bind_reduction(b, a.input, tuple(range(a.input.rank)), False, "prod")
+    def steps(self: ProductOfAll[TensorView], b: Binder) -> None:
+        if _is_float32(self, b) and self.input.rank:
+            bind_reduction(b, self.input, tuple(range(self.input.rank)), False, "prod")
         else:
-            cls.in_numpy(a, b)
+            self.in_numpy(b)
 
 
 @record("aten::sum_to_size")
-class SumToSize(KernelRecord):
+class SumToSize(KernelRecord[T]):
     """The sum over the axes that `size` has with an extent of 1, or not at all.
 
     Source: torch.Tensor.sum_to_size.
     """
 
     batch = NoBatchRule("its size says what to sum over, as numbers")
-    arguments = (Tensor("input"), Ints("size", minimum=0))
+    input: T = Tensor()
+    size: tuple[int, ...] = Ints(minimum=0)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        if broadcast(a.input, TensorSpec(a.size)) != a.input.shape:
-            raise ShapeError(f"'size' is {a.size}, to which {a.input.shape} cannot be reduced")
-        dtype = a.input.dtype
-        return TensorSpec(a.size, INT64 if dtype.kind in "biu" else dtype)
+    def result(self: SumToSize[typing.Any]) -> TensorSpec:
+        if broadcast(self.input, TensorSpec(self.size)) != self.input.shape:
+            raise ShapeError(
+                f"'size' is {self.size}, to which {self.input.shape} cannot be reduced"
+            )
+        dtype = self.input.dtype
+        return TensorSpec(self.size, INT64 if dtype.kind in "biu" else dtype)
 
-    @staticmethod
-    def axes(a: SimpleNamespace) -> tuple[int, ...]:
-        lead = len(a.input.shape) - len(a.size)
-        return *range(lead), *(lead + d for d, n in enumerate(a.size) if n == 1)
+    def axes(self: SumToSize[typing.Any]) -> tuple[int, ...]:
+        lead = len(self.input.shape) - len(self.size)
+        return *range(lead), *(lead + d for d, n in enumerate(self.size) if n == 1)
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> typing.Any:
-        return a.input.sum(cls.axes(a), cls.result(a).dtype).reshape(a.size)
+    def compute(self: SumToSize[np.ndarray]) -> typing.Any:
+        return self.input.sum(self.axes(), self.result().dtype).reshape(self.size)
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        axes = cls.axes(a)
-        if not _is_float32(a, b) or not axes:
-            cls.in_numpy(a, b)
+    def steps(self: SumToSize[TensorView], b: Binder) -> None:
+        axes = self.axes()
+        if not _is_float32(self, b) or not axes:
+            self.in_numpy(b)
             return
-        sums = bind_reduction(b, a.input, axes, True, "sum", is_output=False)
-        b.alias(b.contiguous(sums).view(a.size))
+        sums = bind_reduction(b, self.input, axes, True, "sum", is_output=False)
+        b.alias(b.contiguous(sums).view(self.size))
 
 
-_WITHOUT_NAN = (
-    Tensor("input"),
-    Ints("dim", default=None, nullable=True),
-    Bool("keepdim", False),
-    DType("dtype", None),
-)
+class _WithoutNan(KernelRecord[T]):
+    """Base of the reductions that leave NaN out."""
+
+    batch = "reduction"
+    input: T = Tensor()
+    dim: tuple[int, ...] | None = Ints(default=None, nullable=True)
+    keepdim: bool = Bool(False)
+    dtype: np.dtype | None = DType(None)
 
 
 @record("aten::nansum")
-class NanSum(KernelRecord):
+class NanSum(_WithoutNan[T]):
     """The sum of the elements that are not NaN.
 
     Source: torch.nansum.
     """
 
-    batch = "reduction"
-    arguments = _WITHOUT_NAN
+    def result(self: NanSum[typing.Any]) -> typing.Any:
+        dtype = self.input.dtype
+        return _reduced(self, self.dtype or (INT64 if dtype.kind in "biu" else dtype))
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> typing.Any:
-        dtype = a.input.dtype
-        return _reduced(a, a.dtype or (INT64 if dtype.kind in "biu" else dtype))
-
-    @staticmethod
-    def compute(a: SimpleNamespace) -> typing.Any:
+    def compute(self: NanSum[np.ndarray]) -> typing.Any:
         return np.nansum(
-            convert(a.input, NanSum.result(a).dtype), axis=_axes(a), keepdims=a.keepdim
+            convert(self.input, self.result().dtype), axis=_axes(self), keepdims=self.keepdim
         )
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        axes = _axes(a)
-        if not _is_float32(a, b) or not axes:
-            cls.in_numpy(a, b)
+    def steps(self: NanSum[TensorView], b: Binder) -> None:
+        axes = _axes(self)
+        if not _is_float32(self, b) or not axes:
+            self.in_numpy(b)
             return
-        numbers = b.temporary(a.input.shape)
-        write_tree(b, Call("nan_to", [Ref(0), Literal(0.0)]), [a.input], numbers)
-        bind_reduction(b, numbers, axes, a.keepdim, "sum")
+        numbers = b.temporary(self.input.shape)
+        write_tree(b, Call("nan_to", [Ref(0), Literal(0.0)]), [self.input], numbers)
+        bind_reduction(b, numbers, axes, self.keepdim, "sum")
 
 
 @record("aten::nanmean")
-class NanMean(KernelRecord):
+class NanMean(_WithoutNan[T]):
     """The mean of the elements that are not NaN.
 
     Source: torch.nanmean.
     """
 
-    batch = "reduction"
-    arguments = _WITHOUT_NAN
+    def result(self: NanMean[TensorSpec]) -> typing.Any:
+        if self.input.dtype.kind != "f":
+            raise ShapeError(f"the input is {self.input.dtype}, expected float32")
+        return _reduced(self, self.dtype or self.input.dtype)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> typing.Any:
-        if a.input.dtype.kind != "f":
-            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
-        return _reduced(a, a.dtype or a.input.dtype)
+    def compute(self: NanMean[np.ndarray]) -> typing.Any:
+        where: dict[str, typing.Any] = {"axis": _axes(self), "keepdims": self.keepdim}
+        return np.nansum(self.input, **where) / np.sum(~np.isnan(self.input), **where)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> typing.Any:
-        where = {"axis": _axes(a), "keepdims": a.keepdim}
-        return np.nansum(a.input, **where) / np.sum(~np.isnan(a.input), **where)
-
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        axes = _axes(a)
-        if not _is_float32(a, b) or not axes:
-            cls.in_numpy(a, b)
+    def steps(self: NanMean[TensorView], b: Binder) -> None:
+        axes = _axes(self)
+        if not _is_float32(self, b) or not axes:
+            self.in_numpy(b)
             return
         sums = []
         # Then ones in the place of numbers; what divides an infinite sum does not matter.
         for number in (Ref(0), Call("add", [Call("mul", [Ref(0), Literal(0.0)]), Literal(1.0)])):
-            kept = b.temporary(a.input.shape)
-            write_tree(b, Call("nan_to", [number, Literal(0.0)]), [a.input], kept)
-            sums.append(bind_reduction(b, kept, axes, a.keepdim, "sum", is_output=False))
+            kept = b.temporary(self.input.shape)
+            write_tree(b, Call("nan_to", [number, Literal(0.0)]), [self.input], kept)
+            sums.append(bind_reduction(b, kept, axes, self.keepdim, "sum", is_output=False))
         bind_tree(b, Call("div", [Ref(0), Ref(1)]), sums)
 
 
 @record("aten::dist")
-class Distance(KernelRecord):
+class Distance(KernelRecord[T]):
     """The p-norm of the difference of two tensors.
 
     Source: torch.dist.
     """
 
     batch = NoBatchRule("it adds up the differences of all members")
-    arguments = (Tensor("input"), Tensor("other"), Scalar("p", 2))
+    input: T = Tensor()
+    other: T = Tensor()
+    p: float = Scalar(2)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        broadcast(a.input, a.other)
-        if isinstance(a.p, complex):
-            raise ShapeError(f"'p' is {a.p}, expected a real number")
-        return TensorSpec((), result_type([a.input, a.other]))
+    def result(self: Distance[TensorSpec]) -> TensorSpec:
+        broadcast(self.input, self.other)
+        if isinstance(self.p, complex):
+            raise ShapeError(f"'p' is {self.p}, expected a real number")
+        return TensorSpec((), result_type([self.input, self.other]))
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> typing.Any:
-        return norm_of(np.asarray(a.input - a.other), float(a.p), None, False)
+    def compute(self: Distance[np.ndarray]) -> typing.Any:
+        return norm_of(np.asarray(self.input - self.other), float(self.p), None, False)
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        kind, shape = Norm.kinds.get(a.p), broadcast(a.input, a.other)
-        if kind is None or not _is_float32(a, b) or a.other.dtype != np.float32 or not shape:
-            cls.in_numpy(a, b)
+    def steps(self: Distance[TensorView], b: Binder) -> None:
+        kind, shape = Norm.kinds.get(self.p), broadcast(self.input, self.other)
+        if kind is None or not _is_float32(self, b) or self.other.dtype != np.float32 or not shape:
+            self.in_numpy(b)
             return
         gaps = b.temporary(shape)
-        write_tree(b, Call("sub", [Ref(0), Ref(1)]), [a.input, a.other], gaps)
+        write_tree(b, Call("sub", [Ref(0), Ref(1)]), [self.input, self.other], gaps)
         bind_reduction(b, gaps, tuple(range(len(shape))), False, kind)
 
 
 # -- deviations --------------------------------------------------------------------------------
 
 
-class Deviation(Schemas, Record):
+class Deviation(Schemas[T], Record[T]):
     """Base of the variances and deviations that torch.var and torch.std do not stand for."""
 
     batch = "reduction"
     overloads = (
-        (Tensor("input"), Bool("correction", True)),
-        (
-            Tensor("input"),
-            Ints("dim", default=None, nullable=True),
-            Scalar("correction", True, nullable=True),
-            Bool("keepdim", False),
+        schema(input=Tensor(), correction=Bool(True)),
+        schema(
+            input=Tensor(),
+            dim=Ints(default=None, nullable=True),
+            correction=Scalar(True, nullable=True),
+            keepdim=Bool(False),
         ),
     )
     kinds: ClassVar[tuple[str, ...]] = ()
@@ -360,21 +342,19 @@ class Deviation(Schemas, Record):
         "mean": mean,
     }
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> typing.Any:
-        a = cls.read(a)
+    def infer(self: Deviation[TensorSpec]) -> typing.Any:
+        a = self.read()
         if a.input.dtype.kind != "f":
             raise ShapeError(f"the input is {a.input.dtype}, expected float32")
         if isinstance(getattr(a, "correction", None), complex):
             raise ShapeError(f"'correction' is {a.correction}, expected a real number")
-        return tuple(_reduced(a, a.input.dtype) for _ in cls.kinds)
+        return tuple(_reduced(a, a.input.dtype) for _ in a.kinds)
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        a = cls.read(a)
+    def bind(self: Deviation[TensorView], b: Binder) -> None:
+        a = self.read()
         axes, keepdim = _axes(a), getattr(a, "keepdim", False)
         less = 1.0 if a.correction is None else float(a.correction)
-        for index, kind in enumerate(cls.kinds[: a.n_outputs]):
+        for index, kind in enumerate(a.kinds[: a.n_outputs]):
             own = 0.0 if kind == "mean" else less
             if a.input.dtype == np.float32 and a.input.size and b.output_spec(index).size:
                 y = bind_reduction(b, a.input, axes, keepdim, kind, own, is_output=False)
@@ -383,12 +363,12 @@ class Deviation(Schemas, Record):
             options = {"axis": axes, "keepdims": keepdim}
             if kind != "mean":
                 options["ddof"] = less
-            function = cls.functions[kind]
+            function = a.functions[kind]
             b.python(lambda x, f=function, o=options: f(x, **o), [a.input], [b.output(index)])
 
 
 @record("aten::var")
-class Variance(Deviation):
+class Variance(Deviation[T]):
     """The variance of all elements.
 
     Source: torch.var.
@@ -398,7 +378,7 @@ class Variance(Deviation):
 
 
 @record("aten::std")
-class StandardDeviation(Deviation):
+class StandardDeviation(Deviation[T]):
     """The root of the variance of all elements.
 
     Source: torch.std.
@@ -408,7 +388,7 @@ class StandardDeviation(Deviation):
 
 
 @record("aten::var_mean")
-class VarianceAndMean(Deviation):
+class VarianceAndMean(Deviation[T]):
     """The variance and the mean.
 
     Source: torch.var_mean.
@@ -418,7 +398,7 @@ class VarianceAndMean(Deviation):
 
 
 @record("aten::std_mean")
-class DeviationAndMean(Deviation):
+class DeviationAndMean(Deviation[T]):
     """The root of the variance, and the mean.
 
     Source: torch.std_mean.
@@ -428,79 +408,74 @@ class DeviationAndMean(Deviation):
 
 
 @record("aten::aminmax")
-class AMinMax(Overloaded, KernelRecord):
+class AMinMax(Overloaded[T], KernelRecord[T]):
     """The minimum and the maximum.
 
     Source: torch.aminmax.
     """
 
     batch = "reduction"
-    overloads = ((Tensor("input"), Int("dim", None, nullable=True), Bool("keepdim", False)),)
+    overloads = (schema(input=Tensor(), dim=Int(None, nullable=True), keepdim=Bool(False)),)
     runs_in_numpy = False
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> typing.Any:
-        if 0 in [a.input.shape[d] for d in _axes(a)]:
-            raise ShapeError(f"the input has shape {a.input.shape}, nothing to reduce")
-        return _reduced(a, a.input.dtype), _reduced(a, a.input.dtype)
+    def result(self: AMinMax[TensorSpec]) -> typing.Any:
+        if 0 in [self.input.shape[d] for d in _axes(self)]:
+            raise ShapeError(f"the input has shape {self.input.shape}, nothing to reduce")
+        return _reduced(self, self.input.dtype), _reduced(self, self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> typing.Any:
-        where = {"axis": _axes(a), "keepdims": a.keepdim}
-        return np.min(a.input, **where), np.max(a.input, **where)
+    def compute(self: AMinMax[np.ndarray]) -> typing.Any:
+        where = {"axis": _axes(self), "keepdims": self.keepdim}
+        return np.min(self.input, **where), np.max(self.input, **where)
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        axes = _axes(a)
-        if not _is_float32(a, b) or not axes:
-            cls.in_numpy(a, b)
+    def steps(self: AMinMax[TensorView], b: Binder) -> None:
+        axes = _axes(self)
+        if not _is_float32(self, b) or not axes:
+            self.in_numpy(b)
             return
-        for index, kind in enumerate(("min", "max")[: a.n_outputs]):
-            b.alias(bind_reduction(b, a.input, axes, a.keepdim, kind, is_output=False), index)
+        for index, kind in enumerate(("min", "max")[: self.n_outputs]):
+            b.alias(bind_reduction(b, self.input, axes, self.keepdim, kind, is_output=False), index)
 
 
 # -- scans -------------------------------------------------------------------------------------
 
 
-class _Running(KernelRecord):
+class _Running(KernelRecord[T]):
     """A running extreme, and the place of its last occurrence so far."""
 
     batch = "along_axes"
-    arguments = (Tensor("input"), Int("dim"))
+    input: T = Tensor()
+    dim: int = Int()
     ufunc: ClassVar[np.ufunc]
     is_min: ClassVar[bool] = False
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> typing.Any:
-        axis_of(a.dim, a.input.shape or (1,))
-        return TensorSpec(a.input.shape, a.input.dtype), TensorSpec(a.input.shape, INT64)
+    def result(self: _Running[TensorSpec]) -> typing.Any:
+        axis_of(self.dim, self.input.shape or (1,))
+        return TensorSpec(self.input.shape, self.input.dtype), TensorSpec(self.input.shape, INT64)
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> typing.Any:
-        x = np.atleast_1d(a.input)
-        values = cls.ufunc.accumulate(x, axis=a.dim)
-        places = np.arange(x.shape[a.dim]).reshape(
-            [-1 if d == a.dim % x.ndim else 1 for d in range(x.ndim)]
+    def compute(self: _Running[np.ndarray]) -> typing.Any:
+        x = np.atleast_1d(self.input)
+        values = type(self).ufunc.accumulate(x, axis=self.dim)
+        places = np.arange(x.shape[self.dim]).reshape(
+            [-1 if d == self.dim % x.ndim else 1 for d in range(x.ndim)]
         )
         reached = np.where((x == values) | (x != x), places, 0)
-        found = np.maximum.accumulate(reached, axis=a.dim)
-        return values.reshape(a.input.shape), found.reshape(a.input.shape)
+        found = np.maximum.accumulate(reached, axis=self.dim)
+        return values.reshape(self.input.shape), found.reshape(self.input.shape)
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        if a.input.dtype.name not in RUNNING_DTYPES:
-            cls.in_numpy(a, b)
+    def steps(self: _Running[TensorView], b: Binder) -> None:
+        if self.input.dtype.name not in RUNNING_DTYPES:
+            self.in_numpy(b)
             return
-        values, places = b.output(), b.output(1) if a.n_outputs > 1 else None
+        values, places = b.output(), b.output(1) if self.n_outputs > 1 else None
         if values.size:
-            rows = lines_of(a.input.shape, a.dim)
-            x = b.contiguous(a.input).view(rows)
+            rows = lines_of(self.input.shape, self.dim)
+            x = b.contiguous(self.input).view(rows)
             places = None if places is None else places.view(rows)
-            b.step(RunningExtremeStep(x, values.view(rows), places, cls.is_min))
+            b.step(RunningExtremeStep(x, values.view(rows), places, self.is_min))
 
 
 @record("aten::cummax")
-class CumMax(_Running):
+class CumMax(_Running[T]):
     """The running maximum along an axis, and its place.
 
     Source: torch.cummax.
@@ -510,7 +485,7 @@ class CumMax(_Running):
 
 
 @record("aten::cummin")
-class CumMin(_Running):
+class CumMin(_Running[T]):
     """The running minimum along an axis, and its place.
 
     Source: torch.cummin.
@@ -521,80 +496,73 @@ class CumMin(_Running):
 
 
 @record("aten::logcumsumexp")
-class LogCumSumExp(KernelRecord):
+class LogCumSumExp(KernelRecord[T]):
     """The logarithm of the running sum of exponentials along an axis.
 
     Source: torch.logcumsumexp.
     """
 
     batch = "along_axes"
-    arguments = (Tensor("input"), Int("dim"))
+    input: T = Tensor()
+    dim: int = Int()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        axis_of(a.dim, a.input.shape or (1,))
-        return TensorSpec(a.input.shape, a.input.dtype)
+    def result(self: LogCumSumExp[TensorSpec]) -> TensorSpec:
+        axis_of(self.dim, self.input.shape or (1,))
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> typing.Any:
-        x = np.atleast_1d(a.input).astype(np.float64)
-        return np.logaddexp.accumulate(x, axis=a.dim).reshape(a.input.shape)
+    def compute(self: LogCumSumExp[np.ndarray]) -> typing.Any:
+        x = np.atleast_1d(self.input).astype(np.float64)
+        return np.logaddexp.accumulate(x, axis=self.dim).reshape(self.input.shape)
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        if a.input.dtype != np.float32:
-            cls.in_numpy(a, b)
+    def steps(self: LogCumSumExp[TensorView], b: Binder) -> None:
+        if self.input.dtype != np.float32:
+            self.in_numpy(b)
             return
         y = b.output()
         if y.size:
-            rows = lines_of(a.input.shape, a.dim)
-            b.step(LogSumScanStep(b.contiguous(a.input).view(rows), y.view(rows)))
+            rows = lines_of(self.input.shape, self.dim)
+            b.step(LogSumScanStep(b.contiguous(self.input).view(rows), y.view(rows)))
 
 
 @record("aten::diff")
-class Diff(KernelRecord):
+class Diff(KernelRecord[T]):
     """Differences of neighbours along an axis, `n` times.
 
     Source: torch.diff.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (
-        Tensor("input"),
-        Int("n", 1, minimum=0),
-        Int("dim", -1),
-        Tensor("prepend", optional=True),
-        Tensor("append", optional=True),
-    )
+    input: T = Tensor()
+    n: int = Int(1, minimum=0)
+    dim: int = Int(-1)
+    prepend: T | None = Tensor(optional=True)
+    append: T | None = Tensor(optional=True)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        axis = axis_of(a.dim, a.input.shape)
-        shape, dtype = list(a.input.shape), a.input.dtype
+    def result(self: Diff[TensorSpec]) -> TensorSpec:
+        axis = axis_of(self.dim, self.input.shape)
+        shape, dtype = list(self.input.shape), self.input.dtype
         if not shape:
             raise ShapeError("the input has no axis to take differences along")
-        for more in (a.prepend, a.append):
+        for more in (self.prepend, self.append):
             if more is not None:
                 rest = [n for d, n in enumerate(more.shape) if d != axis]
                 fits = rest == [n for d, n in enumerate(shape) if d != axis]
                 if not fits or more.rank != len(shape) or more.dtype != dtype:
-                    raise ShapeError(f"cannot join {more!r} to {a.input!r} along axis {axis}")
+                    raise ShapeError(f"cannot join {more!r} to {self.input!r} along axis {axis}")
                 shape[axis] += more.shape[axis]
-        shape[axis] = max(shape[axis] - a.n, 0)
+        shape[axis] = max(shape[axis] - self.n, 0)
         return TensorSpec(shape, dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> typing.Any:
-        parts = [x for x in (a.prepend, a.input, a.append) if x is not None]
-        return np.diff(np.concatenate(parts, a.dim), a.n, a.dim)
+    def compute(self: Diff[np.ndarray]) -> typing.Any:
+        parts = [x for x in (self.prepend, self.input, self.append) if x is not None]
+        return np.diff(np.concatenate(parts, self.dim), self.n, self.dim)
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        if a.n == 0 or not _is_float32(a, b):
-            cls.in_numpy(a, b)
+    def steps(self: Diff[TensorView], b: Binder) -> None:
+        if self.n == 0 or not _is_float32(self, b):
+            self.in_numpy(b)
             return
-        axis, x = axis_of(a.dim, a.input.shape), a.input
-        parts = [part for part in (a.prepend, x, a.append) if part is not None]
+        axis, x = axis_of(self.dim, self.input.shape), self.input
+        parts = [part for part in (self.prepend, x, self.append) if part is not None]
         if len(parts) > 1:
             shape = list(x.shape)
             shape[axis] = sum(part.shape[axis] for part in parts)
@@ -603,7 +571,7 @@ class Diff(KernelRecord):
                 b.copy(part, x.narrow(axis, start, part.shape[axis]))
                 start += part.shape[axis]
         y = b.output()
-        for left in range(a.n - 1, -1, -1) if y.size else ():
+        for left in range(self.n - 1, -1, -1) if y.size else ():
             shape = list(x.shape)
             shape[axis] -= 1
             gaps = b.temporary(shape) if left else y
@@ -613,153 +581,139 @@ class Diff(KernelRecord):
 
 
 @record("aten::cov")
-class Covariance(NumpyRecord):
+class Covariance(NumpyRecord[T]):
     """The covariances of rows of observations, each of which may have weights.
 
     Source: torch.cov.
     """
 
     batch = NoBatchRule("it compares all rows")
-    arguments = (
-        Tensor("input", rank=(0, 1, 2)),
-        Int("correction", 1),
-        Tensor("fweights", optional=True, rank=(0, 1)),
-        Tensor("aweights", optional=True, rank=(0, 1)),
-    )
+    input: T = Tensor(rank=(0, 1, 2))
+    correction: int = Int(1)
+    fweights: T | None = Tensor(optional=True, rank=(0, 1))
+    aweights: T | None = Tensor(optional=True, rank=(0, 1))
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        if a.input.dtype.kind != "f":
-            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
-        count = a.input.shape[-1] if a.input.rank else 1
+    def result(self: Covariance[TensorSpec]) -> TensorSpec:
+        if self.input.dtype.kind != "f":
+            raise ShapeError(f"the input is {self.input.dtype}, expected float32")
+        count = self.input.shape[-1] if self.input.rank else 1
         for name in ("fweights", "aweights"):
-            weights = getattr(a, name)
+            weights = getattr(self, name)
             if weights is not None and weights.size != count:
                 raise ShapeError(f"'{name}' has shape {weights.shape}, expected ({count},)")
-        rows = a.input.shape[0] if a.input.rank == 2 else None
-        return TensorSpec(() if rows is None else (rows, rows), a.input.dtype)
+        rows = self.input.shape[0] if self.input.rank == 2 else None
+        return TensorSpec(() if rows is None else (rows, rows), self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> typing.Any:
-        x = np.atleast_2d(a.input).astype(np.float64)
+    def compute(self: Covariance[np.ndarray]) -> typing.Any:
+        x = np.atleast_2d(self.input).astype(np.float64)
         # As np.cov, which would warn where there are no more observations than the correction.
         ones = np.ones(x.shape[1])
-        important = ones if a.aweights is None else np.atleast_1d(a.aweights)
-        weights = important * (ones if a.fweights is None else np.atleast_1d(a.fweights))
+        important = ones if self.aweights is None else np.atleast_1d(self.aweights)
+        weights = important * (ones if self.fweights is None else np.atleast_1d(self.fweights))
         if (important < 0).any() or (weights < 0).any():
             raise ShapeError("a weight is negative")
         total = weights.sum()
         off = x - (x * weights).sum(1, keepdims=True) / total
-        less = a.correction * (weights * important).sum() / total
+        less = self.correction * (weights * important).sum() / total
         y = (off * weights) @ off.T / np.maximum(total - less, 0.0)
-        return y.reshape(x.shape[:1] * 2 if a.input.ndim == 2 else ())
+        return y.reshape(x.shape[:1] * 2 if self.input.ndim == 2 else ())
 
 
 @record("aten::corrcoef")
-class Correlation(NumpyRecord):
+class Correlation(NumpyRecord[T]):
     """The correlations of rows of observations.
 
     Source: torch.corrcoef.
     """
 
     batch = NoBatchRule("it compares all rows")
-    arguments = (Tensor("input", rank=(0, 1, 2)),)
+    input: T = Tensor(rank=(0, 1, 2))
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> typing.Any:
-        return Covariance.result(SimpleNamespace(input=a.input, fweights=None, aweights=None))
+    def result(self: Correlation[TensorSpec]) -> typing.Any:
+        return Covariance(input=self.input, fweights=None, aweights=None).result()
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> typing.Any:
-        x = np.atleast_2d(a.input).astype(np.float64)
+    def compute(self: Correlation[np.ndarray]) -> typing.Any:
+        x = np.atleast_2d(self.input).astype(np.float64)
         # As np.corrcoef, which would warn where there is one observation or none.
         off = x - x.sum(1, keepdims=True) / x.shape[1]
         sums = off @ off.T
         roots = np.sqrt(np.diag(sums))
         y = np.clip(sums / roots[:, None] / roots, -1.0, 1.0)
-        return y.reshape(x.shape[:1] * 2 if a.input.ndim == 2 else ())
+        return y.reshape(x.shape[:1] * 2 if self.input.ndim == 2 else ())
 
 
 # -- integrals and slopes ----------------------------------------------------------------------
 
 
-class _Trapezoids(Overloaded):
+class _Trapezoids(Overloaded[T]):
     """Base of the sums of trapezoids; their widths are the differences of `x`, or `dx`."""
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
     overloads = (
-        (Tensor("y"), Tensor("x"), Int("dim", -1)),
-        (Tensor("y"), Scalar("dx", 1), Int("dim", -1)),
+        schema(y=Tensor(), x=Tensor(), dim=Int(-1)),
+        schema(y=Tensor(), dx=Scalar(1), dim=Int(-1)),
     )
 
-    @staticmethod
-    def _axis(a: SimpleNamespace) -> int:
-        axis = axis_of(a.dim, a.y.shape)
-        x = getattr(a, "x", None)
+    def _axis(self: _Trapezoids[Known]) -> int:
+        axis = axis_of(self.dim, self.y.shape)
+        x = getattr(self, "x", None)
         if x is not None:
             fits = x.rank > 0 and (
-                x.shape == (a.y.shape[axis],)
+                x.shape == (self.y.shape[axis],)
                 if x.rank == 1
-                else x.rank == a.y.rank and x.shape[axis] == a.y.shape[axis]
+                else x.rank == self.y.rank and x.shape[axis] == self.y.shape[axis]
             )
             if not fits:
-                raise ShapeError(f"'x' has shape {x.shape}, which does not go with {a.y.shape}")
+                raise ShapeError(f"'x' has shape {x.shape}, which does not go with {self.y.shape}")
             if x.rank > 1:
-                broadcast(x, a.y)
+                broadcast(x, self.y)
         return axis
 
-    @staticmethod
-    def _dtype(a: SimpleNamespace) -> np.dtype:
-        dtype = result_type([a.y] if getattr(a, "x", None) is None else [a.y, a.x])
+    def _dtype(self: _Trapezoids[Known]) -> np.dtype:
+        dtype = result_type([self.y] if getattr(self, "x", None) is None else [self.y, self.x])
         return np.dtype(np.float32) if dtype.kind in "biu" else dtype
 
-    @staticmethod
-    def _shape(a: SimpleNamespace) -> list[int]:
-        x = getattr(a, "x", None)
-        return list(broadcast(a.y, x) if x is not None and x.rank > 1 else a.y.shape)
+    def _shape(self: _Trapezoids[Known]) -> list[int]:
+        x = getattr(self, "x", None)
+        return list(broadcast(self.y, x) if x is not None and x.rank > 1 else self.y.shape)
 
-    @staticmethod
-    def areas(a: SimpleNamespace) -> np.ndarray:
+    def areas(self: _Trapezoids[typing.Any]) -> np.ndarray:
         """Return the area between each pair of neighbours."""
-        y = np.moveaxis(a.y, a.dim, -1)
-        widths = getattr(a, "dx", None)
+        y = np.moveaxis(self.y, self.dim, -1)
+        widths = getattr(self, "dx", None)
         if widths is None:
-            x = a.x if a.x.ndim == 1 else np.moveaxis(a.x, a.dim, -1)
+            x = self.x if self.x.ndim == 1 else np.moveaxis(self.x, self.dim, -1)
             widths = np.diff(x, axis=-1)
         return (y[..., 1:] + y[..., :-1]) * widths / 2
 
 
 @record("aten::trapezoid", "aten::trapz")
-class Trapezoid(_Trapezoids):
+class Trapezoid(_Trapezoids[T]):
     """The integral along an axis, by trapezoids.
 
     Source: torch.trapezoid.
     """
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        axis, shape = cls._axis(a), cls._shape(a)
+    def result(self: Trapezoid[TensorSpec]) -> TensorSpec:
+        axis, shape = self._axis(), self._shape()
         del shape[axis]
-        return TensorSpec(shape, cls._dtype(a))
+        return TensorSpec(shape, self._dtype())
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> typing.Any:
-        return cls.areas(a).sum(-1)
+    def compute(self: Trapezoid[np.ndarray]) -> typing.Any:
+        return self.areas().sum(-1)
 
 
 @record("aten::cumulative_trapezoid")
-class CumulativeTrapezoid(_Trapezoids):
+class CumulativeTrapezoid(_Trapezoids[T]):
     """The integral along an axis up to each place but the first, by trapezoids.
 
     Source: torch.cumulative_trapezoid.
     """
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        axis, shape = cls._axis(a), cls._shape(a)
+    def result(self: CumulativeTrapezoid[TensorSpec]) -> TensorSpec:
+        axis, shape = self._axis(), self._shape()
         shape[axis] = max(shape[axis] - 1, 0)
-        return TensorSpec(shape, cls._dtype(a))
+        return TensorSpec(shape, self._dtype())
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> typing.Any:
-        return np.moveaxis(np.cumsum(cls.areas(a), axis=-1), -1, a.dim)
+    def compute(self: CumulativeTrapezoid[np.ndarray]) -> typing.Any:
+        return np.moveaxis(np.cumsum(self.areas(), axis=-1), -1, self.dim)

@@ -6,8 +6,7 @@ inside a larger expression, or in the epilogue of the dense product that feeds i
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -16,10 +15,10 @@ from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.expression.functions import EXTENDED
 from kuiper.expression.promotion import is_number
-from kuiper.ir.view import TensorSpec
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record, record, record_later
-from kuiper.ops.core.schema import Argument, Float, Int, Str, Tensor
+from kuiper.ops.core.record import Record, T, record, record_later
+from kuiper.ops.core.schema import Argument, Float, Int, Known, Str, Tensor, schema
 from kuiper.ops.math.elementwise import Expression, Formula, bind_tree
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ ACTIVATIONS = (
     _Row("nn.ReLU6 F.relu6", "relu6", "min(max(x, 0), 6)", takes_integers=True),
     _Row(
         "nn.LeakyReLU F.leaky_relu", "leaky_relu", "x if x >= 0 else negative_slope * x",
-        (Float("negative_slope", 0.01),),
+        schema(negative_slope=Float(0.01)),
     ),
     _Row("nn.Sigmoid F.sigmoid torch.sigmoid", "sigmoid", "1 / (1 + exp(-x))", takes_integers=True),
     _Row("nn.LogSigmoid F.logsigmoid", "logsigmoid", "-log(1 + exp(-x))"),
@@ -71,69 +70,66 @@ ACTIVATIONS = (
     _Row(
         "nn.Softplus F.softplus", "softplus",
         "log(1 + exp(beta * x)) / beta, x itself where beta * x > threshold",
-        (Float("beta", 1.0), Float("threshold", 20.0)),
+        schema(beta=Float(1.0), threshold=Float(20.0)),
     ),
     _Row(
-        "nn.ELU F.elu", "elu", "x if x > 0 else alpha * (exp(x) - 1)", (Float("alpha", 1.0),)
+        "nn.ELU F.elu", "elu", "x if x > 0 else alpha * (exp(x) - 1)", schema(alpha=Float(1.0))
     ),
     _Row(
         "nn.CELU F.celu", "celu", "max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)",
-        (Float("alpha", 1.0),),
+        schema(alpha=Float(1.0)),
     ),
     _Row("nn.SELU F.selu", "selu", "1.0507 * (x if x > 0 else 1.67326 * (exp(x) - 1))"),
     _Row(
         "nn.Hardtanh F.hardtanh", "clamp", "min(max(x, min_val), max_val)",
-        (Float("min_val", -1.0), Float("max_val", 1.0)), takes_integers=True,
+        schema(min_val=Float(-1.0), max_val=Float(1.0)), takes_integers=True,
     ),
     _Row(
         "nn.Hardshrink F.hardshrink", "hardshrink", "x if |x| > lambd else 0",
-        (Float("lambd", 0.5),),
+        schema(lambd=Float(0.5)),
     ),
     _Row(
         "nn.Softshrink F.softshrink", "softshrink", "x moved by lambd towards 0",
-        (Float("lambd", 0.5),),
+        schema(lambd=Float(0.5)),
     ),
     _Row(
         "nn.Threshold F.threshold", "threshold", "x if x > threshold else value",
-        (Float("threshold"), Float("value")), takes_integers=True,
+        schema(threshold=Float(), value=Float()), takes_integers=True,
     ),
 )  # fmt: skip
 
 
-class Activation(Record):
+class Activation(Record[T]):
     """Base of the records made from :data:`ACTIVATIONS`."""
 
     batch = "like_input"
     layout = "like"
-    function: str
-    parameters: tuple[Argument, ...] = ()
-    takes_integers = False
+    input: T
+    function: ClassVar[str]
+    parameters: ClassVar[tuple[Argument, ...]] = ()
+    takes_integers: ClassVar[bool] = False
 
-    @classmethod
-    def activation(cls, a: SimpleNamespace) -> tuple[str, tuple[float, ...]]:
+    def activation(self: Activation[Any]) -> tuple[str, tuple[float, ...]]:
         """Return the elementwise function and its parameters."""
-        return cls.function, tuple(getattr(a, p.name) for p in cls.parameters)
+        return self.function, tuple(getattr(self, p.name) for p in self.parameters)
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        if a.input.dtype == np.float32:
-            return TensorSpec(a.input.shape, a.input.dtype)
-        return Expression.infer(cls._expression(a))
+    def infer(self: Activation[TensorSpec]) -> Any:
+        if self.input.dtype == np.float32:
+            return TensorSpec(self.input.shape, self.input.dtype)
+        return self._expression().infer()
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        if a.input.dtype == np.float32:
-            bind_tree(b, activation_tree(*cls.activation(a)), [a.input])
+    def bind(self: Activation[TensorView], b: Binder) -> None:
+        if self.input.dtype == np.float32:
+            bind_tree(b, activation_tree(*self.activation()), [self.input])
         else:
-            Expression.bind(cls._expression(a), b)
+            self._expression().bind(b)
 
-    @classmethod
-    def _expression(cls, a: SimpleNamespace) -> SimpleNamespace:
+    def _expression(self: Activation[Any]) -> Expression[Any]:
         """Return what computes the function of another type than float32."""
-        name, parameters = cls.activation(a)
-        dtype = a.input.dtype
+        name, parameters = self.activation()
+        dtype = self.input.dtype
         tree = activation_tree(name, parameters)
-        if dtype.kind != "f" and (not cls.takes_integers or dtype.kind == "c"):
+        if dtype.kind != "f" and (not self.takes_integers or dtype.kind == "c"):
             raise ShapeError(f"the input is {dtype}, expected floats")
         if dtype.kind != "f" and "i" in EXTENDED[name].kinds:
             if dtype.kind == "b":
@@ -147,7 +143,7 @@ class Activation(Record):
                 for word, bound in zip(("max", "min"), bounds, strict=True):
                     if bound is not None:
                         tree = Call(word, [tree, Literal(int(bound))])
-        return SimpleNamespace(expr=tree, operands=[a.input])
+        return Expression(expr=tree, operands=[self.input])
 
 
 def _same_float(x: TensorSpec) -> TensorSpec:
@@ -166,7 +162,7 @@ def _register(row: _Row) -> None:
     record_later(types, lambda: _record_of(row, types))
 
 
-def _record_of(row: _Row, types: list[str]) -> type[Record]:
+def _record_of(row: _Row, types: list[str]) -> type[Record[Any]]:
     return type(
         types[0].partition(".")[2],
         (Activation,),
@@ -176,7 +172,7 @@ def _record_of(row: _Row, types: list[str]) -> type[Record]:
             "function": row.function,
             "parameters": row.parameters,
             "takes_integers": row.takes_integers,
-            "arguments": (Tensor("input"), *row.parameters),
+            "arguments": (*schema(input=Tensor()), *row.parameters),
         },
     )
 
@@ -186,65 +182,66 @@ for _row in ACTIVATIONS:
 
 
 @record("nn.GELU", "F.gelu")
-class GELU(Activation):
+class GELU(Activation[T]):
     """``x * Phi(x)``, with the normal distribution's Phi or its tanh approximation.
 
     Source: torch.nn.GELU.
     """
 
-    arguments = (Tensor("input"), Str("approximate", ("none", "tanh"), "none"))
+    input: T = Tensor()
+    approximate: str = Str(("none", "tanh"), "none")
 
-    @classmethod
-    def activation(cls, a: SimpleNamespace) -> Any:
-        return ("gelu_tanh" if a.approximate == "tanh" else "gelu"), ()
+    def activation(self: GELU[Known]) -> Any:
+        return ("gelu_tanh" if self.approximate == "tanh" else "gelu"), ()
 
 
 @record("nn.RReLU", "F.rrelu")
-class RReLU(Activation):
+class RReLU(Activation[T]):
     """``x if x >= 0 else x * (lower + upper) / 2``: the randomised leaky ReLU at inference.
 
     Source: torch.nn.RReLU.
     """
 
-    arguments = (Tensor("input"), Float("lower", 1 / 8), Float("upper", 1 / 3))
+    input: T = Tensor()
+    lower: float = Float(1 / 8)
+    upper: float = Float(1 / 3)
 
-    @classmethod
-    def activation(cls, a: SimpleNamespace) -> Any:
-        return "leaky_relu", ((a.lower + a.upper) / 2,)
+    def activation(self: RReLU[Known]) -> Any:
+        return "leaky_relu", ((self.lower + self.upper) / 2,)
 
 
 @record("nn.PReLU", "F.prelu")
-class PReLU(Record):
+class PReLU(Record[T]):
     """``x if x >= 0 else weight * x``, with one weight, or one per channel (axis 1).
 
     Source: torch.nn.PReLU.
     """
 
     # pnnx writes a weight of one element as a number where it is a constant of the function.
-    arguments = (
-        Tensor("input"), Tensor("weight", rank=(0, 1), number=True), Int("num_parameters", None)
-    )  # fmt: skip
+    input: T = Tensor()
+    weight: Any = Tensor(rank=(0, 1), number=True)
+    num_parameters: int | None = Int(None)
     layout = "like"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        channels = a.input.shape[1] if a.input.rank > 1 else 1
-        if not is_number(a.weight) and a.weight.size not in (1, channels):
-            raise ShapeError(f"'weight' has shape {a.weight.shape}, expected (1,) or ({channels},)")
-        if not is_number(a.weight) and a.weight.dtype != np.float32:
-            raise ShapeError(f"'weight' is {a.weight.dtype}, expected float32")
-        return _same_float(a.input)
+    def infer(self: PReLU[TensorSpec]) -> Any:
+        channels = self.input.shape[1] if self.input.rank > 1 else 1
+        if not is_number(self.weight) and self.weight.size not in (1, channels):
+            raise ShapeError(
+                f"'weight' has shape {self.weight.shape}, expected (1,) or ({channels},)"
+            )
+        if not is_number(self.weight) and self.weight.dtype != np.float32:
+            raise ShapeError(f"'weight' is {self.weight.dtype}, expected float32")
+        return _same_float(self.input)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        weight = a.weight
+    def bind(self: PReLU[TensorView], b: Binder) -> None:
+        weight = self.weight
         if is_number(weight):
-            bind_tree(b, Call("prelu", [Ref(0), Literal(float(weight))]), [a.input])
+            bind_tree(b, Call("prelu", [Ref(0), Literal(float(weight))]), [self.input])
             return
-        if weight.size > 1 and a.input.rank > 2:
-            spatial = (1,) * (a.input.rank - 2)
+        if weight.size > 1 and self.input.rank > 2:
+            spatial = (1,) * (self.input.rank - 2)
             weight = b.contiguous(weight).reshape((weight.size, *spatial))
-        bind_tree(b, Call("prelu", [Ref(0), Ref(1)]), [a.input, weight])
+        bind_tree(b, Call("prelu", [Ref(0), Ref(1)]), [self.input, weight])
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -255,36 +252,32 @@ class PReLU(Record):
 
 
 @record("torch.clamp", "torch.clip", "Tensor.clamp")
-class Clamp(Formula):
+class Clamp(Formula[T]):
     """``min(max(x, min), max)``; a bound is a number or a tensor, and either may be missing.
 
     Source: torch.clamp.
     """
 
-    arguments: tuple[Argument, ...] = (
-        # A number where the amounts of a padding are computed from the size of an image.
-        Tensor("input", number=True),
-        Tensor("min", optional=True, number=True),
-        Tensor("max", optional=True, number=True),
-    )
+    # A number where the amounts of a padding are computed from the size of an image.
+    input: Any = Tensor(number=True)
+    min: Any = Tensor(optional=True, number=True)
+    max: Any = Tensor(optional=True, number=True)
 
-    @classmethod
-    def activation(cls, a: SimpleNamespace) -> Any:
-        low = float("-inf") if a.min is None else float(a.min)
-        high = float("inf") if a.max is None else float(a.max)
+    def activation(self: Clamp[Known]) -> Any:
+        low = float("-inf") if self.min is None else float(self.min)
+        high = float("inf") if self.max is None else float(self.max)
         return "clamp", (low, high)
 
-    @classmethod
-    def formula(cls, a: SimpleNamespace) -> Any:
-        bounds = [bound for bound in (a.min, a.max) if bound is not None]
+    def formula(self: Clamp[TensorSpec]) -> Any:
+        bounds = [bound for bound in (self.min, self.max) if bound is not None]
         if any(isinstance(bound, complex) for bound in bounds):
             raise ShapeError("a bound is a complex number, which is neither less nor greater")
-        single = not is_number(a.input) and a.input.dtype == np.float32
+        single = not is_number(self.input) and self.input.dtype == np.float32
         if single and all(map(is_number, bounds)):
-            return activation_tree(*Clamp.activation(a)), [a.input]
+            return activation_tree(*Clamp.activation(self)), [self.input]
         tree: Node = Ref(0)
-        operands = [a.input]
-        for word, bound in (("max", a.min), ("min", a.max)):
+        operands = [self.input]
+        for word, bound in (("max", self.min), ("min", self.max)):
             if is_number(bound):
                 tree = Call(word, [tree, Literal(bound)])
             elif bound is not None:
@@ -293,36 +286,32 @@ class Clamp(Formula):
         return tree, operands
 
 
-class _Bound(Clamp):
+class _Bound(Clamp[T]):
     """One bound of a clamp, as an operand."""
 
     # Its bound is an operand, which an activation fused onto another operator cannot have.
     activation = None  # type: ignore[assignment]  # Clamp has one, other records need none
-    name = ""
-
-    @classmethod
-    def formula(cls, a: SimpleNamespace) -> Any:
-        bounds = {"min": None, "max": None, cls.name: getattr(a, cls.name)}
-        return Clamp.formula(SimpleNamespace(input=a.input, **bounds))
 
 
 @record("aten::clamp_min")
-class ClampMin(_Bound):
+class ClampMin(_Bound[T]):
     """``max(x, min)``; the bound is a number or a tensor.
 
     Source: torch.clamp_min.
     """
 
-    arguments = (Tensor("input"), Tensor("min", number=True))
-    name = "min"
+    input: T = Tensor()
+    min: Any = Tensor(number=True)
+    max = None
 
 
 @record("aten::clamp_max")
-class ClampMax(_Bound):
+class ClampMax(_Bound[T]):
     """``min(x, max)``; the bound is a number or a tensor.
 
     Source: torch.clamp_max.
     """
 
-    arguments = (Tensor("input"), Tensor("max", number=True))
-    name = "max"
+    input: T = Tensor()
+    max: Any = Tensor(number=True)
+    min = None

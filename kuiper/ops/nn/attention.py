@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import make_epilogue, residual_view
-from kuiper.ops.core.record import NoBatchRule, Record, record
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
 from kuiper.ops.core.schema import Bool, Float, Int, Tensor
 from kuiper.ops.product.linear import as_matrix
 
@@ -94,7 +93,7 @@ def _merge_leading(values: Sequence[TensorView]) -> list[TensorView]:
     return values
 
 
-def _check_float32(a: SimpleNamespace, *names: str) -> None:
+def _check_float32(a: Record[Any], *names: str) -> None:
     for name in names:
         value = getattr(a, name)
         if value is not None and value.dtype != np.float32:
@@ -105,7 +104,7 @@ def _check_float32(a: SimpleNamespace, *names: str) -> None:
 
 
 @record("F.scaled_dot_product_attention")
-class ScaledDotProductAttention(Record):
+class ScaledDotProductAttention(Record[T]):
     """``softmax(scale * query @ key.T + attn_mask) @ value`` over the last two axes.
 
     query (..., queries, e), key (..., keys, e), value (..., keys, v).  A bool mask holds True where
@@ -113,53 +112,49 @@ class ScaledDotProductAttention(Record):
     torch.nn.functional.scaled_dot_product_attention.
     """
 
-    arguments = (
-        Tensor("query"),
-        Tensor("key"),
-        Tensor("value"),
-        Tensor("attn_mask", optional=True),
-        Float("dropout_p", 0.0),
-        Bool("is_causal", False),
-        Float("scale", None, nullable=True),
-        Bool("enable_gqa", False),
-    )
+    query: T = Tensor()
+    key: T = Tensor()
+    value: T = Tensor()
+    attn_mask: T | None = Tensor(optional=True)
+    dropout_p: float = Float(0.0)
+    is_causal: bool = Bool(False)
+    scale: float | None = Float(None, nullable=True)
+    enable_gqa: bool = Bool(False)
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        _check_float32(a, "query", "key", "value")
-        shapes = a.query.shape, a.key.shape, a.value.shape
+    def infer(self: ScaledDotProductAttention[TensorSpec]) -> TensorSpec:
+        _check_float32(self, "query", "key", "value")
+        shapes = self.query.shape, self.key.shape, self.value.shape
         if min(map(len, shapes)) < 2:
             raise ShapeError(f"query, key and value have shapes {shapes}, expected rank >= 2")
-        if a.query.shape[-1] != a.key.shape[-1] or a.key.shape[-2] != a.value.shape[-2]:
+        if self.query.shape[-1] != self.key.shape[-1] or self.key.shape[-2] != self.value.shape[-2]:
             raise ShapeError(
                 f"query, key and value have shapes {shapes}, expected (..., l, e), (..., s, e) "
                 "and (..., s, v)"
             )
-        lead = _lead(a)
-        if a.attn_mask is not None:
-            if a.attn_mask.dtype not in FLOAT_OR_BOOL:
-                raise ShapeError(f"'attn_mask' is {a.attn_mask.dtype}, expected float32 or bool")
-            scores = (*lead, a.query.shape[-2], a.key.shape[-2])
+        lead = _lead(self)
+        if self.attn_mask is not None:
+            if self.attn_mask.dtype not in FLOAT_OR_BOOL:
+                raise ShapeError(f"'attn_mask' is {self.attn_mask.dtype}, expected float32 or bool")
+            scores = (*lead, self.query.shape[-2], self.key.shape[-2])
             try:
-                fits = np.broadcast_shapes(a.attn_mask.shape, scores) == scores
+                fits = np.broadcast_shapes(self.attn_mask.shape, scores) == scores
             except ValueError:
                 fits = False
             if not fits:
                 raise ShapeError(
-                    f"'attn_mask' has shape {a.attn_mask.shape}, which does not fit {scores}"
+                    f"'attn_mask' has shape {self.attn_mask.shape}, which does not fit {scores}"
                 )
-        return TensorSpec((*lead, a.query.shape[-2], a.value.shape[-1]))
+        return TensorSpec((*lead, self.query.shape[-2], self.value.shape[-1]))
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        lead = _lead(a)
-        y = b.output(layout=a.query)
-        mask = a.attn_mask
+    def bind(self: ScaledDotProductAttention[TensorView], b: Binder) -> None:
+        lead = _lead(self)
+        y = b.output(layout=self.query)
+        mask = self.attn_mask
         if mask is not None:
-            mask = mask.expand((*lead, a.query.shape[-2], a.key.shape[-2]))
-        q = a.query.expand((*lead, *a.query.shape[-2:]))
-        k, v, out = a.key, a.value, y
-        if _is_grouped(a):
+            mask = mask.expand((*lead, self.query.shape[-2], self.key.shape[-2]))
+        q = self.query.expand((*lead, *self.query.shape[-2:]))
+        k, v, out = self.key, self.value, y
+        if _is_grouped(self):
             # Neighbouring heads share a key: (heads) -> (key heads, heads per key head).
             split = (*lead[:-1], k.shape[-3], lead[-1] // k.shape[-3])
             q, out = _split_heads(q, split), _split_heads(out, split)
@@ -172,8 +167,8 @@ class ScaledDotProductAttention(Record):
             )
             lead = split
         k, v = k.expand((*lead, *k.shape[-2:])), v.expand((*lead, *v.shape[-2:]))
-        scale = a.query.shape[-1] ** -0.5 if a.scale is None else a.scale
-        bind_attention(b, q, k, v, out, scale, mask, is_causal=a.is_causal)
+        scale = self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
+        bind_attention(b, q, k, v, out, scale, mask, is_causal=self.is_causal)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -189,11 +184,11 @@ class ScaledDotProductAttention(Record):
         return batch
 
 
-def _is_grouped(a: SimpleNamespace) -> bool:
+def _is_grouped(a: Record[Any]) -> bool:
     return a.enable_gqa and a.query.rank > 2 and a.key.shape[-3] != a.query.shape[-3]
 
 
-def _lead(a: SimpleNamespace) -> tuple[int, ...]:
+def _lead(a: Record[Any]) -> tuple[int, ...]:
     """Return the leading axes of the result."""
     leads = [value.shape[:-2] for value in (a.query, a.key, a.value)]
     if _is_grouped(a):
@@ -224,7 +219,7 @@ def _split_heads(value: TensorView, split: tuple[int, ...]) -> TensorView:
 
 
 @record("nn.MultiheadAttention")
-class MultiheadAttention(Record):
+class MultiheadAttention(Record[T]):
     """Attention between linear layers, each head with its own slice of the features.
 
     query (l, n, e), key and value (s, n, ...), with batch_first n before l; 2-d without a batch.
@@ -235,88 +230,84 @@ class MultiheadAttention(Record):
     Source: torch.nn.MultiheadAttention.
     """
 
-    arguments = (
-        Tensor("query", rank=(2, 3), aliases=("input",)),
-        Tensor("key", optional=True, rank=(2, 3)),
-        Tensor("value", optional=True, rank=(2, 3)),
-        Tensor("attn_mask", optional=True, rank=(2, 3)),
-        Tensor("key_padding_mask", optional=True, rank=2),
-        Tensor("in_proj_weight", optional=True, rank=2),
-        Tensor("q_proj_weight", optional=True, rank=2),
-        Tensor("k_proj_weight", optional=True, rank=2),
-        Tensor("v_proj_weight", optional=True, rank=2),
-        Tensor("in_proj_bias", optional=True, rank=1),
-        Tensor("out_proj_weight", rank=2, aliases=("out_proj.weight",)),
-        Tensor("out_proj_bias", optional=True, rank=1, aliases=("out_proj.bias",)),
-        Tensor("bias_k", optional=True, rank=3),
-        Tensor("bias_v", optional=True, rank=3),
-        Int("embed_dim", minimum=1),
-        Int("num_heads", minimum=1),
-        Int("kdim", None, minimum=1),
-        Int("vdim", None, minimum=1),
-        Bool("bias", True),
-        Bool("add_bias_kv", False),
-        Bool("add_zero_attn", False),
-        Bool("batch_first", False),
-    )
+    query: T = Tensor(rank=(2, 3), aliases=("input",))
+    key: T | None = Tensor(optional=True, rank=(2, 3))
+    value: T | None = Tensor(optional=True, rank=(2, 3))
+    attn_mask: T | None = Tensor(optional=True, rank=(2, 3))
+    key_padding_mask: T | None = Tensor(optional=True, rank=2)
+    in_proj_weight: T | None = Tensor(optional=True, rank=2)
+    q_proj_weight: T | None = Tensor(optional=True, rank=2)
+    k_proj_weight: T | None = Tensor(optional=True, rank=2)
+    v_proj_weight: T | None = Tensor(optional=True, rank=2)
+    in_proj_bias: T | None = Tensor(optional=True, rank=1)
+    out_proj_weight: T = Tensor(rank=2, aliases=("out_proj.weight",))
+    out_proj_bias: T | None = Tensor(optional=True, rank=1, aliases=("out_proj.bias",))
+    bias_k: T | None = Tensor(optional=True, rank=3)
+    bias_v: T | None = Tensor(optional=True, rank=3)
+    embed_dim: int = Int(minimum=1)
+    num_heads: int = Int(minimum=1)
+    kdim: int | None = Int(None, minimum=1)
+    vdim: int | None = Int(None, minimum=1)
+    bias: bool = Bool(True)
+    add_bias_kv: bool = Bool(False)
+    add_zero_attn: bool = Bool(False)
+    batch_first: bool = Bool(False)
     post_ops = True
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        query, key, value, mask = _inputs(a)
-        e = a.embed_dim
-        if e % a.num_heads:
-            raise ShapeError(f"'embed_dim' is {e}, which {a.num_heads} heads do not divide")
+    def infer(self: MultiheadAttention[TensorSpec]) -> Any:
+        query, key, value, mask = _inputs(self)
+        e = self.embed_dim
+        if e % self.num_heads:
+            raise ShapeError(f"'embed_dim' is {e}, which {self.num_heads} heads do not divide")
         for name, tensor in (("query", query), ("key", key), ("value", value)):
             if tensor.dtype != np.float32:
                 raise ShapeError(f"the {name} is {tensor.dtype}, expected float32")
-        kdim, vdim = a.kdim or e, a.vdim or e
+        kdim, vdim = self.kdim or e, self.vdim or e
         shapes = query.shape, key.shape, value.shape
-        batches = {_lengths(a, tensor)[0] for tensor in (query, key, value)}
+        batches = {_lengths(self, tensor)[0] for tensor in (query, key, value)}
         if (
             len({len(shape) for shape in shapes}) > 1
             or tuple(shape[-1] for shape in shapes) != (e, kdim, vdim)
             or len(batches) > 1
-            or _lengths(a, key) != _lengths(a, value)
+            or _lengths(self, key) != _lengths(self, value)
         ):
             raise ShapeError(
                 f"query, key and value have shapes {shapes}, expected {e}, {kdim} and {vdim} "
                 "features, one batch, and as many keys as values"
             )
-        _check_weights(a, kdim, vdim)
-        (n, queries), keys = _lengths(a, query), _lengths(a, key)[1]
+        _check_weights(self, kdim, vdim)
+        (n, queries), keys = _lengths(self, query), _lengths(self, key)[1]
         if mask is not None:
             if mask.dtype not in FLOAT_OR_BOOL:
                 raise ShapeError(f"'attn_mask' is {mask.dtype}, expected float32 or bool")
-            if not _takes_mask(a, (query, key), mask):
+            if not _takes_mask(self, (query, key), mask):
                 raise ShapeError(
                     f"'attn_mask' has shape {mask.shape}, expected {(queries, keys)} or "
-                    f"{(n * a.num_heads, queries, keys)}"
+                    f"{(n * self.num_heads, queries, keys)}"
                 )
-        if a.key_padding_mask is not None:
-            got = a.key_padding_mask
+        if self.key_padding_mask is not None:
+            got = self.key_padding_mask
             if mask is not None:
                 raise ShapeError("it has 'attn_mask' and 'key_padding_mask', expected one of them")
             if got.shape != (n, keys) or got.dtype not in FLOAT_OR_BOOL:
                 raise ShapeError(
                     f"'key_padding_mask' is {got!r}, expected float32 or bool {(n, keys)}"
                 )
-        weights = (queries, keys + a.add_bias_kv + a.add_zero_attn)
+        weights = (queries, keys + self.add_bias_kv + self.add_zero_attn)
         return TensorSpec(query.shape), TensorSpec(weights if query.rank == 2 else (n, *weights))
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        query, key, value, mask = _inputs(a)
-        e, heads = a.embed_dim, a.num_heads
-        q, k, v = _project(a, b, query, key, value)
-        n, queries = _lengths(a, query)
+    def bind(self: MultiheadAttention[TensorView], b: Binder) -> None:
+        query, key, value, mask = _inputs(self)
+        e, heads = self.embed_dim, self.num_heads
+        q, k, v = _project(self, b, query, key, value)
+        n, queries = _lengths(self, query)
         keys = k.shape[-2]
         context = b.temporary((math.prod(query.shape[:-1]), e))
-        weights = b.temporary((n, heads, queries, keys)) if a.n_outputs > 1 else None
-        out = _heads(context, n, queries, heads, a.batch_first)
+        weights = b.temporary((n, heads, queries, keys)) if self.n_outputs > 1 else None
+        out = _heads(context, n, queries, heads, self.batch_first)
         given = 0  # members of the batch that share a mask
-        if a.key_padding_mask is not None:
-            mask = _wider(b, a.key_padding_mask, keys)
+        if self.key_padding_mask is not None:
+            mask = _wider(b, self.key_padding_mask, keys)
             step, along = mask.strides
             mask = mask.with_layout((1, n, heads, queries, keys), (0, step, 0, 0, along))
             given = n
@@ -338,7 +329,7 @@ class MultiheadAttention(Record):
         residual = residual_view(b)
         if residual is not None:
             residual = as_matrix(b, residual)
-        packed = _packed(b, "out", a.out_proj_weight, a.out_proj_bias, slice(None))
+        packed = _packed(b, "out", self.out_proj_weight, self.out_proj_bias, slice(None))
         rows = y.reshape((context.shape[0], e))
         b.step(linear.LinearStep(context, packed, rows, make_epilogue(b, residual)))
         if weights is not None:
@@ -362,7 +353,7 @@ class MultiheadAttention(Record):
         return [batch, batch._replace(axis=0)][: len(c.op.outputs)]
 
 
-def _inputs(a: SimpleNamespace) -> Any:
+def _inputs(a: Record[Any]) -> Any:
     """Return query, key, value and mask; a file leaves out those that are the one before.
 
     Where the mask is a constant, pnnx puts it first but calls the last input the mask.
@@ -378,7 +369,7 @@ def _inputs(a: SimpleNamespace) -> Any:
     return *given, mask
 
 
-def _takes_mask(a: SimpleNamespace, given: Any, mask: Any) -> bool:
+def _takes_mask(a: Record[Any], given: Any, mask: Any) -> bool:
     """Tell whether a mask fits the first inputs: for all heads at once, or for each."""
     query, key = given[0], given[min(len(given) - 1, 1)]
     if query.dtype != np.float32 or query.shape[-1] != a.embed_dim:
@@ -400,7 +391,7 @@ def _split_batch(value: TensorView, inner: int) -> TensorView:
     )
 
 
-def _lengths(a: SimpleNamespace, tensor: Any) -> tuple[int, int]:
+def _lengths(a: Record[Any], tensor: Any) -> tuple[int, int]:
     """Return the batch and the length of a sequence."""
     if tensor.rank == 2:
         return 1, tensor.shape[0]
@@ -408,7 +399,7 @@ def _lengths(a: SimpleNamespace, tensor: Any) -> tuple[int, int]:
     return (first, second) if a.batch_first else (second, first)
 
 
-def _check_weights(a: SimpleNamespace, kdim: int, vdim: int) -> None:
+def _check_weights(a: Record[Any], kdim: int, vdim: int) -> None:
     e = a.embed_dim
     expected = {
         "in_proj_weight": (3 * e, e),
@@ -436,7 +427,7 @@ def _check_weights(a: SimpleNamespace, kdim: int, vdim: int) -> None:
         raise ShapeError("'add_bias_kv' is True, but 'bias_k' or 'bias_v' is missing")
 
 
-def _project(a: SimpleNamespace, b: Binder, query: Any, key: Any, value: Any) -> list[TensorView]:
+def _project(a: Record[Any], b: Binder, query: Any, key: Any, value: Any) -> list[TensorView]:
     """Add the linear layers; return q, k and v as (n, heads, length, features of a head)."""
     e, heads, sources = a.embed_dim, a.num_heads, [query, key, value]
     extra = a.add_bias_kv + a.add_zero_attn
@@ -507,7 +498,7 @@ def _heads(rows: TensorView, n: int, length: int, heads: int, batch_first: bool)
 
 
 def _extended(
-    a: SimpleNamespace, b: Binder, source: TensorView, packed: TensorView, width: int, first: int
+    a: Record[Any], b: Binder, source: TensorView, packed: TensorView, width: int, first: int
 ) -> TensorView:
     """Project keys or values and append the rows that the module adds, sequence by sequence."""
     n, length = _lengths(a, source)
@@ -563,7 +554,7 @@ def is_same_for_all(mask: TensorSpec) -> bool:
 
 
 @record("aten::_transformer_encoder_layer_fwd")
-class EncoderLayer(Record):
+class EncoderLayer(Record[T]):
     """A transformer's encoder layer: attention and two linear layers, each with a sum and a norm.
 
     A pass puts the operators that it consists of in its place; its weights have to be constants.
@@ -571,47 +562,45 @@ class EncoderLayer(Record):
     """
 
     batch = NoBatchRule("whether its mask belongs to one member or to all is not in its shape")
-    arguments = (
-        Tensor("src", rank=3),
-        Int("embed_dim", minimum=1),
-        Int("num_heads", minimum=1),
-        Tensor("qkv_weight", rank=2),
-        Tensor("qkv_bias", rank=1),
-        Tensor("proj_weight", rank=2),
-        Tensor("proj_bias", rank=1),
-        Bool("use_gelu"),
-        Bool("norm_first"),
-        Float("eps"),
-        Tensor("norm_weight_1", rank=1),
-        Tensor("norm_bias_1", rank=1),
-        Tensor("norm_weight_2", rank=1),
-        Tensor("norm_bias_2", rank=1),
-        Tensor("ffn_weight_1", rank=2),
-        Tensor("ffn_bias_1", rank=1),
-        Tensor("ffn_weight_2", rank=2),
-        Tensor("ffn_bias_2", rank=1),
-        Tensor("mask", optional=True, rank=(2, 4)),
-        Int("mask_type", None, nullable=True),
-    )
+    src: T = Tensor(rank=3)
+    embed_dim: int = Int(minimum=1)
+    num_heads: int = Int(minimum=1)
+    qkv_weight: T = Tensor(rank=2)
+    qkv_bias: T = Tensor(rank=1)
+    proj_weight: T = Tensor(rank=2)
+    proj_bias: T = Tensor(rank=1)
+    use_gelu: bool = Bool()
+    norm_first: bool = Bool()
+    eps: float = Float()
+    norm_weight_1: T = Tensor(rank=1)
+    norm_bias_1: T = Tensor(rank=1)
+    norm_weight_2: T = Tensor(rank=1)
+    norm_bias_2: T = Tensor(rank=1)
+    ffn_weight_1: T = Tensor(rank=2)
+    ffn_bias_1: T = Tensor(rank=1)
+    ffn_weight_2: T = Tensor(rank=2)
+    ffn_bias_2: T = Tensor(rank=1)
+    mask: T | None = Tensor(optional=True, rank=(2, 4))
+    mask_type: int | None = Int(None, nullable=True)
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        if a.src.shape[2] != a.embed_dim or a.src.dtype != np.float32:
-            raise ShapeError(f"the input is {a.src!r}, expected float32 (n, length, {a.embed_dim})")
-        for name, tensor in vars(a).items():
-            if name != "mask" and getattr(tensor, "dtype", a.src.dtype) != np.float32:
+    def infer(self: EncoderLayer[TensorSpec]) -> TensorSpec:
+        if self.src.shape[2] != self.embed_dim or self.src.dtype != np.float32:
+            raise ShapeError(
+                f"the input is {self.src!r}, expected float32 (n, length, {self.embed_dim})"
+            )
+        for name, tensor in vars(self).items():
+            if name != "mask" and getattr(tensor, "dtype", self.src.dtype) != np.float32:
                 raise ShapeError(f"'{name}' is {tensor.dtype}, expected float32")
-        if a.mask is not None:
-            n, length, _ = a.src.shape
-            fitting = {2: (n, length) if a.mask_type == 1 else (length, length)}
-            expected = fitting.get(a.mask.rank, (n, a.num_heads, length, length))
-            shape = a.mask.shape
-            if shape != expected and shape[1:] == expected[1:] and is_same_for_all(a.mask):
+        if self.mask is not None:
+            n, length, _ = self.src.shape
+            fitting = {2: (n, length) if self.mask_type == 1 else (length, length)}
+            expected = fitting.get(self.mask.rank, (n, self.num_heads, length, length))
+            shape = self.mask.shape
+            if shape != expected and shape[1:] == expected[1:] and is_same_for_all(self.mask):
                 shape = expected
             if shape != expected:
-                raise ShapeError(f"'mask' has shape {a.mask.shape}, expected {expected}")
-        return TensorSpec(a.src.shape)
+                raise ShapeError(f"'mask' has shape {self.mask.shape}, expected {expected}")
+        return TensorSpec(self.src.shape)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
+    def bind(self: EncoderLayer[TensorView], b: Binder) -> None:
         raise ShapeError("its weights are computed at run time, expected constants")

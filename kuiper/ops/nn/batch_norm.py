@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
-from kuiper.ir.view import TensorSpec
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record, record
+from kuiper.ops.core.record import Record, T, record
 from kuiper.ops.core.schema import Bool, Float, Int, Tensor
 from kuiper.ops.math.elementwise import bind_tree, write_tree
 
@@ -38,70 +37,66 @@ def scale_and_shift(
 
 
 @record("nn.BatchNorm1d", "nn.BatchNorm2d", "nn.BatchNorm3d", "F.batch_norm")
-class BatchNorm(Record):
+class BatchNorm(Record[T]):
     """``(x - running_mean) / sqrt(running_var + eps) * weight + bias`` per channel (axis 1).
 
     A pass folds it into the convolution ahead, or into arithmetic; see
     :mod:`kuiper.passes.optimize.fold_batch_norm`.  Source: torch.nn.BatchNorm2d in eval mode.
     """
 
-    arguments = (
-        Tensor("input"),
-        Tensor("running_mean", rank=1),
-        Tensor("running_var", rank=1),
-        Tensor("weight", optional=True, rank=1),
-        Tensor("bias", optional=True, rank=1),
-        Float("eps", 1e-5),
-        Int("num_features", None, minimum=1),
-        Bool("affine", True),
-    )
+    input: T = Tensor()
+    running_mean: T = Tensor(rank=1)
+    running_var: T = Tensor(rank=1)
+    weight: Any = Tensor(optional=True, rank=1)
+    bias: Any = Tensor(optional=True, rank=1)
+    eps: float = Float(1e-5)
+    num_features: int | None = Int(None, minimum=1)
+    affine: bool = Bool(True)
     layout = "like"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        if a.input.rank < 2:
-            raise ShapeError(f"the input has shape {a.input.shape}, expected rank 2 or more")
-        channels = a.input.shape[1]
+    def infer(self: BatchNorm[TensorSpec]) -> TensorSpec:
+        if self.input.rank < 2:
+            raise ShapeError(f"the input has shape {self.input.shape}, expected rank 2 or more")
+        channels = self.input.shape[1]
         for name in ("running_mean", "running_var", "weight", "bias"):
-            value = getattr(a, name)
+            value = getattr(self, name)
             if value is not None and value.shape != (channels,):
                 raise ShapeError(
-                    f"'{name}' has shape {value.shape}, but the input {a.input.shape} has "
+                    f"'{name}' has shape {value.shape}, but the input {self.input.shape} has "
                     f"{channels} channels"
                 )
             if value is not None and value.dtype != np.float32:
                 raise ShapeError(f"'{name}' is {value.dtype}, expected float32")
-        if a.input.dtype != np.float32:
-            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
-        return TensorSpec(a.input.shape)
+        if self.input.dtype != np.float32:
+            raise ShapeError(f"the input is {self.input.dtype}, expected float32")
+        return TensorSpec(self.input.shape)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        statistics = [a.running_mean, a.running_var, a.weight, a.bias]
-        along = (-1,) + (1,) * (a.input.rank - 2)
+    def bind(self: BatchNorm[TensorView], b: Binder) -> None:
+        statistics = [self.running_mean, self.running_var, self.weight, self.bias]
+        along = (-1,) + (1,) * (self.input.rank - 2)
         tree: Node
         if all(v is None or v.is_constant for v in statistics):
             mean, variance, weight, bias = (None if v is None else v.constant for v in statistics)
             operands = [
                 b.constant(values.astype(np.float32).reshape(along))
-                for values in scale_and_shift(mean, variance, weight, bias, a.eps)
+                for values in scale_and_shift(mean, variance, weight, bias, self.eps)
             ]
             tree = Call("add", [Call("mul", [Ref(0), Ref(1)]), Ref(2)])
-            bind_tree(b, tree, [a.input, *operands])
+            bind_tree(b, tree, [self.input, *operands])
             return
-        channels = (a.input.shape[1],)
+        channels = (self.input.shape[1],)
         scale, shift = b.temporary(channels), b.temporary(channels)
         if channels != (0,):
-            deviation = Call("sqrt", [Call("add", [Ref(0), Literal(a.eps)])])
-            above = Literal(1.0) if a.weight is None else Ref(1)
-            write_tree(b, Call("div", [above, deviation]), [a.running_var, a.weight], scale)
+            deviation = Call("sqrt", [Call("add", [Ref(0), Literal(self.eps)])])
+            above = Literal(1.0) if self.weight is None else Ref(1)
+            write_tree(b, Call("div", [above, deviation]), [self.running_var, self.weight], scale)
             tree = Call("neg", [Call("mul", [Ref(0), Ref(1)])])
-            if a.bias is not None:
+            if self.bias is not None:
                 tree = Call("sub", [Ref(2), Call("mul", [Ref(0), Ref(1)])])
-            write_tree(b, tree, [a.running_mean, scale, a.bias], shift)
+            write_tree(b, tree, [self.running_mean, scale, self.bias], shift)
         tree = Call("add", [Call("mul", [Ref(0), Ref(1)]), Ref(2)])
         columns = [value.view((value.size, *along[1:])) for value in (scale, shift)]
-        bind_tree(b, tree, [a.input, *columns])
+        bind_tree(b, tree, [self.input, *columns])
 
     @staticmethod
     def batch(c: TracedCall) -> list[BatchAxis]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,10 +12,10 @@ from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper.errors import ShapeError
 from kuiper.expression import parse
-from kuiper.ir.view import TensorSpec
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import activation_epilogue
-from kuiper.ops.core.record import NoBatchRule, Record, record
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
 from kuiper.ops.core.schema import Tensors, Weights
 from kuiper.ops.math.elementwise import write_tree
 from kuiper.ops.product.linear import as_matrix
@@ -43,7 +42,7 @@ class _Level(NamedTuple):
 
 
 @record("models.yolo.Detect")
-class YoloDetect(Record):
+class YoloDetect(Record[T]):
     """YOLOv5's head: maps -> boxes as (x, y, w, h), the chance of each, and scores of classes.
 
     pnnx keeps a class that ``moduleop=`` names as one operator, as the course of KuiperInfer does
@@ -55,33 +54,32 @@ class YoloDetect(Record):
     """
 
     batch = NoBatchRule("its levels hold boxes of all members along one axis")
-    arguments = (Tensors("maps"), Weights("weights"))
+    maps: list[T] = Tensors()
+    weights: dict[str, T] = Weights()
     replaceable = True
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        if a.n_outputs != 1:
-            raise ShapeError(f"it has {a.n_outputs} outputs, expected 1")
-        levels = _levels(a)
+    def infer(self: YoloDetect[TensorSpec]) -> TensorSpec:
+        if self.n_outputs != 1:
+            raise ShapeError(f"it has {self.n_outputs} outputs, expected 1")
+        levels = _levels(self)
         n_boxes = 0
-        for number, (x, level) in enumerate(zip(a.maps, levels, strict=True)):
+        for number, (x, level) in enumerate(zip(self.maps, levels, strict=True)):
             channels = level.weight.shape[1]
             if x.rank != 4 or x.shape[1] != channels or x.dtype != np.float32:
                 raise ShapeError(f"map {number} is {x!r}, expected float32 (n, {channels}, h, w)")
             for what, got, first in (
-                ("images", x.shape[0], a.maps[0].shape[0]),
+                ("images", x.shape[0], self.maps[0].shape[0]),
                 ("numbers for an anchor", level.n_outputs, levels[0].n_outputs),
             ):
                 if got != first:
                     raise ShapeError(f"map {number} has {got} {what}, map 0 has {first}")
             n_boxes += len(level.anchors) * x.shape[2] * x.shape[3]
-        return TensorSpec((a.maps[0].shape[0], n_boxes, levels[0].n_outputs))
+        return TensorSpec((self.maps[0].shape[0], n_boxes, levels[0].n_outputs))
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
+    def bind(self: YoloDetect[TensorView], b: Binder) -> None:
         y = b.output()
         start = 0
-        for number, (x, level) in enumerate(zip(a.maps, _levels(a), strict=True)):
+        for number, (x, level) in enumerate(zip(self.maps, _levels(self), strict=True)):
             n, _, height, width = x.shape
             n_anchors = len(level.anchors)
             n_boxes = n_anchors * height * width
@@ -126,7 +124,7 @@ def _cells(height: int, width: int) -> np.ndarray:
 # -- which constant is which -------------------------------------------------------------------
 
 
-def _levels(a: SimpleNamespace) -> list[_Level]:
+def _levels(a: Record[Any]) -> list[_Level]:
     """Return the constants of each map, or raise ShapeError."""
     weights = a.weights or {}
     for name, value in weights.items():

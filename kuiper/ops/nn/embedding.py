@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,10 +10,10 @@ from kuiper._kernels.data.indexing import EmbeddingBagStep
 from kuiper._kernels.data.move import FillStep
 from kuiper._runtime.step import ERROR_SLOT_BYTES
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, checked_index
-from kuiper.ops.core.record import NoBatchRule, record
+from kuiper.ops.core.record import NoBatchRule, T, record
 from kuiper.ops.core.schema import AnyArgument, Bool, Int, Tensor, ValuesNeeded
 from kuiper.ops.core.typed import cast
 from kuiper.ops.tensor.strided import INT64, IndexedView
@@ -30,47 +29,42 @@ __all__ = [
 
 
 @record("nn.Embedding", "F.embedding")
-class Embedding(KernelRecord):
+class Embedding(KernelRecord[T]):
     """Rows of a table: ``y = weight[input]``.
 
     Source: torch.nn.Embedding.
     """
 
-    arguments = (
-        Tensor("input"),
-        Tensor("weight", rank=2),
-        Int("num_embeddings", None),
-        Int("embedding_dim", None),
-        AnyArgument("padding_idx", None),
-        AnyArgument("max_norm", None),
-        AnyArgument("norm_type", None),
-        Bool("scale_grad_by_freq", False),
-        Bool("sparse", False),
-    )
+    input: T = Tensor()
+    weight: T = Tensor(rank=2)
+    num_embeddings: int | None = Int(None)
+    embedding_dim: int | None = Int(None)
+    padding_idx: Any = AnyArgument(None)
+    max_norm: Any = AnyArgument(None)
+    norm_type: Any = AnyArgument(None)
+    scale_grad_by_freq: bool = Bool(False)
+    sparse: bool = Bool(False)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        if a.input.dtype.kind not in "iu":
-            raise ShapeError(f"the input is {a.input.dtype}, expected integers")
-        if a.max_norm is not None:
-            raise ShapeError(f"'max_norm' is {a.max_norm}, expected None")
-        return TensorSpec((*a.input.shape, a.weight.shape[1]), a.weight.dtype)
+    def result(self: Embedding[TensorSpec]) -> TensorSpec:
+        if self.input.dtype.kind not in "iu":
+            raise ShapeError(f"the input is {self.input.dtype}, expected integers")
+        if self.max_norm is not None:
+            raise ShapeError(f"'max_norm' is {self.max_norm}, expected None")
+        return TensorSpec((*self.input.shape, self.weight.shape[1]), self.weight.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return a.weight[checked_index(a.input, len(a.weight))]
+    def compute(self: Embedding[np.ndarray]) -> Any:
+        return self.weight[checked_index(self.input, len(self.weight))]
 
-    @staticmethod
-    def steps(a: SimpleNamespace, b: Binder) -> None:
-        table = a.weight
+    def steps(self: Embedding[TensorView], b: Binder) -> None:
+        table = self.weight
         if table.is_constant:
             # One aligned copy for all plans: tables are large.
             table = b.cached(
-                "table", lambda: np.require(a.weight.constant, a.weight.dtype, ["C", "A"])
+                "table", lambda: np.require(self.weight.constant, self.weight.dtype, ["C", "A"])
             )
         y = b.output()
         subscript = IndexedView(b, table, y.shape, [(y.rank - 1, 1)])
-        subscript.add(a.input, 0, range(y.rank - 1))
+        subscript.add(self.input, 0, range(y.rank - 1))
         subscript.gather(y)
 
     @staticmethod
@@ -80,7 +74,7 @@ class Embedding(KernelRecord):
 
 
 @record("aten::one_hot")
-class OneHot(KernelRecord):
+class OneHot(KernelRecord[T]):
     """One number becomes a row of zeros with a one at its place.
 
     As many places as the largest number needs where `num_classes` is -1.
@@ -89,37 +83,35 @@ class OneHot(KernelRecord):
 
     batch = "like_input"
     data_dependent = True
-    arguments = (Tensor("input"), Int("num_classes", -1))
+    input: T = Tensor()
+    num_classes: int = Int(-1)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        count = a.num_classes
+    def result(self: OneHot[TensorSpec]) -> TensorSpec:
+        count = self.num_classes
         if count < 0:
-            if not a.input.is_constant:
+            if not self.input.is_constant:
                 raise ValuesNeeded("the number of classes depends on its input")
-            if a.input.size == 0:
+            if self.input.size == 0:
                 raise ShapeError("'num_classes' is -1, but there is nothing to count")
-            count = int(np.max(a.input.constant)) + 1
-        return TensorSpec((*a.input.shape, count), np.int64)
+            count = int(np.max(np.asarray(self.input.constant))) + 1
+        return TensorSpec((*self.input.shape, count), np.int64)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        count = int(a.input.max()) + 1 if a.num_classes < 0 else a.num_classes
-        checked_index(a.input, count)
-        return a.input[..., np.newaxis] == np.arange(count)
+    def compute(self: OneHot[np.ndarray]) -> Any:
+        count = int(self.input.max()) + 1 if self.num_classes < 0 else self.num_classes
+        checked_index(self.input, count)
+        return self.input[..., np.newaxis] == np.arange(count)
 
-    @staticmethod
-    def steps(a: SimpleNamespace, b: Binder) -> None:
+    def steps(self: OneHot[TensorView], b: Binder) -> None:
         y = b.output()
         b.step(FillStep(y, 0))
-        axes = range(a.input.rank)
-        subscript = IndexedView(b, y, a.input.shape, [(d, d) for d in axes])
-        subscript.add(a.input, a.input.rank, axes)
+        axes = range(self.input.rank)
+        subscript = IndexedView(b, y, self.input.shape, [(d, d) for d in axes])
+        subscript.add(self.input, self.input.rank, axes)
         subscript.scatter(b.constant(np.ones((), INT64)))
 
 
 @record("aten::embedding_bag")
-class EmbeddingBag(KernelRecord):
+class EmbeddingBag(KernelRecord[T]):
     """The sum, mean or maximum of the table rows of each bag.
 
     Bag k holds the indices from ``offsets[k]`` to ``offsets[k + 1]``; `mode` is 0 for the sum, 1
@@ -128,72 +120,69 @@ class EmbeddingBag(KernelRecord):
     """
 
     batch = NoBatchRule("the bags count places in the list of all members")
-    arguments = (
-        Tensor("weight", rank=2),
-        Tensor("indices", rank=1),
-        Tensor("offsets", rank=1),
-        Bool("scale_grad_by_freq", False),
-        Int("mode", 0),
-        Bool("sparse", False),
-        Tensor("per_sample_weights", optional=True),
-        Bool("include_last_offset", False),
-        Int("padding_idx", None, nullable=True),
-    )
+    weight: T = Tensor(rank=2)
+    indices: T = Tensor(rank=1)
+    offsets: T = Tensor(rank=1)
+    scale_grad_by_freq: bool = Bool(False)
+    mode: int = Int(0)
+    sparse: bool = Bool(False)
+    per_sample_weights: T | None = Tensor(optional=True)
+    include_last_offset: bool = Bool(False)
+    padding_idx: int | None = Int(None, nullable=True)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> Any:
-        bags, width = a.offsets.size - a.include_last_offset, a.weight.shape[1]
-        if a.weight.dtype.kind != "f":
-            raise ShapeError(f"the weight is {a.weight.dtype}, expected floats")
+    def result(self: EmbeddingBag[TensorSpec]) -> Any:
+        bags, width = self.offsets.size - self.include_last_offset, self.weight.shape[1]
+        if self.weight.dtype.kind != "f":
+            raise ShapeError(f"the weight is {self.weight.dtype}, expected floats")
         return (
-            TensorSpec((bags, width), a.weight.dtype),
-            TensorSpec(a.indices.shape, np.int64),
+            TensorSpec((bags, width), self.weight.dtype),
+            TensorSpec(self.indices.shape, np.int64),
             TensorSpec((bags,), np.int64),
-            TensorSpec((bags, width) if a.mode == 2 else (bags,), np.int64),
+            TensorSpec((bags, width) if self.mode == 2 else (bags,), np.int64),
         )
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        bags, width = a.offsets.size - a.include_last_offset, a.weight.shape[1]
-        places = np.arange(a.indices.size)
-        bag = np.searchsorted(a.offsets[:bags], places, side="right") - 1
-        rows = a.weight[checked_index(a.indices, len(a.weight))]
-        if a.per_sample_weights is not None:
-            rows = rows * a.per_sample_weights[:, np.newaxis]
-        counted = np.full(a.indices.shape, True)
-        if a.padding_idx is not None:
-            counted = a.indices != a.padding_idx % len(a.weight)
+    def compute(self: EmbeddingBag[np.ndarray]) -> Any:
+        bags, width = self.offsets.size - self.include_last_offset, self.weight.shape[1]
+        places = np.arange(self.indices.size)
+        bag = np.searchsorted(self.offsets[:bags], places, side="right") - 1
+        rows = self.weight[checked_index(self.indices, len(self.weight))]
+        if self.per_sample_weights is not None:
+            rows = rows * self.per_sample_weights[:, np.newaxis]
+        counted = np.full(self.indices.shape, True)
+        if self.padding_idx is not None:
+            counted = self.indices != self.padding_idx % len(self.weight)
         sizes = np.bincount(bag[counted], minlength=bags)
-        y = np.full((bags, width), -np.inf if a.mode == 2 else 0, a.weight.dtype)
-        (np.maximum if a.mode == 2 else np.add).at(y, bag[counted], rows[counted])
-        if a.mode == 2:
+        y = np.full((bags, width), -np.inf if self.mode == 2 else 0, self.weight.dtype)
+        (np.maximum if self.mode == 2 else np.add).at(y, bag[counted], rows[counted])
+        if self.mode == 2:
             y[sizes == 0] = 0
-        if a.mode == 1:
+        if self.mode == 1:
             y /= np.maximum(sizes, 1).astype(y.dtype)[:, np.newaxis]
-        largest = np.zeros((bags, width) if a.mode == 2 else bags, np.int64)
+        largest = np.zeros((bags, width) if self.mode == 2 else bags, np.int64)
         return y, bag, sizes, largest
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        used = any(operand.uses for operand in b.operator.outputs[1 : a.n_outputs])
-        if a.weight.dtype != np.float32 or used or 0 in a.weight.shape:
-            cls.in_numpy(a, b)
+    def steps(self: EmbeddingBag[TensorView], b: Binder) -> None:
+        used = any(operand.uses for operand in b.operator.outputs[1 : self.n_outputs])
+        if self.weight.dtype != np.float32 or used or 0 in self.weight.shape:
+            self.in_numpy(b)
             return
-        outputs = [b.output(index) for index in range(a.n_outputs)]
+        outputs = [b.output(index) for index in range(self.n_outputs)]
         if outputs[0].size == 0:
             return
-        table = a.weight
+        table = self.weight
         if table.is_constant:
-            table = b.cached("table", lambda: np.require(a.weight.constant, np.float32, ["C", "A"]))
-        rows, weights = a.weight.shape[0], a.per_sample_weights
+            table = b.cached(
+                "table", lambda: np.require(self.weight.constant, np.float32, ["C", "A"])
+            )
+        rows, weights = self.weight.shape[0], self.per_sample_weights
         label = b.operator.label.replace("{", "{{").replace("}", "}}")
         message = f"{label}: index {{}} is out of range for an axis of extent {rows}"
         b.step(
             EmbeddingBagStep(
-                b.contiguous(table), b.contiguous(cast(b, a.indices, INT64)),
-                b.contiguous(cast(b, a.offsets, INT64)),
+                b.contiguous(table), b.contiguous(cast(b, self.indices, INT64)),
+                b.contiguous(cast(b, self.offsets, INT64)),
                 None if weights is None else b.contiguous(weights),
-                outputs[0], a.mode, -1 if a.padding_idx is None else a.padding_idx % rows,
+                outputs[0], self.mode, -1 if self.padding_idx is None else self.padding_idx % rows,
                 b.context_state(ERROR_SLOT_BYTES), message,
             )
         )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,27 +11,31 @@ from kuiper._kernels.data.move import FillStep
 from kuiper._kernels.spatial.fold import FoldStep
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Ref
-from kuiper.ir.view import TensorSpec
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.image import check_image
 from kuiper.ops.core.numpy_step import KernelRecord, checked_index
-from kuiper.ops.core.record import NoBatchRule, Record, record
-from kuiper.ops.core.schema import Int, Ints, Tensor
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
+from kuiper.ops.core.schema import Int, Ints, Known, Tensor
 from kuiper.ops.math.elementwise import write_tree
 from kuiper.ops.product.linear import product
 from kuiper.ops.tensor.strided import indexed_elements
 
 __all__ = ["Fold", "MaxUnpool", "Unfold"]
 
-_WINDOW = (
-    Ints("kernel_size", length=2, minimum=1),
-    Ints("dilation", length=2, default=(1, 1), minimum=1),
-    Ints("padding", length=2, default=(0, 0), minimum=0),
-    Ints("stride", length=2, default=(1, 1), minimum=1),
-)
+
+class _Blocks(Record[T]):
+    """Base of the records with sliding blocks."""
+
+    batch = "samples"
+    input: T = Tensor()
+    kernel_size: tuple[int, ...] = Ints(length=2, minimum=1)
+    dilation: tuple[int, ...] = Ints(length=2, default=(1, 1), minimum=1)
+    padding: tuple[int, ...] = Ints(length=2, default=(0, 0), minimum=0)
+    stride: tuple[int, ...] = Ints(length=2, default=(1, 1), minimum=1)
 
 
-def _blocks(a: SimpleNamespace, extents: Any) -> tuple[int, int]:
+def _blocks(a: _Blocks[Known], extents: Any) -> tuple[int, int]:
     """Return how many blocks there are along rows and columns of a plane."""
     counts = tuple(
         (n + 2 * pad - dilation * (taps - 1) - 1) // stride + 1
@@ -49,98 +52,92 @@ def _blocks(a: SimpleNamespace, extents: Any) -> tuple[int, int]:
 
 
 @record("nn.Unfold", "F.unfold", "aten::im2col")
-class Unfold(Record):
+class Unfold(_Blocks[T]):
     """An image's sliding blocks as columns: (n, c, h, w) -> (n, c * taps, blocks).
 
     Source: torch.nn.Unfold.
     """
 
-    batch = "samples"
-    arguments = (Tensor("input"), *_WINDOW)
+    def infer(self: Unfold[TensorSpec]) -> TensorSpec:
+        check_image(self.input, 2)
+        *batch, channels, rows, columns = self.input.shape
+        count = math.prod(_blocks(self, (rows, columns)))
+        return TensorSpec((*batch, channels * math.prod(self.kernel_size), count), self.input.dtype)
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        check_image(a.input, 2)
-        *batch, channels, rows, columns = a.input.shape
-        count = math.prod(_blocks(a, (rows, columns)))
-        return TensorSpec((*batch, channels * math.prod(a.kernel_size), count), a.input.dtype)
-
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        x, y = a.input, b.output()
+    def bind(self: Unfold[TensorView], b: Binder) -> None:
+        x, y = self.input, b.output()
         if y.size == 0:
             return
         if x.rank == 3:
             x = x.with_layout((1, *x.shape), (0, *x.strides))
         n, channels, *extents = x.shape
-        if any(a.padding):
-            shape = [extent + 2 * pad for extent, pad in zip(extents, a.padding, strict=True)]
+        if any(self.padding):
+            shape = [extent + 2 * pad for extent, pad in zip(extents, self.padding, strict=True)]
             padded = b.temporary((n, channels, *shape), x.dtype)
             b.step(FillStep(padded, 0))
             inner = padded
-            for axis, (pad, extent) in enumerate(zip(a.padding, extents, strict=True), 2):
+            for axis, (pad, extent) in enumerate(zip(self.padding, extents, strict=True), 2):
                 inner = inner.narrow(axis, pad, extent)
             b.copy(x, inner)
             x = padded
         # Each tap starts one dilation, each block one stride further on; the blocks overlap.
         _, _, row, column = x.strides
-        blocks = (n, channels, *a.kernel_size, *_blocks(a, extents))
-        steps = (row * a.dilation[0], column * a.dilation[1], row * a.stride[0])
-        view = x.with_layout(blocks, (*x.strides[:2], *steps, column * a.stride[1]))
+        blocks = (n, channels, *self.kernel_size, *_blocks(self, extents))
+        steps = (row * self.dilation[0], column * self.dilation[1], row * self.stride[0])
+        view = x.with_layout(blocks, (*x.strides[:2], *steps, column * self.stride[1]))
         b.copy(view, y.view(blocks))
 
 
 @record("nn.Fold", "F.fold", "aten::col2im")
-class Fold(Record):
+class Fold(_Blocks[T], ahead=True):
     """Sliding blocks added up to an image: (n, c * taps, blocks) -> (n, c, h, w).
 
     Source: torch.nn.Fold.
     """
 
-    batch = "samples"
-    arguments = (Tensor("input"), Ints("output_size", length=2, minimum=1), *_WINDOW)
+    input: T = Tensor()
+    output_size: tuple[int, ...] = Ints(length=2, minimum=1)
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        taps = math.prod(a.kernel_size)
-        counts = _blocks(a, a.output_size)
+    def infer(self: Fold[TensorSpec]) -> TensorSpec:
+        taps = math.prod(self.kernel_size)
+        counts = _blocks(self, self.output_size)
         blocks = math.prod(counts)
-        shape = a.input.shape
+        shape = self.input.shape
         if len(shape) not in (2, 3) or shape[-2] % taps or shape[-1] != blocks:
             raise ShapeError(
                 f"the input has shape {shape}, expected (n, channels * {taps}, {blocks}) for "
-                f"{counts[0]} by {counts[1]} blocks of {a.kernel_size}"
+                f"{counts[0]} by {counts[1]} blocks of {self.kernel_size}"
             )
-        if a.input.dtype.kind != "f":
-            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
-        return TensorSpec((*shape[:-2], shape[-2] // taps, *a.output_size), a.input.dtype)
+        if self.input.dtype.kind != "f":
+            raise ShapeError(f"the input is {self.input.dtype}, expected float32")
+        return TensorSpec((*shape[:-2], shape[-2] // taps, *self.output_size), self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
+    def bind(self: Fold[TensorView], b: Binder) -> None:
         y = b.output()
         if y.size == 0:
             return
-        counts = _blocks(a, a.output_size)
+        counts = _blocks(self, self.output_size)
         if y.dtype != np.float32:
-            b.python(lambda x: _folded(x, a, counts, y.shape), [a.input], [y])
+            b.python(lambda x: _folded(x, self, counts, y.shape), [self.input], [y])
             return
-        x = b.contiguous(a.input).view((math.prod(y.shape[:-2]), *_flat(a)))
+        x = b.contiguous(self.input).view((math.prod(y.shape[:-2]), *_flat(self)))
         planes = y if y.is_contiguous else b.temporary(y.shape)
         b.step(
             FoldStep(
-                x, planes.view((x.shape[0], *a.output_size)), counts, a.kernel_size, a.dilation,
-                a.stride, a.padding,
+                x, planes.view((x.shape[0], *self.output_size)), counts, self.kernel_size,
+                self.dilation,
+                self.stride, self.padding,
             )
         )  # fmt: skip
         if planes is not y:
             b.copy(planes, y)
 
 
-def _flat(a: SimpleNamespace) -> tuple[int, int]:
+def _flat(a: Record[Any]) -> tuple[int, int]:
     return math.prod(a.kernel_size), a.input.shape[-1]
 
 
-def _folded(x: np.ndarray, a: SimpleNamespace, counts: Any, shape: Any) -> np.ndarray:
+def _folded(x: np.ndarray, a: Record[Any], counts: Any, shape: Any) -> np.ndarray:
     rows, columns = (n + 2 * pad for n, pad in zip(a.output_size, a.padding, strict=True))
     y = np.zeros((*shape[:-2], rows, columns), x.dtype)
     x = x.reshape(*shape[:-2], *a.kernel_size, *counts)
@@ -158,56 +155,56 @@ def _folded(x: np.ndarray, a: SimpleNamespace, counts: Any, shape: Any) -> np.nd
 # -- maximum pooling, the other way ------------------------------------------------------------
 
 
-class MaxUnpool(KernelRecord):
+class MaxUnpool(KernelRecord[T]):
     """Values put back to the places that maximum pooling took them from, zeros elsewhere."""
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
     spatial = 2
 
-    @classmethod
-    def _extents(cls, a: SimpleNamespace) -> tuple[int, ...]:
-        if a.output_size is not None:
-            if len(a.output_size) < cls.spatial:
+    def _extents(self: MaxUnpool[Any]) -> tuple[int, ...]:
+        if self.output_size is not None:
+            if len(self.output_size) < self.spatial:
                 raise ShapeError(
-                    f"'output_size' is {a.output_size}, expected {cls.spatial} extents"
+                    f"'output_size' is {self.output_size}, expected {self.spatial} extents"
                 )
-            return a.output_size[-cls.spatial :]
-        stride = a.kernel_size if a.stride is None else a.stride
+            return self.output_size[-self.spatial :]
+        stride = self.kernel_size if self.stride is None else self.stride
         return tuple(
             (n - 1) * step - 2 * pad + taps
             for n, step, pad, taps in zip(
-                a.input.shape[-cls.spatial :], stride, a.padding, a.kernel_size, strict=True
+                self.input.shape[-self.spatial :],
+                stride,
+                self.padding,
+                self.kernel_size,
+                strict=True,
             )
         )
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        check_image(a.input, cls.spatial)
-        if a.indices.shape != a.input.shape or a.indices.dtype.kind not in "iu":
+    def result(self: MaxUnpool[TensorSpec]) -> TensorSpec:
+        check_image(self.input, self.spatial)
+        if self.indices.shape != self.input.shape or self.indices.dtype.kind not in "iu":
             raise ShapeError(
-                f"'indices' is {a.indices!r}, expected integers of shape {a.input.shape}"
+                f"'indices' is {self.indices!r}, expected integers of shape {self.input.shape}"
             )
-        return TensorSpec((*a.input.shape[: -cls.spatial], *cls._extents(a)), a.input.dtype)
+        return TensorSpec((*self.input.shape[: -self.spatial], *self._extents()), self.input.dtype)
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        extents = cls._extents(a)
-        shape = (*a.input.shape[: -cls.spatial], *extents)
-        planes, size = math.prod(shape[: -cls.spatial]), math.prod(extents)
-        y = np.zeros((planes, size), a.input.dtype)
-        index = checked_index(a.indices.reshape(planes, -1), size)
-        np.put_along_axis(y, index, a.input.reshape(planes, -1), 1)
+    def compute(self: MaxUnpool[np.ndarray]) -> Any:
+        extents = self._extents()
+        shape = (*self.input.shape[: -self.spatial], *extents)
+        planes, size = math.prod(shape[: -self.spatial]), math.prod(extents)
+        y = np.zeros((planes, size), self.input.dtype)
+        index = checked_index(self.indices.reshape(planes, -1), size)
+        np.put_along_axis(y, index, self.input.reshape(planes, -1), 1)
         return y.reshape(shape)
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
+    def steps(self: MaxUnpool[TensorView], b: Binder) -> None:
         y = b.output()
         b.step(FillStep(y, 0))
-        planes, taken = math.prod(y.shape[: -cls.spatial]), math.prod(cls._extents(a))
-        if a.input.size:
+        planes, taken = math.prod(y.shape[: -self.spatial]), math.prod(self._extents())
+        if self.input.size:
             source, index = (
                 b.contiguous(tensor).view((planes, tensor.size // planes))
-                for tensor in (a.input, a.indices)
+                for tensor in (self.input, self.indices)
             )
             indexed_elements(b, y.view((planes, taken)), index, 1).scatter(source)
 
@@ -215,23 +212,22 @@ class MaxUnpool(KernelRecord):
 def _register(spatial: int) -> None:
     """Register the module and the function for images of so many spatial axes."""
 
-    class Unpool(MaxUnpool):
-        arguments = (
-            Tensor("input"),
-            Tensor("indices"),
-            Ints("kernel_size", length=spatial, minimum=1),
-            Ints("stride", length=spatial, default=None, minimum=1, nullable=True),
-            Ints("padding", length=spatial, default=(0,) * spatial, minimum=0),
-            Ints("output_size", default=None, nullable=True),
+    class Unpool(MaxUnpool[T]):
+        input: T = Tensor()
+        indices: T = Tensor()
+        kernel_size: tuple[int, ...] = Ints(length=spatial, minimum=1)
+        stride: tuple[int, ...] | None = Ints(
+            length=spatial, default=None, minimum=1, nullable=True
         )
+        padding: tuple[int, ...] = Ints(length=spatial, default=(0,) * spatial, minimum=0)
+        output_size: tuple[int, ...] | None = Ints(default=None, nullable=True)
 
-    class Placed(MaxUnpool):
-        arguments = (
-            Tensor("input"),
-            Tensor("indices"),
-            Ints("output_size", length=spatial, minimum=1),
-            *(Ints(name, default=None, nullable=True) for name in ("stride", "padding")),
-        )
+    class Placed(MaxUnpool[T]):
+        input: T = Tensor()
+        indices: T = Tensor()
+        output_size: tuple[int, ...] = Ints(length=spatial, minimum=1)
+        stride: tuple[int, ...] | None = Ints(default=None, nullable=True)
+        padding: tuple[int, ...] | None = Ints(default=None, nullable=True)
 
     summary = "Values put back to the places that maximum pooling took them from, zeros elsewhere."
     for cls, source in (
@@ -251,62 +247,60 @@ for _spatial in (1, 2, 3):
 
 
 @record("aten::conv_tbc")
-class ConvTimeFirst(KernelRecord):
+class ConvTimeFirst(KernelRecord[T]):
     """Convolution along the first axis: (time, batch, channels), weight (kernel, in, out).
 
     Source: torch.conv_tbc.
     """
 
     batch = NoBatchRule("its batch is the second axis, beside time")
-    arguments = (
-        Tensor("input", rank=3),
-        Tensor("weight", rank=3),
-        Tensor("bias", rank=1),
-        Int("pad", 0, minimum=0),
-    )
+    input: T = Tensor(rank=3)
+    weight: T = Tensor(rank=3)
+    bias: T = Tensor(rank=1)
+    pad: int = Int(0, minimum=0)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        time, batch, channels = a.input.shape
-        kernel, expected, filters = a.weight.shape
-        if channels != expected or a.bias.shape != (filters,):
+    def result(self: ConvTimeFirst[TensorSpec]) -> TensorSpec:
+        time, batch, channels = self.input.shape
+        kernel, expected, filters = self.weight.shape
+        if channels != expected or self.bias.shape != (filters,):
             raise ShapeError(
-                f"the input has shape {a.input.shape}, 'weight' {a.weight.shape} and 'bias' "
-                f"{a.bias.shape}, expected (time, batch, in), (kernel, in, out) and (out,)"
+                f"the input has shape {self.input.shape}, 'weight' {self.weight.shape} and 'bias' "
+                f"{self.bias.shape}, expected (time, batch, in), (kernel, in, out) and (out,)"
             )
-        if time + 2 * a.pad < kernel:
-            raise ShapeError(f"an input of shape {a.input.shape} is shorter than {kernel} taps")
-        return TensorSpec((time + 2 * a.pad - kernel + 1, batch, filters), a.input.dtype)
+        if time + 2 * self.pad < kernel:
+            raise ShapeError(f"an input of shape {self.input.shape} is shorter than {kernel} taps")
+        return TensorSpec((time + 2 * self.pad - kernel + 1, batch, filters), self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        x = np.pad(a.input, ((a.pad, a.pad), (0, 0), (0, 0)))
-        steps = len(x) - len(a.weight) + 1
-        y = a.bias
-        for tap, weight in enumerate(a.weight):
+    def compute(self: ConvTimeFirst[np.ndarray]) -> Any:
+        x = np.pad(self.input, ((self.pad, self.pad), (0, 0), (0, 0)))
+        steps = len(x) - len(self.weight) + 1
+        y = self.bias
+        for tap, weight in enumerate(self.weight):
             y = y + x[tap : tap + steps] @ weight
         return y
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        time, batch, channels = a.input.shape
-        kernel, _, filters = a.weight.shape
-        if not a.input.dtype == a.weight.dtype == a.bias.dtype == np.float32 or not a.weight.size:
-            cls.in_numpy(a, b)
+    def steps(self: ConvTimeFirst[TensorView], b: Binder) -> None:
+        time, batch, channels = self.input.shape
+        kernel, _, filters = self.weight.shape
+        if (
+            not self.input.dtype == self.weight.dtype == self.bias.dtype == np.float32
+            or not self.weight.size
+        ):
+            self.in_numpy(b)
             return
-        y, x = b.output(), b.contiguous(a.input)
+        y, x = b.output(), b.contiguous(self.input)
         if y.size == 0:
             return
-        if a.pad:
-            padded = b.temporary((time + 2 * a.pad, batch, channels))
-            for start in (0, a.pad + time):
-                b.step(FillStep(padded.narrow(0, start, a.pad), 0.0))
-            b.copy(x, padded.narrow(0, a.pad, time))
+        if self.pad:
+            padded = b.temporary((time + 2 * self.pad, batch, channels))
+            for start in (0, self.pad + time):
+                b.step(FillStep(padded.narrow(0, start, self.pad), 0.0))
+            b.copy(x, padded.narrow(0, self.pad, time))
             x = padded
         # What one output sees lies `batch` rows apart.
         steps, row = y.shape[0], batch * channels
         windows = x.with_layout((steps, batch, kernel, channels), (row, channels, row, 1))
         windows = b.contiguous(windows).view((steps * batch, kernel * channels))
-        weight = b.contiguous(a.weight).view((kernel * channels, filters))
+        weight = b.contiguous(self.weight).view((kernel * channels, filters))
         product(b, windows, weight, y.view((steps * batch, filters)))
-        write_tree(b, Call("add", [Ref(0), Ref(1)]), [y, a.bias], y)
+        write_tree(b, Call("add", [Ref(0), Ref(1)]), [y, self.bias], y)

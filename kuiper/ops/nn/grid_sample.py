@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +16,8 @@ from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.image import image_input, image_output
 from kuiper.ops.core.numpy_step import KernelRecord
-from kuiper.ops.core.record import NoBatchRule, Record, record
-from kuiper.ops.core.schema import Bool, Float, Int, Ints, Str, Tensor
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
+from kuiper.ops.core.schema import Bool, Float, Int, Ints, Known, StrArgument, Tensor, field
 from kuiper.ops.product.linear import product
 
 if TYPE_CHECKING:
@@ -44,7 +42,7 @@ def _check_floats(*tensors: Any) -> None:
             raise ShapeError(f"an input is {tensor.dtype}, expected float32")
 
 
-class _Word(Str):
+class _Word(StrArgument):
     """A word, or its number among them: functions that others are made of have it so."""
 
     def convert(self, value: Any) -> Any:
@@ -58,7 +56,7 @@ class _Word(Str):
 
 
 @record("F.grid_sample", "aten::grid_sampler_2d", "aten::grid_sampler_3d")
-class GridSample(Record):
+class GridSample(Record[T]):
     """An image, or a volume, read at the places of a grid, from -1 to 1 along each axis.
 
     Input (n, c, h, w), grid (n, oh, ow, 2) with the horizontal place first; or (n, c, d, h, w)
@@ -66,56 +64,57 @@ class GridSample(Record):
     Source: torch.nn.functional.grid_sample.
     """
 
-    arguments = (
-        Tensor("input", rank=(4, 5)),
-        Tensor("grid", rank=(4, 5)),
-        _Word("mode", ("bilinear", "nearest", "bicubic"), "bilinear"),
-        _Word("padding_mode", ("zeros", "border", "reflection"), "zeros"),
-        Bool("align_corners", False),
-    )
+    input: T = Tensor(rank=(4, 5))
+    grid: T = Tensor(rank=(4, 5))
+    mode: Any = field(_Word)(("bilinear", "nearest", "bicubic"), "bilinear")
+    padding_mode: Any = field(_Word)(("zeros", "border", "reflection"), "zeros")
+    align_corners: bool = Bool(False)
     layout = "channels_last"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        spatial = a.input.rank - 2
-        _check_floats(a.input, a.grid)
-        if a.grid.rank != a.input.rank or (a.grid.shape[0], a.grid.shape[-1]) != (
-            a.input.shape[0],
+    def infer(self: GridSample[TensorSpec]) -> TensorSpec:
+        spatial = self.input.rank - 2
+        _check_floats(self.input, self.grid)
+        if self.grid.rank != self.input.rank or (self.grid.shape[0], self.grid.shape[-1]) != (
+            self.input.shape[0],
             spatial,
         ):
             raise ShapeError(
-                f"'grid' has shape {a.grid.shape}, expected ({a.input.shape[0]}, ..., {spatial}) "
-                f"of rank {a.input.rank} for an input of shape {a.input.shape}"
+                f"'grid' has shape {self.grid.shape}, expected ({self.input.shape[0]}, ..., "
+                f"{spatial}) "
+                f"of rank {self.input.rank} for an input of shape {self.input.shape}"
             )
-        if 0 in a.input.shape[1:]:
-            raise ShapeError(f"the input has shape {a.input.shape}, nothing to read")
-        if spatial == 3 and a.mode == "bicubic":
+        if 0 in self.input.shape[1:]:
+            raise ShapeError(f"the input has shape {self.input.shape}, nothing to read")
+        if spatial == 3 and self.mode == "bicubic":
             raise ShapeError("'mode' is bicubic, expected bilinear or nearest for a volume")
-        return TensorSpec((*a.input.shape[:2], *a.grid.shape[1:-1]))
+        return TensorSpec((*self.input.shape[:2], *self.grid.shape[1:-1]))
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        spatial = a.input.rank - 2
-        points = math.prod(a.grid.shape[1:-1])
-        if _is_planar(a):
-            y = b.output(layout=a.input)
+    def bind(self: GridSample[TensorView], b: Binder) -> None:
+        spatial = self.input.rank - 2
+        points = math.prod(self.grid.shape[1:-1])
+        if _is_planar(self):
+            y = b.output(layout=self.input)
             if y.size:
-                batch, channels, *extents = a.input.shape
-                x = a.input.reshape((batch, channels, math.prod(extents)))
+                batch, channels, *extents = self.input.shape
+                x = self.input.reshape((batch, channels, math.prod(extents)))
                 if x is None:
-                    x = b.contiguous(a.input).view((batch, channels, math.prod(extents)))
-                grid = b.contiguous(a.grid).view((batch, points, spatial))
+                    x = b.contiguous(self.input).view((batch, channels, math.prod(extents)))
+                grid = b.contiguous(self.grid).view((batch, points, spatial))
                 y = y.view((batch, channels, points))
-                b.step(GridPlanesStep(x, grid, y, extents, a.mode, a.padding_mode, a.align_corners))
+                b.step(
+                    GridPlanesStep(
+                        x, grid, y, extents, self.mode, self.padding_mode, self.align_corners
+                    )
+                )
             return
         y = image_output(b, spatial)
         if y.size == 0:
             return
-        x, grid = image_input(b, a.input, spatial), b.contiguous(a.grid)
-        grid = grid.view((a.grid.shape[0], points, spatial))
+        x, grid = image_input(b, self.input, spatial), b.contiguous(self.grid)
+        grid = grid.view((self.grid.shape[0], points, spatial))
         b.step(
             GridSampleStep(
-                x, grid, y, a.input.shape[2:], a.mode, a.padding_mode, a.align_corners,
+                x, grid, y, self.input.shape[2:], self.mode, self.padding_mode, self.align_corners,
                 b.scratch(16 * x.shape[1]),
             )
         )  # fmt: skip
@@ -129,7 +128,7 @@ class GridSample(Record):
         return batch
 
 
-def _is_planar(a: SimpleNamespace) -> bool:
+def _is_planar(a: Record[Any]) -> bool:
     """Tell whether an image is better read a channel at a time."""
     channels, *extents = a.input.shape[1:]
     # Pixels are told apart by 32 bits; one may be part of a longer row of channels.
@@ -141,48 +140,44 @@ def _is_planar(a: SimpleNamespace) -> bool:
 
 
 @record("F.affine_grid")
-class AffineGrid(KernelRecord):
+class AffineGrid(KernelRecord[T]):
     """The places of the pixels of an image after an affine map: a grid for F.grid_sample.
 
     Source: torch.nn.functional.affine_grid.
     """
 
     batch = NoBatchRule("its size counts the members as a number")
-    arguments = (
-        Tensor("theta", rank=3),
-        Ints("size", minimum=1),
-        Bool("align_corners", False),
-    )
+    theta: T = Tensor(rank=3)
+    size: tuple[int, ...] = Ints(minimum=1)
+    align_corners: bool = Bool(False)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        spatial = len(a.size) - 2
-        if spatial not in (2, 3) or a.theta.shape != (a.size[0], spatial, spatial + 1):
+    def result(self: AffineGrid[TensorSpec]) -> TensorSpec:
+        spatial = len(self.size) - 2
+        if spatial not in (2, 3) or self.theta.shape != (self.size[0], spatial, spatial + 1):
             raise ShapeError(
-                f"'theta' has shape {a.theta.shape} and 'size' is {a.size}, expected (n, 2, 3) and "
+                f"'theta' has shape {self.theta.shape} and 'size' is {self.size}, expected (n, "
+                "2, 3) and "
                 "(n, c, h, w), or (n, 3, 4) and (n, c, d, h, w)"
             )
-        if a.theta.dtype.kind != "f":
-            raise ShapeError(f"'theta' is {a.theta.dtype}, expected float32")
-        return TensorSpec((a.size[0], *a.size[2:], spatial), a.theta.dtype)
+        if self.theta.dtype.kind != "f":
+            raise ShapeError(f"'theta' is {self.theta.dtype}, expected float32")
+        return TensorSpec((self.size[0], *self.size[2:], spatial), self.theta.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        points = _pixels(a).astype(a.theta.dtype) @ np.swapaxes(a.theta, 1, 2)
-        return points.reshape(a.size[0], *a.size[2:], -1)
+    def compute(self: AffineGrid[np.ndarray]) -> Any:
+        points = _pixels(self).astype(self.theta.dtype) @ np.swapaxes(self.theta, 1, 2)
+        return points.reshape(self.size[0], *self.size[2:], -1)
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        if a.theta.dtype != FLOAT32:
-            cls.in_numpy(a, b)
+    def steps(self: AffineGrid[TensorView], b: Binder) -> None:
+        if self.theta.dtype != FLOAT32:
+            self.in_numpy(b)
             return
-        pixels = b.cached(("grid", *a.size[2:], a.align_corners), lambda: _pixels(a))
-        y, spatial = b.output(), len(a.size) - 2
-        y = y.view((a.size[0], math.prod(a.size[2:]), spatial))
-        product(b, pixels, a.theta.permute((0, 2, 1)), y)
+        pixels = b.cached(("grid", *self.size[2:], self.align_corners), lambda: _pixels(self))
+        y, spatial = b.output(), len(self.size) - 2
+        y = y.view((self.size[0], math.prod(self.size[2:]), spatial))
+        product(b, pixels, self.theta.permute((0, 2, 1)), y)
 
 
-def _pixels(a: SimpleNamespace) -> np.ndarray:
+def _pixels(a: Record[Any]) -> np.ndarray:
     """Return the places of the pixels of an image, innermost axis first, each with a 1 behind."""
     places = []
     for extent in a.size[2:]:
@@ -196,7 +191,7 @@ def _pixels(a: SimpleNamespace) -> np.ndarray:
 
 
 @record("torchvision.ops.RoIAlign", "torchvision.ops.roi_align")
-class RoiAlign(Record):
+class RoiAlign(Record[T]):
     """Regions of images resized: each cell is the mean of some points between pixels.
 
     Input (n, c, h, w), boxes (k, 5): number of the image, left, top, right and bottom, in units
@@ -205,42 +200,38 @@ class RoiAlign(Record):
     """
 
     batch = NoBatchRule("its boxes name the member that they are of")
-    arguments = (
-        Tensor("input", rank=4),
-        Tensor("boxes", rank=2, aliases=("rois",)),
-        Ints("output_size", length=2, minimum=1),
-        Float("spatial_scale", 1.0),
-        Int("sampling_ratio", -1),
-        Bool("aligned", False),
-    )
+    input: T = Tensor(rank=4)
+    boxes: T = Tensor(rank=2, aliases=("rois",))
+    output_size: tuple[int, ...] = Ints(length=2, minimum=1)
+    spatial_scale: float = Float(1.0)
+    sampling_ratio: int = Int(-1)
+    aligned: bool = Bool(False)
     layout = "channels_last"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        _check_floats(a.input, a.boxes)
-        if a.boxes.shape[1] != 5:
-            raise ShapeError(f"'boxes' has shape {a.boxes.shape}, expected (k, 5)")
-        if 0 in a.input.shape[2:]:
-            raise ShapeError(f"the input has shape {a.input.shape}, nothing to read")
-        if a.sampling_ratio > MAX_RATIO:
+    def infer(self: RoiAlign[TensorSpec]) -> TensorSpec:
+        _check_floats(self.input, self.boxes)
+        if self.boxes.shape[1] != 5:
+            raise ShapeError(f"'boxes' has shape {self.boxes.shape}, expected (k, 5)")
+        if 0 in self.input.shape[2:]:
+            raise ShapeError(f"the input has shape {self.input.shape}, nothing to read")
+        if self.sampling_ratio > MAX_RATIO:
             raise ShapeError(
-                f"'sampling_ratio' is {a.sampling_ratio}, expected at most {MAX_RATIO}"
+                f"'sampling_ratio' is {self.sampling_ratio}, expected at most {MAX_RATIO}"
             )
-        return TensorSpec((a.boxes.shape[0], a.input.shape[1], *a.output_size))
+        return TensorSpec((self.boxes.shape[0], self.input.shape[1], *self.output_size))
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
+    def bind(self: RoiAlign[TensorView], b: Binder) -> None:
         y = b.output(layout="channels_last")
         if y.size == 0:
             return
-        x, boxes = b.channels_last(a.input), b.contiguous(a.boxes)
-        ratio = max(a.sampling_ratio, 0)
+        x, boxes = b.channels_last(self.input), b.contiguous(self.boxes)
+        ratio = max(self.sampling_ratio, 0)
         scratch = b.scratch(4 * x.shape[1])
-        b.step(RoiAlignStep(x, boxes, y, a.spatial_scale, ratio, a.aligned, scratch))
+        b.step(RoiAlignStep(x, boxes, y, self.spatial_scale, ratio, self.aligned, scratch))
 
 
 @record("torchvision.ops.DeformConv2d")
-class DeformConv2d(Record):
+class DeformConv2d(Record[T]):
     """Convolution whose taps are moved by offsets that are computed, each scaled by a mask.
 
     Input (n, c, h, w), offset (n, 2 * groups * taps, oh, ow) with the vertical part first, mask
@@ -249,97 +240,98 @@ class DeformConv2d(Record):
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (
-        Tensor("input", rank=4),
-        Tensor("offset", rank=4),
-        Tensor("mask", optional=True, rank=4),
-        Tensor("weight", rank=4),
-        Tensor("bias", optional=True),
-        Int("in_channels", None, minimum=1),
-        Int("out_channels", None, minimum=1),
-        Ints("kernel_size", length=2, default=None, minimum=1, nullable=True),
-        Ints("stride", length=2, default=(1, 1), minimum=1),
-        Ints("padding", length=2, default=(0, 0), minimum=0),
-        Ints("dilation", length=2, default=(1, 1), minimum=1),
-        Int("groups", 1, minimum=1),
-    )
+    input: T = Tensor(rank=4)
+    offset: T = Tensor(rank=4)
+    mask: T | None = Tensor(optional=True, rank=4)
+    weight: T = Tensor(rank=4)
+    bias: T | None = Tensor(optional=True)
+    in_channels: int | None = Int(None, minimum=1)
+    out_channels: int | None = Int(None, minimum=1)
+    kernel_size: tuple[int, ...] | None = Ints(length=2, default=None, minimum=1, nullable=True)
+    stride: tuple[int, ...] = Ints(length=2, default=(1, 1), minimum=1)
+    padding: tuple[int, ...] = Ints(length=2, default=(0, 0), minimum=0)
+    dilation: tuple[int, ...] = Ints(length=2, default=(1, 1), minimum=1)
+    groups: int = Int(1, minimum=1)
     layout = "channels_last"
 
-    @staticmethod
-    def _deformed(a: SimpleNamespace) -> int:
+    def _deformed(self: DeformConv2d[Known]) -> int:
         """Return how many groups of channels have offsets of their own."""
-        return a.offset.shape[1] // (2 * math.prod(a.weight.shape[2:]))
+        return self.offset.shape[1] // (2 * math.prod(self.weight.shape[2:]))
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        _check_floats(a.input, a.offset, a.mask, a.weight, a.bias)
-        n, channels, *extents = a.input.shape
-        out_channels, own, *taps = a.weight.shape
-        if 0 in a.weight.shape:
-            raise ShapeError(f"'weight' has shape {a.weight.shape}, expected extents >= 1")
+    def infer(self: DeformConv2d[TensorSpec]) -> TensorSpec:
+        _check_floats(self.input, self.offset, self.mask, self.weight, self.bias)
+        n, channels, *extents = self.input.shape
+        out_channels, own, *taps = self.weight.shape
+        if 0 in self.weight.shape:
+            raise ShapeError(f"'weight' has shape {self.weight.shape}, expected extents >= 1")
         for name, got in (
-            ("in_channels", own * a.groups),
+            ("in_channels", own * self.groups),
             ("out_channels", out_channels),
             ("kernel_size", tuple(taps)),
         ):
-            said = getattr(a, name)
+            said = getattr(self, name)
             if said is not None and said != got:
                 raise ShapeError(
-                    f"'{name}' is {said}, but 'weight' {a.weight.shape} makes it {got}"
+                    f"'{name}' is {said}, but 'weight' {self.weight.shape} makes it {got}"
                 )
-        if not a.weight.is_constant or not (a.bias is None or a.bias.is_constant):
+        if not self.weight.is_constant or not (self.bias is None or self.bias.is_constant):
             raise ShapeError("'weight' is computed at run time, expected a constant")
-        if channels != own * a.groups or out_channels % a.groups:
+        if channels != own * self.groups or out_channels % self.groups:
             raise ShapeError(
-                f"the input has {channels} channels and 'weight' is {a.weight.shape}, which do not "
-                f"fit {a.groups} groups"
+                f"the input has {channels} channels and 'weight' is {self.weight.shape}, which "
+                "do not "
+                f"fit {self.groups} groups"
             )
-        if a.bias is not None and a.bias.shape != (out_channels,):
-            raise ShapeError(f"'bias' has shape {a.bias.shape}, expected ({out_channels},)")
+        if self.bias is not None and self.bias.shape != (out_channels,):
+            raise ShapeError(f"'bias' has shape {self.bias.shape}, expected ({out_channels},)")
         out = tuple(
             (extent + 2 * pad - dilation * (tap - 1) - 1) // stride + 1
             for extent, pad, dilation, tap, stride in zip(
-                extents, a.padding, a.dilation, taps, a.stride, strict=True
+                extents, self.padding, self.dilation, taps, self.stride, strict=True
             )
         )
         if min(out) < 1:
-            raise ShapeError(f"the window does not fit into an input of shape {a.input.shape}")
-        deformed, count = DeformConv2d._deformed(a), math.prod(taps)
-        if deformed < 1 or channels % deformed or a.offset.shape != (n, 2 * deformed * count, *out):
+            raise ShapeError(f"the window does not fit into an input of shape {self.input.shape}")
+        deformed, count = self._deformed(), math.prod(taps)
+        if (
+            deformed < 1
+            or channels % deformed
+            or self.offset.shape != (n, 2 * deformed * count, *out)
+        ):
             raise ShapeError(
-                f"'offset' has shape {a.offset.shape}, expected ({n}, {2 * count} * groups, "
+                f"'offset' has shape {self.offset.shape}, expected ({n}, {2 * count} * groups, "
                 f"{out[0]}, {out[1]}) with groups that divide {channels} channels"
             )
-        if a.mask is not None and a.mask.shape != (n, deformed * count, *out):
+        if self.mask is not None and self.mask.shape != (n, deformed * count, *out):
             raise ShapeError(
-                f"'mask' has shape {a.mask.shape}, expected {(n, deformed * count, *out)}"
+                f"'mask' has shape {self.mask.shape}, expected {(n, deformed * count, *out)}"
             )
         return TensorSpec((n, out_channels, *out))
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
+    def bind(self: DeformConv2d[TensorView], b: Binder) -> None:
         y = b.output(layout="channels_last")
         if y.size == 0:
             return
-        out_channels, own, *taps = a.weight.shape
+        out_channels, own, *taps = self.weight.shape
         pixels, count = y.size // out_channels, math.prod(taps)
-        windows = b.temporary((pixels, a.groups, count, own))
-        mask = None if a.mask is None else b.channels_last(a.mask)
+        windows = b.temporary((pixels, self.groups, count, own))
+        mask = None if self.mask is None else b.channels_last(self.mask)
         b.step(
             DeformStep(
-                b.channels_last(a.input), b.channels_last(a.offset), mask, windows, a.groups,
-                DeformConv2d._deformed(a), taps, a.stride, a.padding, a.dilation,
+                b.channels_last(self.input), b.channels_last(self.offset), mask, windows,
+                self.groups,
+                self._deformed(), taps, self.stride, self.padding, self.dilation,
             )
         )  # fmt: skip
         rows = y.with_layout((pixels, out_channels), (y.row_stride, 1))
-        each = out_channels // a.groups
-        for group in range(a.groups):
+        each = out_channels // self.groups
+        for group in range(self.groups):
             x = windows.select(1, group).reshape((pixels, count * own))
-            panels = _panels(a, b, group * each, each)
+            panels = _panels(self, b, group * each, each)
             b.step(linear.LinearStep(x, panels, rows.narrow(1, group * each, each)))
 
 
-def _panels(a: SimpleNamespace, b: Binder, start: int, length: int) -> TensorView:
+def _panels(a: Record[Any], b: Binder, start: int, length: int) -> TensorView:
     """Return the packed weights of some output channels."""
 
     def fill(memory: np.ndarray) -> None:
@@ -357,75 +349,75 @@ def _panels(a: SimpleNamespace, b: Binder, start: int, length: int) -> TensorVie
 # -- the same as operators of a library --------------------------------------------------------
 
 
-class _Numbered(Record):
+class _Numbered(Record[T]):
     """Base of the functions, whose arguments pnnx numbers; they are modules in other words."""
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
+    layout = "channels_last"
 
-    module: type[Record]
-    translated: Callable[[Any], Any]
+    def translated(self: _Numbered[Any]) -> Record[Any]:
+        raise NotImplementedError
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        return cls.module.infer(cls.translated(a))
+    def infer(self: _Numbered[TensorSpec]) -> Any:
+        return self.translated().infer()
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        cls.module.bind(cls.translated(a), b)
+    def bind(self: _Numbered[TensorView], b: Binder) -> None:
+        self.translated().bind(b)
 
 
 @record("pnnx.custom_op.torchvision.roi_align")
-class RoiAlignFunction(_Numbered):
+class RoiAlignFunction(_Numbered[T]):
     """Regions of images resized, as torchvision.ops.RoIAlign does.
 
     Source: torchvision.ops.roi_align.
     """
 
-    arguments = (
-        Tensor("arg_0", rank=4),
-        Tensor("arg_1", rank=2),
-        Float("arg_2"),
-        Int("arg_3", minimum=1),
-        Int("arg_4", minimum=1),
-        Int("arg_5"),
-        Bool("arg_6"),
-    )
-    layout = "channels_last"
-    module = RoiAlign
+    arg_0: T = Tensor(rank=4)
+    arg_1: T = Tensor(rank=2)
+    arg_2: float = Float()
+    arg_3: int = Int(minimum=1)
+    arg_4: int = Int(minimum=1)
+    arg_5: int = Int()
+    arg_6: bool = Bool()
 
-    @staticmethod
-    def translated(a: SimpleNamespace) -> SimpleNamespace:
-        return SimpleNamespace(
-            input=a.arg_0, boxes=a.arg_1, spatial_scale=a.arg_2, output_size=(a.arg_3, a.arg_4),
-            sampling_ratio=a.arg_5, aligned=a.arg_6,
+    def translated(self: RoiAlignFunction[Any]) -> RoiAlign[Any]:
+        return RoiAlign(
+            input=self.arg_0, boxes=self.arg_1, spatial_scale=self.arg_2,
+            output_size=(self.arg_3, self.arg_4), sampling_ratio=self.arg_5, aligned=self.arg_6,
         )  # fmt: skip
 
 
 @record("pnnx.custom_op.torchvision.deform_conv2d")
-class DeformConv2dFunction(_Numbered):
+class DeformConv2dFunction(_Numbered[T]):
     """Convolution whose taps are moved, as torchvision.ops.DeformConv2d does it.
 
     Source: torchvision.ops.deform_conv2d.
     """
 
-    arguments = (
-        *(Tensor(f"arg_{number}") for number in range(5)),
-        *(Int(f"arg_{number}", minimum=0) for number in range(5, 13)),
-        Bool("arg_13"),
-    )
-    layout = "channels_last"
-    module = DeformConv2d
+    arg_0: T = Tensor()
+    arg_1: T = Tensor()
+    arg_2: T = Tensor()
+    arg_3: T = Tensor()
+    arg_4: T = Tensor()
+    arg_5: int = Int(minimum=0)
+    arg_6: int = Int(minimum=0)
+    arg_7: int = Int(minimum=0)
+    arg_8: int = Int(minimum=0)
+    arg_9: int = Int(minimum=0)
+    arg_10: int = Int(minimum=0)
+    arg_11: int = Int(minimum=0)
+    arg_12: int = Int(minimum=0)
+    arg_13: bool = Bool()
 
-    @staticmethod
-    def translated(a: SimpleNamespace) -> SimpleNamespace:
-        for name, tensor in (("arg_0", a.arg_0), ("arg_1", a.arg_1), ("arg_2", a.arg_2)):
+    def translated(self: DeformConv2dFunction[Any]) -> DeformConv2d[Any]:
+        for name, tensor in (("arg_0", self.arg_0), ("arg_1", self.arg_1), ("arg_2", self.arg_2)):
             if tensor.rank != 4:
                 raise ShapeError(f"'{name}' has shape {tensor.shape}, expected rank 4")
-        if min(a.arg_5, a.arg_6, a.arg_9, a.arg_10, a.arg_11) < 1:
+        if min(self.arg_5, self.arg_6, self.arg_9, self.arg_10, self.arg_11) < 1:
             raise ShapeError("a stride, a dilation or the number of groups is 0, expected >= 1")
-        return SimpleNamespace(
-            input=a.arg_0, weight=a.arg_1, offset=a.arg_2, mask=a.arg_3 if a.arg_13 else None,
-            bias=a.arg_4, stride=(a.arg_5, a.arg_6), padding=(a.arg_7, a.arg_8),
-            dilation=(a.arg_9, a.arg_10), groups=a.arg_11, in_channels=None, out_channels=None,
-            kernel_size=None,
+        return DeformConv2d(
+            input=self.arg_0, weight=self.arg_1, offset=self.arg_2, bias=self.arg_4,
+            mask=self.arg_3 if self.arg_13 else None, stride=(self.arg_5, self.arg_6),
+            padding=(self.arg_7, self.arg_8), dilation=(self.arg_9, self.arg_10),
+            groups=self.arg_11, in_channels=None, out_channels=None, kernel_size=None,
         )  # fmt: skip

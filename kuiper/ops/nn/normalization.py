@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -21,11 +20,11 @@ from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.image import image_input, image_output
-from kuiper.ops.core.record import Record, record
+from kuiper.ops.core.record import Record, T, record
 from kuiper.ops.core.rows import as_rows, bind_reduction, memory_order
-from kuiper.ops.core.schema import AnyArgument, Argument, Bool, Float, Int, Ints, Tensor
+from kuiper.ops.core.schema import AnyArgument, Bool, Float, Int, Ints, Tensor
 from kuiper.ops.math.elementwise import bind_tree
-from kuiper.ops.math.reduce import Norm, norm_of
+from kuiper.ops.math.reduce import Norm, norm_of, norm_power
 from kuiper.ops.nn.batch_norm import BatchNorm
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def _check_float(input: TensorSpec) -> None:
         raise ShapeError(f"the input is {input.dtype}, expected float32")
 
 
-def _check_factors(a: SimpleNamespace, shape: Sequence[int]) -> None:
+def _check_factors(a: Record[Any], shape: Sequence[int]) -> None:
     """Refuse a weight or bias of another shape."""
     for name in ("weight", "bias"):
         value = getattr(a, name, None)
@@ -64,43 +63,39 @@ def _factor(b: Binder, value: TensorView | None) -> TensorView | None:
 
 
 @record("nn.LayerNorm", "F.layer_norm")
-class LayerNorm(Record):
+class LayerNorm(Record[T]):
     """``(x - mean) / sqrt(variance + eps) * weight + bias`` over the last axes.
 
     Mean and biased variance are those of the last ``len(normalized_shape)`` axes.
     Source: torch.nn.LayerNorm.
     """
 
-    arguments: tuple[Argument, ...] = (
-        Tensor("input"),
-        Tensor("weight", optional=True),
-        Tensor("bias", optional=True),
-        Ints("normalized_shape", minimum=1),
-        Float("eps", 1e-5),
-        Bool("elementwise_affine", True),
-    )
+    input: T = Tensor()
+    weight: T | None = Tensor(optional=True)
+    bias: T | None = Tensor(optional=True)
+    normalized_shape: tuple[int, ...] = Ints(minimum=1)
+    eps: float | None = Float(1e-5)
+    elementwise_affine: bool = Bool(True)
     layout = "like"
     centred: ClassVar[bool] = True
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> TensorSpec:
-        _check_float(a.input)
-        count = len(a.normalized_shape)
-        if count == 0 or a.input.shape[-count:] != a.normalized_shape:
+    def infer(self: LayerNorm[TensorSpec]) -> TensorSpec:
+        _check_float(self.input)
+        count = len(self.normalized_shape)
+        if count == 0 or self.input.shape[-count:] != self.normalized_shape:
             raise ShapeError(
-                f"the input has shape {a.input.shape}, expected its last axes to be "
-                f"{a.normalized_shape}"
+                f"the input has shape {self.input.shape}, expected its last axes to be "
+                f"{self.normalized_shape}"
             )
-        _check_factors(a, a.normalized_shape)
-        return TensorSpec(a.input.shape)
+        _check_factors(self, self.normalized_shape)
+        return TensorSpec(self.input.shape)
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        x = a.input
+    def bind(self: LayerNorm[TensorView], b: Binder) -> None:
+        x = self.input
         if x.size == 0:
             b.output()
             return
-        axes = range(x.rank - len(a.normalized_shape), x.rank)
+        axes = range(x.rank - len(self.normalized_shape), x.rank)
         order = memory_order(x)
         rows = as_rows(x, order, axes)
         # The weights come in the axes' own order.
@@ -111,11 +106,11 @@ class LayerNorm(Record):
         y = as_rows(b.output(layout=x, reuse=x), order, axes)
         assert rows is not None  # of C order, if of nothing better
         assert y is not None
-        n = math.prod(a.normalized_shape)
+        n = math.prod(self.normalized_shape)
         rows, y = (v.reshape((v.shape[0], n)) for v in (rows, y))
-        weight, bias = _factor(b, a.weight), _factor(b, getattr(a, "bias", None))
-        eps = MACHINE_EPSILON if a.eps is None else a.eps
-        b.step(LayerNormStep(rows, y, weight, bias, eps, cls.centred))
+        weight, bias = _factor(b, self.weight), _factor(b, getattr(self, "bias", None))
+        eps = MACHINE_EPSILON if self.eps is None else self.eps
+        b.step(LayerNormStep(rows, y, weight, bias, eps, self.centred))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -131,26 +126,21 @@ def _is_sorted(x: TensorView, order: Sequence[int], axes: Sequence[int]) -> bool
 
 
 @record("nn.RMSNorm", "F.rms_norm")
-class RMSNorm(LayerNorm):
+class RMSNorm(LayerNorm[T]):
     """``x / sqrt(mean(x ** 2) + eps) * weight`` over the last axes.
 
     Without `eps` it is float32's machine epsilon.  Source: torch.nn.RMSNorm.
     """
 
-    arguments = (
-        Tensor("input"),
-        Tensor("weight", optional=True),
-        Ints("normalized_shape", minimum=1),
-        Float("eps", None, nullable=True),
-        Bool("elementwise_affine", True),
-    )
+    bias = None
+    eps: float | None = Float(None, nullable=True)
     centred: ClassVar[bool] = False
 
 
 # -- groups of channels ------------------------------------------------------------------------
 
 
-def _bind_groups(a: SimpleNamespace, b: Binder, groups: int, eps: float) -> None:
+def _bind_groups(a: Record[Any], b: Binder, groups: int, eps: float) -> None:
     x = a.input
     if x.size == 0:
         b.output()
@@ -169,42 +159,38 @@ def _bind_groups(a: SimpleNamespace, b: Binder, groups: int, eps: float) -> None
 
 
 @record("nn.GroupNorm", "F.group_norm")
-class GroupNorm(Record):
+class GroupNorm(Record[T]):
     """``(x - mean) / sqrt(variance + eps) * weight + bias`` over groups of channels.
 
     Mean and biased variance are those of ``c / num_groups`` channels of one sample; weight and
     bias are per channel.  Source: torch.nn.GroupNorm.
     """
 
-    arguments = (
-        Tensor("input"),
-        Tensor("weight", optional=True),
-        Tensor("bias", optional=True),
-        Int("num_groups", minimum=1),
-        Int("num_channels", None, minimum=1),
-        Float("eps", 1e-5),
-        Bool("affine", True),
-    )
+    input: T = Tensor()
+    weight: T | None = Tensor(optional=True)
+    bias: T | None = Tensor(optional=True)
+    num_groups: int = Int(minimum=1)
+    num_channels: int | None = Int(None, minimum=1)
+    eps: float = Float(1e-5)
+    affine: bool = Bool(True)
     layout = "like"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        _check_float(a.input)
-        if a.input.rank < 2 or a.input.shape[1] % a.num_groups:
+    def infer(self: GroupNorm[TensorSpec]) -> TensorSpec:
+        _check_float(self.input)
+        if self.input.rank < 2 or self.input.shape[1] % self.num_groups:
             raise ShapeError(
-                f"the input has shape {a.input.shape}, expected (n, c, ...) with channels "
-                f"divisible by {a.num_groups} groups"
+                f"the input has shape {self.input.shape}, expected (n, c, ...) with channels "
+                f"divisible by {self.num_groups} groups"
             )
-        if a.num_channels not in (None, a.input.shape[1]):
+        if self.num_channels not in (None, self.input.shape[1]):
             raise ShapeError(
-                f"the input has shape {a.input.shape}, expected {a.num_channels} channels"
+                f"the input has shape {self.input.shape}, expected {self.num_channels} channels"
             )
-        _check_factors(a, a.input.shape[1:2])
-        return TensorSpec(a.input.shape)
+        _check_factors(self, self.input.shape[1:2])
+        return TensorSpec(self.input.shape)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        _bind_groups(a, b, a.num_groups, a.eps)
+    def bind(self: GroupNorm[TensorView], b: Binder) -> None:
+        _bind_groups(self, b, self.num_groups, self.eps)
 
     @staticmethod
     def batch(c: TracedCall) -> list[BatchAxis]:
@@ -212,7 +198,7 @@ class GroupNorm(Record):
 
 
 @record("nn.InstanceNorm1d", "nn.InstanceNorm2d", "nn.InstanceNorm3d", "F.instance_norm")
-class InstanceNorm(Record):
+class InstanceNorm(Record[T]):
     """``(x - mean) / sqrt(variance + eps) * weight + bias`` per channel of each sample.
 
     Mean and biased variance are the sample's own.  A module with `track_running_stats` uses its
@@ -221,124 +207,112 @@ class InstanceNorm(Record):
     """
 
     batch = "samples"
-    arguments = (
-        Tensor("input"),
-        Tensor("running_mean", optional=True),
-        Tensor("running_var", optional=True),
-        Tensor("weight", optional=True),
-        Tensor("bias", optional=True),
-        Int("num_features", None, minimum=1),
-        Float("eps", 1e-5),
-        Bool("affine", False),
-        Bool("track_running_stats", False),
-        AnyArgument("use_input_stats", None),
-        AnyArgument("momentum", None),
-        AnyArgument("cudnn_enabled", None),
-    )
+    input: T = Tensor()
+    running_mean: T | None = Tensor(optional=True)
+    running_var: T | None = Tensor(optional=True)
+    weight: T | None = Tensor(optional=True)
+    bias: T | None = Tensor(optional=True)
+    num_features: int | None = Int(None, minimum=1)
+    eps: float = Float(1e-5)
+    affine: bool = Bool(False)
+    track_running_stats: bool = Bool(False)
+    use_input_stats: Any = AnyArgument(None)
+    momentum: Any = AnyArgument(None)
+    cudnn_enabled: Any = AnyArgument(None)
     layout = "like"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        if a.track_running_stats:
-            return BatchNorm.infer(a)
-        _check_float(a.input)
-        if a.input.rank < 3:
-            raise ShapeError(f"the input has shape {a.input.shape}, expected (n, c, ...)")
-        channels = a.input.shape[1]
+    def infer(self: InstanceNorm[TensorSpec]) -> Any:
+        if self.track_running_stats:
+            return BatchNorm[TensorSpec](**vars(self)).infer()
+        _check_float(self.input)
+        if self.input.rank < 3:
+            raise ShapeError(f"the input has shape {self.input.shape}, expected (n, c, ...)")
+        channels = self.input.shape[1]
         # Without factors any channels will do, as PyTorch has it.
-        if a.affine and a.num_features not in (None, channels):
+        if self.affine and self.num_features not in (None, channels):
             raise ShapeError(
-                f"the input has shape {a.input.shape}, expected {a.num_features} channels"
+                f"the input has shape {self.input.shape}, expected {self.num_features} channels"
             )
-        _check_factors(a, (channels,))
-        return TensorSpec(a.input.shape)
+        _check_factors(self, (channels,))
+        return TensorSpec(self.input.shape)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        if a.track_running_stats:
-            BatchNorm.bind(a, b)
+    def bind(self: InstanceNorm[TensorView], b: Binder) -> None:
+        if self.track_running_stats:
+            BatchNorm[TensorView](**vars(self)).bind(b)
             return
-        _bind_groups(a, b, a.input.shape[1], a.eps)
+        _bind_groups(self, b, self.input.shape[1], self.eps)
 
 
 @record("nn.LocalResponseNorm", "F.local_response_norm")
-class LocalResponseNorm(Record):
+class LocalResponseNorm(Record[T]):
     """``x / (k + alpha * mean) ** beta``; the mean is of the squares of `size` channels around.
 
     Channels that are not there count as zero.  Source: torch.nn.LocalResponseNorm.
     """
 
     batch = "samples"
-    arguments = (
-        Tensor("input"),
-        Int("size", minimum=1),
-        Float("alpha", 1e-4),
-        Float("beta", 0.75),
-        Float("k", 1.0),
-    )
+    input: T = Tensor()
+    size: int = Int(minimum=1)
+    alpha: float = Float(1e-4)
+    beta: float = Float(0.75)
+    k: float = Float(1.0)
     layout = "channels_last"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        _check_float(a.input)
-        if a.input.rank < 3:
-            raise ShapeError(f"the input has shape {a.input.shape}, expected (n, c, ...)")
-        return TensorSpec(a.input.shape)
+    def infer(self: LocalResponseNorm[TensorSpec]) -> TensorSpec:
+        _check_float(self.input)
+        if self.input.rank < 3:
+            raise ShapeError(f"the input has shape {self.input.shape}, expected (n, c, ...)")
+        return TensorSpec(self.input.shape)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        if a.input.size == 0:
+    def bind(self: LocalResponseNorm[TensorView], b: Binder) -> None:
+        if self.input.size == 0:
             b.output()
             return
-        x, spatial = a.input, a.input.rank - 2
+        x, spatial = self.input, self.input.rank - 2
         if spatial > 3:
             x = b.contiguous(x).view((*x.shape[:2], math.prod(x.shape[2:-1]), x.shape[-1]))
             x = b.channels_last(x)
             y = b.temporary(x.shape, np.float32, "channels_last")
         else:
             x, y = image_input(b, x, spatial), image_output(b, spatial)
-        scratch = b.scratch(local_response_scratch(x.shape[1], a.size))
-        b.step(LocalResponseNormStep(x, y, a.size, a.alpha, a.beta, a.k, scratch))
+        scratch = b.scratch(local_response_scratch(x.shape[1], self.size))
+        b.step(LocalResponseNormStep(x, y, self.size, self.alpha, self.beta, self.k, scratch))
         if spatial > 3:
             b.copy(y, b.output().view(y.shape))
 
 
 @record("F.normalize")
-class Normalize(Record):
+class Normalize(Record[T]):
     """``x / max(norm, eps)`` with the p-norm along an axis.
 
     Source: torch.nn.functional.normalize.
     """
 
     batch = "along_axes"
-    arguments = (
-        Tensor("input"),
-        AnyArgument("p", 2.0),
-        Ints("dim", default=(1,)),
-        Float("eps", 1e-12),
-    )
+    input: T = Tensor()
+    p: Any = AnyArgument(2.0)
+    dim: tuple[int, ...] = Ints(default=(1,))
+    eps: float = Float(1e-12)
     layout = "like"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        _check_float(a.input)
-        Norm.power(a)
-        axes_of(a.dim, a.input.shape or (1,))
-        return TensorSpec(a.input.shape)
+    def infer(self: Normalize[TensorSpec]) -> TensorSpec:
+        _check_float(self.input)
+        norm_power(self.p)
+        axes_of(self.dim, self.input.shape or (1,))
+        return TensorSpec(self.input.shape)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        x, p = a.input, Norm.power(a)
-        axes = axes_of(a.dim, x.shape) if x.rank else ()
+    def bind(self: Normalize[TensorView], b: Binder) -> None:
+        x, p = self.input, norm_power(self.p)
+        axes = axes_of(self.dim, x.shape) if x.rank else ()
         if x.size == 0:
             b.output()
         elif p in Norm.kinds:
             norm = bind_reduction(b, x, axes, True, Norm.kinds[p], is_output=False)
-            floor = Call("maximum", [Ref(1), Literal(a.eps)])
+            floor = Call("maximum", [Ref(1), Literal(self.eps)])
             bind_tree(b, Call("div", [Ref(0), floor]), [x, norm])
         else:
             b.python(
-                lambda array: array / np.maximum(norm_of(array, p, axes, True), a.eps),
+                lambda array: array / np.maximum(norm_of(array, p, axes, True), self.eps),
                 [x],
                 [b.output()],
             )

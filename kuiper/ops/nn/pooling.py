@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,9 +15,9 @@ from kuiper.expression import Call, Literal, Ref
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.image import check_image, image_input, image_output, spatial_extents
-from kuiper.ops.core.record import Record, record_later
+from kuiper.ops.core.record import Record, T, record_later
 from kuiper.ops.core.rows import bind_reduction
-from kuiper.ops.core.schema import Bool, Float, Ints, StaticValue, Tensor
+from kuiper.ops.core.schema import Bool, Float, Ints, Known, StaticValue, Tensor
 from kuiper.ops.math.elementwise import write_tree
 
 __all__ = ["AdaptiveAvgPool", "AdaptiveMaxPool", "AvgPool", "LPPool", "MaxPool"]
@@ -32,50 +31,47 @@ def _check_float(input: TensorSpec) -> None:
         raise ShapeError(f"the input is {input.dtype}, expected float32")
 
 
-class _Pool(Record):
+class _Pool(Record[T]):
     """What all poolings share; a subclass names its spatial axes in `spatial`."""
 
     batch = "samples"
     layout = "channels_last"
     spatial: ClassVar[int] = 2
 
-    @classmethod
-    def _windows(cls, a: SimpleNamespace) -> list[pool_windows.Windows]:
+    def _windows(self: _Pool[Known]) -> list[pool_windows.Windows]:
         """Return the windows of d, h and w."""
         raise NotImplementedError
 
-    @classmethod
-    def _spec(cls, a: SimpleNamespace) -> TensorSpec:
-        check_image(a.input, cls.spatial)
-        _check_float(a.input)
-        lead = a.input.shape[: a.input.rank - cls.spatial]
-        extents = [len(axis) for axis in cls._windows(a)]
-        spec = TensorSpec((*lead, *extents[3 - cls.spatial :]), a.input.dtype)
-        if spec.size and not a.input.size:
-            raise ShapeError(f"the input has shape {a.input.shape}, nothing to pool")
+    def _spec(self: _Pool[Any]) -> TensorSpec:
+        check_image(self.input, self.spatial)
+        _check_float(self.input)
+        lead = self.input.shape[: self.input.rank - self.spatial]
+        extents = [len(axis) for axis in self._windows()]
+        spec = TensorSpec((*lead, *extents[3 - self.spatial :]), self.input.dtype)
+        if spec.size and not self.input.size:
+            raise ShapeError(f"the input has shape {self.input.shape}, nothing to pool")
         return spec
 
-    @classmethod
     def _bind(
-        cls, a: SimpleNamespace, b: Binder, kind: str, divisor: int = 0, with_indices: bool = False
+        self: _Pool[TensorView], b: Binder, kind: str, divisor: int = 0, with_indices: bool = False
     ) -> None:
-        windows = cls._windows(a)
+        windows = self._windows()
         if b.output_spec().size == 0:
             for index in range(1 + with_indices):
                 b.output(index)
             return
-        if a.input.dtype != np.float32:
+        if self.input.dtype != np.float32:
             outputs = [b.output(index) for index in range(1 + with_indices)]
             b.python(
-                lambda x: _pool_array(x, windows, cls.spatial, kind, divisor, with_indices),
-                [a.input],
+                lambda x: _pool_array(x, windows, self.spatial, kind, divisor, with_indices),
+                [self.input],
                 outputs,
             )
             return
-        x = image_input(b, a.input, cls.spatial)
-        y = image_output(b, cls.spatial)
-        indices = image_output(b, cls.spatial, 1) if with_indices else None
-        cls._step(b, x, y, windows, kind, indices, divisor)
+        x = image_input(b, self.input, self.spatial)
+        y = image_output(b, self.spatial)
+        indices = image_output(b, self.spatial, 1) if with_indices else None
+        self._step(b, x, y, windows, kind, indices, divisor)
 
     @staticmethod
     def _step(
@@ -134,23 +130,22 @@ def _per_axis(name: str, items: Any, spatial: int) -> tuple[int, ...]:
     return items
 
 
-class _FixedPool(_Pool):
+class _FixedPool(_Pool[T]):
     """A pooling with a kernel."""
 
-    @classmethod
-    def _geometry(cls, a: SimpleNamespace) -> Any:
+    def _geometry(self: _FixedPool[Known]) -> Any:
         """Yield (extent, kernel, stride, padding, dilation) of d, h and w."""
-        spatial = cls.spatial
-        kernel = _per_axis("kernel_size", a.kernel_size, spatial)
-        stride = _per_axis("stride", a.stride, spatial) if a.stride else kernel
-        padding = _per_axis("padding", getattr(a, "padding", (0,)), spatial)
-        dilation = _per_axis("dilation", getattr(a, "dilation", (1,)), spatial)
+        spatial = self.spatial
+        kernel = _per_axis("kernel_size", self.kernel_size, spatial)
+        stride = _per_axis("stride", self.stride, spatial) if self.stride else kernel
+        padding = _per_axis("padding", getattr(self, "padding", (0,)), spatial)
+        dilation = _per_axis("dilation", getattr(self, "dilation", (1,)), spatial)
         for k, p in zip(kernel, padding, strict=True):
             if p > k // 2:
                 raise ShapeError(
                     f"'padding' is {padding}, expected at most half of the kernel size {kernel}"
                 )
-        extents = spatial_extents(a.input.shape, spatial)
+        extents = spatial_extents(self.input.shape, spatial)
         missing = 3 - spatial
         return zip(
             extents,
@@ -161,18 +156,19 @@ class _FixedPool(_Pool):
             strict=True,
         )
 
-    @classmethod
-    def _windows(cls, a: SimpleNamespace) -> Any:
+    def _windows(self: _FixedPool[Known]) -> Any:
         windows = []
-        for extent, kernel, stride, padding, dilation in cls._geometry(a):
+        for extent, kernel, stride, padding, dilation in self._geometry():
             if (
-                pool_windows.output_extent(extent, kernel, stride, padding, dilation, a.ceil_mode)
+                pool_windows.output_extent(
+                    extent, kernel, stride, padding, dilation, self.ceil_mode
+                )
                 < 1
             ):
                 raise ShapeError(
                     f"a window of {dilation * (kernel - 1) + 1} places does not fit an extent of "
                     f"{extent} with {padding} of padding on each side, in an input of shape "
-                    f"{a.input.shape}"
+                    f"{self.input.shape}"
                 )
             windows.append(
                 pool_windows.fixed_windows(
@@ -181,22 +177,14 @@ class _FixedPool(_Pool):
                     stride,
                     padding,
                     dilation,
-                    a.ceil_mode,
-                    getattr(a, "count_include_pad", True),
+                    self.ceil_mode,
+                    getattr(self, "count_include_pad", True),
                 )
             )
         return windows
 
 
-_WINDOW_ARGUMENTS = (
-    Tensor("input"),
-    Ints("kernel_size", minimum=1),
-    Ints("stride", default=None, minimum=1, nullable=True),
-    Ints("padding", default=(0,), minimum=0),
-)
-
-
-class MaxPool(_FixedPool):
+class MaxPool(_FixedPool[T]):
     """The maximum of each window; places in the padding count as -infinity.
 
     ``y[n, c, i, j] = max over u, v of x[n, c, i * s + u * d - p, j * s + v * d - p]``
@@ -205,30 +193,29 @@ class MaxPool(_FixedPool):
     maximum, counted over the spatial axes.  Source: torch.nn.MaxPool1d, MaxPool2d, MaxPool3d.
     """
 
-    arguments = (
-        *_WINDOW_ARGUMENTS,
-        Ints("dilation", default=(1,), minimum=1),
-        Bool("ceil_mode", False),
-        Bool("return_indices", False),
-    )
+    input: T = Tensor()
+    kernel_size: tuple[int, ...] = Ints(minimum=1)
+    stride: tuple[int, ...] | None = Ints(default=None, minimum=1, nullable=True)
+    padding: tuple[int, ...] = Ints(default=(0,), minimum=0)
+    dilation: tuple[int, ...] = Ints(default=(1,), minimum=1)
+    ceil_mode: bool = Bool(False)
+    return_indices: bool = Bool(False)
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        spec = cls._spec(a)
-        return _with_indices(a, spec) if a.n_outputs > 1 else spec
+    def infer(self: MaxPool[TensorSpec]) -> Any:
+        spec = self._spec()
+        return _with_indices(self, spec) if self.n_outputs > 1 else spec
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        cls._bind(a, b, "max", with_indices=a.n_outputs > 1)
+    def bind(self: MaxPool[TensorView], b: Binder) -> None:
+        self._bind(b, "max", with_indices=self.n_outputs > 1)
 
 
-def _with_indices(a: SimpleNamespace, spec: TensorSpec) -> Any:
+def _with_indices(a: Record[Any], spec: TensorSpec) -> Any:
     if np.prod(a.input.shape[2:], dtype=np.int64) >= MAX_PLACES:
         raise ShapeError(f"the input has shape {a.input.shape}, too large for indices")
     return spec, TensorSpec(spec.shape, np.int64)
 
 
-class AvgPool(_FixedPool):
+class AvgPool(_FixedPool[T]):
     """The mean of each window.
 
     The divisor is `divisor_override` if that is set; else the number of places of the window, of
@@ -237,59 +224,54 @@ class AvgPool(_FixedPool):
     Input (n, c, ...) or (c, ...).  Source: torch.nn.AvgPool1d, AvgPool2d, AvgPool3d.
     """
 
-    arguments = (
-        *_WINDOW_ARGUMENTS,
-        Bool("ceil_mode", False),
-        Bool("count_include_pad", True),
-        Ints("divisor_override", length=1, default=None, nullable=True),
-    )
+    input: T = Tensor()
+    kernel_size: tuple[int, ...] = Ints(minimum=1)
+    stride: tuple[int, ...] | None = Ints(default=None, minimum=1, nullable=True)
+    padding: tuple[int, ...] = Ints(default=(0,), minimum=0)
+    ceil_mode: bool = Bool(False)
+    count_include_pad: bool = Bool(True)
+    divisor_override: tuple[int, ...] | None = Ints(length=1, default=None, nullable=True)
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        if a.divisor_override == (0,):
+    def infer(self: AvgPool[TensorSpec]) -> Any:
+        if self.divisor_override == (0,):
             raise ShapeError("'divisor_override' is 0, expected another integer or None")
-        return cls._spec(a)
+        return self._spec()
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        cls._bind(a, b, "mean", divisor=a.divisor_override[0] if a.divisor_override else 0)
+    def bind(self: AvgPool[TensorView], b: Binder) -> None:
+        self._bind(b, "mean", divisor=self.divisor_override[0] if self.divisor_override else 0)
 
 
-class LPPool(_FixedPool):
+class LPPool(_FixedPool[T]):
     """The p-norm of each window: ``(sum x ** p) ** (1 / p)``.
 
     A window that hangs over the far edge (`ceil_mode`) takes the mean of what it covers times the
     size of the whole kernel, as PyTorch does.  Source: torch.nn.functional.lp_pool2d.
     """
 
-    arguments = (
-        Tensor("input"),
-        Float("norm_type"),
-        Ints("kernel_size", minimum=1),
-        Ints("stride", default=None, minimum=1, nullable=True),
-        Bool("ceil_mode", False),
-    )
+    input: T = Tensor()
+    norm_type: float = Float()
+    kernel_size: tuple[int, ...] = Ints(minimum=1)
+    stride: tuple[int, ...] | None = Ints(default=None, minimum=1, nullable=True)
+    ceil_mode: bool = Bool(False)
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        if a.norm_type == 0:
+    def infer(self: LPPool[TensorSpec]) -> Any:
+        if self.norm_type == 0:
             raise OperatorError("argument 'norm_type' is 0, expected another number")
-        return cls._spec(a)
+        return self._spec()
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        size = int(np.prod(_per_axis("kernel_size", a.kernel_size, cls.spatial)))
-        p, spatial = a.norm_type, cls.spatial
-        windows = cls._windows(a)
+    def bind(self: LPPool[TensorView], b: Binder) -> None:
+        size = int(np.prod(_per_axis("kernel_size", self.kernel_size, self.spatial)))
+        p, spatial = self.norm_type, self.spatial
+        windows = self._windows()
         if b.output_spec().size == 0:
             b.output()
             return
-        if a.input.dtype == np.float32:
-            x = image_input(b, a.input, spatial)
+        if self.input.dtype == np.float32:
+            x = image_input(b, self.input, spatial)
             powers = b.temporary(x.shape, layout="channels_last")
             write_tree(b, Call("pow", [Ref(0), Literal(p)]), [x], powers)
             y = image_output(b, spatial)
-            cls._step(b, powers, y, windows, "mean")
+            self._step(b, powers, y, windows, "mean")
             total = Call("mul", [Call("max", [Ref(0), Literal(0.0)]), Literal(float(size))])
             write_tree(b, Call("pow", [total, Literal(1 / p)]), [y], y)
             return
@@ -300,94 +282,90 @@ class LPPool(_FixedPool):
             # The sign is PyTorch's way to keep negative sums of odd powers at zero.
             return np.power(np.maximum(mean, 0) * size, 1 / p)
 
-        b.python(norm, [a.input], [b.output()])
+        b.python(norm, [self.input], [b.output()])
 
 
 # -- adaptive windows --------------------------------------------------------------------------
 
 
-class _AdaptivePool(_Pool):
+class _AdaptivePool(_Pool[T]):
     """A pooling to a wanted size; window i of an axis is [floor(i L / O), ceil((i + 1) L / O))."""
 
-    @classmethod
-    def _windows(cls, a: SimpleNamespace) -> Any:
-        extents = spatial_extents(a.input.shape, cls.spatial)
+    def _windows(self: _AdaptivePool[Known]) -> Any:
+        extents = spatial_extents(self.input.shape, self.spatial)
         # A size that is None in PyTorch keeps its axis; files say 0.
-        sizes = (1,) * (3 - cls.spatial) + _per_axis("output_size", a.output_size, cls.spatial)
+        sizes = (1,) * (3 - self.spatial) + _per_axis("output_size", self.output_size, self.spatial)
         return [
             pool_windows.adaptive_windows(extent, size or extent)
             for extent, size in zip(extents, sizes, strict=True)
         ]
 
 
-class AdaptiveAvgPool(_AdaptivePool):
+class AdaptiveAvgPool(_AdaptivePool[T]):
     """The mean of windows that cover the input, as many as `output_size` wants per axis.
 
     Windows overlap where the extents do not divide; an `output_size` of 0 keeps an axis.
     Input (n, c, ...) or (c, ...).  Source: torch.nn.AdaptiveAvgPool2d.
     """
 
-    arguments = (Tensor("input"), Ints("output_size", minimum=0))
+    input: T = Tensor()
+    output_size: tuple[int, ...] = Ints(minimum=0)
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        return cls._spec(a)
+    def infer(self: AdaptiveAvgPool[TensorSpec]) -> Any:
+        return self._spec()
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        x, spatial = a.input, cls.spatial
-        is_one = all(len(axis) == 1 for axis in cls._windows(a))
+    def bind(self: AdaptiveAvgPool[TensorView], b: Binder) -> None:
+        x, spatial = self.input, self.spatial
+        is_one = all(len(axis) == 1 for axis in self._windows())
         if is_one and x.dtype == np.float32 and x.size and x.is_contiguous:
             # Planes that lie one behind the other need no image of them.
             bind_reduction(b, x, range(x.rank - spatial, x.rank), True, "mean")
         else:
-            cls._bind(a, b, "mean")
+            self._bind(b, "mean")
 
 
-class AdaptiveMaxPool(_AdaptivePool):
+class AdaptiveMaxPool(_AdaptivePool[T]):
     """The maximum of windows that cover the input, as many as `output_size` wants per axis.
 
     Input (n, c, ...) or (c, ...).  With `return_indices` the places of the maxima come as a second
     output, or both as one tuple.  Source: torch.nn.AdaptiveMaxPool2d.
     """
 
-    arguments = (
-        Tensor("input"),
-        Ints("output_size", minimum=0),
-        Bool("return_indices", False),
-    )
+    input: T = Tensor()
+    output_size: tuple[int, ...] = Ints(minimum=0)
+    return_indices: bool = Bool(False)
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        spec = cls._spec(a)
-        if a.n_outputs > 1:
-            return _with_indices(a, spec)
-        return StaticValue(_with_indices(a, spec)) if a.return_indices else spec
+    def infer(self: AdaptiveMaxPool[TensorSpec]) -> Any:
+        spec = self._spec()
+        if self.n_outputs > 1:
+            return _with_indices(self, spec)
+        return StaticValue(_with_indices(self, spec)) if self.return_indices else spec
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        if a.n_outputs > 1 or not a.return_indices:
-            cls._bind(a, b, "max", with_indices=a.n_outputs > 1)
+    def bind(self: AdaptiveMaxPool[TensorView], b: Binder) -> None:
+        if self.n_outputs > 1 or not self.return_indices:
+            self._bind(b, "max", with_indices=self.n_outputs > 1)
             return
-        windows = cls._windows(a)
-        specs = _with_indices(a, cls._spec(a))
+        windows = self._windows()
+        specs = _with_indices(self, self._spec())
         values = [b.temporary(spec.shape, spec.dtype) for spec in specs]
         if specs[0].size:
             b.python(
-                lambda x: _pool_array(x, windows, cls.spatial, "max", 0, True), [a.input], values
+                lambda x: _pool_array(x, windows, self.spatial, "max", 0, True),
+                [self.input],
+                values,
             )
         b.static(tuple(values))
 
 
-def _register(base: type[_Pool], module: str, function: str) -> None:
+def _register(base: type[_Pool[Any]], module: str, function: str) -> None:
     """Register a pooling for one, two and three spatial axes."""
     for spatial in (1, 2, 3):
         types = (module.format(spatial), function.format(spatial))
         record_later(types, _maker(base, spatial))
 
 
-def _maker(base: type[_Pool], spatial: int) -> Callable[[], type[_Pool]]:
-    def make() -> type[_Pool]:
+def _maker(base: type[_Pool[Any]], spatial: int) -> Callable[[], type[_Pool[Any]]]:
+    def make() -> type[_Pool[Any]]:
         members = {"spatial": spatial, "__doc__": base.__doc__, "__module__": __name__}
         return type(f"{base.__name__}{spatial}d", (base,), members)
 

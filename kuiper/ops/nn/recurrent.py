@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record, record
+from kuiper.ops.core.record import Record, T, record
 from kuiper.ops.core.schema import Bool, Int, Str, Tensor, Weights
 from kuiper.ops.product.linear import as_matrix
 
@@ -22,16 +21,6 @@ if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = ["GRU", "LSTM", "RNN"]
-
-_COMMON = (
-    Weights("weights"),
-    Int("input_size", minimum=1),
-    Int("hidden_size", minimum=1),
-    Int("num_layers", 1, minimum=1),
-    Bool("bias", True),
-    Bool("batch_first", False),
-    Bool("bidirectional", False),
-)
 
 
 class _Network:
@@ -50,10 +39,10 @@ class _Network:
     batch, length : int
     """
 
-    def __init__(self, a: SimpleNamespace, cell: str, gates: int) -> None:
+    def __init__(self, a: Record[Any], cell: str, gates: int) -> None:
         self.cell, self.gates = cell, gates
         self.hidden = a.hidden_size
-        self.projects = getattr(a, "proj_size", 0) > 0
+        self.projects = a.proj_size > 0
         self.state = a.proj_size if self.projects else self.hidden
         self.suffixes = ["", "_reverse"] if a.bidirectional else [""]
         self.batch_first = a.batch_first
@@ -64,7 +53,7 @@ class _Network:
         else:
             self.length, self.batch = a.input.shape[:2]
 
-    def expected_weights(self, a: SimpleNamespace) -> dict[str, tuple[int, ...]]:
+    def expected_weights(self, a: Record[Any]) -> dict[str, tuple[int, ...]]:
         """Return the shapes of all weights by their names."""
         shapes: dict[str, tuple[int, ...]] = {}
         sums, width = self.gates * self.hidden, a.input_size
@@ -80,7 +69,7 @@ class _Network:
             width = self.state * len(self.suffixes)
         return shapes
 
-    def state_shape(self, a: SimpleNamespace, features: int) -> tuple[int, ...]:
+    def state_shape(self, a: Record[Any], features: int) -> tuple[int, ...]:
         """Return the shape of a state: of all layers and directions."""
         count = a.num_layers * len(self.suffixes)
         return (count, features) if a.input.rank == 2 else (count, self.batch, features)
@@ -94,7 +83,7 @@ class _Network:
         )
 
 
-def _infer(a: SimpleNamespace, cell: str, gates: int) -> list[TensorSpec]:
+def _infer(a: Record[Any], cell: str, gates: int) -> list[TensorSpec]:
     """Check the arguments and return the output and the states."""
     if a.input.dtype != np.float32:
         raise ShapeError(f"the input is {a.input.dtype}, expected float32")
@@ -130,7 +119,7 @@ def _infer(a: SimpleNamespace, cell: str, gates: int) -> list[TensorSpec]:
     ]
 
 
-def _bind(a: SimpleNamespace, b: Binder, cell: str, gates: int) -> None:
+def _bind(a: Record[Any], b: Binder, cell: str, gates: int) -> None:
     network = _Network(a, cell, gates)
     directions, batch = len(network.suffixes), network.batch
     sums, state, hidden = gates * network.hidden, network.state, network.hidden
@@ -144,7 +133,7 @@ def _bind(a: SimpleNamespace, b: Binder, cell: str, gates: int) -> None:
         return [whole.select(0, layer) for layer in range(a.num_layers)]
 
     initial = None if a.hx is None else b.contiguous(a.hx)
-    initial_cells = getattr(a, "cx", None)
+    initial_cells = a.cx
     h0 = by_layer(initial, state)
     c0 = by_layer(None if initial_cells is None else b.contiguous(initial_cells), hidden)
     hn = by_layer(b.output(1) if a.n_outputs > 1 else None, state)
@@ -198,7 +187,7 @@ def _bind(a: SimpleNamespace, b: Binder, cell: str, gates: int) -> None:
         x = rows
 
 
-def _pack_inputs(a: SimpleNamespace, names: list[str], memory: np.ndarray) -> None:
+def _pack_inputs(a: Record[Any], names: list[str], memory: np.ndarray) -> None:
     """Pack the input weights of all directions side by side."""
     weight = np.concatenate([_array(a, "weight_ih" + name) for name in names])
     bias = np.concatenate([_array(a, "bias_ih" + name) for name in names]) if a.bias else None
@@ -206,7 +195,7 @@ def _pack_inputs(a: SimpleNamespace, names: list[str], memory: np.ndarray) -> No
 
 
 def _pack_each(
-    a: SimpleNamespace, weight: str, bias: str | None, names: list[str], memory: np.ndarray
+    a: Record[Any], weight: str, bias: str | None, names: list[str], memory: np.ndarray
 ) -> None:
     """Pack a weight of each direction, one after the other."""
     by_direction = memory.reshape(len(names), -1, *memory.shape[1:])
@@ -215,7 +204,7 @@ def _pack_each(
         packing.pack_panels(_array(a, weight + name)[:, np.newaxis, :], shift, 1, part)
 
 
-def _array(a: SimpleNamespace, name: str) -> np.ndarray:
+def _array(a: Record[Any], name: str) -> np.ndarray:
     return np.asarray(a.weights[name].constant, np.float32)
 
 
@@ -223,14 +212,31 @@ def _batch_of_sequences(c: TracedCall) -> list[BatchAxis]:
     a, batch = c.a, c.first_batch(c.a.input)
     c.require(a.input.rank == 3 and batch.axis == (0 if a.batch_first else 1))
     state = batch._replace(axis=1)
-    for spec in (a.hx, getattr(a, "cx", None)):
+    for spec in (a.hx, a.cx):
         if isinstance(spec, TensorSpec):
             c.spread(spec, state)
     return [batch, state, state][: len(c.op.outputs)]
 
 
+class _Recurrent(Record[T]):
+    """Base of the three modules."""
+
+    batch = staticmethod(_batch_of_sequences)
+    input: T = Tensor(rank=(2, 3))
+    hx: T | None = Tensor(optional=True)
+    cx: T | None = Tensor(optional=True)
+    weights: dict[str, T] = Weights()
+    input_size: int = Int(minimum=1)
+    hidden_size: int = Int(minimum=1)
+    num_layers: int = Int(1, minimum=1)
+    bias: bool = Bool(True)
+    batch_first: bool = Bool(False)
+    bidirectional: bool = Bool(False)
+    proj_size: int = 0
+
+
 @record("nn.LSTM")
-class LSTM(Record):
+class LSTM(_Recurrent[T]):
     """Long short-term memory.
 
     ``i, f, o = sigmoid(.), g = tanh(.), c' = f * c + i * g, h' = o * tanh(c')``, each gate of the
@@ -239,63 +245,44 @@ class LSTM(Record):
     features).  Source: torch.nn.LSTM.
     """
 
-    batch = staticmethod(_batch_of_sequences)
-    arguments = (
-        Tensor("input", rank=(2, 3)),
-        Tensor("hx", optional=True),
-        Tensor("cx", optional=True),
-        *_COMMON,
-        Int("proj_size", 0, minimum=0),
-    )
+    proj_size: int = Int(0, minimum=0)
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        return _infer(a, "lstm", 4)
+    def infer(self: LSTM[TensorSpec]) -> Any:
+        return _infer(self, "lstm", 4)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        _bind(a, b, "lstm", 4)
+    def bind(self: LSTM[TensorView], b: Binder) -> None:
+        _bind(self, b, "lstm", 4)
 
 
 @record("nn.GRU")
-class GRU(Record):
+class GRU(_Recurrent[T]):
     """Gated recurrent unit.
 
     ``r, z = sigmoid(.), n = tanh(W x + r * (U h)), h' = (1 - z) * n + z * h``, biases left out.
     Shapes as those of nn.LSTM.  Source: torch.nn.GRU.
     """
 
-    batch = staticmethod(_batch_of_sequences)
-    arguments = (Tensor("input", rank=(2, 3)), Tensor("hx", optional=True), *_COMMON)
+    cx = None
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        return _infer(a, "gru", 3)
+    def infer(self: GRU[TensorSpec]) -> Any:
+        return _infer(self, "gru", 3)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        _bind(a, b, "gru", 3)
+    def bind(self: GRU[TensorView], b: Binder) -> None:
+        _bind(self, b, "gru", 3)
 
 
 @record("nn.RNN")
-class RNN(Record):
+class RNN(_Recurrent[T]):
     """``h' = tanh(W x + U h)``, or relu instead of tanh; biases left out.
 
     Shapes as those of nn.LSTM.  Source: torch.nn.RNN.
     """
 
-    batch = staticmethod(_batch_of_sequences)
-    arguments = (
-        Tensor("input", rank=(2, 3)),
-        Tensor("hx", optional=True),
-        *_COMMON,
-        Str("nonlinearity", ("tanh", "relu"), "tanh"),
-    )
+    cx = None
+    nonlinearity: str = Str(("tanh", "relu"), "tanh")
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        return _infer(a, f"rnn_{a.nonlinearity}", 1)
+    def infer(self: RNN[TensorSpec]) -> Any:
+        return _infer(self, f"rnn_{self.nonlinearity}", 1)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        _bind(a, b, f"rnn_{a.nonlinearity}", 1)
+    def bind(self: RNN[TensorView], b: Binder) -> None:
+        _bind(self, b, f"rnn_{self.nonlinearity}", 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,11 +13,11 @@ from kuiper._kernels.spatial.pool import PoolStep
 from kuiper._kernels.spatial.resampling import Taps
 from kuiper._kernels.spatial.resize import ResizeStep
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.image import image_input, image_output, spatial_extents
-from kuiper.ops.core.record import Record, record
-from kuiper.ops.core.schema import AnyArgument, Argument, Bool, Float, Ints, Numbers, Str, Tensor
+from kuiper.ops.core.record import Record, T, record
+from kuiper.ops.core.schema import AnyArgument, Bool, Float, Ints, Known, Numbers, Str, Tensor
 from kuiper.ops.product.linear import product
 
 __all__ = ["Interpolate", "UpsampleBilinear", "UpsampleNearest"]
@@ -36,7 +35,7 @@ MODES = {
 
 
 @record("nn.Upsample", "F.interpolate", "F.upsample")
-class Interpolate(Record):
+class Interpolate(Record[T]):
     """An image resized to `size`, or by `scale_factor`.
 
     ``nearest`` takes ``x[floor(i * r)]``, ``nearest-exact`` ``x[floor((i + 0.5) * r)]``, the linear
@@ -48,55 +47,50 @@ class Interpolate(Record):
     """
 
     batch = "samples"
-    arguments: tuple[Argument, ...] = (
-        Tensor("input"),
-        Ints("size", default=None, minimum=1, nullable=True),
-        Numbers("scale_factor", default=None, nullable=True),
-        Str("mode", tuple(MODES), "nearest"),
-        AnyArgument("align_corners", None),
-        AnyArgument("recompute_scale_factor", None),
-        AnyArgument("antialias", None),
-    )
+    input: T = Tensor()
+    size: tuple[int, ...] | None = Ints(default=None, minimum=1, nullable=True)
+    scale_factor: tuple[float, ...] | None = Numbers(default=None, nullable=True)
+    mode: str = Str(tuple(MODES), "nearest")
+    align_corners: Any = AnyArgument(None)
+    recompute_scale_factor: Any = AnyArgument(None)
+    antialias: Any = AnyArgument(None)
     layout = "like"
     # What the older names imply.
     fixed: ClassVar[dict[Any, Any]] = {}
 
-    @staticmethod
-    def targets(a: SimpleNamespace) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+    def targets(self: Interpolate[Known]) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
         """Return the output's spatial extents, and the scales where these set the positions."""
-        return _target(a)
+        return _target(self)
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> TensorSpec:
-        vars(a).update(cls.fixed)
-        extents, _ = cls.targets(a)
-        if 0 in a.input.shape[2:]:
-            raise ShapeError(f"cannot resize an input of shape {a.input.shape} to {extents}")
-        return TensorSpec((*a.input.shape[:2], *extents), a.input.dtype)
+    def infer(self: Interpolate[TensorSpec]) -> TensorSpec:
+        vars(self).update(self.fixed)
+        extents, _ = self.targets()
+        if 0 in self.input.shape[2:]:
+            raise ShapeError(f"cannot resize an input of shape {self.input.shape} to {extents}")
+        return TensorSpec((*self.input.shape[:2], *extents), self.input.dtype)
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        vars(a).update(cls.fixed)
-        extents, scales = cls.targets(a)
+    def bind(self: Interpolate[TensorView], b: Binder) -> None:
+        vars(self).update(self.fixed)
+        extents, scales = self.targets()
         spatial = len(extents)
-        if a.input.size == 0:
+        if self.input.size == 0:
             b.output()
             return
-        if a.mode == "area" and a.input.dtype == np.float32:
-            _bind_area(a, b, extents)
+        if self.mode == "area" and self.input.dtype == np.float32:
+            _bind_area(self, b, extents)
             return
         taps = [
-            _taps(a, extent, out, scale)
-            for extent, out, scale in zip(a.input.shape[2:], extents, scales, strict=True)
+            _taps(self, extent, out, scale)
+            for extent, out, scale in zip(self.input.shape[2:], extents, scales, strict=True)
         ]
-        if a.input.dtype != np.float32:
-            b.python(lambda x: _resize_array(x, taps), [a.input], [b.output()])
+        if self.input.dtype != np.float32:
+            b.python(lambda x: _resize_array(x, taps), [self.input], [b.output()])
             return
-        _bind_taps(a, b, [resampling.identity_taps(1)] * (3 - spatial) + taps)
+        _bind_taps(self, b, [resampling.identity_taps(1)] * (3 - spatial) + taps)
 
 
 @record("F.upsample_nearest", "nn.UpsamplingNearest2d")
-class UpsampleNearest(Interpolate):
+class UpsampleNearest(Interpolate[T]):
     """An image resized by taking the nearest pixel, ``x[floor(i * r)]``.
 
     Source: torch.nn.UpsamplingNearest2d.
@@ -106,7 +100,7 @@ class UpsampleNearest(Interpolate):
 
 
 @record("F.upsample_bilinear", "nn.UpsamplingBilinear2d")
-class UpsampleBilinear(Interpolate):
+class UpsampleBilinear(Interpolate[T]):
     """An image resized by linear interpolation between aligned corners.
 
     Source: torch.nn.UpsamplingBilinear2d.
@@ -116,46 +110,41 @@ class UpsampleBilinear(Interpolate):
 
 
 @record("aten::_upsample_nearest_exact3d")
-class NearestExact(Interpolate):
+class NearestExact(Interpolate[T]):
     """A volume resized by taking the nearest pixel, ``x[floor((i + 0.5) * r)]``.
 
     Source: torch.nn.functional.interpolate with mode="nearest-exact".
     """
 
-    arguments = (
-        Tensor("input", rank=5),
-        Ints("size", minimum=1),
-        *(Float(name, None, nullable=True) for name in ("scales_d", "scales_h", "scales_w")),
-    )
-    fixed: ClassVar[dict[str, Any]] = {
-        "mode": "nearest-exact",
-        "align_corners": None,
-        "antialias": None,
-    }
+    input: T = Tensor(rank=5)
+    size: tuple[int, ...] = Ints(minimum=1)
+    scale_factor = recompute_scale_factor = None
+    mode = "nearest-exact"
+    align_corners = antialias = None
+    scales_d: float | None = Float(None, nullable=True)
+    scales_h: float | None = Float(None, nullable=True)
+    scales_w: float | None = Float(None, nullable=True)
 
-    @staticmethod
-    def targets(a: SimpleNamespace) -> Any:
-        extents = _per_axis("size", a.size, 3)
-        scales = a.scales_d, a.scales_h, a.scales_w
+    def targets(self: NearestExact[Known]) -> Any:
+        extents = _per_axis("size", self.size, 3)
+        scales = self.scales_d, self.scales_h, self.scales_w
         if any(scale is not None and not 0 < scale < math.inf for scale in scales):
             raise ShapeError(f"its scales are {scales}, expected numbers above 0")
         return extents, scales
 
 
-class _Antialiased(Record):
+class _Antialiased(Record[T]):
     """A plane resized by weights that reach over all pixels that make one of the output.
 
     Each axis is a product with a matrix of weights, most of them zero.
     """
 
     batch = "samples"
-    arguments = (
-        Tensor("input", rank=4),
-        Ints("output_size", default=None, minimum=1, nullable=True),
-        Bool("align_corners", False),
-        Numbers("scales", default=None, nullable=True),
-        Numbers("scales_w", default=None, nullable=True),
-    )
+    input: T = Tensor(rank=4)
+    output_size: tuple[int, ...] | None = Ints(default=None, minimum=1, nullable=True)
+    align_corners: bool = Bool(False)
+    scales: tuple[float, ...] | None = Numbers(default=None, nullable=True)
+    scales_w: tuple[float, ...] | None = Numbers(default=None, nullable=True)
     reach: ClassVar[float] = 1.0  # of the filter to one side, in pixels of the larger plane
 
     @staticmethod
@@ -163,43 +152,44 @@ class _Antialiased(Record):
         """Return the filter's value at a distance."""
         raise NotImplementedError
 
-    @classmethod
-    def _target(cls, a: SimpleNamespace) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+    def _target(self: _Antialiased[Known]) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
         scales: tuple[Any, ...] = (None, None)
-        if a.scales is not None:
-            scales = tuple(a.scales) if len(a.scales) == 2 else (*a.scales, *(a.scales_w or ()))
+        if self.scales is not None:
+            scales = (
+                tuple(self.scales)
+                if len(self.scales) == 2
+                else (*self.scales, *(self.scales_w or ()))
+            )
             if len(scales) != 2:
                 raise ShapeError(f"the scales are {scales}, expected two numbers")
-        if a.output_size is not None:
-            return _per_axis("output_size", a.output_size, 2), scales
+        if self.output_size is not None:
+            return _per_axis("output_size", self.output_size, 2), scales
         if None in scales or not all(math.isfinite(scale) for scale in scales):
             raise ShapeError(f"it has no 'output_size', and its scales are {scales}")
-        return _scaled("scales", a.input.shape, scales), scales
+        return _scaled("scales", self.input.shape, scales), scales
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> TensorSpec:
-        extents, scales = cls._target(a)
-        if a.input.dtype != np.float32:
-            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
-        if min(extents) < 1 or 0 in a.input.shape[2:]:
-            raise ShapeError(f"cannot resize an input of shape {a.input.shape} to {extents}")
+    def infer(self: _Antialiased[TensorSpec]) -> TensorSpec:
+        extents, scales = self._target()
+        if self.input.dtype != np.float32:
+            raise ShapeError(f"the input is {self.input.dtype}, expected float32")
+        if min(extents) < 1 or 0 in self.input.shape[2:]:
+            raise ShapeError(f"cannot resize an input of shape {self.input.shape} to {extents}")
         if any(scale is not None and not 0 < scale < math.inf for scale in scales):
             raise ShapeError(f"its scales are {scales}, expected numbers above 0")
-        return TensorSpec((*a.input.shape[:2], *extents))
+        return TensorSpec((*self.input.shape[:2], *extents))
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
+    def bind(self: _Antialiased[TensorView], b: Binder) -> None:
         y = b.output()
         if y.size == 0:
             return
-        (rows, columns), scales = cls._target(a)
-        *planes, height, width = a.input.shape
+        (rows, columns), scales = self._target()
+        *planes, height, width = self.input.shape
         count = math.prod(planes)
         by_row, by_column = (
-            b.constant(cls._matrix(extent, out, scale, a.align_corners))
+            b.constant(self._matrix(extent, out, scale, self.align_corners))
             for extent, out, scale in zip((height, width), (rows, columns), scales, strict=True)
         )
-        x = b.contiguous(a.input).view((count, height, width))
+        x = b.contiguous(self.input).view((count, height, width))
         wide = b.temporary((count, height, columns))
         product(b, x, by_column.permute((1, 0)).expand((count, width, columns)), wide)
         # Elements of a row of the output are adjacent, wherever the output lies.
@@ -226,7 +216,7 @@ class _Antialiased(Record):
 
 
 @record("aten::_upsample_bilinear2d_aa")
-class AntialiasedBilinear(_Antialiased):
+class AntialiasedBilinear(_Antialiased[T]):
     """A plane resized linearly, each pixel the mean of all that it covers.
 
     Source: torch.nn.functional.interpolate with antialias=True.
@@ -238,7 +228,7 @@ class AntialiasedBilinear(_Antialiased):
 
 
 @record("aten::_upsample_bicubic2d_aa")
-class AntialiasedBicubic(_Antialiased):
+class AntialiasedBicubic(_Antialiased[T]):
     """A plane resized cubically, each pixel a weighted mean of all that it covers.
 
     Source: torch.nn.functional.interpolate with antialias=True.
@@ -254,7 +244,7 @@ class AntialiasedBicubic(_Antialiased):
         return np.where(gap < 1, near, np.where(gap < 2, far, 0))
 
 
-def _target(a: SimpleNamespace) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+def _target(a: Record[Any]) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
     """Return the output's spatial extents, and the scales where these set the positions."""
     spatial = a.input.rank - 2
     if spatial not in MODES[a.mode]:
@@ -298,7 +288,7 @@ def _per_axis(name: str, items: Sequence[Any], spatial: int) -> tuple[Any, ...]:
     return items
 
 
-def _taps(a: SimpleNamespace, extent: int, out: int, scale: float | None) -> Taps:
+def _taps(a: Record[Any], extent: int, out: int, scale: float | None) -> Taps:
     if a.mode == "nearest" and a.input.rank == 4 and out in (extent, 2 * extent):
         # PyTorch's own short cut: images, but not lines and volumes, of the same or twice the
         # extent forget what the scale was exactly.
@@ -310,7 +300,7 @@ def _taps(a: SimpleNamespace, extent: int, out: int, scale: float | None) -> Tap
     return resampling.linear_taps(extent, out, scale, bool(a.align_corners))
 
 
-def _bind_taps(a: SimpleNamespace, b: Binder, taps: Sequence[Taps]) -> None:
+def _bind_taps(a: Record[Any], b: Binder, taps: Sequence[Taps]) -> None:
     """Add the step that resizes along d, h and w."""
     spatial = a.input.rank - 2
     depth, height, width = spatial_extents(a.input.shape, spatial)
@@ -329,7 +319,7 @@ def _bind_taps(a: SimpleNamespace, b: Binder, taps: Sequence[Taps]) -> None:
     b.step(ResizeStep(x, y, rows, columns, scratch))
 
 
-def _bind_area(a: SimpleNamespace, b: Binder, extents: Sequence[int]) -> None:
+def _bind_area(a: Record[Any], b: Binder, extents: Sequence[int]) -> None:
     spatial = len(extents)
     sizes = (1,) * (3 - spatial) + tuple(extents)
     windows = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,18 @@ from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import activation_epilogue, make_epilogue, residual_view
-from kuiper.ops.core.record import NoBatchRule, Record, record
-from kuiper.ops.core.schema import Argument, Float, Ints, Str, Tensor
+from kuiper.ops.core.record import NoBatchRule, T, record
+from kuiper.ops.core.schema import Float, Ints, Str, Tensor
 from kuiper.ops.product.algorithms import Convolution, bind_convolution, only_gemm
 from kuiper.ops.product.algorithms.gemm import gemm_step, scaled_step
 from kuiper.ops.product.filters import Filters, pack_at_run_time
-from kuiper.ops.product.geometry import COMMON, Geometry, check_weight, for_axes, per_axis
+from kuiper.ops.product.geometry import ConvolutionRecord, Geometry, check_weight, per_axis
 
 __all__ = ["Conv", "Conv1d", "ConvTranspose", "ConvTranspose1d", "ExpandDepthwise"]
 
 
 @record("nn.Conv2d", "F.conv2d")
-class Conv(Record):
+class Conv(ConvolutionRecord[T]):
     """Cross-correlation of an input with filters.
 
     ``y[n, o, i, j] = bias[o] + sum x[n, c, i * s + u * d - p, j * s + v * d - p] * w[o, c, u, v]``
@@ -33,59 +32,53 @@ class Conv(Record):
     Source: torch.nn.Conv2d.
     """
 
-    batch = "convolution"
-    arguments: tuple[Argument, ...] = (
-        *COMMON,
-        Ints("padding", default=(0,), minimum=0, words=("same", "valid")),
-        Str("padding_mode", ("zeros", "reflect", "replicate", "circular"), "zeros"),
-        Tensor("input_scale", optional=True, internal=True),
-    )
+    padding: tuple[int, ...] | str = Ints(default=(0,), minimum=0, words=("same", "valid"))
+    padding_mode: str = Str(("zeros", "reflect", "replicate", "circular"), "zeros")
+    input_scale: T | None = Tensor(optional=True, internal=True)
     layout = "channels_last"
-    post_ops = True
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        spatial = a.weight.rank - 2
-        check_weight(a, spatial, in_axis=1)
-        geometry = Geometry.of(a)
+    def infer(self: Conv[TensorSpec]) -> TensorSpec:
+        spatial = self.weight.rank - 2
+        check_weight(self, spatial, in_axis=1)
+        geometry = Geometry.of(self)
         lead = len(geometry.kernel) - spatial
-        extents = (1,) * lead + a.input.shape[a.input.rank - spatial :]
+        extents = (1,) * lead + self.input.shape[self.input.rank - spatial :]
         out = geometry.output_extents(extents)
         if min(out) < 1:
             raise ShapeError(
-                f"the kernel {a.weight.shape[2:]} with dilation {a.dilation} is larger than the "
-                f"padded input {a.input.shape}"
+                f"the kernel {self.weight.shape[2:]} with dilation {self.dilation} is larger "
+                "than the "
+                f"padded input {self.input.shape}"
             )
-        batch = a.input.shape[: a.input.rank - spatial - 1]
-        scale = getattr(a, "input_scale", None)
+        batch = self.input.shape[: self.input.rank - spatial - 1]
+        scale = self.input_scale
         if scale is not None and (
-            a.input.rank != 4
-            or scale.shape != (*a.input.shape[:2], 1, 1)
+            self.input.rank != 4
+            or scale.shape != (*self.input.shape[:2], 1, 1)
             or scale.dtype != np.float32
-            or (a.groups, geometry.kernel, geometry.stride) != (1, (1, 1), (1, 1))
+            or (self.groups, geometry.kernel, geometry.stride) != (1, (1, 1), (1, 1))
             or any(map(any, geometry.padding))
         ):
             raise ShapeError(
                 f"'input_scale' has shape {scale.shape}, expected one number for each channel of "
-                f"the input {a.input.shape}, and a 1x1 kernel {geometry.kernel} without padding"
+                f"the input {self.input.shape}, and a 1x1 kernel {geometry.kernel} without padding"
             )
-        return TensorSpec((*batch, a.weight.shape[0], *out[lead:]))
+        return TensorSpec((*batch, self.weight.shape[0], *out[lead:]))
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        spatial = a.weight.rank - 2
-        geometry = Geometry.of(a)
-        x = _as_image(a.input, spatial)
-        if a.padding_mode != "zeros" and any(map(any, geometry.padding)):
+    def bind(self: Conv[TensorView], b: Binder) -> None:
+        spatial = self.weight.rank - 2
+        geometry = Geometry.of(self)
+        x = _as_image(self.input, spatial)
+        if self.padding_mode != "zeros" and any(map(any, geometry.padding)):
             from kuiper.ops.tensor.padding import pad_spatial
 
             (top, bottom), (left, right) = geometry.padding
-            x = pad_spatial(b, x, (left, right, top, bottom), a.padding_mode, 0.0)
+            x = pad_spatial(b, x, (left, right, top, bottom), self.padding_mode, 0.0)
             geometry = geometry.unpadded()
-        filters = Filters(a.weight, a.bias, (*a.weight.shape[:2], *geometry.kernel))
-        y, image, residual = _output(a, b, spatial)
-        c = Convolution(x, image, filters, geometry, a.groups, make_epilogue(b, residual))
-        scale = getattr(a, "input_scale", None)
+        filters = Filters(self.weight, self.bias, (*self.weight.shape[:2], *geometry.kernel))
+        y, image, residual = _output(self, b, spatial)
+        c = Convolution(x, image, filters, geometry, self.groups, make_epilogue(b, residual))
+        scale = self.input_scale
         if scale is not None:
             if not filters.is_constant:
                 raise ShapeError("'input_scale' expects a weight and a bias that the file holds")
@@ -93,11 +86,11 @@ class Conv(Record):
         elif filters.is_constant:
             bind_convolution(b, c)
         else:
-            b.step(run_time_step(a, b, c))
+            b.step(run_time_step(self, b, c))
         _finish(b, y, image, spatial)
 
 
-def run_time_step(a: SimpleNamespace, b: Binder, c: Convolution) -> Any:
+def run_time_step(a: ConvolutionRecord[TensorView], b: Binder, c: Convolution) -> Any:
     """Return the step of a convolution by computed filters; add those that pack them."""
     x = c.x if c.is_volume else b.channels_last(c.x)
     tap_lists = [list(np.ndindex(c.geometry.kernel))]
@@ -109,49 +102,41 @@ def run_time_step(a: SimpleNamespace, b: Binder, c: Convolution) -> Any:
 
 
 @record("kuiper.ExpandDepthwise")
-class ExpandDepthwise(Record):
+class ExpandDepthwise(ConvolutionRecord[T]):
     """A 1x1 convolution, an activation, and a depthwise convolution, in one sweep.
 
     Made by the pass `fuse_expand` of two operators; `expand_weight` (c, in, 1, 1), `expand_bias`
-    and `activation` are the first one's, the rest is the second one's.
+    and `expand_function` are the first one's, the rest is the second one's.
     """
 
     batch = NoBatchRule("passes make it after the batch was unfrozen")
-    arguments = (
-        Tensor("input", rank=4),
-        Tensor("expand_weight", rank=4),
-        Tensor("expand_bias", optional=True),
-        Str("activation", default=None),
-        Float("activation_p0", 0.0),
-        Float("activation_p1", 0.0),
-        Tensor("weight", rank=4),
-        Tensor("bias", optional=True),
-        Ints("stride", default=(1,), minimum=1),
-        Ints("dilation", default=(1,), minimum=1),
-        Ints("padding", default=(0,), minimum=0, words=("same", "valid")),
-    )
+    input: T = Tensor(rank=4)
+    expand_weight: T = Tensor(rank=4)
+    expand_bias: T | None = Tensor(optional=True)
+    expand_function: str | None = Str(default=None)
+    expand_p0: float = Float(0.0)
+    expand_p1: float = Float(0.0)
+    padding: tuple[int, ...] | str = Ints(default=(0,), minimum=0, words=("same", "valid"))
+    in_channels = out_channels = kernel_size = None
     internal = True
     layout = "channels_last"
-    post_ops = True
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        out = Geometry.of(a).output_extents(a.input.shape[2:])
-        return TensorSpec((a.input.shape[0], a.weight.shape[0], *out))
+    def infer(self: ExpandDepthwise[TensorSpec]) -> TensorSpec:
+        out = Geometry.of(self).output_extents(self.input.shape[2:])
+        return TensorSpec((self.input.shape[0], self.weight.shape[0], *out))
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
+    def bind(self: ExpandDepthwise[TensorView], b: Binder) -> None:
         from kuiper.ops.product.algorithms.expand import expand_step
 
-        x = b.channels_last(a.input)
-        image, _, residual = _output(a, b, 2)
-        expand = Filters(a.expand_weight, a.expand_bias, a.expand_weight.shape)
-        filters = Filters(a.weight, a.bias, a.weight.shape)
+        x = b.channels_last(self.input)
+        image, _, residual = _output(self, b, 2)
+        expand = Filters(self.expand_weight, self.expand_bias, self.expand_weight.shape)
+        filters = Filters(self.weight, self.bias, self.weight.shape)
         act = None
-        if a.activation is not None:
-            act = activation_epilogue(a.activation, (a.activation_p0, a.activation_p1))
-        channels = a.weight.shape[0]
-        c = Convolution(x, image, filters, Geometry.of(a), channels, make_epilogue(b, residual))
+        if self.expand_function is not None:
+            act = activation_epilogue(self.expand_function, (self.expand_p0, self.expand_p1))
+        channels = self.weight.shape[0]
+        c = Convolution(x, image, filters, Geometry.of(self), channels, make_epilogue(b, residual))
         b.step(expand_step(b, c, expand, act))
 
 
@@ -160,7 +145,7 @@ MAX_PHASES = 1 << 16
 
 
 @record("nn.ConvTranspose2d", "F.conv_transpose2d")
-class ConvTranspose(Record):
+class ConvTranspose(ConvolutionRecord[T]):
     """Transposed convolution: the adjoint of a convolution with the same arguments.
 
     Output extent ``(l - 1) * stride - 2 * padding + dilation * (k - 1) + output_padding + 1``.
@@ -169,64 +154,58 @@ class ConvTranspose(Record):
     Source: torch.nn.ConvTranspose2d.
     """
 
-    batch = "convolution"
-    arguments: tuple[Argument, ...] = (
-        *COMMON,
-        Ints("padding", default=(0,), minimum=0),
-        Ints("output_padding", default=(0,), minimum=0),
-    )
+    padding: tuple[int, ...] = Ints(default=(0,), minimum=0)
+    output_padding: tuple[int, ...] = Ints(default=(0,), minimum=0)
     layout = "channels_last"
-    post_ops = True
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        spatial = a.weight.rank - 2
-        check_weight(a, spatial, in_axis=0)
-        if len(a.padding) not in (1, spatial):
-            raise ShapeError(f"'padding' is {a.padding}, expected {spatial} integers")
-        extents = a.input.shape[a.input.rank - spatial :]
+    def infer(self: ConvTranspose[TensorSpec]) -> TensorSpec:
+        spatial = self.weight.rank - 2
+        check_weight(self, spatial, in_axis=0)
+        if len(self.padding) not in (1, spatial):
+            raise ShapeError(f"'padding' is {self.padding}, expected {spatial} integers")
+        extents = self.input.shape[self.input.rank - spatial :]
         out = tuple(
             (extent - 1) * s - 2 * p + d * (k - 1) + more + 1
             for extent, s, p, d, k, more in zip(
                 extents,
-                per_axis(a.stride, spatial),
-                per_axis(a.padding, spatial),
-                per_axis(a.dilation, spatial),
-                a.weight.shape[2:],
-                per_axis(a.output_padding, spatial),
+                per_axis(self.stride, spatial),
+                per_axis(self.padding, spatial),
+                per_axis(self.dilation, spatial),
+                self.weight.shape[2:],
+                per_axis(self.output_padding, spatial),
                 strict=True,
             )
         )
         for more, s, d in zip(
-            per_axis(a.output_padding, spatial),
-            per_axis(a.stride, spatial),
-            per_axis(a.dilation, spatial),
+            per_axis(self.output_padding, spatial),
+            per_axis(self.stride, spatial),
+            per_axis(self.dilation, spatial),
             strict=True,
         ):
             if more >= max(s, d):
                 raise ShapeError(
-                    f"'output_padding' is {a.output_padding}, expected less than stride {a.stride} "
-                    f"or dilation {a.dilation}"
+                    f"'output_padding' is {self.output_padding}, expected less than stride "
+                    f"{self.stride} "
+                    f"or dilation {self.dilation}"
                 )
         if min(out) < 1:
-            raise ShapeError(f"the output of an input {a.input.shape} would be {out}")
-        phases = math.prod(map(min, per_axis(a.stride, spatial), out))
+            raise ShapeError(f"the output of an input {self.input.shape} would be {out}")
+        phases = math.prod(map(min, per_axis(self.stride, spatial), out))
         if phases > MAX_PHASES:
             raise ShapeError(
-                f"'stride' is {a.stride}, which makes {phases} phases of an output of "
+                f"'stride' is {self.stride}, which makes {phases} phases of an output of "
                 f"{out}, at most {MAX_PHASES} are supported"
             )
-        batch = a.input.shape[: a.input.rank - spatial - 1]
-        return TensorSpec((*batch, a.weight.shape[1] * a.groups, *out))
+        batch = self.input.shape[: self.input.rank - spatial - 1]
+        return TensorSpec((*batch, self.weight.shape[1] * self.groups, *out))
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        spatial = a.weight.rank - 2
+    def bind(self: ConvTranspose[TensorView], b: Binder) -> None:
+        spatial = self.weight.rank - 2
         from kuiper.ops.product.transposed import transposed_step
 
-        x = b.channels_last(_as_image(a.input, spatial))
-        y, image, residual = _output(a, b, spatial)
-        b.step(transposed_step(a, b, Geometry.of(a), x, image, make_epilogue(b, residual)))
+        x = b.channels_last(_as_image(self.input, spatial))
+        y, image, residual = _output(self, b, spatial)
+        b.step(transposed_step(self, b, Geometry.of(self), x, image, make_epilogue(b, residual)))
         _finish(b, y, image, spatial)
 
 
@@ -243,7 +222,7 @@ def _as_image(value: TensorView, spatial: int) -> TensorView:
     return value
 
 
-def _output(a: SimpleNamespace, b: Binder, spatial: int) -> Any:
+def _output(a: ConvolutionRecord[TensorView], b: Binder, spatial: int) -> Any:
     """Return the output, the same as a channels-last image, and the residual as an image."""
     residual = residual_view(b)
     if a.input.rank == 4 and spatial == 2:
@@ -272,20 +251,21 @@ def _finish(b: Binder, y: Any, image: Any, spatial: int) -> None:
 
 
 @record("nn.Conv1d", "F.conv1d")
-class Conv1d(Conv):
+class Conv1d(Conv[T]):
     """Cross-correlation of rows with filters.
 
     Input (n, c, l) or (c, l), weight (out, in / groups, k).  Source: torch.nn.Conv1d.
     """
 
-    arguments = for_axes(Conv.arguments, 1)
+    weight: T = Tensor(rank=3)
+    input_scale = None
 
 
 @record("nn.ConvTranspose1d", "F.conv_transpose1d")
-class ConvTranspose1d(ConvTranspose):
+class ConvTranspose1d(ConvTranspose[T]):
     """Transposed convolution of rows: the adjoint of a convolution with the same arguments.
 
     Input (n, c, l) or (c, l), weight (in, out / groups, k).  Source: torch.nn.ConvTranspose1d.
     """
 
-    arguments = for_axes(ConvTranspose.arguments, 1)
+    weight: T = Tensor(rank=3)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
-from typing import Any
 
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import make_epilogue, residual_view
-from kuiper.ops.core.record import Record, record
+from kuiper.ops.core.record import T, record
+from kuiper.ops.core.schema import Tensor
 from kuiper.ops.product.algorithms import Convolution, bind_convolution
 from kuiper.ops.product.algorithms.base import planes_of
 from kuiper.ops.product.conv2d import Conv, ConvTranspose, run_time_step
 from kuiper.ops.product.filters import Filters
-from kuiper.ops.product.geometry import Geometry, for_axes
+from kuiper.ops.product.geometry import ConvolutionRecord, Geometry
 from kuiper.ops.product.transposed import transposed_step
 from kuiper.ops.tensor.padding import pad_spatial
 
@@ -26,39 +25,34 @@ CHANNELS_SECOND = (0, 4, 1, 2, 3)
 
 
 @record("nn.Conv3d", "F.conv3d")
-class Conv3d(Record):
+class Conv3d(Conv[T]):
     """Cross-correlation of volumes with filters.
 
     Input (n, c, d, h, w) or (c, d, h, w), weight (out, in / groups, kd, kh, kw).
     Source: torch.nn.Conv3d.
     """
 
-    arguments = for_axes(Conv.arguments, 3)
-    batch = "convolution"
-    post_ops = True
+    weight: T = Tensor(rank=5)
+    input_scale = None
+    layout = "contiguous"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        return Conv.infer(a)
-
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        geometry, x = Geometry.of(a), a.input
-        if a.padding_mode != "zeros" and any(map(any, geometry.padding)):
+    def bind(self: Conv3d[TensorView], b: Binder) -> None:
+        geometry, x = Geometry.of(self), self.input
+        if self.padding_mode != "zeros" and any(map(any, geometry.padding)):
             margins = [side for pair in reversed(geometry.padding) for side in pair]
-            x = pad_spatial(b, x, margins, a.padding_mode)
+            x = pad_spatial(b, x, margins, self.padding_mode)
             geometry = geometry.unpadded()
-        filters = Filters(a.weight, a.bias, a.weight.shape)
-        x, y = _channels_last(b, x), _output(a, b)
-        c = Convolution(x, y, filters, geometry, a.groups, make_epilogue(b, _residual(b)))
+        filters = Filters(self.weight, self.bias, self.weight.shape)
+        x, y = _channels_last(b, x), _output(self, b)
+        c = Convolution(x, y, filters, geometry, self.groups, make_epilogue(b, _residual(b)))
         if filters.is_constant:
-            bind_convolution(b, _flattened(a, c))
+            bind_convolution(b, _flattened(self, c))
         else:
-            b.step(run_time_step(a, b, c))
+            b.step(run_time_step(self, b, c))
 
 
 @record("nn.ConvTranspose3d", "F.conv_transpose3d")
-class ConvTranspose3d(Record):
+class ConvTranspose3d(ConvTranspose[T]):
     """Transposed convolution of volumes: the adjoint of a convolution with the same arguments.
 
     Output extent ``(l - 1) * stride - 2 * padding + dilation * (k - 1) + output_padding + 1``.
@@ -67,22 +61,16 @@ class ConvTranspose3d(Record):
     Source: torch.nn.ConvTranspose3d.
     """
 
-    arguments = for_axes(ConvTranspose.arguments, 3)
-    batch = "convolution"
-    post_ops = True
+    weight: T = Tensor(rank=5)
+    layout = "contiguous"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        return ConvTranspose.infer(a)
-
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        x, y = _channels_last(b, a.input), _output(a, b)
+    def bind(self: ConvTranspose3d[TensorView], b: Binder) -> None:
+        x, y = _channels_last(b, self.input), _output(self, b)
         epilogue = make_epilogue(b, _residual(b))
-        b.step(transposed_step(a, b, Geometry.of(a), x, y, epilogue))
+        b.step(transposed_step(self, b, Geometry.of(self), x, y, epilogue))
 
 
-def _flattened(a: SimpleNamespace, c: Convolution) -> Convolution:
+def _flattened(a: Conv3d[TensorView], c: Convolution) -> Convolution:
     """Return the same as a convolution of images, where a window allows it.
 
     A window of one plane moves over images, the planes.  One of a single column moves over images
@@ -119,7 +107,7 @@ def _channels_last(b: Binder, value: TensorView) -> TensorView:
     return b.contiguous(value.permute(CHANNELS_LAST)).permute(CHANNELS_SECOND)
 
 
-def _output(a: SimpleNamespace, b: Binder) -> TensorView:
+def _output(a: ConvolutionRecord[TensorView], b: Binder) -> TensorView:
     """Return the output as (n, c, d, h, w), channels-last without gaps."""
     if a.input.rank == 5:
         return b.output(layout=CHANNELS_LAST)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import PackedMatrix, panel_offsets
 from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
+from kuiper.ops.product.geometry import ConvolutionRecord
 
 __all__ = ["ByTap", "Filters", "fill_groups", "pack_at_run_time"]
 
@@ -173,7 +173,7 @@ def fill_groups(
 
 def pack_at_run_time(
     b: Binder,
-    a: SimpleNamespace,
+    a: ConvolutionRecord[TensorView],
     filters: Filters,
     tap_lists: Sequence[Sequence[Sequence[int]]],
     by_column: bool,

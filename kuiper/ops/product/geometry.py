@@ -4,37 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from kuiper.errors import ShapeError
-from kuiper.ops.core.schema import Argument, Int, Ints, Tensor
+from kuiper.ir.view import TensorSpec
+from kuiper.ops.core.record import Record, T
+from kuiper.ops.core.schema import Int, Ints, Known, Tensor
 
-__all__ = ["COMMON", "Geometry", "check_weight", "for_axes", "per_axis"]
-
-COMMON = (
-    Tensor("input"),
-    Tensor("weight", rank=4),
-    Tensor("bias", optional=True),
-    Int("in_channels", None, minimum=1),
-    Int("out_channels", None, minimum=1),
-    Ints("kernel_size", default=None, minimum=1),
-    Ints("stride", default=(1,), minimum=1),
-    Ints("dilation", default=(1,), minimum=1),
-    Int("groups", 1, minimum=1),
-)
+__all__ = ["ConvolutionRecord", "Geometry", "check_weight", "per_axis"]
 
 
-def for_axes(arguments: tuple[Argument, ...], spatial: int) -> tuple[Argument, ...]:
-    """Return the arguments of a 2-d convolution for another number of spatial axes."""
-    weight = Tensor("weight", rank=spatial + 2)
-    return tuple(
-        weight if argument.name == "weight" else argument
-        for argument in arguments
-        if not argument.internal
-    )
+class ConvolutionRecord(Record[T]):
+    """Base of the convolutions and transposed convolutions: the arguments that all have."""
+
+    batch = "convolution"
+    post_ops = True
+    input: T = Tensor()
+    weight: T = Tensor(rank=4)
+    bias: T | None = Tensor(optional=True)
+    in_channels: int | None = Int(None, minimum=1)
+    out_channels: int | None = Int(None, minimum=1)
+    kernel_size: tuple[int, ...] | None = Ints(default=None, minimum=1)
+    stride: tuple[int, ...] = Ints(default=(1,), minimum=1)
+    dilation: tuple[int, ...] = Ints(default=(1,), minimum=1)
+    groups: int = Int(1, minimum=1)
+    padding: tuple[int, ...] | str
 
 
 class Geometry:
@@ -62,7 +58,7 @@ class Geometry:
         self.origin = tuple([before for before, _ in padding])
 
     @classmethod
-    def of(cls, a: SimpleNamespace) -> Geometry:
+    def of(cls, a: ConvolutionRecord[Known]) -> Geometry:
         """Return that of an operator's arguments; rows become images of height 1."""
         spatial = a.weight.rank - 2
         lead = max(2 - spatial, 0)
@@ -118,7 +114,7 @@ def per_axis(items: Any, spatial: int) -> tuple[int, ...]:
     return tuple(items) * spatial if len(items) == 1 else tuple(items)
 
 
-def check_weight(a: SimpleNamespace, spatial: int, in_axis: int) -> None:
+def check_weight(a: ConvolutionRecord[TensorSpec], spatial: int, in_axis: int) -> None:
     """Raise ShapeError where arguments contradict the weight, the bias or the input."""
     if a.weight.rank != spatial + 2:
         raise ShapeError(f"'weight' has shape {a.weight.shape}, expected rank {spatial + 2}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView, shares_cache_sets
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import make_epilogue, residual_view
-from kuiper.ops.core.record import Record, record
+from kuiper.ops.core.record import Record, T, record
 from kuiper.ops.core.schema import Int, Tensor
 from kuiper.ops.product.algorithms.strassen import strassen_refusal, strassen_step
 
@@ -38,64 +37,62 @@ def as_matrix(b: Binder, value: TensorView) -> TensorView:
 
 
 @record("nn.Linear", "F.linear")
-class Linear(Record):
+class Linear(Record[T]):
     """``y = x @ weight.T + bias`` over the last axis.
 
     Input (..., in_features), weight (out_features, in_features).  Source: torch.nn.Linear.
     """
 
-    arguments = (
-        Tensor("input"),
-        Tensor("weight", rank=2),
-        Tensor("bias", optional=True),
-        Int("in_features", None, minimum=1),
-        Int("out_features", None, minimum=1),
-    )
+    input: T = Tensor()
+    weight: T = Tensor(rank=2)
+    bias: T | None = Tensor(optional=True)
+    in_features: int | None = Int(None, minimum=1)
+    out_features: int | None = Int(None, minimum=1)
     post_ops = True
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        out_features, in_features = a.weight.shape
+    def infer(self: Linear[TensorSpec]) -> TensorSpec:
+        out_features, in_features = self.weight.shape
         for name, got in (("in_features", in_features), ("out_features", out_features)):
-            said = getattr(a, name)
+            said = getattr(self, name)
             if said is not None and said != got:
                 raise ShapeError(
-                    f"'{name}' is {said}, but 'weight' {a.weight.shape} makes it {got}"
+                    f"'{name}' is {said}, but 'weight' {self.weight.shape} makes it {got}"
                 )
-        if a.bias is not None and a.bias.shape != (out_features,):
-            raise ShapeError(f"'bias' has shape {a.bias.shape}, expected ({out_features},)")
-        if a.input.rank < 1 or a.input.shape[-1] != in_features:
-            raise ShapeError(f"the input has shape {a.input.shape}, expected (..., {in_features})")
-        if a.input.dtype != np.float32:
-            raise ShapeError(f"the input is {a.input.dtype}, expected float32")
-        return TensorSpec((*a.input.shape[:-1], out_features))
+        if self.bias is not None and self.bias.shape != (out_features,):
+            raise ShapeError(f"'bias' has shape {self.bias.shape}, expected ({out_features},)")
+        if self.input.rank < 1 or self.input.shape[-1] != in_features:
+            raise ShapeError(
+                f"the input has shape {self.input.shape}, expected (..., {in_features})"
+            )
+        if self.input.dtype != np.float32:
+            raise ShapeError(f"the input is {self.input.dtype}, expected float32")
+        return TensorSpec((*self.input.shape[:-1], out_features))
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        x = as_matrix(b, a.input)
+    def bind(self: Linear[TensorView], b: Binder) -> None:
+        x = as_matrix(b, self.input)
         y = b.output(
             layout="padded_rows" if b.feeds_only("nn.Linear", "F.linear") else "contiguous"
         )
-        rows = y.reshape((x.shape[0], a.weight.shape[0]))
+        rows = y.reshape((x.shape[0], self.weight.shape[0]))
         assert rows is not None  # rows of an output are equally far apart
         residual = residual_view(b)
         if residual is not None:
             residual = as_matrix(b, residual)
         epilogue = make_epilogue(b, residual)
-        if _strassen_pays(a):
-            images = a.input.shape[0]
+        if _strassen_pays(self):
+            images = self.input.shape[0]
             step = strassen_step(
                 b, _as_images(x, images), _as_images(rows, images),
-                _Columns(a.weight), lambda: _bias(a), [(0, 0)], (1, 1), epilogue,
+                _Columns(self.weight), lambda: _bias(self), [(0, 0)], (1, 1), epilogue,
             )  # fmt: skip
             step.flops = 2.0 * rows.size * x.shape[1]
-            step.bytes = float(x.n_bytes + a.weight.size * FLOAT_BYTES + rows.n_bytes)
+            step.bytes = float(x.n_bytes + self.weight.size * FLOAT_BYTES + rows.n_bytes)
             b.step(step)
         else:
             is_large = x.shape[0] >= MIN_ROWS and rows.shape[1] >= MIN_COLUMNS
             if is_large and shares_cache_sets(x.strides[0]):
                 x = b.padded_rows(x)
-            b.step(linear.LinearStep(x, _panels(a, b), rows, epilogue))
+            b.step(linear.LinearStep(x, _panels(self, b), rows, epilogue))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -105,7 +102,7 @@ class Linear(Record):
         return batch
 
 
-def _strassen_pays(a: SimpleNamespace) -> bool:
+def _strassen_pays(a: Record[Any]) -> bool:
     """Tell whether rows are pixels, (n, h, w, c), and Strassen's algorithm is faster for them.
 
     Rows of other ranks are tokens or samples: one may be a thousand times as large as the one that
@@ -126,15 +123,15 @@ def _as_images(rows: TensorView, images: int) -> TensorView:
     return rows.with_layout((images, channels, 1, count // images), (line, 1, line, step))
 
 
-def _is_constant(a: SimpleNamespace) -> bool:
+def _is_constant(a: Record[Any]) -> bool:
     return all(v is None or v.is_constant for v in (a.weight, a.bias))
 
 
-def _bias(a: SimpleNamespace) -> np.ndarray | None:
+def _bias(a: Record[Any]) -> np.ndarray | None:
     return None if a.bias is None else np.asarray(a.bias.constant, np.float32)
 
 
-def _panels(a: SimpleNamespace, b: Binder) -> TensorView:
+def _panels(a: Record[Any], b: Binder) -> TensorView:
     """Return the packed weight; one that is computed at run time is packed then."""
     columns, depth = a.weight.shape
     matrix = PackedMatrix(columns, depth)
@@ -171,40 +168,39 @@ class _Columns:
 
 
 @record("torch.matmul", "torch.mm", "torch.bmm", "torch.mv")
-class Matmul(Record):
+class Matmul(Record[T]):
     """Matrix product with the broadcasting rules of ``torch.matmul``.
 
     A 1-d first operand is a row, a 1-d second one a column; the added axis is dropped again.
     Source: torch.matmul, torch.mm, torch.bmm, torch.mv.
     """
 
-    arguments = (Tensor("input"), Tensor("other", aliases=("mat2", "vec")))
+    input: T = Tensor()
+    other: T = Tensor(aliases=("mat2", "vec"))
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        x, y = _matrix_shapes(a.input.shape, a.other.shape)
-        if a.input.rank == 0 or a.other.rank == 0 or x[-1] != y[-2]:
-            raise ShapeError(f"cannot multiply {a.input.shape} by {a.other.shape}")
-        if a.input.dtype != a.other.dtype:
-            raise ShapeError(f"cannot multiply {a.input.dtype} by {a.other.dtype}")
+    def infer(self: Matmul[TensorSpec]) -> TensorSpec:
+        x, y = _matrix_shapes(self.input.shape, self.other.shape)
+        if self.input.rank == 0 or self.other.rank == 0 or x[-1] != y[-2]:
+            raise ShapeError(f"cannot multiply {self.input.shape} by {self.other.shape}")
+        if self.input.dtype != self.other.dtype:
+            raise ShapeError(f"cannot multiply {self.input.dtype} by {self.other.dtype}")
         try:
             batch = np.broadcast_shapes(x[:-2], y[:-2])
         except ValueError:
-            raise ShapeError(f"cannot multiply {a.input.shape} by {a.other.shape}") from None
+            raise ShapeError(f"cannot multiply {self.input.shape} by {self.other.shape}") from None
         shape = (*batch, x[-2], y[-1])
-        if a.other.rank == 1:
+        if self.other.rank == 1:
             shape = shape[:-1]
-        if a.input.rank == 1:
-            shape = (*shape[:-2], shape[-1]) if a.other.rank != 1 else shape[:-1]
-        return TensorSpec(shape, a.input.dtype)
+        if self.input.rank == 1:
+            shape = (*shape[:-2], shape[-1]) if self.other.rank != 1 else shape[:-1]
+        return TensorSpec(shape, self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        if a.input.dtype != np.float32:
-            b.python(np.matmul, [a.input, a.other], [b.output()])
+    def bind(self: Matmul[TensorView], b: Binder) -> None:
+        if self.input.dtype != np.float32:
+            b.python(np.matmul, [self.input, self.other], [b.output()])
             return
-        x_shape, y_shape = _matrix_shapes(a.input.shape, a.other.shape)
-        x, y = a.input, a.other
+        x_shape, y_shape = _matrix_shapes(self.input.shape, self.other.shape)
+        x, y = self.input, self.other
         if x.rank == 1:
             x = x.with_layout(x_shape, (x.shape[0] * x.strides[0], x.strides[0]))
         if y.rank == 1:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,13 @@ from kuiper.ops.product.algorithms.base import Choice, Convolution
 from kuiper.ops.product.algorithms.few_outputs import few_outputs_cost, few_outputs_refusal
 from kuiper.ops.product.algorithms.gemm import gemm_step
 from kuiper.ops.product.filters import Filters, fill_groups, pack_at_run_time
-from kuiper.ops.product.geometry import Geometry
+from kuiper.ops.product.geometry import ConvolutionRecord, Geometry
 
 __all__ = ["transposed_step"]
 
 
 def transposed_step(
-    a: SimpleNamespace,
+    a: ConvolutionRecord[TensorView],
     b: Binder,
     geometry: Geometry,
     x: TensorView,
@@ -34,7 +33,7 @@ def transposed_step(
 
     Parameters
     ----------
-    a : SimpleNamespace
+    a : ConvolutionRecord
         Arguments, of which the weight, the bias and the groups are read.
     b : Binder
     geometry : Geometry

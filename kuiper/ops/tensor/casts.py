@@ -3,88 +3,82 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, convert
-from kuiper.ops.core.record import Record, record
-from kuiper.ops.core.schema import AnyArgument, Bool, DType, Tensor
+from kuiper.ops.core.record import Record, T, record
+from kuiper.ops.core.schema import AnyArgument, Bool, DType, Known, Tensor
 from kuiper.ops.core.typed import write_cast
 
 __all__ = ["LogGamma", "Positive", "To", "TypeAs"]
 
 
-class _Cast(KernelRecord):
+class _Cast(KernelRecord[T]):
     """Base of the casts; a view if the input has the type already."""
 
     layout = "view"
-    dtype: Callable[[Any], np.dtype]
+    input: T
 
-    @classmethod
-    def result(cls, a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(a.input.shape, cls.dtype(a))
+    def target_dtype(self: _Cast[Any]) -> np.dtype:
+        raise NotImplementedError
 
-    @classmethod
-    def compute(cls, a: SimpleNamespace) -> Any:
-        return convert(a.input, cls.dtype(a))
+    def result(self: _Cast[TensorSpec]) -> TensorSpec:
+        return TensorSpec(self.input.shape, self.target_dtype())
 
-    @classmethod
-    def steps(cls, a: SimpleNamespace, b: Binder) -> None:
-        if cls.dtype(a) == a.input.dtype:
-            b.alias(a.input)
+    def compute(self: _Cast[np.ndarray]) -> Any:
+        return convert(self.input, self.target_dtype())
+
+    def steps(self: _Cast[TensorView], b: Binder) -> None:
+        if self.target_dtype() == self.input.dtype:
+            b.alias(self.input)
         else:
-            write_cast(b, a.input, b.output(layout=a.input))
+            write_cast(b, self.input, b.output(layout=self.input))
 
 
 @record("Tensor.to")
-class To(_Cast):
+class To(_Cast[T]):
     """The input cast to another type; floats become integers by truncation towards zero.
 
     Source: torch.Tensor.to.
     """
 
     batch = "elementwise"
-    arguments = (
-        Tensor("input"),
-        DType("dtype", None),
-        Bool("copy", False),
-        Bool("non_blocking", False),
-        AnyArgument("device", None),
-        AnyArgument("memory_format", None),
-    )
+    input: T = Tensor()
+    dtype: np.dtype | None = DType(None)
+    copy: bool = Bool(False)
+    non_blocking: bool = Bool(False)
+    device: Any = AnyArgument(None)
+    memory_format: Any = AnyArgument(None)
 
-    @staticmethod
-    def dtype(a: SimpleNamespace) -> Any:
-        return a.input.dtype if a.dtype is None else a.dtype
+    def target_dtype(self: To[Known]) -> np.dtype:
+        return self.input.dtype if self.dtype is None else self.dtype
 
 
 @record("Tensor.type_as")
-class TypeAs(_Cast):
+class TypeAs(_Cast[T]):
     """The input cast to the type of another tensor.
 
     Source: torch.Tensor.type_as.
     """
 
     batch = "like_input"
-    arguments = (Tensor("input"), Tensor("other"))
+    input: T = Tensor()
+    other: T = Tensor()
 
-    @staticmethod
-    def is_known(a: SimpleNamespace) -> Any:
-        return a.input.is_constant
+    def is_known(self: TypeAs[Known]) -> Any:
+        return self.input.is_constant
 
-    @staticmethod
-    def dtype(a: SimpleNamespace) -> Any:
-        return a.other.dtype
+    def target_dtype(self: TypeAs[Known]) -> np.dtype:
+        return self.other.dtype
 
 
 @record("torch.positive")
-class Positive(Record):
+class Positive(Record[T]):
     """The input itself.
 
     Source: torch.positive.
@@ -96,23 +90,21 @@ class Positive(Record):
     """
 
     batch = "elementwise"
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
     layout = "view"
     identity = True
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        if a.input.dtype == np.bool_:
+    def infer(self: Positive[TensorSpec]) -> TensorSpec:
+        if self.input.dtype == np.bool_:
             raise ShapeError("the input is bool, expected numbers")
-        return TensorSpec(a.input.shape, a.input.dtype, a.input.source)
+        return TensorSpec(self.input.shape, self.input.dtype, self.input.source)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        b.alias(a.input)
+    def bind(self: Positive[TensorView], b: Binder) -> None:
+        b.alias(self.input)
 
 
 @record("torch.lgamma")
-class LogGamma(NumpyRecord):
+class LogGamma(NumpyRecord[T]):
     """``log |gamma(x)|``.
 
     Source: torch.lgamma.
@@ -124,18 +116,16 @@ class LogGamma(NumpyRecord):
     """
 
     batch = "elementwise"
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        dtype = a.input.dtype
+    def result(self: LogGamma[TensorSpec]) -> TensorSpec:
+        dtype = self.input.dtype
         if dtype.kind == "c":
             raise ShapeError(f"the input is {dtype}, expected real numbers")
-        return TensorSpec(a.input.shape, np.float32 if dtype.kind in "biu" else dtype)
+        return TensorSpec(self.input.shape, np.float32 if dtype.kind in "biu" else dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return _log_gamma(a.input.astype(np.float64))
+    def compute(self: LogGamma[np.ndarray]) -> Any:
+        return _log_gamma(self.input.astype(np.float64))
 
 
 # Lanczos' approximation with g = 7 and nine terms (Godfrey 2001); good to 1e-13 for x >= 0.5.

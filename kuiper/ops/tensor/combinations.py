@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,24 +11,19 @@ import numpy as np
 from kuiper._kernels.data.move import FillStep
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import result_type
-from kuiper.ir.view import TensorSpec
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import split_axis
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import NumpyRecord
-from kuiper.ops.core.record import NoBatchRule, Record, record
-from kuiper.ops.core.schema import (
-    Bool,
-    Int,
-    Tensor,
-    TensorList,
-)
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
+from kuiper.ops.core.schema import Bool, Int, Known, Tensor, TensorList
 from kuiper.ops.tensor.concat import check_tensors
 
 __all__ = ["BlockDiagonal", "CartesianProduct", "Combinations", "Vander"]
 
 
 @record("aten::block_diag")
-class BlockDiagonal(Record):
+class BlockDiagonal(Record[T]):
     """A block-diagonal matrix; a vector counts as a row.
 
     Source: torch.block_diag.
@@ -41,28 +35,25 @@ class BlockDiagonal(Record):
     """
 
     batch = NoBatchRule("it makes one matrix")
-    arguments = (TensorList("tensors"),)
+    tensors: tuple[T, ...] = TensorList()
 
-    @staticmethod
-    def _blocks(a: SimpleNamespace) -> list[tuple[int, int]]:
-        if any(tensor.rank > 2 for tensor in a.tensors):
-            raise ShapeError(f"its inputs are {a.tensors}, expected two axes or less")
-        return [(1, 1, *tensor.shape)[-2:] for tensor in a.tensors]
+    def _blocks(self: BlockDiagonal[Known]) -> list[tuple[int, ...]]:
+        if any(tensor.rank > 2 for tensor in self.tensors):
+            raise ShapeError(f"its inputs are {self.tensors}, expected two axes or less")
+        return [(1, 1, *tensor.shape)[-2:] for tensor in self.tensors]
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        blocks = BlockDiagonal._blocks(a)
+    def infer(self: BlockDiagonal[TensorSpec]) -> TensorSpec:
+        blocks = self._blocks()
         shape = tuple(map(sum, zip(*blocks, strict=True))) if blocks else (1, 0)
-        return TensorSpec(shape, result_type(list(a.tensors)))
+        return TensorSpec(shape, result_type(list(self.tensors)))
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
+    def bind(self: BlockDiagonal[TensorView], b: Binder) -> None:
         y = b.output()
         if y.size == 0:
             return
         b.step(FillStep(y, 0))
         row = column = 0
-        for tensor, (height, width) in zip(a.tensors, BlockDiagonal._blocks(a), strict=True):
+        for tensor, (height, width) in zip(self.tensors, self._blocks(), strict=True):
             target = y.narrow(0, row, height).narrow(1, column, width)
             row, column = row + height, column + width
             if target.size == 0:
@@ -71,11 +62,11 @@ class BlockDiagonal(Record):
                 b.python(lambda x, s=(height, width): x.reshape(s), [tensor], [target])
             else:
                 # A shape with axes of extent 1 put in is always a view.
-                b.copy(tensor.reshape((height, width)), target)
+                b.copy(tensor.view((height, width)), target)
 
 
 @record("aten::cartesian_prod")
-class CartesianProduct(Record):
+class CartesianProduct(Record[T]):
     """The Cartesian product of vectors as rows; the last vector varies fastest.
 
     Source: torch.cartesian_prod.
@@ -87,85 +78,78 @@ class CartesianProduct(Record):
     """
 
     batch = NoBatchRule("it combines all elements")
-    arguments = (TensorList("tensors"),)
+    tensors: tuple[T, ...] = TensorList()
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        if not a.tensors or any(tensor.rank > 1 for tensor in a.tensors):
-            raise ShapeError(f"its inputs are {a.tensors}, expected vectors")
-        check_tensors(a.tensors)
-        if any(tensor.dtype != a.tensors[0].dtype for tensor in a.tensors):
-            raise ShapeError(f"its inputs are {a.tensors}, expected one type")
-        count = math.prod(tensor.size for tensor in a.tensors)
-        alone = len(a.tensors) == 1
-        return TensorSpec((count,) if alone else (count, len(a.tensors)), a.tensors[0].dtype)
+    def infer(self: CartesianProduct[TensorSpec]) -> TensorSpec:
+        if not self.tensors or any(tensor.rank > 1 for tensor in self.tensors):
+            raise ShapeError(f"its inputs are {self.tensors}, expected vectors")
+        check_tensors(self.tensors)
+        if any(tensor.dtype != self.tensors[0].dtype for tensor in self.tensors):
+            raise ShapeError(f"its inputs are {self.tensors}, expected one type")
+        count = math.prod(tensor.size for tensor in self.tensors)
+        alone = len(self.tensors) == 1
+        return TensorSpec((count,) if alone else (count, len(self.tensors)), self.tensors[0].dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        if len(a.tensors) == 1:
-            b.alias(a.tensors[0].reshape((a.tensors[0].size,)))
+    def bind(self: CartesianProduct[TensorView], b: Binder) -> None:
+        if len(self.tensors) == 1:
+            b.alias(self.tensors[0].view((self.tensors[0].size,)))
             return
         y = b.output()
         if y.size == 0:
             return
-        sizes = [tensor.size for tensor in a.tensors]
+        sizes = [tensor.size for tensor in self.tensors]
         grid = split_axis(y, 0, sizes)
-        for number, tensor in enumerate(a.tensors):
+        for number, tensor in enumerate(self.tensors):
             strides = [0] * len(sizes)
             strides[number] = tensor.strides[0] if tensor.rank else 0
             b.copy(tensor.with_layout(sizes, strides), grid.select(len(sizes), number))
 
 
 @record("aten::combinations")
-class Combinations(NumpyRecord):
+class Combinations(NumpyRecord[T]):
     """The combinations of `r` elements of a vector, as rows.
 
     Source: torch.combinations.
     """
 
     batch = NoBatchRule("it combines all elements")
-    arguments = (Tensor("input", rank=1), Int("r", 2, minimum=0), Bool("with_replacement", False))
+    input: T = Tensor(rank=1)
+    r: int = Int(2, minimum=0)
+    with_replacement: bool = Bool(False)
 
-    @staticmethod
-    def _places(a: SimpleNamespace) -> np.ndarray:
+    def _places(self: Combinations[Any]) -> np.ndarray:
         choose: Any = itertools.combinations
-        if a.with_replacement:
+        if self.with_replacement:
             choose = itertools.combinations_with_replacement
-        rows = list(choose(range(a.input.shape[0]), a.r))
-        return np.array(rows, np.intp).reshape(len(rows), a.r)
+        rows = list(choose(range(self.input.shape[0]), self.r))
+        return np.array(rows, np.intp).reshape(len(rows), self.r)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        if a.r == 0:
-            return TensorSpec((0,), a.input.dtype)
-        n = a.input.shape[0]
-        choices = max(n + a.r - 1, 0) if a.with_replacement else n
-        return TensorSpec((math.comb(choices, a.r), a.r), a.input.dtype)
+    def result(self: Combinations[TensorSpec]) -> TensorSpec:
+        if self.r == 0:
+            return TensorSpec((0,), self.input.dtype)
+        n = self.input.shape[0]
+        choices = max(n + self.r - 1, 0) if self.with_replacement else n
+        return TensorSpec((math.comb(choices, self.r), self.r), self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return a.input[Combinations._places(a)] if a.r else a.input[:0]
+    def compute(self: Combinations[np.ndarray]) -> Any:
+        return self.input[self._places()] if self.r else self.input[:0]
 
 
 @record("aten::vander")
-class Vander(NumpyRecord):
+class Vander(NumpyRecord[T]):
     """A Vandermonde matrix: powers from `N` - 1 down to 0, or up if `increasing`.
 
     Source: torch.vander.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (
-        Tensor("input", rank=1),
-        Int("N", None, minimum=0, nullable=True),
-        Bool("increasing", False),
-    )
+    input: T = Tensor(rank=1)
+    N: int | None = Int(None, minimum=0, nullable=True)
+    increasing: bool = Bool(False)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        dtype = np.dtype(np.int64) if a.input.dtype.kind in "biu" else a.input.dtype
-        return TensorSpec((a.input.size, a.input.size if a.N is None else a.N), dtype)
+    def result(self: Vander[TensorSpec]) -> TensorSpec:
+        dtype = np.dtype(np.int64) if self.input.dtype.kind in "biu" else self.input.dtype
+        return TensorSpec((self.input.size, self.input.size if self.N is None else self.N), dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.vander(a.input, a.N, a.increasing)
+    def compute(self: Vander[np.ndarray]) -> Any:
+        return np.vander(self.input, self.N, self.increasing)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +12,8 @@ from kuiper.expression.promotion import promote
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record, record
-from kuiper.ops.core.schema import (
-    Int,
-    Tensors,
-)
+from kuiper.ops.core.record import Record, T, record
+from kuiper.ops.core.schema import Int, Known, Tensors
 
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
@@ -54,7 +50,7 @@ def is_at(value: TensorView, target: TensorView) -> bool:
 
 
 @record("torch.cat", "torch.concat")
-class Cat(Record):
+class Cat(Record[T]):
     """Tensors concatenated along an axis.
 
     Inputs that their producers computed inside the output cost nothing; the others are copied.
@@ -66,15 +62,15 @@ class Cat(Record):
         If there are no tensors, or their shapes differ on another axis than `dim`.
     """
 
-    arguments = (Tensors("tensors"), Int("dim", 0))
+    tensors: list[T] = Tensors()
+    dim: int = Int(0)
     layout = "like"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        tensors = check_tensors(a.tensors)
+    def infer(self: Cat[TensorSpec]) -> TensorSpec:
+        tensors = check_tensors(self.tensors)
         # PyTorch ignores empty 1-d tensors, whatever the shapes of the others.
         full = [t for t in tensors if t.shape != (0,)] or tensors[:1]
-        axis = axis_of(a.dim, full[0].shape)
+        axis = axis_of(self.dim, full[0].shape)
         shape = full[0].shape
         if not shape:
             raise ShapeError("input 0 is a 0-d tensor, which cannot be joined")
@@ -87,11 +83,10 @@ class Cat(Record):
         extent = sum(t.shape[axis] for t in full)
         return TensorSpec((*shape[:axis], extent, *shape[axis + 1 :]), _common_dtype(tensors))
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        dtype = _common_dtype(a.tensors)
-        full = [t for t in a.tensors if t.shape != (0,)] or a.tensors[:1]
-        axis = Cat.joined_axis(a)
+    def bind(self: Cat[TensorView], b: Binder) -> None:
+        dtype = _common_dtype(self.tensors)
+        full = [t for t in self.tensors if t.shape != (0,)] or self.tensors[:1]
+        axis = self.joined_axis()
         if any(t.dtype != dtype for t in full):
             b.python(lambda *arrays: np.concatenate(arrays, axis).astype(dtype), full, [b.output()])
             return
@@ -107,11 +102,10 @@ class Cat(Record):
                 b.copy(x, target)
             start += x.shape[axis]
 
-    @staticmethod
-    def joined_axis(a: SimpleNamespace) -> int:
+    def joined_axis(self: Cat[Known]) -> int:
         """Return the axis along which the output holds the inputs side by side."""
-        full = [t for t in a.tensors if t.shape != (0,)] or a.tensors[:1]
-        return axis_of(a.dim, full[0].shape)
+        full = [t for t in self.tensors if t.shape != (0,)] or self.tensors[:1]
+        return axis_of(self.dim, full[0].shape)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -157,7 +151,7 @@ def _adjacent(values: Sequence[TensorView], axis: int) -> TensorView | None:
 
 
 @record("torch.stack")
-class Stack(Record):
+class Stack(Record[T]):
     """Tensors of one shape concatenated along a new axis.
 
     Source: torch.stack.
@@ -168,27 +162,26 @@ class Stack(Record):
         If there are no tensors, or their shapes differ.
     """
 
-    arguments = (Tensors("tensors"), Int("dim", 0))
+    tensors: list[T] = Tensors()
+    dim: int = Int(0)
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        tensors = check_tensors(a.tensors)
+    def infer(self: Stack[TensorSpec]) -> TensorSpec:
+        tensors = check_tensors(self.tensors)
         shape = tensors[0].shape
         for number, tensor in enumerate(tensors):
             if tensor.shape != shape:
                 raise ShapeError(f"input {number} has shape {tensor.shape}, expected {shape}")
-        axis = axis_of(a.dim, (*shape, 1))
+        axis = axis_of(self.dim, (*shape, 1))
         return TensorSpec((*shape[:axis], len(tensors), *shape[axis:]), _common_dtype(tensors))
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        dtype = _common_dtype(a.tensors)
-        axis = axis_of(a.dim, (*a.tensors[0].shape, 1))
+    def bind(self: Stack[TensorView], b: Binder) -> None:
+        dtype = _common_dtype(self.tensors)
+        axis = axis_of(self.dim, (*self.tensors[0].shape, 1))
         y = b.output()
-        if any(t.dtype != dtype for t in a.tensors):
-            b.python(lambda *arrays: np.stack(arrays, axis).astype(dtype), a.tensors, [y])
+        if any(t.dtype != dtype for t in self.tensors):
+            b.python(lambda *arrays: np.stack(arrays, axis).astype(dtype), self.tensors, [y])
             return
-        for number, x in enumerate(a.tensors):
+        for number, x in enumerate(self.tensors):
             b.copy(x, y.select(axis, number))
 
     @staticmethod

@@ -9,45 +9,51 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import result_type
-from kuiper.ir.view import TensorSpec
+from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import NumpyRecord, Overloaded, convert
-from kuiper.ops.core.record import NoBatchRule, Record, record
-from kuiper.ops.core.schema import AnyArgument, Argument, DType, Int, Ints, Scalar, Str, Tensor
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
+from kuiper.ops.core.schema import (
+    AnyArgument,
+    Argument,
+    DType,
+    Int,
+    Ints,
+    Known,
+    Scalar,
+    Str,
+    Tensor,
+    schema,
+)
 
 __all__ = ["Arange", "Eye", "Full", "Linspace", "Random"]
 
 FLOAT32 = np.dtype(np.float32)
 
 # The last positional arguments of functions that create tensors.
-_PLACE = (
-    DType("dtype", None),
-    AnyArgument("layout", None),
-    AnyArgument("device", None),
-    AnyArgument("pin", None),
+_PLACE = schema(
+    dtype=DType(None), layout=AnyArgument(None), device=AnyArgument(None), pin=AnyArgument(None)
 )
 
 
-class Created(NumpyRecord):
+class Created(NumpyRecord[T]):
     """Base of the records whose result depends on shapes and numbers only."""
 
     batch: str = NoBatchRule("a number of each member would be an argument")
     runs_in_numpy = False  # but ahead, once
     is_folded = True
 
-    @staticmethod
-    def is_known(a: SimpleNamespace) -> bool:
+    def is_known(self: Created[Known]) -> bool:
         return True
 
 
-def _size(a: SimpleNamespace) -> tuple[int, ...]:
+def _size(a: Record[Any]) -> tuple[int, ...]:
     if min(a.size, default=0) < 0:
         raise ShapeError(f"'size' is {a.size}, expected extents >= 0")
     return a.size
@@ -64,25 +70,31 @@ def _filled(name: str, types: tuple[str, ...], value: int, summary: str) -> None
         dtype: Callable[[Any], np.dtype],
         batch: str = Created.batch,
     ) -> None:
-        class Filled(Created):
-            pass
+        class Filled(Created[T]):
+            dtype: np.dtype | None
+
+            def result(self: Filled[TensorSpec]) -> TensorSpec:
+                return TensorSpec(shape(self), self.dtype or dtype(self))
+
+            def compute(self: Filled[np.ndarray]) -> Any:
+                return np.full(shape(self), value, self.dtype or dtype(self))
 
         Filled.__name__ = Filled.__qualname__ = f"{name}{suffix}"
         Filled.__doc__ = f"{summary}\n\nSource: {type.replace('Tensor.', 'torch.Tensor.')}."
         Filled.arguments, Filled.batch = arguments, batch
-        Filled.result = staticmethod(lambda a: TensorSpec(shape(a), a.dtype or dtype(a)))
-        Filled.compute = staticmethod(lambda a: np.full(shape(a), value, a.dtype or dtype(a)))
         record(type)(Filled)
 
-    size, like = Ints("size"), Tensor("input")
-    options = (DType("dtype", None), Str("memory_format", default=None))
-    define("", types[0], (size, options[0]), _size, lambda a: FLOAT32)
+    size, like, dtype, memory_format = schema(
+        size=Ints(), input=Tensor(), dtype=DType(None), memory_format=Str(default=None)
+    )
+    define("", types[0], (size, dtype), _size, lambda a: FLOAT32)
 
-    def input_dtype(a: SimpleNamespace) -> np.dtype:
+    def input_dtype(a: Any) -> np.dtype:
         return a.input.dtype
 
-    define("Like", types[1], (like, *options), lambda a: a.input.shape, input_dtype, "like_input")
-    define("New", types[2], (like, size, options[0]), _size, input_dtype, "shared")
+    arguments = like, dtype, memory_format
+    define("Like", types[1], arguments, lambda a: a.input.shape, input_dtype, "like_input")
+    define("New", types[2], (like, size, dtype), _size, input_dtype, "shared")
 
 
 _filled(
@@ -101,7 +113,7 @@ _filled(
 
 
 @record("torch.full")
-class Full(Created):
+class Full(Created[T]):
     """A tensor filled with one number.
 
     Source: torch.full.
@@ -112,62 +124,56 @@ class Full(Created):
         If an extent is negative.
     """
 
-    arguments = (Ints("size"), Scalar("fill_value"), DType("dtype", None))
+    size: tuple[int, ...] = Ints()
+    fill_value: float = Scalar()
+    dtype: np.dtype | None = DType(None)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(_size(a), a.dtype or result_type([a.fill_value]))
+    def result(self: Full[Any]) -> TensorSpec:
+        return TensorSpec(_size(self), self.dtype or result_type([self.fill_value]))
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.full(a.size, convert(a.fill_value, Full.result(a).dtype))
+    def compute(self: Full[np.ndarray]) -> Any:
+        return np.full(self.size, convert(self.fill_value, self.result().dtype))
 
 
 @record("torch.full_like")
-class FullLike(Created):
+class FullLike(Created[T]):
     """A tensor of the input's shape filled with one number.
 
     Source: torch.full_like.
     """
 
     batch = "like_input"
-    arguments = (
-        Tensor("input"),
-        Scalar("fill_value"),
-        DType("dtype", None),
-        Str("memory_format", default=None),
-    )
+    input: T = Tensor()
+    fill_value: float = Scalar()
+    dtype: np.dtype | None = DType(None)
+    memory_format: str | None = Str(default=None)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(a.input.shape, a.dtype or a.input.dtype)
+    def result(self: FullLike[TensorSpec]) -> TensorSpec:
+        return TensorSpec(self.input.shape, self.dtype or self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.full(a.input.shape, convert(a.fill_value, a.dtype or a.input.dtype))
+    def compute(self: FullLike[np.ndarray]) -> Any:
+        return np.full(self.input.shape, convert(self.fill_value, self.dtype or self.input.dtype))
 
 
 @record("aten::zero")
-class Zero(Created):
+class Zero(Created[T]):
     """Zeros in the shape of the input.
 
     Source: torch.zero_.
     """
 
     batch = "like_input"
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(a.input.shape, a.input.dtype)
+    def result(self: Zero[TensorSpec]) -> TensorSpec:
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.zeros(a.input.shape, a.input.dtype)
+    def compute(self: Zero[np.ndarray]) -> Any:
+        return np.zeros(self.input.shape, self.input.dtype)
 
 
 @record("aten::new_full")
-class NewFull(Created):
+class NewFull(Created[T]):
     """A tensor of the input's dtype filled with one number.
 
     Source: torch.Tensor.new_full.
@@ -179,37 +185,43 @@ class NewFull(Created):
     """
 
     batch = "shared"
-    arguments = (Tensor("input"), Ints("size"), Scalar("fill_value"), *_PLACE)
+    input: T = Tensor()
+    size: tuple[int, ...] = Ints()
+    fill_value: float = Scalar()
+    dtype: np.dtype | None = DType(None)
+    layout_: Any = AnyArgument(None)
+    device: Any = AnyArgument(None)
+    pin: Any = AnyArgument(None)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(_size(a), a.dtype or a.input.dtype)
+    def result(self: NewFull[TensorSpec]) -> TensorSpec:
+        return TensorSpec(_size(self), self.dtype or self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.full(a.size, convert(a.fill_value, a.dtype or a.input.dtype))
+    def compute(self: NewFull[np.ndarray]) -> Any:
+        return np.full(self.size, convert(self.fill_value, self.dtype or self.input.dtype))
 
 
 @record("aten::scalar_tensor")
-class ScalarTensor(Created):
+class ScalarTensor(Created[T]):
     """A number as a 0-d tensor.
 
     Source: torch.scalar_tensor.
     """
 
-    arguments = (Scalar("s"), *_PLACE)
+    s: float = Scalar()
+    dtype: np.dtype | None = DType(None)
+    layout_: Any = AnyArgument(None)
+    device: Any = AnyArgument(None)
+    pin: Any = AnyArgument(None)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec((), a.dtype or FLOAT32)
+    def result(self: ScalarTensor[TensorSpec]) -> TensorSpec:
+        return TensorSpec((), self.dtype or FLOAT32)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return convert(a.s, a.dtype or FLOAT32)
+    def compute(self: ScalarTensor[np.ndarray]) -> Any:
+        return convert(self.s, self.dtype or FLOAT32)
 
 
 @record("torch.arange")
-class Arange(Created):
+class Arange(Created[T]):
     """``y[i] = start + i * step`` for all values below `end`.
 
     Source: torch.arange.
@@ -220,187 +232,196 @@ class Arange(Created):
         If `step` is 0 or leads away from `end`, or there are too many elements.
     """
 
-    arguments = (Scalar("start", 0), Scalar("end"), Scalar("step", 1), DType("dtype", None))
+    start: float = Scalar(0)
+    end: float = Scalar()
+    step: float = Scalar(1)
+    dtype: np.dtype | None = DType(None)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        if a.step == 0 or not all(map(math.isfinite, (a.start, a.end, a.step))):
-            raise ShapeError(f"cannot count from {a.start} to {a.end} in steps of {a.step}")
-        steps = (a.end - a.start) / a.step
+    def result(self: Arange[Any]) -> TensorSpec:
+        if self.step == 0 or not all(map(math.isfinite, (self.start, self.end, self.step))):
+            raise ShapeError(
+                f"cannot count from {self.start} to {self.end} in steps of {self.step}"
+            )
+        steps = (self.end - self.start) / self.step
         if not math.isfinite(steps):
-            raise ShapeError(f"from {a.start} to {a.end} there are too many steps of {a.step}")
+            raise ShapeError(
+                f"from {self.start} to {self.end} there are too many steps of {self.step}"
+            )
         length = math.ceil(steps)
         if length < 0:
-            raise ShapeError(f"{a.step} does not lead from {a.start} to {a.end}")
-        return TensorSpec((length,), a.dtype or result_type([a.start, a.end, a.step]))
+            raise ShapeError(f"{self.step} does not lead from {self.start} to {self.end}")
+        return TensorSpec((length,), self.dtype or result_type([self.start, self.end, self.step]))
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        (length,) = Arange.result(a).shape
-        return a.start + np.arange(length) * a.step
+    def compute(self: Arange[np.ndarray]) -> Any:
+        (length,) = self.result().shape
+        return self.start + np.arange(length) * self.step
 
 
 @record("aten::linspace")
-class Linspace(Created):
+class Linspace(Created[T]):
     """`steps` evenly spaced numbers from `start` to `end`, both included.
 
     Source: torch.linspace.
     """
 
-    arguments = (Scalar("start"), Scalar("end"), Int("steps", minimum=0), *_PLACE)
+    start: float = Scalar()
+    end: float = Scalar()
+    steps: int = Int(minimum=0)
+    dtype: np.dtype | None = DType(None)
+    layout_: Any = AnyArgument(None)
+    device: Any = AnyArgument(None)
+    pin: Any = AnyArgument(None)
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec((a.steps,), a.dtype or FLOAT32)
+    def result(self: Linspace[TensorSpec]) -> TensorSpec:
+        return TensorSpec((self.steps,), self.dtype or FLOAT32)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.linspace(a.start, a.end, a.steps)
+    def compute(self: Linspace[np.ndarray]) -> Any:
+        return np.linspace(self.start, self.end, self.steps)
 
 
 @record("aten::logspace")
-class Logspace(Created):
+class Logspace(Created[T]):
     """``base ** x`` for `steps` evenly spaced numbers x from `start` to `end`.
 
     Source: torch.logspace.
     """
 
-    arguments = (
-        Scalar("start"),
-        Scalar("end"),
-        Int("steps", minimum=0),
-        Scalar("base", 10.0),
-        *_PLACE,
-    )
+    start: float = Scalar()
+    end: float = Scalar()
+    steps: int = Int(minimum=0)
+    base: float = Scalar(10.0)
+    dtype: np.dtype | None = DType(None)
+    layout_: Any = AnyArgument(None)
+    device: Any = AnyArgument(None)
+    pin: Any = AnyArgument(None)
     result = Linspace.result
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.logspace(a.start, a.end, a.steps, base=a.base)
+    def compute(self: Logspace[np.ndarray]) -> Any:
+        return np.logspace(self.start, self.end, self.steps, base=self.base)
 
 
 @record("aten::eye")
-class Eye(Overloaded, Created):
+class Eye(Overloaded[T], Created[T]):
     """Ones on the diagonal, zeros elsewhere.
 
     Source: torch.eye.
     """
 
     overloads = (
-        (Int("n", minimum=0), Int("m", minimum=0), *_PLACE),
-        (Int("n", minimum=0), *_PLACE),
+        schema(n=Int(minimum=0), m=Int(minimum=0)) + _PLACE,
+        schema(n=Int(minimum=0)) + _PLACE,
     )
+    n: int
+    dtype: np.dtype | None
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec((a.n, getattr(a, "m", a.n)), a.dtype or FLOAT32)
+    def result(self: Eye[TensorSpec]) -> TensorSpec:
+        return TensorSpec((self.n, getattr(self, "m", self.n)), self.dtype or FLOAT32)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.eye(a.n, getattr(a, "m", a.n))
+    def compute(self: Eye[np.ndarray]) -> Any:
+        return np.eye(self.n, getattr(self, "m", self.n))
 
 
 # -- random numbers ----------------------------------------------------------------------------
 
 
-class Random(Record):
+class Random(Record[T]):
     """Base of the records that draw random numbers, with `draw`, for the shape of `spec`."""
 
     batch = NoBatchRule("the numbers drawn depend on the shape")
     is_pure = False
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        return cls.spec(a)
+    def infer(self: Random[TensorSpec]) -> Any:
+        return self.spec()
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        spec = cls.spec(a)
+    def bind(self: Random[TensorView], b: Binder) -> None:
+        spec = self.spec()
         # A seed per operator, so that no two operators draw the same numbers.
         generator = np.random.Generator(np.random.PCG64(zlib.crc32(b.operator.name.encode())))
-        drawn = cls.draw(generator, spec.shape, a)
+        drawn = self.draw(generator, spec.shape)
         b.alias(b.constant(np.require(convert(drawn, spec.dtype), requirements="C")))
 
-    @staticmethod
-    def draw(generator: Any, shape: Any, a: SimpleNamespace) -> np.ndarray:
+    def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Any:
         return generator.standard_normal(shape)
 
-    spec: Callable[..., Any]
+    def spec(self: Random[Known]) -> TensorSpec:
+        raise NotImplementedError
 
 
 @record("torch.randn")
-class Randn(Random):
+class Randn(Random[T]):
     """Normally distributed random numbers: not PyTorch's, but the same in every run.
 
     Source: torch.randn.
     """
 
-    arguments = (Ints("size"), DType("dtype", None))
+    size: tuple[int, ...] = Ints()
+    dtype: np.dtype | None = DType(None)
 
-    @staticmethod
-    def spec(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(_size(a), a.dtype or FLOAT32)
+    def spec(self: Randn[Known]) -> TensorSpec:
+        return TensorSpec(_size(self), self.dtype or FLOAT32)
 
 
 @record("torch.randn_like")
-class RandnLike(Random):
+class RandnLike(Random[T]):
     """Normally distributed random numbers in the shape of the input; see torch.randn.
 
     Source: torch.randn_like.
     """
 
-    arguments = (Tensor("input"), DType("dtype", None), Str("memory_format", default=None))
+    input: T = Tensor()
+    dtype: np.dtype | None = DType(None)
+    memory_format: str | None = Str(default=None)
 
-    @staticmethod
-    def spec(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(a.input.shape, a.dtype or a.input.dtype)
+    def spec(self: RandnLike[Known]) -> TensorSpec:
+        return TensorSpec(self.input.shape, self.dtype or self.input.dtype)
 
 
 @record("torch.normal")
-class NormalLike(Random):
+class NormalLike(Random[T]):
     """Normally distributed random numbers in the shape of the input; see torch.randn.
 
     Source: torch.Tensor.normal_.
     """
 
-    arguments = (
-        Tensor("input"),
-        Scalar("mean", 0.0),
-        Scalar("std", 1.0),
-        AnyArgument("generator", None),
-    )
+    input: T = Tensor()
+    mean: float = Scalar(0.0)
+    std: float = Scalar(1.0)
+    generator: Any = AnyArgument(None)
 
-    @staticmethod
-    def spec(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(a.input.shape, a.input.dtype)
+    def spec(self: NormalLike[Known]) -> TensorSpec:
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @staticmethod
-    def draw(generator: Any, shape: Any, a: SimpleNamespace) -> Any:
-        return a.mean + a.std * generator.standard_normal(shape)
+    def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Any:
+        return self.mean + self.std * generator.standard_normal(shape)
 
 
 @record("aten::rand")
-class Rand(Random):
+class Rand(Randn[T]):
     """Uniform random numbers from 0 to 1; see torch.randn.
 
     Source: torch.rand.
     """
 
-    arguments = (Ints("size"), *_PLACE)
-    spec = Randn.spec
+    layout_: Any = AnyArgument(None)
+    device: Any = AnyArgument(None)
+    pin: Any = AnyArgument(None)
 
-    @staticmethod
-    def draw(generator: Any, shape: Any, a: SimpleNamespace) -> Any:
+    def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Any:
         return generator.random(shape)
 
 
 @record("aten::rand_like")
-class RandLike(Random):
+class RandLike(RandnLike[T], ahead=True):
     """Uniform random numbers from 0 to 1 in the shape of the input; see torch.randn.
 
     Source: torch.rand_like.
     """
 
-    arguments = (Tensor("input"), *_PLACE, AnyArgument("memory_format", None))
-    spec = RandnLike.spec
-    draw = Rand.draw
+    input: T = Tensor()
+    dtype: np.dtype | None = DType(None)
+    layout_: Any = AnyArgument(None)
+    device: Any = AnyArgument(None)
+    pin: Any = AnyArgument(None)
+
+    def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Any:
+        return generator.random(shape)

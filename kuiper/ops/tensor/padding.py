@@ -8,7 +8,6 @@ carries the margins of the axes before it along and corners come out by themselv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -17,8 +16,8 @@ from kuiper._kernels.data.move import FillStep
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record, record
-from kuiper.ops.core.schema import Argument, Float, Ints, Str, Tensor
+from kuiper.ops.core.record import Record, T, record
+from kuiper.ops.core.schema import Argument, Float, Ints, Known, Str, Tensor, schema
 
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
@@ -175,7 +174,7 @@ def pad_spatial(
     return y
 
 
-def _infer_pad(a: SimpleNamespace) -> TensorSpec:
+def _infer_pad(a: Record[Any]) -> TensorSpec:
     margins = _margins(a.input.shape, a.pad, a.mode)
     if a.mode != "constant" and len(margins) >= a.input.rank:
         raise ShapeError(
@@ -185,7 +184,7 @@ def _infer_pad(a: SimpleNamespace) -> TensorSpec:
     return TensorSpec(_padded_shape(a.input.shape, margins), a.input.dtype)
 
 
-def _bind_pad(a: SimpleNamespace, b: Binder) -> None:
+def _bind_pad(a: Record[Any], b: Binder) -> None:
     margins = _margins(a.input.shape, a.pad, a.mode)
     kept = _crop(a.input, margins)
     if not any(margin.before or margin.after for margin in margins):
@@ -209,7 +208,7 @@ def same_margins(extent: int, kernel: int, stride: int, dilation: int) -> tuple[
 
 
 @record("F.pad")
-class Pad(Record):
+class Pad(Record[T]):
     """The input with margins: constant, reflected, replicated or circular.
 
     `pad` holds pairs (before, after), the last axis first; negative amounts crop.
@@ -221,21 +220,17 @@ class Pad(Record):
         If `pad` has too many pairs, removes an axis, or exceeds what its mode allows.
     """
 
-    arguments = (
-        Tensor("input"),
-        Ints("pad"),
-        Str("mode", MODES, "constant"),
-        Float("value", None, nullable=True),
-    )
+    input: T = Tensor()
+    pad: tuple[int, ...] = Ints()
+    mode: str = Str(MODES, "constant")
+    value: float | None = Float(None, nullable=True)
     layout = "like"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        return _infer_pad(a)
+    def infer(self: Pad[Any]) -> Any:
+        return _infer_pad(self)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        _bind_pad(a, b)
+    def bind(self: Pad[Any], b: Binder) -> None:
+        _bind_pad(self, b)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -247,7 +242,7 @@ class Pad(Record):
 
 
 @record("kuiper.SamePadding")
-class SamePadding(Record):
+class SamePadding(Record[T]):
     """The margins that let the windows of a convolution or pool cover the whole image.
 
     An odd margin is larger at the end, as in TensorFlow.  `window` holds kernel, stride and
@@ -262,22 +257,21 @@ class SamePadding(Record):
     """
 
     batch = "last_two_axes"
-    arguments = (Tensor("input"), Tensor("window"), Tensor("value"))
+    input: T = Tensor()
+    window: T = Tensor()
+    value: T = Tensor()
     layout = "like"
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        return _infer_pad(cls.as_function(a))
+    def infer(self: SamePadding[TensorSpec]) -> Any:
+        return self.as_function().infer()
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        _bind_pad(cls.as_function(a), b)
+    def bind(self: SamePadding[TensorView], b: Binder) -> None:
+        self.as_function().bind(b)
 
-    @staticmethod
-    def as_function(a: SimpleNamespace) -> SimpleNamespace:
+    def as_function(self: SamePadding[Known]) -> Pad[Known]:
         """Return the arguments of the equivalent F.pad for this input."""
-        shape = a.input.shape
-        window, value = a.window, a.value
+        shape = self.input.shape
+        window, value = self.window, self.value
         if not (window.is_constant and window.shape == (3, 2) and window.dtype.kind in "iu"):
             raise ShapeError("'window' is no constant of integers of shape (3, 2)")
         if not (value.is_constant and value.shape == (1,) and value.dtype.kind == "f"):
@@ -285,7 +279,7 @@ class SamePadding(Record):
         if len(shape) < 3:
             raise ShapeError(f"the input has shape {shape}, expected an image: 3 or 4 axes")
         pad: list[int] = []
-        for axis, column in enumerate(zip(*window.constant.tolist(), strict=True)):
+        for axis, column in enumerate(zip(*np.asarray(window.constant).tolist(), strict=True)):
             kernel, stride, dilation = column
             if min(column) < 1 or max(column) > LARGEST_WINDOW:
                 raise ShapeError(
@@ -293,11 +287,11 @@ class SamePadding(Record):
                     f"expected numbers from 1 to {LARGEST_WINDOW}"
                 )
             pad[:0] = same_margins(shape[axis - 2], kernel, stride, dilation)
-        number = float(value.constant[0])
-        return SimpleNamespace(input=a.input, pad=tuple(pad), mode="constant", value=number)
+        number = float(np.asarray(value.constant)[0])
+        return Pad(input=self.input, pad=tuple(pad), mode="constant", value=number)
 
 
-class ModulePad(Record):
+class ModulePad(Record[T]):
     """The input with margins along its spatial axes.
 
     `padding` holds (before, after) pairs, last axis first; one number stands for all.
@@ -312,18 +306,15 @@ class ModulePad(Record):
     layout = "like"
     mode: ClassVar[str] = "constant"
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        return _infer_pad(cls._as_function(a))
+    def infer(self: ModulePad[TensorSpec]) -> Any:
+        return self._as_function().infer()
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        _bind_pad(cls._as_function(a), b)
+    def bind(self: ModulePad[TensorView], b: Binder) -> None:
+        self._as_function().bind(b)
 
-    @classmethod
-    def _as_function(cls, a: SimpleNamespace) -> Any:
-        a.pad, a.mode, a.value = a.padding, cls.mode, getattr(a, "value", None)
-        return a
+    def _as_function(self) -> Pad[T]:
+        value = getattr(self, "value", None)
+        return Pad(input=self.input, pad=self.padding, mode=self.mode, value=value)
 
     @staticmethod
     def batch(c: TracedCall) -> list[BatchAxis]:
@@ -335,12 +326,11 @@ class ModulePad(Record):
 def _register(mode: str, *names: str) -> None:
     """Register modules whose names end in their number of spatial axes, as in ``2d``."""
     for name in names:
-        arguments: tuple[Argument, ...] = (
-            Tensor("input"),
-            Ints("padding", length=2 * int(name[-2])),
+        arguments: tuple[Argument, ...] = schema(
+            input=Tensor(), padding=Ints(length=2 * int(name[-2]))
         )
         if name.startswith("nn.Constant"):
-            arguments += (Float("value"),)
+            arguments += schema(value=Float())
         members = {
             "arguments": arguments,
             "mode": mode,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from types import SimpleNamespace
 
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, axis_of, split_axis
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record, record
+from kuiper.ops.core.record import Record, T, record
 from kuiper.ops.core.schema import (
     Int,
     Ints,
@@ -34,7 +33,7 @@ __all__ = [
     "aten::native_channel_shuffle",
     "aten::channel_shuffle",
 )
-class ChannelShuffle(Record):
+class ChannelShuffle(Record[T]):
     """Channels interleaved: (groups, c / groups) becomes (c / groups, groups).
 
     ``y[n, j * groups + i] = x[n, i * (c / groups) + j]``.  Source: torch.nn.ChannelShuffle.
@@ -46,28 +45,27 @@ class ChannelShuffle(Record):
     """
 
     batch = "samples"
-    arguments = (Tensor("input"), Int("groups", minimum=1))
+    input: T = Tensor()
+    groups: int = Int(minimum=1)
     layout = "like"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        if a.input.rank < 3 or a.input.shape[1] % a.groups:
+    def infer(self: ChannelShuffle[TensorSpec]) -> TensorSpec:
+        if self.input.rank < 3 or self.input.shape[1] % self.groups:
             raise ShapeError(
-                f"the input has shape {a.input.shape}, expected (n, c, ...) with channels "
-                f"divisible by {a.groups} groups"
+                f"the input has shape {self.input.shape}, expected (n, c, ...) with channels "
+                f"divisible by {self.groups} groups"
             )
-        return TensorSpec(a.input.shape, a.input.dtype)
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        channels = a.input.shape[1]
-        x = split_axis(a.input, 1, (a.groups, channels // a.groups))
-        y = split_axis(b.output(layout=a.input), 1, (channels // a.groups, a.groups))
+    def bind(self: ChannelShuffle[TensorView], b: Binder) -> None:
+        channels = self.input.shape[1]
+        x = split_axis(self.input, 1, (self.groups, channels // self.groups))
+        y = split_axis(b.output(layout=self.input), 1, (channels // self.groups, self.groups))
         b.copy(x.permute(swapped(x.rank, 1, 2)), y)
 
 
 @record("nn.PixelShuffle", "F.pixel_shuffle", "torch.pixel_shuffle")
-class PixelShuffle(Record):
+class PixelShuffle(Record[T]):
     """Channels moved to space: (c * r * r, h, w) becomes (c, h * r, w * r).
 
     Source: torch.nn.PixelShuffle.
@@ -79,32 +77,31 @@ class PixelShuffle(Record):
     """
 
     batch = "samples"
-    arguments = (Tensor("input"), Int("upscale_factor", minimum=1))
+    input: T = Tensor()
+    upscale_factor: int = Int(minimum=1)
     layout = "like"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        r = a.upscale_factor
-        if a.input.rank < 3 or a.input.shape[-3] % (r * r):
+    def infer(self: PixelShuffle[TensorSpec]) -> TensorSpec:
+        r = self.upscale_factor
+        if self.input.rank < 3 or self.input.shape[-3] % (r * r):
             raise ShapeError(
-                f"the input has shape {a.input.shape}, expected (..., c, h, w) with channels "
+                f"the input has shape {self.input.shape}, expected (..., c, h, w) with channels "
                 f"divisible by {r} * {r}"
             )
-        *batch, channels, height, width = a.input.shape
-        return TensorSpec((*batch, channels // (r * r), height * r, width * r), a.input.dtype)
+        *batch, channels, height, width = self.input.shape
+        return TensorSpec((*batch, channels // (r * r), height * r, width * r), self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        r, lead = a.upscale_factor, a.input.rank - 3
-        y = b.output(layout=a.input)
-        x = split_axis(a.input, lead, (y.shape[lead], r, r))
+    def bind(self: PixelShuffle[TensorView], b: Binder) -> None:
+        r, lead = self.upscale_factor, self.input.rank - 3
+        y = b.output(layout=self.input)
+        x = split_axis(self.input, lead, (y.shape[lead], r, r))
         # (c, r, r, h, w) -> (c, h, r, w, r)
         order = [*range(lead), *(lead + d for d in (0, 3, 1, 4, 2))]
-        b.copy(x.permute(order), _split_pixels(y, r, a.input.shape[-2:]))
+        b.copy(x.permute(order), _split_pixels(y, r, self.input.shape[-2:]))
 
 
 @record("nn.PixelUnshuffle", "F.pixel_unshuffle", "torch.pixel_unshuffle")
-class PixelUnshuffle(Record):
+class PixelUnshuffle(Record[T]):
     """Space moved to channels: (c, h * r, w * r) becomes (c * r * r, h, w).
 
     Source: torch.nn.PixelUnshuffle.
@@ -116,28 +113,27 @@ class PixelUnshuffle(Record):
     """
 
     batch = "samples"
-    arguments = (Tensor("input"), Int("downscale_factor", minimum=1))
+    input: T = Tensor()
+    downscale_factor: int = Int(minimum=1)
     layout = "like"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        r = a.downscale_factor
-        if a.input.rank < 3 or a.input.shape[-1] % r or a.input.shape[-2] % r:
+    def infer(self: PixelUnshuffle[TensorSpec]) -> TensorSpec:
+        r = self.downscale_factor
+        if self.input.rank < 3 or self.input.shape[-1] % r or self.input.shape[-2] % r:
             raise ShapeError(
-                f"the input has shape {a.input.shape}, expected (..., c, h, w) with height and "
+                f"the input has shape {self.input.shape}, expected (..., c, h, w) with height and "
                 f"width divisible by {r}"
             )
-        *batch, channels, height, width = a.input.shape
-        return TensorSpec((*batch, channels * r * r, height // r, width // r), a.input.dtype)
+        *batch, channels, height, width = self.input.shape
+        return TensorSpec((*batch, channels * r * r, height // r, width // r), self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        r, lead = a.downscale_factor, a.input.rank - 3
-        y = b.output(layout=a.input)
-        x = _split_pixels(a.input, r, y.shape[-2:])
+    def bind(self: PixelUnshuffle[TensorView], b: Binder) -> None:
+        r, lead = self.downscale_factor, self.input.rank - 3
+        y = b.output(layout=self.input)
+        x = _split_pixels(self.input, r, y.shape[-2:])
         # (c, h, r, w, r) -> (c, r, r, h, w)
         order = [*range(lead), *(lead + d for d in (0, 2, 4, 1, 3))]
-        b.copy(x.permute(order), split_axis(y, lead, (a.input.shape[lead], r, r)))
+        b.copy(x.permute(order), split_axis(y, lead, (self.input.shape[lead], r, r)))
 
 
 def _split_pixels(value: TensorView, r: int, size: Sequence[int]) -> TensorView:
@@ -147,7 +143,7 @@ def _split_pixels(value: TensorView, r: int, size: Sequence[int]) -> TensorView:
 
 
 @record("torch.flip", "Tensor.flip")
-class Flip(Record):
+class Flip(Record[T]):
     """The elements along some axes in reverse order.
 
     Source: torch.flip.
@@ -159,19 +155,18 @@ class Flip(Record):
     """
 
     batch = "along_axes"
-    arguments = (Tensor("input"), Ints("dims"))
+    input: T = Tensor()
+    dims: tuple[int, ...] = Ints()
     layout = "like"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        axes_of(a.dims, a.input.shape or (1,), "dims")
-        return TensorSpec(a.input.shape, a.input.dtype)
+    def infer(self: Flip[TensorSpec]) -> TensorSpec:
+        axes_of(self.dims, self.input.shape or (1,), "dims")
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        x = a.input
-        x = backwards(x, axes_of(a.dims, x.shape, "dims")) if x.rank else x
-        b.copy(x, b.output(layout=a.input))
+    def bind(self: Flip[TensorView], b: Binder) -> None:
+        x = self.input
+        x = backwards(x, axes_of(self.dims, x.shape, "dims")) if x.rank else x
+        b.copy(x, b.output(layout=self.input))
 
 
 def backwards(x: TensorView, axes: Sequence[int]) -> TensorView:
@@ -182,7 +177,7 @@ def backwards(x: TensorView, axes: Sequence[int]) -> TensorView:
 
 
 @record("torch.roll", "Tensor.roll")
-class Roll(Record):
+class Roll(Record[T]):
     """Elements rotated along axes; without `dims`, along the flattened tensor.
 
     Source: torch.roll.
@@ -194,31 +189,31 @@ class Roll(Record):
     """
 
     batch = "along_axes"
-    arguments = (Tensor("input"), Ints("shifts"), Ints("dims", default=None, nullable=True))
+    input: T = Tensor()
+    shifts: tuple[int, ...] = Ints()
+    dims: tuple[int, ...] | None = Ints(default=None, nullable=True)
     layout = "like"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        dims = a.dims or ()
+    def infer(self: Roll[TensorSpec]) -> TensorSpec:
+        dims = self.dims or ()
         for dim in dims:
-            axis_of(dim, a.input.shape, "dims")
-        if len(a.shifts) != (len(dims) or 1):
-            raise ShapeError(f"'shifts' is {a.shifts}, expected as many as 'dims' {a.dims}")
-        return TensorSpec(a.input.shape, a.input.dtype)
+            axis_of(dim, self.input.shape, "dims")
+        if len(self.shifts) != (len(dims) or 1):
+            raise ShapeError(f"'shifts' is {self.shifts}, expected as many as 'dims' {self.dims}")
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        if a.dims:
-            x, y = a.input, b.output(layout=a.input)
+    def bind(self: Roll[TensorView], b: Binder) -> None:
+        if self.dims:
+            x, y = self.input, b.output(layout=self.input)
             shifts = [0] * x.rank  # an axis that is named twice moves by both shifts
-            for dim, shift in zip(a.dims, a.shifts, strict=True):
+            for dim, shift in zip(self.dims, self.shifts, strict=True):
                 shifts[axis_of(dim, x.shape)] += shift
         else:
             x, y = (
-                b.contiguous(a.input).view((a.input.size,)),
-                b.output().view((a.input.size,)),
+                b.contiguous(self.input).view((self.input.size,)),
+                b.output().view((self.input.size,)),
             )
-            shifts = a.shifts
+            shifts = list(self.shifts)
         if x.size == 0 or x.rank == 0:
             b.copy(x, y)
             return

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record, record
-from kuiper.ops.core.schema import (
-    Bool,
-    Ints,
-    Tensor,
-)
+from kuiper.ops.core.record import Record, T, record
+from kuiper.ops.core.schema import Bool, Ints, Known, Tensor
 from kuiper.ops.tensor.shape import View
 
 if TYPE_CHECKING:
@@ -40,7 +35,7 @@ def _expanded_shape(shape: Sequence[int], sizes: Sequence[int]) -> tuple[int, ..
 
 
 @record("Tensor.expand", "aten::broadcast_to", "aten::expand_copy")
-class Expand(View):
+class Expand(View[T]):
     """Axes of extent 1 expanded without a copy; -1 keeps an axis, axes may be added in front.
 
     Source: torch.Tensor.expand.
@@ -52,23 +47,19 @@ class Expand(View):
     """
 
     # pnnx called the argument `shape` until 2022.
-    arguments = (
-        Tensor("input"),
-        Ints("sizes", default=None),
-        Bool("implicit", False),
-        Ints("shape", default=None),
-    )
+    input: T = Tensor()
+    sizes: tuple[int, ...] | None = Ints(default=None)
+    implicit: bool = Bool(False)
+    shape: tuple[int, ...] | None = Ints(default=None)
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        sizes = a.shape if a.sizes is None else a.sizes
+    def infer(self: Expand[Any]) -> TensorSpec:
+        sizes = self.shape if self.sizes is None else self.sizes
         if sizes is None:
             raise ShapeError("argument 'sizes' is missing, expected integers")
-        return TensorSpec(_expanded_shape(a.input.shape, sizes), a.input.dtype)
+        return TensorSpec(_expanded_shape(self.input.shape, sizes), self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        b.alias(a.input.expand(Expand.infer(a).shape))
+    def bind(self: Expand[TensorView], b: Binder) -> None:
+        b.alias(self.input.expand(self.infer().shape))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -83,7 +74,7 @@ class Expand(View):
 
 
 @record("Tensor.expand_as")
-class ExpandAs(View):
+class ExpandAs(View[T]):
     """Axes of extent 1 expanded to the shape of another tensor.
 
     Source: torch.Tensor.expand_as.
@@ -94,15 +85,14 @@ class ExpandAs(View):
         If an axis has another extent than 1 and that of the other tensor.
     """
 
-    arguments = (Tensor("input"), Tensor("other"))
+    input: T = Tensor()
+    other: T = Tensor()
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(_expanded_shape(a.input.shape, a.other.shape), a.input.dtype)
+    def infer(self: ExpandAs[TensorSpec]) -> TensorSpec:
+        return TensorSpec(_expanded_shape(self.input.shape, self.other.shape), self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        b.alias(a.input.expand(a.other.shape))
+    def bind(self: ExpandAs[TensorView], b: Binder) -> None:
+        b.alias(self.input.expand(self.other.shape))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -139,7 +129,7 @@ def _batch_of_repeats(c: TracedCall, repeats: Sequence[int]) -> BatchAxis:
 
 
 @record("Tensor.repeat")
-class Repeat(Record):
+class Repeat(Record[T]):
     """The tensor repeated along its axes; `sizes` may be longer than the rank.
 
     Source: torch.Tensor.repeat.
@@ -150,20 +140,20 @@ class Repeat(Record):
         If `sizes` is shorter than the rank, or holds a negative number.
     """
 
-    arguments = (Tensor("input"), Ints("sizes"))
+    input: T = Tensor()
+    sizes: tuple[int, ...] = Ints()
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        if len(a.sizes) < a.input.rank:
+    def infer(self: Repeat[TensorSpec]) -> Any:
+        if len(self.sizes) < self.input.rank:
             raise ShapeError(
-                f"'sizes' is {a.sizes}, expected at least {a.input.rank} integers for an input of "
-                f"shape {a.input.shape}"
+                f"'sizes' is {self.sizes}, expected at least {self.input.rank} integers for an "
+                "input of "
+                f"shape {self.input.shape}"
             )
-        return _infer_repeat(a.input, a.sizes)
+        return _infer_repeat(self.input, self.sizes)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        _bind_repeat(a.input, a.sizes, b)
+    def bind(self: Repeat[TensorView], b: Binder) -> None:
+        _bind_repeat(self.input, self.sizes, b)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -171,7 +161,7 @@ class Repeat(Record):
 
 
 @record("torch.tile", "Tensor.tile")
-class Tile(Record):
+class Tile(Record[T]):
     """The tensor repeated along its axes; `dims` is padded with ones on the left.
 
     Source: torch.tile.
@@ -182,19 +172,17 @@ class Tile(Record):
         If `dims` holds a negative number.
     """
 
-    arguments = (Tensor("input"), Ints("dims"))
+    input: T = Tensor()
+    dims: tuple[int, ...] = Ints()
 
-    @staticmethod
-    def _repeats(a: SimpleNamespace) -> tuple[int, ...]:
-        return (1,) * (a.input.rank - len(a.dims)) + a.dims
+    def _repeats(self: Tile[Known]) -> tuple[int, ...]:
+        return (1,) * (self.input.rank - len(self.dims)) + self.dims
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        return _infer_repeat(a.input, Tile._repeats(a))
+    def infer(self: Tile[TensorSpec]) -> Any:
+        return _infer_repeat(self.input, self._repeats())
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        _bind_repeat(a.input, Tile._repeats(a), b)
+    def bind(self: Tile[TensorView], b: Binder) -> None:
+        _bind_repeat(self.input, self._repeats(), b)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:

@@ -8,23 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, axis_of, split_axis
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record, record
-from kuiper.ops.core.schema import (
-    Argument,
-    Bool,
-    Float,
-    Int,
-    Ints,
-    Str,
-    Tensor,
-)
+from kuiper.ops.core.record import Record, T, record
+from kuiper.ops.core.schema import Bool, Float, Int, Ints, Known, Str, Tensor
 
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
@@ -32,12 +23,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Flatten",
     "Identity",
+    "MatrixTranspose",
     "Permute",
     "Reshape",
     "ReshapeAs",
     "Squeeze",
-    "T",
     "Transpose",
+    "Unchanged",
     "Unflatten",
     "Unsqueeze",
     "View",
@@ -53,14 +45,14 @@ def reshaped(b: Binder, value: TensorView, shape: Sequence[int]) -> None:
     b.copy(value, b.output().view(value.shape))
 
 
-class View(Record):
+class View(Record[T]):
     """A record whose output is always a view of its input."""
 
     layout = "view"
 
 
 @record("Tensor.reshape", "Tensor.view", "torch.reshape", "aten::view_copy")
-class Reshape(View):
+class Reshape(View[T]):
     """The elements in the same order and another shape.
 
     One extent may be -1 and follows from the others.  A 0 copies the extent of the same axis, as in
@@ -76,15 +68,14 @@ class Reshape(View):
     batch = "reshape"
 
     # pnnx gives the input of a reshaped attention mask the keyword of the mask.
-    arguments = (Tensor("input", aliases=("attn_mask", "mask")), Ints("shape"))
+    input: T = Tensor(aliases=("attn_mask", "mask"))
+    shape: tuple[int, ...] = Ints()
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(_resolve_shape(a.shape, a.input), a.input.dtype)
+    def infer(self: Reshape[TensorSpec]) -> TensorSpec:
+        return TensorSpec(_resolve_shape(self.shape, self.input), self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        reshaped(b, a.input, _resolve_shape(a.shape, a.input))
+    def bind(self: Reshape[TensorView], b: Binder) -> None:
+        reshaped(b, self.input, _resolve_shape(self.shape, self.input))
 
 
 def _resolve_shape(wanted: Sequence[int], input: TensorSpec | TensorView) -> tuple[int, ...]:
@@ -113,7 +104,7 @@ def _resolve_shape(wanted: Sequence[int], input: TensorSpec | TensorView) -> tup
 
 
 @record("Tensor.reshape_as", "Tensor.view_as", "aten::view_as")
-class ReshapeAs(View):
+class ReshapeAs(View[T]):
     """The elements of one tensor in the shape of another.
 
     Source: torch.Tensor.reshape_as.
@@ -124,19 +115,18 @@ class ReshapeAs(View):
         If the other tensor has another number of elements.
     """
 
-    arguments = (Tensor("input"), Tensor("other"))
+    input: T = Tensor()
+    other: T = Tensor()
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        if a.input.size != a.other.size:
+    def infer(self: ReshapeAs[TensorSpec]) -> TensorSpec:
+        if self.input.size != self.other.size:
             raise ShapeError(
-                f"cannot give an input of shape {a.input.shape} the shape {a.other.shape}"
+                f"cannot give an input of shape {self.input.shape} the shape {self.other.shape}"
             )
-        return TensorSpec(a.other.shape, a.input.dtype)
+        return TensorSpec(self.other.shape, self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        reshaped(b, a.input, a.other.shape)
+    def bind(self: ReshapeAs[TensorView], b: Binder) -> None:
+        reshaped(b, self.input, self.other.shape)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -146,7 +136,7 @@ class ReshapeAs(View):
 
 
 @record("torch.flatten", "Tensor.flatten", "nn.Flatten")
-class Flatten(View):
+class Flatten(View[T]):
     """The axes from `start_dim` to `end_dim`, both included, merged into one.
 
     Source: torch.flatten, torch.nn.Flatten.
@@ -158,24 +148,24 @@ class Flatten(View):
     """
 
     # The defaults of the module; for the function, files hold both arguments.
-    arguments = (Tensor("input"), Int("start_dim", 1), Int("end_dim", -1))
+    input: T = Tensor()
+    start_dim: int = Int(1)
+    end_dim: int = Int(-1)
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        shape = a.input.shape or (1,)
-        start = axis_of(a.start_dim, shape, "start_dim")
-        end = axis_of(a.end_dim, shape, "end_dim")
+    def infer(self: Flatten[Any]) -> TensorSpec:
+        shape = self.input.shape or (1,)
+        start = axis_of(self.start_dim, shape, "start_dim")
+        end = axis_of(self.end_dim, shape, "end_dim")
         if start > end:
             raise ShapeError(
                 f"'start_dim' is axis {start} and 'end_dim' axis {end} of an input of shape {shape}"
             )
         return TensorSpec(
-            (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :]), a.input.dtype
+            (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :]), self.input.dtype
         )
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        reshaped(b, a.input, Flatten.infer(a).shape)
+    def bind(self: Flatten[TensorView], b: Binder) -> None:
+        reshaped(b, self.input, self.infer().shape)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -191,7 +181,7 @@ class Flatten(View):
 
 
 @record("Tensor.unflatten", "torch.unflatten", "nn.Unflatten")
-class Unflatten(View):
+class Unflatten(View[T]):
     """One axis split into several; one extent may be -1.
 
     Source: torch.unflatten, torch.nn.Unflatten.
@@ -202,31 +192,27 @@ class Unflatten(View):
         If `dim` is no axis, or the sizes do not multiply to its extent.
     """
 
-    arguments = (
-        Tensor("input"),
-        Int("dim"),
-        Ints("sizes", default=None),
-        Ints("unflattened_size", default=None),
-    )
+    input: T = Tensor()
+    dim: int = Int()
+    sizes: tuple[int, ...] | None = Ints(default=None)
+    unflattened_size: tuple[int, ...] | None = Ints(default=None)
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        axis = axis_of(a.dim, a.input.shape)
-        extent = a.input.shape[axis]
-        sizes = list((a.sizes if a.sizes is not None else a.unflattened_size) or ())
+    def infer(self: Unflatten[Any]) -> TensorSpec:
+        axis = axis_of(self.dim, self.input.shape)
+        extent = self.input.shape[axis]
+        sizes = list((self.sizes if self.sizes is not None else self.unflattened_size) or ())
         known = math.prod(n for n in sizes if n != -1)
         if sizes.count(-1) == 1 and known and extent % known == 0:
             sizes[sizes.index(-1)] = extent // known
         if min(sizes, default=-1) < 0 or math.prod(sizes) != extent:
             raise ShapeError(f"cannot cut axis {axis} of extent {extent} into {tuple(sizes)}")
-        shape = (*a.input.shape[:axis], *sizes, *a.input.shape[axis + 1 :])
-        return TensorSpec(shape, a.input.dtype)
+        shape = (*self.input.shape[:axis], *sizes, *self.input.shape[axis + 1 :])
+        return TensorSpec(shape, self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        axis = axis_of(a.dim, a.input.shape)
-        shape = Unflatten.infer(a).shape
-        b.alias(split_axis(a.input, axis, shape[axis : len(shape) - a.input.rank + axis + 1]))
+    def bind(self: Unflatten[TensorView], b: Binder) -> None:
+        axis = axis_of(self.dim, self.input.shape)
+        shape = self.infer().shape
+        b.alias(split_axis(self.input, axis, shape[axis : len(shape) - self.input.rank + axis + 1]))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -237,7 +223,7 @@ class Unflatten(View):
 
 
 @record("Tensor.permute", "torch.permute", "aten::permute_copy")
-class Permute(View):
+class Permute(View[T]):
     """The axes permuted: axis i of the output is axis ``dims[i]`` of the input.
 
     Source: torch.permute.
@@ -248,20 +234,20 @@ class Permute(View):
         If `dims` is no permutation of the axes.
     """
 
-    arguments = (Tensor("input"), Ints("dims"))
+    input: T = Tensor()
+    dims: tuple[int, ...] = Ints()
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        axes = axes_of(a.dims, a.input.shape, "dims")
-        if len(axes) != a.input.rank:
+    def infer(self: Permute[TensorSpec]) -> TensorSpec:
+        axes = axes_of(self.dims, self.input.shape, "dims")
+        if len(axes) != self.input.rank:
             raise ShapeError(
-                f"'dims' is {a.dims}, expected {a.input.rank} axes for shape {a.input.shape}"
+                f"'dims' is {self.dims}, expected {self.input.rank} axes for shape "
+                f"{self.input.shape}"
             )
-        return TensorSpec([a.input.shape[axis] for axis in axes], a.input.dtype)
+        return TensorSpec([self.input.shape[axis] for axis in axes], self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        b.alias(a.input.permute(axes_of(a.dims, a.input.shape, "dims")))
+    def bind(self: Permute[TensorView], b: Binder) -> None:
+        b.alias(self.input.permute(axes_of(self.dims, self.input.shape, "dims")))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -276,7 +262,7 @@ def swapped(rank: int, first: int, second: int) -> list[int]:
 
 
 @record("torch.transpose", "Tensor.transpose", "aten::transpose_copy")
-class Transpose(View):
+class Transpose(View[T]):
     """Two axes swapped.
 
     Source: torch.transpose.
@@ -287,21 +273,20 @@ class Transpose(View):
         If `dim0` or `dim1` is no axis of the input.
     """
 
-    arguments = (Tensor("input"), Int("dim0"), Int("dim1"))
+    input: T = Tensor()
+    dim0: int = Int()
+    dim1: int = Int()
 
-    @staticmethod
-    def _dims(a: SimpleNamespace) -> list[int]:
-        shape = a.input.shape or (1,)
-        first, second = axis_of(a.dim0, shape, "dim0"), axis_of(a.dim1, shape, "dim1")
-        return swapped(a.input.rank, first, second) if a.input.rank else []
+    def _dims(self: Transpose[Known]) -> list[int]:
+        shape = self.input.shape or (1,)
+        first, second = axis_of(self.dim0, shape, "dim0"), axis_of(self.dim1, shape, "dim1")
+        return swapped(self.input.rank, first, second) if self.input.rank else []
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec([a.input.shape[d] for d in Transpose._dims(a)], a.input.dtype)
+    def infer(self: Transpose[TensorSpec]) -> TensorSpec:
+        return TensorSpec([self.input.shape[d] for d in self._dims()], self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        b.alias(a.input.permute(Transpose._dims(a)))
+    def bind(self: Transpose[TensorView], b: Binder) -> None:
+        b.alias(self.input.permute(self._dims()))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -310,21 +295,19 @@ class Transpose(View):
 
 
 @record("torch.t", "Tensor.t", "aten::t_copy")
-class T(View):
+class MatrixTranspose(View[T]):
     """A matrix transposed; a tensor with fewer axes is unchanged.
 
     Source: torch.t.
     """
 
-    arguments = (Tensor("input", rank=(0, 1, 2)),)
+    input: T = Tensor(rank=(0, 1, 2))
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(a.input.shape[::-1], a.input.dtype)
+    def infer(self: MatrixTranspose[TensorSpec]) -> TensorSpec:
+        return TensorSpec(self.input.shape[::-1], self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        b.alias(a.input.permute(range(a.input.rank - 1, -1, -1)))
+    def bind(self: MatrixTranspose[TensorView], b: Binder) -> None:
+        b.alias(self.input.permute(range(self.input.rank - 1, -1, -1)))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -333,7 +316,7 @@ class T(View):
 
 
 @record("torch.squeeze", "Tensor.squeeze", "aten::squeeze_copy")
-class Squeeze(View):
+class Squeeze(View[T]):
     """The input without those of the axes `dim` (by default all) that have extent 1.
 
     Source: torch.squeeze.
@@ -344,19 +327,18 @@ class Squeeze(View):
         If `dim` holds what is no axis of the input.
     """
 
-    arguments = (Tensor("input"), Ints("dim", default=None, nullable=True))
+    input: T = Tensor()
+    dim: tuple[int, ...] | None = Ints(default=None, nullable=True)
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        shape = a.input.shape
-        gone = set(range(len(shape))) if a.dim is None else set(axes_of(a.dim, shape or (1,)))
+    def infer(self: Squeeze[Any]) -> TensorSpec:
+        shape = self.input.shape
+        gone = set(range(len(shape))) if self.dim is None else set(axes_of(self.dim, shape or (1,)))
         return TensorSpec(
-            [n for d, n in enumerate(shape) if n != 1 or d not in gone], a.input.dtype
+            [n for d, n in enumerate(shape) if n != 1 or d not in gone], self.input.dtype
         )
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        reshaped(b, a.input, Squeeze.infer(a).shape)
+    def bind(self: Squeeze[TensorView], b: Binder) -> None:
+        reshaped(b, self.input, self.infer().shape)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -367,7 +349,7 @@ class Squeeze(View):
 
 
 @record("torch.unsqueeze", "Tensor.unsqueeze", "aten::unsqueeze_copy")
-class Unsqueeze(View):
+class Unsqueeze(View[T]):
     """The input with axes of extent 1 inserted; `dim` counts the axes of the output.
 
     Source: torch.unsqueeze.
@@ -378,24 +360,39 @@ class Unsqueeze(View):
         If `dim` holds what is no axis of the output.
     """
 
-    arguments = (Tensor("input"), Ints("dim"))
+    input: T = Tensor()
+    dim: tuple[int, ...] = Ints()
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        rank = a.input.rank + len(a.dim)
-        axes = axes_of(a.dim, (1,) * rank)
-        extents = iter(a.input.shape)
-        return TensorSpec([1 if d in axes else next(extents) for d in range(rank)], a.input.dtype)
+    def infer(self: Unsqueeze[Any]) -> TensorSpec:
+        rank = self.input.rank + len(self.dim)
+        axes = axes_of(self.dim, (1,) * rank)
+        extents = iter(self.input.shape)
+        return TensorSpec(
+            [1 if d in axes else next(extents) for d in range(rank)], self.input.dtype
+        )
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        reshaped(b, a.input, Unsqueeze.infer(a).shape)
+    def bind(self: Unsqueeze[TensorView], b: Binder) -> None:
+        reshaped(b, self.input, self.infer().shape)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
         batch, rank = c.first_batch(c.a.input), c.outputs[0].rank
         added = {d % rank for d in c.a.dim}
         return batch._replace(axis=[d for d in range(rank) if d not in added][batch.axis])
+
+
+class Unchanged(View[T]):
+    """Base of the operators whose result is their input."""
+
+    batch = "like_input"
+    identity = True
+    input: T = Tensor()
+
+    def infer(self: Unchanged[TensorSpec]) -> TensorSpec:
+        return TensorSpec(self.input.shape, self.input.dtype, self.input.source)
+
+    def bind(self: Unchanged[TensorView], b: Binder) -> None:
+        b.alias(self.input)
 
 
 @record(
@@ -418,27 +415,13 @@ class Unsqueeze(View):
     "Tensor.contiguous",
     "Tensor.detach",
 )
-class Identity(View):
+class Identity(Unchanged[T]):
     """The input itself: copies of immutable tensors, and dropout at inference.
 
     Source: torch.nn.Dropout in evaluation mode, torch.clone.
     """
 
-    batch = "like_input"
-    identity = True
-
-    arguments: tuple[Argument, ...] = (
-        Tensor("input"),
-        Float("p", 0.5),
-        Bool("training", False),
-        Bool("inplace", False),
-        Str("memory_format", default=None),
-    )
-
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(a.input.shape, a.input.dtype, a.input.source)
-
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        b.alias(a.input)
+    p: float = Float(0.5)
+    training: bool = Bool(False)
+    inplace: bool = Bool(False)
+    memory_format: str | None = Str(default=None)

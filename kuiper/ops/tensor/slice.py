@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +12,12 @@ from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, axis_of
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import NoBatchRule, record
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
 from kuiper.ops.core.schema import (
     AnyArgument,
     Int,
     Ints,
+    Known,
     StaticValue,
     Tensor,
     Tensors,
@@ -43,7 +43,7 @@ __all__ = [
 OPEN = 2**31 - 1
 
 
-def _pieces(a: SimpleNamespace, input: Any, lengths: Sequence[int], axis: int) -> Any:
+def _pieces(a: Record[Any], input: Any, lengths: Sequence[int], axis: int) -> Any:
     """Return the specs of consecutive ranges of an axis, as one list if there is one output."""
     shape = input.shape
     specs = [TensorSpec((*shape[:axis], n, *shape[axis + 1 :]), input.dtype) for n in lengths]
@@ -58,14 +58,14 @@ def _pieces(a: SimpleNamespace, input: Any, lengths: Sequence[int], axis: int) -
 
 
 def _bind_pieces(
-    a: SimpleNamespace, b: Binder, input: TensorView, lengths: Sequence[int], axis: int
+    a: Record[Any], b: Binder, input: TensorView, lengths: Sequence[int], axis: int
 ) -> None:
     starts = itertools.accumulate(lengths, initial=0)
     views = [input.narrow(axis, start, n) for start, n in zip(starts, lengths, strict=False)]
     _bind_views(a, b, views)
 
 
-def _bind_views(a: SimpleNamespace, b: Binder, views: Sequence[TensorView]) -> None:
+def _bind_views(a: Record[Any], b: Binder, views: Sequence[TensorView]) -> None:
     if a.n_outputs != len(views):
         b.static(tuple(views))
         return
@@ -96,7 +96,7 @@ def _batch_without_axis(c: TracedCall) -> BatchAxis:
 
 
 @record("torch.chunk", "Tensor.chunk", "aten::unsafe_chunk")
-class Chunk(View):
+class Chunk(View[T]):
     """At most `chunks` ranges of length ``ceil(n / chunks)``; the last may be shorter.
 
     Source: torch.chunk.
@@ -107,25 +107,24 @@ class Chunk(View):
         If `dim` is no axis, or there are not as many ranges as outputs.
     """
 
-    arguments = (Tensor("input"), Int("chunks", minimum=1), Int("dim", 0))
+    input: T = Tensor()
+    chunks: int = Int(minimum=1)
+    dim: int = Int(0)
 
-    @staticmethod
-    def _lengths(a: SimpleNamespace) -> Any:
-        axis = axis_of(a.dim, a.input.shape)
-        extent = a.input.shape[axis]
+    def _lengths(self: Chunk[Known]) -> Any:
+        axis = axis_of(self.dim, self.input.shape)
+        extent = self.input.shape[axis]
         if extent == 0:
-            return axis, [0] * a.chunks
-        return axis, _equal_pieces(extent, -(-extent // a.chunks))
+            return axis, [0] * self.chunks
+        return axis, _equal_pieces(extent, -(-extent // self.chunks))
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        axis, lengths = Chunk._lengths(a)
-        return _pieces(a, a.input, lengths, axis)
+    def infer(self: Chunk[TensorSpec]) -> Any:
+        axis, lengths = self._lengths()
+        return _pieces(self, self.input, lengths, axis)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        axis, lengths = Chunk._lengths(a)
-        _bind_pieces(a, b, a.input, lengths, axis)
+    def bind(self: Chunk[TensorView], b: Binder) -> None:
+        axis, lengths = self._lengths()
+        _bind_pieces(self, b, self.input, lengths, axis)
 
     @staticmethod
     def batch(c: TracedCall) -> list[BatchAxis]:
@@ -147,7 +146,7 @@ class Chunk(View):
     "aten::split_copy",
     "aten::split_with_sizes_copy",
 )
-class Split(View):
+class Split(View[T]):
     """Ranges of one length, of which the last may be shorter, or of the given lengths.
 
     Source: torch.split.
@@ -158,30 +157,29 @@ class Split(View):
         If `dim` is no axis, the lengths do not add up to its extent, or do not match the outputs.
     """
 
-    arguments = (Tensor("tensor"), Ints("split_size_or_sections", minimum=0), Int("dim", 0))
+    tensor: T = Tensor()
+    split_size_or_sections: tuple[int, ...] = Ints(minimum=0)
+    dim: int = Int(0)
 
-    @staticmethod
-    def _lengths(a: SimpleNamespace) -> Any:
-        axis = axis_of(a.dim, a.tensor.shape)
-        extent, sizes = a.tensor.shape[axis], a.split_size_or_sections
+    def _lengths(self: Split[Known]) -> Any:
+        axis = axis_of(self.dim, self.tensor.shape)
+        extent, sizes = self.tensor.shape[axis], self.split_size_or_sections
         if len(sizes) == 1 and sizes[0] > 0:
             return axis, _equal_pieces(extent, sizes[0])
         if sum(sizes) != extent:
             raise ShapeError(
                 f"'split_size_or_sections' is {sizes}, which does not add up to {extent}, the "
-                f"extent of axis {axis} of an input of shape {a.tensor.shape}"
+                f"extent of axis {axis} of an input of shape {self.tensor.shape}"
             )
         return axis, list(sizes)
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        axis, lengths = Split._lengths(a)
-        return _pieces(a, a.tensor, lengths, axis)
+    def infer(self: Split[TensorSpec]) -> Any:
+        axis, lengths = self._lengths()
+        return _pieces(self, self.tensor, lengths, axis)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        axis, lengths = Split._lengths(a)
-        _bind_pieces(a, b, a.tensor, lengths, axis)
+    def bind(self: Split[TensorView], b: Binder) -> None:
+        axis, lengths = self._lengths()
+        _bind_pieces(self, b, self.tensor, lengths, axis)
 
     @staticmethod
     def batch(c: TracedCall) -> list[BatchAxis]:
@@ -189,7 +187,7 @@ class Split(View):
 
 
 @record("torch.tensor_split", "Tensor.tensor_split")
-class TensorSplit(View):
+class TensorSplit(View[T]):
     """`sections` ranges, the first ``n % sections`` one longer, or ranges between `indices`.
 
     Source: torch.tensor_split.
@@ -200,40 +198,35 @@ class TensorSplit(View):
         If `dim` is no axis, or neither `sections` nor `indices` is given.
     """
 
-    arguments = (
-        Tensor("input"),
-        Int("sections", None, minimum=1),
-        Ints("indices", default=None),
-        Int("dim", 0),
-    )
+    input: T = Tensor()
+    sections: int | None = Int(None, minimum=1)
+    indices: tuple[int, ...] | None = Ints(default=None)
+    dim: int = Int(0)
 
-    @staticmethod
-    def _lengths(a: SimpleNamespace) -> Any:
-        axis = axis_of(a.dim, a.input.shape)
-        extent = a.input.shape[axis]
-        if a.sections is not None:
-            length, longer = divmod(extent, a.sections)
-            return axis, [length + (i < longer) for i in range(a.sections)], None
-        if a.indices is None:
+    def _lengths(self: TensorSplit[Known]) -> Any:
+        axis = axis_of(self.dim, self.input.shape)
+        extent = self.input.shape[axis]
+        if self.sections is not None:
+            length, longer = divmod(extent, self.sections)
+            return axis, [length + (i < longer) for i in range(self.sections)], None
+        if self.indices is None:
             raise ShapeError("neither 'sections' nor 'indices' is given")
         # As in slices, indices may decrease or lie past the end.
-        cuts = [0, *a.indices, extent]
+        cuts = [0, *self.indices, extent]
         ranges = [slice(*pair).indices(extent)[:2] for pair in itertools.pairwise(cuts)]
         return axis, [max(0, stop - start) for start, stop in ranges], [r[0] for r in ranges]
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        axis, lengths, _ = TensorSplit._lengths(a)
-        return _pieces(a, a.input, lengths, axis)
+    def infer(self: TensorSplit[Any]) -> Any:
+        axis, lengths, _ = self._lengths()
+        return _pieces(self, self.input, lengths, axis)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        axis, lengths, starts = TensorSplit._lengths(a)
+    def bind(self: TensorSplit[Any], b: Binder) -> None:
+        axis, lengths, starts = self._lengths()
         if starts is None:
-            _bind_pieces(a, b, a.input, lengths, axis)
+            _bind_pieces(self, b, self.input, lengths, axis)
             return
         _bind_views(
-            a, b, [a.input.narrow(axis, s, n) for s, n in zip(starts, lengths, strict=True)]
+            self, b, [self.input.narrow(axis, s, n) for s, n in zip(starts, lengths, strict=True)]
         )
 
     @staticmethod
@@ -242,7 +235,7 @@ class TensorSplit(View):
 
 
 @record("torch.unbind", "Tensor.unbind", "aten::unbind_copy")
-class Unbind(View):
+class Unbind(View[T]):
     """One output per index of an axis, which is dropped.
 
     Source: torch.unbind.
@@ -253,23 +246,24 @@ class Unbind(View):
         If `dim` is no axis, or its extent is not the number of outputs.
     """
 
-    arguments = (Tensor("input"), Int("dim", 0))
+    input: T = Tensor()
+    dim: int = Int(0)
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> Any:
-        axis = axis_of(a.dim, a.input.shape)
-        shape = (*a.input.shape[:axis], *a.input.shape[axis + 1 :])
-        specs = tuple(TensorSpec(shape, a.input.dtype) for _ in range(a.input.shape[axis]))
-        if a.n_outputs == 1 != len(specs):
+    def infer(self: Unbind[TensorSpec]) -> Any:
+        axis = axis_of(self.dim, self.input.shape)
+        shape = (*self.input.shape[:axis], *self.input.shape[axis + 1 :])
+        specs = tuple(TensorSpec(shape, self.input.dtype) for _ in range(self.input.shape[axis]))
+        if self.n_outputs == 1 != len(specs):
             return StaticValue(specs)
-        if a.n_outputs != len(specs):
-            raise ShapeError(f"axis {axis} of {a.input.shape} does not give {a.n_outputs} outputs")
+        if self.n_outputs != len(specs):
+            raise ShapeError(
+                f"axis {axis} of {self.input.shape} does not give {self.n_outputs} outputs"
+            )
         return specs
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        axis = axis_of(a.dim, a.input.shape)
-        _bind_views(a, b, [a.input.select(axis, i) for i in range(a.input.shape[axis])])
+    def bind(self: Unbind[TensorView], b: Binder) -> None:
+        axis = axis_of(self.dim, self.input.shape)
+        _bind_views(self, b, [self.input.select(axis, i) for i in range(self.input.shape[axis])])
 
     @staticmethod
     def batch(c: TracedCall) -> list[BatchAxis]:
@@ -277,7 +271,7 @@ class Unbind(View):
 
 
 @record("Tensor.slice")
-class Slice(View):
+class Slice(View[T]):
     """A range of one axis, or ranges and indices of several axes.
 
     ``dim, start, end, step`` is one range.  ``dims, starts, ends, steps, selects`` are several;
@@ -291,36 +285,33 @@ class Slice(View):
         If an axis is none of the input's, an index is out of range, or a step is below 1.
     """
 
-    arguments = (
-        Tensor("input"),
-        Ints("dim", length=1, default=(0,)),
-        Ints("start", length=1, default=None, nullable=True),
-        Ints("end", length=1, default=None, nullable=True),
-        Ints("step", length=1, default=None, nullable=True),
-        Ints("select", length=1, default=None, nullable=True),
-        Ints("dims", default=None),
-        Ints("starts", default=None, nullable=True),
-        Ints("ends", default=None, nullable=True),
-        Ints("steps", default=None, nullable=True),
-        Ints("selects", default=None, nullable=True),
-    )
+    input: T = Tensor()
+    dim: tuple[int, ...] = Ints(length=1, default=(0,))
+    start: tuple[int, ...] | None = Ints(length=1, default=None, nullable=True)
+    end: tuple[int, ...] | None = Ints(length=1, default=None, nullable=True)
+    step: tuple[int, ...] | None = Ints(length=1, default=None, nullable=True)
+    select: tuple[int, ...] | None = Ints(length=1, default=None, nullable=True)
+    dims: tuple[int, ...] | None = Ints(default=None)
+    starts: tuple[int, ...] | None = Ints(default=None, nullable=True)
+    ends: tuple[int, ...] | None = Ints(default=None, nullable=True)
+    steps: tuple[int, ...] | None = Ints(default=None, nullable=True)
+    selects: tuple[int, ...] | None = Ints(default=None, nullable=True)
 
-    @staticmethod
-    def _cuts(a: SimpleNamespace) -> list[tuple[Any, ...]]:
+    def _cuts(self: Slice[Known]) -> list[tuple[Any, ...]]:
         """Return (axis, range or index) for each axis that is sliced."""
-        plural = "" if a.dims is None else "s"
-        dims = a.dim if a.dims is None else a.dims
-        axes = axes_of(dims, a.input.shape, "dim" + plural)
+        plural = "" if self.dims is None else "s"
+        dims = self.dim if self.dims is None else self.dims
+        axes = axes_of(dims, self.input.shape, "dim" + plural)
         lists = []
         for name in ("start", "end", "step", "select"):
-            items = getattr(a, name + plural)
+            items = getattr(self, name + plural)
             items = (None,) * len(axes) if items is None else items
             if len(items) != len(axes):
                 raise ShapeError(f"'{name}{plural}' is {items}, expected {len(axes)} integers")
             lists.append(items)
         cuts: list[tuple[int, int | range]] = []
         for axis, start, end, step, select in zip(axes, *lists, strict=True):
-            extent = a.input.shape[axis]
+            extent = self.input.shape[axis]
             if select is not None and select != OPEN:
                 cuts.append((axis, _wrapped(select, extent, axis)))
                 continue
@@ -331,16 +322,14 @@ class Slice(View):
             cuts.append((axis, range(*slice(start, end, step).indices(extent))))
         return cuts
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        shape = list(a.input.shape)
-        for axis, cut in Slice._cuts(a):
+    def infer(self: Slice[TensorSpec]) -> TensorSpec:
+        shape: list[int | None] = list(self.input.shape)
+        for axis, cut in self._cuts():
             shape[axis] = len(cut) if isinstance(cut, range) else None
-        return TensorSpec([n for n in shape if n is not None], a.input.dtype)
+        return TensorSpec([n for n in shape if n is not None], self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        b.alias(cut_out(a.input, Slice._cuts(a)))
+    def bind(self: Slice[TensorView], b: Binder) -> None:
+        b.alias(cut_out(self.input, self._cuts()))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -377,7 +366,7 @@ def _wrapped(index: int, extent: int, axis: int) -> int:
 
 
 @record("pnnx.SliceIndexes")
-class SliceIndexes(View):
+class SliceIndexes(View[T]):
     """A list of integers, some of which are operands: the bounds of a slice.
 
     Source: pnnx.
@@ -391,20 +380,19 @@ class SliceIndexes(View):
     """
 
     batch = NoBatchRule("a list of numbers holds one of each member")
-    arguments = (Tensors("inputs"), AnyArgument("indexes"))
+    inputs: list[T] = Tensors()
+    indexes: Any = AnyArgument()
 
-    @staticmethod
-    def _list(a: SimpleNamespace) -> tuple[int, ...]:
-        indexes = a.indexes if isinstance(a.indexes, tuple | list) else (a.indexes,)
-        return tuple(SliceIndexes._number(a, item) for item in indexes)
+    def _list(self: SliceIndexes[Known]) -> tuple[int, ...]:
+        indexes = self.indexes if isinstance(self.indexes, tuple | list) else (self.indexes,)
+        return tuple(self._number(item) for item in indexes)
 
-    @staticmethod
-    def _number(a: SimpleNamespace, item: Any) -> int:
+    def _number(self: SliceIndexes[Known], item: Any) -> int:
         if isinstance(item, int):
             return item
         if isinstance(item, str) and item[:1] == "@" and item[1:].isdigit():
             number = int(item[1:])
-            operand = a.inputs[number] if number < len(a.inputs) else None
+            operand = self.inputs[number] if number < len(self.inputs) else None
             value = (
                 operand.value
                 if isinstance(operand, StaticValue)
@@ -420,17 +408,15 @@ class SliceIndexes(View):
             raise ShapeError(f"index {item} is {operand!r}, expected a number known while planning")
         raise ShapeError(f"'indexes' holds {item!r}, expected an integer or @k")
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> StaticValue:
-        return StaticValue(SliceIndexes._list(a))
+    def infer(self: SliceIndexes[TensorSpec]) -> StaticValue:
+        return StaticValue(self._list())
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        b.static(SliceIndexes._list(a))
+    def bind(self: SliceIndexes[TensorView], b: Binder) -> None:
+        b.static(self._list())
 
 
 @record("Tensor.select", "torch.select", "aten::select_copy")
-class Select(View):
+class Select(View[T]):
     """The slice at one index of an axis, which is dropped.
 
     Source: torch.select.
@@ -441,18 +427,20 @@ class Select(View):
         If `dim` is no axis, or `index` is out of its range.
     """
 
-    arguments = (Tensor("input"), Int("dim"), Int("index"))
+    input: T = Tensor()
+    dim: int = Int()
+    index: int = Int()
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        axis = axis_of(a.dim, a.input.shape)
-        _wrapped(a.index, a.input.shape[axis], axis)
-        return TensorSpec((*a.input.shape[:axis], *a.input.shape[axis + 1 :]), a.input.dtype)
+    def infer(self: Select[TensorSpec]) -> TensorSpec:
+        axis = axis_of(self.dim, self.input.shape)
+        _wrapped(self.index, self.input.shape[axis], axis)
+        return TensorSpec(
+            (*self.input.shape[:axis], *self.input.shape[axis + 1 :]), self.input.dtype
+        )
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        axis = axis_of(a.dim, a.input.shape)
-        b.alias(a.input.select(axis, _wrapped(a.index, a.input.shape[axis], axis)))
+    def bind(self: Select[TensorView], b: Binder) -> None:
+        axis = axis_of(self.dim, self.input.shape)
+        b.alias(self.input.select(axis, _wrapped(self.index, self.input.shape[axis], axis)))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -460,7 +448,7 @@ class Select(View):
 
 
 @record("torch.narrow", "Tensor.narrow", "aten::narrow_copy")
-class Narrow(View):
+class Narrow(View[T]):
     """The range ``[start, start + length)`` of an axis.
 
     Source: torch.narrow.
@@ -472,26 +460,26 @@ class Narrow(View):
     """
 
     batch = "along_axes"
-    arguments = (Tensor("input"), Int("dim"), Int("start"), Int("length", minimum=0))
+    input: T = Tensor()
+    dim: int = Int()
+    start: int = Int()
+    length: int = Int(minimum=0)
 
-    @staticmethod
-    def _start(a: SimpleNamespace) -> tuple[int, int]:
-        axis = axis_of(a.dim, a.input.shape)
-        extent = a.input.shape[axis]
-        start = a.start + extent if a.start < 0 else a.start
-        if not 0 <= start <= extent - a.length:
+    def _start(self: Narrow[Known]) -> tuple[int, int]:
+        axis = axis_of(self.dim, self.input.shape)
+        extent = self.input.shape[axis]
+        start = self.start + extent if self.start < 0 else self.start
+        if not 0 <= start <= extent - self.length:
             raise ShapeError(
-                f"{a.length} elements from {a.start} on exceed axis {axis} of extent {extent}"
+                f"{self.length} elements from {self.start} on exceed axis {axis} of extent {extent}"
             )
         return axis, start
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        axis, _ = Narrow._start(a)
-        shape = (*a.input.shape[:axis], a.length, *a.input.shape[axis + 1 :])
-        return TensorSpec(shape, a.input.dtype)
+    def infer(self: Narrow[TensorSpec]) -> TensorSpec:
+        axis, _ = self._start()
+        shape = (*self.input.shape[:axis], self.length, *self.input.shape[axis + 1 :])
+        return TensorSpec(shape, self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        axis, start = Narrow._start(a)
-        b.alias(a.input.narrow(axis, start, a.length))
+    def bind(self: Narrow[TensorView], b: Binder) -> None:
+        axis, start = self._start()
+        b.alias(self.input.narrow(axis, start, self.length))

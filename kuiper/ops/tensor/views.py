@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,16 +12,18 @@ from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, axis_of
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import NoBatchRule, Record, record
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
 from kuiper.ops.core.schema import (
     Argument,
     Int,
     Ints,
+    Known,
     StaticValue,
     Str,
     Tensor,
     TensorList,
     ValuesNeeded,
+    field,
 )
 from kuiper.ops.tensor.concat import Cat, check_tensors
 from kuiper.ops.tensor.permute import backwards
@@ -36,7 +37,7 @@ __all__ = ["AsStrided", "MatrixTranspose", "MeshGrid", "MoveDim", "Rot90", "Slid
 
 
 @record("aten::movedim", "aten::moveaxis")
-class MoveDim(View):
+class MoveDim(View[T]):
     """Axes moved to other positions; the others keep their order.
 
     Source: torch.movedim.
@@ -48,49 +49,46 @@ class MoveDim(View):
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (Tensor("input"), Ints("source"), Ints("destination"))
+    input: T = Tensor()
+    source: tuple[int, ...] = Ints()
+    destination: tuple[int, ...] = Ints()
 
-    @staticmethod
-    def _dims(a: SimpleNamespace) -> list[int]:
-        shape = a.input.shape or (1,)
-        sources = axes_of(a.source, shape, "source")
-        targets = axes_of(a.destination, shape, "destination")
+    def _dims(self: MoveDim[Known]) -> list[int]:
+        shape = self.input.shape or (1,)
+        sources = axes_of(self.source, shape, "source")
+        targets = axes_of(self.destination, shape, "destination")
         if len(sources) != len(targets):
-            raise ShapeError(f"'source' is {a.source} and 'destination' {a.destination}")
+            raise ShapeError(f"'source' is {self.source} and 'destination' {self.destination}")
         rest = iter([d for d in range(len(shape)) if d not in sources])
         moved = dict(zip(targets, sources, strict=True))
-        return [moved[d] if d in moved else next(rest) for d in range(a.input.rank)]
+        return [moved[d] if d in moved else next(rest) for d in range(self.input.rank)]
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec([a.input.shape[d] for d in MoveDim._dims(a)], a.input.dtype)
+    def infer(self: MoveDim[TensorSpec]) -> TensorSpec:
+        return TensorSpec([self.input.shape[d] for d in self._dims()], self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        b.alias(a.input.permute(MoveDim._dims(a)))
+    def bind(self: MoveDim[TensorView], b: Binder) -> None:
+        b.alias(self.input.permute(self._dims()))
 
 
 @record("aten::numpy_T")
-class Reversed(View):
+class Reversed(View[T]):
     """The axes in reverse order.
 
     Source: torch.Tensor.T.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(a.input.shape[::-1], a.input.dtype)
+    def infer(self: Reversed[TensorSpec]) -> TensorSpec:
+        return TensorSpec(self.input.shape[::-1], self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        b.alias(a.input.permute(range(a.input.rank - 1, -1, -1)))
+    def bind(self: Reversed[TensorView], b: Binder) -> None:
+        b.alias(self.input.permute(range(self.input.rank - 1, -1, -1)))
 
 
 @record("aten::mT", "aten::mH", "aten::matrix_H", "aten::adjoint")
-class MatrixTranspose(View):
+class MatrixTranspose(View[T]):
     """Real matrices transposed.
 
     Source: torch.Tensor.mT, torch.Tensor.mH, torch.Tensor.H.
@@ -102,57 +100,51 @@ class MatrixTranspose(View):
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        if a.input.rank < 2 or a.input.dtype.kind == "c":
-            raise ShapeError(f"the input is {a.input!r}, expected matrices of real numbers")
-        return TensorSpec((*a.input.shape[:-2], *a.input.shape[:-3:-1]), a.input.dtype)
+    def infer(self: MatrixTranspose[TensorSpec]) -> TensorSpec:
+        if self.input.rank < 2 or self.input.dtype.kind == "c":
+            raise ShapeError(f"the input is {self.input!r}, expected matrices of real numbers")
+        return TensorSpec((*self.input.shape[:-2], *self.input.shape[:-3:-1]), self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        rank = a.input.rank
-        b.alias(a.input.permute(swapped(rank, rank - 2, rank - 1)))
+    def bind(self: MatrixTranspose[TensorView], b: Binder) -> None:
+        rank = self.input.rank
+        b.alias(self.input.permute(swapped(rank, rank - 2, rank - 1)))
 
 
 @record("aten::ravel")
-class Ravel(View):
+class Ravel(View[T]):
     """The tensor flattened to one axis.
 
     Source: torch.ravel.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (Tensor("input"),)
+    input: T = Tensor()
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec((a.input.size,), a.input.dtype)
+    def infer(self: Ravel[TensorSpec]) -> TensorSpec:
+        return TensorSpec((self.input.size,), self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        reshaped(b, a.input, (a.input.size,))
+    def bind(self: Ravel[TensorView], b: Binder) -> None:
+        reshaped(b, self.input, (self.input.size,))
 
 
 def _at_least(name: str, rank: int, positions: Sequence[int]) -> None:
     """Register a view with axes of extent 1 added to tensors of a lower rank."""
 
-    class AtLeast(View):
+    class AtLeast(View[T]):
         batch = NoBatchRule("rare: no known export uses it with another batch")
-        arguments = (Tensor("input"),)
+        input: T = Tensor()
 
-        @staticmethod
-        def infer(a: SimpleNamespace) -> TensorSpec:
-            shape = a.input.shape
+        def infer(self: AtLeast[TensorSpec]) -> TensorSpec:
+            shape = self.input.shape
             if len(shape) < rank:
                 before = positions[len(shape)]
                 shape = (1,) * before + shape + (1,) * (rank - before - len(shape))
-            return TensorSpec(shape, a.input.dtype)
+            return TensorSpec(shape, self.input.dtype)
 
-        @staticmethod
-        def bind(a: SimpleNamespace, b: Binder) -> None:
-            reshaped(b, a.input, b.output_spec().shape)
+        def bind(self: AtLeast[TensorView], b: Binder) -> None:
+            reshaped(b, self.input, b.output_spec().shape)
 
     AtLeast.__name__ = AtLeast.__qualname__ = f"AtLeast{rank}D"
     AtLeast.__doc__ = (
@@ -168,7 +160,7 @@ _at_least("atleast_3d", 3, (0, 1, 0))
 
 
 @record("aten::unfold", "aten::unfold_copy")
-class SlidingWindow(View):
+class SlidingWindow(View[T]):
     """Windows of an axis, `step` apart; the elements of a window are a new last axis.
 
     Source: torch.Tensor.unfold.
@@ -179,38 +171,38 @@ class SlidingWindow(View):
         If `dimension` is no axis, or shorter than `size`.
     """
 
-    arguments = (Tensor("input"), Int("dimension"), Int("size", minimum=0), Int("step", minimum=1))
+    input: T = Tensor()
+    dimension: int = Int()
+    size: int = Int(minimum=0)
+    step: int = Int(minimum=1)
 
-    @staticmethod
-    def _axis(a: SimpleNamespace) -> int:
-        axis = axis_of(a.dimension, a.input.shape or (1,), "dimension")
-        extent = (a.input.shape or (1,))[axis]
-        if a.size > extent:
-            raise ShapeError(f"'size' is {a.size}, expected at most {extent}, the axis's extent")
+    def _axis(self: SlidingWindow[Known]) -> int:
+        axis = axis_of(self.dimension, self.input.shape or (1,), "dimension")
+        extent = (self.input.shape or (1,))[axis]
+        if self.size > extent:
+            raise ShapeError(f"'size' is {self.size}, expected at most {extent}, the axis's extent")
         return axis
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        axis = SlidingWindow._axis(a)
-        if a.input.rank == 0:
-            return TensorSpec((a.size,), a.input.dtype)
-        shape = list(a.input.shape)
-        shape[axis] = (shape[axis] - a.size) // a.step + 1
-        return TensorSpec((*shape, a.size), a.input.dtype)
+    def infer(self: SlidingWindow[TensorSpec]) -> TensorSpec:
+        axis = self._axis()
+        if self.input.rank == 0:
+            return TensorSpec((self.size,), self.input.dtype)
+        shape = list(self.input.shape)
+        shape[axis] = (shape[axis] - self.size) // self.step + 1
+        return TensorSpec((*shape, self.size), self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
+    def bind(self: SlidingWindow[TensorView], b: Binder) -> None:
         spec = b.output_spec()
         if spec.size == 0:
             b.output()
             return
-        if a.input.rank == 0:
-            b.alias(a.input.reshape((1,)))
+        if self.input.rank == 0:
+            b.alias(self.input.view((1,)))
             return
-        strides = list(a.input.strides)
-        axis = SlidingWindow._axis(a)
-        strides[axis] *= a.step
-        b.alias(a.input.with_layout(spec.shape, (*strides, a.input.strides[axis])))
+        strides = list(self.input.strides)
+        axis = self._axis()
+        strides[axis] *= self.step
+        b.alias(self.input.with_layout(spec.shape, (*strides, self.input.strides[axis])))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -220,7 +212,7 @@ class SlidingWindow(View):
 
 
 @record("torch.as_strided", "Tensor.as_strided", "aten::as_strided_copy")
-class AsStrided(Record):
+class AsStrided(Record[T]):
     """A view of the contiguous input with explicit sizes, strides and offset.
 
     Source: torch.as_strided.
@@ -232,36 +224,32 @@ class AsStrided(Record):
     """
 
     batch = NoBatchRule("its strides lead to any member")
-    arguments = (
-        Tensor("input"),
-        Ints("size", minimum=0),
-        Ints("stride", minimum=0),
-        Int("storage_offset", 0, minimum=0, nullable=True),
-    )
+    input: T = Tensor()
+    size: tuple[int, ...] = Ints(minimum=0)
+    stride: tuple[int, ...] = Ints(minimum=0)
+    storage_offset: int | None = Int(0, minimum=0, nullable=True)
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        if len(a.size) != len(a.stride):
-            raise ShapeError(f"'size' is {a.size} and 'stride' {a.stride}, expected as many")
-        pairs = zip(a.size, a.stride, strict=True)
-        last = (a.storage_offset or 0) + sum((n - 1) * s for n, s in pairs)
-        if 0 not in a.size and last >= a.input.size:
+    def infer(self: AsStrided[TensorSpec]) -> TensorSpec:
+        if len(self.size) != len(self.stride):
+            raise ShapeError(f"'size' is {self.size} and 'stride' {self.stride}, expected as many")
+        pairs = zip(self.size, self.stride, strict=True)
+        last = (self.storage_offset or 0) + sum((n - 1) * s for n, s in pairs)
+        if 0 not in self.size and last >= self.input.size:
             raise ShapeError(
-                f"the last element would be number {last} of an input of {a.input.size} elements"
+                f"the last element would be number {last} of an input of {self.input.size} elements"
             )
-        return TensorSpec(a.size, a.input.dtype)
+        return TensorSpec(self.size, self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        if 0 in a.size:
+    def bind(self: AsStrided[TensorView], b: Binder) -> None:
+        if 0 in self.size:
             b.output()
             return
-        x = b.contiguous(a.input)
-        b.alias(x.with_layout(a.size, a.stride, a.storage_offset or 0))
+        x = b.contiguous(self.input)
+        b.alias(x.with_layout(self.size, self.stride, self.storage_offset or 0))
 
 
 @record("aten::meshgrid")
-class MeshGrid(View):
+class MeshGrid(View[T]):
     """Vectors expanded to one shape, the i-th along axis i; ``xy`` swaps the first two axes.
 
     Source: torch.meshgrid.
@@ -273,33 +261,30 @@ class MeshGrid(View):
     """
 
     batch = NoBatchRule("it combines all elements")
-    arguments = (TensorList("tensors"), Str("indexing", ("ij", "xy"), "ij"))
+    tensors: tuple[T, ...] = TensorList()
+    indexing: str = Str(("ij", "xy"), "ij")
 
-    @staticmethod
-    def _axes(a: SimpleNamespace) -> list[int]:
+    def _axes(self: MeshGrid[Known]) -> list[int]:
         """Return the axis of each vector."""
-        axes = list(range(len(a.tensors)))
-        if a.indexing == "xy" and len(axes) > 1:
+        axes = list(range(len(self.tensors)))
+        if self.indexing == "xy" and len(axes) > 1:
             axes[:2] = 1, 0
         return axes
 
-    @staticmethod
-    def _shape(a: SimpleNamespace) -> tuple[int, ...]:
-        if any(tensor.rank > 1 for tensor in a.tensors):
-            raise ShapeError(f"its inputs are {a.tensors}, expected vectors")
-        axes = MeshGrid._axes(a)
-        return tuple(a.tensors[axes.index(d)].size for d in range(len(axes)))
+    def _shape(self: MeshGrid[Known]) -> tuple[int, ...]:
+        if any(tensor.rank > 1 for tensor in self.tensors):
+            raise ShapeError(f"its inputs are {self.tensors}, expected vectors")
+        axes = self._axes()
+        return tuple(self.tensors[axes.index(d)].size for d in range(len(axes)))
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> StaticValue:
-        shape = MeshGrid._shape(a)
-        return StaticValue(tuple(TensorSpec(shape, tensor.dtype) for tensor in a.tensors))
+    def infer(self: MeshGrid[TensorSpec]) -> StaticValue:
+        shape = self._shape()
+        return StaticValue(tuple(TensorSpec(shape, tensor.dtype) for tensor in self.tensors))
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        shape = MeshGrid._shape(a)
+    def bind(self: MeshGrid[TensorView], b: Binder) -> None:
+        shape = self._shape()
         grids = []
-        for tensor, axis in zip(a.tensors, MeshGrid._axes(a), strict=True):
+        for tensor, axis in zip(self.tensors, self._axes(), strict=True):
             strides = [0] * len(shape)
             strides[axis] = tensor.strides[0] if tensor.rank else 0
             grids.append(tensor.with_layout(shape, strides))
@@ -307,7 +292,7 @@ class MeshGrid(View):
 
 
 @record("aten::broadcast_tensors")
-class BroadcastTensors(View):
+class BroadcastTensors(View[T]):
     """Tensors expanded to their common shape.
 
     Source: torch.broadcast_tensors.
@@ -319,30 +304,27 @@ class BroadcastTensors(View):
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (TensorList("tensors"),)
+    tensors: tuple[T, ...] = TensorList()
 
-    @staticmethod
-    def _shape(a: SimpleNamespace) -> tuple[int, ...]:
-        shapes = [tensor.shape for tensor in a.tensors]
+    def _shape(self: BroadcastTensors[Known]) -> tuple[int, ...]:
+        shapes = [tensor.shape for tensor in self.tensors]
         try:
             return np.broadcast_shapes(*shapes)
         except ValueError:
             listed = " and ".join(map(str, shapes))
             raise ShapeError(f"the shapes {listed} do not broadcast") from None
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> StaticValue:
-        shape = BroadcastTensors._shape(a)
-        return StaticValue(tuple(TensorSpec(shape, tensor.dtype) for tensor in a.tensors))
+    def infer(self: BroadcastTensors[TensorSpec]) -> StaticValue:
+        shape = self._shape()
+        return StaticValue(tuple(TensorSpec(shape, tensor.dtype) for tensor in self.tensors))
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        shape = BroadcastTensors._shape(a)
-        b.static(tuple(tensor.expand(shape) for tensor in a.tensors))
+    def bind(self: BroadcastTensors[TensorView], b: Binder) -> None:
+        shape = self._shape()
+        b.static(tuple(tensor.expand(shape) for tensor in self.tensors))
 
 
 @record("aten::rot90")
-class Rot90(Record):
+class Rot90(Record[T]):
     """The plane of two axes rotated by `k` quarter turns, from the first axis to the second.
 
     Source: torch.rot90.
@@ -354,24 +336,23 @@ class Rot90(Record):
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (Tensor("input"), Int("k", 1), Ints("dims", length=2, default=(0, 1)))
+    input: T = Tensor()
+    k: int = Int(1)
+    dims: tuple[int, ...] = Ints(length=2, default=(0, 1))
 
-    @staticmethod
-    def _axes(a: SimpleNamespace) -> tuple[int, ...]:
-        return axes_of(a.dims, a.input.shape, "dims")
+    def _axes(self: Rot90[Known]) -> tuple[int, ...]:
+        return axes_of(self.dims, self.input.shape, "dims")
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        first, second = Rot90._axes(a)
-        shape = list(a.input.shape)
-        if a.k % 2:
+    def infer(self: Rot90[TensorSpec]) -> TensorSpec:
+        first, second = self._axes()
+        shape = list(self.input.shape)
+        if self.k % 2:
             shape[first], shape[second] = shape[second], shape[first]
-        return TensorSpec(shape, a.input.dtype)
+        return TensorSpec(shape, self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        first, second = Rot90._axes(a)
-        x, quarters = a.input, a.k % 4
+    def bind(self: Rot90[TensorView], b: Binder) -> None:
+        first, second = self._axes()
+        x, quarters = self.input, self.k % 4
         if quarters == 0:
             b.alias(x)
             return
@@ -386,20 +367,18 @@ class Rot90(Record):
 def _flipped(name: str, axis: int, rank: int) -> None:
     """Register a flip of one axis."""
 
-    class Flipped(Record):
+    class Flipped(Record[T]):
         batch = NoBatchRule("rare: no known export uses it with another batch")
-        arguments = (Tensor("input"),)
+        input: T = Tensor()
         layout = "like"
 
-        @staticmethod
-        def infer(a: SimpleNamespace) -> TensorSpec:
-            if a.input.rank < rank:
-                raise ShapeError(f"the input has shape {a.input.shape}, expected {rank} axes")
-            return TensorSpec(a.input.shape, a.input.dtype)
+        def infer(self: Flipped[TensorSpec]) -> TensorSpec:
+            if self.input.rank < rank:
+                raise ShapeError(f"the input has shape {self.input.shape}, expected {rank} axes")
+            return TensorSpec(self.input.shape, self.input.dtype)
 
-        @staticmethod
-        def bind(a: SimpleNamespace, b: Binder) -> None:
-            b.copy(backwards(a.input, (axis,)), b.output(layout=a.input))
+        def bind(self: Flipped[TensorView], b: Binder) -> None:
+            b.copy(backwards(self.input, (axis,)), b.output(layout=self.input))
 
     Flipped.__name__ = Flipped.__qualname__ = name.title()
     Flipped.__doc__ = f"The elements along axis {axis} in reverse order.\n\nSource: torch.{name}."
@@ -417,40 +396,37 @@ def _joined(name: str, rank: int, before: Sequence[int], axes: tuple[int, int], 
     them in front.  `axes` are those for what was of rank 1 or less, and for the others.
     """
 
-    class Joined(Record):
+    class Joined(Record[T]):
         batch = NoBatchRule("rare: no known export uses it with another batch")
-        arguments = (TensorList("tensors"),)
+        tensors: tuple[T, ...] = TensorList()
 
-        @staticmethod
-        def shapes(a: SimpleNamespace) -> tuple[list[tuple[int, ...]], int]:
-            check_tensors(a.tensors)
+        def shapes(self: Joined[Known]) -> tuple[list[tuple[int, ...]], int]:
+            check_tensors(self.tensors)
             shapes = []
-            for tensor in a.tensors:
+            for tensor in self.tensors:
                 shape, missing = tensor.shape, rank - tensor.rank
                 if missing > 0:
                     ahead = before[tensor.rank]
                     shape = (1,) * ahead + shape + (1,) * (missing - ahead)
                 shapes.append(shape)
-            return shapes, axes[a.tensors[0].rank > 1]
+            return shapes, axes[self.tensors[0].rank > 1]
 
-        @staticmethod
-        def infer(a: SimpleNamespace) -> Any:
-            shapes, axis = Joined.shapes(a)
-            specs = [TensorSpec(s, t.dtype) for s, t in zip(shapes, a.tensors, strict=True)]
-            return Cat.infer(SimpleNamespace(tensors=specs, dim=axis))
+        def infer(self: Joined[TensorSpec]) -> Any:
+            shapes, axis = self.shapes()
+            specs = [TensorSpec(s, t.dtype) for s, t in zip(shapes, self.tensors, strict=True)]
+            return Cat(tensors=specs, dim=axis).infer()
 
-        @staticmethod
-        def bind(a: SimpleNamespace, b: Binder) -> None:
-            shapes, axis = Joined.shapes(a)
+        def bind(self: Joined[TensorView], b: Binder) -> None:
+            shapes, axis = self.shapes()
             y, start = b.output(), 0
-            for tensor, shape in zip(a.tensors, shapes, strict=True):
+            for tensor, shape in zip(self.tensors, shapes, strict=True):
                 target = y.narrow(axis, start, shape[axis])
                 start += shape[axis]
                 if tensor.dtype != y.dtype:
                     b.python(lambda x, s=shape: x.reshape(s), [tensor], [target])
                 else:
                     # Inserting axes of extent 1 is always a view.
-                    b.copy(tensor.reshape(shape), target)
+                    b.copy(tensor.view(shape), target)
 
     Joined.__name__ = Joined.__qualname__ = name.title().replace("_", "")
     Joined.__doc__ = f"{text}\n\nSource: torch.{name}."
@@ -494,7 +470,7 @@ class _Sections(Argument):
         return operator.index(value)
 
 
-class _Cut(View):
+class _Cut(View[T]):
     """Base of the splits that take sections or indices as one argument.
 
     Raises
@@ -506,43 +482,37 @@ class _Cut(View):
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments: tuple[Argument, ...] = (
-        Tensor("input"),
-        _Sections("indices_or_sections"),
-        Int("dim", 0),
-    )
+    input: T = Tensor()
+    indices_or_sections: Any = field(_Sections)()
+    dim: int = Int(0)
 
-    @classmethod
-    def axis(cls, a: SimpleNamespace) -> int:
-        return axis_of(a.dim, a.input.shape)
+    def axis(self: _Cut[Known]) -> int:
+        return axis_of(self.dim, self.input.shape)
 
-    @classmethod
-    def _cut(cls, a: SimpleNamespace) -> SimpleNamespace:
-        axis, wanted = cls.axis(a), a.indices_or_sections
+    def _cut(self: _Cut[Known]) -> TensorSplit[Known]:
+        axis, wanted = self.axis(), self.indices_or_sections
         if isinstance(wanted, TensorSpec):
             raise ValuesNeeded("the split indices are computed while the model runs", [wanted])
         whole = isinstance(wanted, int)
         if whole and wanted < 1:
             raise ShapeError(f"'indices_or_sections' is {wanted}, expected 1 or more sections")
-        return SimpleNamespace(
-            input=a.input,
+        return TensorSplit(
+            input=self.input,
             sections=wanted if whole else None,
             indices=None if whole else wanted,
             dim=axis,
-            n_outputs=a.n_outputs,
+            n_outputs=self.n_outputs,
         )
 
-    @classmethod
-    def infer(cls, a: SimpleNamespace) -> Any:
-        return TensorSplit.infer(cls._cut(a))
+    def infer(self: _Cut[TensorSpec]) -> Any:
+        return self._cut().infer()
 
-    @classmethod
-    def bind(cls, a: SimpleNamespace, b: Binder) -> None:
-        TensorSplit.bind(cls._cut(a), b)
+    def bind(self: _Cut[TensorView], b: Binder) -> None:
+        self._cut().bind(b)
 
 
 @record("aten::tensor_split")
-class CutAt(_Cut):
+class CutAt(_Cut[T]):
     """An axis split into sections, or at indices, that may be computed.
 
     Source: torch.tensor_split.
@@ -552,14 +522,13 @@ class CutAt(_Cut):
 def _cut_along(name: str, axis: int, rank: int, text: str) -> None:
     """Register a split whose axis follows from its name."""
 
-    class Cut(_Cut):
-        arguments = _Cut.arguments[:2]
+    class Cut(_Cut[T]):
+        dim = 0
 
-        @classmethod
-        def axis(cls, a: SimpleNamespace) -> int:
-            if a.input.rank < rank:
-                raise ShapeError(f"the input has shape {a.input.shape}, expected {rank} axes")
-            return min(axis, a.input.rank - 1)
+        def axis(self: Cut[Known]) -> int:
+            if self.input.rank < rank:
+                raise ShapeError(f"the input has shape {self.input.shape}, expected {rank} axes")
+            return min(axis, self.input.rank - 1)
 
     Cut.__name__ = Cut.__qualname__ = name.title()
     Cut.__doc__ = f"{text}\n\nSource: torch.{name}."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +13,8 @@ from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import NumpyRecord, convert
-from kuiper.ops.core.record import NoBatchRule, Record, record
-from kuiper.ops.core.schema import Int, Tensor
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
+from kuiper.ops.core.schema import Int, Known, Tensor
 from kuiper.ops.core.typed import write_cast
 from kuiper.ops.tensor.concat import is_at
 from kuiper.ops.tensor.slice import OPEN, Slice, cut_out
@@ -33,7 +32,7 @@ __all__ = [
 
 
 @record("Tensor.copy")
-class Copy(Record):
+class Copy(Record[T]):
     """`src` expanded to the shape of `self` and cast to its type.
 
     The pass write_views has replaced those that write into a slice before planning begins.
@@ -46,44 +45,41 @@ class Copy(Record):
     """
 
     batch = NoBatchRule("a pass has replaced it where it writes into a part")
-    arguments = (Tensor("self"), Tensor("src"))
+    self: T = Tensor()
+    src: T = Tensor()
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        target = vars(a)["self"]
-        _check_source(target.shape, a.src, [])
+    def infer(self: Copy[TensorSpec]) -> TensorSpec:
+        target = vars(self)["self"]
+        _check_source(target.shape, self.src, [])
         return TensorSpec(target.shape, target.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
+    def bind(self: Copy[TensorView], b: Binder) -> None:
         y = b.output()
-        if a.src.dtype == y.dtype:
-            b.copy(a.src.expand(y.shape), y)
+        if self.src.dtype == y.dtype:
+            b.copy(self.src.expand(y.shape), y)
         else:
-            write_cast(b, a.src, y)
+            write_cast(b, self.src, y)
 
 
 @record("Tensor.fill")
-class Fill(NumpyRecord):
+class Fill(NumpyRecord[T]):
     """A tensor of the input's shape and dtype filled with `value`.
 
     Source: torch.Tensor.fill_.
     """
 
     batch = "like_input"
-    arguments = (Tensor("input"), Tensor("value", number=True, rank=0))
+    input: T = Tensor()
+    value: Any = Tensor(number=True, rank=0)
 
-    @staticmethod
-    def is_known(a: SimpleNamespace) -> Any:
-        return is_number(a.value) or a.value.is_constant
+    def is_known(self: Fill[Known]) -> Any:
+        return is_number(self.value) or self.value.is_constant
 
-    @staticmethod
-    def result(a: SimpleNamespace) -> TensorSpec:
-        return TensorSpec(a.input.shape, a.input.dtype)
+    def result(self: Fill[TensorSpec]) -> TensorSpec:
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @staticmethod
-    def compute(a: SimpleNamespace) -> Any:
-        return np.full(a.input.shape, convert(a.value, a.input.dtype))
+    def compute(self: Fill[np.ndarray]) -> Any:
+        return np.full(self.input.shape, convert(self.value, self.input.dtype))
 
 
 def _overwrite(
@@ -119,7 +115,7 @@ def _check_source(
 
 
 @record("Tensor.slice_copy")
-class SliceCopy(Record):
+class SliceCopy(Slice[T], ahead=True):
     """A copy of the input with another tensor in some ranges and at some indices.
 
     The ranges are those of Tensor.slice.  Source: torch.Tensor.__setitem__, as pnnx merges it.
@@ -130,17 +126,16 @@ class SliceCopy(Record):
         If `src` does not broadcast to the selection.
     """
 
-    arguments = (Tensor("input", aliases=("self",)), Tensor("src"), *Slice.arguments[1:])
+    input: T = Tensor(aliases=("self",))
+    src: T = Tensor()
     layout = "like"
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        _check_source(a.input.shape, a.src, Slice._cuts(a))
-        return TensorSpec(a.input.shape, a.input.dtype)
+    def infer(self: SliceCopy[TensorSpec]) -> TensorSpec:
+        _check_source(self.input.shape, self.src, self._cuts())
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        _overwrite(b, a.input, a.src, Slice._cuts(a))
+    def bind(self: SliceCopy[TensorView], b: Binder) -> None:
+        _overwrite(b, self.input, self.src, self._cuts())
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -164,7 +159,7 @@ class SliceCopy(Record):
 
 
 @record("torch.slice_scatter")
-class SliceScatter(Record):
+class SliceScatter(Record[T]):
     """A copy of the input with another tensor in a range of one axis.
 
     Source: torch.slice_scatter.
@@ -176,34 +171,29 @@ class SliceScatter(Record):
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (
-        Tensor("input"),
-        Tensor("src"),
-        Int("dim", 0),
-        Int("start", None, nullable=True),
-        Int("end", None, nullable=True),
-        Int("step", 1, minimum=1),
-    )
+    input: T = Tensor()
+    src: T = Tensor()
+    dim: int = Int(0)
+    start: int | None = Int(None, nullable=True)
+    end: int | None = Int(None, nullable=True)
+    step: int = Int(1, minimum=1)
     layout = "like"
 
-    @staticmethod
-    def _cuts(a: SimpleNamespace) -> Any:
-        axis = axis_of(a.dim, a.input.shape)
-        bounds = slice(a.start, a.end, a.step).indices(a.input.shape[axis])
+    def _cuts(self: SliceScatter[Known]) -> Any:
+        axis = axis_of(self.dim, self.input.shape)
+        bounds = slice(self.start, self.end, self.step).indices(self.input.shape[axis])
         return [(axis, range(*bounds))]
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        _check_source(a.input.shape, a.src, SliceScatter._cuts(a))
-        return TensorSpec(a.input.shape, a.input.dtype)
+    def infer(self: SliceScatter[TensorSpec]) -> TensorSpec:
+        _check_source(self.input.shape, self.src, self._cuts())
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        _overwrite(b, a.input, a.src, SliceScatter._cuts(a))
+    def bind(self: SliceScatter[TensorView], b: Binder) -> None:
+        _overwrite(b, self.input, self.src, self._cuts())
 
 
 @record("aten::select_scatter")
-class SelectScatter(Record):
+class SelectScatter(Record[T]):
     """A copy of the input with another tensor at one index of an axis.
 
     Source: torch.select_scatter.
@@ -215,22 +205,24 @@ class SelectScatter(Record):
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    arguments = (Tensor("input"), Tensor("src"), Int("dim"), Int("index"))
+    input: T = Tensor()
+    src: T = Tensor()
+    dim: int = Int()
+    index: int = Int()
     layout = "like"
 
-    @staticmethod
-    def _cuts(a: SimpleNamespace) -> Any:
-        axis = axis_of(a.dim, a.input.shape)
-        extent = a.input.shape[axis]
-        if not -extent <= a.index < extent:
-            raise ShapeError(f"index {a.index} is out of range for axis {axis} of extent {extent}")
-        return [(axis, a.index % extent)]
+    def _cuts(self: SelectScatter[Known]) -> Any:
+        axis = axis_of(self.dim, self.input.shape)
+        extent = self.input.shape[axis]
+        if not -extent <= self.index < extent:
+            raise ShapeError(
+                f"index {self.index} is out of range for axis {axis} of extent {extent}"
+            )
+        return [(axis, self.index % extent)]
 
-    @staticmethod
-    def infer(a: SimpleNamespace) -> TensorSpec:
-        _check_source(a.input.shape, a.src, SelectScatter._cuts(a))
-        return TensorSpec(a.input.shape, a.input.dtype)
+    def infer(self: SelectScatter[TensorSpec]) -> TensorSpec:
+        _check_source(self.input.shape, self.src, self._cuts())
+        return TensorSpec(self.input.shape, self.input.dtype)
 
-    @staticmethod
-    def bind(a: SimpleNamespace, b: Binder) -> None:
-        _overwrite(b, a.input, a.src, SelectScatter._cuts(a))
+    def bind(self: SelectScatter[TensorView], b: Binder) -> None:
+        _overwrite(b, self.input, self.src, self._cuts())

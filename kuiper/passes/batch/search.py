@@ -190,10 +190,10 @@ class BatchSearch:
     def call(self, op: Operator) -> TracedCall:
         """Return an operator with its arguments and the batch axes of its inputs."""
         record = find_record(op.type)
-        a = resolve(op, record.arguments, self.specs, self.attributes[op])
+        a = resolve(op, record, self.specs, self.attributes[op])
         if issubclass(record, Schemas):  # one of several; its arguments have names only now
             a.n_outputs = len(op.outputs)
-            a = record.read(a)
+            a = a.read()
         axes = {
             id(self.specs[o]): self.axes[o]
             for o in op.inputs

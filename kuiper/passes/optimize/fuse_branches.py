@@ -152,7 +152,8 @@ def _branch(number: int, producer: Operator, specs: dict[Operand, Any]) -> Branc
         or producer.params.get("padding_mode", "zeros") != "zeros"
     ):
         return None
-    geometry = Geometry.of(arguments_of(producer, specs))
+    convolution: Any = arguments_of(producer, specs)
+    geometry = Geometry.of(convolution)
     before, dilation = geometry.origin, geometry.dilation
     if any(p % d for p, d in zip(before, dilation, strict=True)):
         return None

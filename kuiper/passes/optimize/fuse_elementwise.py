@@ -79,7 +79,7 @@ def _expression(op: Operator, specs: dict[Operand, Any]) -> tuple[Node, Sequence
     found = _formula(op, specs)
     if found is not None:
         return found
-    function, parameters = function_of(op.type, arguments_of(op, specs))
+    function, parameters = function_of(arguments_of(op, specs))
     return activation_tree(function, parameters, Ref(0)), op.inputs
 
 
@@ -91,7 +91,9 @@ def _formula(op: Operator, specs: dict[Operand, Any]) -> tuple[Node, Sequence[Op
     # A separate spec per operand, so that identity tells the operands apart.
     own = {x: TensorSpec(specs[x].shape, specs[x].dtype, specs[x].source) for x in op.inputs}
     by_spec = {id(spec): operand for operand, spec in own.items()}
-    tree, found = record.formula(arguments_of(op, own))
+    formula = arguments_of(op, own)
+    assert isinstance(formula, Formula)
+    tree, found = formula.formula()
     if not all(id(spec) in by_spec for spec in found):
         return None  # it has weights that are no operands
     return tree, [by_spec[id(spec)] for spec in found]

@@ -12,12 +12,13 @@ If it would not fit in the caches, the kernel keeps only the rows of it that the
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 from kuiper.errors import KuiperError
 from kuiper.ir import Graph, Operand, Operator
+from kuiper.ir.view import TensorSpec
 from kuiper.ops.core.epilogue import activation_of
+from kuiper.ops.product.conv2d import Conv
 from kuiper.passes.optimize.match import arguments_of, computes_from, is_float32, only_reader
 
 __all__ = ["fuse_expand"]
@@ -54,10 +55,10 @@ def fuse_expand(graph: Graph, specs: dict[Operand, Any]) -> None:
             _fuse(graph, op, reader, depthwise)
 
 
-def _arguments(op: Operator, specs: dict[Operand, Any]) -> SimpleNamespace | None:
+def _arguments(op: Operator, specs: dict[Operand, Any]) -> Conv[TensorSpec] | None:
     """Return the arguments of a convolution of images with stored weights; None for another."""
     try:
-        a = arguments_of(op, specs)
+        a: Any = arguments_of(op, specs)
     except KuiperError:
         return None
     plain = (
@@ -72,7 +73,7 @@ def _arguments(op: Operator, specs: dict[Operand, Any]) -> SimpleNamespace | Non
     return a if plain else None
 
 
-def _widens(op: Operator, a: SimpleNamespace, specs: dict[Operand, Any]) -> bool:
+def _widens(op: Operator, a: Conv[TensorSpec], specs: dict[Operand, Any]) -> bool:
     """Tell whether it is a 1x1 convolution with a large output and a smaller input."""
     shape = specs[op.outputs[0]].shape
     return (
@@ -89,16 +90,16 @@ def _widens(op: Operator, a: SimpleNamespace, specs: dict[Operand, Any]) -> bool
     )
 
 
-def _is_depthwise(a: SimpleNamespace) -> bool:
+def _is_depthwise(a: Conv[TensorSpec]) -> bool:
     return a.groups == a.weight.shape[0] == a.input.shape[1] and a.weight.shape[1] == 1
 
 
-def _fuse(graph: Graph, op: Operator, reader: Operator, a: SimpleNamespace) -> None:
-    params = {"stride": a.stride, "dilation": a.dilation, "padding": a.padding}
+def _fuse(graph: Graph, op: Operator, reader: Operator, a: Conv[TensorSpec]) -> None:
+    params: dict[str, Any] = {"stride": a.stride, "dilation": a.dilation, "padding": a.padding}
     if op.post_ops:
         name, parameters = activation_of(op.post_ops[0])
         p0, p1 = (*parameters, 0.0, 0.0)[:2]
-        params.update(activation=name, activation_p0=p0, activation_p1=p1)
+        params.update(expand_function=name, expand_p0=p0, expand_p1=p1)
     attributes = {"expand_weight": op.attributes["weight"], "weight": reader.attributes["weight"]}
     for key, source in (("expand_bias", op), ("bias", reader)):
         if "bias" in source.attributes:

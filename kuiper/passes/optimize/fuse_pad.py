@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import Any
 
 from kuiper.ir import Graph, Operand, Operator
-from kuiper.ops.tensor.padding import SamePadding
 from kuiper.passes.optimize.match import arguments_of, computes_from, only_reader
 
 __all__ = ["fuse_pad"]
@@ -53,9 +52,9 @@ def fuse_pad(graph: Graph, specs: dict[Operand, Any]) -> None:
 
 def _zero_sides(op: Operator, specs: dict[Operand, Any]) -> tuple[int, int, int, int] | None:
     """Return (left, right, top, bottom) of a zero padding of images; None for another."""
-    a = arguments_of(op, specs)
+    a: Any = arguments_of(op, specs)
     if op.type == "kuiper.SamePadding":
-        a = SamePadding.as_function(a)
+        a = a.as_function()
         return a.pad if a.value == 0 and a.input.rank == 4 else None
     sides = a.pad if op.type == "F.pad" else a.padding
     if getattr(a, "mode", "constant") != "constant" or getattr(a, "value", 0) not in (None, 0):

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec
-from kuiper.ops import find_record
+from kuiper.ops import Record, find_record
 from kuiper.ops.core.schema import attribute_spec, resolve
 
 __all__ = ["arguments_of", "is_float32", "only_reader", "same_shape", "take_over_output"]
 
 
-def arguments_of(operator: Operator, specs: dict[Operand, Any]) -> SimpleNamespace:
+def arguments_of(operator: Operator, specs: dict[Operand, Any]) -> Record[TensorSpec]:
     """Return the arguments of an operator, with specs for tensors."""
     attributes = {key: attribute_spec(a) for key, a in operator.attributes.items()}
-    return resolve(operator, find_record(operator.type).arguments, specs, attributes)
+    return resolve(operator, find_record(operator.type), specs, attributes)
 
 
 def only_reader(operand: Operand) -> Operator | None:

@@ -22,10 +22,19 @@ from kuiper.ops.core.schema import (
     Tensor,
     TensorList,
     convert_positional,
+    schema,
 )
 from kuiper.planning.plan import PythonStep
 
 from ...support.textgraph import model_of, values
+
+
+def named(field):
+    """Give an argument its name at once, as a member of a record gets it."""
+    return lambda name, *values, **options: schema(**{name: field(*values, **options)})[0]
+
+
+DType, Scalar, TensorList, Int = map(named, (DType, Scalar, TensorList, Int))
 
 
 def steps_of(model: kuiper.Model, *shapes) -> list[str]:
@@ -80,9 +89,10 @@ def test_scalar_types_are_pytorchs():
 
 def test_positional_values_become_arguments():
     known = TensorSpec((), np.int64, np.array(7))
-    arguments = (Tensor("x"), Int("dim"), Int("k"), Bool("flag", False))
+    arguments = (*schema(x=Tensor()), Int("dim"), Int("k"), *schema(flag=Bool(False)))
     got = convert_positional([TensorSpec((2, 3)), StaticValue(1), known], arguments)
-    assert (got.x.shape, got.dim, got.k, got.flag) == ((2, 3), 1, 7, False)
+    assert got.pop("x").shape == (2, 3)
+    assert got == {"dim": 1, "k": 7, "flag": False}
     for wrong in (
         [StaticValue(1)],
         [TensorSpec((2,)), StaticValue(1)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import types
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import kuiper
 from kuiper.errors import OperatorError
 from kuiper.ir import Attribute, Graph, PostOp
 from kuiper.ir.view import TensorSpec
+from kuiper.ops.core.record import Record
 from kuiper.ops.core.schema import (
     AnyArgument,
     Bool,
@@ -27,9 +29,20 @@ from kuiper.ops.core.schema import (
     ValuesNeeded,
     attribute_spec,
     resolve,
+    schema,
 )
 
 from ...support.textgraph import files_of
+
+
+def named(field):
+    """Give an argument its name at once, as a member of a record gets it."""
+    return lambda name, *values, **options: schema(**{name: field(*values, **options)})[0]
+
+
+AnyArgument, Bool, DType, Float = map(named, (AnyArgument, Bool, DType, Float))
+Int, Ints, Numbers, Str = map(named, (Int, Ints, Numbers, Str))
+Tensor, TensorList, Tensors = map(named, (Tensor, TensorList, Tensors))
 
 X = TensorSpec((2, 3))
 W = TensorSpec((4, 3))
@@ -55,7 +68,10 @@ def collect(arguments, type="torch.op", given=(), keyed=None, attributes=None, p
         if value is not None
     }
     specs = {k: attribute_spec(a) for k, a in operator.attributes.items()}
-    return resolve(operator, arguments, values, specs)
+    record = types.new_class(
+        "Op", (Record,), {}, lambda members: members.update(arguments=tuple(arguments))
+    )
+    return resolve(operator, record, values, specs)
 
 
 def faults(arguments, **how) -> str:
