@@ -1,4 +1,18 @@
-"""Drivers of matrix products: Linear, attention, recurrent networks."""
+"""Drivers of matrix products: Linear, attention, recurrent networks.
+
+``linear.pyx``
+    Blocks of rows, each read once for all panels.  Rows that are a large power of two of bytes
+    apart are copied first (CLIP's text encoder: 6 to 9 % of its time).
+``attention.pyx``
+    A block of query rows stays in the L1 cache from the scores through the softmax to the product
+    with the values, so the matrix of all scores is never written.
+``recurrent.pyx``
+    The input weights multiply all time steps at once; only the hidden weights wait for the state.
+    Shards are directions and tiles of sequences.  If there are fewer of these than threads, the
+    step has one *phase* per time step, and shards are panels of whole gates, so each core keeps
+    half of the hidden weights in its L2 cache.  A GRU of 256 features takes 0.59 of the time with
+    two threads; the bits are the same.
+"""
 
 from typing import TYPE_CHECKING, Any
 
