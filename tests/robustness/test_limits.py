@@ -165,7 +165,7 @@ def test_transposed_convolutions_of_large_strides():
     for i, j in np.ndindex(6, 6):
         expected[0, :, 120 * i :, 150 * j :][:, :2, :3] += weight.sum(0)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
-    with pytest.raises(ShapeError, match=r"'stride' is \(300, 219\), which makes 65700 kinds"):
+    with pytest.raises(ShapeError, match=r"'stride' is \(300, 219\), which makes 65700 phases"):
         transposed("(300,219)")
 
 
