@@ -283,7 +283,7 @@ def extensions() -> list[Extension]:
         Extension(
             "kuiper._cyutility",
             ["kuiper/_cyutility.c"],
-            extra_compile_args=optimise,
+            extra_compile_args=optimise if DEBUG or SANITIZE or MSVC else [*optimise, "-Os"],
             extra_link_args=link_all,
         )
     )
