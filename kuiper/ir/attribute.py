@@ -51,7 +51,7 @@ class Attribute:
 
     @property
     def raw(self) -> np.ndarray:
-        """The bytes; the same array as long as somebody has it or a view of it.
+        """The bytes; the same array while a reference to it or to a view of it exists.
 
         Raises
         ------
