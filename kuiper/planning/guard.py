@@ -1,15 +1,15 @@
 """Guard bytes around every operand, for tests.
 
-Kernels check nothing, so a step that writes beyond its output spoils what another operator made,
-and the error shows somewhere else or not at all.  With ``KUIPER_GUARD=1`` a plan runs its steps one
-by one and watches them:
+Kernels check nothing, so a step that writes beyond its output corrupts the result of another
+operator, and the error appears elsewhere or not at all.  With ``KUIPER_GUARD=1`` a plan runs its
+steps one by one:
 
-* every buffer of the arena lies between guard bytes, each thread's piece of scratch memory too;
-  after every step they must be what they were;
-* a buffer, and a result of the model, holds nothing but ones before its first step (NaN in every
-  float type), so that what is read before it is written shows in the result;
-* under AddressSanitizer everything in the arena is out of bounds but what the step at work has
-  named, so that reading too far, or what has had its time, ends the process with a report.
+* Guard bytes surround every buffer of the arena and each thread's scratch memory; they must be
+  unchanged after every step.
+* Every buffer and every result of the model is filled with one bits (NaN in every float type)
+  before its first step, so that a read before the first write shows in the result.
+* Under AddressSanitizer all of the arena is poisoned except the buffers of the current step, so
+  that a read beyond a buffer, or of a dead one, ends the process with a report.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ FILLING = 0xFF
 
 
 class Guard:
-    """What watches the steps of one plan.
+    """The guard bytes of one plan's buffers, and what to do before and after each step.
 
     Parameters
     ----------
     steps : sequence of (Step or PythonStep)
     buffers : sequence of Buffer
-        All of the plan's, arranged with guard bytes.
+        All buffers of the plan, arranged with guard bytes.
     """
 
     def __init__(self, steps: Sequence[Any], buffers: Sequence[Buffer]) -> None:
@@ -52,13 +52,13 @@ class Guard:
                 for number in range(buffer.first, buffer.last + 1):
                     self.live[number].append(buffer)
 
-    def wrap(self, segments: Iterable[Any]) -> list[GuardedStep]:
-        """Return guarded steps for segments of one step each."""
-        return [GuardedStep(segment, self, n) for n, segment in enumerate(segments)]
+    def wrap(self, programs: Iterable[Any]) -> list[GuardedStep]:
+        """Return guarded steps for programs of one step each."""
+        return [GuardedStep(program, self, n) for n, program in enumerate(programs)]
 
     @staticmethod
     def fill(array: np.ndarray) -> None:
-        """Let an array that a step will write hold nothing but ones."""
+        """Fill an array that a step will write with one bits."""
         array.reshape(-1).view(np.uint8).fill(FILLING)
 
     def before(self, memory: np.ndarray, number: int) -> None:
@@ -69,55 +69,55 @@ class Guard:
         memory : numpy.ndarray of uint8
             The arena, from its first cache line on.
         number : int
-            Of the step.
+            Index of the step.
         """
         for buffer in self.live[number]:
             if buffer.first == number:
-                for start, stop in _pieces(buffer):
+                for start, stop in _own_ranges(buffer):
                     memory[start:stop] = FILLING
-                for start, stop in _guards(buffer):
+                for start, stop in _guard_ranges(buffer):
                     memory[start:stop] = CANARY
         _poison(memory)
         for buffer in self.named[number]:
-            for start, stop in _pieces(buffer):
+            for start, stop in _own_ranges(buffer):
                 _unpoison(memory[start:stop])
 
     def after(self, memory: np.ndarray, number: int) -> None:
-        """Raise AssertionError if a step has written where nothing is."""
+        """Raise AssertionError if a step has changed guard bytes."""
         for buffer in self.live[number]:
-            for start, stop in _guards(buffer):
+            for start, stop in _guard_ranges(buffer):
                 touched = np.flatnonzero(memory[start:stop] != CANARY)
                 if len(touched):
                     step, maker = self.steps[number], self.steps[buffer.first]
-                    place = start + int(touched[0]) - buffer.offset
+                    position = start + int(touched[0]) - buffer.offset
                     raise AssertionError(
                         f"step {number}, {step.kind} of operator '{step.name}', wrote to byte "
-                        f"{place} of a buffer of {buffer.n_bytes} bytes ({buffer.kind.value}) that "
-                        f"operator '{maker.name}' was the first to use"
+                        f"{position} of a buffer of {buffer.n_bytes} bytes ({buffer.kind.value}) "
+                        f"that operator '{maker.name}' was the first to use"
                     )
 
 
 class GuardedStep:
-    """Runs one step between two looks at the guard bytes.
+    """Runs one step and checks the guard bytes.
 
     Parameters
     ----------
-    segment : Program or PythonStep
+    program : Program or PythonStep
         Holds this step alone.
     guard : Guard
     number : int
-        Of the step.
+        Index of the step.
     """
 
-    def __init__(self, segment: Any, guard: Guard, number: int) -> None:
-        self.segment, self.guard, self.number = segment, guard, number
+    def __init__(self, program: Any, guard: Guard, number: int) -> None:
+        self.program, self.guard, self.number = program, guard, number
 
     def run(self, context: Any, n_threads: int) -> None:
         """Run the step."""
         memory = context.arena.memory
         self.guard.before(memory, self.number)
         try:
-            self.segment.run(context, n_threads)
+            self.program.run(context, n_threads)
         finally:
             _unpoison(memory)
         self.guard.after(memory, self.number)
@@ -127,24 +127,24 @@ def _in_arena(buffer: Buffer) -> bool:
     return buffer.kind in (BufferKind.ARENA, BufferKind.SCRATCH)
 
 
-def _pieces(buffer: Buffer) -> list[tuple[int, int]]:
-    """Return where a buffer's own bytes start and end: in one piece, or in one for each thread."""
+def _own_ranges(buffer: Buffer) -> list[tuple[int, int]]:
+    """Return (start, stop) of a buffer's bytes: one range, or one per thread."""
     if not buffer.bytes_per_thread:
         return [(buffer.offset, buffer.offset + buffer.n_bytes)]
     starts = range(buffer.offset, buffer.offset + buffer.n_bytes, buffer.bytes_per_thread)
     return [(start, start + buffer.bytes_per_thread - GUARD_BYTES) for start in starts]
 
 
-def _guards(buffer: Buffer) -> list[tuple[int, int]]:
-    """Return where the guard bytes before, between and behind a buffer's pieces start and end."""
-    pieces = _pieces(buffer)
-    starts = [pieces[0][0] - GUARD_BYTES, *(stop for _, stop in pieces)]
-    stops = [*(start for start, _ in pieces), buffer.offset + buffer.n_bytes + GUARD_BYTES]
+def _guard_ranges(buffer: Buffer) -> list[tuple[int, int]]:
+    """Return (start, stop) of the guard bytes before, between and after these ranges."""
+    owned = _own_ranges(buffer)
+    starts = [owned[0][0] - GUARD_BYTES, *(stop for _, stop in owned)]
+    stops = [*(start for start, _ in owned), buffer.offset + buffer.n_bytes + GUARD_BYTES]
     return list(zip(starts, stops, strict=True))
 
 
 def _sanitizer(name: str) -> Callable[[int, int], None] | None:
-    """Return a function of AddressSanitizer's runtime, or None where the process has none."""
+    """Return a function of AddressSanitizer's runtime, or None if it is not loaded."""
     function = getattr(ctypes.CDLL(None), name, None) if os.name == "posix" else None
     if function is not None:
         function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_size_t], None

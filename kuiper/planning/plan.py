@@ -1,7 +1,7 @@
-"""A plan: steps, where their operands lie, and what a run of them needs.
+"""A plan: steps, the memory layout of their operands, and how to run them.
 
-:func:`kuiper.planning.planner.make_plan` makes it.  A plan is immutable.  What changes during a
-run lives in a context, one per concurrent call, and in an arena, which all plans of a model share.
+:func:`kuiper.planning.planner.make_plan` makes it.  A plan is immutable.  The state of a run is in
+a context, one per concurrent call, and in an arena from the pool that all plans of a model share.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
 from time import perf_counter
 from typing import Any
 
@@ -25,7 +25,7 @@ __all__ = ["Plan", "PythonStep"]
 
 
 class PythonStep:
-    """A step that runs in Python: for operators without a kernel and for the user's own.
+    """A step that runs in Python: for operators without a kernel and for custom operators.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class PythonStep:
     name : str
         The operator's name.
     quiet : bool, default=True
-        Whether numpy's warnings about overflow and NaN are kept back; a kernel gives none.
+        Whether to suppress numpy's warnings about overflow and NaN; kernels do not warn either.
     """
 
     kind = "python"
@@ -62,7 +62,7 @@ class PythonStep:
         """Call the function on views of the context's memory and store what it returns."""
         views = [context.view(value) for value in self.inputs]
         for view in views:
-            view.flags.writeable = False  # others may read this memory, the caller's perhaps
+            view.flags.writeable = False  # the caller or a later step may read this memory
         with np.errstate(all="ignore") if self.quiet else contextlib.nullcontext():
             self._store(context, views)
 
@@ -91,7 +91,7 @@ class PythonStep:
 
 
 class Plan:
-    """A compiled graph for one set of input shapes; see :func:`kuiper.planning.planner.make_plan`.
+    """A graph compiled for one set of input shapes; see :func:`kuiper.planning.planner.make_plan`.
 
     Attributes
     ----------
@@ -100,8 +100,7 @@ class Plan:
     outputs : tuple
         A TensorSpec per output, or the value itself where it is known while planning.
     output_counts : tuple of int
-        How many of them each operand stands for that the graph returns: one for a tensor, more for
-        a list of tensors.
+        Number of `outputs` of each operand that the graph returns: 1 for a tensor, more for a list.
     arena_bytes : int
     """
 
@@ -130,15 +129,15 @@ class Plan:
             value.slot if isinstance(value, TensorView) else None for value in outputs
         )
         self._slots = [_home(buffer) for buffer in self.buffers]
-        self._segments = _segments(self.steps)
+        self._programs = _programs(self.steps)
         self._guard = None
         if guard_bytes():
             from kuiper.planning.guard import Guard
 
             self._guard = Guard(self.steps, self.buffers)
-            self._segments = self._guard.wrap(_segments([step])[0] for step in self.steps)
+            self._programs = self._guard.wrap(_programs([step])[0] for step in self.steps)
         self._arenas = arenas
-        # Those that no run uses.  Taken and given back in one operation each, so without a lock.
+        # Idle contexts; pop and append are atomic, so they need no lock.
         self._contexts: list[Context] = []
 
     def run(
@@ -147,13 +146,13 @@ class Plan:
         """Run on arrays that match `inputs` and return the outputs as a list."""
         context = self._acquire()
         outputs = self._attach(context, inputs, outs)
-        for segment in self._segments:
-            segment.run(context, self.n_threads)
+        for program in self._programs:
+            program.run(context, self.n_threads)
         self._release(context)
         return outputs
 
     def run_grouped(self, inputs: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
-        """Run on arrays and return for each output of the graph the arrays that it stands for."""
+        """Run on arrays and return the arrays of each output of the graph: several for a list."""
         results = iter(self.run(inputs))
         return [list(islice(results, count)) for count in self.output_counts]
 
@@ -166,12 +165,12 @@ class Plan:
         context = self._acquire()
         outputs = self._attach(context, inputs, None)
         seconds = []
-        for segment in self._segments:
-            if isinstance(segment, Program):
-                seconds.extend(segment.run_timed(context, self.n_threads))
+        for program in self._programs:
+            if isinstance(program, Program):
+                seconds.extend(program.run_timed(context, self.n_threads))
             else:
                 start = perf_counter()
-                segment.run(context, self.n_threads)
+                program.run(context, self.n_threads)
                 seconds.append(perf_counter() - start)
         self._release(context)
         return outputs, np.array(seconds)
@@ -208,7 +207,7 @@ class Plan:
         return context
 
     def _release(self, context: Context) -> None:
-        # The caller owns its arrays again, and other plans may have the arena.
+        # Keep no reference to the caller's arrays; other plans may take the arena.
         for slot in (*self._input_slots, *self._output_slots):
             if slot is not None:
                 context.detach(slot)
@@ -218,10 +217,9 @@ class Plan:
 
 
 def _home(buffer: Buffer) -> Any:
-    """Return what a context's slot table holds for a buffer before a run.
+    """Return the initial entry of a buffer in a context's slot table.
 
-    Weights are packed copies of the file's bytes; the originals lie as in the file, and a step that
-    reads one as it is gets it aligned.
+    A weight that a step reads unpacked may be unaligned or float16 in the file: it is converted.
     """
     if buffer.kind == BufferKind.ARENA:
         return buffer.offset
@@ -236,19 +234,11 @@ def _home(buffer: Buffer) -> Any:
     return None
 
 
-def _segments(steps: Sequence[Any]) -> list[Any]:
-    """Group the compiled steps between Python steps into programs."""
-    segments: list[Any] = []
-    run: list[Any] = []
+def _programs(steps: Sequence[Any]) -> list[Any]:
+    """Group each run of compiled steps into a program; Python steps stay as they are."""
     lanes = dispatch.lanes()
-    for step in steps:
-        if isinstance(step, PythonStep):
-            if run:
-                segments.append(Program(run, lanes))
-                run = []
-            segments.append(step)
-        else:
-            run.append(step)
-    if run:
-        segments.append(Program(run, lanes))
-    return segments
+    programs: list[Any] = []
+    for is_python, group in groupby(steps, lambda step: isinstance(step, PythonStep)):
+        run = list(group)
+        programs += run if is_python else [Program(run, lanes)]
+    return programs

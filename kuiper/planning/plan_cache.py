@@ -31,7 +31,7 @@ from kuiper.planning.plan import Plan
 from kuiper.planning.planner import make_plan
 
 if TYPE_CHECKING:
-    from kuiper.planning.stages import SegmentedPlan
+    from kuiper.planning.segments import SegmentedPlan
 
 __all__ = ["PlanCache"]
 
@@ -171,7 +171,7 @@ class PlanCache:
         dropped: Sequence[tuple[Any, ...]],
     ) -> None:
         shapes, n_threads, isa, _, _ = key
-        what = "in stages, as shapes depend on values"
+        what = "in segments, as shapes depend on values"
         if isinstance(plan, Plan):
             what = f"{len(plan.steps)} steps, {plan.arena_bytes} bytes of memory"
         log.debug(
@@ -206,7 +206,7 @@ class PlanCache:
             )
 
         if waiting:
-            from kuiper.planning.stages import SegmentedPlan
+            from kuiper.planning.segments import SegmentedPlan
 
             return SegmentedPlan(graph, inputs, compile, self._lock)
         return compile(graph, inputs, specs)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kuiper.planning.plan import Plan
-from kuiper.planning.stages import SegmentedPlan
+from kuiper.planning.segments import SegmentedPlan
 
 __all__ = ["Profile", "algorithms_text", "count_algorithms"]
 

@@ -60,7 +60,7 @@ def test_import_loads_nothing_heavy_beyond_numpy():
 # What the import leaves to a program that wants it, and what a plain network does without.
 LATER = {
     "kuiper.ops.core.custom", "kuiper.export.pnnx_tool", "kuiper.planning.profile",
-    "kuiper.planning.stages",
+    "kuiper.planning.segments",
     "kuiper.export.tracing", "kuiper.cli", "kuiper.expression", "kuiper.ops.product.conv2d",
     "kuiper.ops.core.batch", "kuiper.passes.batch.unfreeze", "kuiper.report", "kuiper.vision",
     "threading",
@@ -68,7 +68,7 @@ LATER = {
 UNNEEDED = {
     "heapq", "kuiper.ops.core.custom", "kuiper.export.pnnx_tool", "kuiper._kernels.conv.grouped",
     "kuiper._kernels.conv.strassen", "kuiper._kernels.elementwise.typed",
-    "kuiper.planning.stages",
+    "kuiper.planning.segments",
     "kuiper.expression.compiled", "kuiper.expression.drawing", "kuiper.expression.scalars",
     "kuiper.ops.nn.batch_norm", "kuiper.ops.tensor.padding",
     "kuiper.passes.optimize.fold_batch_norm",

@@ -63,7 +63,7 @@ REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
 class ValuesNeeded(ShapeError):
     """Shapes cannot be told before the model runs: they depend on values that it computes.
 
-    The planner cuts the graph in front of such an operator; see :mod:`kuiper.planning.stages`.
+    The planner cuts the graph in front of such an operator; see :mod:`kuiper.planning.segments`.
 
     Parameters
     ----------

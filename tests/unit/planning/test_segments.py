@@ -18,7 +18,7 @@ from kuiper.ir import Graph
 from kuiper.ir.view import TensorSpec
 from kuiper.passes.restore.refine_shapes import refine_shapes
 from kuiper.planning.plan import Plan
-from kuiper.planning.stages import SegmentedPlan
+from kuiper.planning.segments import SegmentedPlan
 
 from ...support import assert_close, assert_same_bits
 from ...support.engine import n_threads
@@ -38,7 +38,7 @@ prim::TupleConstruct out 2 1 y z t
 pnnx.Output   end    1 0 t
 """
 
-# Two cuts, one behind the other, and a number.
+# Two cuts, one after the other, and a number.
 TWICE = """
 pnnx.Input    in    0 1 x
 pnnx.Input    ends  0 1 n #n=(?)i64
@@ -77,7 +77,7 @@ def check(model, x) -> None:
     np.testing.assert_array_equal(z, want_z)
 
 
-def staged(model, *inputs) -> SegmentedPlan:
+def segmented(model, *inputs) -> SegmentedPlan:
     plan = model._plans.find(list(inputs), model._n_threads)
     assert isinstance(plan, SegmentedPlan)
     return plan
@@ -91,19 +91,19 @@ def test_every_number_of_rows():
     check(model, values(0, 4))
 
 
-def test_a_plan_behind_a_cut_is_made_once_for_equal_shapes():
+def test_a_plan_after_a_cut_is_made_once_for_equal_shapes():
     model = model_of(ROWS)
     check(model, rows(5))
-    plan = staged(model, rows(5))
-    (stage,) = plan._later.values()
+    plan = segmented(model, rows(5))
+    (segment,) = plan._later.values()
     check(model, np.flip(rows(5), 0))  # other rows, as many
-    assert list(plan._later.values()) == [stage]
+    assert list(plan._later.values()) == [segment]
     check(model, rows(6))
     assert len(plan._later) == 2
     assert model.plan((12, 4)) is plan.first_plan
 
 
-def test_models_without_such_operators_have_no_stages():
+def test_models_without_such_operators_have_no_segments():
     model = model_of("pnnx.Input i 0 1 x\nF.relu a 1 1 x y $input=x\npnnx.Output o 1 0 y")
     assert type(model._plans.find([values(3)], model._n_threads)) is Plan
 
@@ -118,7 +118,7 @@ def test_operators_that_nobody_reads_cut_nothing():
 
 
 @pytest.mark.parametrize("optimize", [True, False])
-def test_cuts_behind_cuts_and_numbers(optimize):
+def test_cuts_after_cuts_and_numbers(optimize):
     param, archive = files_of(TWICE)
     model = kuiper.load(param, archive, optimize=optimize)
     for seed in range(12):
@@ -134,15 +134,15 @@ def test_a_number_is_planned_for_its_value():
     x = np.full((3, 7), 2, np.float32)
     for last in (3, 5, 3):
         assert model(x, np.array([last])).shape == (last,)
-    # Behind the first and the second mask there is one plan each, behind the number one for each.
-    assert len(staged(model, x, np.array([3]))._later) == 4
+    # One plan after each of the two masks, and one for each value of the number.
+    assert len(segmented(model, x, np.array([3]))._later) == 4
 
 
 def test_kept_plans_are_bounded(monkeypatch):
     monkeypatch.setattr(SegmentedPlan, "SEGMENTS_KEPT", 32)
     model = model_of(ROWS)
     total = 3 * SegmentedPlan.SEGMENTS_KEPT
-    plan = staged(model, rows(0, total))
+    plan = segmented(model, rows(0, total))
     gone = None
     for count in range(total):
         check(model, rows(count, total))

@@ -1,18 +1,19 @@
-"""Segments: how a model runs whose shapes depend on values that it computes.
+"""Segments: run a model whose shapes depend on values that it computes.
 
-How many boxes a detector finds is known when it has found them, so no plan can be made before.
-Such a graph is cut: what shapes alone can plan is the first segment; the operators that wait are
-computed on what it leaves; what follows is planned for the shapes that came out, and may be cut
-again.  ::
+The number of boxes that a detector keeps is not known before it runs.  Such a graph is cut at its
+data-dependent operators.  Each segment is planned when the shapes of its inputs are known::
 
-    x --[plan]--> scores, mask --[masked_select]--> (37,) --[plan for (37,)]--> y
+    x --[segment 1]--> scores, mask --[masked_select]--> (37,) --[segment 2, for (37,)]--> y
 
-An operator waits for one of two reasons.  Either its result has as many elements as its input says
-(a mask, non-maximum suppression): it is computed, and the next plan depends on the shape alone.  Or
-a number that it takes is a tensor (the end of a slice): the next plan is made for that number.
+A graph is cut for one of two reasons:
 
-Planning takes about a millisecond, so the plans behind a cut are kept for the shapes (and numbers)
-that occurred last.  A graph that is never cut has no segments: its plan runs by itself.
+* The shape of a result depends on data (a mask, non-maximum suppression).  The operator runs
+  between two segments; the next plan depends on the shape of its result.
+* An argument that determines a shape is a tensor (the end of a slice).  The input is *pinned*: the
+  next plan holds for one value of it.
+
+Planning takes about 1 ms, so the most recent segments are cached by shapes and pinned values.  A
+graph without data-dependent operators has one :class:`~kuiper.planning.plan.Plan` and no segments.
 """
 
 from __future__ import annotations
@@ -40,21 +41,21 @@ from kuiper.planning.plan import Plan
 
 __all__ = ["SegmentedPlan"]
 
-# Makes the plan of a graph without cuts, given the specs of its inputs and of all its operands.
+# Makes the plan of a segment from its graph, the specs of its inputs and those of all operands.
 Compile = Callable[[Graph, dict[Operand, Any], dict[Operand, Any]], Plan]
 
 
 class SegmentedPlan:
-    """What stands for a plan where a model is cut.
+    """The plan of a graph with data-dependent operators.
 
     Parameters
     ----------
     graph : Graph
     inputs : mapping of Operand to TensorSpec
     compile : callable
-        ``compile(graph, inputs, specs)`` makes the plan of a part.
+        ``compile(graph, inputs, specs)`` makes the plan of a segment.
     lock : context manager
-        Held while a segment is looked up or made.
+        Held while a segment is found or made.
 
     Attributes
     ----------
@@ -75,7 +76,7 @@ class SegmentedPlan:
         self._compile = compile
         self._lock = lock
         self._later: OrderedDict[tuple[Any, ...], _Segment] = OrderedDict()
-        # Without what nobody reads, and without the tuples that only bundle results.
+        # Leave out dead operators and the tuples that only bundle results.
         wanted = dict.fromkeys(name for group in self._groups for name in group)
         needed = graph.subgraph([operand.name for operand in inputs], list(wanted))
         specs = {needed.operand(operand.name): spec for operand, spec in inputs.items()}
@@ -84,12 +85,12 @@ class SegmentedPlan:
 
     @property
     def first_plan(self) -> Plan:
-        """The plan in front of the first cut."""
+        """The plan of the first segment."""
         return self._first.plan
 
     @property
     def arena_bytes(self) -> int:
-        """Size of the largest arena of the segments at hand."""
+        """Size of the largest arena of the cached segments."""
         with self._lock:
             segments = [self._first, *self._later.values()]
         return max(segment.plan.arena_bytes for segment in segments)
@@ -99,14 +100,14 @@ class SegmentedPlan:
         return [array for group in self.run_grouped(inputs) for array in group]
 
     def run_grouped(self, inputs: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
-        """Run on arrays and return for each output of the graph the arrays that it stands for."""
+        """Run on arrays and return the arrays of each output of the graph: several for a list."""
         values: dict[str, Any] = dict(zip(self._input_names, inputs, strict=True))
         for segment in self._segments(values):
             segment.run(values)
         return self._results(values, inputs)
 
     def profile(self, inputs: Sequence[np.ndarray]) -> tuple[list[Any], np.ndarray]:
-        """Run once; return the steps of all segments, operators at cuts included, and seconds."""
+        """Run once; return all steps, data-dependent operators included, and their seconds."""
         values: dict[str, Any] = dict(zip(self._input_names, inputs, strict=True))
         steps: list[Any] = []
         seconds: list[float] = []
@@ -116,7 +117,7 @@ class SegmentedPlan:
         return steps, np.array(seconds)
 
     def _segments(self, values: Mapping[str, Any]) -> Iterator[_Segment]:
-        """Yield one segment after the other; each is looked up when those before it have run."""
+        """Yield the segments in order; find each one when the previous one has run."""
         segment = self._first
         yield segment
         while segment.rest is not None:
@@ -128,7 +129,7 @@ class SegmentedPlan:
         with self._lock:
             later = self._later.get(key)
             if later is None:
-                later = segment.behind(values, self._compile)
+                later = segment.next(values, self._compile)
                 self._later[key] = later
                 if len(self._later) > self.SEGMENTS_KEPT:
                     self._later.popitem(last=False)
@@ -152,22 +153,21 @@ class SegmentedPlan:
 
 
 class _Segment:
-    """A plan, the operators that wait for its results, and the graph behind them.
+    """A plan, the data-dependent operators that read its results, and the graph after them.
 
-    Operands go by their names.  What they hold stands in a table that belongs to one run: an array,
-    a tuple for a list, or a spec where it is known without running.
+    Each run has a table of values by the names of operands: an array, a tuple for a list, or a spec
+    of a value that is known while planning.
 
     Attributes
     ----------
     plan : Plan
     data_dependent : list of _DataDependentOperator
-        The operators that are computed on its results.
     rest : Graph or None
-        What is left to do then.
+        The graph after these operators.
     passed_on : list of str
         The inputs of `rest`.
     pinned : set of str
-        Those of them that `rest` is planned for one value of.
+        The inputs of `rest` whose values its plan depends on.
     """
 
     def __init__(
@@ -202,13 +202,13 @@ class _Segment:
         self.plan = compile(first, {o: of_first[o] for o in first.inputs}, of_first)
 
     def run(self, values: dict[str, Any]) -> None:
-        """Compute what the segment makes of the table, and add it."""
+        """Run on values of the table, and add the results to it."""
         self._store(values, self.plan.run(self._inputs(values)))
         for operator in self.data_dependent:
             operator.run(values)
 
     def run_timed(self, values: dict[str, Any]) -> list[float]:
-        """Do the same; return the seconds of each step and of each operator behind them."""
+        """As :meth:`run`; return the seconds of each step and each data-dependent operator."""
         results, taken = self.plan.run_timed(self._inputs(values))
         seconds = taken.tolist()
         self._store(values, results)
@@ -222,17 +222,17 @@ class _Segment:
         return [array for name in self._taken for array in _arrays_in(values[name])]
 
     def _store(self, values: dict[str, Any], results: Sequence[np.ndarray]) -> None:
-        # A list that the graph builds has what is known of it among the outputs as well.
+        # The outputs of a plan include the known values in lists.
         computed = zip(results, self.plan.outputs, strict=True)
         arrays = iter([array for array, spec in computed if isinstance(spec, TensorSpec)])
         for name, spec in self._made:
             values[name] = _filled(spec, arrays)
         values.update(self._known)
 
-    def behind(self, values: Mapping[str, Any], compile: Compile) -> _Segment:
-        """Return the next segment, for the shapes and numbers in the table."""
-        assert self.rest is not None  # whoever asks has seen that something is left
-        rest = self.rest.copy()  # what is refined in it holds for these shapes
+    def next(self, values: Mapping[str, Any], compile: Compile) -> _Segment:
+        """Return the next segment, for the shapes and pinned values in the table."""
+        assert self.rest is not None
+        rest = self.rest.copy()  # refine_shapes writes the extents of this run into it
         specs = {
             operand: _spec(values[operand.name], operand.name in self.pinned)
             for operand in rest.inputs
@@ -241,10 +241,9 @@ class _Segment:
 
 
 class _DataDependentOperator:
-    """An operator that is computed between two plans; a step as far as profiles go.
+    """An operator that runs between two segments; profiles list it as a step.
 
-    Its record knows how to infer constants from constants, and with all inputs at hand that is
-    what they are.
+    With the values of all inputs at hand, shape inference computes the result as a constant.
     """
 
     algorithm: Any = None
@@ -268,7 +267,7 @@ class _DataDependentOperator:
             values[operand.name] = _value(result)
 
 
-# -- what stands in the table ------------------------------------------------------------------
+# -- values in the table -----------------------------------------------------------------------
 
 
 def _is_known(spec: Any) -> bool:
@@ -277,7 +276,7 @@ def _is_known(spec: Any) -> bool:
 
 
 def _filled(spec: Any, arrays: Iterator[np.ndarray]) -> Any:
-    """Return a spec with arrays in the place of its tensors, and tuples for lists."""
+    """Return a spec with its tensors replaced by arrays, and lists by tuples."""
     if isinstance(spec, TensorSpec):
         return next(arrays)
     if isinstance(spec, StaticValue):
@@ -286,7 +285,7 @@ def _filled(spec: Any, arrays: Iterator[np.ndarray]) -> Any:
 
 
 def _value(result: Any) -> Any:
-    """Return what the table holds for a result that was inferred from constants."""
+    """Return the table's value for a result that was inferred from constants."""
     if isinstance(result, TensorSpec):
         return np.require(result.constant, result.dtype, ["C", "A"])
     if isinstance(result, StaticValue) and next(tensors_in(result), None) is not None:
@@ -295,7 +294,7 @@ def _value(result: Any) -> Any:
 
 
 def _spec(value: Any, is_constant: bool) -> Any:
-    """Return the spec of what stands in the table."""
+    """Return the spec of a value of the table."""
     if isinstance(value, np.ndarray):
         return TensorSpec(value.shape, value.dtype, value if is_constant else None)
     if isinstance(value, tuple):
@@ -310,12 +309,12 @@ def _list_spec(value: Any, is_constant: bool) -> Any:
 
 
 def _key(value: Any, is_pinned: bool) -> Any:
-    """Return what the plan behind a cut depends on."""
+    """Return what the next plan depends on: a shape, or a shape and a pinned value."""
     if isinstance(value, np.ndarray):
         return (value.shape, value.tobytes()) if is_pinned else value.shape
     if isinstance(value, tuple):
         return tuple(_key(item, is_pinned) for item in value)
-    return None  # known before, so it belongs to the segment
+    return None  # a known value, which the previous segment determines
 
 
 def _arrays_in(value: Any) -> Iterator[np.ndarray]:
