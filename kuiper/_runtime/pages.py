@@ -1,28 +1,27 @@
-"""Memory for weights: small pages first, large ones for a model that goes on running.
+"""Memory for weights: small pages at first, large pages once a model runs repeatedly.
 
-With large pages the processor looks up fewer addresses (ResNet-18 runs a tenth faster), but the
-system has to find and clear two megabytes for each, and under a virtual machine so does the host:
-a program that runs a model once waits longer for its memory than it calculates.  So the weights of
-a new model lie in small pages, and are moved to large ones little by little while it is used again.
+Large pages save address translations (ResNet-18 runs 10 % faster), but the system has to find and
+clear 2 MB for each, and in a virtual machine so does the host: a program that runs a model once
+would spend more time on page faults than on the run.  So the weights of a new model start in small
+pages and move to large ones step by step between later runs.
 """
 
 import contextlib
-import contextvars
 import math
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-LINE_BYTES = 64  # of the cache
-LARGE_PAGE_BYTES = 2 << 20  # of x86-64 and most of the rest
-_MADV_COLLAPSE = 25  # Linux 6.1; Python does not name it
+LINE_BYTES = 64  # a cache line
+LARGE_PAGE_BYTES = 2 << 20  # on x86-64 and most other processors
+_MADV_COLLAPSE = 25  # since Linux 6.1; the mmap module has no name for it
 _POLICY = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
 class Pages:
-    """New memory that starts on a cache line; much of it, where a large page may.
+    """A new block of memory, aligned to a cache line, or to a large page from 4 MB on.
 
     Parameters
     ----------
@@ -31,12 +30,12 @@ class Pages:
     Attributes
     ----------
     array : numpy.ndarray, shape (n_bytes,), uint8
-        All of it.  What is never touched takes no memory.
+        The block.  Untouched pages take no physical memory.
 
     Raises
     ------
     MemoryError
-        The system has not so much.
+        The system cannot provide the memory.
     """
 
     def __init__(self, n_bytes: int) -> None:
@@ -57,22 +56,22 @@ class Pages:
         self.array = raw[self._first : self._first + n_bytes]
 
     def enlarge(self, end: int) -> bool:
-        """Move one more piece of what lies before `end` to a large page.
+        """Move the next 2 MB before byte `end` to a large page.
 
         Returns
         -------
         bool
-            Whether there was one. None is tried twice.
+            Whether there were any left to try.  Each is tried once.
         """
         start = self._enlarged
-        # What a process shares with the one it was forked from would no longer be shared.
+        # In a forked child, moving a page would copy memory that both processes share.
         if self._map is None or end - start < LARGE_PAGE_BYTES or self._process != os.getpid():
             return False
         if start == 0 and not _are_allowed():
             return False
-        with contextlib.suppress(OSError):  # no large page is to be had: it stays as it is
+        with contextlib.suppress(OSError):  # no large page is free: keep the small ones
             if start == 0:
-                # Before Linux 6.1 this is all there is: the system moves them by and by.
+                # Before Linux 6.1 only this advice exists; the kernel then moves pages over time.
                 self._map.madvise(mmap.MADV_HUGEPAGE)
             self._map.madvise(_MADV_COLLAPSE, self._first + start, LARGE_PAGE_BYTES)
         self._enlarged += LARGE_PAGE_BYTES
@@ -80,20 +79,20 @@ class Pages:
 
 
 class PagePool:
-    """The memory of a model's packed weights: a few regions, filled from the front.
+    """The memory of a model's packed weights: a few regions, each filled from its start.
 
     Adjacent weights share large pages.  The unused end of the last region is never touched, so it
-    takes no memory.
+    takes no physical memory.
 
     Parameters
     ----------
     region_bytes : int
-        Size of a region; larger for an operand that needs more.
+        Size of a region; a larger weight gets a region of its own size.
     """
 
     def __init__(self, region_bytes: int) -> None:
         self._region_bytes = region_bytes
-        self._regions: list[tuple[Pages, int]] = []  # with the number of bytes in use
+        self._regions: list[tuple[Pages, int]] = []  # (memory, bytes in use)
 
     def empty(self, n_bytes: int) -> np.ndarray:
         """Return uninitialised bytes that start on a cache line."""
@@ -107,43 +106,36 @@ class PagePool:
         return pages.array[used : used + n_bytes]
 
     def enlarge(self) -> bool:
-        """Move the next two megabytes in use to a large page; tell whether there were any."""
+        """Move the next 2 MB in use to a large page; tell whether there were any."""
         return any(pages.enlarge(used) for pages, used in self._regions)
-
-    @contextlib.contextmanager
-    def serving(self) -> Iterator[None]:
-        """Let :func:`aligned_empty` take its memory here, in this thread."""
-        before = _pool.set(self)
-        try:
-            yield
-        finally:
-            _pool.reset(before)
-
-
-_pool: contextvars.ContextVar[PagePool | None] = contextvars.ContextVar("pool", default=None)
 
 
 def aligned_bytes(n_bytes: int) -> np.ndarray:
-    """Return uninitialised memory that starts on a cache line; much of it, on a large page."""
+    """Return uninitialised bytes, aligned to a cache line, or to a large page from 4 MB on."""
     alignment = LARGE_PAGE_BYTES if n_bytes >= 2 * LARGE_PAGE_BYTES else LINE_BYTES
     raw = np.empty(n_bytes + alignment, np.uint8)
     start = -raw.__array_interface__["data"][0] % alignment
     return raw[start : start + n_bytes]
 
 
-def aligned_empty(shape: Sequence[int]) -> np.ndarray:
+def aligned_empty(shape: Sequence[int], pool: PagePool | None = None) -> np.ndarray:
     """Return an uninitialised float32 array that starts on a cache line.
 
-    Panels are read one vector at a time; off the line, each read would touch two.
+    Kernels read panels one vector at a time; unaligned, each read would touch two lines.
+
+    Parameters
+    ----------
+    shape : sequence of int
+    pool : PagePool, optional
+        Provides the memory; without it, the array has its own.
     """
-    pool = _pool.get()
     n_bytes = 4 * math.prod(shape)
     raw = aligned_bytes(n_bytes) if pool is None else pool.empty(n_bytes)
     return raw.view(np.float32).reshape(shape)
 
 
 def _are_allowed() -> bool:
-    """Whether the system's owner lets programs have large pages."""
+    """Tell whether the system's settings allow large pages."""
     try:
         with open(_POLICY) as file:
             return "[never]" not in file.read()

@@ -1,4 +1,4 @@
-"""The packed weights of a model: where they are kept, and when deferred work on them is done."""
+"""The packed weights of a model: a cache of them, and deferred work done between runs."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from kuiper._runtime.pages import PagePool
 
 __all__ = ["Finalizer", "WeightCache"]
 
-# Shares of the time that a model runs which its weights get until they are final.
-TRANSFORMING_FRACTION = 0.33  # runs are slow before filters are transformed
+# Fractions of the elapsed time that deferred work may take.
+TRANSFORMING_FRACTION = 0.33  # runs are slow until filters are transformed
 ENLARGING_FRACTION = 0.1
-MAX_CREDIT = 0.1  # seconds that an idle model saves up
-RETRY_SECONDS = 1.0  # after filters could not be read
+MAX_CREDIT = 0.1  # seconds of work that an idle model saves up at most
+RETRY_SECONDS = 1.0  # pause after filters could not be read
 
 T = TypeVar("T")
 
 
 class WeightCache:
-    """Packed weights that the plans of a model share, by what they were made of.
+    """Packed weights that the plans of a model share, keyed by their sources.
 
     Parameters
     ----------
     n_bytes : int, default=0
-        Size of the unpacked weights.
+        Size of the unpacked weights, the region size of the page pool.
 
     Attributes
     ----------
     pages : PagePool
-        Holds the packed weights.
+        Provides the memory of packed weights.
     finalizer : Finalizer
-        Completes them between runs.
+        Does deferred work on them between runs.
     """
 
     def __init__(self, n_bytes: int = 0) -> None:
@@ -44,18 +44,17 @@ class WeightCache:
         return len(self._entries)
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the entry of a key, made by ``make()`` in the common memory if there is none."""
+        """Return the entry of `key`, which ``make()`` makes the first time."""
         if key not in self._entries:
-            with self.pages.serving():
-                self._entries[key] = make()
-            self.finalizer.is_pending = True  # there may be new pages to enlarge
+            self._entries[key] = make()
+            self.finalizer.is_pending = True  # `pages` may have new pages to enlarge
         return self._entries[key]
 
 
 class Finalizer:
-    """Deferred work on the weights of a model, done in small steps while the model is used.
+    """Deferred work on the weights of a model, done in small steps between its runs.
 
-    First filters are transformed, then the pages that hold weights are enlarged.
+    It transforms filters first, then moves weights to large pages.
 
     Parameters
     ----------
@@ -64,23 +63,23 @@ class Finalizer:
     Attributes
     ----------
     is_pending : bool
-        Whether there may be something to do.
+        Whether there may be work left.
     """
 
     def __init__(self, pages: PagePool) -> None:
         self._pages = pages
-        self._deferred: list[Any] = []  # filters to be transformed
-        self._due = 0.0  # when there is time for the next step
+        self._deferred: list[Any] = []  # filters to transform
+        self._due = 0.0  # earliest time of the next step
         self.is_pending = False
 
     def defer(self, filters: T) -> T:
-        """Let :meth:`finalize` transform filters; return them.
+        """Schedule filters for :meth:`finalize` and return them.
 
         Parameters
         ----------
         filters : object
-            Its method ``advance(n_threads)`` transforms some and tells whether any are left, as
-            :class:`kuiper._kernels.conv.winograd.WinogradFilters` does.
+            Its method ``advance(n_threads)`` transforms some of them and returns whether any are
+            left, see :class:`kuiper._kernels.conv.winograd.WinogradFilters`.
         """
         self._deferred.append(filters)
         self.is_pending = True
@@ -89,13 +88,13 @@ class Finalizer:
     def finalize(self, n_threads: int = 1, wholly: bool = False) -> None:
         """Transform deferred filters, then move weights to large pages.
 
-        The steps take a third of the time that passes, or a tenth for pages.
+        Filters take up to 33 % of the elapsed time, pages up to 10 %.
 
         Parameters
         ----------
         n_threads : int, default=1
         wholly : bool, default=False
-            Do everything, however long it takes.
+            Finish all work, however long it takes.
 
         Raises
         ------
@@ -122,9 +121,8 @@ class Finalizer:
         if not self._deferred:
             return self._pages.enlarge()
         try:
-            with self._pages.serving():
-                is_done = not self._deferred[0].advance(n_threads)
-        except MemoryError:  # the filters serve as they are
+            is_done = not self._deferred[0].advance(n_threads)
+        except MemoryError:  # runs keep transforming them on use
             is_done = True
         if is_done:
             del self._deferred[0]

@@ -9,7 +9,7 @@ import numpy as np
 
 from kuiper._kernels.micro import dispatch
 from kuiper._kernels.micro.packed import FLOAT_BYTES, PackedMatrix, split_memory
-from kuiper._runtime.pages import aligned_empty
+from kuiper._runtime.pages import PagePool, aligned_empty
 from kuiper.ir import Operand, Operator, PostOp
 from kuiper.ir.view import Buffer, BufferKind, TensorSpec, TensorView
 from kuiper.ops import find_record
@@ -186,24 +186,39 @@ class Binder:
         """
 
         def make() -> np.ndarray:
-            memory = aligned_empty((sum(m.n_bytes for m in matrices) // FLOAT_BYTES,))
+            n_floats = sum(m.n_bytes for m in matrices) // FLOAT_BYTES
+            memory = aligned_empty((n_floats,), self._page_pool())
             typed = memory.view(matrices[0].dtype)
             fill(*split_memory(typed, matrices))
             return typed if len(matrices) > 1 else typed.reshape(matrices[0].shape)
 
         return self.cached(tuple([matrix.key for matrix in matrices]), make)
 
-    def transformed(self, matrix: PackedMatrix, make: Callable[[bool], Any], later: bool) -> Any:
+    def transformed(
+        self, matrix: PackedMatrix, make: Callable[[bool, PagePool | None], Any], later: bool
+    ) -> Any:
         """Return an object with filters that `make` transforms once per model and instruction set.
 
-        Where that can be done `later`, it is told so, and it is done while the model is used again:
-        then the object has an `advance`, see :meth:`kuiper._runtime.weights.Finalizer.defer`.
+        Parameters
+        ----------
+        matrix : PackedMatrix
+        make : callable
+            ``make(later, pool)`` takes the memory of the filters from `pool`, if that is not None.
+        later : bool
+            Whether the finalizer of the model transforms them, between runs: then the object has a
+            method `advance`, see :meth:`kuiper._runtime.weights.Finalizer.defer`.
         """
-        if self._varies():
-            return make(False)
+        pool = self._page_pool()
+        if pool is None:
+            return make(False, None)
         if not later:
-            return self._cached(matrix.key, lambda: make(False))
-        return self._cached(matrix.key, lambda: self._planner.cache.finalizer.defer(make(True)))
+            return self._cached(matrix.key, lambda: make(False, pool))
+        defer = self._planner.cache.finalizer.defer
+        return self._cached(matrix.key, lambda: defer(make(True, pool)))
+
+    def _page_pool(self) -> PagePool | None:
+        """Return the memory of the model's weights; None for a weight of this plan only."""
+        return None if self._varies() else self._planner.cache.pages
 
     def _cached(self, key: Hashable, make: Callable[[], Any]) -> Any:
         attributes = tuple(self.operator.attributes.values())

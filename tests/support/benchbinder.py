@@ -85,7 +85,7 @@ class BenchBinder:
 
     def transformed(self, matrix, make, later):
         """Let filters wait, however small they are; `run_record` has them transformed."""
-        self.waiting.append(make(True))
+        self.waiting.append(make(True, None))
         return self.waiting[-1]
 
     def context_state(self, n_bytes: int) -> TensorView:

@@ -16,6 +16,8 @@ cdef class WinogradFilters:
     later : bool, default=False
         Do nothing yet.  Until :meth:`advance` has transformed all filters, each run reads slices of
         `weight` and transforms them on use.
+    pool : PagePool, optional
+        Provides the memory of `weights`.
 
     Attributes
     ----------
@@ -31,13 +33,17 @@ cdef class WinogradFilters:
     cdef object source            # kept: runs that started before the end still read it
     cdef stored_t stored          # its location in the file
     cdef readonly object weights
+    cdef object pool              # of pages, for the weights
     cdef object failure           # why a run could not read them; the run raises it
 
-    def __init__(self, weight, int tile, int stride=1, int n_threads=1, bint later=False):
+    def __init__(
+        self, weight, int tile, int stride=1, int n_threads=1, bint later=False, pool=None
+    ):
         self.columns, self.channels = weight.shape[:2]
         self.kernels = active()
         self.tile, self.stride = tile, stride
         self.panels = n_panels(self.columns)
+        self.pool = pool
         self.source = weight
         self.stored = where_stored(weight)
         if not later:
@@ -62,7 +68,7 @@ cdef class WinogradFilters:
 
     cdef allocate(self):
         self.weights = aligned_empty(
-            ((self.tile + 2) ** 2, self.panels, 1 + self.channels, self.kernels.nr)
+            ((self.tile + 2) ** 2, self.panels, 1 + self.channels, self.kernels.nr), self.pool
         )
 
     cdef publish(self):

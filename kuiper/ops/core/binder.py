@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from kuiper._kernels.micro.packed import PackedMatrix
+from kuiper._runtime.pages import PagePool
 from kuiper.ir import Operator, PostOp
 from kuiper.ir.view import TensorSpec, TensorView
 
@@ -52,7 +53,7 @@ class Binder(Protocol):
     def cached(self, key: Hashable, make: Callable[[], np.ndarray]) -> TensorView: ...
     def packed(self, matrices: Sequence[PackedMatrix], fill: Callable[..., None]) -> TensorView: ...
     def transformed(
-        self, matrix: PackedMatrix, make: Callable[[bool], Any], later: bool
+        self, matrix: PackedMatrix, make: Callable[[bool, PagePool | None], Any], later: bool
     ) -> Any: ...
     def scratch(self, n_bytes: int) -> TensorView: ...
     def context_state(self, n_bytes: int) -> TensorView: ...

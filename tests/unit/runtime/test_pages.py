@@ -95,11 +95,11 @@ def test_too_much_is_a_memory_error():
 
 def test_packed_weights_lie_one_behind_the_other():
     weights = WeightCache(3 * LARGE_PAGE_BYTES)
-    first = weights.get("a", lambda: aligned_empty((5, 7)))
-    second = weights.get("b", lambda: aligned_empty((LARGE_PAGE_BYTES // 4,)))
+    first = weights.get("a", lambda: aligned_empty((5, 7), weights.pages))
+    second = weights.get("b", lambda: aligned_empty((LARGE_PAGE_BYTES // 4,), weights.pages))
     assert address(second) - address(first) == 192  # 140 bytes, up to the next line
     # What does not fit begins another piece.
-    third = weights.get("c", lambda: aligned_empty((LARGE_PAGE_BYTES // 2,)))
+    third = weights.get("c", lambda: aligned_empty((LARGE_PAGE_BYTES // 2,), weights.pages))
     assert not 0 < address(third) - address(second) <= 3 * LARGE_PAGE_BYTES
     for number, array in enumerate((first, second, third)):
         array[:] = number
@@ -192,7 +192,7 @@ def moving(monkeypatch, seconds):
 @linux
 def test_settling_takes_a_tenth_of_the_time(policy, monkeypatch):
     weights = WeightCache(4 * LARGE_PAGE_BYTES)
-    weights.get("a", lambda: aligned_empty((LARGE_PAGE_BYTES,)))
+    weights.get("a", lambda: aligned_empty((LARGE_PAGE_BYTES,), weights.pages))
     clock, moved = moving(monkeypatch, 0.5)
     for now, count in ((100.0, 1), (104.8, 1), (105.0, 2), (109.8, 2), (200.0, 3), (201.0, 3)):
         clock.now = now
@@ -205,7 +205,7 @@ def test_settling_takes_a_tenth_of_the_time(policy, monkeypatch):
 def test_short_pieces_follow_each_other(policy, monkeypatch):
     """As many as the time since the last ones is worth; what an idle model saves up has a limit."""
     weights = WeightCache(4 * LARGE_PAGE_BYTES)
-    weights.get("a", lambda: aligned_empty((LARGE_PAGE_BYTES,)))
+    weights.get("a", lambda: aligned_empty((LARGE_PAGE_BYTES,), weights.pages))
     clock, moved = moving(monkeypatch, 0.001)
     for passing, most in ((0.0, 13), (0.0, 1), (0.05, 7), (1000.0, 13)):
         clock.passes(passing)

@@ -10,6 +10,7 @@ import numpy as np
 from kuiper._kernels.conv import winograd
 from kuiper._kernels.micro import dispatch
 from kuiper._kernels.micro.packed import PackedMatrix
+from kuiper._runtime.pages import PagePool
 from kuiper._runtime.step import ERROR_SLOT_BYTES
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.product.algorithms.base import ConvAlgorithm, Convolution, planes_of
@@ -122,9 +123,9 @@ class Winograd(ConvAlgorithm):
         """Return the transformed filters of a group, which `blocks` blocks of a run read."""
         matrix = WinogradPanels(c.out_channels, c.in_channels, self.tile, group)
 
-        def make(later: bool) -> winograd.WinogradFilters:
+        def make(later: bool, pool: PagePool | None) -> winograd.WinogradFilters:
             stride = c.geometry.stride[0]
-            return winograd.WinogradFilters(c.filters, self.tile, stride, b.n_threads, later)
+            return winograd.WinogradFilters(c.filters, self.tile, stride, b.n_threads, later, pool)
 
         return b.transformed(matrix, make, is_deferred(matrix, blocks))
 
