@@ -18,6 +18,7 @@ import kuiper
 from ..support.paths import ROOT
 
 PAGE = ROOT / "CONTRIBUTING.md"
+SOURCES = (".py", ".md", ".pxi", ".pyx", ".pxd")
 PACKAGES = Path(kuiper.__file__).resolve().parent.parent
 
 if not PAGE.exists():
@@ -101,7 +102,7 @@ class Copy:
             for path in sorted((self.folder / top).rglob("*.*")):
                 name = path.relative_to(self.folder)
                 original = base / name
-                if path.suffix not in (".py", ".md", ".pxi") or name.parts[:2] == ("tests", "data"):
+                if path.suffix not in SOURCES or name.parts[:2] == ("tests", "data"):
                     continue
                 if not original.exists() or not filecmp.cmp(path, original, shallow=False):
                     found.append(str(name))
@@ -206,9 +207,9 @@ def test_a_packed_weight_type_takes_two_files(tmp_path):
     copy.pytest("tests/unit/kernels/test_packed_bf16.py")
 
 
-# -- an elementwise function -------------------------------------------------------------------
+# -- what has to be built: a kernel, an elementwise function ------------------------------------
 
-# Builds what the guide changes: for the baseline instruction set, without optimisation.
+# Builds the modules it is given, for the baseline instruction set, without optimisation.
 BUILD = """\
 import sys
 from pathlib import Path
@@ -216,7 +217,7 @@ sys.path.insert(0, ".")
 import setup
 from Cython.Build import cythonize
 setup.generate_functions(setup.GENERATED)
-names = ["kuiper._kernels.micro.baseline", "kuiper._kernels.elementwise.elementwise"]
+names = sys.argv[1:]
 modules = [module for module in setup.extensions() if module.name in names]
 assert len(modules) == len(names)
 for module in modules:
@@ -232,12 +233,50 @@ setup.setup(script_args=["-q", "build_ext", "--inplace", "--force"], ext_modules
 """
 
 
-def test_an_elementwise_function_takes_three_files(tmp_path, monkeypatch):
-    """Three files, its reference and the bound of its error; the rest is generated."""
+@pytest.fixture
+def built(tmp_path, monkeypatch):
+    """Return a function that follows a guide and builds the modules it changes."""
     pytest.importorskip("Cython")
     if PACKAGES != ROOT:
         pytest.skip("kuiper is installed without its sources")
-    copy = Copy(tmp_path, "Add an elementwise function", sources=True)
+    monkeypatch.setenv("KUIPER_ISAS", "baseline")
+    monkeypatch.setenv("KUIPER_ISA", "baseline")
+
+    def build(guide: str, *modules: str) -> Copy:
+        copy = Copy(tmp_path, guide, sources=True)
+        # A dispatch that knows the baseline alone: the other variants lack what the guide adds.
+        names = ("micro.dispatch", "micro.baseline", *modules)
+        done = copy.run("-c", BUILD, *(f"kuiper._kernels.{name}" for name in names))
+        assert done.returncode == 0, done.stderr[-3000:]
+        done = copy.run("docs/make_operators.py")
+        assert done.returncode == 0, done.stderr
+        generated = ["docs/operators.md", "kuiper/ops/core/type_index.py"]
+        assert sorted(copy.changed()) == sorted([*copy.touched, *generated])
+        return copy
+
+    return build
+
+
+def test_a_kernel_takes_five_files(built):
+    """Five files, its reference and its test; the record names the batch rule."""
+    copy = built("Add a kernel", "spatial.rms_pool")
+    assert copy.touched == [
+        "kuiper/_kernels/micro/all.pxi",
+        "kuiper/_kernels/micro/rms_pool.pxi",
+        "kuiper/_kernels/micro/table.pxd",
+        "kuiper/_kernels/spatial/rms_pool.pyx",
+        "kuiper/ops/nn/rms_pool.py",
+        "tests/reference/pooling.py",
+        "tests/unit/kernels/test_rms_pool.py",
+    ]
+    copy.pytest("tests/unit/kernels/test_rms_pool.py")
+    tests = ("tests/operators/test_batch_rules.py", "tests/operators/test_operators.py")
+    copy.pytest(*tests, "-k", "RMSPool2d or has_a_reference")
+
+
+def test_an_elementwise_function_takes_three_files(built):
+    """Three files, its reference and the bound of its error; the rest is generated."""
+    copy = built("Add an elementwise function", "elementwise.elementwise")
     assert copy.touched == [
         "kuiper/_kernels/micro/activations.pxi",
         "kuiper/expression/functions.py",
@@ -245,14 +284,6 @@ def test_an_elementwise_function_takes_three_files(tmp_path, monkeypatch):
         "tests/reference/activation.py",
         "tests/unit/kernels/test_elementwise.py",
     ]
-    monkeypatch.setenv("KUIPER_ISAS", "baseline")
-    monkeypatch.setenv("KUIPER_ISA", "baseline")
-    done = copy.run("-c", BUILD)
-    assert done.returncode == 0, done.stderr[-3000:]
-    done = copy.run("docs/make_operators.py")
-    assert done.returncode == 0, done.stderr
-    generated = ["docs/operators.md", "kuiper/ops/core/type_index.py"]
-    assert sorted(copy.changed()) == sorted([*copy.touched, *generated])
     done = copy.run("try_function.py")
     assert (done.returncode, done.stdout) == (0, "it works\n"), done.stderr
     copy.pytest("tests/unit/kernels/test_elementwise.py", "-k", "squareplus and baseline")
