@@ -17,11 +17,11 @@ from kuiper.expression.functions import FUNCTIONS, Function
 from kuiper.expression.promotion import FLOAT32
 from kuiper.expression.tree import Call, Literal, Node, Ref
 
-__all__ = ["Argument", "ElementwiseProgram", "Instruction", "lower"]
+__all__ = ["ElementwiseProgram", "Instruction", "ProgramValue", "lower"]
 
 
-class Argument(NamedTuple):
-    """An operand of an instruction.
+class ProgramValue(NamedTuple):
+    """An argument of an instruction.
 
     Attributes
     ----------
@@ -42,14 +42,14 @@ class Instruction(NamedTuple):
     ----------
     name : str
         A key of :data:`kuiper.expression.functions.FUNCTIONS` with a float32 kernel.
-    arguments : tuple of Argument
+    arguments : tuple of ProgramValue
         One or two.
     parameters : tuple of float
         Fixed numbers such as a slope; at most two.
     """
 
     name: str
-    arguments: tuple[Argument, ...]
+    arguments: tuple[ProgramValue, ...]
     parameters: tuple[float, ...] = ()
 
 
@@ -121,14 +121,14 @@ def lower(
         If the parameter of a function is not a number.
     """
     builder = _Builder()
-    values: dict[int, Argument] = {}  # by id of the node
+    values: dict[int, ProgramValue] = {}  # by id of the node
     for node in _evaluation_order(tree):
         if isinstance(node, Ref):
-            values[id(node)] = Argument("input", node.index)
+            values[id(node)] = ProgramValue("input", node.index)
         elif isinstance(node, Literal):
             if isinstance(node.value, complex):
                 return None
-            values[id(node)] = Argument("constant", to_float32(node.value))
+            values[id(node)] = ProgramValue("constant", to_float32(node.value))
         elif isinstance(node, Call) and node.name in _NO_OPS:
             values[id(node)] = values[id(node.children[0])]
         else:
@@ -179,9 +179,11 @@ class _Builder:
 
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
-        self.known: dict[tuple[Any, ...], Argument] = {}
+        self.known: dict[tuple[Any, ...], ProgramValue] = {}
 
-    def emit(self, name: str, *arguments: Argument, parameters: tuple[float, ...] = ()) -> Argument:
+    def emit(
+        self, name: str, *arguments: ProgramValue, parameters: tuple[float, ...] = ()
+    ) -> ProgramValue:
         """Add an instruction, or return the equal one."""
         if name in _COMMUTATIVE:
             arguments = tuple(sorted(arguments))
@@ -189,15 +191,15 @@ class _Builder:
         key = (name, repr(arguments), repr(parameters))
         if key not in self.known:
             self.instructions.append(Instruction(name, arguments, parameters))
-            self.known[key] = Argument("register", len(self.instructions) - 1)
+            self.known[key] = ProgramValue("register", len(self.instructions) - 1)
         return self.known[key]
 
-    def call(self, function: Function, arguments: list[Argument]) -> Argument:
+    def call(self, function: Function, arguments: list[ProgramValue]) -> ProgramValue:
         """Emit a function of the language."""
         if function.same_as:
             name, *constants = function.same_as
             function = FUNCTIONS[name]
-            arguments = [*arguments, *(Argument("constant", c) for c in constants)]
+            arguments = [*arguments, *(ProgramValue("constant", c) for c in constants)]
         name = function.name
         if function.parameters:
             return self.parametric(function, arguments)
@@ -211,10 +213,10 @@ class _Builder:
         if name == "pow" and last.kind == "constant" and last.value == 3.0:
             return self.emit("mul", self.emit("square", arguments[0]), arguments[0])
         if name == "div" and last.kind == "constant" and _has_exact_reciprocal(last.value):
-            return self.emit("mul", arguments[0], Argument("constant", 1.0 / last.value))
+            return self.emit("mul", arguments[0], ProgramValue("constant", 1.0 / last.value))
         return self.emit(name, *arguments)
 
-    def parametric(self, function: Function, arguments: list[Argument]) -> Argument:
+    def parametric(self, function: Function, arguments: list[ProgramValue]) -> ProgramValue:
         """Emit a function whose arguments after the first are fixed numbers."""
         given = arguments[1:]
         if any(argument.kind != "constant" for argument in given):
@@ -224,13 +226,13 @@ class _Builder:
         parameters = tuple(float(number or 0.0) for number in numbers)
         return self.emit(function.name, arguments[0], parameters=parameters)
 
-    def clamp(self, x: Argument, low: Argument, high: Argument) -> Argument:
+    def clamp(self, x: ProgramValue, low: ProgramValue, high: ProgramValue) -> ProgramValue:
         """Emit one instruction for fixed bounds, two for tensors."""
         if low.kind == high.kind == "constant":
             return self.emit("clamp", x, parameters=(float(low.value), float(high.value)))
         return self.emit("min", self.emit("max", x, low), high)
 
-    def finish(self, result: Argument) -> tuple[Instruction, ...]:
+    def finish(self, result: ProgramValue) -> tuple[Instruction, ...]:
         """Remove instructions that the result does not need, and renumber the rest."""
         if result.kind != "register":
             result = self.emit("copy", result)
@@ -244,7 +246,7 @@ class _Builder:
         return tuple(
             instruction._replace(
                 arguments=tuple(
-                    Argument("register", number[a.value]) if a.kind == "register" else a
+                    ProgramValue("register", number[a.value]) if a.kind == "register" else a
                     for a in instruction.arguments
                 )
             )
@@ -258,7 +260,7 @@ class _Builder:
 _NEUTRAL = {"mul": 1.0, "div": 1.0, "pow": 1.0, "sub": 0.0, "add": -0.0}
 
 
-def _is_identity(name: str, last: Argument) -> bool:
+def _is_identity(name: str, last: ProgramValue) -> bool:
     neutral = _NEUTRAL.get(name)
     # repr distinguishes -0 from 0: x + 0 turns -0 into 0, x + -0 does not.
     return neutral is not None and last.kind == "constant" and repr(last.value) == repr(neutral)

@@ -8,10 +8,10 @@ import numpy as np
 
 from kuiper._support.struct import Struct
 
-__all__ = ["DTYPES", "DType", "from_numpy", "from_scalar_type", "from_torch"]
+__all__ = ["DTYPES", "ElementType", "from_numpy", "from_scalar_type", "from_torch"]
 
 
-class DType(Struct):
+class ElementType(Struct):
     """One element type.
 
     Attributes
@@ -37,13 +37,13 @@ class DType(Struct):
     torch: str
 
 
-def _dtype(name: str, storage: Any, torch: str, value: Any = None, parts: int = 1) -> DType:
+def _dtype(name: str, storage: Any, torch: str, value: Any = None, parts: int = 1) -> ElementType:
     storage = np.dtype(storage).newbyteorder("<")
     value = storage if value is None else np.dtype(value)
-    return DType(name, parts * storage.itemsize, storage, value, torch)
+    return ElementType(name, parts * storage.itemsize, storage, value, torch)
 
 
-DTYPES: dict[str, DType] = {
+DTYPES: dict[str, ElementType] = {
     d.name: d
     for d in (
         _dtype("f32", np.float32, "torch.float"),
@@ -87,16 +87,16 @@ _BY_NUMBER = {number: DTYPES[name] for number, name in enumerate(_SCALAR_TYPES.s
 _BY_NUMBER[15] = DTYPES["bf16"]
 
 
-def from_numpy(dtype: Any) -> DType:
+def from_numpy(dtype: Any) -> ElementType:
     """Return the element type of a numpy dtype; `KeyError` where PNNX has none."""
     return _BY_NUMPY[np.dtype(dtype).newbyteorder("=")]
 
 
-def from_torch(name: str) -> DType:
+def from_torch(name: str) -> ElementType:
     """Return the element type PyTorch calls `name`, such as ``"torch.float"``."""
     return _BY_TORCH[name]
 
 
-def from_scalar_type(number: int) -> DType:
+def from_scalar_type(number: int) -> ElementType:
     """Return the element type of one of PyTorch's ScalarType numbers."""
     return _BY_NUMBER[number]

@@ -45,7 +45,7 @@ class Stored(Protocol):
 Source = np.ndarray | Stored | None
 
 
-class _Known:
+class _Sourced:
     """What may have values that are known while planning."""
 
     __slots__ = ("source",)
@@ -77,7 +77,7 @@ class _Known:
         return getattr(self.source, "in_file", None)
 
 
-class TensorSpec(_Known):
+class TensorSpec(_Sourced):
     """Shape and dtype of a tensor, and its content where that is known while planning.
 
     Attributes
@@ -127,7 +127,7 @@ class BufferKind(Enum):
     OUTPUT = "output"  # of the caller, or new for each run
 
 
-class Buffer(_Known):
+class Buffer(_Sourced):
     """A piece of memory that one slot of a context points to.
 
     Attributes
@@ -166,7 +166,7 @@ class Buffer(_Known):
         self.bytes_per_thread = 0
 
 
-class TensorView(_Known):
+class TensorView(_Sourced):
     """A tensor during planning: `shape` and `strides` over a buffer.
 
     Attributes

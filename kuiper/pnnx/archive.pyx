@@ -229,7 +229,7 @@ def _is_settled(facts) -> bool:
     return time.time() - facts[-1] / 1e9 > SETTLED_SECONDS
 
 
-cdef class Window:
+cdef class ByteWindow:
     """Some bytes of a file, or all bytes of an archive that lies in memory.
 
     Parameters
@@ -290,8 +290,8 @@ cdef class Archive:
     cdef dict _entries  # name -> (first byte of the data, bytes, CRC-32)
     cdef object _file   # None where `_array` has all bytes
     cdef object _array
-    cdef Window _heads      # what is looked at of the entries
-    cdef Window _directory  # and of the directory, and the records behind it
+    cdef ByteWindow _heads      # what is looked at of the entries
+    cdef ByteWindow _directory  # and of the directory, and the records behind it
     cdef readonly str filename
 
     def __init__(self, source, filename=None, whole=False):
@@ -312,13 +312,13 @@ cdef class Archive:
             raise self._error("the file is empty, expected a ZIP archive")
         self._array = np.frombuffer(source, np.uint8)
         self._array.flags.writeable = False
-        self._heads = self._directory = Window(None, self._array)
+        self._heads = self._directory = ByteWindow(None, self._array)
         self._read_directory()
 
     cdef int _read_large(self, file, bint whole) except -1:
         """Read what says what the entries are, and the rest if it shall not be read later."""
         self._size = file.size
-        self._heads, self._directory = Window(file, NOTHING), Window(file, NOTHING)
+        self._heads, self._directory = ByteWindow(file, NOTHING), ByteWindow(file, NOTHING)
         self._read_directory()
         self._heads = self._directory = None
         if file.size > check_max_memory(None):
@@ -416,7 +416,7 @@ cdef class Archive:
         return ModelFormatError(f"{self.filename}: {message}")
 
     cdef bint _signature_at(
-        self, Window window, uint64_t offset, uint32_t signature
+        self, ByteWindow window, uint64_t offset, uint32_t signature
     ) except? True:
         return within(offset, 4, self._size) and load32(window.at(offset, 4)) == signature
 
@@ -583,7 +583,7 @@ cdef class Archive:
             raise self._error(f"the entry name {raw!r} at byte {at} is not UTF-8") from None
 
     cdef int _read_zip64(
-        self, Header* header, Window window, uint64_t at, uint64_t nbytes, str name
+        self, Header* header, ByteWindow window, uint64_t at, uint64_t nbytes, str name
     ) except -1:
         """Replace the fields of a header that are all ones by those of its ZIP64 extra field."""
         cdef uint64_t end = at + nbytes, stop, size
@@ -624,7 +624,7 @@ cdef class Archive:
         return 0
 
     cdef uint64_t _take64(
-        self, Window window, uint64_t* at, uint64_t stop, str name
+        self, ByteWindow window, uint64_t* at, uint64_t stop, str name
     ) except? 0:
         if not within(at[0], 8, stop):
             raise self._error(f"entry '{name}': its ZIP64 extra field is too short")

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from kuiper.ir import Graph, Operator
 
-__all__ = ["Edge", "Layout", "Node", "arrange", "arrange_graph"]
+__all__ = ["Box", "Edge", "Layout", "arrange", "arrange_graph"]
 
 HEIGHT = 38
 LAYER = 66
@@ -33,7 +33,7 @@ SWEEPS = 8
 STRAIGHTNESS = 8.0  # how much more an edge's stand-ins care for a straight line than operators do
 
 
-class Node(NamedTuple):
+class Box(NamedTuple):
     """A box: its centre, its extents, and the layer it stands in."""
 
     x: float
@@ -67,12 +67,12 @@ class Layout(NamedTuple):
 
     Attributes
     ----------
-    nodes : dict of str to Node
+    nodes : dict of str to Box
     edges : list of Edge
     width, height : float
     """
 
-    nodes: dict[str, Node]
+    nodes: dict[str, Box]
     edges: list[Edge]
     width: float
     height: float
@@ -163,7 +163,7 @@ def arrange(
     right = max((c + w / 2 for c, w in zip(centres, extents, strict=True)), default=0) + margin
     tops = [margin + HEIGHT / 2 + LAYER * layer for layer in layer_of]
     nodes = {
-        name: Node(centres[i] - left, tops[i], extents[i], HEIGHT, layer_of[i])
+        name: Box(centres[i] - left, tops[i], extents[i], HEIGHT, layer_of[i])
         for name, i in number.items()
     }
     lines = []

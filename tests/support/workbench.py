@@ -17,7 +17,7 @@ from kuiper._kernels.micro import dispatch
 from kuiper._kernels.spatial import pool_windows
 from kuiper._runtime.executor import Context, Program
 from kuiper.expression import ElementwiseProgram
-from kuiper.expression.lowering import Argument, Instruction
+from kuiper.expression.lowering import Instruction, ProgramValue
 from kuiper.ir.view import Buffer, BufferKind, TensorView, channels_last_strides, contiguous_strides
 
 __all__ = ["ISAS", "PARTS", "Workbench", "function", "image_windows", "isa", "noise"]
@@ -165,7 +165,7 @@ class Workbench:
 
 def function(name, *arrays, parameters=()):
     """Run one instruction."""
-    arguments = tuple(Argument("input", i) for i in range(len(arrays)))
+    arguments = tuple(ProgramValue("input", i) for i in range(len(arrays)))
     step = Instruction(name, arguments, parameters)
     shape = np.broadcast_shapes(*(a.shape for a in arrays))
     program = ElementwiseProgram(tuple(range(len(arrays))), (step,), shape)

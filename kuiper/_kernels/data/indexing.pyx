@@ -178,17 +178,17 @@ cdef bint _is_constant_inside(const nest_t* nest) noexcept:
     return True
 
 
-class Index:
-    """An index of a step: which axis it is about, and what it may be.
+class AxisIndex:
+    """The indices of a step along one axis.
 
     Parameters
     ----------
     values : TensorView
-        int64 or int32, of the shape that is walked.
+        int64 or int32, of the shape that the step iterates over.
     extent, stride : int
-        Of the axis, the stride in elements.
+        Of the axis; the stride in elements.
     negative : bool, default=False
-        Whether it may count from the end.
+        Whether negative indices count from the end.
     """
 
     def __init__(self, values, extent, stride, negative=False):
@@ -342,7 +342,7 @@ cdef class GatherStep(_IndexedStep):
     y : TensorView
     x_strides : sequence of int
         How far x moves along each axis of y, in elements: 0 along those that indices stand for.
-    indices : sequence of Index
+    indices : sequence of AxisIndex
         Of the shape of y.
     error_slot : TensorView
         16 bytes of the context's own.
@@ -555,7 +555,7 @@ cdef class ScatterStep(_IndexedStep):
         Holds what it is before.
     y_strides : sequence of int
         How far y moves along each axis of the walk: 0 along those that indices stand for.
-    indices : sequence of Index
+    indices : sequence of AxisIndex
         Of the shape that is walked.
     is_lane : sequence of bool
         For each axis of the nest whether it is an axis of y that no index is about.

@@ -22,10 +22,10 @@ class Link(NamedTuple):
     name : str
         A function, ``load`` at the start of a chain, ``store`` for a value that is read later, or
         ``add_product``.
-    operand : Argument or None
+    operand : ProgramValue or None
         The second operand, or the target of ``store``.
     parameters : tuple of float
-    factor : Argument or None
+    factor : ProgramValue or None
         For ``add_product``, which adds ``operand * factor``.
     """
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._kernels.data.indexing import GatherStep, ScatterStep
-from kuiper._kernels.data.indexing import Index as KernelIndex
+from kuiper._kernels.data.indexing import AxisIndex, GatherStep, ScatterStep
 from kuiper._runtime.step import ERROR_SLOT_BYTES
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
@@ -87,7 +86,7 @@ class IndexedView:
         for axis, own in kept:
             self.strides[axis] = tensor.strides[own]
         self.lanes = [axis in dict(kept) for axis in range(len(self.shape))]
-        self.indices: list[KernelIndex] = []
+        self.indices: list[AxisIndex] = []
         self.extents: list[int] = []
 
     def add(self, index: Any, own: int, axes: Sequence[int]) -> None:
@@ -96,7 +95,7 @@ class IndexedView:
         if extent == 0:
             raise ShapeError("every index is out of range for an axis of extent 0")
         index = spread(integers(self.b, index), self.shape, axes)
-        self.indices.append(KernelIndex(index, extent, self.tensor.strides[own], self.negative))
+        self.indices.append(AxisIndex(index, extent, self.tensor.strides[own], self.negative))
         self.extents.append(extent)
 
     def _fault(self) -> tuple[TensorView, str]:

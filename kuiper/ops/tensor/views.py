@@ -33,7 +33,7 @@ from kuiper.ops.tensor.slice import TensorSplit
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
 
-__all__ = ["AsStrided", "MatrixTranspose", "MeshGrid", "MoveDim", "Rot90", "SlidingWindow"]
+__all__ = ["AsStrided", "BatchedTranspose", "MeshGrid", "MoveDim", "Rot90", "SlidingWindow"]
 
 
 @record("aten::movedim", "aten::moveaxis")
@@ -88,7 +88,7 @@ class Reversed(View[T]):
 
 
 @record("aten::mT", "aten::mH", "aten::matrix_H", "aten::adjoint")
-class MatrixTranspose(View[T]):
+class BatchedTranspose(View[T]):
     """Real matrices transposed.
 
     Source: torch.Tensor.mT, torch.Tensor.mH, torch.Tensor.H.
@@ -102,12 +102,12 @@ class MatrixTranspose(View[T]):
     batch = NoBatchRule("rare: no known export uses it with another batch")
     input: T = Tensor()
 
-    def infer(self: MatrixTranspose[TensorSpec]) -> TensorSpec:
+    def infer(self: BatchedTranspose[TensorSpec]) -> TensorSpec:
         if self.input.rank < 2 or self.input.dtype.kind == "c":
             raise ShapeError(f"the input is {self.input!r}, expected matrices of real numbers")
         return TensorSpec((*self.input.shape[:-2], *self.input.shape[:-3:-1]), self.input.dtype)
 
-    def bind(self: MatrixTranspose[TensorView], b: Binder) -> None:
+    def bind(self: BatchedTranspose[TensorView], b: Binder) -> None:
         rank = self.input.rank
         b.alias(self.input.permute(swapped(rank, rank - 2, rank - 1)))
 

@@ -14,7 +14,7 @@ from kuiper._kernels.micro import dispatch
 from kuiper.errors import KuiperError
 from kuiper.expression import Call, ElementwiseProgram, Literal, Ref, evaluate, fold, parse
 from kuiper.expression.functions import FUNCTIONS
-from kuiper.expression.lowering import Argument, Instruction
+from kuiper.expression.lowering import Instruction, ProgramValue
 
 from ...support.paths import DATA, ROOT
 from ...support.workbench import ISAS, PARTS, Workbench, function, isa, noise
@@ -712,9 +712,9 @@ def test_a_link_computes_what_its_function_does(link, name):
         start = function("sub", a, b)
         for k, shape in enumerate(shapes):
             other = np.asarray(noise(shape, 5 + k)) + np.float32(3)
-            first = Instruction("sub", (Argument("input", 0), Argument("input", 1)))
+            first = Instruction("sub", (ProgramValue("input", 0), ProgramValue("input", 1)))
             for order in (1, -1) if is_binary else (1,):
-                arguments = [Argument("register", 0), Argument("input", 2)][::order]
+                arguments = [ProgramValue("register", 0), ProgramValue("input", 2)][::order]
                 step = Instruction(
                     link, tuple(arguments if is_binary else arguments[:1]), parameters
                 )

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from kuiper._kernels.data.indexing import (
+    AxisIndex,
     EmbeddingBagStep,
     GatherStep,
-    Index,
     ScatterStep,
     SelectStep,
     TriangleStep,
@@ -43,7 +43,7 @@ def gathered(x, index, axis, index_strides=None, negative=False, view=lambda val
     target = bench.output(index.shape, dtype=x.dtype)
     strides = [0 if d == axis else s for d, s in enumerate(source.strides)]
     places = bench.put(index, index_strides)
-    indices = [Index(places, source.shape[axis], source.strides[axis], negative)]
+    indices = [AxisIndex(places, source.shape[axis], source.strides[axis], negative)]
     fault = fault_of(bench)
     return bench.run_all_shards(
         lambda: GatherStep(source, target, strides, indices, fault, "{} is wrong"), target
@@ -95,7 +95,7 @@ def test_rows_of_a_table(width, dtype):
     fault = fault_of(bench)
     got = bench.run_all_shards(
         lambda: GatherStep(
-            source, target, (0, 0, 1), [Index(spread, 11, width)], fault, "{} is wrong"
+            source, target, (0, 0, 1), [AxisIndex(spread, 11, width)], fault, "{} is wrong"
         ),
         target,
     )
@@ -110,7 +110,7 @@ def test_several_indices():
     first = bench.put(i).with_layout((3, 4, 6, 8), (1, 0, 0, 0))
     second = bench.put(j).with_layout((3, 4, 6, 8), (0, 1, 0, 0))
     indices = [
-        Index(first, 5, source.strides[0], True), Index(second, 7, source.strides[2], True)
+        AxisIndex(first, 5, source.strides[0], True), AxisIndex(second, 7, source.strides[2], True)
     ]  # fmt: skip
     strides = (0, 0, source.strides[1], source.strides[3])
     fault = fault_of(bench)
@@ -128,7 +128,7 @@ def test_an_index_out_of_range_is_told_and_nothing_else_is_read(wrong, parts):
     index[1, 777] = wrong
     source, places = bench.put(noise((3, 7))), bench.put(index)
     target, fault = bench.output((3, 900)), fault_of(bench)
-    step = GatherStep(source, target, (7, 0), [Index(places, 7, 1)], fault, "index {} is wrong")
+    step = GatherStep(source, target, (7, 0), [AxisIndex(places, 7, 1)], fault, "index {} is wrong")
     with pytest.raises(ShapeError, match=rf"^index {wrong} is wrong$"):
         bench.run(step, parts=parts)
     # What was noted is gone; the next run is told anew.
@@ -155,7 +155,7 @@ def scattered(x, index, source, axis, kind, spread=False):
         lanes = [d != axis for d in range(x.ndim)]
         step = ScatterStep(
             bench.put(source), target, strides,
-            [Index(places, x.shape[axis], target.strides[axis])], lanes, kind,
+            [AxisIndex(places, x.shape[axis], target.strides[axis])], lanes, kind,
             fault_of(bench), "{} is wrong",
         )  # fmt: skip
         bench.run(step, parts=parts)
@@ -222,8 +222,8 @@ def test_a_scatter_out_of_range_writes_nowhere_else(parts):
     index = numbers((5, 40), 3)
     index[4, 39] = 3
     step = ScatterStep(
-        bench.put(noise((5, 40))), target, (0, 1), [Index(bench.put(index), 3, 40)], (False, True),
-        "add", fault_of(bench), "{} is wrong",
+        bench.put(noise((5, 40))), target, (0, 1), [AxisIndex(bench.put(index), 3, 40)],
+        (False, True), "add", fault_of(bench), "{} is wrong",
     )  # fmt: skip
     with pytest.raises(ShapeError, match=r"^3 is wrong$"):
         bench.run(step, parts=parts)
@@ -240,7 +240,7 @@ def test_nan_wins_a_maximum():
 def test_too_many_indices_are_refused():
     bench = Workbench()
     x, y = bench.put(noise((2,) * 8)), bench.output((3,))
-    index = Index(bench.put(np.zeros(3, np.int64)), 2, 1)
+    index = AxisIndex(bench.put(np.zeros(3, np.int64)), 2, 1)
     with pytest.raises(ValueError, match="7 indices"):
         GatherStep(x, y, (0,), [index] * 7, fault_of(bench), "")
 
