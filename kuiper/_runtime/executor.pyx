@@ -1,8 +1,7 @@
-"""The executor: runs the steps of a plan, all of them in one job of the thread pool, without the
-GIL.
+"""The executor: runs all steps of a plan in one job of the thread pool, without the GIL.
 
-The threads of the pool walk the list of steps together; work_shares.h says how they share a step.
-The pool is called once per run; going from step to step costs a fraction of a microsecond.
+The threads walk the list of steps together and share each step (work_shares.h).  The pool is called
+once per slice; the transition from step to step costs a fraction of a microsecond.
 """
 
 import numpy as np
@@ -42,37 +41,36 @@ compiler = COMPILER.decode()
 
 cdef enum:
     INTS_PER_LINE = 16
-    CHUNKS_PER_THREAD = 4        # of a long step, so that threads even out
-    CHUNKS_PER_SPLIT = 2         # and thread: each chunk may transform or pack what others do too
+    CHUNKS_PER_THREAD = 4        # of a long step, to balance the load
+    CHUNKS_PER_SPLIT = 2         # per thread; few, since chunks may repeat transforms or packing
 
-# A chunk should be long against the hundred nanoseconds that taking it may cost.
+# A chunk should be long compared to the 0.1 us that claiming it may cost.
 cdef double SECONDS_PER_CHUNK = 10e-6
-# How long a run may go on without looking whether Ctrl-C was pressed: estimated, on one thread,
-# and what that may be at the worst.
+# Length of a slice, between checks for Ctrl-C: estimated on one thread, and in the worst case.
 cdef double SECONDS_PER_SLICE = 20e-3
 cdef double WORST_PER_SLICE = 0.4
-# What one core achieves, roughly, on cheap terms; for estimates of a step's length only.
+# Rough throughput of one core, for estimates of a step's duration only.
 cdef double FLOPS_PER_SECOND = 150e9
 cdef double BYTES_PER_SECOND = 15e9
-# A longer step runs in splits, so that a run can end between them.  It is better cut in vain than
-# not at all, so its bytes count as what is slow, element by element, and one float at a time is
-# SLOWER than vectors.
+# A step that may take longer is split, so that a run can end between the splits.  Over-splitting is
+# cheap and under-splitting blocks Ctrl-C, so the worst case assumes element-wise memory access,
+# and without vectors SLOWER arithmetic.
 cdef double SECONDS_PER_SPLIT = 0.8
 cdef double SLOW_BYTES_PER_SECOND = 1.5e9
 cdef double SLOWER = 100
 cdef Py_ssize_t MAX_SPLITS = 1 << 16
 
-cdef struct entry_t:             # a split of a step, or of one of its phases
+cdef struct entry_t:             # one split of one phase of a step
     step_fn run
-    const void* params
-    Py_ssize_t max_shards
-    Py_ssize_t split             # of how many
+    const void* params           # of the phase
+    Py_ssize_t max_shards        # of all splits together
+    Py_ssize_t split             # 0 <= split < n_splits
     Py_ssize_t n_splits
     double seconds               # estimated, on one thread
 
 
 def _seconds(Step step, int lanes):
-    """Estimate how long a step takes on one thread, and how long it may take at the worst."""
+    """Return the estimated and the worst-case duration of a step on one thread."""
     cdef double flops = step.flops / FLOPS_PER_SECOND, slower = SLOWER if lanes == 1 else 1
     return (
         flops + step.bytes / BYTES_PER_SECOND,
@@ -81,21 +79,21 @@ def _seconds(Step step, int lanes):
 
 
 cdef class Program:
-    """A list of steps, flattened to an array that runs without touching Python.
+    """A list of steps, flattened to an array that runs without Python.
 
     Parameters
     ----------
     steps : sequence of Step
-        In the order in which they run.
+        In execution order.
     lanes : int
         Floats per vector of the instruction set they were made for; 1 means scalar speed.
     """
 
-    cdef entry_t* entries        # the splits of the phases of all steps
+    cdef entry_t* entries        # (count,): the splits of all phases of all steps
     cdef Py_ssize_t count
-    cdef list ends               # where each step's splits end
+    cdef list ends               # end of each step in `entries`
     cdef readonly tuple steps
-    cdef list slices          # where each ends that runs without a look at signals
+    cdef list slices             # end of each slice in `entries`
     cdef list fallible           # the steps that may record an error
 
     def __cinit__(self, steps, int lanes):
@@ -147,7 +145,7 @@ cdef class Program:
     def run(self, Context context not None, int n_threads):
         """Run every step once on the slots of `context`.
 
-        Between slices of a long program signals are handled, so that Ctrl-C ends it.
+        Signals are handled between slices, so Ctrl-C ends a long program.
         """
         cdef Py_ssize_t start = 0, stop
         context.prepare(self.count, n_threads)
@@ -170,9 +168,9 @@ cdef class Program:
                 raise step.exception(slot.value)
 
     def run_timed(self, Context context not None, int n_threads):
-        """Run every step once and return the seconds each took.
+        """Run every step once and return the duration of each in seconds.
 
-        A step ends when the first thread sees it finished: the others may be busy elsewhere.
+        A step ends when the first thread sees it finished; others may be suspended.
 
         Returns
         -------
@@ -190,12 +188,12 @@ cdef class Program:
 
 
 cdef struct run_t:
-    const entry_t* entries
+    const entry_t* entries       # (count,)
     Py_ssize_t count
-    char** slots                 # a row for each thread
+    char** slots                 # (n_threads, n_slots)
     Py_ssize_t n_slots
-    int* progress
-    double* ends                 # a row for each thread, if anybody wants to know
+    int* progress                # (count, progress_ints(n_threads))
+    double* ends                 # (n_threads, n_ends), times in s; or NULL
     Py_ssize_t n_ends
 
 
@@ -203,7 +201,7 @@ cdef void run_all(
     const entry_t* entries, Py_ssize_t start, Py_ssize_t stop, Context context, int n_threads,
     double* ends,
 ) noexcept nogil:
-    """Run the steps from `start` to `stop`; `ends` has a row for each thread and counts from 0."""
+    """Run entries [start, stop); `ends`, unless NULL, is (n_threads, stop) and start is 0."""
     cdef run_t job
     job.entries, job.count = entries + start, stop - start
     job.slots, job.n_slots = context.slots, context.n_slots
@@ -215,7 +213,7 @@ cdef void run_all(
 
 
 cdef void run_as_worker(void* job, Py_ssize_t rank, Py_ssize_t n_threads) noexcept nogil:
-    """Walk as a thread of the pool, with its own row of slots and of ends."""
+    """Run the entries as one thread of the job, with its own row of slots and of ends."""
     cdef run_t* run = <run_t*> job
     run_entries(
         run.entries, run.count, run.slots + rank * run.n_slots, run.progress, rank, n_threads,
@@ -224,7 +222,7 @@ cdef void run_as_worker(void* job, Py_ssize_t rank, Py_ssize_t n_threads) noexce
 
 
 cdef inline Py_ssize_t progress_ints(Py_ssize_t n_threads) noexcept nogil:
-    """Size of one step's counters: finished chunks, then the next chunk of each thread's range."""
+    """Number of counters per entry: finished chunks, then the next chunk of each thread's range."""
     return (n_threads + 1 + INTS_PER_LINE - 1) // INTS_PER_LINE * INTS_PER_LINE
 
 
@@ -266,22 +264,21 @@ cdef void run_entries(
 
 
 cdef class Arena:
-    """A block of memory that holds the operands of one run at a time.
+    """A block of memory that holds the temporary operands of one run at a time.
 
     Parameters
     ----------
     n_bytes : int
-        Its size.
 
     Attributes
     ----------
-    memory : numpy.ndarray of uint8
+    memory : numpy.ndarray, shape (n_bytes,), uint8
         Starts on a cache line.
     """
 
     cdef readonly Py_ssize_t n_bytes
     cdef readonly object memory
-    cdef char* base
+    cdef char* base              # address of `memory`
 
     def __cinit__(self, Py_ssize_t n_bytes):
         cdef uintptr_t address
@@ -292,70 +289,70 @@ cdef class Arena:
 
 
 cdef class ArenaPool:
-    """The arenas of a model that no run uses just now.
+    """The idle arenas of a model.
 
-    A run takes one and gives it back, so there are as many as runs at the same time, each as large
-    as the largest plan that it has served, however many plans there are.  No lock: a list gives
-    each of its items once, and a fork cannot leave it half changed.
+    A run takes one and gives it back, so their number is that of concurrent runs, and the size of
+    each that of the largest plan it has served, however many plans there are.  No lock: a list pops
+    each item once, and a fork cannot leave it half changed.
     """
 
     KEPT = 16
 
-    cdef list free_
+    cdef list idle
 
     def __cinit__(self):
-        self.free_ = []
+        self.idle = []
 
     def __len__(self):
-        return len(self.free_)
+        return len(self.idle)
 
     @property
     def n_bytes(self):
         """Size of all arenas in the pool."""
-        return sum(arena.n_bytes for arena in list(self.free_))
+        return sum(arena.n_bytes for arena in list(self.idle))
 
     def take(self, Py_ssize_t n_bytes):
-        """Return an arena of `n_bytes` or more."""
+        """Return an arena of at least `n_bytes`."""
         cdef Arena arena
         try:
-            arena = self.free_.pop()
+            arena = self.idle.pop()
         except IndexError:
             return Arena(n_bytes)
         return arena if arena.n_bytes >= n_bytes else Arena(n_bytes)
 
     def give(self, Arena arena not None):
-        """Take an arena back."""
-        if len(self.free_) < self.KEPT:
-            self.free_.append(arena)
+        """Return an arena to the pool."""
+        if len(self.idle) < self.KEPT:
+            self.idle.append(arena)
 
 
 cdef class Context:
-    """What changes during a run: for each thread a table that says where the slots lie.
+    """The state of one run: a table of slot addresses per thread.
 
     Parameters
     ----------
     slots : sequence
-        For each slot what it holds: an int, the offset into the arena; a pair of ints, offset and
-        bytes per thread of scratch memory in the arena; an array, always the same (a constant); a
-        pair of an array and the bytes of it that each thread gets; a function that makes an array
-        of this context's own; or None for what :meth:`attach` fills before each run.
+        The content of each slot: an int (offset in the arena), a pair of ints (offset and bytes per
+        thread of scratch memory in the arena), an array (a constant), a pair of an array and its
+        bytes per thread, a function that returns a new array (per-context state), or None (filled
+        by :meth:`attach` before each run).
     n_threads : int
-        How many threads a run may have.
+        The maximum number of threads of a run.
 
     Attributes
     ----------
     arena : Arena or None
-        Only during a run; see :meth:`use`.
+        Set during a run only; see :meth:`use`.
     """
 
     cdef char** slots            # (n_threads, n_slots)
-    cdef int* progress
+    cdef int* progress           # (progress_count,)
     cdef Py_ssize_t progress_count
     cdef readonly Py_ssize_t n_slots
     cdef readonly int n_threads
     cdef readonly Arena arena
     cdef char* base              # of the arena that the slots point into
-    cdef list held
+    cdef list held               # the array of each slot; None for slots in the arena
     cdef list in_arena           # (slot, offset, bytes per thread)
 
     def __cinit__(self, slots, int n_threads=1):
@@ -389,9 +386,9 @@ cdef class Context:
             self.slots[thread * self.n_slots + slot] = address + thread * per_thread
 
     def use(self, Arena arena):
-        """Let the slots lie in `arena`, or in none (None) until the next run.
+        """Point the slots into `arena`; None releases the arena until the next run.
 
-        Where the next arena is the same, or at the same place, they lie right already.
+        If the next arena has the same address, the slots are already right.
         """
         cdef Py_ssize_t slot, offset, per_thread
         self.arena = arena
@@ -402,7 +399,7 @@ cdef class Context:
             self.point(slot, arena.base + offset, per_thread)
 
     cdef prepare(self, Py_ssize_t n_steps, int n_threads):
-        """Reset the counters for a run."""
+        """Reset the counters before a run."""
         cdef Py_ssize_t count = n_steps * progress_ints(n_threads)
         if n_threads > self.n_threads:
             raise ValueError(f"the context serves {self.n_threads} threads, not {n_threads}")
@@ -420,12 +417,12 @@ cdef class Context:
         memset(self.progress, 0, count * sizeof(int))
 
     def attach(self, Py_ssize_t slot, array):
-        """Let `slot` hold `array`; it is kept alive until another one is attached."""
+        """Put `array` in `slot` and keep it alive until another one is attached."""
         self.held[slot] = array
         self.point(slot, <char*> <uintptr_t> array.__array_interface__["data"][0], 0)
 
     def detach(self, Py_ssize_t slot):
-        """Forget the array in `slot`."""
+        """Drop the array in `slot`."""
         self.held[slot] = None
         self.point(slot, NULL, 0)
 

@@ -1,16 +1,16 @@
-/* Read rows of a weight from an open file, without Python. */
+/* Read rows of a weight from an open file without Python. */
 #ifndef KUIPER_READ_ROWS_H
 #define KUIPER_READ_ROWS_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Where some bytes are, and what is another where they are no longer what they were. */
+/* Location of a stored tensor, and the file identity that must still match after a read. */
 typedef struct {
-    int descriptor; /* -1 where there is no file */
-    int64_t first, row_bytes;
+    int descriptor;           /* -1 without a file */
+    int64_t first, row_bytes; /* byte offset of row 0; bytes per row */
     uint64_t device, inode;
-    int64_t size, time; /* nanoseconds */
+    int64_t size, time; /* bytes; last modification in ns */
 } kp_stored;
 
 #if defined(__unix__) || defined(__APPLE__)
@@ -18,7 +18,7 @@ typedef struct {
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Whether all of some rows were there, and the file afterwards still the one that it had been. */
+/* Read rows [start, stop). Return whether all bytes were read and the file is unchanged. */
 static inline int kp_read_rows(const kp_stored *from, ptrdiff_t start, ptrdiff_t stop, char *to) {
     int64_t n_bytes = (stop - start) * from->row_bytes;
     int64_t offset = from->first + start * from->row_bytes;

@@ -10,7 +10,7 @@ ERROR_SLOT_BYTES = sizeof(error_slot_t)
 
 
 cdef class Step:
-    """One prepared kernel call; subclasses fill `run` and `params` when they are made."""
+    """One prepared kernel call; the constructors of subclasses set `run` and `params`."""
 
     def __cinit__(self):
         self.slots = []
@@ -18,11 +18,11 @@ cdef class Step:
         self.error_slot.slot = -1
 
     cdef const void* params_of(self, Py_ssize_t phase) noexcept:
-        """Return the parameters of a phase; a step of several has its own."""
+        """Return the parameters of a phase; steps of several phases override it."""
         return self.params
 
     cdef ref_t ref(self, object value) except *:
-        """Note that the step touches a tensor view, and return where it lies."""
+        """Register a tensor view as an operand of the step and return its location."""
         cdef ref_t r
         self.slots.append(value.slot)
         r.slot = value.slot
@@ -30,7 +30,7 @@ cdef class Step:
         return r
 
     cdef object exception(self, int64_t value):
-        """Return what a run raises that has recorded an error."""
+        """Return the exception for a recorded `value`."""
         return ShapeError(self.message.format(value))
 
 
@@ -40,16 +40,16 @@ def run_step(Step step not None, arrays, int n_threads):
     Parameters
     ----------
     step : Step
-        Made of values over the slots 0, 1, ...
+        Made of views of buffers in slots 0, 1, ...
     arrays : sequence of numpy.ndarray
-        What the slots hold; scratch memory as an array with one row for each thread, in a tuple.
+        The contents of the slots; scratch memory is a tuple of one array with a row per thread.
     n_threads : int
-        In how many shards, one thread each.
+        Threads, each of which runs one shard.
     """
-    cdef Py_ssize_t i, part, parts = min(n_threads, step.max_shards), n_slots = len(arrays), row
+    cdef Py_ssize_t i, shard, n_shards = min(n_threads, step.max_shards), n_slots = len(arrays), row
     cdef const void* params
     cdef char* address
-    cdef char** slots = <char**> calloc(n_slots * parts, sizeof(char*))
+    cdef char** slots = <char**> calloc(n_slots * n_shards, sizeof(char*))
     if slots == NULL:
         raise MemoryError
     for i, array in enumerate(arrays):
@@ -58,12 +58,12 @@ def run_step(Step step not None, arrays, int n_threads):
             array = array[0]
             row = array.strides[0]
         address = <char*> <uintptr_t> array.__array_interface__["data"][0]
-        for part in range(parts):
-            slots[part * n_slots + i] = address + part * row
+        for shard in range(n_shards):
+            slots[shard * n_slots + i] = address + shard * row
     for i in range(step.n_phases):
         params = step.params_of(i)
-        for part in prange(
-            parts, nogil=True, num_threads=n_threads, schedule="static", chunksize=1
+        for shard in prange(
+            n_shards, nogil=True, num_threads=n_threads, schedule="static", chunksize=1
         ):
-            step.run(params, slots + part * n_slots, part, parts)
+            step.run(params, slots + shard * n_slots, shard, n_shards)
     free(slots)

@@ -1,39 +1,39 @@
-"""Weights that are still in a file: any thread reads them, and takes no lock for it."""
+"""Weights that are still in a file: any thread reads them without a lock."""
 
-MOST = 2**64 - 1
+UINT64 = 2**64 - 1
 
 
 cdef class StoredRows:
-    """The rows of a weight in an open file: its parts along the first axis.
+    """The rows of a weight in an open file: its slices along the first axis.
 
     Parameters
     ----------
     read : callable
-        ``read(start, stop)`` returns the bytes of some rows, and raises if they are not what they
-        were.  It keeps the file open.
+        ``read(start, stop)`` returns the bytes of rows [start, stop) and raises if the file has
+        changed.  It keeps the file open.
     descriptor : int
     first : int
-        Where row 0 begins in the file.
+        Byte offset of row 0 in the file.
     row_bytes : int
     device, inode, size, time : int
-        Of the file when it was opened, as :func:`os.fstat` says; the time of its last change is in
-        nanoseconds.
+        Identity of the file when it was opened, from :func:`os.fstat`; `time` is the last
+        modification in nanoseconds.
     """
 
     def __init__(self, read, descriptor, first, row_bytes, device, inode, size, time):
         cdef stored_t* where = &self.where
         self._read = read
         where.descriptor, where.first, where.row_bytes = descriptor, first, row_bytes
-        # A system may count them from below zero.
-        where.device, where.inode = device & MOST, inode & MOST
+        # Some systems have negative numbers.
+        where.device, where.inode = device & UINT64, inode & UINT64
         where.size, where.time = size, time
 
     def read(self, start, stop):
         """Return the bytes of the rows from `start` to `stop`."""
         return self._read(start, stop)
 
-    def behind(self, start):
-        """Return the same without the rows before `start`."""
+    def from_row(self, start):
+        """Return the rows from `start` on."""
         cdef const stored_t* where = &self.where
 
         def read(first, last):
@@ -46,7 +46,7 @@ cdef class StoredRows:
 
 
 cdef stored_t where_stored(object weight) except *:
-    """Return where the rows of something with an `in_file` are; nowhere for other weights."""
+    """Return the location of a weight's `in_file` rows; descriptor -1 for other weights."""
     cdef stored_t nowhere
     rows = getattr(weight, "in_file", None)
     if isinstance(rows, StoredRows):

@@ -1,10 +1,9 @@
-/* Threads that help the calling one with a piece of work.
+/* The thread pool: workers that join the calling thread in a job.
 
-   A caller does its work itself; workers take what they can get of it. Nobody waits for a worker
-   that the system has not let begin: when the work is done, it is sent away. So a core that another
-   program has taken costs no more than what it would have done, where the barriers of an OpenMP
-   region wait for every thread, and spin for milliseconds before they let go of the core that it
-   may need. */
+   The caller works on the job itself and never waits for a worker that has not started: when the
+   job is done, it withdraws the call. So a core that another program occupies costs only its own
+   share of the work. The barriers of an OpenMP region, in contrast, wait for every thread, and spin
+   for milliseconds on cores that the late thread may need. */
 #ifndef KUIPER_THREAD_POOL_H
 #define KUIPER_THREAD_POOL_H
 
@@ -12,7 +11,7 @@
 
 #include "work_shares.h"
 
-/* Does a part of a job; `rank` tells those that do so at the same time apart, and is less than
+/* Works on a job until nothing is left of it. `rank` is unique among concurrent calls and less than
    `n_threads`. */
 typedef void (*kp_work)(void *job, ptrdiff_t rank, ptrdiff_t n_threads);
 
@@ -30,17 +29,17 @@ static inline void kp_run_job(kp_work work, void *job, ptrdiff_t n) { (void)n; w
 #include <time.h>
 #include <unistd.h>
 
-/* How long a worker looks out for the next job before it sleeps: waking it takes the time of many
+/* How long a worker spins for the next job before it sleeps: waking it can take as long as a run of
    a small network. */
 #define KP_SPIN_NS 2000000
-#define KP_SPINS_PER_CLOCK_READ 1000 /* at the clock */
-/* musl would give a thread 128 KB. */
+#define KP_SPINS_PER_CLOCK_READ 1000
+/* The default of musl is 128 KB. */
 #define KP_STACK_BYTES (2 << 20)
 
 enum { KP_FREE, KP_CALLED, KP_BUSY, KP_LEAVING };
 
 typedef struct kp_worker {
-    int state;  /* a caller sets KP_CALLED, and KP_FREE again if it is still that at the end */
+    int state; /* a caller sets KP_CALLED, and KP_FREE if the worker has not started by the end */
     int asleep;
     pthread_t thread;
     kp_work work;
@@ -52,7 +51,7 @@ typedef struct kp_worker {
 } kp_worker;
 
 static pthread_mutex_t kp_guard = PTHREAD_MUTEX_INITIALIZER;
-static kp_worker *kp_idle; /* the last to have worked comes first: its core may still be awake */
+static kp_worker *kp_idle; /* the most recently active first: its core may still be awake */
 static ptrdiff_t kp_count, kp_cores;
 static int kp_may_spin;
 
@@ -62,7 +61,7 @@ static inline long long kp_now(void) {
     return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-/* Return when called or sent home, or at times for nothing. */
+/* Return when called or told to leave; spurious returns are possible. */
 static void kp_wait_for_job(kp_worker *self) {
     if (kp_may_spin) {
         long long end = kp_now() + KP_SPIN_NS;
@@ -72,7 +71,7 @@ static void kp_wait_for_job(kp_worker *self) {
         }
     }
     pthread_mutex_lock(&self->lock);
-    /* Either this sees the call, or the caller sees this and knocks. */
+    /* Sequentially consistent: either this thread sees the call, or the caller sees `asleep`. */
     __atomic_store_n(&self->asleep, 1, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(&self->state, __ATOMIC_SEQ_CST) == KP_FREE)
         pthread_cond_wait(&self->called, &self->lock);
@@ -99,7 +98,7 @@ static kp_worker *kp_new_worker(void) {
     if (worker == NULL) return NULL;
     pthread_mutex_init(&worker->lock, NULL);
     pthread_cond_init(&worker->called, NULL);
-    /* Signals are for the threads of the program, but for those that say what went wrong here. */
+    /* Signals go to the threads of the program, except those that a fault in this thread raises. */
     sigset_t all, before;
     sigfillset(&all);
     sigdelset(&all, SIGSEGV);
@@ -118,13 +117,13 @@ static kp_worker *kp_new_worker(void) {
     return NULL;
 }
 
-/* Whether there may be one more, for a caller who wants `n`: where several threads call at a time,
-   they have the cores of the machine together, or as many as one of them alone asks for. */
+/* Whether the pool may grow for a caller that wants `n` workers. Concurrent callers share as many
+   workers as there are other cores, or as the largest of their requests. */
 static int kp_may_grow(ptrdiff_t n) {
     return kp_count < n || kp_count < kp_cores - 1;
 }
 
-/* Take up to `n` workers out of the idle ones, and make those that are missing. */
+/* Take up to `n` idle workers; start new ones if there are too few. */
 static kp_worker *kp_acquire_workers(ptrdiff_t n, ptrdiff_t *acquired) {
     kp_worker *workers = NULL;
     pthread_mutex_lock(&kp_guard);
@@ -159,19 +158,19 @@ static void kp_call(
     kp_set_state(worker, KP_CALLED);
 }
 
-/* Send a worker away that has not begun; wait for one that has. */
+/* Withdraw the call of a worker that has not started; wait for one that has. */
 static void kp_release_worker(kp_worker *worker) {
     int called = KP_CALLED;
     if (__atomic_compare_exchange_n(
             &worker->state, &called, KP_FREE, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         return;
-    for (
-        long i = 0; __atomic_load_n(&worker->state, __ATOMIC_ACQUIRE) != KP_FREE; i++) kp_back_off(i
-    );
+    for (long i = 0; __atomic_load_n(&worker->state, __ATOMIC_ACQUIRE) != KP_FREE; i++)
+        kp_back_off(i);
 }
 
-/* Have up to `n` threads work on a job, the calling one among them. It returns when all that have
-   begun are done; the job is done when a single one of them is, whatever the others did. */
+/* Run a job on up to `n` threads, the calling one included. A thread returns from `work` only when
+   no work is left, so the job is complete when the caller is through; it then waits for the workers
+   that have started. */
 static void kp_run_job(kp_work work, void *job, ptrdiff_t n) {
     ptrdiff_t acquired = 0, rank = 0;
     kp_worker *workers = n > 1 ? kp_acquire_workers(n - 1, &acquired) : NULL, *worker, *last = NULL;
@@ -189,8 +188,8 @@ static void kp_run_job(kp_work work, void *job, ptrdiff_t n) {
     pthread_mutex_unlock(&kp_guard);
 }
 
-/* A child has no thread but the one that forked. Those that wait for work are ended before: Python
-   and others look whether there are any, and warn. They cost little to start again. */
+/* A child has no thread but the forking one. Idle workers end before a fork, since Python and other
+   programs warn if there are threads; they are cheap to start again. */
 static void kp_before_fork(void) {
     pthread_mutex_lock(&kp_guard);
     while (kp_idle != NULL) {
@@ -205,14 +204,14 @@ static void kp_before_fork(void) {
     }
 }
 static void kp_in_parent(void) { pthread_mutex_unlock(&kp_guard); }
-/* Those that helped another thread just then do not exist in the child. */
+/* Workers of concurrent callers do not exist in the child. */
 static void kp_in_child(void) {
     kp_count = 0;
     pthread_mutex_unlock(&kp_guard);
 }
 
-/* Once, before the first job; without spinning, workers sleep at once when there is nothing to do.
-   Nonzero if the system has no memory left. */
+/* Call once, before the first job. Without `may_spin`, idle workers sleep at once. Returns nonzero
+   if the system is out of memory. */
 static inline int kp_prepare_pool(int may_spin) {
     kp_may_spin = may_spin;
     kp_cores = sysconf(_SC_NPROCESSORS_ONLN);

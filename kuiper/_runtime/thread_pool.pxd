@@ -1,9 +1,9 @@
-# Threads that work on a job together; thread_pool.h says how.
+# The thread pool; thread_pool.h explains how it works.
 
-# Does a part of a job; see kp_work.  Whoever does it takes what is left, until nothing is.
+# Works on a job until nothing is left of it; see kp_work.
 ctypedef void (*work_fn)(void* job, Py_ssize_t rank, Py_ssize_t n_threads) noexcept nogil
 
-# Does one of the items of a job; no two with the same rank at the same time.
+# Does one item of a job; concurrent calls have different ranks.
 ctypedef void (*item_fn)(void* job, Py_ssize_t item, Py_ssize_t rank) noexcept nogil
 
 cdef void run_job(work_fn work, void* job, Py_ssize_t n_threads) noexcept nogil

@@ -25,26 +25,26 @@ if prepare_pool(os.environ.get("OMP_WAIT_POLICY", "").strip().lower() != "passiv
 
 
 cdef void run_job(work_fn work, void* job, Py_ssize_t n_threads) noexcept nogil:
-    """Have up to `n_threads` threads work on a job, the calling one among them."""
+    """Run a job on up to `n_threads` threads, the calling one included."""
     c_run_job(work, job, n_threads)
 
 
 cdef enum:
-    MAX_THREADS = 256            # as the number may be set; more share the work of these
+    MAX_THREADS = 256            # the largest number of threads that can be set
 
 cdef struct items_t:
     item_fn do_item
     void* job
     Py_ssize_t n_items
-    int[MAX_THREADS] taken       # of each thread's own range
+    int[MAX_THREADS] taken       # items claimed of each thread's range
 
 
 cdef void parallel_for(
     item_fn do_item, void* job, Py_ssize_t n_items, Py_ssize_t n_threads
 ) noexcept nogil:
-    """Do all items of a job, on up to `n_threads` threads.
+    """Do all items of a job on up to `n_threads` threads.
 
-    Each begins with a range of its own, items that lie side by side, then helps the others.
+    Each thread starts with its own range of adjacent items, then claims items of other ranges.
     """
     cdef items_t items
     items.do_item, items.job, items.n_items = do_item, job, n_items

@@ -24,11 +24,11 @@ __all__ = ["ISAS", "PARTS", "Workbench", "function", "image_windows", "isa", "no
 
 ISAS = dispatch.available()
 PARTS = (1, 2, 3, 7)
-# The threads that take these shares.  More of them than the machine has would wait for each other
-# longer than they compute; other tests run models on teams of every size.
-TEAM = 2
+# The threads that take these shards.  More threads than cores would wait for each other longer than
+# they compute; other tests run models on every number of threads.
+THREADS = 2
 
-SO_LONG = 1e9  # operations for which the executor gives each thread several shares
+SO_LONG = 1e9  # operations for which the executor gives each thread several chunks
 
 GUARD_BYTES = 64
 PATTERN = 0xFF  # NaN in every float type, so that what is read too far shows
@@ -66,12 +66,12 @@ class Workbench:
         self.per_thread: dict[int, int] = {}
 
     def scratch(self, n_bytes: int) -> TensorView:
-        """Return scratch memory of which each thread has a piece of its own.
+        """Return scratch memory, `n_bytes` per thread.
 
-        Pointers lie in it, so each piece starts where one may lie; a plan's starts on a cache line.
+        Each thread's memory is aligned for pointers; in a plan, it starts on a cache line.
         """
         n_bytes = -(-n_bytes // 8) * 8
-        value = self.place((TEAM * n_bytes,), np.uint8)
+        value = self.place((THREADS * n_bytes,), np.uint8)
         self.per_thread[value.slot] = n_bytes
         self.written.append(value)
         return value
@@ -116,10 +116,7 @@ class Workbench:
         return np.ndarray(value.shape, value.dtype, memory, value.offset_bytes, strides)
 
     def run(self, *steps, parts: int = 1) -> None:
-        """Run steps in `parts` shares and check that only the outputs were written.
-
-        Every step takes that many shares, whatever it thinks of its size.
-        """
+        """Run steps in `parts` shards each, and check that only the outputs were written."""
         for step in steps:
             step.max_shards = parts
             step.flops = SO_LONG
@@ -128,9 +125,9 @@ class Workbench:
             (memory, self.per_thread[slot]) if slot in self.per_thread else memory
             for slot, memory in enumerate(self.memory)
         ]
-        team = min(parts, TEAM)
-        context = Context(slots, team)
-        Program(steps, dispatch.lanes()).run(context, team)
+        n_threads = min(parts, THREADS)
+        context = Context(slots, n_threads)
+        Program(steps, dispatch.lanes()).run(context, n_threads)
         for slot, (old, new) in enumerate(zip(before, self.memory, strict=True)):
             changed = old != new
             for value in self.written:
@@ -146,7 +143,7 @@ class Workbench:
             assert not changed.any(), f"slot {slot}: byte {changed.argmax()} was written"
 
     def run_all_shards(self, make, output: TensorView) -> np.ndarray:
-        """Run the step that `make()` returns in each of PARTS shares; the bits agree.
+        """Run the step that `make()` returns in each of PARTS shards; the bits agree.
 
         Returns
         -------

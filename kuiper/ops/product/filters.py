@@ -113,7 +113,7 @@ class _SomeFilters(Filters):
     def in_file(self) -> Any:
         rows = self._all.in_file
         # A reader of another kind has no rows that threads read themselves.
-        return rows.behind(self._start) if hasattr(rows, "behind") else None
+        return rows.from_row(self._start) if hasattr(rows, "from_row") else None
 
     def stored(self) -> np.ndarray:
         return self._all.stored()[self._start : self._start + self.shape[0]]

@@ -1,4 +1,4 @@
-"""The pool of threads, from inside: what becomes of a worker that does not come cannot be timed."""
+"""The thread pool from inside: a worker that misses a call cannot be provoked from outside."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ SOURCE = ROOT / "kuiper"
 
 @pytest.mark.skipif(not SOURCE.is_dir(), reason="needs the sources beside the tests")
 @pytest.mark.skipif(not thread_pool.has_threads, reason="built without threads")
-@pytest.mark.parametrize("patience", ["patient", "at once"])
+@pytest.mark.parametrize("may_spin", ["1", "0"])
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_helpers_come_or_are_not_waited_for(compiler, patience, tmp_path):
-    """Whether they look out for a job, or sleep at once."""
+def test_a_call_does_not_wait_for_workers_that_miss_it(compiler, may_spin, tmp_path):
+    """Idle workers spin for a while, or sleep at once."""
     found = shutil.which(compiler) or shutil.which(f"{compiler}-16")
     if found is None:
         pytest.skip(f"{compiler} is not installed")
-    program = tmp_path / "team"
-    source = ROOT / "tests" / "support" / "team.c"
+    program = tmp_path / "thread_pool"
+    source = ROOT / "tests" / "support" / "thread_pool.c"
     subprocess.run(
         [found, "-O2", "-Wall", "-Werror", "-pthread", f"-I{SOURCE}", str(source), "-o", program],
         check=True,
     )
-    command = [program, patience]
+    command = [program, may_spin]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "all is well\n"
     assert done.returncode == 0

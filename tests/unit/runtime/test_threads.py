@@ -269,8 +269,8 @@ def test_signals_are_left_to_the_threads_of_the_program(policy):
         for _ in range(20):
             for y, z in zip(model(np.ones((1, 3, 32, 32), np.float32)), first):
                 assert (y == z).all()
-        helper, = set(os.listdir("/proc/self/task")) - before
-        lines = open(f"/proc/self/task/{helper}/status").read().splitlines()
+        worker, = set(os.listdir("/proc/self/task")) - before
+        lines = open(f"/proc/self/task/{worker}/status").read().splitlines()
         blocked = int(dict(line.split(":") for line in lines)["SigBlk"], 16)
         for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGSEGV", "SIGFPE"):
             print(name, blocked >> getattr(signal, name) - 1 & 1)

@@ -1,5 +1,5 @@
-/* What _runtime/thread_pool.h promises, with a look at its insides: a failed check ends the program, and a thread
-   that is waited for in vain keeps it from ending. */
+/* Tests _runtime/thread_pool.h, including its internal state: a failed check ends the program, and
+   waiting for a thread that never comes keeps it from ending. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -13,12 +13,12 @@
 #define AWAIT(what) \
     while (!(what)) sched_yield()
 
-enum { MOST = 8 };
+enum { MAX_THREADS = 8 };
 
 typedef struct {
-    int wanted;  /* threads: each stays until so many are there */
+    int wanted; /* threads: each stays until this many have come */
     int came, twice, n_threads;
-    int ranks[MOST];
+    int ranks[MAX_THREADS];
 } meeting;
 
 static void meet(void *job, ptrdiff_t rank, ptrdiff_t n_threads) {
@@ -51,12 +51,12 @@ static void *run_theirs(void *nothing) {
 }
 
 int main(int n, char **arguments) {
-    CHECK(kp_prepare_pool(n > 1 && arguments[1][0] == 'p') == 0);
+    CHECK(kp_prepare_pool(n > 1 && arguments[1][0] == '1') == 0);
     kp_cores = 1;
     CHECK(run(1, 1).n_threads == 1 && kp_count == 0);
     CHECK(run(2, 2).n_threads == 2 && kp_count == 1 && idle() == 1);
 
-    /* A worker that does not hear the call is not waited for, and hears the next one. */
+    /* A caller does not wait for a worker that misses the call; the worker gets the next one. */
     AWAIT(GET(kp_idle->asleep));
     __atomic_store_n(&kp_idle->asleep, 0, __ATOMIC_SEQ_CST);
     meeting here = run(2, 1);
@@ -64,7 +64,7 @@ int main(int n, char **arguments) {
     __atomic_store_n(&kp_idle->asleep, 1, __ATOMIC_SEQ_CST);
     run(2, 2);
 
-    /* A caller that finds all workers at work goes on alone. */
+    /* A caller that finds all workers busy works alone. */
     pthread_t other;
     pthread_create(&other, NULL, run_theirs, NULL);
     AWAIT(GET(theirs.came) == 2);
@@ -73,13 +73,14 @@ int main(int n, char **arguments) {
     pthread_join(other, NULL);
     CHECK(theirs.n_threads == 2 && kp_count == 1 && idle() == 1);
 
-    /* One that asks for more gets more. */
-    CHECK(run(MOST, MOST).n_threads == MOST && kp_count == MOST - 1 && idle() == MOST - 1);
-    for (int i = 0; i < 2000; i++) run(1 + i % MOST, 1);
-    for (int i = 0; i < 200; i++) run(1 + i % MOST, 1 + i % MOST);
-    CHECK(kp_count == MOST - 1 && idle() == MOST - 1);
+    /* The pool grows for a caller that wants more threads. */
+    CHECK(run(MAX_THREADS, MAX_THREADS).n_threads == MAX_THREADS);
+    CHECK(kp_count == MAX_THREADS - 1 && idle() == MAX_THREADS - 1);
+    for (int i = 0; i < 2000; i++) run(1 + i % MAX_THREADS, 1);
+    for (int i = 0; i < 200; i++) run(1 + i % MAX_THREADS, 1 + i % MAX_THREADS);
+    CHECK(kp_count == MAX_THREADS - 1 && idle() == MAX_THREADS - 1);
 
-    /* Both sides of a fork have workers of their own. */
+    /* After a fork, parent and child have separate workers. */
     fflush(stdout);
     pid_t child = fork();
     CHECK(kp_count == 0 && idle() == 0);
