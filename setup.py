@@ -67,7 +67,15 @@ ISAS = {
 }  # fmt: skip
 
 # What the micro-kernels include besides .pxi files, and the drivers do not.
-MICRO_HEADERS = ("lanes.h", "narrow.h", "tile.h", "transpose.h", "variant.h", "vec.h")
+MICRO_HEADERS = (
+    "few_outputs.h",
+    "heights.h",
+    "lanes.h",
+    "tile.h",
+    "transpose.h",
+    "variant.h",
+    "vec.h",
+)
 
 # A micro-kernel is one `cdef inline` body that many thin functions call with constants the compiler
 # must see, such as the height of a tile.

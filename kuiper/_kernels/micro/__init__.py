@@ -5,8 +5,8 @@ on SSE) over the whole sum.  Rows of A are reached through one pointer each: the
 no packing of activations.  A 3x3 convolution passes nine pointers per pixel, and padding is a
 pointer to a row of zeros; strides, dilation and transposed convolution differ only in how pointers
 are computed.  This costs nothing measurable: 240 to 265 of the 288 GFLOP/s of one core, the same as
-with a fixed stride.  Tiles of all heights from 1 to 14 exist, so a plane of 49 pixels is four tiles
-of 12 or 13 rows and never a padded one.
+with a fixed stride.  Tiles of all heights from 1 to 14 exist (heights.h), so a plane of 49 pixels
+is four tiles of 12 or 13 rows and never a padded one.
 
 **Prefetching.** If the weights do not fit the L2 cache, drivers go panel by panel, and the tile
 prefetches the next panel line by line, because the processor's own prefetcher stops at every 4 KiB
@@ -20,12 +20,12 @@ the L1 cache, and the rows of one tile would evict each other.  The planner pads
 writes panels, whole cache lines at a time.  New memory is the most expensive part of a cold start:
 one page fault per 4 KiB, and on a virtual machine often a second one in the host.
 
-**A few outputs** (narrow.h): a convolution to one to four channels would fill as many of the lanes
-of a panel.  Its tile has vectors of *input* channels; all lanes work, and are summed once per
-output.  3x3 from 64 to 3 channels: 3.3 times as fast on AVX-512, 2.1 on AVX2, 1.6 on SSE.
+**Few output channels** (few_outputs.h): a convolution to 1 to 4 channels would fill only that many
+lanes of a panel.  Its tile holds vectors of *input* channels, which are summed once per output.
+3x3 from 64 to 3 channels: 3.3 times as fast on AVX-512, 2.1 on AVX2, 1.6 on SSE.
 
 **Few channels per group** (grouped.pxi): a vector of outputs spans several whole groups.  Their
-inputs are adjacent and fit one vector; a permutation brings term j of every output to its lane.
+inputs are adjacent and fit one vector; a permutation moves term j of every output to its lane.
 25 -> 130 to 145 GFLOP/s for 4 and 8 channels per group; ResNeXt-50 takes 0.88 of the time.
 
 **Grids over few channels** (grid.pxi): at 16 channels or fewer, finding the pixels of a sampling

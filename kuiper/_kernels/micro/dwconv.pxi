@@ -1,6 +1,12 @@
 # Depthwise convolution: every channel has taps of its own, so vectors run across channels.
 
-from kuiper._kernels.micro.table cimport DW_ROW, MAX_DW_KW, MAX_DW_M
+from kuiper._kernels.micro.table cimport (
+    DW_ROW, MAX_DW_KW, MAX_DW_M, MAX_DW_STEP, dwconv_fn, dwrow_fn,
+)
+
+cdef extern from "_kernels/simd/heights.h" nogil:
+    void enter_dwconv "kp_enter_dwconv"(dwconv_fn* table) noexcept
+    void enter_dwrow "kp_enter_dwrow"(dwrow_fn* table, int n_steps) noexcept
 
 # Vectors of channels at a time: enough sums in flight to hide the FMA's latency.
 cdef enum:
@@ -51,7 +57,7 @@ cdef inline void dwconv_block(
                 store_n(y + i * ldy + c, vmin(high, vmax(low, acc[i][j])), n)
 
 
-cdef inline void dwconv_pixels(
+cdef inline void dwconv_pixels "kp_dwconv_pixels"(
     int m, bint scattered, Py_ssize_t taps, Py_ssize_t channels, const float* const* pixels,
     const Py_ssize_t* steps, const float* w, float* y, Py_ssize_t ldy,
     const float* residual, Py_ssize_t ldr, float lo, float hi,
@@ -85,94 +91,6 @@ cdef inline void dwconv_pixels(
             m, 1, scattered, False, taps, pixels, steps, c, channels - c, w, y, ldy, residual, ldr,
             low, high,
         )
-
-
-cdef void f32_dwconv_1(
-    Py_ssize_t taps, Py_ssize_t channels, const float* const* pixels, const Py_ssize_t* steps,
-    const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    if steps == NULL:
-        dwconv_pixels(1, True, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
-    else:
-        dwconv_pixels(1, False, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
-
-
-cdef void f32_dwconv_2(
-    Py_ssize_t taps, Py_ssize_t channels, const float* const* pixels, const Py_ssize_t* steps,
-    const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    if steps == NULL:
-        dwconv_pixels(2, True, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
-    else:
-        dwconv_pixels(2, False, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
-
-
-cdef void f32_dwconv_3(
-    Py_ssize_t taps, Py_ssize_t channels, const float* const* pixels, const Py_ssize_t* steps,
-    const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    if steps == NULL:
-        dwconv_pixels(3, True, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
-    else:
-        dwconv_pixels(3, False, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
-
-
-cdef void f32_dwconv_4(
-    Py_ssize_t taps, Py_ssize_t channels, const float* const* pixels, const Py_ssize_t* steps,
-    const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    if steps == NULL:
-        dwconv_pixels(4, True, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
-    else:
-        dwconv_pixels(4, False, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
-
-
-cdef void f32_dwconv_5(
-    Py_ssize_t taps, Py_ssize_t channels, const float* const* pixels, const Py_ssize_t* steps,
-    const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    if steps == NULL:
-        dwconv_pixels(5, True, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
-    else:
-        dwconv_pixels(5, False, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
-
-
-cdef void f32_dwconv_6(
-    Py_ssize_t taps, Py_ssize_t channels, const float* const* pixels, const Py_ssize_t* steps,
-    const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    if steps == NULL:
-        dwconv_pixels(6, True, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
-    else:
-        dwconv_pixels(6, False, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
-
-
-cdef void f32_dwconv_7(
-    Py_ssize_t taps, Py_ssize_t channels, const float* const* pixels, const Py_ssize_t* steps,
-    const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    if steps == NULL:
-        dwconv_pixels(7, True, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
-    else:
-        dwconv_pixels(7, False, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
-
-
-cdef void f32_dwconv_8(
-    Py_ssize_t taps, Py_ssize_t channels, const float* const* pixels, const Py_ssize_t* steps,
-    const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    if steps == NULL:
-        dwconv_pixels(8, True, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
-    else:
-        dwconv_pixels(8, False, taps, channels, pixels, steps, w, y, ldy, residual, ldr, lo, hi)
 
 
 # Windows of 3, 5 or 7 columns that follow each other in a row: a pixel is loaded once for all
@@ -244,7 +162,7 @@ cdef inline void dwrow_block(
             store_n(y + i * ldy + c, vmin(high, vmax(low, acc[i])), n)
 
 
-cdef inline void f32_dwrow(
+cdef inline void dwrow_pixels "kp_dwrow_pixels"(
     int kw, int s, Py_ssize_t kh, Py_ssize_t channels, const float* const* rows,
     const Py_ssize_t* steps, const float* w, float* y, Py_ssize_t ldy, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
@@ -263,59 +181,8 @@ cdef inline void f32_dwrow(
         )
 
 
-cdef void f32_dwrow_3_1(
-    Py_ssize_t kh, Py_ssize_t channels, const float* const* rows, const Py_ssize_t* steps,
-    const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr, float lo,
-    float hi,
-) noexcept nogil:
-    f32_dwrow(3, 1, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
-
-
-cdef void f32_dwrow_3_2(
-    Py_ssize_t kh, Py_ssize_t channels, const float* const* rows, const Py_ssize_t* steps,
-    const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr, float lo,
-    float hi,
-) noexcept nogil:
-    f32_dwrow(3, 2, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
-
-
-cdef void f32_dwrow_5_1(
-    Py_ssize_t kh, Py_ssize_t channels, const float* const* rows, const Py_ssize_t* steps,
-    const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr, float lo,
-    float hi,
-) noexcept nogil:
-    f32_dwrow(5, 1, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
-
-
-cdef void f32_dwrow_5_2(
-    Py_ssize_t kh, Py_ssize_t channels, const float* const* rows, const Py_ssize_t* steps,
-    const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr, float lo,
-    float hi,
-) noexcept nogil:
-    f32_dwrow(5, 2, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
-
-
-cdef void f32_dwrow_7_1(
-    Py_ssize_t kh, Py_ssize_t channels, const float* const* rows, const Py_ssize_t* steps,
-    const float* w, float* y, Py_ssize_t ldy, const float* residual, Py_ssize_t ldr, float lo,
-    float hi,
-) noexcept nogil:
-    f32_dwrow(7, 1, kh, channels, rows, steps, w, y, ldy, residual, ldr, lo, hi)
-
-
 cdef void fill_dwconv(kernels_t* k) noexcept:
     # DW_NV sums for each pixel have to fit the registers.
     k.dw_m = 8 if REGISTERS == 32 else 4
-    k.f32_dwconv[1] = f32_dwconv_1
-    k.f32_dwconv[2] = f32_dwconv_2
-    k.f32_dwconv[3] = f32_dwconv_3
-    k.f32_dwconv[4] = f32_dwconv_4
-    k.f32_dwconv[5] = f32_dwconv_5
-    k.f32_dwconv[6] = f32_dwconv_6
-    k.f32_dwconv[7] = f32_dwconv_7
-    k.f32_dwconv[8] = f32_dwconv_8
-    k.f32_dwrow[3][1] = f32_dwrow_3_1
-    k.f32_dwrow[3][2] = f32_dwrow_3_2
-    k.f32_dwrow[5][1] = f32_dwrow_5_1
-    k.f32_dwrow[5][2] = f32_dwrow_5_2
-    k.f32_dwrow[7][1] = f32_dwrow_7_1
+    enter_dwconv(k.f32_dwconv)
+    enter_dwrow(&k.f32_dwrow[0][0], MAX_DW_STEP + 1)

@@ -4,7 +4,7 @@
 # by the FMA units and not by loads.  Rows of A are read where they lie, through one pointer per row
 # and tap (channels-last pixels; padding points to a row of zeros); B comes in packed panels.
 
-from kuiper._kernels.micro.table cimport SOLE_TILE, LINE_FLOATS, MAX_MR, ROW_PANELS
+from kuiper._kernels.micro.table cimport LINE_FLOATS, MAX_MR, ROW_PANELS, SOLE_TILE, gemm_fn
 
 cdef enum:
     NV = 2  # vectors per row of the tile; a panel of which half is used takes a tile of one
@@ -20,6 +20,9 @@ cdef extern from "_kernels/simd/tile.h" nogil:
         int m, int nv, vf32 (*acc)[NV], int first, float* y, Py_ssize_t ldy, Py_ssize_t n,
         const float* residual, Py_ssize_t ldr, float lo, float hi,
     ) noexcept
+
+cdef extern from "_kernels/simd/heights.h" nogil:
+    void enter_gemm "kp_enter_gemm"(gemm_fn* table) noexcept
 
 
 cdef inline void tile_terms(
@@ -179,7 +182,7 @@ cdef void f32_gemm_strided(
         )
 
 
-cdef inline void gemm_rows(
+cdef inline void gemm_rows "kp_gemm_rows"(
     int m, Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
     Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
@@ -193,135 +196,10 @@ cdef inline void gemm_rows(
         gemm_tile(m, 2, False, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
 
 
-cdef void f32_gemm_1(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
-    Py_ssize_t ldr, float lo, float hi,
-) noexcept nogil:
-    gemm_rows(1, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
-
-
-cdef void f32_gemm_2(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
-    Py_ssize_t ldr, float lo, float hi,
-) noexcept nogil:
-    gemm_rows(2, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
-
-
-cdef void f32_gemm_3(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
-    Py_ssize_t ldr, float lo, float hi,
-) noexcept nogil:
-    gemm_rows(3, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
-
-
-cdef void f32_gemm_4(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
-    Py_ssize_t ldr, float lo, float hi,
-) noexcept nogil:
-    gemm_rows(4, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
-
-
-cdef void f32_gemm_5(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
-    Py_ssize_t ldr, float lo, float hi,
-) noexcept nogil:
-    gemm_rows(5, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
-
-
-cdef void f32_gemm_6(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
-    Py_ssize_t ldr, float lo, float hi,
-) noexcept nogil:
-    gemm_rows(6, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
-
-
-cdef void f32_gemm_7(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
-    Py_ssize_t ldr, float lo, float hi,
-) noexcept nogil:
-    gemm_rows(7, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
-
-
-cdef void f32_gemm_8(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
-    Py_ssize_t ldr, float lo, float hi,
-) noexcept nogil:
-    gemm_rows(8, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
-
-
-cdef void f32_gemm_9(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
-    Py_ssize_t ldr, float lo, float hi,
-) noexcept nogil:
-    gemm_rows(9, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
-
-
-cdef void f32_gemm_10(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
-    Py_ssize_t ldr, float lo, float hi,
-) noexcept nogil:
-    gemm_rows(10, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
-
-
-cdef void f32_gemm_11(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
-    Py_ssize_t ldr, float lo, float hi,
-) noexcept nogil:
-    gemm_rows(11, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
-
-
-cdef void f32_gemm_12(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
-    Py_ssize_t ldr, float lo, float hi,
-) noexcept nogil:
-    gemm_rows(12, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
-
-
-cdef void f32_gemm_13(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
-    Py_ssize_t ldr, float lo, float hi,
-) noexcept nogil:
-    gemm_rows(13, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
-
-
-cdef void f32_gemm_14(
-    Py_ssize_t taps, Py_ssize_t kc, const float* const* rows, const float* panel,
-    Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
-    Py_ssize_t ldr, float lo, float hi,
-) noexcept nogil:
-    gemm_rows(14, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
-
-
 cdef void fill_gemm(kernels_t* k) noexcept:
     k.mr = tallest()
     k.nr = NV * LANES
     k.f32_gemm_strided = f32_gemm_strided
     k.f32_gemm_row = f32_gemm_row
     k.f32_gemm[0] = NULL
-    k.f32_gemm[1] = f32_gemm_1
-    k.f32_gemm[2] = f32_gemm_2
-    k.f32_gemm[3] = f32_gemm_3
-    k.f32_gemm[4] = f32_gemm_4
-    k.f32_gemm[5] = f32_gemm_5
-    k.f32_gemm[6] = f32_gemm_6
-    k.f32_gemm[7] = f32_gemm_7
-    k.f32_gemm[8] = f32_gemm_8
-    k.f32_gemm[9] = f32_gemm_9
-    k.f32_gemm[10] = f32_gemm_10
-    k.f32_gemm[11] = f32_gemm_11
-    k.f32_gemm[12] = f32_gemm_12
-    k.f32_gemm[13] = f32_gemm_13
-    k.f32_gemm[14] = f32_gemm_14
+    enter_gemm(k.f32_gemm)

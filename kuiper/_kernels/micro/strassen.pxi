@@ -8,6 +8,9 @@ cdef extern from "_kernels/simd/tile.h" nogil:
     void tile_add "kp_tile_add"(int m, int nv, vf32 (*acc)[NV], const float* tile) noexcept
     void tile_save "kp_tile_save"(int m, int nv, vf32 (*acc)[NV], float* tile) noexcept
 
+cdef extern from "_kernels/simd/heights.h" nogil:
+    void enter_chain "kp_enter_chain"(void* table) noexcept
+
 
 cdef bint f32_strassen_sums(
     Py_ssize_t n, Py_ssize_t half, const float* const* up, const float* const* down, float* sums,
@@ -40,12 +43,13 @@ cdef bint f32_strassen_sums(
     return reduce_add(checked) == 0
 
 
-cdef inline void chain_tile(
-    int m, int n_products, const product_t* product, Py_ssize_t taps, Py_ssize_t kc,
+cdef inline void chain_rows "kp_chain_rows"(
+    int m, int n_products, const void* products, Py_ssize_t taps, Py_ssize_t kc,
     Py_ssize_t distance, int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     """gemm_tile, with stops."""
+    cdef const product_t* product = <const product_t*> products
     cdef vf32[MAX_MR][NV] acc
     cdef (const float*)[MAX_MR] row
     cdef const float* const* rows
@@ -102,161 +106,8 @@ cdef void f32_tile_sum(
             j += LANES
 
 
-cdef void f32_gemm_chain_1(
-    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
-    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    chain_tile(
-        1, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
-    )
-
-
-cdef void f32_gemm_chain_2(
-    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
-    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    chain_tile(
-        2, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
-    )
-
-
-cdef void f32_gemm_chain_3(
-    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
-    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    chain_tile(
-        3, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
-    )
-
-
-cdef void f32_gemm_chain_4(
-    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
-    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    chain_tile(
-        4, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
-    )
-
-
-cdef void f32_gemm_chain_5(
-    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
-    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    chain_tile(
-        5, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
-    )
-
-
-cdef void f32_gemm_chain_6(
-    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
-    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    chain_tile(
-        6, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
-    )
-
-
-cdef void f32_gemm_chain_7(
-    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
-    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    chain_tile(
-        7, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
-    )
-
-
-cdef void f32_gemm_chain_8(
-    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
-    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    chain_tile(
-        8, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
-    )
-
-
-cdef void f32_gemm_chain_9(
-    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
-    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    chain_tile(
-        9, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
-    )
-
-
-cdef void f32_gemm_chain_10(
-    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
-    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    chain_tile(
-        10, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
-    )
-
-
-cdef void f32_gemm_chain_11(
-    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
-    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    chain_tile(
-        11, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
-    )
-
-
-cdef void f32_gemm_chain_12(
-    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
-    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    chain_tile(
-        12, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
-    )
-
-
-cdef void f32_gemm_chain_13(
-    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
-    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    chain_tile(
-        13, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
-    )
-
-
-cdef void f32_gemm_chain_14(
-    int n_products, const product_t* products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,
-    int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual, Py_ssize_t ldr,
-    float lo, float hi,
-) noexcept nogil:
-    chain_tile(
-        14, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi
-    )
-
-
 cdef void fill_strassen(kernels_t* k) noexcept:
     k.f32_strassen_sums = f32_strassen_sums
     k.f32_tile_sum = f32_tile_sum
     k.f32_gemm_chain[0] = NULL
-    k.f32_gemm_chain[1] = f32_gemm_chain_1
-    k.f32_gemm_chain[2] = f32_gemm_chain_2
-    k.f32_gemm_chain[3] = f32_gemm_chain_3
-    k.f32_gemm_chain[4] = f32_gemm_chain_4
-    k.f32_gemm_chain[5] = f32_gemm_chain_5
-    k.f32_gemm_chain[6] = f32_gemm_chain_6
-    k.f32_gemm_chain[7] = f32_gemm_chain_7
-    k.f32_gemm_chain[8] = f32_gemm_chain_8
-    k.f32_gemm_chain[9] = f32_gemm_chain_9
-    k.f32_gemm_chain[10] = f32_gemm_chain_10
-    k.f32_gemm_chain[11] = f32_gemm_chain_11
-    k.f32_gemm_chain[12] = f32_gemm_chain_12
-    k.f32_gemm_chain[13] = f32_gemm_chain_13
-    k.f32_gemm_chain[14] = f32_gemm_chain_14
+    enter_chain(<void*> k.f32_gemm_chain)

@@ -1,8 +1,8 @@
-# Convolution to a few channels, FEW_OUTPUTS at the most; see simd/narrow.h.
+# Convolution to a few channels, FEW_OUTPUTS at the most; see simd/few_outputs.h.
 
 from kuiper._kernels.micro.table cimport FEW_OUTPUTS
 
-cdef extern from "_kernels/simd/narrow.h" nogil:
+cdef extern from "_kernels/simd/few_outputs.h" nogil:
     void few_outputs_sums "kp_few_outputs"(
         int pixels, int n, Py_ssize_t taps, Py_ssize_t channels, const float* const* rows,
         Py_ssize_t apart, const float* weight, float* sums,

@@ -1,0 +1,87 @@
+/* One micro-kernel per tile height, and one per width and stride of a row of depthwise windows.
+
+   The inline bodies in micro/ take these sizes as parameters.  A macro wraps each body once per size,
+   so that the compiler knows the size and unrolls, and kp_enter_... stores the wrappers in a table.
+   The epilogue is four plain arguments: a pointer to a struct costs tiles of short sums (16 terms)
+   about 2 %.  `products` is a void * because product_t (table.pxd) is unknown to C. */
+#ifndef KUIPER_HEIGHTS_H
+#define KUIPER_HEIGHTS_H
+
+#include <Python.h>
+
+#define KP_HEIGHTS_8(F) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8)
+#define KP_HEIGHTS_14(F) KP_HEIGHTS_8(F) F(9) F(10) F(11) F(12) F(13) F(14)
+#define KP_WINDOWS(F) F(3, 1) F(3, 2) F(5, 1) F(5, 2) F(7, 1)
+
+/* The factors of a sum: rows times one panel, or rows times one panel per product. */
+#define KP_GEMM_SUM                                                                               \
+    Py_ssize_t taps, Py_ssize_t kc, const float *const *rows, const float *panel, Py_ssize_t distance
+#define KP_CHAIN_SUM                                                                              \
+    int n_products, const void *products, Py_ssize_t taps, Py_ssize_t kc, Py_ssize_t distance,    \
+        int first
+/* The factors of depthwise windows. */
+#define KP_DEPTHWISE_SUM                                                                          \
+    Py_ssize_t taps, Py_ssize_t channels, const float *const *pixels, const Py_ssize_t *steps,    \
+        const float *weights
+/* The result: y = clamp(sum + residual). */
+#define KP_OUT float *y, Py_ssize_t ldy
+#define KP_EPILOGUE const float *residual, Py_ssize_t ldr, float lo, float hi
+
+typedef void (*kp_gemm_fn)(KP_GEMM_SUM, KP_OUT, Py_ssize_t n, KP_EPILOGUE);
+typedef void (*kp_chain_fn)(KP_CHAIN_SUM, KP_OUT, Py_ssize_t n, KP_EPILOGUE);
+typedef void (*kp_depthwise_fn)(KP_DEPTHWISE_SUM, KP_OUT, KP_EPILOGUE);
+
+static CYTHON_INLINE void kp_gemm_rows(int m, KP_GEMM_SUM, KP_OUT, Py_ssize_t n, KP_EPILOGUE);
+static CYTHON_INLINE void kp_chain_rows(int m, KP_CHAIN_SUM, KP_OUT, Py_ssize_t n, KP_EPILOGUE);
+static CYTHON_INLINE void kp_dwconv_pixels(
+    int m, int scattered, KP_DEPTHWISE_SUM, KP_OUT, KP_EPILOGUE);
+static CYTHON_INLINE void kp_dwrow_pixels(int kw, int s, KP_DEPTHWISE_SUM, KP_OUT, KP_EPILOGUE);
+
+#define KP_GEMM(m)                                                                                \
+    static void kp_gemm_##m(KP_GEMM_SUM, KP_OUT, Py_ssize_t n, KP_EPILOGUE) {                     \
+        kp_gemm_rows(m, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi);       \
+    }
+#define KP_CHAIN(m)                                                                               \
+    static void kp_chain_##m(KP_CHAIN_SUM, KP_OUT, Py_ssize_t n, KP_EPILOGUE) {                   \
+        kp_chain_rows(                                                                            \
+            m, n_products, products, taps, kc, distance, first, y, ldy, n, residual, ldr, lo, hi  \
+        );                                                                                        \
+    }
+#define KP_DWCONV(m)                                                                              \
+    static void kp_dwconv_##m(KP_DEPTHWISE_SUM, KP_OUT, KP_EPILOGUE) {                            \
+        if (steps)                                                                                \
+            kp_dwconv_pixels(                                                                     \
+                m, 0, taps, channels, pixels, steps, weights, y, ldy, residual, ldr, lo, hi       \
+            );                                                                                    \
+        else                                                                                      \
+            kp_dwconv_pixels(                                                                     \
+                m, 1, taps, channels, pixels, steps, weights, y, ldy, residual, ldr, lo, hi       \
+            );                                                                                    \
+    }
+#define KP_DWROW(kw, s)                                                                           \
+    static void kp_dwrow_##kw##_##s(KP_DEPTHWISE_SUM, KP_OUT, KP_EPILOGUE) {                      \
+        kp_dwrow_pixels(                                                                          \
+            kw, s, taps, channels, pixels, steps, weights, y, ldy, residual, ldr, lo, hi          \
+        );                                                                                        \
+    }
+
+KP_HEIGHTS_14(KP_GEMM)
+KP_HEIGHTS_14(KP_CHAIN)
+KP_HEIGHTS_8(KP_DWCONV)
+KP_WINDOWS(KP_DWROW)
+
+#define KP_ENTER(m) table[m] = kp_gemm_##m;
+static void kp_enter_gemm(kp_gemm_fn *table) { KP_HEIGHTS_14(KP_ENTER) }
+#undef KP_ENTER
+#define KP_ENTER(m) table[m] = kp_chain_##m;
+static void kp_enter_chain(kp_chain_fn *table) { KP_HEIGHTS_14(KP_ENTER) }
+#undef KP_ENTER
+#define KP_ENTER(m) table[m] = kp_dwconv_##m;
+static void kp_enter_dwconv(kp_depthwise_fn *table) { KP_HEIGHTS_8(KP_ENTER) }
+#undef KP_ENTER
+/* table[kw][s], with n_steps columns. */
+#define KP_ENTER(kw, s) table[kw * n_steps + s] = kp_dwrow_##kw##_##s;
+static void kp_enter_dwrow(kp_depthwise_fn *table, int n_steps) { KP_WINDOWS(KP_ENTER) }
+#undef KP_ENTER
+
+#endif
