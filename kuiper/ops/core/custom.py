@@ -165,6 +165,3 @@ class _Keywords(Argument):
 
     def __init__(self) -> None:
         super().__init__({})
-
-    def convert(self, value: Any) -> Any:
-        return value

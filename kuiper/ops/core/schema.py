@@ -1,9 +1,9 @@
-"""Typed arguments of operator records, and how they are found on an operator of a graph.
+"""Typed arguments of operator records, and how they are collected from an operator of a graph.
 
-PNNX spreads the arguments of one operator over four places: literal parameters, attributes
+PNNX spreads the arguments of one operator over four sources: literal parameters, attributes
 (weights), inputs with a keyword and inputs without.  A record lists its arguments once;
-:func:`resolve` collects each from wherever it stands, converts it to the declared type and
-reports every fault of the operator at once.
+:func:`resolve` collects them from all four, converts each to its declared type and reports all
+faults of the operator in one error.
 """
 
 from __future__ import annotations
@@ -50,27 +50,28 @@ __all__ = [
     "schema",
 ]
 
-# Counts, extents, strides and the like stay below it, so that kernels may multiply such a number by
-# the bytes of a row without leaving 64 bits.  No tensor that a machine can hold needs more.
+# Upper bound of counts, extents and strides, so that a kernel can multiply one by the bytes of a
+# row without overflow of 64 bits.  No tensor that fits into memory exceeds it.
 MAX_COUNT = 2**40
 
-# A tensor while a graph is planned: its shape while shapes are inferred, then where it lies.
+# A tensor while a graph is planned: a spec while shapes are inferred, a view while steps are bound.
 Known: TypeAlias = TensorSpec | TensorView
+TENSORS = (TensorSpec, TensorView)  # for isinstance, where a union would be made at each call
 
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
 
 
 class ValuesNeeded(ShapeError):
-    """Shapes cannot be told before the model runs: they depend on values that it computes.
+    """Shapes depend on values that the model computes, so they are unknown before it runs.
 
-    The planner cuts the graph in front of such an operator; see :mod:`kuiper.planning.segments`.
+    The planner cuts the graph before such an operator; see :mod:`kuiper.planning.segments`.
 
     Parameters
     ----------
     message : str
     specs : sequence of TensorSpec
-        The tensors whose values are needed to plan the operator.  None at all means that the
-        operator has to be computed, from all its inputs, to know the shapes of its outputs.
+        The tensors whose values are needed to plan the operator.  If empty, the operator has to
+        be computed from all its inputs before the shapes of its outputs are known.
     """
 
     def __init__(self, message: str, specs: Sequence[TensorSpec] = ()) -> None:
@@ -79,7 +80,7 @@ class ValuesNeeded(ShapeError):
 
 
 class StaticValue:
-    """A value known while planning that is not a tensor: a number, list, string or None."""
+    """A value that is known while planning and is no tensor: a number, list, string or None."""
 
     __slots__ = ("value",)
 
@@ -91,17 +92,17 @@ class StaticValue:
 
 
 class Argument:
-    """A named argument of an operator.
+    """A named argument of an operator; this base class accepts any value.
 
     Parameters
     ----------
     default : object, optional
-        Taken where the argument is absent; an argument without default is required.
+        The value of an absent argument; without it the argument is required.
     """
 
     expected = "a value"
-    is_numeric = False  # whether a tensor of one element may stand for a number of it
-    internal = False  # whether passes alone set it, always by name
+    is_numeric = False  # whether a tensor of one element may replace a number in it
+    internal = False  # whether only passes set it, always by name
     catches_all = False  # whether it takes all keywords that no other argument names
     aliases: tuple[str, ...] = ()
     name = ""
@@ -110,22 +111,15 @@ class Argument:
         self.default = default
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name.rstrip("_")  # with one at the end if records have another use for a name
+        self.name = name.rstrip("_")  # a record appends "_" to a name that Record uses itself
 
     def convert(self, value: Any) -> Any:
-        """Return `value` as the declared type, or raise `ValueError`."""
-        raise NotImplementedError
+        """Return `value` as the declared type, or raise ValueError, or ShapeError with a text."""
+        return value
 
     def __repr__(self) -> str:
         default = "" if self.default is REQUIRED else f"={self.default}"
         return f"{self.name}{default}"
-
-
-class _Any(Argument):
-    """An argument that is taken as it comes."""
-
-    def convert(self, value: Any) -> Any:
-        return value
 
 
 class TensorArgument(Argument):
@@ -138,30 +132,26 @@ class TensorArgument(Argument):
     rank : int or tuple of int, optional
         Allowed numbers of axes.
     number : bool
-        Whether a Python number may stand in its place.
+        Whether a Python number is allowed instead.
     aliases : tuple of str
-        Other keywords for the same argument, where spellings of one operator differ.
+        Other keywords for the argument: the module and the function may differ.
     internal : bool
-        Whether passes alone set it, always by name; it is no part of the operator's interface.
+        Whether only passes set it, always by name; it is not part of the operator's interface.
     """
 
     expected = "a tensor"
 
     def __init__(
-        self,
-        optional: bool = False,
-        rank: Any = None,
-        number: Any = False,
-        aliases: Any = (),
+        self, optional: bool = False, rank: Any = None, number: Any = False, aliases: Any = (),
         internal: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(None if optional else REQUIRED)
         self.aliases, self.internal = aliases, internal
         self.rank = (rank,) if isinstance(rank, int) else rank
         self.number = number
 
     def convert(self, value: Any) -> Any:
-        if isinstance(value, TensorSpec | TensorView):
+        if isinstance(value, TENSORS):
             if self.rank is not None and value.rank not in self.rank:
                 ranks = " or ".join(map(str, self.rank))
                 raise ShapeError(f"'{self.name}' has shape {value.shape}, expected rank {ranks}")
@@ -184,9 +174,6 @@ class _Weights(Argument):
 
     expected = "weights"
 
-    def convert(self, value: Any) -> Any:
-        return value
-
 
 class _TensorList(Argument):
     """A list of tensors, and of None where `gaps` are allowed."""
@@ -198,24 +185,19 @@ class _TensorList(Argument):
         self.gaps = gaps
 
     def convert(self, value: Any) -> Any:
-        if not isinstance(value, tuple | list):
+        allowed = (*TENSORS, type(None)) if self.gaps else TENSORS
+        if not isinstance(value, tuple | list) or not all(isinstance(v, allowed) for v in value):
             raise ValueError
-        for item in value:
-            if not isinstance(item, TensorSpec | TensorView) and not (self.gaps and item is None):
-                raise ValueError
         return tuple(value)
 
 
 class _Int(Argument):
-    """An integer, at least `minimum`; None too where it is `nullable`."""
+    """An integer, at least `minimum`; also None if `nullable`."""
 
     is_numeric = True
 
     def __init__(
-        self,
-        default: Any = REQUIRED,
-        minimum: int | None = None,
-        nullable: bool = False,
+        self, default: Any = REQUIRED, minimum: int | None = None, nullable: bool = False
     ) -> None:
         super().__init__(default)
         self.minimum, self.nullable = minimum, nullable
@@ -227,111 +209,17 @@ class _Int(Argument):
         return _integer(value, self.minimum)
 
 
-class _Ints(Argument):
-    """A tuple of integers; one integer stands for `length` equal ones.
+class _Numbers(Argument):
+    """A tuple of real numbers; a single number is repeated `length` times.
 
     Parameters
     ----------
     length : int, optional
-        How many there are; any number where None.
+        How many numbers there are; any if None.
     default : object, optional
-    minimum : int, optional
-    words : tuple of str
-        Strings that may stand in their place (``same``, ``valid``).
     nullable : bool
-        Whether None may stand in their place.
+        Whether None is allowed instead.
     """
-
-    is_numeric = True
-
-    def __init__(
-        self,
-        length: Any = None,
-        default: Any = REQUIRED,
-        minimum: Any = None,
-        words: Any = (),
-        nullable: Any = False,
-    ) -> None:
-        super().__init__(default)
-        self.length, self.minimum, self.words, self.nullable = length, minimum, words, nullable
-        count = "integers" if length is None else f"{length} integers"
-        self.expected = count if minimum is None else f"{count} >= {minimum}"
-        if words:
-            self.expected += " or one of " + ", ".join(words)
-
-    def convert(self, value: Any) -> Any:
-        if isinstance(value, str) and value in self.words:
-            return value
-        if value is None:
-            if self.nullable:
-                return None
-            if self.length is None:
-                return ()  # PNNX writes an empty list as None
-        if isinstance(value, np.ndarray):
-            value = value.tolist()
-        if isinstance(value, tuple | list):
-            items = tuple([_integer(item, self.minimum) for item in value])
-            if self.length is not None and len(items) == 1:
-                items *= self.length
-        else:
-            items = (_integer(value, self.minimum),) * (1 if self.length is None else self.length)
-        if self.length is not None and len(items) != self.length:
-            raise ValueError
-        return items
-
-
-class FloatArgument(Argument):
-    """A real number."""
-
-    is_numeric = True
-    expected = "a number"
-
-    def __init__(self, default: Any = REQUIRED, nullable: bool = False) -> None:
-        super().__init__(default)
-        self.nullable = nullable
-
-    def convert(self, value: Any) -> Any:
-        if value is None and self.nullable:
-            return None
-        return _real(value)
-
-
-class _Scalar(Argument):
-    """A number that keeps its kind, on which the dtype of a result may depend."""
-
-    is_numeric = True
-    expected = "a number"
-
-    def __init__(self, default: Any = REQUIRED, nullable: bool = False) -> None:
-        super().__init__(default)
-        self.nullable = nullable
-
-    def convert(self, value: Any) -> Any:
-        if isinstance(value, numbers.Number) or (value is None and self.nullable):
-            return value
-        return _real(value)
-
-
-class _DType(Argument):
-    """An element type in PyTorch's spelling, or its number as positional arguments have it."""
-
-    expected = "a dtype such as torch.float"
-
-    def __init__(self, default: Any = REQUIRED) -> None:
-        super().__init__(default)
-
-    def convert(self, value: Any) -> Any:
-        if value is None and self.default is None:
-            return None
-        try:
-            found = from_torch(value) if isinstance(value, str) else from_scalar_type(value)
-        except KeyError:
-            raise ValueError from None
-        return found.value
-
-
-class _Numbers(Argument):
-    """A tuple of real numbers; one number stands for `length` equal ones."""
 
     is_numeric = True
 
@@ -344,12 +232,89 @@ class _Numbers(Argument):
         if value is None and self.nullable:
             return None
         items = value if isinstance(value, tuple | list) else (value,)
-        items = tuple(_real(item) for item in items)
-        if self.length is not None and len(items) == 1:
-            items *= self.length
+        return self.repeated(tuple([_real(item) for item in items]))
+
+    def repeated(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Repeat a single item to the declared length; raise ValueError for another length."""
         if self.length is not None and len(items) != self.length:
-            raise ValueError
+            if len(items) != 1:
+                raise ValueError
+            items *= self.length
         return items
+
+
+class _Ints(_Numbers):
+    """A tuple of integers; a single integer is repeated `length` times.
+
+    Parameters
+    ----------
+    length, default, nullable
+        As for numbers.
+    minimum : int, optional
+    words : tuple of str
+        Strings that are allowed instead (``same``, ``valid``).
+    """
+
+    def __init__(
+        self, length: Any = None, default: Any = REQUIRED, minimum: Any = None, words: Any = (),
+        nullable: Any = False,
+    ) -> None:  # fmt: skip
+        super().__init__(length, default, nullable)
+        self.minimum, self.words = minimum, words
+        count = "integers" if length is None else f"{length} integers"
+        self.expected = count if minimum is None else f"{count} >= {minimum}"
+        if words:
+            self.expected += " or one of " + ", ".join(words)
+
+    def convert(self, value: Any) -> Any:
+        if isinstance(value, str) and value in self.words:
+            return value
+        if value is None and (self.nullable or self.length is None):
+            return None if self.nullable else ()  # PNNX writes an empty list as None
+        if isinstance(value, np.ndarray):
+            value = value.tolist()
+        items = value if isinstance(value, tuple | list) else (value,)
+        return self.repeated(tuple([_integer(item, self.minimum) for item in items]))
+
+
+class FloatArgument(Argument):
+    """A real number; also None if `nullable`."""
+
+    is_numeric = True
+    expected = "a number"
+
+    def __init__(self, default: Any = REQUIRED, nullable: bool = False) -> None:
+        super().__init__(default)
+        self.nullable = nullable
+
+    def convert(self, value: Any) -> Any:
+        if value is None and self.nullable:
+            return None
+        return _real(value)
+
+
+class _Scalar(FloatArgument):
+    """A number that keeps its Python type, because the dtype of the result may depend on it."""
+
+    def convert(self, value: Any) -> Any:
+        if isinstance(value, numbers.Number) or (value is None and self.nullable):
+            return value
+        return _real(value)
+
+
+class _DType(Argument):
+    """An element type: PyTorch's name or, in positional arguments, its number."""
+
+    expected = "a dtype such as torch.float"
+
+    def convert(self, value: Any) -> Any:
+        if value is None and self.default is None:
+            return None
+        try:
+            found = from_torch(value) if isinstance(value, str) else from_scalar_type(value)
+        except KeyError:
+            raise ValueError from None
+        return found.value
 
 
 class _Bool(Argument):
@@ -365,12 +330,12 @@ class _Bool(Argument):
 
 
 class StrArgument(Argument):
-    """One of some words.
+    """One of several words.
 
     Parameters
     ----------
     choices : tuple of str, optional
-        All words allowed; any where None.
+        The allowed words; any if None.
     default : str or None, optional
     """
 
@@ -391,23 +356,19 @@ P = ParamSpec("P")
 
 
 def field(argument: Callable[P, Argument]) -> Callable[P, Any]:
-    """Show type checkers what a record declares as the value it stands for, not as an Argument."""
+    """Type the declaration of an argument as Any, so that a record can annotate its value."""
     return argument
 
 
-AnyArgument, Tensor, Tensors, Weights = (
-    field(_Any),
-    field(TensorArgument),
-    field(_Tensors),
-    field(_Weights),
-)
-TensorList, Int, Ints, Float = field(_TensorList), field(_Int), field(_Ints), field(FloatArgument)
+AnyArgument, Tensor, Tensors = field(Argument), field(TensorArgument), field(_Tensors)
+Weights, TensorList = field(_Weights), field(_TensorList)
+Int, Ints, Float = field(_Int), field(_Ints), field(FloatArgument)
 Scalar, DType, Numbers = field(_Scalar), field(_DType), field(_Numbers)
 Bool, Str = field(_Bool), field(StrArgument)
 
 
 def schema(**arguments: Any) -> tuple[Argument, ...]:
-    """Return arguments that are no members of a class, each with its name."""
+    """Name arguments that are declared outside of a class body, and return them."""
     for name, argument in arguments.items():
         argument.name = name
     return tuple(arguments.values())
@@ -415,7 +376,7 @@ def schema(**arguments: Any) -> tuple[Argument, ...]:
 
 def _integer(value: Any, minimum: int | None = None) -> int:
     number: Any = value
-    if type(value) is not int:  # as almost all are
+    if type(value) is not int:  # the rare case
         if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
             raise ValueError
         number = int(number)
@@ -434,7 +395,7 @@ def _real(value: Any) -> float:
     if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_):
         return float(value)
     if isinstance(value, str):
-        return float(value)  # 'inf', '-inf' and 'nan' reach us as words
+        return float(value)  # files spell 'inf', '-inf' and 'nan' as words
     raise ValueError
 
 
@@ -455,10 +416,10 @@ def resolve(
     record : subclass of Record
         The operator's record, which declares them.
     values : mapping of Operand to (TensorSpec, TensorView or StaticValue)
-        What is known of the operands; those that are missing (before shapes are known) leave
-        their argument unset.
+        The operands that are known; the argument of a missing one (before shapes are inferred)
+        stays unset.
     attributes : mapping of str to (TensorSpec or TensorView)
-        What stands for the operator's attributes.
+        The operator's weights.
 
     Returns
     -------
@@ -468,112 +429,36 @@ def resolve(
     Raises
     ------
     OperatorError
-        Listing every argument that is missing, unknown or of a wrong type or value.
+        Lists every argument that is missing, unknown or of a wrong type or value.
+    ValuesNeeded
+        If a number is the result of a step, so that it is unknown until the model runs.
     """
-    signature = _signature(record.arguments)
-    by_name, aliases, literals = signature.by_name, signature.aliases, signature.literals
-    rest, weights = signature.rest, signature.weights
-    found: dict[str, Any] = {}
-    faults: list[str] = []
-    post_slots = {post.slot for post in operator.post_ops}
-
-    def take(name: str, value: Any) -> None:
-        name = aliases.get(name, name)
-        if rest is not None:
-            found.setdefault(rest, {})[name] = _plain(value)
-        elif name not in by_name:
-            known = ", ".join(n for n, a in by_name.items() if not a.internal) or "none"
-            faults.append(f"has no argument '{name}' (known: {known})")
-        elif name in found:
-            faults.append(f"argument '{name}' is given twice")
-        else:
-            found[name] = value
-
-    for name in operator.attributes:
-        if weights is None or name in by_name or name in aliases:
-            take(name, attributes.get(name))
-        else:
-            found.setdefault(weights, {})[name] = attributes.get(name)
-    for name, value in operator.params.items():
-        if name in literals and name not in found:  # as almost all are
-            found[name] = value
-            continue
-        argument = by_name.get(name)
-        if isinstance(value, bool) and isinstance(argument, TensorArgument) and not argument.number:
-            # Modules say with a word whether they have a bias; the tensor itself is an attribute.
-            if value != (name in operator.attributes):
-                has = "is missing" if value else "is there"
-                faults.append(f"argument '{name}' is {value}, but the tensor '{name}' {has}")
-            continue
-        take(name, value)
-    positional: list[Operand] = []
-    # An expression counts its operands; a keyword is left over from what stood there before.
-    keyless = operator.type == "pnnx.Expression"
-    for slot, (operand, key) in enumerate(zip(operator.inputs, operator.input_keys, strict=True)):
-        if post_slots and slot in post_slots:
-            continue
-        if key is None or keyless:
-            positional.append(operand)
-        else:
-            take(key, _known(values, operand))
-    _place_positional(operator, signature, positional, values, found, faults)
-
-    fields: dict[str, Any] = {}
-    wanted: list[TensorSpec] = []
-    for name, argument in by_name.items():
-        if name not in found:
-            if argument.default is REQUIRED:
-                faults.append(f"argument '{name}' is missing, expected {argument.expected}")
-            else:
-                fields[name] = argument.default
-            continue
-        value = found[name]
-        if value is UNKNOWN:
-            continue
-        if name == signature.variadic:
-            fields[name] = value
-            continue
-        if type(value) not in _LITERALS:
-            value = _plain_number(value, argument)
-        try:
-            fields[name] = argument.convert(value)
-        except ShapeError as error:
-            faults.append(str(error))
-        except (ValueError, OverflowError, TypeError):
-            if later := _later_numbers(value, argument):
-                wanted += later
-                continue
-            got = (
-                f"the tensor {value}" if isinstance(value, TensorSpec | TensorView) else repr(value)
-            )
-            faults.append(f"argument '{name}' is {got}, expected {argument.expected}")
-    if faults:
-        raise OperatorError(f"{operator.label}: " + "; ".join(faults))
-    if wanted:
-        raise ValuesNeeded(f"{operator.label}: a number is computed while the model runs", wanted)
-    return record(**fields)
+    collected = _Collected(operator, _signature(record.arguments))
+    collected.take_attributes(attributes)
+    collected.take_parameters()
+    collected.take_inputs(values)
+    return record(**collected.converted())
 
 
 class _Signature:
-    """What follows from the arguments of a record alone.
+    """A record's arguments, indexed for lookup.
 
     Attributes
     ----------
     by_name : dict of str to Argument
         In the order of the record.
     aliases : dict of str to str
-        Other names of arguments.
+        Alias to name.
     rest, weights, variadic : str or None
         The argument that takes all other keywords, all other attributes, all inputs.
     literals : frozenset of str
-        Arguments that are what the file says, word for word.
+        Arguments whose literal parameter needs no lookup of aliases or tensors.
     """
 
     def __init__(self, arguments: Sequence[Argument]) -> None:
         self.by_name = {argument.name: argument for argument in arguments}
         self.aliases = {alias: a.name for a in arguments for alias in a.aliases}
-        catching = (a.name for a in arguments if a.catches_all)
-        self.rest = next(catching, None)
+        self.rest = next((a.name for a in arguments if a.catches_all), None)
         self.weights = next((a.name for a in arguments if isinstance(a, _Weights)), None)
         self.variadic = next((a.name for a in arguments if isinstance(a, _Tensors)), None)
         tensors = {a.name for a in arguments if isinstance(a, TensorArgument)}
@@ -581,63 +466,164 @@ class _Signature:
         self.literals = frozenset(() if self.rest else plain)
 
 
-# More than there are records; those of a user's own operators come and go.
+# The bound exceeds the number of records; records of user-defined operators come and go.
 _signature = lru_cache(maxsize=2000)(_Signature)
 
 UNKNOWN: Any = object()
 
-# What stands in a file, as almost all values do: no tensors, and nothing that holds any.
+# The types of literal parameters; tensors and static values are none of them.
 _LITERALS = frozenset({bool, int, float, str, tuple, list, type(None)})
 
 
+class _Collected:
+    """The arguments of one operator as they are found, and the faults met on the way.
+
+    Attributes
+    ----------
+    found : dict of str to object
+        Values by argument name, before conversion; UNKNOWN for operands not known yet.
+    faults : list of str
+    """
+
+    def __init__(self, operator: Operator, signature: _Signature) -> None:
+        self.operator, self.signature = operator, signature
+        self.found: dict[str, Any] = {}
+        self.faults: list[str] = []
+
+    def take(self, name: str, value: Any) -> None:
+        """Record the value of the argument that has this name or alias."""
+        signature = self.signature
+        name = signature.aliases.get(name, name)
+        if signature.rest is not None:
+            self.found.setdefault(signature.rest, {})[name] = _plain(value)
+        elif name not in signature.by_name:
+            known = ", ".join(n for n, a in signature.by_name.items() if not a.internal) or "none"
+            self.faults.append(f"has no argument '{name}' (known: {known})")
+        elif name in self.found:
+            self.faults.append(f"argument '{name}' is given twice")
+        else:
+            self.found[name] = value
+
+    def take_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Take the weights of the operator."""
+        signature = self.signature
+        weights = signature.weights
+        for name in self.operator.attributes:
+            if weights is None or name in signature.by_name or name in signature.aliases:
+                self.take(name, attributes.get(name))
+            else:
+                self.found.setdefault(weights, {})[name] = attributes.get(name)
+
+    def take_parameters(self) -> None:
+        """Take the literal parameters of the operator."""
+        literals, by_name, found = self.signature.literals, self.signature.by_name, self.found
+        for name, value in self.operator.params.items():
+            if name in literals and name not in found:  # the common case
+                found[name] = value
+                continue
+            argument = by_name.get(name)
+            is_tensor = isinstance(argument, TensorArgument) and not argument.number
+            if is_tensor and isinstance(value, bool):
+                self._check_flag(name, value)
+            else:
+                self.take(name, value)
+
+    def _check_flag(self, name: str, value: bool) -> None:
+        """Check a parameter such as ``bias=True`` against the attribute that it announces."""
+        if value != (name in self.operator.attributes):
+            has = "is missing" if value else "is there"
+            self.faults.append(f"argument '{name}' is {value}, but the tensor '{name}' {has}")
+
+    def take_inputs(self, values: Mapping[Operand, Any]) -> None:
+        """Take the inputs: those with a keyword by name, the others in order."""
+        operator = self.operator
+        post_slots = {post.slot for post in operator.post_ops}
+        # An expression numbers its operands; keys left over from the original operator are ignored.
+        keyless = operator.type == "pnnx.Expression"
+        positional: list[Operand] = []
+        inputs = zip(operator.inputs, operator.input_keys, strict=True)
+        for slot, (operand, key) in enumerate(inputs):
+            if slot in post_slots:
+                continue
+            if key is None or keyless:
+                positional.append(operand)
+            else:
+                self.take(key, values.get(operand, UNKNOWN))
+        variadic = self.signature.variadic
+        if variadic is not None:
+            self.found[variadic] = [values.get(operand, UNKNOWN) for operand in positional]
+        elif positional:
+            self._take_positional(positional, values)
+
+    def _take_positional(self, positional: list[Operand], values: Mapping[Operand, Any]) -> None:
+        """Assign the inputs without keyword to the arguments that are still open, in order."""
+        operator = self.operator
+        still_open = [
+            argument
+            for name, argument in self.signature.by_name.items()
+            if name not in self.found and operator.params.get(name) is not False
+        ]
+        if operator.type.startswith("nn."):
+            # A module whose weight is shared carries it as an extra first input as well.
+            tensors = [a for a in still_open if isinstance(a, TensorArgument) and not a.internal]
+            positional = positional[max(len(positional) - len(tensors), 0) :]
+        if not operator.type.startswith("aten::"):
+            # Tensors come first, then the numbers that are not literal.  Only operators that keep
+            # their TorchScript name have all arguments in schema order.
+            still_open.sort(key=lambda a: not isinstance(a, TensorArgument))
+        for argument, operand in zip(still_open, positional, strict=False):
+            self.found[argument.name] = values.get(operand, UNKNOWN)
+        for operand in positional[len(still_open) :]:
+            self.faults.append(f"takes no further input, but has '{operand.name}'")
+
+    def converted(self) -> dict[str, Any]:
+        """Return the arguments in their declared types, with defaults; raise if any is at fault."""
+        found = self.found
+        fields: dict[str, Any] = {}
+        wanted: list[TensorSpec] = []
+        for name, argument in self.signature.by_name.items():
+            if name not in found:
+                fields[name] = argument.default  # REQUIRED is a fault, so no record sees it
+                if argument.default is REQUIRED:
+                    fault = f"argument '{name}' is missing, expected {argument.expected}"
+                    self.faults.append(fault)
+                continue
+            value = found[name]
+            if value is UNKNOWN:
+                continue
+            if type(value) not in _LITERALS:
+                value = _plain_number(value, argument)
+            try:
+                fields[name] = argument.convert(value)
+            except ShapeError as error:
+                self.faults.append(str(error))
+            except (ValueError, OverflowError, TypeError):
+                if later := _later_numbers(value, argument):
+                    wanted += later
+                    continue
+                is_tensor = isinstance(value, TENSORS)
+                got = f"the tensor {value}" if is_tensor else repr(value)
+                self.faults.append(f"argument '{name}' is {got}, expected {argument.expected}")
+        if self.faults:
+            raise OperatorError(f"{self.operator.label}: " + "; ".join(self.faults))
+        if wanted:
+            text = f"{self.operator.label}: a number is computed while the model runs"
+            raise ValuesNeeded(text, wanted)
+        return fields
+
+
 def _plain(value: Any) -> Any:
-    """Return what a user's function gets for a keyword: Python values and arrays."""
+    """Return a keyword's value as a user's function receives it: Python values and arrays."""
     if isinstance(value, StaticValue):
         return value.value
-    if isinstance(value, TensorSpec | TensorView) and value.is_constant:
+    if isinstance(value, TENSORS) and value.is_constant:
         return np.asarray(value.constant, value.dtype)
-    return value  # a tensor that is computed later stays what it is
-
-
-def _known(values: Mapping[Operand, Any], operand: Operand) -> Any:
-    return values.get(operand, UNKNOWN)
+    return value  # a tensor that is not known yet
 
 
 def _is_number(value: Any) -> bool:
-    """Tell whether a tensor holds one known number, which may stand where a number is wanted."""
-    return isinstance(value, TensorSpec | TensorView) and value.is_constant and value.size == 1
-
-
-def _place_positional(
-    operator: Any, signature: Any, positional: Any, values: Any, found: Any, faults: Any
-) -> None:
-    """Give the inputs without keyword to the arguments that are still open, in order."""
-    if signature.variadic is not None:
-        found[signature.variadic] = [_known(values, operand) for operand in positional]
-        return
-    if not positional:
-        return
-    still_open = [
-        argument
-        for name, argument in signature.by_name.items()
-        if name not in found and operator.params.get(name) is not False
-    ]
-    if operator.type.startswith("nn."):
-        # A module whose weight is shared carries it as an extra first input as well.
-        surplus = len(positional) - sum(
-            isinstance(a, TensorArgument) and not a.internal for a in still_open
-        )
-        if surplus > 0:
-            positional = positional[surplus:]
-    if not operator.type.startswith("aten::"):
-        # A tensor comes first; numbers that were not literal follow in their own order.  What
-        # TorchScript left under its own name has all arguments in the order of its schema.
-        still_open.sort(key=lambda a: not isinstance(a, TensorArgument))
-    for operand in positional:
-        if not still_open:
-            faults.append(f"takes no further input, but has '{operand.name}'")
-            continue
-        found[still_open.pop(0).name] = _known(values, operand)
+    """Whether a tensor holds one known number, so that it may replace a Python number."""
+    return isinstance(value, TENSORS) and value.is_constant and value.size == 1
 
 
 def convert_positional(values: Sequence[Any], arguments: Sequence[Argument]) -> dict[str, Any]:
@@ -647,14 +633,19 @@ def convert_positional(values: Sequence[Any], arguments: Sequence[Argument]) -> 
     ----------
     values : sequence of (TensorSpec, TensorView or StaticValue)
     arguments : sequence of Argument
-        At least as many as values; those at the end that have no value take their default.
+        At least as many as values; trailing arguments without value take their default.
+
+    Returns
+    -------
+    dict of str to object
+        Converted values by argument name.
 
     Raises
     ------
     ValueError
         If a value does not fit its argument, or one without default is missing.
     ValuesNeeded
-        If the values would fit, but a number among them is computed while the model runs.
+        If the values fit, but a number among them is computed while the model runs.
     """
     result: dict[str, Any] = {}
     wanted: list[TensorSpec] = []
@@ -679,7 +670,7 @@ def convert_positional(values: Sequence[Any], arguments: Sequence[Argument]) -> 
 
 
 def _plain_number(value: Any, argument: Argument) -> Any:
-    """Unwrap a static value, and known tensors of one element where no tensor is wanted."""
+    """Unwrap a static value, and known tensors of one element unless a tensor is declared."""
     if isinstance(value, StaticValue):
         value = value.value
         if argument.is_numeric and isinstance(value, tuple | list):
@@ -690,21 +681,19 @@ def _plain_number(value: Any, argument: Argument) -> Any:
 
 
 def _later_numbers(value: Any, argument: Argument) -> list[TensorSpec]:
-    """Return the tensors of one element that stand for numbers and are not computed yet."""
+    """Return the tensors of one element that supply numbers and are not computed yet."""
+    if not argument.is_numeric:
+        return []
     items = value if isinstance(value, tuple | list) else (value,)
-    later = [
-        item
-        for item in items
-        if isinstance(item, TensorSpec) and not item.is_constant and item.size == 1
-    ]
-    return later if argument.is_numeric else []
+    tensors = [item for item in items if isinstance(item, TensorSpec)]
+    return [tensor for tensor in tensors if not tensor.is_constant and tensor.size == 1]
 
 
 def attribute_spec(attribute: Attribute) -> TensorSpec:
-    """Return what planning sees of a weight.
+    """Return the spec of a weight.
 
-    Half-precision weights are storage only: they count as float32 and are widened where they are
-    used, so a weight that is packed is never copied as it is.
+    Half precision is a storage format only: the spec says float32, and packing widens the weight
+    as it reads it, without a copy in between.
     """
     dtype = DTYPES[attribute.dtype].value
     return TensorSpec(attribute.shape, np.float32 if dtype == np.float16 else dtype, attribute)
