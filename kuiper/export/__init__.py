@@ -1,1 +1,1 @@
-"""PyTorch or ONNX -> PNNX files, by pnnx."""
+"""Conversion of PyTorch and ONNX models to PNNX files with the pnnx tool."""

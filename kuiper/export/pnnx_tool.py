@@ -1,4 +1,4 @@
-"""From PyTorch to kuiper, by pnnx; torch and pnnx are imported here only, and only when used."""
+"""Convert PyTorch and ONNX models with pnnx; torch is imported here only, on first use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["call_by_name", "example_tensors", "export_module", "from_torch", "run_pnnx"]
 
-# PyTorch's name of a dtype -> what pnnx calls it on its command line.
+# PyTorch dtype -> element type on the command line of pnnx.
 _DTYPES = {
     "torch.float32": "f32", "torch.float64": "f64", "torch.float16": "f16", "torch.int64": "i64",
     "torch.int32": "i32", "torch.int16": "i16", "torch.int8": "i8", "torch.uint8": "u8",
@@ -31,41 +31,41 @@ _DTYPES = {
 def from_torch(
     module: Any, example_inputs: Any, example_inputs2: Any = None, *, moduleop: str | None = None
 ) -> Model:
-    """Turn a PyTorch module into a model: traced by torch, converted by pnnx, loaded.
+    """Trace a PyTorch module with torch, convert the trace with pnnx and load the result.
 
-    A few calls are traced in another way than for a plain export, since pnnx loses a part of them:
-    causal masks of ``nn.MultiheadAttention``, weights of ``nn.LayerNorm`` without bias, a GELU of
-    tanh that is written out, and what else docs/models.md lists.  The numbers are PyTorch's.
+    Calls that pnnx would convert incompletely are traced in an equivalent form: causal masks of
+    ``nn.MultiheadAttention``, ``nn.LayerNorm`` without bias, a written-out tanh GELU, and the
+    others that docs/models.md lists.  The results are those of PyTorch.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Put into evaluation mode for the trace.  One in float16, bfloat16 or float64 is traced as a
-        copy in float32, in which kuiper computes.  Of dicts and nested tuples that it returns, the
-        tensors become results in their order; None is left out.
+        Set to evaluation mode during the trace.  A module in float16, bfloat16 or float64 is traced
+        as a float32 copy, since kuiper computes in float32.  Dicts and nested tuples that it
+        returns are flattened in order; None is dropped.
     example_inputs : torch.Tensor, sequence of torch.Tensor, or dict of str to torch.Tensor
-        What the module is traced with; a dict stands for keyword arguments, and the inputs of the
-        model are in its order.
+        Tensors to trace with.  A dict holds keyword arguments; the model takes its inputs in the
+        order of the dict.
     example_inputs2 : as `example_inputs`, optional
-        The same with other extents; those that differ become variable.
+        The same inputs with other extents; extents that differ become variable.
     moduleop : str, optional
-        Classes, with commas between, that pnnx shall keep as one operator each; teach kuiper those
-        with :func:`kuiper.operator`.
+        Comma-separated classes that pnnx keeps as one operator each; define these operators with
+        :func:`kuiper.operator`.
 
     Returns
     -------
     Model
-        It needs neither torch nor pnnx any more; :func:`kuiper.save` writes it to files.
+        Independent of torch and pnnx; :func:`kuiper.save` writes it to files.
 
     Raises
     ------
     MissingPackageError
         If torch or pnnx is not installed.
     InputError
-        If `module` is no module, or an example input no tensor.
+        If `module` is not a module or an example input is not a tensor.
     KuiperError
-        If torch cannot trace the module or pnnx cannot convert it; the message ends in what they
-        said.
+        If torch cannot trace the module or pnnx cannot convert it; the message ends with their
+        output.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def from_torch(
             example_inputs2=example_inputs2,
             moduleop=moduleop,
         )
-        # From bytes, since the folder is about to go.
+        # From bytes: the folder is deleted on return.
         return load(param.read_bytes(), param.with_suffix(".bin").read_bytes())
 
 
@@ -96,9 +96,8 @@ def export_module(
     example_inputs2: Any = None,
     moduleop: str | None = None,
 ) -> Path:
-    """Trace a module and convert it into `param` and the ``.bin`` beside it; return `param`."""
+    """Trace a module, convert it to `param` and the ``.bin`` beside it, and return `param`."""
     import tempfile
-    import warnings
     from pathlib import Path
 
     torch = _torch()
@@ -118,26 +117,9 @@ def export_module(
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
-        # With gradients on, attention is traced as the operators that pnnx knows.
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder, "module.pt")
-            try:
-                with (
-                    warnings.catch_warnings(record=True) as said,
-                    kept_whole(module, torch) as kept,
-                ):
-                    warnings.simplefilter("always")
-                    _traced(module, inputs, keywords, torch).save(str(trace))
-                _tell_frozen(name, said, torch)
-            except Exception as error:  # whatever the module's own code may raise
-                names = [f"{key}=" for key in keywords] or [""] * len(inputs)
-                shapes = ", ".join(
-                    f"{key}{tuple(x.shape)} {x.dtype}" for key, x in zip(names, inputs, strict=True)
-                )
-                raise KuiperError(
-                    f"{name}: PyTorch cannot trace it with inputs {shapes or '(none)'}: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
+            kept = _save_trace(module, inputs, keywords, torch, name, trace)
             try:
                 return run_pnnx(
                     trace,
@@ -154,35 +136,67 @@ def export_module(
                 if not scripted:
                     raise
                 raise KuiperError(
-                    f"{error}\nIt was made by torch.jit.script, and pnnx reads what was traced: "
-                    "give the module that was scripted"
+                    f"{error}\nThe module is a torch.jit.script module, but pnnx reads traces: "
+                    "pass the module that was scripted"
                 ) from error
     finally:
         for part, training in modes:
             part.training = training
 
 
-def _tell_frozen(name: str, said: Sequence[Any], torch: Any) -> None:
-    """Log where a trace holds what was true of the example inputs only."""
+def _save_trace(
+    module: Any,
+    inputs: tuple[Any, ...],
+    keywords: tuple[str, ...],
+    torch: Any,
+    name: str,
+    path: Path,
+) -> tuple[str, ...]:
+    """Write the TorchScript trace of a module; return the classes to keep as one operator each."""
+    import warnings
+
+    try:
+        # Gradients stay enabled: without them attention is traced as operators unknown to pnnx.
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            kept_whole(module, torch) as kept,
+        ):
+            warnings.simplefilter("always")
+            _traced(module, inputs, keywords, torch).save(str(path))
+        _log_frozen(name, caught, torch)
+    except Exception as error:  # the module's own code may raise anything
+        names = [f"{key}=" for key in keywords] or [""] * len(inputs)
+        shapes = ", ".join(
+            f"{key}{tuple(x.shape)} {x.dtype}" for key, x in zip(names, inputs, strict=True)
+        )
+        raise KuiperError(
+            f"{name}: PyTorch cannot trace it with inputs {shapes or '(none)'}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return kept
+
+
+def _log_frozen(name: str, caught: Sequence[Any], torch: Any) -> None:
+    """Log the source lines whose values the trace froze to those of the example inputs."""
     import logging
 
     package = os.path.dirname(torch.__file__)
-    places = {
+    lines = {
         f"{warning.filename}:{warning.lineno}": str(warning.message).partition(" might cause ")[0]
-        for warning in said
+        for warning in caught
         if issubclass(warning.category, torch.jit.TracerWarning)
         and "might cause the trace to be incorrect" in str(warning.message)
         and not warning.filename.startswith(package)
     }
-    for place, what in places.items():
+    for line, what in lines.items():
         logging.getLogger("kuiper.export").warning(
-            "%s: %s asks for a value (%s); the export keeps what came of it for the example inputs",
-            name, place, what[:1].lower() + what[1:],
+            "%s: %s reads a value (%s); the export is valid for the value of the example inputs",
+            name, line, what[:1].lower() + what[1:],
         )  # fmt: skip
 
 
 def _in_float32(module: Any, inputs: tuple[Any, ...], torch: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return a copy of a module of other floats, and its inputs, in float32; others as they are."""
+    """Return module and inputs in float32: a copy of the module if it has other floats."""
     import copy
 
     others = (torch.float16, torch.bfloat16, torch.float64)
@@ -193,7 +207,7 @@ def _in_float32(module: Any, inputs: tuple[Any, ...], torch: Any) -> tuple[Any, 
 
 
 def _traced(module: Any, inputs: tuple[Any, ...], keywords: tuple[str, ...], torch: Any) -> Any:
-    """Trace a module; with keywords, or with results that torch refuses, as a part of another."""
+    """Trace a module; wrap it for keyword arguments or for results that torch rejects."""
     if not keywords:
         try:
             return torch.jit.trace(module, inputs, check_trace=False)
@@ -206,7 +220,7 @@ def _traced(module: Any, inputs: tuple[Any, ...], keywords: tuple[str, ...], tor
 
 
 def _flat(module: Any, keywords: tuple[str, ...], torch: Any) -> Any:
-    """Return a module that takes tensors by place and returns nothing but tensors."""
+    """Wrap a module to take positional tensors and to return a tensor or a tuple of tensors."""
 
     def tensors(value: Any) -> list[Any]:
         if value is None:
@@ -242,21 +256,21 @@ def run_pnnx(
     moduleop: str | None = None,
     name: str | None = None,
 ) -> Path:
-    """Convert a TorchScript or ONNX file into `param` and the ``.bin`` beside it.
+    """Convert a TorchScript or ONNX file to `param` and the ``.bin`` beside it.
 
     Parameters
     ----------
     source : str or os.PathLike
     param : str or os.PathLike
-        What to write, ``*.param``.
+        File to write, ``*.param``.
     shapes, shapes2 : sequence of shapes
-        Of the inputs; extents that differ between the two become variable.
+        Two shapes of each input; extents that differ become variable.
     dtypes : sequence of str
-        pnnx's names of the inputs' element types, float32 where left out.
+        Element types of the inputs as pnnx names them; float32 if empty.
     moduleop : str, optional
-        Classes to keep as one operator.
+        Classes to keep as one operator each.
     name : str, optional
-        What messages call the source, by default its path.
+        Name of the source in messages; its path by default.
 
     Returns
     -------
@@ -268,9 +282,9 @@ def run_pnnx(
     MissingPackageError
         If pnnx is not installed.
     InputError
-        If the source is no file of these kinds, or the shapes are not those of one set of inputs.
+        If the source is not such a file, or the numbers of shapes differ.
     KuiperError
-        If it fails; the message ends in what it said.
+        If pnnx fails; the message ends with its output.
     """
     import subprocess
     import tempfile
@@ -279,9 +293,7 @@ def run_pnnx(
     name = name or str(source)
     target = Path(param)
     if target.suffix != ".param":
-        raise InputError(
-            f"{param}: the name has to end in .param; the weights go to .bin beside it"
-        )
+        raise InputError(f"{param}: the name must end in .param; the weights go to .bin beside it")
     types = [*dtypes] or ["f32"] * len(shapes)
     if shapes2 and len(shapes2) != len(shapes):
         raise InputError(
@@ -292,39 +304,38 @@ def run_pnnx(
     program = _pnnx()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scrap:
-        made = Path(scrap, "model.pnnx.param")
+        result = Path(scrap, "model.pnnx.param")
+        arguments = {
+            "inputshape": shapes and _shape_text(shapes, types),
+            "inputshape2": shapes2 and _shape_text(shapes2, types),
+            "moduleop": moduleop,
+            "fp16": "0",
+            "pnnxparam": result,
+            "pnnxbin": result.with_suffix(".bin"),
+        }
+        for unused in ("pnnxpy", "pnnxonnx", "ncnnparam", "ncnnbin", "ncnnpy"):
+            arguments[unused] = Path(scrap, unused)
         command = [program, str(_with_weights_inside(Path(source), Path(scrap)).absolute())]
-        command += [f"inputshape={_shape_text(shapes, types)}"] if shapes else []
-        command += [f"inputshape2={_shape_text(shapes2, types)}"] if shapes2 else []
-        command += [f"moduleop={moduleop}"] if moduleop else []
-        command += [
-            "fp16=0",
-            f"pnnxparam={made}",
-            f"pnnxbin={made.with_suffix('.bin')}",
-            *(
-                f"{key}={scrap}/{key}"
-                for key in ("pnnxpy", "pnnxonnx", "ncnnparam", "ncnnbin", "ncnnpy")
-            ),
-        ]
+        command += [f"{key}={value}" for key, value in arguments.items() if value]
         log.info("kuiper.export", "%s", " ".join(command))
         done = subprocess.run(command, capture_output=True, text=True, cwd=scrap)
-        log.debug("kuiper.export", "pnnx said: %s", _gist(done.stdout + done.stderr))
-        _check_result(done, made, name)
+        log.debug("kuiper.export", "output of pnnx: %s", _gist(done.stdout + done.stderr))
+        _check_result(done, result, name)
         for suffix in (".bin", ".param"):
-            target.with_suffix(suffix).write_bytes(made.with_suffix(suffix).read_bytes())
+            target.with_suffix(suffix).write_bytes(result.with_suffix(suffix).read_bytes())
     return target
 
 
 def _shape_text(shapes: Sequence[Sequence[int]], types: Sequence[str]) -> str:
-    """Return shapes and element types as pnnx reads them: ``[1,3,224,224]f32,[1,8]i64``."""
+    """Format shapes and element types for pnnx: ``[1,3,224,224]f32,[1,8]i64``."""
     return ",".join(
         f"[{','.join(map(str, shape))}]{type}" for shape, type in zip(shapes, types, strict=True)
     )
 
 
 def _check_result(done: subprocess.CompletedProcess[str], param: Path, name: str) -> None:
-    """Raise KuiperError unless pnnx wrote both files of the model completely."""
-    # pnnx writes its Python module after the model, so a later crash leaves the model intact.
+    """Raise KuiperError unless pnnx wrote both model files completely."""
+    # pnnx writes its Python module last: if that exists, a crash left the model intact.
     written = param.exists() and param.with_suffix(".bin").exists()
     if written and (not done.returncode or param.with_name("pnnxpy").exists()):
         return
@@ -332,8 +343,8 @@ def _check_result(done: subprocess.CompletedProcess[str], param: Path, name: str
     hint = ""
     if done.returncode < 0 and gist.endswith("pass_level1"):
         hint = (
-            "\npnnx crashes there if one module is called more than once and one result is unused: "
-            "leave that call out"
+            "\npnnx crashes there if a module is called more than once and one result is unused: "
+            "remove that call"
         )
     raise KuiperError(
         f"{name}: pnnx {_end(done.returncode)} and wrote no model; it said:\n{gist}{hint}"
@@ -341,7 +352,7 @@ def _check_result(done: subprocess.CompletedProcess[str], param: Path, name: str
 
 
 def _check_source(path: Path, name: str) -> None:
-    """Refuse a file that pnnx would crash on, and say what it is and what to do."""
+    """Raise InputError for a file that would crash pnnx; say what it is and what to do."""
     import zipfile
 
     with open(path, "rb") as file:
@@ -352,20 +363,20 @@ def _check_source(path: Path, name: str) -> None:
     elif what is None and path.suffix != ".onnx":
         if head.startswith(b"\x80") or _is_torch_pickle(path):
             what = (
-                "it was written by torch.save: weights or a pickled module, not a TorchScript. "
+                "it was written by torch.save: weights or a pickled module, not TorchScript. "
                 "Give `kuiper export` the function that makes the module (package.module:function) "
                 "or trace it: torch.jit.trace(module.eval(), x).save('model.pt')"
             )
         elif not zipfile.is_zipfile(path):
-            what = "it is no ZIP archive, as TorchScript files are, or only a part of one"
+            what = "it is not a complete ZIP archive, as TorchScript files are"
     elif what is None and head.startswith(b"PK\3\4"):
-        what = "it is a ZIP archive; if it is a TorchScript file, call it .pt"
+        what = "it is a ZIP archive; if it is a TorchScript file, rename it to .pt"
     if what:
-        raise InputError(f"{name}: this is no model that pnnx reads: {what}")
+        raise InputError(f"{name}: not a model that pnnx can read: {what}")
 
 
 def _is_torch_pickle(path: Path) -> bool:
-    """Tell whether torch.save wrote a file; a TorchScript holds code beside its data."""
+    """Tell whether torch.save wrote a file; TorchScript archives also hold code."""
     import zipfile
 
     try:
@@ -377,17 +388,17 @@ def _is_torch_pickle(path: Path) -> bool:
 
 
 def _with_weights_inside(source: Path, folder: Path) -> Path:
-    """Return an ONNX file that pnnx can read: one without its weights in a file of their own."""
+    """Return the source, or a copy of an ONNX file with its external weights embedded."""
     from pathlib import Path
 
-    beside = Path(f"{source}.data")  # where torch.onnx.export puts them
+    beside = Path(f"{source}.data")  # the name that torch.onnx.export chooses
     if source.suffix != ".onnx" or not beside.exists():
         return source
     try:
         import onnx
     except ImportError as error:
         raise MissingPackageError(
-            f"{source}: its weights lie in {beside.name}, and pnnx reads one file; to join them, "
+            f"{source}: its weights are in {beside.name}, but pnnx reads one file; to join them, "
             "pip install onnx, or export with torch.onnx.export(..., external_data=False)"
         ) from error
     joined = folder / "joined.onnx"
@@ -396,7 +407,7 @@ def _with_weights_inside(source: Path, folder: Path) -> Path:
 
 
 def _end(code: int) -> str:
-    """Say how a program ended."""
+    """Describe the exit code of a program."""
     import signal
 
     if code >= 0:
@@ -407,22 +418,33 @@ def _end(code: int) -> str:
         return f"crashed (signal {-code})"
 
 
-def _gist(said: str) -> str:
-    """Return what pnnx said without its echo of options, its colours and lists of addresses."""
-    said = re.sub(r"\x1b\[[0-9;]*m", "", said)
-    said = said.partition("\nPlease export model to torchscript as follows")[0]
-    dull = re.compile(
+def _gist(output: str) -> str:
+    """Return the output of pnnx without colours, echoed options and stack addresses."""
+    output = re.sub(r"\x1b\[[0-9;]*m", "", output)
+    output = output.partition("\nPlease export model to torchscript as follows")[0]
+    noise = re.compile(
         r"\w+ = (?:/.*)?|(?:fp16|optlevel|device) = .*|frame #\d+: .*|.*\.py\(\d+\): \S+"
         r"|<\S+ \S+>\(\d+\): \S+|-+|\s*"
     )
-    lines = [line for line in said.splitlines() if not dull.fullmatch(line)]
+    lines = [line for line in output.splitlines() if not noise.fullmatch(line)]
     return "\n".join(lines)[-2000:] or "(nothing)"
 
 
 def call_by_name(name: str, arguments: Mapping[str, Any]) -> Any:
-    """Return what ``package.module:function`` gives for keyword arguments; must be a module.
+    """Call ``package.module:function`` or ``path/file.py:function``; return its nn.Module.
 
-    ``path/file.py:function`` will do, too.
+    Parameters
+    ----------
+    name : str
+    arguments : mapping of str to object
+        Keyword arguments of the function.
+
+    Raises
+    ------
+    MissingPackageError
+        If the module, or a module that it imports, is not installed.
+    InputError
+        If importing or calling fails, or the result is not a module.
     """
     from importlib import import_module
 
@@ -438,7 +460,7 @@ def call_by_name(name: str, arguments: Mapping[str, Any]) -> Any:
         ) from error
     except OSError:
         raise
-    except Exception as error:  # whatever that module does when it is imported
+    except Exception as error:  # user code may raise anything
         raise InputError(
             f"{name}: '{path}' cannot be imported: {type(error).__name__}: {error}"
         ) from error
@@ -447,8 +469,8 @@ def call_by_name(name: str, arguments: Mapping[str, Any]) -> Any:
     function: Callable[..., Any] = getattr(found, function_name)
     try:
         module = function(**arguments)
-    except Exception as error:  # whatever that function may raise
-        hint = "; --arg KEY=VALUE gives it arguments" if isinstance(error, TypeError) else ""
+    except Exception as error:  # user code may raise anything
+        hint = "; --arg KEY=VALUE passes an argument" if isinstance(error, TypeError) else ""
         raise InputError(f"{name} failed with {type(error).__name__}: {error}{hint}") from error
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"{name} returned {type(module).__name__}, expected a torch.nn.Module")
@@ -456,7 +478,7 @@ def call_by_name(name: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def _run_file(path: str) -> Any:
-    """Return a Python file as a module; classes in it can be pickled and traced."""
+    """Import a Python file as a module in `sys.modules`, so that its classes can be traced."""
     import sys
     from importlib.util import module_from_spec, spec_from_file_location
     from pathlib import Path
@@ -471,7 +493,7 @@ def _run_file(path: str) -> Any:
 
 
 def example_tensors(shapes: Sequence[Sequence[int]], dtypes: Sequence[str] = ()) -> tuple[Any, ...]:
-    """Return tensors of the given shapes to trace with: noise, and zeros where whole numbers."""
+    """Return tensors of the given shapes to trace with: noise, or zeros for integers."""
     torch = _torch()
     kinds = {short: getattr(torch, name.partition(".")[2]) for name, short in _DTYPES.items()}
     types = [kinds[dtype] for dtype in dtypes] or [torch.float32] * len(shapes)
@@ -506,7 +528,7 @@ def _torch() -> Any:
 
 
 def _pnnx() -> str:
-    """Return the path of the program; the package would import torch, which it does not need."""
+    """Return the path of the pnnx program, without importing its package, which needs torch."""
     import shutil
     import sys
     from importlib.util import find_spec

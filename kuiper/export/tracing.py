@@ -1,37 +1,36 @@
-"""Trace a PyTorch module so that what it computes survives the conversion by pnnx.
+"""Trace a PyTorch module in a form that pnnx converts without loss.
 
-pnnx recognises patterns in a trace, and for some of them it writes an operator that says less than
-was there: nothing in the file tells any more what is missing, and its own runtime gives other
-numbers than PyTorch as well.  While a module is traced here, such calls are made in another way
-that gives the same numbers and that pnnx converts as it is::
+pnnx recognises patterns in a trace and replaces some of them by an operator that drops
+information, so that even its own runtime differs from PyTorch.  While a module is traced here,
+such calls are replaced by equivalent ones that pnnx converts exactly::
 
-    called                                   pnnx would                         traced
-    nn.LayerNorm without bias                leave out the weight               with a bias of zeros
-    x ** 3                                   write a written-out GELU of tanh   x * x * x
-                                             as the GELU of erf
-    nn.MultiheadAttention(is_causal=True)    leave out the mask                 with the mask alone
-    nn.MultiheadAttention(q, q, v)           write (q, v), which is read as     with a clone of q
-    and (q, k, q)                            (q, v, v)
-    x.as_strided(size, stride) of a view     forget how the view lies           of x in memory order
-    x[a:b].zero_(), .fill_(v)                write x[a:b] for x                 x[a:b].copy_(zeros)
-    torch.div(x, y, rounding_mode="floor")   write x / y                        torch.floor_divide
-    the same with "trunc", of floats         round down                         torch.trunc(x / y)
-    zeros.scatter_(...), zeros[i] = v        store the zeros as they are        zeros.scatter(...)
-    and the like                             when the trace has run
-    torch.full_like(x, v) and the like, of   store as many numbers as in    (x != x) & (x == x) as
-    as many as a mask selects                the trace                      numbers, plus v
-    x[:n] of them, if they are fewer         leave the bound out            x[ones.cumsum(0) <= n]
-    what is scripted where it is traced      keep its branches and loops    as Python runs it
+    call                                     conversion by pnnx                 traced as
+    nn.LayerNorm without bias                drops the weight                   with zero bias
+    x ** 3                                   turns a written-out tanh GELU      x * x * x
+                                             into the erf GELU
+    nn.MultiheadAttention(is_causal=True)    drops the mask                     with the mask only
+    nn.MultiheadAttention(q, q, v)           writes (q, v), which reads back    with a clone of q
+    and (q, k, q)                            as (q, v, v)
+    x.as_strided(size, stride) of a view     drops the strides of the view      on x in memory order
+    x[a:b].zero_(), .fill_(v)                writes x[a:b] for x                x[a:b].copy_(zeros)
+    torch.div(x, y, rounding_mode="floor")   writes x / y                       torch.floor_divide
+    the same with "trunc", of floats         rounds down                        torch.trunc(x / y)
+    zeros.scatter_(...), zeros[i] = v        stores the values at the end of    zeros.scatter(...)
+    and other writes to a constant           the trace
+    torch.full_like(x, v) etc. where the     stores the traced number of        (x != x) & (x == x)
+    extent of x depends on data              elements                           as numbers, plus v
+    x[:n] of such an x with fewer elements   drops the bound                    x[cumsum(ones) <= n]
+    functions scripted during tracing        keeps branches and loops           as Python runs them
     (torchvision's batched_nms)
 
-What is written to places that depend on the data would be in the file as the trace wrote it, and
-never be taken back.  Some of torchvision's own functions are traced as ones that hold for any
-number of boxes, none among them; see `_of_any_number`.
+Without this, data-dependent writes would stay in the file with the indices of the trace.
+Functions of torchvision's detectors are replaced by versions that hold for any number of boxes,
+including none; see `_any_box_count`.
 
-"Same" padding in TensorFlow's style, which depends on the size of the image, becomes one operator
-of kuiper's own, ``kuiper.SamePadding``: pnnx would write the amounts of the traced size.
+TensorFlow-style "same" padding depends on the image size; it becomes one operator of kuiper,
+``kuiper.SamePadding``, since pnnx would store the amounts of the traced size.
 
-Nothing here imports torch before it is asked to trace.
+This module does not import torch; its functions take the module as an argument.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 __all__ = ["kept_whole"]
@@ -48,15 +47,18 @@ __all__ = ["kept_whole"]
 
 @contextmanager
 def kept_whole(module: Any, torch: Any) -> Iterator[tuple[str, ...]]:
-    """Let what is traced in this context survive the conversion.
-
-    Gives the classes, if any, that pnnx has to keep as one operator each.
+    """Replace, within this context, all calls that pnnx would convert with loss.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Its layer norms without bias have one in the meantime.
+        Its layer norms without bias have a zero bias within the context.
     torch : module
+
+    Yields
+    ------
+    tuple of str
+        Classes that pnnx must keep as one operator each.
     """
     bare = [
         part
@@ -74,7 +76,7 @@ def kept_whole(module: Any, torch: Any) -> Iterator[tuple[str, ...]]:
     try:
         with (
             _unscripted(torch),
-            _of_any_number(torch),
+            _any_box_count(torch),
             _same_padding(module, torch) as kept,
             _mode(torch),
         ):
@@ -89,9 +91,9 @@ def kept_whole(module: Any, torch: Any) -> Iterator[tuple[str, ...]]:
 def _three_inputs(
     part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Give an attention three tensors where its query comes again as either its key or its value.
+    """Clone the query of an attention where it is also the key or the value, but not both.
 
-    The tracer hands the same tensor to a module once, so the file would not tell which is missing.
+    The tracer passes equal tensors to a module once, so the file would not say which is missing.
     """
     names = ("query", "key", "value")
     given = dict(zip(names, args, strict=False)) | kwargs
@@ -99,15 +101,15 @@ def _three_inputs(
     if query is None or (query is key) == (query is value):
         return None
     again = "key" if query is key else "value"
-    place = names.index(again)
-    if place < len(args):
-        return (*args[:place], query.clone(), *args[place + 1 :]), kwargs
+    index = names.index(again)
+    if index < len(args):
+        return (*args[:index], query.clone(), *args[index + 1 :]), kwargs
     return args, {**kwargs, again: query.clone()}
 
 
 @contextmanager
 def _unscripted(torch: Any) -> Iterator[None]:
-    """Trace the Python of what ``torch.jit.script_if_tracing`` would compile."""
+    """Trace the Python code of functions that ``torch.jit.script_if_tracing`` would compile."""
     tracer = sys.modules.get("torch.jit._trace")
     compile_ = getattr(tracer, "script", None)
     if compile_ is None:
@@ -126,80 +128,74 @@ def _unscripted(torch: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _of_any_number(torch: Any) -> Iterator[None]:
-    """Let torchvision's detectors be traced for any number of boxes, if they are imported."""
+def _any_box_count(torch: Any) -> Iterator[None]:
+    """Trace the detectors of torchvision, if imported, for any number of boxes."""
 
     def separate(boxes: Any, scores: Any, idxs: Any, iou_threshold: float) -> Any:
-        """Suppress boxes of each class alone, which are moved to where no other class has any."""
-        # With the zero there is a largest one even of no boxes; it changes nothing otherwise,
-        # since boxes all of negative coordinates stay as far apart.
+        """Suppress boxes per class: each class is shifted to coordinates without other boxes."""
+        # The zero gives a maximum even without boxes.  If all coordinates are negative, it only
+        # widens the distance between classes.
         largest = torch.cat((boxes, boxes.new_zeros(1, 4))).max()
         moved = boxes + (idxs.to(boxes) * (largest + 1))[:, None]
         return sys.modules["torchvision.ops"].nms(moved, scores, iou_threshold)
 
     def weights(first: Any, last: Any, extent: int, size: int) -> Any:
-        """Return by how much each of `size` values counts at each pixel, by two neighbours."""
+        """Return the bilinear weight of each of `size` mask values at each pixel."""
         pixels = torch.arange(extent)[None] - first[:, None]
         count = (last - first + 1).clamp(min=1)[:, None]
-        places = ((pixels + 0.5) * size / count - 0.5).clamp(0, size - 1)
-        near = (1 - (places[..., None] - torch.arange(size)).abs()).clamp(min=0)
+        positions = ((pixels + 0.5) * size / count - 0.5).clamp(0, size - 1)
+        near = (1 - (positions[..., None] - torch.arange(size)).abs()).clamp(min=0)
         inside = (pixels >= 0) & (pixels < count)
         return near * inside[..., None]
 
     def paste(masks: Any, boxes: Any, im_h: Any, im_w: Any) -> Any:
-        """Resize each mask to its box and put it there; all at once, as two products."""
+        """Resize all masks to their boxes in the image with two matrix products."""
         down = weights(boxes[:, 1], boxes[:, 3], int(im_h), masks.shape[2])
         across = weights(boxes[:, 0], boxes[:, 2], int(im_w), masks.shape[3])
         return down.matmul(masks[:, 0]).matmul(across.transpose(1, 2))
 
     def at_most(input: Any, orig_kval: int, axis: int) -> int:
-        """Return how many of the best to keep; of a vector, whose extent the data decide, see
-        `_best`.
-        """
+        """Return `k` of a topk; for a vector, whose extent depends on data, a bound of `_best`."""
         return _AtMost(orig_kval) if input.dim() == 1 else min(orig_kval, input.shape[axis])
 
     def merged(levels: Any, unmerged_results: Any) -> Any:
-        """Put what was pooled at each level of a pyramid back into the order of the boxes."""
+        """Restore the order of the boxes that were pooled per pyramid level."""
         taken = [torch.where(levels == level)[0] for level in range(len(unmerged_results))]
         return torch.cat(list(unmerged_results))[torch.cat(taken).argsort()]
 
     def masks(x: Any, labels: Any) -> Any:
-        """Take from the masks of each box that of its class."""
+        """Select the mask of each box's class."""
         if len(labels) != 1:
             return originals["maskrcnn_inference"](x, labels)
-        places = labels[0].reshape(-1, 1, 1, 1).expand(-1, 1, *x.shape[2:])
-        return [x.sigmoid().gather(1, places)]
+        indices = labels[0].reshape(-1, 1, 1, 1).expand(-1, 1, *x.shape[2:])
+        return [x.sigmoid().gather(1, indices)]
 
-    others: list[tuple[Any, str, Any]] = []
     originals: dict[str, Any] = {}
-    for place, name, function in (
-        ("torchvision.models.detection._utils", "_topk_min", at_most),
-        ("torchvision.ops.boxes", "_batched_nms_coordinate_trick", separate),
-        ("torchvision.models.detection.roi_heads", "_onnx_paste_masks_in_image_loop", paste),
-        ("torchvision.models.detection.roi_heads", "maskrcnn_inference", masks),
-        ("torchvision.ops.poolers", "_onnx_merge_levels", merged),
-    ):
-        part = sys.modules.get(place)
-        if hasattr(part, name):
-            originals[name] = getattr(part, name)
-            others.append((part, name, originals[name]))
-            setattr(part, name, function)
-    try:
+    with ExitStack() as stack:
+        for home, name, function in (
+            ("torchvision.models.detection._utils", "_topk_min", at_most),
+            ("torchvision.ops.boxes", "_batched_nms_coordinate_trick", separate),
+            ("torchvision.models.detection.roi_heads", "_onnx_paste_masks_in_image_loop", paste),
+            ("torchvision.models.detection.roi_heads", "maskrcnn_inference", masks),
+            ("torchvision.ops.poolers", "_onnx_merge_levels", merged),
+        ):
+            part = sys.modules.get(home)
+            if hasattr(part, name):
+                originals[name] = getattr(part, name)
+                stack.callback(setattr, part, name, originals[name])
+                setattr(part, name, function)
         yield
-    finally:
-        for part, name, function in others:
-            setattr(part, name, function)
 
 
 @contextmanager
 def _same_padding(module: Any, torch: Any) -> Iterator[tuple[str, ...]]:
-    """Let each layer of timm that pads by the size of its input do so in a module of its own."""
-    places: list[Any] = [
+    """Move the input-dependent padding of each timm layer into a submodule."""
+    homes: list[Any] = [
         part
         for name, part in [*sys.modules.items()]
         if name.startswith("timm.layers.") and hasattr(part, "pad_same")
     ]
-    names = {place.__name__ for place in places}
+    names = {home.__name__ for home in homes}
     parts = [
         part
         for part in module.modules()
@@ -214,7 +210,7 @@ def _same_padding(module: Any, torch: Any) -> Iterator[tuple[str, ...]]:
     class SamePadding(torch.nn.Module):  # type: ignore[misc]
         def __init__(self, part: Any, pad: Any) -> None:
             super().__init__()
-            # Kernel, stride and dilation, each down and across.
+            # Kernel, stride and dilation, each as (vertical, horizontal).
             self.pairs = [
                 [*value] if isinstance(value, list | tuple) else [value, value]
                 for value in (part.kernel_size, part.stride, getattr(part, "dilation", 1))
@@ -225,53 +221,47 @@ def _same_padding(module: Any, torch: Any) -> Iterator[tuple[str, ...]]:
             self.pad = pad
 
         def forward(self, x: Any) -> Any:
-            # pnnx keeps the buffers that are used.
+            # pnnx only keeps buffers that are used.
             used = 0.0 * self.window.sum() + torch.clamp(self.value, 0.0, 0.0).sum()
             return self.pad(x, *self.pairs, self.number) + used
 
     SamePadding.__module__ = "kuiper"
     current: list[Any] = []
-    originals = [(place, place.pad_same) for place in places]
+    original = homes[0].pad_same
 
     def pad_same(x: Any, *args: Any, **kwargs: Any) -> Any:
-        return current.pop().kuiper_padding(x) if current else originals[0][1](x, *args, **kwargs)
+        return current.pop().kuiper_padding(x) if current else original(x, *args, **kwargs)
 
     def enter(part: Any, args: tuple[Any, ...]) -> None:
         current[:] = [part]
 
-    hooks = []
-    for part in parts:
-        part.add_module("kuiper_padding", SamePadding(part, originals[0][1]).eval())
-        hooks.append(part.register_forward_pre_hook(enter))
-    for place, _ in originals:
-        place.pad_same = pad_same
-    try:
-        yield ("kuiper.SamePadding",)
-    finally:
-        for place, function in originals:
-            place.pad_same = function
+    with ExitStack() as stack:
         for part in parts:
-            del part.kuiper_padding
-        for hook in hooks:
-            hook.remove()
+            part.add_module("kuiper_padding", SamePadding(part, original).eval())
+            stack.callback(delattr, part, "kuiper_padding")
+            stack.callback(part.register_forward_pre_hook(enter).remove)
+        for home in homes:
+            stack.callback(setattr, home, "pad_same", home.pad_same)
+            home.pad_same = pad_same
+        yield ("kuiper.SamePadding",)
 
 
 class _AtMost(int):
-    """How many of the best values to keep, if there are so many."""
+    """An upper bound on the number of values to keep."""
 
 
 def _best(torch: Any, x: Any = None, k: Any = None, **others: Any) -> Any:
-    """Sort all and keep the first: their number is then no more than a bound, as in a slice."""
+    """Replace topk by a sort and a slice, so that `k` becomes an upper bound."""
     if type(k) is not _AtMost or others:
         return None
-    values, places = x.sort(dim=-1, descending=True)
-    return _first(torch, values, int(k)), _first(torch, places, int(k))
+    values, indices = x.sort(dim=-1, descending=True)
+    return _first(torch, values, int(k)), _first(torch, indices, int(k))
 
 
 def _first(torch: Any, x: Any, count: int) -> Any:
-    """Return the first rows, so that the bound stays where there are no more of them in the trace.
+    """Return the first `count` rows, in a form that keeps the bound.
 
-    A slice that takes all is nothing that pnnx keeps.
+    pnnx drops a slice that takes all rows of the trace, so a mask replaces it.
     """
     if count < x.shape[0]:
         return x[:count]
@@ -279,16 +269,16 @@ def _first(torch: Any, x: Any, count: int) -> Any:
     return x[_filled(torch, "ones_like", rows, dtype=torch.int64).cumsum(0) <= count]
 
 
-def _at_most(torch: Any, x: Any, places: Any) -> Any:
-    """Return ``x[:count]`` of as many rows as the data decide."""
-    if not isinstance(places, slice) or type(places.stop) is not int or places.stop < 1:
+def _at_most(torch: Any, x: Any, index: Any) -> Any:
+    """Return ``x[:count]`` of a data-dependent number of rows."""
+    if not isinstance(index, slice) or type(index.stop) is not int or index.stop < 1:
         return None
-    if places.start not in (None, 0) or places.step not in (None, 1) or 0 in x.shape[1:]:
+    if index.start not in (None, 0) or index.step not in (None, 1) or 0 in x.shape[1:]:
         return None
-    return _first(torch, x, places.stop)
+    return _first(torch, x, index.stop)
 
 
-# What makes a tensor of which pnnx makes a constant, and what makes another one of such.
+# Functions whose results pnnx stores as constants, and those that keep a constant constant.
 _CREATORS = {
     f"{prefix}{name}{suffix}"
     for name in ("zeros", "ones", "full", "empty")
@@ -300,22 +290,21 @@ _KEEPERS = {
     "zero_",
 }  # fmt: skip
 
-# What writes to places that may depend on the data.
+# Writes that may be data-dependent.
 _WRITERS = {
     "scatter_", "scatter_add_", "scatter_reduce_", "index_add_", "index_copy_", "index_fill_",
     "index_put_", "masked_fill_", "masked_scatter_", "__setitem__",
 }  # fmt: skip
 
-
-# What gives as many as the data say; `where` of a condition alone and a mask as index do, too.
+# Functions with data-dependent extents; so have `where(condition)` and indexing by a mask.
 _COUNTERS = {"argwhere", "masked_select", "nms", "nonzero", "unique", "unique_consecutive"}
 
-# What fills a tensor of another one's shape, and with what.
+# Functions that fill a tensor of the shape of another one -> the value (None: an argument).
 _FILLERS = {"full_like": None, "ones_like": 1, "zeros_like": 0}
 
 
 class _Known:
-    """Tensors of which something was found out in the trace, as long as they live."""
+    """A set of live tensors, by identity."""
 
     def __init__(self) -> None:
         self._known: dict[int, weakref.ref[Any]] = {}
@@ -336,7 +325,7 @@ class _Known:
 
 
 def _mode(torch: Any) -> Any:
-    """Return what sees each call of PyTorch's functions, and makes some of them another way."""
+    """Return the mode that intercepts calls of PyTorch functions and replaces some of them."""
     attention = torch.nn.functional.multi_head_attention_forward
     makers: dict[str, Callable[..., Any]] = {
         "pow": _cube,
@@ -349,7 +338,7 @@ def _mode(torch: Any) -> Any:
         "divide": _divide,
     }
 
-    # Those that pnnx makes constants of, and those whose extents the data may decide.
+    # Tensors that pnnx stores as constants, and tensors with data-dependent extents.
     made, counted = _Known(), _Known()
     inside = {torch.overrides.__file__, torch._tensor.__file__}
 
@@ -360,15 +349,15 @@ def _mode(torch: Any) -> Any:
             caller = sys._getframe(1)
             while caller.f_back and caller.f_code.co_filename in inside:
                 caller = caller.f_back
-            with warnings.catch_warnings(record=True) as said:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 result = self.call(function, args, kwargs or {})
-            for one in said:
-                # The tracer warns of the line that it was called from, which is not this one.
+            for one in caught:
+                # The tracer blames the calling line; report the user's line instead of this file's.
                 here = one.filename == __file__
-                place = caller.f_code.co_filename if here else one.filename
+                file = caller.f_code.co_filename if here else one.filename
                 line = caller.f_lineno if here else one.lineno
-                warnings.warn_explicit(one.message, one.category, place, line)
+                warnings.warn_explicit(one.message, one.category, file, line)
             return result
 
         def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -398,15 +387,15 @@ def _mode(torch: Any) -> Any:
 
 
 def _counts(torch: Any, name: str, args: tuple[Any, ...]) -> bool:
-    """Tell whether the data decide how many elements a call gives."""
+    """Tell whether the number of elements that a call returns depends on data."""
     if name == "__getitem__":
-        places = args[1] if isinstance(args[1], tuple) else (args[1],)
-        return any(isinstance(i, torch.Tensor) and i.dtype is torch.bool for i in places)
+        indices = args[1] if isinstance(args[1], tuple) else (args[1],)
+        return any(isinstance(i, torch.Tensor) and i.dtype is torch.bool for i in indices)
     return name in _COUNTERS or (name == "where" and len(args) == 1)
 
 
 def _among(known: _Known, value: Any) -> bool:
-    """Tell whether one of the tensors in nested arguments is known."""
+    """Tell whether nested arguments contain a known tensor."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -415,7 +404,7 @@ def _among(known: _Known, value: Any) -> bool:
 
 
 def _filled(torch: Any, name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return a filled tensor that is computed from another one, so that it has its extents."""
+    """Compute a filled tensor from another one, so that it follows its extents."""
     value = _FILLERS[name]
     if value is None:
         value = kwargs.pop("fill_value") if "fill_value" in kwargs else args[0]
@@ -429,7 +418,7 @@ def _filled(torch: Any, name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _cube(torch: Any, x: Any = None, exponent: Any = None, **others: Any) -> Any:
-    """Return the third power as PyTorch computes it, as two products."""
+    """Return x**3 as two products, as PyTorch computes it."""
     exponent = others.pop("exponent", exponent)
     if others or type(exponent) not in (int, float) or exponent != 3 or not _is_float(torch, x):
         return None
@@ -444,7 +433,7 @@ def _as_strided(
     storage_offset: int | None = None,
     **others: Any,
 ) -> Any:
-    """Return the same elements by their places in a tensor that lies as it is written."""
+    """Apply `as_strided` to a contiguous permutation of a view."""
     if others or x is None:
         return None
     order = sorted(range(x.dim()), key=lambda axis: (-x.stride(axis), -x.shape[axis]))
@@ -458,7 +447,7 @@ def _as_strided(
 
 
 def _fill(torch: Any, x: Any = None, value: Any = 0, **others: Any) -> Any:
-    """Fill a part of a tensor by copying into it."""
+    """Fill a view by copying into it."""
     if others or x is None or not x._is_view():
         return None
     if isinstance(value, torch.Tensor):
@@ -467,24 +456,24 @@ def _fill(torch: Any, x: Any = None, value: Any = 0, **others: Any) -> Any:
 
 
 def _written(torch: Any, name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """Trace what is written into a tensor as another tensor, which has its name from then on.
+    """Trace an in-place write to a constant as a new tensor that takes over its trace value.
 
-    So the trace never writes into the tensor that pnnx makes a constant of.
+    The trace then never writes into the tensor that pnnx stores as a constant.
     """
     tracer = torch._C
     state = tracer._get_tracing_state()
     if state is None or x._is_view():
         return None
     if name == "__setitem__":
-        places, value = args
-        places = places if isinstance(places, tuple) else (places,)
-        if not all(isinstance(place, torch.Tensor) for place in places):
+        indices, value = args
+        indices = indices if isinstance(indices, tuple) else (indices,)
+        if not all(isinstance(index, torch.Tensor) for index in indices):
             return None
         if not isinstance(value, torch.Tensor):
             value = torch.full((), value, dtype=x.dtype)
-        result = x.index_put(places, value)
+        result = x.index_put(indices, value)
     else:
-        # A bool for a number stops PyTorch's tracer.
+        # The tracer of PyTorch fails on a bool where it expects a number.
         plain = [int(value) if type(value) is bool else value for value in args]
         result = getattr(x, name[:-1])(*plain, **kwargs)
     tracer._set_tracing_state(None)
@@ -497,7 +486,7 @@ def _written(torch: Any, name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _divide(torch: Any, x: Any = None, y: Any = None, **others: Any) -> Any:
-    """Return a rounded quotient by functions of their own."""
+    """Replace a rounding division by `floor_divide` or `trunc`."""
     y = others.pop("other", y)
     rounding = others.pop("rounding_mode", None)
     if others:

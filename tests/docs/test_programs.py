@@ -481,7 +481,7 @@ def test_export_from_the_command_line(torch, tmp_path, capsys, monkeypatch):
     assert main(["export", "my_nets:tiny", "--shape", "1x5"]) == 3
     assert "Linear: PyTorch cannot trace it with inputs (1, 5)" in capsys.readouterr().err
     assert main(["export", "my_nets:tiny", "--arg", "depth=3", "--shape", "1x4"]) == 3
-    assert "--arg KEY=VALUE gives it arguments" in capsys.readouterr().err
+    assert "--arg KEY=VALUE passes an argument" in capsys.readouterr().err
     file = f"{tmp_path / 'my_nets.py'}:tiny"
     assert main(["export", file, "--shape", "1x4", "--shape2", "2x4", "-o", str(param)]) == 0
     assert kuiper.load(param).inputs[0].shape == (None, 4)

@@ -139,8 +139,8 @@ def test_a_known_crash_of_pnnx_is_explained(pnnx, torch_script):
         ("a.pt", b"<!DOCTYPE html><html>", "web page"),
         ("a.onnx", b"version https://git-lfs.github.com/spec/v1\n", "git-lfs pointer"),
         ("a.pth", b"\x80\x02}q\x00.", "written by torch.save"),
-        ("a.pt", b"nothing of the kind", "no ZIP archive"),
-        ("a.onnx", b"PK\3\4" + bytes(99), "if it is a TorchScript file, call it .pt"),
+        ("a.pt", b"nothing of the kind", "not a complete ZIP archive"),
+        ("a.onnx", b"PK\3\4" + bytes(99), "if it is a TorchScript file, rename it to .pt"),
     ],
 )
 def test_files_that_are_no_models(pnnx, tmp_path, name, content, message):
@@ -165,7 +165,7 @@ def test_onnx_with_weights_beside_it_is_joined(pnnx, tmp_path, monkeypatch):
     (tmp_path / "m.onnx").write_bytes(b"\x08\x07")
     (tmp_path / "m.onnx.data").write_bytes(bytes(8))
     monkeypatch.setitem(sys.modules, "onnx", None)  # as if it were not installed
-    with pytest.raises(kuiper.MissingPackageError, match=r"lie in m\.onnx\.data.*pip install onnx"):
+    with pytest.raises(kuiper.MissingPackageError, match=r"are in m\.onnx\.data.*pip install onnx"):
         pnnx_tool.run_pnnx(tmp_path / "m.onnx", tmp_path / "x.param")
 
     class Onnx:
@@ -250,7 +250,7 @@ def test_values_that_a_trace_freezes_are_told(caplog):
     def warning(text, place, kind=TracerWarning):
         return types.SimpleNamespace(message=kind(text), category=kind, filename=place, lineno=7)
 
-    pnnx_tool._tell_frozen(
+    pnnx_tool._log_frozen(
         "Net",
         [
             warning(asks, "/home/net.py"), warning(asks, "/home/net.py"),
@@ -262,6 +262,6 @@ def test_values_that_a_trace_freezes_are_told(caplog):
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("kuiper.export", "WARNING")
     assert record.getMessage() == (
-        "Net: /home/net.py:7 asks for a value (converting a tensor to a Python boolean); the "
-        "export keeps what came of it for the example inputs"
+        "Net: /home/net.py:7 reads a value (converting a tensor to a Python boolean); the "
+        "export is valid for the value of the example inputs"
     )

@@ -340,9 +340,9 @@ def test_values_that_the_trace_freezes_are_told_with_their_lines(caplog):
 
     kuiper.from_torch(Net(function), numbers())
     first = function.__code__.co_firstlineno
-    told = [record.getMessage() for record in caplog.records if "asks for a value" in record.msg]
-    places = [message.split(" asks")[0] for message in told]
-    assert places == [f"Net: {__file__}:{first + 1}", f"Net: {__file__}:{first + 3}"]
+    told = [record.getMessage() for record in caplog.records if "reads a value" in record.msg]
+    lines = [message.split(" reads")[0] for message in told]
+    assert lines == [f"Net: {__file__}:{first + 1}", f"Net: {__file__}:{first + 3}"]
 
 
 def test_the_module_is_left_as_it_was():
