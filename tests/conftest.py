@@ -1,4 +1,4 @@
-"""Options and parameters of the whole suite."""
+"""Options and hooks of the whole suite."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell that is no terminal's starts what goes on behind it (`pytest &`) with Ctrl-C ignored,
-    # and so would be the programs whose Ctrl-C is tested.
+    # A non-interactive shell starts a background job (`pytest &`) with SIGINT ignored, which the
+    # programs whose Ctrl-C is tested would inherit.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    # Tens of thousands of items would be walked by every collection that a test asks for.
+    # Every garbage collection in a test would traverse tens of thousands of items.
     gc.collect()
     gc.freeze()
 

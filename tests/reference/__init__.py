@@ -1,8 +1,8 @@
-"""What every operator means, in plain numpy.
+"""Independent numpy implementation of every operator.
 
-One function per operator, one file per family.  They take PyTorch's arguments under PyTorch's
-names, compute in float64 and are never clever: a reader compares each with the formula in
-PyTorch's documentation, and nothing in here may import kuiper.
+One function per operator, one file per family.  Each takes PyTorch's arguments under PyTorch's
+names, computes in float64 and follows the formula in PyTorch's documentation as literally as
+possible.  Nothing in here may import kuiper.
 
 :data:`REFERENCES` maps the names a ``.param`` file uses to these functions, and
 :func:`run_graph` evaluates a whole graph with them::

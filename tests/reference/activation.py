@@ -1,4 +1,4 @@
-"""Functions of one element."""
+"""Activations."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 from .registry import reference
 
-# numpy has no erf; math.erf is exact to the last digit or two.
+# numpy has no erf; math.erf is accurate to one or two units in the last place of float64.
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 @reference("nn.ReLU", "F.relu", "torch.relu")
 def relu(input, **_):
-    """max(x, 0), NaN kept."""
+    """max(x, 0); NaN propagates."""
     return np.maximum(input, 0)
 
 
@@ -70,7 +70,7 @@ def tanh(input, **_):
 
 @reference("nn.GELU", "F.gelu")
 def gelu(input, *, approximate="none", **_):
-    """Return x * Phi(x), exact by erf, or the tanh formula."""
+    """Return x * Phi(x), by erf or by the tanh approximation."""
     if approximate == "tanh":
         inner = math.sqrt(2 / math.pi) * (input + 0.044715 * input**3)
         return 0.5 * input * (1 + np.tanh(inner))
@@ -78,7 +78,7 @@ def gelu(input, *, approximate="none", **_):
 
 
 def _like(input, number):
-    """Return a number as PyTorch compares it with tensors: cut off where those are integers."""
+    """Return a bound as PyTorch compares it: truncated if the tensor holds integers."""
     return int(number) if input.dtype.kind in "iu" else number
 
 
@@ -108,20 +108,20 @@ def mish(input, **_):
 
 @reference("torch.clamp", "torch.clip", "Tensor.clamp")
 def clamp(input, min=None, max=None, **_):
-    """Limit from below, above or both."""
+    """Limit x to [min, max]; either bound may be missing."""
     input = input if min is None else np.maximum(input, min)
     return input if max is None else np.minimum(input, max)
 
 
 @reference("aten::clamp_min")
 def clamp_min(input, min):
-    """Limit from below."""
+    """max(x, min)."""
     return np.maximum(input, min)
 
 
 @reference("aten::clamp_max")
 def clamp_max(input, max):
-    """Limit from above."""
+    """min(x, max)."""
     return np.minimum(input, max)
 
 
@@ -133,7 +133,7 @@ def celu(input, *, alpha, **_):
 
 @reference("nn.SELU", "F.selu")
 def selu(input, **_):
-    """Scaled ELU; the two constants keep mean 0 and variance 1 through a network."""
+    """Scaled ELU; its two constants preserve mean 0 and variance 1 through a network."""
     alpha, scale = 1.6732632423543772848, 1.0507009873554804934
     return scale * elu(input, alpha=alpha)
 
@@ -146,7 +146,7 @@ def hardshrink(input, *, lambd, **_):
 
 @reference("nn.Softshrink", "F.softshrink")
 def softshrink(input, *, lambd, **_):
-    """Move x by lambd towards zero, and no further."""
+    """sign(x) * max(|x| - lambd, 0)."""
     return np.sign(input) * np.maximum(np.abs(input) - lambd, 0)
 
 

@@ -1,4 +1,4 @@
-"""Elementwise functions under TorchScript's names."""
+"""Elementwise functions under their TorchScript names."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ for _name, _function in _FUNCTIONS.items():
 
 @reference("aten::float_power")
 def float_power(input, exponent):
-    """A power in double precision."""
+    """Return input ** exponent in float64."""
     with np.errstate(invalid="ignore"):
         return np.asarray(input, np.float64) ** exponent
 
 
 @reference("aten::nan_to_num")
 def nan_to_num(input, nan, posinf, neginf):
-    """NaN and infinities replaced."""
+    """NaN and both infinities replaced by numbers."""
     largest = float(np.finfo(np.float32).max)
     y = np.where(np.isnan(input), 0 if nan is None else nan, input)
     y = np.where(y == np.inf, largest if posinf is None else posinf, y)

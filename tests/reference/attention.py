@@ -12,7 +12,7 @@ from .registry import reference
 def scaled_dot_product_attention(
     query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False, **_
 ):
-    """Return softmax(scale Q K^T + mask) V; a row that sees no key is zero."""
+    """Return softmax(scale Q K^T + mask) V; a row whose keys are all masked is zero."""
     if enable_gqa:
         repeats = query.shape[-3] // key.shape[-3]
         key, value = (np.repeat(x, repeats, axis=-3) for x in (key, value))
@@ -54,7 +54,7 @@ def multihead_attention(
 ):
     """Return the attended values and the softmax averaged over heads.
 
-    pnnx puts a constant mask first, but calls the last input the mask.
+    In a file, a constant mask is the first input although the last one is called the mask.
     """
     query = input if query is None else query
     if attn_mask is not None and (query.dtype == bool or query.shape[-1] != embed_dim):
@@ -88,7 +88,7 @@ def multihead_attention(
             attn_mask = np.where(attn_mask, -np.inf, 0.0)
         n, _, queries, keys = scores.shape
         if attn_mask.ndim == 2 and attn_mask.shape == (n, keys) and n != queries:
-            attn_mask = attn_mask[:, None, None]  # of keys, under the other mask's name
+            attn_mask = attn_mask[:, None, None]  # a key padding mask under the other name
         if attn_mask.ndim == 3:
             attn_mask = attn_mask.reshape(-1, num_heads, *attn_mask.shape[1:])
         scores[..., : attn_mask.shape[-1]] += attn_mask
@@ -107,7 +107,7 @@ def _append(x, row):
 
 @reference("aten::_transformer_encoder_layer_fwd")
 def encoder_layer(x, width, heads, *rest):
-    """Attention, then two linear layers, each with a sum and a normalisation."""
+    """Self-attention, then two linear layers, each with a residual and a normalisation."""
     qkv, proj, (use_gelu, norm_first, eps) = rest[:2], rest[2:4], rest[4:7]
     norms, up, down = (rest[7:9], rest[9:11]), rest[11:13], rest[13:15]
     mask, mask_type = (*rest[15:], None, None)[:2]

@@ -1,4 +1,4 @@
-"""Changes of the element type, and the gamma function."""
+"""Casts, and the logarithm of the gamma function."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .registry import reference
 
 @reference("Tensor.to")
 def to(input, *, dtype, **_):
-    """Another type; floats are cut off, small integers wrap."""
+    """Cast; floats are truncated, integers wrap."""
     return _cast(input, dtype_of(dtype, input.dtype))
 
 
 @reference("Tensor.type_as")
 def type_as(input, other):
-    """The type of another tensor."""
+    """Cast to the type of another tensor."""
     return _cast(input, other.dtype)
 
 
@@ -32,7 +32,7 @@ def _cast(x, dtype):
 
 @reference("torch.positive")
 def positive(input):
-    """The value itself."""
+    """The input."""
     return input
 
 

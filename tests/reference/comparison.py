@@ -1,4 +1,4 @@
-"""Comparisons, logic and bits."""
+"""Comparisons, logical and bitwise functions."""
 
 from __future__ import annotations
 
@@ -9,61 +9,61 @@ from .registry import reference
 
 @reference("torch.eq")
 def eq(input, other):
-    """Equal."""
+    """Return input == other."""
     return input == other
 
 
 @reference("torch.ne")
 def ne(input, other):
-    """Not equal."""
+    """Return input != other."""
     return input != other
 
 
 @reference("torch.lt")
 def lt(input, other):
-    """Less."""
+    """Return input < other."""
     return input < other
 
 
 @reference("torch.le")
 def le(input, other):
-    """Less or equal."""
+    """Return input <= other."""
     return input <= other
 
 
 @reference("torch.gt")
 def gt(input, other):
-    """Greater."""
+    """Return input > other."""
     return input > other
 
 
 @reference("torch.ge")
 def ge(input, other):
-    """Greater or equal."""
+    """Return input >= other."""
     return input >= other
 
 
 @reference("torch.logical_and")
 def logical_and(input, other):
-    """Both are not zero."""
+    """Both are nonzero."""
     return (input != 0) & (other != 0)
 
 
 @reference("torch.logical_or")
 def logical_or(input, other):
-    """One is not zero."""
+    """At least one is nonzero."""
     return (input != 0) | (other != 0)
 
 
 @reference("torch.logical_xor")
 def logical_xor(input, other):
-    """Just one is not zero."""
+    """Exactly one is nonzero."""
     return (input != 0) != (other != 0)
 
 
 @reference("torch.logical_not")
 def logical_not(input):
-    """Zero."""
+    """The input is zero."""
     return input == 0
 
 
@@ -81,23 +81,23 @@ def bitwise_or(input, other):
 
 @reference("torch.bitwise_xor")
 def bitwise_xor(input, other):
-    """Bits set in just one."""
+    """Bits set in exactly one."""
     return input ^ other
 
 
 @reference("torch.bitwise_not")
 def bitwise_not(input):
-    """Bits not set; of bools: not."""
+    """Bits inverted; logical not of booleans."""
     return np.bitwise_not(input)
 
 
 @reference("torch.bitwise_left_shift")
 def bitwise_left_shift(input, other):
-    """Times 2 ** other."""
+    """Return input * 2 ** other."""
     return input * 2**other
 
 
 @reference("torch.bitwise_right_shift")
 def bitwise_right_shift(input, other):
-    """Divided by 2 ** other, rounded down."""
+    """floor(input / 2 ** other)."""
     return input // 2**other

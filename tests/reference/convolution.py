@@ -50,7 +50,7 @@ def conv2d(
 def _amounts(padding, kernel, dilation):
     """Return the padding as ((top, bottom), (left, right)).
 
-    Four numbers come from "same" with an even kernel and a mode other than zeros; they stand in
+    A "same" padding with an even kernel and a mode other than zeros is exported as four numbers in
     the order of ``F.pad``: left, right, top, bottom.
     """
     if padding == "valid":
@@ -68,7 +68,7 @@ def _amounts(padding, kernel, dilation):
 def conv_transpose2d(
     input, weight, bias=None, *, stride, padding, output_padding, dilation, groups, **_
 ):
-    """Spread every input value over the outputs that a convolution would have read it for."""
+    """Scatter every input value to the outputs whose windows contain it."""
     n, channels, height, width = input.shape
     _, group_out, kernel_h, kernel_w = weight.shape
     spread_h = (height - 1) * stride[0] + dilation[0] * (kernel_h - 1) + 1 + output_padding[0]
@@ -89,7 +89,7 @@ def conv_transpose2d(
 
 @reference("nn.Conv1d", "F.conv1d")
 def conv1d(input, weight, bias=None, *, stride, padding, dilation, groups, **options):
-    """Convolve a plane of one row."""
+    """Convolve as a plane with one row."""
     y = conv2d(
         input[:, :, None],
         weight[:, :, None],
@@ -107,7 +107,7 @@ def conv1d(input, weight, bias=None, *, stride, padding, dilation, groups, **opt
 def conv_transpose1d(
     input, weight, bias=None, *, stride, padding, output_padding, dilation, groups, **_
 ):
-    """Spread the values of one row."""
+    """Transposed convolution of a plane with one row."""
     y = conv_transpose2d(
         input[:, :, None],
         weight[:, :, None],
@@ -125,7 +125,7 @@ def conv_transpose1d(
 def conv3d(
     input, weight, bias=None, *, stride, padding, dilation, groups, padding_mode="zeros", **_
 ):
-    """Sum over the taps, as conv2d does."""
+    """Sum over the taps as conv2d does."""
     x = input[None] if input.ndim == 4 else input
     kernel = weight.shape[2:]
     if padding == "valid":
@@ -146,13 +146,13 @@ def conv3d(
     x = x.reshape(len(x), groups, -1, *x.shape[2:])
     w = weight.reshape(groups, -1, *weight.shape[1:])
     y = np.zeros((len(x), groups, w.shape[1], *out))
-    for place in np.ndindex(kernel):
+    for tap_index in np.ndindex(kernel):
         planes, rows, columns = (
             u * d + np.arange(n) * s
-            for u, d, n, s in zip(place, dilation, out, stride, strict=True)
+            for u, d, n, s in zip(tap_index, dilation, out, stride, strict=True)
         )
         tap = x[:, :, :, planes][:, :, :, :, rows][..., columns]
-        y += _mixed(w[(..., *place)], tap)
+        y += _mixed(w[(..., *tap_index)], tap)
     y = _with_bias(y.reshape(len(x), -1, *out), bias)
     return y[0] if input.ndim == 4 else y
 
@@ -161,7 +161,7 @@ def conv3d(
 def conv_transpose3d(
     input, weight, bias=None, *, stride, padding, output_padding, dilation, groups, **_
 ):
-    """Spread every input value over the outputs that a convolution would have read it for."""
+    """Scatter every input value to the outputs whose windows contain it."""
     x = input[None] if input.ndim == 4 else input
     kernel = weight.shape[2:]
     spread = [
@@ -173,12 +173,12 @@ def conv_transpose3d(
     x = x.reshape(len(x), groups, -1, *x.shape[2:])
     w = weight.reshape(groups, -1, *weight.shape[1:])
     y = np.zeros((len(x), groups, w.shape[2], *spread))
-    for place in np.ndindex(kernel):
+    for tap_index in np.ndindex(kernel):
         planes, rows, columns = (
             u * d + np.arange(n) * s
-            for u, d, n, s in zip(place, dilation, x.shape[3:], stride, strict=True)
+            for u, d, n, s in zip(tap_index, dilation, x.shape[3:], stride, strict=True)
         )
-        tap = _mixed(w[(..., *place)].swapaxes(1, 2), x)
+        tap = _mixed(w[(..., *tap_index)].swapaxes(1, 2), x)
         y[:, :, :, planes[:, None, None], rows[:, None], columns] += tap
     kept = [slice(p, n - p) for p, n in zip(padding, spread, strict=True)]
     y = _with_bias(y.reshape(len(x), -1, *spread)[(..., *kept)], bias)
@@ -186,7 +186,7 @@ def conv_transpose3d(
 
 
 def _mixed(weight, x):
-    """Sum the channels of each group (n, g, c, ...) by weights (g, out, c)."""
+    """Contract the channels of x (n, g, c, ...) with weights (g, out, c), group by group."""
     y = np.ascontiguousarray(weight) @ x.reshape(*x.shape[:3], math.prod(x.shape[3:]))
     return y.reshape(*y.shape[:3], *x.shape[3:])
 

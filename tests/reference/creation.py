@@ -1,4 +1,4 @@
-"""Tensors made from sizes and numbers."""
+"""Tensors from sizes and numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _type_of(number):
 
 @reference("torch.zeros", "torch.empty")
 def zeros(*, size, dtype=None):
-    """Zeros; of what PyTorch leaves empty, kuiper makes zeros as well."""
+    """Zeros, also for PyTorch's ``empty``, which kuiper fills with zeros."""
     return np.zeros(size, dtype_of(dtype))
 
 
@@ -38,7 +38,7 @@ def new_zeros(input, *, size, dtype=None):
 
 @reference("torch.ones")
 def ones(*, size, dtype=None):
-    """Ones."""
+    """A tensor of ones."""
     return np.ones(size, dtype_of(dtype))
 
 
@@ -56,7 +56,7 @@ def new_ones(input, *, size, dtype=None):
 
 @reference("torch.full")
 def full(*, size, fill_value, dtype=None):
-    """One number."""
+    """A tensor filled with one number."""
     return np.full(size, fill_value, dtype_of(dtype, _type_of(fill_value)))
 
 
@@ -80,33 +80,33 @@ def scalar_tensor(number, *_):
 
 @reference("torch.arange")
 def arange(*, start=0, end, step=1, dtype=None):
-    """Numbers `step` apart."""
+    """start, start + step, ... below end."""
     default = np.float64 if any(isinstance(n, float) for n in (start, end, step)) else np.int64
     return np.arange(start, end, step).astype(dtype_of(dtype, default))
 
 
 @reference("aten::linspace")
 def linspace(start, end, steps, *_):
-    """Numbers evenly from `start` to `end`."""
+    """`steps` evenly spaced numbers from `start` to `end`."""
     return np.linspace(start, end, steps)
 
 
 @reference("aten::logspace")
 def logspace(start, end, steps, base, *_):
-    """Powers of `base`."""
+    """Powers of `base` with evenly spaced exponents."""
     return base ** np.linspace(start, end, steps)
 
 
 @reference("aten::eye")
 def eye(n, *rest):
-    """The unit matrix, of n or of n and m."""
+    """The identity matrix, (n, n) or (n, m)."""
     m = rest[0] if len(rest) == 5 else n
     return (np.arange(n)[:, np.newaxis] == np.arange(m)) * 1.0
 
 
 @reference("torch.randn", "aten::rand")
 def random(*rest, size=None, **_):
-    """Random numbers: only their shape can be compared, so cases multiply them by zero."""
+    """Random numbers; the cases multiply them by zero because only their shape is defined."""
     return np.zeros(rest[0] if size is None else size)
 
 

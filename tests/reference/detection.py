@@ -1,4 +1,4 @@
-"""Heads of detectors."""
+"""Detector heads."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .registry import reference
 
 @reference("models.yolo.Detect")
 def detect(*maps, **attributes):
-    """Boxes (x, y, w, h) and scores of YOLOv5's head, for each anchor of each cell."""
+    """Boxes (x, y, w, h) and scores of YOLOv5's head for each anchor of each cell."""
     constants = [a for name, a in attributes.items() if not name.startswith("m.")]
     strides = next(a for a in constants if a.ndim == 1)
-    # A grid begins with 0 or -0.5.
+    # A grid begins with 0 or -0.5, so the positive constants are the anchors.
     anchors = [a[0, :, 0, 0] for a in constants if a.ndim == 5 and a.min() > 0]
     sizes = [a.shape[2] * a.shape[3] for a in constants if a.ndim == 5 and a.min() > 0]
     coarsest_first = [anchors[i] for i in np.argsort(sizes)]

@@ -17,26 +17,26 @@ def _norm(x, p):
 
 @reference("F.pairwise_distance", "nn.PairwiseDistance", "aten::pairwise_distance")
 def pairwise_distance(x1, x2, *, p, eps, keepdim):
-    """Norms of differences of rows."""
+    """p-norms of the differences of corresponding rows."""
     y = _norm(x1 - x2 + eps, p)
     return y[..., None] if keepdim else y
 
 
 @reference("aten::cosine_similarity")
 def cosine_similarity(x1, x2, dim, eps):
-    """Cosines of angles between vectors."""
+    """Cosines of the angles between vectors along `dim`."""
     x1, x2 = (np.moveaxis(x, dim, -1) for x in np.broadcast_arrays(x1, x2))
     return (x1 * x2).sum(-1) / (np.maximum(_norm(x1, 2), eps) * np.maximum(_norm(x2, 2), eps))
 
 
 @reference("aten::cdist")
 def cdist(x1, x2, p, compute_mode=None):
-    """Norms of differences of all rows."""
+    """p-norms of the differences between every row of x1 and every row of x2."""
     return _norm(x1[..., :, None, :] - x2[..., None, :, :], p)
 
 
 @reference("aten::pdist")
 def pdist(input, p):
-    """Norms of differences of all pairs of rows."""
+    """p-norms of the differences of all pairs of rows."""
     rows = range(len(input))
     return np.array([_norm(input[i] - input[j], p) for i in rows for j in rows if i < j])

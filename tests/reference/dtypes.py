@@ -1,4 +1,4 @@
-"""PyTorch's words for element types."""
+"""PyTorch's names of element types."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 __all__ = ["dtype_of"]
 
-# References compute in float64 whatever the width.
+# References compute in float64 whatever the precision of the model.
 _WORDS = {
     "torch.float": np.float64,
     "torch.double": np.float64,
@@ -22,5 +22,5 @@ _WORDS = {
 
 
 def dtype_of(word, default=np.float64):
-    """Return the type that a parameter ``dtype=...`` names; `default` for None."""
+    """Return the dtype that a parameter ``dtype=...`` names; `default` for None."""
     return np.dtype(default if word is None else _WORDS[word])

@@ -11,9 +11,10 @@ from .registry import reference
 
 @reference("torch.einsum")
 def einsum(*operands, equation):
-    """Sum of products over the letters that the result lacks.
+    """Sum of products over the indices that the result lacks.
 
-    pnnx drops the ellipses of an equation of several operands: there are more axes than letters.
+    pnnx drops the ellipses of an equation of several operands, so there may be more axes than
+    letters.
     """
     terms, arrow, result = equation.partition("->")
     terms = terms.split(",")

@@ -1,7 +1,6 @@
-"""``pnnx.Expression`` read as PNNX writes it: prefix tokens, evaluated from the right.
+"""Evaluation of ``pnnx.Expression``: prefix tokens, read from right to left with one stack.
 
-Brackets and commas say nothing that the number of operands does not say already, so the whole
-evaluator is one stack.
+Brackets and commas are skipped, since every function has a fixed number of operands.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ _WORDS = {"None": None, "True": True, "False": False}
 
 @reference("pnnx.Expression")
 def evaluate(*operands, expr):
-    """Evaluate the text `expr`, whose ``@k`` are the operands."""
+    """Evaluate the expression `expr`, whose operands are ``@k``."""
     stack: list = []
     for token in reversed(re.findall(r"[^(),\[\]]+|[\[\]]", expr)):
         if token == "]":
@@ -101,7 +100,7 @@ def evaluate(*operands, expr):
 
 
 def _literal(token: str) -> int | float | complex | str:
-    """Read a number, or a word that is meant for the operator behind."""
+    """Read a number, or a word that is an argument of the operator to its left."""
     kinds = (complex,) if re.fullmatch(r".*[0-9]j", token) else (int, float)
     for kind in kinds:
         try:

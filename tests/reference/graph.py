@@ -1,7 +1,7 @@
-"""Reading and evaluating a PNNX graph in the shortest way that is right.
+"""Reads and evaluates a PNNX graph in the simplest correct way.
 
-Independent of kuiper's own reader on purpose: a misread parameter must not cancel out between
-the engine and what it is compared with.
+Independent of kuiper's own reader on purpose, so that a misread parameter cannot cancel out between
+the engine and its reference.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DTYPES = {
     "c64": "<c8",
 }
 
-# Modules of which a file has only those outputs that something reads, in any order.
+# Operators of which a file has only the outputs that are read, in any order.
 _PARTIAL = ("torch.max", "torch.min", "nn.MultiheadAttention", "nn.LSTM", "nn.GRU", "nn.RNN")
 
 
@@ -40,8 +40,8 @@ _PARTIAL = ("torch.max", "torch.min", "nn.MultiheadAttention", "nn.LSTM", "nn.GR
 class Node:
     """One line of a ``.param`` file.
 
-    `keys` holds for each input its keyword or None; attributes are widened to float64; `shapes`
-    are those of operands as far as the line tells them, None for an unknown extent.
+    `keys` holds the keyword or None of each input; attributes are widened to float64; `shapes` has
+    the shapes of operands where the line states them, with None for an unknown extent.
     """
 
     type: str
@@ -81,7 +81,7 @@ def _read_line(words: list[str], weights: zipfile.ZipFile) -> Node:
             array = array.reshape([int(n) for n in shape.split(",") if n])
             attributes[key[1:]] = _widen(array)
         elif key.startswith("$"):
-            # An operand may fill several slots: the next one without a keyword is meant.
+            # An operand may fill several inputs: take the next one without a keyword.
             slot = next(i for i in range(n_inputs) if inputs[i] == value and keys[i] is None)
             keys[slot] = key[1:]
         elif key.startswith("#"):
@@ -121,9 +121,9 @@ def run_graph(
     inputs : sequence of numpy.ndarray
         In the order of the ``pnnx.Input`` lines.
     operators : mapping, optional
-        Operator type to a function of positional operands and named arguments.
+        Operator type to a function of positional operands and keyword arguments.
     prepare : callable, optional
-        Applied to every input and attribute: by default floats are widened to float64.
+        Applied to every input and attribute; by default widens floats to float64.
     """
     values = trace_graph(nodes, inputs, operators, prepare)
     outputs = [values[node.inputs[0]] for node in nodes if node.type == "pnnx.Output"]
@@ -136,7 +136,7 @@ def trace_graph(
     operators: Mapping[str, Callable] = REFERENCES,
     prepare: Callable[[np.ndarray], Any] = _widen,
 ) -> dict[str, Any]:
-    """Evaluate a graph as :func:`run_graph` does and return every operand by its name."""
+    """Evaluate a graph like :func:`run_graph`, but return every operand by name."""
     waiting = list(inputs)
     values: dict[str, Any] = {}
     for node in nodes:
@@ -157,7 +157,7 @@ def trace_graph(
 
 def _call(node: Node, operands: list, function: Callable, prepare: Callable) -> Any:
     if node.type == "pnnx.Expression":
-        # Keywords may be left over from the operator it replaced: operands count by position.
+        # Keywords may be left over from the replaced operator; operands count by position.
         return function(*operands, expr=node.params["expr"])
     keyed = list(zip(operands, node.keys, strict=True))
     named = dict(node.params)
@@ -167,7 +167,7 @@ def _call(node: Node, operands: list, function: Callable, prepare: Callable) -> 
 
 
 def _pick(node: Node, produced: list) -> list:
-    """Return for each output of a line the first result with its shape, else just the first."""
+    """Return the first result with the shape of each output of a line, or else the first one."""
     picked = []
     for name in node.outputs:
         shape = node.shapes.get(name, ())

@@ -1,4 +1,4 @@
-"""Indexing, gathering and scattering: loops over places, as the documentation writes them."""
+"""Indexing, gathering and scattering, as the loops over indices of PyTorch's documentation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _subscript(indices):
 
 @reference("Tensor.index")
 def index(input, *, expr):
-    """Read at indices; None is a whole axis."""
+    """Read at indices; None selects a whole axis."""
     return input[_subscript(expr)]
 
 
@@ -35,20 +35,20 @@ def index_put(input, *, indices, values, accumulate):
     return y
 
 
-def _places(index, dim):
-    """Yield the place of each element of an index, and the place that it names."""
-    for place in np.ndindex(index.shape):
-        named = list(place)
-        named[dim] = index[place]
-        yield place, tuple(named)
+def _targets(index, dim):
+    """Yield (i, j) for each position i of an index tensor, where j is i with index[i] at `dim`."""
+    for source in np.ndindex(index.shape):
+        target = list(source)
+        target[dim] = index[source]
+        yield source, tuple(target)
 
 
 @reference("torch.gather")
 def gather(input, *, dim, index):
     """Read at one index per element."""
     y = np.zeros(index.shape, input.dtype)
-    for place, named in _places(index, dim):
-        y[place] = input[named]
+    for i, target in _targets(index, dim):
+        y[i] = input[target]
     return y
 
 
@@ -62,39 +62,39 @@ def scatter_add(input, *, dim, index, src):
 def scatter(input, dim, index, src, reduce=None):
     """Write, add or multiply at one index per element."""
     y = input.copy()
-    for place, named in _places(index, dim):
-        value = src if np.ndim(src) == 0 else src[place]
+    for i, target in _targets(index, dim):
+        value = src if np.ndim(src) == 0 else src[i]
         if reduce == "add":
-            y[named] += value
+            y[target] += value
         elif reduce == "multiply":
-            y[named] *= value
+            y[target] *= value
         else:
-            y[named] = value
+            y[target] = value
     return y
 
 
 @reference("aten::scatter_reduce")
 def scatter_reduce(input, dim, index, src, reduce, include_self=True):
-    """Join all values that are written to a place."""
+    """Reduce all values that are written to the same element."""
     join = {"sum": sum, "prod": np.prod, "mean": np.mean, "amax": max, "amin": min}[reduce]
     values: dict[tuple, list] = {}
-    for place, named in _places(index, dim):
-        values.setdefault(named, [input[named]] if include_self else []).append(src[place])
+    for i, target in _targets(index, dim):
+        values.setdefault(target, [input[target]] if include_self else []).append(src[i])
     y = input.copy()
-    for named, found in values.items():
-        y[named] = join(found)
+    for target, found in values.items():
+        y[target] = join(found)
     return y
 
 
 @reference("torch.index_select")
 def index_select(input, *, dim, index):
-    """Take the listed places of an axis."""
+    """Take the listed slices of an axis."""
     return np.stack([np.take(input, i, dim) for i in np.atleast_1d(index)], dim)
 
 
 @reference("aten::index_add")
 def index_add(input, dim, index, source, alpha=1):
-    """Add slices to the listed places of an axis."""
+    """Add slices at the listed indices of an axis."""
     y = input.copy()
     for number, i in enumerate(index):
         np.moveaxis(y, dim, 0)[i] += alpha * np.take(source, number, dim)
@@ -103,7 +103,7 @@ def index_add(input, dim, index, source, alpha=1):
 
 @reference("aten::index_copy")
 def index_copy(input, dim, index, source):
-    """Write slices to the listed places of an axis."""
+    """Write slices at the listed indices of an axis."""
     y = input.copy()
     for number, i in enumerate(index):
         np.moveaxis(y, dim, 0)[i] = np.take(source, number, dim)
@@ -112,7 +112,7 @@ def index_copy(input, dim, index, source):
 
 @reference("aten::index_fill")
 def index_fill(input, dim, index, value):
-    """Write a number to the listed places of an axis."""
+    """Write a number at the listed indices of an axis."""
     y = input.copy()
     for i in index:
         np.moveaxis(y, dim, 0)[i] = value
@@ -121,13 +121,13 @@ def index_fill(input, dim, index, value):
 
 @reference("aten::take")
 def take(input, index):
-    """Read the flattened input."""
+    """Read the flattened input at indices."""
     return input.reshape(-1)[index]
 
 
 @reference("aten::put")
 def put(input, index, source, accumulate=False):
-    """Write to the flattened input."""
+    """Write to the flattened input at indices."""
     y = input.copy().reshape(-1)
     for i, value in zip(index.reshape(-1), source.reshape(-1), strict=True):
         y[i] = y[i] + value if accumulate else value
@@ -136,7 +136,7 @@ def put(input, index, source, accumulate=False):
 
 @reference("aten::take_along_dim")
 def take_along_dim(input, index, dim=None):
-    """Read at one index per element; other axes broadcast."""
+    """Read at one index per element; the other axes broadcast."""
     if dim is None:
         return input.reshape(-1)[index.reshape(-1)]
     extents = np.broadcast_shapes(
@@ -191,7 +191,7 @@ def slice_scatter(input, *, src, **ranges):
 
 @reference("aten::select_scatter")
 def select_scatter(input, src, dim, index):
-    """Write into one place of an axis."""
+    """Write at one index of an axis."""
     y = input.copy()
     np.moveaxis(y, dim, 0)[index] = src
     return y
@@ -199,13 +199,13 @@ def select_scatter(input, src, dim, index):
 
 @reference("nn.Embedding", "F.embedding")
 def embedding(input, *, weight, **_):
-    """Rows of a table."""
+    """Rows of a table, by index."""
     return weight[input]
 
 
 @reference("aten::one_hot")
 def one_hot(input, num_classes):
-    """Rows of the unit matrix."""
+    """Rows of the identity matrix, by index; `num_classes` < 0 means the maximum plus 1."""
     if num_classes < 0:
         num_classes = input.max() + 1
     return np.eye(num_classes, dtype=np.int64)[input]
@@ -239,31 +239,31 @@ def numel(input):
 
 @reference("aten::index_reduce")
 def index_reduce(input, dim, index, source, reduce, include_self=True):
-    """Join all slices that are written to a place of an axis."""
+    """Reduce all slices that are written to the same index of an axis."""
     join = {"prod": np.prod, "mean": np.mean, "amax": np.max, "amin": np.min}[reduce]
     y = input.copy()
-    for place in set(index.tolist()):
-        found = [np.take(source, i, dim) for i in np.flatnonzero(index == place)]
-        found += [np.take(input, place, dim)] if include_self else []
-        np.moveaxis(y, dim, 0)[place] = join(found, axis=0)
+    for target in set(index.tolist()):
+        found = [np.take(source, i, dim) for i in np.flatnonzero(index == target)]
+        found += [np.take(input, target, dim)] if include_self else []
+        np.moveaxis(y, dim, 0)[target] = join(found, axis=0)
     return y
 
 
 @reference("aten::diagonal_scatter")
 def diagonal_scatter(input, src, offset=0, dim1=0, dim2=1):
-    """Another diagonal."""
+    """Replace a diagonal."""
     y = input.copy()
-    for place in np.ndindex(src.shape):
-        i = place[-1]
+    for position in np.ndindex(src.shape):
+        i = position[-1]
         np.moveaxis(y, (dim1, dim2), (0, 1))[
-            (i - min(offset, 0), i + max(offset, 0), *place[:-1])
-        ] = src[place]
+            (i - min(offset, 0), i + max(offset, 0), *position[:-1])
+        ] = src[position]
     return y
 
 
 @reference("Tensor.copy")
 def copy(**operands):
-    """All of what `self` is a view of, after `src` is written into the view."""
+    """The base of the view `self` after `src` has been written into the view."""
     view, src = operands["self"], operands["src"]
     whole = view if view.base is None else view.base
     before = whole.copy()

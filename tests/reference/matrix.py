@@ -1,4 +1,4 @@
-"""Triangles, diagonals, sums with products, norms."""
+"""Triangles, diagonals, products of vectors and matrices, norms."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from .registry import reference
 
 @reference("aten::triu")
 def triu(input, diagonal):
-    """Zeros below a diagonal."""
+    """Zero the elements below a diagonal."""
     rows, columns = np.indices(input.shape[-2:])
     return np.where(columns - rows >= diagonal, input, input.dtype.type(0))
 
 
 @reference("aten::tril")
 def tril(input, diagonal):
-    """Zeros above a diagonal."""
+    """Zero the elements above a diagonal."""
     rows, columns = np.indices(input.shape[-2:])
     return np.where(columns - rows <= diagonal, input, input.dtype.type(0))
 
 
 @reference("aten::diagonal", "aten::diagonal_copy", "aten::linalg_diagonal")
 def diagonal(input, offset, dim1, dim2):
-    """A diagonal of two axes, as the last axis."""
+    """A diagonal of two axes as the last axis."""
     return np.diagonal(input, offset, dim1, dim2)
 
 
@@ -39,13 +39,13 @@ def diag_embed(input, offset, dim1, dim2):
 
 @reference("torch.diag")
 def diag(input, *, diagonal=0):
-    """A matrix of a diagonal, or the diagonal of a matrix."""
+    """The matrix with a given diagonal, or the diagonal of a matrix."""
     return np.diag(input, diagonal)
 
 
 @reference("aten::diagflat")
 def diagflat(input, offset):
-    """A matrix of a diagonal."""
+    """The matrix with a given diagonal."""
     return np.diag(np.ravel(input), offset)
 
 
@@ -61,19 +61,19 @@ def _sum(input, product, beta, alpha):
 
 @reference("torch.addmm", "Tensor.addmm")
 def addmm(input, mat1, mat2, *, beta=1, alpha=1):
-    """A matrix and a product."""
+    """Return beta * input + alpha * mat1 @ mat2."""
     return _sum(input, mat1 @ mat2, beta, alpha)
 
 
 @reference("torch.baddbmm", "Tensor.baddbmm")
 def baddbmm(input, batch1, batch2, *, beta=1, alpha=1):
-    """Matrices and products."""
+    """Return beta * input + alpha * batch1 @ batch2, for each matrix of the batch."""
     return _sum(input, batch1 @ batch2, beta, alpha)
 
 
 @reference("aten::_grouped_mm")
 def grouped_mm(input, mat2, offs=None, bias=None, out_dtype=None):
-    """Every group's rows, or columns, by its own matrix; what is in no group is 0."""
+    """Multiply the rows or columns of each group by the group's matrix; the rest is zero."""
     if offs is None:
         return np.stack([x @ y for x, y in zip(input, mat2, strict=True)])
     groups = [range(start, end) for start, end in zip([0, *offs[:-1]], offs, strict=True)]
@@ -81,49 +81,49 @@ def grouped_mm(input, mat2, offs=None, bias=None, out_dtype=None):
         return np.stack([input[:, list(g)] @ mat2[list(g)] for g in groups])
     result = np.zeros((input.shape[-2], mat2.shape[-1]), input.dtype)
     for number, group in enumerate(groups):
-        for place in group:
+        for i in group:
             if input.ndim == 2:
-                result[place] = input[place] @ mat2[number]
+                result[i] = input[i] @ mat2[number]
             else:
-                result[:, place] = input[number] @ mat2[:, place]
+                result[:, i] = input[number] @ mat2[:, i]
     return result
 
 
 @reference("aten::addmv")
 def addmv(input, mat, vec, beta, alpha):
-    """A vector and a product."""
+    """Return beta * input + alpha * mat @ vec."""
     return _sum(input, mat @ vec, beta, alpha)
 
 
 @reference("aten::addr")
 def addr(input, vec1, vec2, beta, alpha):
-    """A matrix and an outer product."""
+    """Return beta * input + alpha * outer(vec1, vec2)."""
     return _sum(input, np.outer(vec1, vec2), beta, alpha)
 
 
 @reference("aten::addbmm")
 def addbmm(input, batch1, batch2, beta, alpha):
-    """A matrix and a sum of products."""
+    """Return beta * input + alpha * sum over the batch of batch1 @ batch2."""
     return _sum(input, (batch1 @ batch2).sum(0), beta, alpha)
 
 
 @reference("torch.cross", "Tensor.cross")
 def cross(input, other, *, dim=None):
-    """Cross products."""
+    """Cross products along `dim`, or along the first axis of extent 3."""
     axis = np.broadcast_shapes(input.shape, other.shape).index(3) if dim is None else dim
     return linalg_cross(input, other, axis)
 
 
 @reference("aten::linalg_cross")
 def linalg_cross(input, other, dim):
-    """Cross products."""
+    """Cross products along `dim`."""
     input, other = np.broadcast_arrays(input, other)
     return np.cross(input, other, axis=dim)
 
 
 @reference("aten::kron")
 def kron(input, other):
-    """All products, side by side."""
+    """Kronecker product."""
     return np.kron(input, other)
 
 
@@ -135,7 +135,7 @@ def dot(input, other):
 
 @reference("aten::outer", "aten::ger")
 def outer(input, other):
-    """All products."""
+    """Outer product of two vectors."""
     return input[:, None] * other
 
 
@@ -147,13 +147,13 @@ def inner(input, other):
 
 @reference("aten::tensordot")
 def tensordot(input, other, dims_self, dims_other):
-    """Sums of products over some axes."""
+    """Sums of products over the given axes."""
     return np.tensordot(input, other, (dims_self, dims_other))
 
 
 @reference("aten::linalg_multi_dot", "aten::chain_matmul")
 def multi_dot(tensors):
-    """A product of several matrices."""
+    """Product of a chain of matrices."""
     y = tensors[0]
     for tensor in tensors[1:]:
         y = y @ tensor
@@ -162,7 +162,7 @@ def multi_dot(tensors):
 
 @reference("aten::bilinear")
 def bilinear(input1, input2, weight, bias=None):
-    """Products of two vectors with a matrix each."""
+    """y[n,o] = input1[n] @ weight[o] @ input2[n] + bias[o]."""
     y = np.stack([((input1 @ matrix) * input2).sum(-1) for matrix in weight], -1)
     return y if bias is None else y + bias
 
@@ -182,26 +182,26 @@ def _norm(input, order, dim, keepdim):
 
 @reference("aten::linalg_norm")
 def linalg_norm(input, ord, dim=None, keepdim=False, dtype=None):
-    """Norms of vectors or matrices."""
+    """Vector or matrix norms, by the number of axes."""
     return _norm(input, ord, dim, keepdim)
 
 
 @reference("aten::linalg_matrix_norm")
 def linalg_matrix_norm(input, ord, dim, keepdim=False, dtype=None):
-    """Norms of matrices."""
+    """Matrix norms over two axes."""
     return _norm(input, ord, dim, keepdim)
 
 
 @reference("aten::linalg_vector_norm")
 def linalg_vector_norm(input, ord, dim=None, keepdim=False, dtype=None):
-    """Norms of vectors."""
+    """Vector norms."""
     axis = None if dim is None else tuple(dim)
     return np.asarray((np.abs(input) ** ord).sum(axis, keepdims=keepdim) ** (1 / ord))
 
 
 @reference("aten::renorm")
 def renorm(input, p, dim, maxnorm):
-    """Slices whose norm is limited."""
+    """Scale down the slices along `dim` whose norm exceeds `maxnorm`."""
     y = np.moveaxis(input.copy(), dim, 0)
     for part in y:
         size = (np.abs(part) ** p).sum() ** (1 / p)
@@ -212,7 +212,7 @@ def renorm(input, p, dim, maxnorm):
 
 @reference("aten::linalg_matrix_power")
 def linalg_matrix_power(input, n):
-    """Products of a matrix with itself."""
+    """The n-th power of a matrix."""
     y = np.broadcast_to(np.eye(input.shape[-1]), input.shape)
     for _ in range(n):
         y = y @ input
@@ -227,6 +227,6 @@ def vecdot(input, other, dim=-1):
 
 @reference("aten::linalg_vander")
 def linalg_vander(input, count=None):
-    """Powers from 0 on."""
+    """Vandermonde matrix with exponents increasing from 0."""
     powers = [input**power for power in range(count or input.shape[-1])]
     return np.stack(powers, -1)

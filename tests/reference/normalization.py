@@ -1,4 +1,4 @@
-"""Normalisation with stored or with own statistics."""
+"""Normalisation by stored statistics or by those of the input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, *, eps,
 
 @reference("nn.LayerNorm", "F.layer_norm")
 def layer_norm(input, weight=None, bias=None, *, normalized_shape, eps, **_):
-    """Normalise over the last ``len(normalized_shape)`` axes, biased variance."""
+    """Normalise over the last ``len(normalized_shape)`` axes with the biased variance."""
     axes = tuple(range(-len(normalized_shape), 0))
     centred = input - input.mean(axis=axes, keepdims=True)
     y = centred / np.sqrt((centred**2).mean(axis=axes, keepdims=True) + eps)
@@ -30,7 +30,7 @@ def layer_norm(input, weight=None, bias=None, *, normalized_shape, eps, **_):
 
 
 def _scaled(y, weight, bias, shape):
-    """Multiply and add numbers that have to be given `shape` first."""
+    """Scale and shift by weight and bias, reshaped to `shape` first."""
     y = y if weight is None else y * weight.reshape(shape)
     return y if bias is None else y + bias.reshape(shape)
 
@@ -52,7 +52,7 @@ def instance_norm(
     track_running_stats=False,
     **_,
 ):
-    """Normalise each channel of each sample by itself, or by stored statistics where tracked."""
+    """Normalise each channel of each sample by its own statistics, or by tracked ones."""
     if track_running_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
     y = _standardised(input, tuple(range(2, input.ndim)), eps)
@@ -61,7 +61,7 @@ def instance_norm(
 
 @reference("F.instance_norm")
 def functional_instance_norm(input, *, weight=None, bias=None, eps, **_):
-    """As the module without statistics: the function is only exported when it uses its input's."""
+    """As the module without stored statistics; the function is only exported in that form."""
     return instance_norm(input, weight=weight, bias=bias, eps=eps)
 
 
@@ -75,7 +75,7 @@ def group_norm(input, weight=None, bias=None, *, num_groups, eps, **_):
 
 @reference("nn.RMSNorm", "F.rms_norm")
 def rms_norm(input, weight=None, *, normalized_shape, eps, **_):
-    """Divide by the root of the mean square; without an eps it is float32's machine epsilon."""
+    """Divide by the root mean square; eps defaults to the machine epsilon of float32."""
     axes = tuple(range(-len(normalized_shape), 0))
     eps = np.finfo(np.float32).eps if eps is None else eps
     y = input / np.sqrt((input**2).mean(axis=axes, keepdims=True) + eps)

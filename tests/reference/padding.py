@@ -1,4 +1,4 @@
-"""Padding, with PyTorch's order of amounts: last axis first, (before, after) pairs."""
+"""Padding, with amounts in PyTorch's order: last axis first, (before, after) pairs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def replication_pad(input, *, padding, **_):
 
 @reference("kuiper.SamePadding")
 def same_padding(input, *, window, value, **_):
-    """Pad so that a window starts at every stride, and none of its places is left out."""
+    """Pad so that a window starts at every stride and every input element is covered."""
     pairs = [(0, 0)] * (input.ndim - 2)
     for extent, (kernel, stride, dilation) in zip(input.shape[-2:], window.T, strict=True):
         starts = np.arange(0, extent, stride)

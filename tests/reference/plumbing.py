@@ -1,4 +1,4 @@
-"""Operators that only carry values: tuples, and layers that do nothing at inference."""
+"""Operators that only pass values on: tuples, and layers that are the identity at inference."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from .registry import reference
 
 @reference("prim::TupleConstruct", "prim::ListConstruct")
 def construct(*items):
-    """Bundle values into one."""
+    """Build a tuple."""
     return items
 
 
 @reference("prim::TupleUnpack", "prim::ListUnpack")
 def unpack(bundle):
-    """Take a bundle apart."""
+    """Return the elements of a tuple."""
     return bundle
 
 

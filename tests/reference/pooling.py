@@ -1,4 +1,4 @@
-"""Windows over one, two or three spatial axes, which are the last ones."""
+"""Pooling windows over the last one, two or three axes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def _out_extent(extent, kernel, stride, padding, dilation, ceil_mode):
 
 
 def _max_over(input, axes):
-    """Return maximum and place of the maximum for every combination of the indices in `axes`.
+    """Return the maximum and its flat index for every combination of the windows in `axes`.
 
-    `axes` holds for each spatial axis a list of index arrays, one per output.
+    `axes` holds for each spatial axis a list of index arrays, one per output position.
     """
     spatial = len(axes)
     lead, extents = input.shape[: input.ndim - spatial], input.shape[input.ndim - spatial :]
@@ -35,17 +35,17 @@ def _max_over(input, axes):
     flat = input.reshape(*lead, -1)
     y = np.empty((*lead, *outs))
     indices = np.empty((*lead, *outs), np.int64)
-    for place in product(*map(range, outs)):
-        grids = np.meshgrid(*(w[i] for w, i in zip(axes, place, strict=True)), indexing="ij")
+    for position in product(*map(range, outs)):
+        grids = np.meshgrid(*(w[i] for w, i in zip(axes, position, strict=True)), indexing="ij")
         inside = np.ravel_multi_index([grid.ravel() for grid in grids], extents)
         if inside.size == 0:
             # A dilated window can step over a small input.
-            y[(..., *place)], indices[(..., *place)] = -np.inf, 0
+            y[(..., *position)], indices[(..., *position)] = -np.inf, 0
             continue
         window = flat[..., inside]
-        y[(..., *place)] = window.max(axis=-1)
+        y[(..., *position)] = window.max(axis=-1)
         # argmax takes the first NaN or the first maximum, as PyTorch does.
-        indices[(..., *place)] = inside[window.argmax(axis=-1)]
+        indices[(..., *position)] = inside[window.argmax(axis=-1)]
     return y, indices
 
 
@@ -60,7 +60,7 @@ def _max_over(input, axes):
 def max_pool(
     input, *, kernel_size, stride, padding, dilation, ceil_mode, return_indices=False, **_
 ):
-    """Largest value of each window; a place outside counts as -infinity."""
+    """Maximum of each window; elements outside the input count as -infinity."""
     stride = kernel_size if stride is None else stride
     spatial = len(kernel_size)
     axes = []
@@ -103,11 +103,11 @@ def avg_pool(
         for a in range(spatial)
     ]
     y = np.empty((*input.shape[: input.ndim - spatial], *outs))
-    for place in product(*map(range, outs)):
+    for position in product(*map(range, outs)):
         padded, cut = 1, []
-        for a, i in enumerate(place):
+        for a, i in enumerate(position):
             start = i * stride[a] - padding[a]
-            # A window that hangs over the padding on the far side is clipped there.
+            # A window that overhangs the padding at the end is clipped there.
             end = min(start + kernel_size[a], extents[a] + padding[a])
             padded *= end - start
             cut.append(slice(max(start, 0), min(end, extents[a])))
@@ -115,7 +115,7 @@ def avg_pool(
         covered = np.prod(window.shape[input.ndim - spatial :])
         divisor = padded if count_include_pad else covered
         divisor = divisor if divisor_override is None else divisor_override
-        y[(..., *place)] = window.sum(axis=tuple(range(-spatial, 0))) / divisor
+        y[(..., *position)] = window.sum(axis=tuple(range(-spatial, 0))) / divisor
     return y
 
 
@@ -128,7 +128,7 @@ def avg_pool(
     "F.lp_pool3d",
 )
 def lp_pool(input, *, norm_type, kernel_size, stride=None, ceil_mode=False, **_):
-    """(sum of x ** p) ** (1 / p); a window cut off at the far side counts as if it were whole."""
+    """(sum of x ** p) ** (1 / p); a clipped window is scaled up to its full size."""
     spatial = input.ndim - 2
     kernel_size = _each(kernel_size, spatial)
     mean = avg_pool(
@@ -143,7 +143,7 @@ def lp_pool(input, *, norm_type, kernel_size, stride=None, ceil_mode=False, **_)
 
 
 def _adaptive_windows(extent, count):
-    """Index arrays of the windows: they may overlap and differ in length; 0 keeps the axis."""
+    """Index arrays of the windows, which may overlap and differ in length; 0 keeps the axis."""
     count = count or extent
     return [np.arange(i * extent // count, -(-(i + 1) * extent // count)) for i in range(count)]
 
@@ -157,11 +157,11 @@ def _adaptive_mean(input, output_size, spatial):
     axes = _adaptive_axes(input, output_size, spatial)
     outs = [len(windows) for windows in axes]
     y = np.empty((*input.shape[: input.ndim - spatial], *outs))
-    for place in product(*map(range, outs)):
+    for position in product(*map(range, outs)):
         window = input
-        for axis, i in enumerate(place):
+        for axis, i in enumerate(position):
             window = np.take(window, axes[axis][i], axis=axis - spatial)
-        y[(..., *place)] = window.mean(axis=tuple(range(-spatial, 0)))
+        y[(..., *position)] = window.mean(axis=tuple(range(-spatial, 0)))
     return y
 
 
@@ -181,7 +181,7 @@ def _adaptive(spatial):
 
     @reference(f"F.adaptive_max_pool{spatial}d")
     def adaptive_max_pool_with_indices(input, *, output_size, **_):
-        """As the module; in a file the function always has its two outputs."""
+        """As the module; the function always has two outputs in a file."""
         return _max_over(input, _adaptive_axes(input, output_size, spatial))
 
 

@@ -1,4 +1,4 @@
-"""Quantisation to integers and back."""
+"""Quantization to integers and back."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ def _rounded(input, scale, zero_point, low, high):
 
 @reference("torch.quantize_per_tensor", "aten::quantize_per_tensor", "nn.quantized.Quantize")
 def quantize(input, scale, zero_point, dtype):
-    """The numbers that the integers stand for."""
+    """Round to the values that the quantized integers represent."""
     return _rounded(input, scale, zero_point, *_RANGES[_NAMES.get(dtype, dtype)])
 
 
 @reference("torch.dequantize", "aten::dequantize", "nn.quantized.DeQuantize")
 def dequantize(input):
-    """The numbers themselves."""
+    """Return the input: quantized tensors are kept as the values they represent."""
     return input
 
 
 @reference("aten::fake_quantize_per_tensor_affine")
 def fake_quantize(input, scale, zero_point, low, high):
-    """Rounded to multiples of a scale."""
+    """Round to multiples of a scale."""
     return _rounded(input, scale, zero_point, low, high)
 
 
 @reference("aten::fake_quantize_per_channel_affine")
 def fake_quantize_channels(input, scale, zero_point, axis, low, high):
-    """Rounded to multiples of a scale for each channel."""
+    """Round to multiples of a scale per channel."""
     lines = np.moveaxis(input, axis, 0)
     each = zip(lines, scale, zero_point, strict=True)
     return np.moveaxis(np.stack([_rounded(*one, low, high) for one in each]), 0, axis)

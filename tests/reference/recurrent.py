@@ -1,4 +1,4 @@
-"""Recurrent networks, one time after the other."""
+"""Recurrent networks, one time step after the other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _sums(x, weights, which, end):
 
 
 def _run(cell, x, h0, c0, *, batch_first=False, num_layers, bidirectional, **weights):
-    """Return the output and the last states of all layers and directions."""
+    """Return the output and the final states of all layers and directions."""
     is_single = x.ndim == 2
     if is_single:
         x = x[:, None]
@@ -75,7 +75,7 @@ def gru(input, hx=None, **rest):
 
 @reference("nn.RNN")
 def rnn(input, hx=None, *, nonlinearity="tanh", **rest):
-    """Return the states tanh(W x + U h), or relu instead of tanh."""
+    """Return the states tanh(W x + U h); `nonlinearity` may replace tanh."""
 
     def cell(x, h, c, weights, end):
         sums = _sums(x, weights, "ih", end) + _sums(h, weights, "hh", end)

@@ -44,47 +44,47 @@ def prod(input, dim=None, keepdim=False, **_):
 
 @reference("torch.max")
 def max(input, dim=None, keepdim=False, **_):
-    """Maximum, with an axis also its place."""
-    return _with_place(np.max, np.argmax, input, dim, keepdim)
+    """Maximum; with an axis also its index."""
+    return _with_index(np.max, np.argmax, input, dim, keepdim)
 
 
 @reference("torch.min")
 def min(input, dim=None, keepdim=False, **_):
-    """Minimum, with an axis also its place."""
-    return _with_place(np.min, np.argmin, input, dim, keepdim)
+    """Minimum; with an axis also its index."""
+    return _with_index(np.min, np.argmin, input, dim, keepdim)
 
 
-def _with_place(value, place, input, dim, keepdim):
+def _with_index(value, index, input, dim, keepdim):
     if dim is None:
         return np.asarray(value(input))
     return (
         value(input, axis=dim, keepdims=keepdim),
-        np.asarray(place(input, axis=dim, keepdims=keepdim)),
+        np.asarray(index(input, axis=dim, keepdims=keepdim)),
     )
 
 
 @reference("torch.argmax")
 def argmax(input, dim=None, keepdim=False, **_):
-    """Place of the first maximum."""
+    """Index of the first maximum."""
     return np.asarray(np.argmax(input, axis=dim, keepdims=keepdim))
 
 
 @reference("torch.argmin")
 def argmin(input, dim=None, keepdim=False, **_):
-    """Place of the first minimum."""
+    """Index of the first minimum."""
     return np.asarray(np.argmin(input, axis=dim, keepdims=keepdim))
 
 
 @reference("torch.var")
 def var(input, dim=None, keepdim=False, unbiased=True, correction=None, **_):
-    """Variance; divides by n - correction."""
+    """Variance with divisor n - correction."""
     less = int(unbiased) if correction is None else correction
     return np.asarray(np.var(input, axis=dim, ddof=less, keepdims=keepdim))
 
 
 @reference("torch.std")
 def std(input, dim=None, keepdim=False, unbiased=True, correction=None, **_):
-    """Root of the variance."""
+    """Square root of the variance."""
     return np.sqrt(var(input, dim, keepdim, unbiased, correction))
 
 
@@ -111,7 +111,7 @@ def cumprod(input, *, dim, **_):
 
 @reference("torch.topk")
 def topk(input, *, k, dim, largest, **_):
-    """The k largest or smallest values in order, and their places."""
+    """The k largest or smallest values in order, and their indices."""
     order = np.argsort(-input if largest else input, axis=dim, kind="stable")
-    places = np.take(order, np.arange(k), axis=dim)
-    return np.take_along_axis(input, places, axis=dim), places
+    indices = np.take(order, np.arange(k), axis=dim)
+    return np.take_along_axis(input, indices, axis=dim), indices

@@ -10,7 +10,7 @@ REFERENCES: dict[str, Callable] = {}
 
 
 def reference(*types: str) -> Callable[[Callable], Callable]:
-    """Register a function as the meaning of the operators `types`."""
+    """Register a function as the reference of the operator types `types`."""
 
     def register(function: Callable) -> Callable:
         for name in types:

@@ -1,7 +1,7 @@
 """Resampling of the spatial axes: nearest, linear, cubic.
 
-Positions are computed in float32 where PyTorch does so, since nearest picks another pixel when
-a position falls on the other side of an integer.
+Positions are computed in float32 where PyTorch does so, because nearest-neighbour resizing picks
+another pixel when a position falls on the other side of an integer.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ def interpolate(
 
 @reference("F.upsample_nearest", "nn.UpsamplingNearest2d")
 def upsample_nearest(input, *, size=None, scale_factor=None, **_):
-    """Resize by the nearest pixel."""
+    """Nearest-neighbour resize."""
     return interpolate(input, size=size, scale_factor=scale_factor, mode="nearest")
 
 
 @reference("F.upsample_bilinear", "nn.UpsamplingBilinear2d")
 def upsample_bilinear(input, *, size=None, scale_factor=None, **_):
-    """Resize bilinearly; these two names always mean aligned corners."""
+    """Bilinear resize; these two names always align the corners."""
     return interpolate(
         input, size=size, scale_factor=scale_factor, mode="bilinear", align_corners=True
     )
 
 
 def _step(extent, out, factor):
-    """Input pixels per output pixel: from the factor where one was given."""
+    """Input pixels per output pixel, from the factor if one was given."""
     return np.float32(1.0 / factor) if factor is not None else np.float32(extent) / np.float32(out)
 
 
 def _nearest(extent, out, factor, shift):
-    places = np.arange(out, dtype=np.float32) + shift
-    positions = np.floor(places * _step(extent, out, factor))
+    centres = np.arange(out, dtype=np.float32) + shift
+    positions = np.floor(centres * _step(extent, out, factor))
     return np.minimum(positions.astype(np.int64), extent - 1)
 
 
@@ -85,7 +85,7 @@ def _linear(x, axis, out, factor, align_corners):
 
 
 def _positions(extent, out, factor, align_corners):
-    """Where in the input the centre of each output pixel lies."""
+    """Input coordinate of the centre of each output pixel."""
     steps = np.arange(out, dtype=np.float32)
     if align_corners:
         return steps * (np.float32(extent - 1) / np.float32(out - 1) if out > 1 else 0)
@@ -94,7 +94,7 @@ def _positions(extent, out, factor, align_corners):
 
 
 def _cubic(x, axis, out, factor, align_corners):
-    """Four taps of the cubic kernel with a = -0.75; taps outside take the edge."""
+    """Four taps of the cubic kernel with a = -0.75; taps outside read the edge."""
     extent = x.shape[axis]
     position = _positions(extent, out, factor, align_corners).astype(np.float64)
     left = np.floor(position).astype(np.int64)
@@ -142,7 +142,7 @@ def _of_size(input, size, scales):
 
 @reference("aten::_upsample_bilinear2d_aa")
 def upsample_bilinear_aa(input, size, align_corners, scales=None, *_):
-    """Triangles of weights as wide as an output pixel."""
+    """Triangular weights as wide as two output pixels."""
     return _antialiased(
         input, *_arguments(input, size, align_corners, scales), 1, lambda x: max(1 - x, 0)
     )
@@ -161,7 +161,7 @@ def _arguments(input, size, align_corners, scales):
 
 @reference("aten::_upsample_nearest_exact3d")
 def nearest_exact(input, size, *scales):
-    """Resize a volume by the nearest pixel."""
+    """Nearest-neighbour resize with exact centres."""
     if any(scale is not None for scale in scales):
         raise NotImplementedError(f"scales {scales}")
     return interpolate(input, size=size, mode="nearest-exact")

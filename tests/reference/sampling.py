@@ -1,4 +1,4 @@
-"""Images read at computed places."""
+"""Images sampled at computed positions."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ import numpy as np
 from .registry import reference
 
 
-def _reflect(place, extent, align_corners):
+def _reflect(position, extent, align_corners):
     low, span = (0.0, extent - 1) if align_corners else (-0.5, extent)
     if span == 0:
-        return np.zeros_like(place)
-    rest = np.abs(place - low) % (2 * span)
+        return np.zeros_like(position)
+    rest = np.abs(position - low) % (2 * span)
     return np.where(rest > span, 2 * span - rest, rest) + low
 
 
-def _inside(place, extent, padding_mode, align_corners):
-    """Bring places into the image; zeros leaves them where they are."""
+def _inside(position, extent, padding_mode, align_corners):
+    """Map coordinates into the image; padding mode zeros leaves them unchanged."""
     if padding_mode == "zeros":
-        return place
+        return position
     if padding_mode == "reflection":
-        place = _reflect(place, extent, align_corners)
-    # Of a plane; a volume's last pixel stands for what is no number.
-    return np.clip(np.where(np.isnan(place), 0, place), 0, extent - 1)
+        position = _reflect(position, extent, align_corners)
+    # PyTorch reads pixel 0 for NaN in a plane, and the last pixel in a volume.
+    return np.clip(np.where(np.isnan(position), 0, position), 0, extent - 1)
 
 
-def _read(images, places):
-    """Return (n, c, *points) pixels at whole places (n, *points) each axis; zero outside."""
+def _read(images, positions):
+    """Return (n, c, *points) pixels at integer positions (n, *points) per axis; zero outside."""
     inside, index = True, []
-    for place, extent in zip(places, images.shape[2:], strict=True):
-        valid = (place >= 0) & (place < extent)
+    for position, extent in zip(positions, images.shape[2:], strict=True):
+        valid = (position >= 0) & (position < extent)
         inside = inside & valid
-        index.append(np.where(valid, place, 0).astype(int))
+        index.append(np.where(valid, position, 0).astype(int))
     batch = np.arange(len(images)).reshape(-1, *[1] * (index[0].ndim - 1))
     pixels = np.moveaxis(images, 1, -1)[(batch, *index)]
     return np.moveaxis(np.where(inside[..., None], pixels, 0), -1, 1)
 
 
-def _linear(images, places):
-    """Interpolate between the pixels around each place."""
+def _linear(images, positions):
+    """Interpolate linearly between the pixels around each position."""
     y = 0
-    for corner in itertools.product((0, 1), repeat=len(places)):
-        near = [np.floor(place) + c for place, c in zip(places, corner, strict=True)]
+    for corner in itertools.product((0, 1), repeat=len(positions)):
+        near = [np.floor(position) + c for position, c in zip(positions, corner, strict=True)]
         weight = 1
-        for place, at in zip(places, near, strict=True):
-            weight = weight * (1 - np.abs(place - at))
+        for position, at in zip(positions, near, strict=True):
+            weight = weight * (1 - np.abs(position - at))
         y = y + _read(images, near) * weight[:, None]
     return y
 
@@ -60,26 +60,26 @@ def _cubic_weight(gap):
 
 @reference("F.grid_sample")
 def grid_sample(input, grid, *, mode, padding_mode, align_corners):
-    """Read images at the places of a grid."""
+    """Sample images at the points of a grid."""
     extents = input.shape[2:]
-    places = []
+    positions = []
     for axis, extent in enumerate(extents):
         g = grid[..., grid.shape[-1] - 1 - axis]
-        place = (g + 1) / 2 * (extent - 1) if align_corners else ((g + 1) * extent - 1) / 2
-        places.append(place)
+        position = (g + 1) / 2 * (extent - 1) if align_corners else ((g + 1) * extent - 1) / 2
+        positions.append(position)
 
-    def inside(place, extent):
-        return _inside(place, extent, padding_mode, align_corners)
+    def inside(position, extent):
+        return _inside(position, extent, padding_mode, align_corners)
 
-    pairs = list(zip(places, extents, strict=True))
+    pairs = list(zip(positions, extents, strict=True))
     if mode == "nearest":
         return _read(input, [np.rint(inside(*pair)) for pair in pairs])
     if mode == "bilinear":
         return _linear(input, [inside(*pair) for pair in pairs])
     y = 0
     for i, j in itertools.product(range(-1, 3), repeat=2):
-        taps = [np.floor(place) + k for place, k in zip(places, (i, j), strict=True)]
-        weight = _cubic_weight(places[0] - taps[0]) * _cubic_weight(places[1] - taps[1])
+        taps = [np.floor(position) + k for position, k in zip(positions, (i, j), strict=True)]
+        weight = _cubic_weight(positions[0] - taps[0]) * _cubic_weight(positions[1] - taps[1])
         taps = [inside(tap, extent) for tap, extent in zip(taps, extents, strict=True)]
         y = y + _read(input, taps) * weight[:, None]
     return y
@@ -87,7 +87,7 @@ def grid_sample(input, grid, *, mode, padding_mode, align_corners):
 
 @reference("F.affine_grid")
 def affine_grid(theta, *, size, align_corners):
-    """The places of all pixels after an affine map."""
+    """Positions of all pixels under an affine map."""
     lines = []
     for extent in size[2:]:
         line = np.linspace(-1, 1, extent) if extent > 1 else np.zeros(1)
@@ -97,7 +97,7 @@ def affine_grid(theta, *, size, align_corners):
 
 
 def _roi_value(image, y, x):
-    """Interpolate; within one pixel outside the border it counts, farther away nothing does."""
+    """Interpolate; points up to one pixel outside clamp to the border, farther ones are zero."""
     height, width = image.shape[1:]
     if not (-1 <= y <= height and -1 <= x <= width):
         return np.zeros(len(image))
@@ -132,13 +132,13 @@ def _roi_align(input, boxes, output_size, spatial_scale, sampling_ratio, aligned
 
 @reference("torchvision.ops.RoIAlign", "torchvision.ops.roi_align")
 def roi_align(input, boxes, *, output_size, spatial_scale, sampling_ratio, aligned):
-    """Means of points inside the cells of boxes."""
+    """Mean of the sample points in each cell of each box."""
     return _roi_align(input, boxes, output_size, spatial_scale, sampling_ratio, aligned)
 
 
 @reference("pnnx.custom_op.torchvision.roi_align")
 def roi_align_function(*, arg_0, arg_1, arg_2, arg_3, arg_4, arg_5, arg_6):
-    """The same under numbers."""
+    """roi_align with numbered arguments."""
     return _roi_align(arg_0, arg_1, (arg_3, arg_4), arg_2, arg_5, arg_6)
 
 
@@ -153,7 +153,7 @@ def _deform_conv(input, offset, mask, weight, bias, stride, padding, dilation, g
         pixels = np.zeros((n, channels, *out))
         for group in range(deformed):
             at = group * kernel[0] * kernel[1] + tap
-            places = [
+            positions = [
                 grid[axis] * stride[axis]
                 - padding[axis]
                 + (i, j)[axis] * dilation[axis]
@@ -161,7 +161,7 @@ def _deform_conv(input, offset, mask, weight, bias, stride, padding, dilation, g
                 for axis in (0, 1)
             ]
             part = slice(group * own, (group + 1) * own)
-            pixels[:, part] = _linear(input[:, part], places)
+            pixels[:, part] = _linear(input[:, part], positions)
             if mask is not None:
                 pixels[:, part] *= mask[:, at][:, None]
         size, each = channels // groups, weight.shape[0] // groups
@@ -179,13 +179,13 @@ def _deform_conv(input, offset, mask, weight, bias, stride, padding, dilation, g
 def deform_conv2d(
     input, offset, mask=None, *, weight, bias, stride, padding, dilation, groups, **_
 ):
-    """Convolution of pixels at moved places."""
+    """Convolution whose taps are displaced by offsets."""
     return _deform_conv(input, offset, mask, weight, bias, stride, padding, dilation, groups)
 
 
 @reference("pnnx.custom_op.torchvision.deform_conv2d")
 def deform_conv2d_function(**numbered):
-    """The same under numbers."""
+    """deform_conv2d with numbered arguments."""
     input, weight, offset, mask, bias, *rest = (numbered[f"arg_{i}"] for i in range(14))
     mask = mask if rest[8] else None
     return _deform_conv(input, offset, mask, weight, bias, rest[:2], rest[2:4], rest[4:6], rest[6])
@@ -193,7 +193,7 @@ def deform_conv2d_function(**numbered):
 
 @reference("aten::grid_sampler_2d", "aten::grid_sampler_3d")
 def grid_sampler(input, grid, mode, padding_mode, align_corners):
-    """Read images at the places of a grid; modes are numbers."""
+    """grid_sample with modes given as numbers."""
     return grid_sample(
         input,
         grid,

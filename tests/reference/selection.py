@@ -1,4 +1,4 @@
-"""Results as long as values tell: element by element, as the documentation writes them."""
+"""Operators whose output length depends on values, as loops over elements."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from .registry import reference
 
 @reference("aten::nonzero", "aten::argwhere")
 def nonzero(input):
-    """The place of every element that is not zero."""
-    places = [place for place in np.ndindex(input.shape) if input[place] != 0]
-    return np.array(places, np.int64).reshape(len(places), input.ndim)
+    """Indices of the nonzero elements, one row each."""
+    found = [i for i in np.ndindex(input.shape) if input[i] != 0]
+    return np.array(found, np.int64).reshape(len(found), input.ndim)
 
 
 @reference("aten::nonzero_numpy", "aten::where")
 def nonzero_tuple(condition):
-    """The columns of the places."""
+    """Indices of the nonzero elements, one array per axis."""
     return tuple(nonzero(condition).T)
 
 
@@ -24,12 +24,12 @@ def nonzero_tuple(condition):
 def masked_select(input, *, mask):
     """The elements where the mask is true."""
     input, mask = np.broadcast_arrays(input, mask)
-    return np.array([input[place] for place in np.ndindex(mask.shape) if mask[place]], input.dtype)
+    return np.array([input[i] for i in np.ndindex(mask.shape) if mask[i]], input.dtype)
 
 
 @reference("aten::repeat_interleave")
 def repeated_numbers(*inputs):
-    """The number of each place, as often as it says; or the places of an axis, as often."""
+    """Each index repeated by its count, or the slices of an axis repeated so."""
     if len(inputs) == 4:
         values, repeats, axis, _ = inputs
         counts = np.broadcast_to(repeats, (values.shape[axis],))
@@ -40,7 +40,7 @@ def repeated_numbers(*inputs):
 
 @reference("aten::_unique2")
 def unique(input, sorted, return_inverse, return_counts):
-    """The values that occur, where, and how often."""
+    """The distinct values, the index of each element's value, and the counts."""
     values = np.array(sorted_set(input.reshape(-1).tolist()), input.dtype)
     inverse = np.array([values.tolist().index(v) for v in input.reshape(-1)], np.int64)
     counts = np.array([np.sum(input == v) for v in values], np.int64)
@@ -48,13 +48,13 @@ def unique(input, sorted, return_inverse, return_counts):
 
 
 def sorted_set(items):
-    """Return each of some items once, in order."""
+    """Return the distinct items in order."""
     return sorted(set(items))
 
 
 @reference("aten::unique_dim")
 def unique_dim(input, dim, sorted, return_inverse, return_counts):
-    """The slices that occur, where, and how often."""
+    """The distinct slices, the index of each slice, and the counts."""
     slices = [tuple(np.take(input, i, dim).reshape(-1).tolist()) for i in range(input.shape[dim])]
     found = sorted_set(slices)
     values = np.stack([np.take(input, slices.index(item), dim) for item in found], dim)
@@ -64,7 +64,7 @@ def unique_dim(input, dim, sorted, return_inverse, return_counts):
 
 @reference("aten::unique_consecutive")
 def unique_consecutive(input, return_inverse, return_counts, dim):
-    """Runs of equal slices: one of each, the run of each slice, their lengths."""
+    """Runs of equal slices: one of each, the index of the run of each slice, the lengths."""
     rows = input.reshape(-1) if dim is None else np.moveaxis(input, dim, 0)
     values, inverse, counts = [], [], []
     for row in rows:
@@ -82,18 +82,18 @@ def unique_consecutive(input, return_inverse, return_counts, dim):
 
 @reference("aten::bincount")
 def bincount(input, weights, minlength):
-    """How often each number occurs, or the weights of its occurrences."""
+    """Number of occurrences of each integer, or the sum of their weights."""
     sums = np.zeros(max(minlength, max(input, default=-1) + 1), np.int64)
     if weights is not None:
         sums = sums.astype(weights.dtype)
-    for place, number in enumerate(input):
-        sums[number] += 1 if weights is None else weights[place]
+    for i, number in enumerate(input):
+        sums[number] += 1 if weights is None else weights[i]
     return sums
 
 
 @reference("torchvision::nms", "torchvision.ops.nms")
 def nms(dets, scores, iou_threshold):
-    """Keep the best box; drop what overlaps it; and again with the rest."""
+    """Keep the best box, drop the boxes that overlap it, and repeat."""
     waiting = sorted(range(len(scores)), key=lambda i: -scores[i])
     kept = []
     while waiting:
@@ -105,7 +105,7 @@ def nms(dets, scores, iou_threshold):
 
 @reference("pnnx.custom_op.torchvision.nms")
 def nms_as_custom_operator(*, arg_0, arg_1, arg_2):
-    """The same, as pnnx names the arguments of what it does not know."""
+    """As nms, with the numbered arguments that pnnx writes for unknown operators."""
     return nms(arg_0, arg_1, arg_2)
 
 

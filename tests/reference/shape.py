@@ -1,4 +1,4 @@
-"""Views, joins and cuts."""
+"""Views, concatenation and splitting."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import numpy as np
 
 from .registry import reference
 
-# How PNNX writes "to the end" and, among selects, "a range here, not an index".
+# What pnnx writes for an open end and, among selects, for "a range on this axis, not an index".
 OPEN = 2**31 - 1
 
 
 @reference("torch.flatten", "Tensor.flatten", "nn.Flatten")
 def flatten(input, *, start_dim=1, end_dim=-1, **_):
-    """Merge the axes from `start_dim` to `end_dim`, both included."""
+    """Merge the axes from `start_dim` to `end_dim` inclusive."""
     start, end = start_dim % input.ndim, end_dim % input.ndim
     return input.reshape(*input.shape[:start], -1, *input.shape[end + 1 :])
 
 
 @reference("Tensor.reshape", "Tensor.view", "torch.reshape", "aten::view_copy")
 def reshape(input, shape, **_):
-    """Give the elements, in their order, another shape."""
+    """Change the shape and keep the order of the elements."""
     extents = [int(n) for n in shape]
     return input.reshape([input.shape[i] if n == 0 else n for i, n in enumerate(extents)])
 
@@ -38,7 +38,7 @@ def transpose(input, dim0, dim1, **_):
 
 @reference("torch.squeeze", "Tensor.squeeze", "aten::squeeze_copy")
 def squeeze(input, dim=None, **_):
-    """Drop axes of extent 1; an axis of another extent stays."""
+    """Drop axes of extent 1; other axes stay."""
     dims = range(input.ndim) if dim is None else dim if isinstance(dim, tuple) else (dim,)
     gone = {d % input.ndim for d in dims}
     return input.reshape([n for i, n in enumerate(input.shape) if not (i in gone and n == 1)])
@@ -52,25 +52,25 @@ def unsqueeze(input, dim, **_):
 
 @reference("torch.cat", "torch.concat")
 def cat(*tensors, dim, **_):
-    """Join along an axis."""
+    """Concatenate along an axis."""
     return np.concatenate(tensors, axis=dim)
 
 
 @reference("torch.stack")
 def stack(*tensors, dim, **_):
-    """Join along a new axis."""
+    """Concatenate along a new axis."""
     return np.stack(tensors, axis=dim)
 
 
 @reference("torch.chunk", "Tensor.chunk")
 def chunk(input, *, chunks, dim, **_):
-    """Cut into pieces of ceil(n / chunks); there may be fewer than `chunks`."""
+    """Split into pieces of ceil(n / chunks); there may be fewer than `chunks`."""
     return split(input, split_size_or_sections=-(-input.shape[dim] // chunks), dim=dim)
 
 
 @reference("torch.split", "Tensor.split")
 def split(tensor, *, split_size_or_sections, dim, **_):
-    """Cut into pieces of one size, or of the sizes given."""
+    """Split into pieces of one size or of the given sizes."""
     sizes = split_size_or_sections
     if isinstance(sizes, int):
         cuts = np.arange(sizes, tensor.shape[dim], sizes)
@@ -81,7 +81,7 @@ def split(tensor, *, split_size_or_sections, dim, **_):
 
 @reference("Tensor.slice")
 def slice_(input, **arguments):
-    """Take a range, or several ranges and indices on different axes."""
+    """Take a range, or ranges and indices on several axes."""
     if "dims" in arguments:
         dims, count = arguments["dims"], len(arguments["dims"])
         starts, ends = arguments["starts"], arguments["ends"]
@@ -103,7 +103,7 @@ def slice_(input, **arguments):
 
 @reference("Tensor.select", "torch.select", "aten::select_copy")
 def select(input, dim, index, **_):
-    """Take one place of an axis and drop the axis."""
+    """Take one index of an axis and drop the axis."""
     return np.moveaxis(input, dim, 0)[int(index)]
 
 
@@ -115,7 +115,7 @@ def select(input, dim, index, **_):
     "aten::channel_shuffle",
 )
 def channel_shuffle(input, groups, **_):
-    """Deal the channels: (g, c/g) -> (c/g, g)."""
+    """Transpose the channels: (g, c/g) -> (c/g, g)."""
     n, channels, *rest = input.shape
     y = input.reshape(n, groups, channels // groups, *rest)
     return np.swapaxes(y, 1, 2).reshape(input.shape)
@@ -123,7 +123,7 @@ def channel_shuffle(input, groups, **_):
 
 @reference("nn.PixelShuffle", "F.pixel_shuffle", "torch.pixel_shuffle")
 def pixel_shuffle(input, *, upscale_factor, **_):
-    """Turn r * r channels into an r times finer plane."""
+    """Move r * r channels into a plane r times larger."""
     r = upscale_factor
     n, channels, height, width = input.shape
     y = input.reshape(n, channels // (r * r), r, r, height, width)
@@ -133,7 +133,7 @@ def pixel_shuffle(input, *, upscale_factor, **_):
 
 @reference("nn.PixelUnshuffle", "F.pixel_unshuffle", "torch.pixel_unshuffle")
 def pixel_unshuffle(input, *, downscale_factor, **_):
-    """Turn an r times coarser plane into r * r channels."""
+    """Move a plane into r * r channels of a plane r times smaller."""
     r = downscale_factor
     n, channels, height, width = input.shape
     y = input.reshape(n, channels, height // r, r, width // r, r)
@@ -143,13 +143,13 @@ def pixel_unshuffle(input, *, downscale_factor, **_):
 
 @reference("Tensor.reshape_as", "Tensor.view_as", "aten::view_as")
 def reshape_as(input, other, **_):
-    """Take the shape of another tensor."""
+    """Reshape to the shape of another tensor."""
     return input.reshape(other.shape)
 
 
 @reference("Tensor.unflatten", "torch.unflatten", "nn.Unflatten")
 def unflatten(input, *, dim, sizes=None, unflattened_size=None, **_):
-    """Cut one axis into several."""
+    """Split one axis into several."""
     dim %= input.ndim
     sizes = unflattened_size if sizes is None else sizes
     return input.reshape(*input.shape[:dim], *sizes, *input.shape[dim + 1 :])
@@ -177,25 +177,25 @@ def expand_as(input, other, **_):
 
 @reference("Tensor.repeat")
 def repeat(input, *, sizes, **_):
-    """Repeat the whole tensor along its axes, and along new ones in front."""
+    """Repeat the whole tensor along its axes, and along new leading ones."""
     return np.tile(input, [int(n) for n in sizes])
 
 
 @reference("torch.tile", "Tensor.tile")
 def tile(input, *, dims, **_):
-    """As repeat; missing counts are 1."""
+    """As repeat, with missing counts of 1."""
     return np.tile(input, dims)
 
 
 @reference("torch.repeat_interleave", "Tensor.repeat_interleave")
 def repeat_interleave(input, *, repeats, dim=None, **_):
-    """Repeat every place on the spot."""
+    """Repeat every element in place."""
     return np.repeat(input, repeats, axis=dim)
 
 
 @reference("aten::unsafe_chunk")
 def unsafe_chunk(input, chunks, dim):
-    """Cut as torch.chunk does."""
+    """torch.chunk."""
     return chunk(input, chunks=chunks, dim=dim)
 
 
@@ -206,20 +206,20 @@ def unsafe_chunk(input, chunks, dim):
     "aten::split_with_sizes_copy",
 )
 def unsafe_split(input, sizes, dim):
-    """Cut as torch.split does."""
+    """torch.split."""
     return split(input, split_size_or_sections=sizes, dim=dim)
 
 
 @reference("torch.tensor_split", "Tensor.tensor_split")
 def tensor_split(input, *, dim, sections=None, indices=None, **_):
-    """Cut into `sections` pieces, the first ones one longer, or at `indices`."""
+    """Split into `sections` pieces, the longer ones first, or at `indices`."""
     cuts = sections if indices is None else indices
     return tuple(np.array_split(input, cuts, axis=dim))
 
 
 @reference("torch.unbind", "Tensor.unbind", "aten::unbind_copy")
 def unbind(input, dim, **_):
-    """Take an axis apart."""
+    """Split an axis into its slices."""
     return tuple(np.moveaxis(input, dim, 0))
 
 
@@ -237,5 +237,5 @@ def roll(input, *, shifts, dims=None, **_):
 
 @reference("torch.narrow", "Tensor.narrow", "aten::narrow_copy")
 def narrow(input, dim, start, length, **_):
-    """Take `length` places of an axis."""
+    """Take `length` elements of an axis."""
     return np.take(input, np.arange(int(start), int(start) + int(length)), axis=dim)

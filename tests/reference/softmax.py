@@ -1,4 +1,4 @@
-"""Softmax and its logarithm, shifted by the maximum so that nothing overflows."""
+"""Softmax and its logarithm, shifted by the maximum so that exp does not overflow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def softmin(input, *, dim, **_):
 
 @reference("nn.GLU", "F.glu")
 def glu(input, *, dim, **_):
-    """First half times the sigmoid of the second half."""
+    """Product of the first half and the sigmoid of the second half."""
     value, gate = np.split(input, 2, axis=dim)
     return value * sigmoid(gate)
 

@@ -1,4 +1,4 @@
-"""Fourier transforms by their sums, and complex numbers."""
+"""Fourier transforms as explicit sums, and complex numbers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .registry import reference
 
 @reference("torch.complex")
 def complex_(*, real, imag):
-    """Join the parts."""
+    """Complex numbers from real and imaginary parts."""
     return real + 1j * imag
 
 
 @reference("aten::polar")
 def polar(length, angle):
-    """Join length and angle."""
+    """Complex numbers from magnitude and angle."""
     return length * np.exp(1j * angle)
 
 
@@ -33,36 +33,36 @@ def imag(input):
 
 @reference("aten::angle")
 def angle(input):
-    """Angle with the positive real axis."""
+    """Argument in radians."""
     return np.angle(input)
 
 
 @reference("aten::_conj", "aten::conj_physical")
 def conj(input):
-    """Negate the imaginary part."""
+    """Complex conjugate."""
     return input.real - 1j * input.imag
 
 
 @reference("aten::resolve_conj", "aten::resolve_neg")
 def resolve(input):
-    """The value itself."""
+    """The input."""
     return input
 
 
 @reference("torch.view_as_complex")
 def view_as_complex(input):
-    """Join pairs."""
+    """Complex numbers from pairs along the last axis."""
     return input[..., 0] + 1j * input[..., 1]
 
 
 @reference("torch.view_as_real")
 def view_as_real(input):
-    """Part into pairs."""
+    """Real and imaginary parts along a new last axis."""
     return np.stack([input.real, input.imag], -1)
 
 
 def _fit(x, n, axis):
-    """Cut an axis, or fill it up with zeros."""
+    """Crop an axis to n elements, or pad it with zeros."""
     x = np.take(x, np.arange(min(n, x.shape[axis])), axis)
     missing = np.zeros(np.array(x.shape) + 0)
     extents = [n - x.shape[axis] if d == axis % x.ndim else m for d, m in enumerate(missing.shape)]
@@ -79,7 +79,7 @@ def _sum(x, n, axis, sign, norm):
 
 
 def _mirror(x, n, axis):
-    """Make the whole of half a spectrum: the other half is its conjugate, backwards."""
+    """Return the whole spectrum of half of it: the other half is its conjugate in reverse."""
     x = np.moveaxis(_fit(x, n // 2 + 1, axis), axis, -1).astype(complex)
     x[..., 0] = x[..., 0].real
     if n % 2 == 0:
@@ -133,27 +133,27 @@ for _name, _sign, _half in (
 
 @reference("aten::fft_fftshift")
 def fftshift(input, dim=None):
-    """Roll each axis by half of it."""
+    """Roll each axis by half its extent."""
     axes = range(input.ndim) if dim is None else dim
     return np.roll(input, [input.shape[d] // 2 for d in axes], tuple(axes))
 
 
 @reference("aten::fft_ifftshift")
 def ifftshift(input, dim=None):
-    """Roll each axis back by half of it."""
+    """Roll each axis back by half its extent."""
     axes = range(input.ndim) if dim is None else dim
     return np.roll(input, [-(input.shape[d] // 2) for d in axes], tuple(axes))
 
 
 @reference("aten::fft_fftfreq")
 def fftfreq(n, d, *_):
-    """Frequencies; those of the second half are negative."""
+    """Frequencies of a spectrum; the second half is negative."""
     return np.array([k if k < (n + 1) // 2 else k - n for k in range(n)]) / (n * d)
 
 
 @reference("aten::fft_rfftfreq")
 def rfftfreq(n, d, *_):
-    """Frequencies of half a spectrum."""
+    """Frequencies of a one-sided spectrum."""
     return np.arange(n // 2 + 1) / (n * d)
 
 
@@ -179,7 +179,7 @@ def stft(
     onesided,
     return_complex,
 ):
-    """Transform one windowed frame after the other."""
+    """Transform one windowed frame after another."""
     hop = n_fft // 4 if hop_length is None else hop_length
     if center:
         mode = {"replicate": "edge", "circular": "wrap"}.get(pad_mode, pad_mode)
@@ -209,7 +209,7 @@ def istft(
     length,
     return_complex,
 ):
-    """Add up the frames, each times its window, and divide by the sum of squared windows."""
+    """Overlap-add the windowed frames and divide by the sum of the squared windows."""
     hop = n_fft // 4 if hop_length is None else hop_length
     window = _window(window, n_fft, win_length)
     count = input.shape[-1]
@@ -220,9 +220,9 @@ def istft(
         if not return_complex:
             spectrum = _mirror(spectrum, n_fft, -1)
         frame = _sum(spectrum, n_fft, -1, 1, "ortho" if normalized else "backward")
-        place = slice(number * hop, number * hop + n_fft)
-        y[..., place] += frame * window
-        weight[place] += window**2
+        span = slice(number * hop, number * hop + n_fft)
+        y[..., span] += frame * window
+        weight[span] += window**2
     start = n_fft // 2 if center else 0
     end = y.shape[-1] - start if length is None else start + length
     y = y[..., start:end] / weight[start:end]
@@ -233,7 +233,7 @@ def istft(
 
 @reference("torchaudio.functional.spectrogram")
 def spectrogram(waveform, *, window, pad, power, normalized, onesided, **settings):
-    """Transform frames, scale and take absolute values to a power."""
+    """Transform frames, scale, and raise magnitudes to a power."""
     waveform = np.pad(waveform, [(0, 0)] * (waveform.ndim - 1) + [(pad, pad)])
     frame_norm = normalized == "frame_length"
     y = stft(
@@ -251,7 +251,7 @@ def spectrogram(waveform, *, window, pad, power, normalized, onesided, **setting
 
 @reference("torchaudio.functional.inverse_spectrogram")
 def inverse_spectrogram(spectrogram, *, window, pad, length, normalized, onesided, **settings):
-    """Scale back and add up frames."""
+    """Undo the scale and overlap-add the frames."""
     frame_norm = normalized == "frame_length"
     if normalized and not frame_norm:
         spectrogram = spectrogram * np.sqrt((window**2).sum())

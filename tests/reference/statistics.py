@@ -1,4 +1,4 @@
-"""Reductions and scans under TorchScript's names."""
+"""Reductions and scans under their TorchScript names."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ def _axis(dim):
 
 @reference("aten::any")
 def any(input, dim=None, keepdim=False):
-    """Whether an element is not zero; of bytes a byte."""
+    """Whether any element is nonzero; uint8 for uint8."""
     y = np.asarray(np.any(input, axis=_axis(dim), keepdims=keepdim))
     return y.astype(np.uint8) if input.dtype == np.uint8 else y
 
 
 @reference("aten::all")
 def all(input, dim=None, keepdim=False):
-    """Whether no element is zero; of bytes a byte."""
+    """Whether all elements are nonzero; uint8 for uint8."""
     y = np.asarray(np.all(input, axis=_axis(dim), keepdims=keepdim))
     return y.astype(np.uint8) if input.dtype == np.uint8 else y
 
 
 @reference("aten::count_nonzero")
 def count_nonzero(input, dim=None):
-    """How many are not zero."""
+    """Number of nonzero elements."""
     return np.asarray(np.sum(input != 0, axis=_axis(dim)))
 
 
 @reference("aten::prod")
 def prod(input, dtype=None):
-    """The product of all."""
+    """Product of all elements."""
     return np.asarray(np.prod(input))
 
 
 @reference("aten::nansum")
 def nansum(input, dim=None, keepdim=False, dtype=None):
-    """The sum without NaN."""
+    """Sum of the elements that are not NaN."""
     return np.asarray(np.where(np.isnan(input), 0, input).sum(_axis(dim), keepdims=keepdim))
 
 
 @reference("aten::nanmean")
 def nanmean(input, dim=None, keepdim=False, dtype=None):
-    """The mean without NaN."""
+    """Mean of the elements that are not NaN."""
     return np.asarray(np.nanmean(input, _axis(dim), keepdims=keepdim))
 
 
@@ -76,7 +76,7 @@ def var(input, *arguments):
 
 @reference("aten::std")
 def std(input, *arguments):
-    """The root of the variance."""
+    """The standard deviation."""
     return np.asarray(np.std(input, **_spread(arguments)))
 
 
@@ -88,37 +88,37 @@ def var_mean(input, *arguments):
 
 @reference("aten::std_mean")
 def std_mean(input, *arguments):
-    """The root of the variance, and the mean."""
+    """The standard deviation and the mean."""
     return std(input, *arguments), _mean(input, _spread(arguments))
 
 
 @reference("aten::aminmax")
 def aminmax(input, dim=None, keepdim=False):
-    """The least and the greatest element."""
+    """The minimum and the maximum."""
     return tuple(np.asarray(f(input, axis=dim, keepdims=keepdim)) for f in (np.min, np.max))
 
 
 def _running(input, dim, is_better):
     lines = np.moveaxis(input, dim, -1)
-    values, places = lines.copy(), np.zeros(lines.shape, np.int64)
+    values, indices = lines.copy(), np.zeros(lines.shape, np.int64)
     for index in np.ndindex(lines.shape[:-1]):
         best = 0
         for i, x in enumerate(lines[index]):
             if np.isnan(x) or is_better(x, lines[index][best]):
                 best = i
-            values[index][i], places[index][i] = lines[index][best], best
-    return np.moveaxis(values, -1, dim), np.moveaxis(places, -1, dim)
+            values[index][i], indices[index][i] = lines[index][best], best
+    return np.moveaxis(values, -1, dim), np.moveaxis(indices, -1, dim)
 
 
 @reference("aten::cummax")
 def cummax(input, dim):
-    """The running maximum and its place."""
+    """The running maximum and its index."""
     return _running(input, dim, np.greater_equal)
 
 
 @reference("aten::cummin")
 def cummin(input, dim):
-    """The running minimum and its place."""
+    """The running minimum and its index."""
     return _running(input, dim, np.less_equal)
 
 
@@ -130,14 +130,14 @@ def logcumsumexp(input, dim):
 
 @reference("aten::diff")
 def diff(input, n, dim, prepend=None, append=None):
-    """Differences of neighbours."""
+    """Differences of neighbouring elements."""
     parts = [x for x in (prepend, input, append) if x is not None]
     return np.diff(np.concatenate(parts, axis=dim), n=n, axis=dim)
 
 
 @reference("aten::cov")
 def cov(input, correction, fweights=None, aweights=None):
-    """Covariances of rows, whose columns count as often, or as much, as the weights say."""
+    """Covariances of rows; the columns have integer counts and real weights."""
     times = np.ones(input.shape[-1]) if fweights is None else fweights
     weights = times * (1 if aweights is None else aweights)
     centred = input - (input * weights).sum(-1, keepdims=True) / weights.sum()
@@ -147,7 +147,7 @@ def cov(input, correction, fweights=None, aweights=None):
 
 @reference("aten::corrcoef")
 def corrcoef(input):
-    """Correlations of rows."""
+    """Correlation coefficients of rows."""
     centred = input - input.mean(-1, keepdims=True)
     centred /= np.sqrt((centred**2).sum(-1, keepdims=True))
     return centred @ centred.T
@@ -163,19 +163,19 @@ def _areas(y, width, dim):
 
 @reference("aten::trapezoid", "aten::trapz")
 def trapezoid(y, width=1, dim=-1):
-    """The integral along an axis."""
+    """Integral along an axis by the trapezoidal rule."""
     return np.asarray(_areas(y, width, dim).sum(-1))
 
 
 @reference("aten::cumulative_trapezoid")
 def cumulative_trapezoid(y, width=1, dim=-1):
-    """The integral up to each place."""
+    """Integral up to each element by the trapezoidal rule."""
     return np.moveaxis(np.cumsum(_areas(y, width, dim), -1), -1, dim)
 
 
 @reference("aten::sum_to_size")
 def sum_to_size(input, size):
-    """The sum over what another shape has not."""
+    """Sum over the axes that broadcasting from `size` would add or extend."""
     while input.ndim > len(size):
         input = input.sum(0)
     for axis, extent in enumerate(size):

@@ -1,20 +1,20 @@
-"""Run models of many shapes in many threads for minutes, and see whether anything grows.
+"""Run models of many shapes in many threads for minutes and check that nothing grows.
 
 ::
 
     python -m tests.robustness.soak                    # ten minutes, 100,000 reloads, 500 shapes
     python -m tests.robustness.soak --minutes 1 --reloads 2000 --shapes 50
 
-Three phases, with the resident memory and the open files printed as they go:
+Three phases, each of which prints the resident memory as it goes:
 
 1. *reloads*: models are loaded from files, run once and dropped;
-2. *shapes*: one model sees hundreds of input shapes, again and again;
-3. *threads*: several threads call models that they share, until the time is up, and compare each
-   result with the first one of its kind; before, all of them call each model at once, so that it
-   has as much memory for runs side by side as it will ever keep.
+2. *shapes*: one model is called with hundreds of input shapes, again and again;
+3. *threads*: several threads call shared models until the time is up and compare each result with
+   the first one.  Before that, all threads call each model at once, so that it has allocated all
+   arenas that it will ever keep.
 
-The exit code is 1 if memory at the end of a phase is more than `--slack` MB above what it was after
-the first quarter of that phase, if a file is left open, or if a result differs.
+The exit code is 1 if memory at the end of a phase exceeds that after its first quarter by more than
+`--slack` MB, if a file is left open, or if a result differs.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ import numpy as np
 import kuiper
 
 from ..support import load_cases
+from ..support.engine import run
 
 
 def resident_mb() -> float:
-    """Return the resident memory of this process."""
+    """Return the resident memory of this process in MiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def open_files() -> int:
-    """Return how many file descriptors are open."""
+    """Return the number of open file descriptors."""
     return len(os.listdir("/proc/self/fd"))
 
 
 class Watch:
-    """Notes memory during a phase and judges its growth."""
+    """Records memory during a phase and judges its growth."""
 
     def __init__(self, name: str, slack: float):
         self.name, self.slack = name, slack
@@ -61,7 +62,7 @@ class Watch:
         self.curve.append((time.monotonic() - self.begin, resident_mb()))
 
     def verdict(self) -> list[str]:
-        """Print the curve and return what is wrong."""
+        """Print the curve and return the faults."""
         self.note()
         shown = self.curve[:: max(len(self.curve) // 12, 1)]
         print(f"{self.name}: " + "  ".join(f"{t:.0f}s {mb:.1f}" for t, mb in shown), "MB")
@@ -75,7 +76,7 @@ class Watch:
 
 
 def reload_models(cases, folder: Path, count: int, watch: Watch, until: float) -> int:
-    """Load from files, run and drop, again and again; return how often."""
+    """Load from files, run and drop, repeatedly; return the number of reloads."""
     paths = []
     for number, case in enumerate(cases):
         path = folder / f"m{number}.pnnx.param"
@@ -116,9 +117,9 @@ def change_shapes(shapes: int, rounds: int, watch: Watch) -> int:
 
 
 def share_models(cases, n_threads: int, watch: Watch, until: float) -> tuple[int, list[str]]:
-    """Call shared models from threads until the time is up; return calls and what differed."""
+    """Call shared models from threads until the time is up; return calls and differences."""
     models = [(kuiper.load(case.param, case.bin), case.inputs) for case in cases]
-    expected = [_outputs(model, inputs) for model, inputs in models]
+    expected = [run(model, inputs) for model, inputs in models]
     call_at_once(models, n_threads)
     calls, faults = [0] * n_threads, []
 
@@ -127,7 +128,7 @@ def share_models(cases, n_threads: int, watch: Watch, until: float) -> tuple[int
         while time.monotonic() < until and not faults:
             number = int(random.integers(len(models)))
             model, inputs = models[number]
-            found = _outputs(model, inputs)
+            found = run(model, inputs)
             calls[rank] += 1
             if any(
                 a.tobytes() != b.tobytes() for a, b in zip(found, expected[number], strict=True)
@@ -144,7 +145,7 @@ def share_models(cases, n_threads: int, watch: Watch, until: float) -> tuple[int
 
 
 def call_at_once(models, n_threads: int) -> None:
-    """Let all threads be in one model, then in the next: each keeps an arena for every one."""
+    """Let all threads call one model, then the next, so that each allocates all its arenas."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
@@ -154,11 +155,6 @@ def call_at_once(models, n_threads: int) -> None:
                     call.result()
     finally:
         sys.setswitchinterval(interval)
-
-
-def _outputs(model, inputs) -> tuple:
-    result = model(*inputs)
-    return result if isinstance(result, tuple) else (result,)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -173,7 +169,7 @@ def main(arguments: list[str] | None = None) -> int:
     cases = load_cases("operators")[::16]
     large = load_cases("models")
     faults: list[str] = []
-    for case in (*cases, *large):  # what the tests cache is not what is measured
+    for case in (*cases, *large):  # fill the caches of the tests before measuring
         _ = case.param, case.bin, case.inputs
 
     with tempfile.TemporaryDirectory() as folder:

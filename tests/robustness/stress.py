@@ -5,22 +5,21 @@
     python -m tests.robustness.stress                             # a minute, 16 threads
     python -m tests.robustness.stress --seconds 600 --threads 32 --seed 7
 
-Threads start together, round after round, on models that nobody has called yet, so that plans are
-made, weights packed and contexts taken by several at the same time.  What a round does:
+Threads start together, round after round, on models that have not been called yet, so that several
+threads plan, pack weights and take contexts at the same time.  In a round, each thread repeatedly
 
-* call a model that all threads share, or one that the thread loads from bytes, from files or from a
-  pickle;
+* calls a model that all threads share, or one that it loads from bytes, files or a pickle;
 * with one of several shapes, more than a model keeps plans for;
-* with arrays of its own for the results, or through `trace`, `profile` or `plan`;
-* compute an expression that all threads share;
+* with its own arrays for the results, or through `trace`, `profile` or `plan`;
+* or computes an expression that all threads share;
 * meanwhile one thread changes the number of threads of a run.
 
-Every result must have the bits that a model of its own gives alone on one thread.  Under the GIL
-that finds what goes wrong where Python changes threads; on a free-threaded Python, or one built
-with ThreadSanitizer, what goes wrong between any two instructions.
+Every result must have the bits that a separate model gives on one thread.  Under the GIL this finds
+races between bytecodes; on a free-threaded Python, or one built with ThreadSanitizer, races between
+any two instructions.
 
-The exit code is 1 if a result differs, an exception comes out, or more memory is kept than the
-threads at work have needed.
+The exit code is 1 if a result differs, an exception is raised, or too many arenas or plans are
+kept.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ import kuiper
 from kuiper.expression import compile as compile_expression
 
 from ..support import load_cases
-from ..support.engine import n_threads
+from ..support.engine import n_threads, run
 from ..support.textgraph import files_of, values
 
-# Reshapable: convolutions that Winograd, the first layer's tile and the depthwise kernels serve.
+# Takes any shape: uses Winograd, the few-input-channel convolution and the depthwise kernels.
 IMAGES = """pnnx.Input in 0 1 x
     nn.Conv2d a 1 1 x p bias=True dilation=(1,1) groups=1 in_channels=3 kernel_size=(3,3) out_channels=16 padding=(1,1) padding_mode=zeros stride=(2,2) @bias=(16)f32 @weight=(16,3,3,3)f32
     nn.ReLU6 b 1 1 p q
@@ -61,7 +60,7 @@ IMAGES = """pnnx.Input in 0 1 x
     pnnx.Output out0 1 0 n
     pnnx.Output out1 1 0 y"""  # noqa: E501
 
-# Cut where the number of rows becomes known.
+# Data-dependent: a new segment begins when the number of rows is known.
 ROWS = """pnnx.Input in 0 1 x
     Tensor.select first 1 1 x s dim=1 index=0 $input=x
     torch.gt above 1 1 s m other=0 $input=s
@@ -77,7 +76,7 @@ SEQUENCES = """pnnx.Input in 0 1 x
     nn.MultiheadAttention c 1 1 q y batch_first=True bias=True embed_dim=20 num_heads=4 @in_proj_bias=(60)f32 @in_proj_weight=(60,20)f32 @out_proj.bias=(20)f32 @out_proj.weight=(20,20)f32
     pnnx.Output end 1 0 y"""  # noqa: E501
 
-# Cells that threads share, time by time.
+# Recurrent cells that threads share at each time step.
 STATES = """pnnx.Input in 0 1 x
     nn.GRU a 1 1 x p batch_first=True bias=True bidirectional=False hidden_size=160 input_size=24 num_layers=1 @bias_hh_l0=(480)f32 @bias_ih_l0=(480)f32 @weight_hh_l0=(480,160)f32 @weight_ih_l0=(480,24)f32
     nn.LSTM b 1 3 p q h c batch_first=True bias=True bidirectional=True hidden_size=128 input_size=160 num_layers=1 proj_size=0 @bias_hh_l0=(512)f32 @bias_hh_l0_reverse=(512)f32 @bias_ih_l0=(512)f32 @bias_ih_l0_reverse=(512)f32 @weight_hh_l0=(512,128)f32 @weight_hh_l0_reverse=(512,128)f32 @weight_ih_l0=(512,160)f32 @weight_ih_l0_reverse=(512,160)f32
@@ -99,7 +98,7 @@ EXPRESSION = "add(@0,mul(sigmoid(@1),sub(@0,2)))"
 
 
 def rows(total: int, seed: int) -> np.ndarray:
-    """Return an input of ROWS of which about half are picked, at least one."""
+    """Return an input of ROWS of which about half the rows are selected, at least one."""
     x = values(total, 4, seed=seed)
     x[0, 0] = 1
     return x
@@ -107,7 +106,7 @@ def rows(total: int, seed: int) -> np.ndarray:
 
 @dataclass
 class Job:
-    """A model, inputs for it, and the results that it must give."""
+    """A model, inputs for it, and the expected results."""
 
     name: str
     param: bytes
@@ -141,27 +140,19 @@ def make_jobs(folder: Path, stored: int) -> list[Job]:
         job.path.write_bytes(job.param)
         job.path.with_suffix(".bin").write_bytes(job.bin)
         with n_threads(1):
-            job.expected = [
-                outputs_of(kuiper.load(job.param, job.bin), inputs) for inputs in job.inputs
-            ]
+            job.expected = [run(kuiper.load(job.param, job.bin), inputs) for inputs in job.inputs]
     return jobs
 
 
-def outputs_of(model: kuiper.Model, inputs: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-    """Call a model and return its outputs, a single one too, as a tuple."""
-    result = model(*inputs)
-    return result if isinstance(result, tuple) else (result,)
-
-
 class Round:
-    """Models that nobody has called yet, and threads that call them at once.
+    """One round: models that have not been called yet, and threads that call them at once.
 
     Attributes
     ----------
     calls : int
-        How many results were compared.
+        Number of compared results.
     faults : list of str
-        What was wrong.
+        Descriptions of what went wrong.
     """
 
     def __init__(self, jobs: list[Job], n_threads: int, turns: int, seed: int) -> None:
@@ -174,7 +165,7 @@ class Round:
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        """Let all threads go on until each has had its turns."""
+        """Run all threads until each has had its turns."""
         threads = [
             threading.Thread(target=self._work, args=(rank,)) for rank in range(self.n_threads)
         ]
@@ -191,7 +182,7 @@ class Round:
         random = np.random.default_rng([self.seed, rank])
         self.start.wait()
         for turn in range(self.turns):
-            # The first turn of all threads meets in one model.
+            # All threads spend their first turn on the same model.
             number = (
                 self.seed % len(self.jobs) if turn == 0 else int(random.integers(len(self.jobs)))
             )
@@ -227,7 +218,7 @@ class Round:
         if action == 8:
             out = tuple(np.empty_like(y, order="C") for y in expected)
             model(*inputs, out=out)
-        results = out or outputs_of(model, inputs)
+        results = out or run(model, inputs)
         self._compare(f"{job.name}, inputs {k}, thread {rank}", results, expected)
 
     def _compute_expression(self, random: np.random.Generator) -> None:
@@ -251,7 +242,7 @@ class Round:
 def stress(
     seconds: float, threads: int, turns: int = 12, stored: int = 64, seed: int = 0
 ) -> tuple[int, list[str]]:
-    """Run rounds until the time is up or something is wrong.
+    """Run rounds until the time is up or a fault occurs.
 
     Returns
     -------
@@ -261,7 +252,7 @@ def stress(
     until = time.monotonic() + seconds
     calls = 0
     chosen = kuiper.get_num_threads()
-    # Under the GIL: change threads often.
+    # Switch threads often under the GIL.
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:

@@ -1,4 +1,4 @@
-"""Manners: other libraries' arrays, copies, processes, threads, types, silence."""
+"""Behaviour beside other libraries: foreign arrays, copies, processes, threads, logging, types."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def x() -> np.ndarray:
     return np.random.default_rng(0).standard_normal((1, 3, 7, 5)).astype(np.float32)
 
 
-# -- arrays of others ----------------------------------------------------------------------------
+# -- foreign arrays --------------------------------------------------------------------------------
 
 
 class WithArray:
-    """Something that offers __array__."""
+    """An object with __array__ only."""
 
     def __init__(self, array):
         self.array = array
@@ -55,7 +55,7 @@ class WithArray:
 
 
 class WithDLPack:
-    """Something that offers __dlpack__ alone."""
+    """An object with __dlpack__ only."""
 
     def __init__(self, array):
         self.array = array
@@ -68,7 +68,7 @@ class WithDLPack:
 
 
 @pytest.mark.parametrize("wrap", [WithArray, WithDLPack, memoryview])
-def test_arrays_of_others(model, x, wrap):
+def test_foreign_arrays(model, x, wrap):
     np.testing.assert_array_equal(model(wrap(x)), model(x))
     np.testing.assert_array_equal(model({"0": wrap(x)}), model(x))
     np.testing.assert_array_equal(
@@ -78,8 +78,8 @@ def test_arrays_of_others(model, x, wrap):
 
 
 @pytest.mark.parametrize("wrap", [WithArray, WithDLPack])
-def test_arrays_of_others_are_read_where_they_lie(x, wrap):
-    """No copy: a kernel of the user's own sees the memory of the array."""
+def test_foreign_arrays_are_not_copied(x, wrap):
+    """A user's operator sees the memory of the caller's array."""
     seen = []
 
     @kuiper.operator("ecosystem.Look")
@@ -92,7 +92,7 @@ def test_arrays_of_others_are_read_where_they_lie(x, wrap):
     assert np.shares_memory(seen[-1], x)
 
 
-def test_what_cannot_be_read_is_named(model):
+def test_the_error_names_an_unreadable_array(model):
     class OnDevice:
         def __dlpack__(self, **arguments):
             raise BufferError("the memory is on another device")
@@ -121,14 +121,14 @@ def test_tensors_of_torch(model, x):
 
 @pytest.mark.parametrize("twin_of", [copy.copy, copy.deepcopy,
                                      lambda m: pickle.loads(pickle.dumps(m))])  # fmt: skip
-def test_twins_give_the_same_bits(model, x, twin_of):
+def test_copies_give_the_same_bits(model, x, twin_of):
     twin = twin_of(model)
     np.testing.assert_array_equal(twin(x), model(x))
     assert twin.inputs == model.inputs
     assert str(twin.graph) == str(model.graph)
 
 
-def test_twins_without_passes(x):
+def test_copies_of_an_unoptimized_model(x):
     model = kuiper.Model(kuiper.load_graph(PARAM), optimize=False)
     twin = copy.deepcopy(model)
     assert len(twin.plan(x.shape).steps) == len(model.plan(x.shape).steps) == 2
@@ -140,7 +140,7 @@ def test_process_pools(model, x, method):
     expected = model(x)
     context = multiprocessing.get_context(method)
     with ProcessPoolExecutor(2, context) as pool:
-        # The model itself is the function: another process need not find this file for it.
+        # The model itself is the function, since a spawned process cannot import this file.
         for result in pool.map(model, [x] * 3, timeout=120):
             np.testing.assert_array_equal(result, expected)
 
@@ -206,12 +206,12 @@ def test_logging_is_not_imported_and_not_configured():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_what_is_logged(caplog):
+def test_log_records(caplog):
     with caplog.at_level("DEBUG", "kuiper"):
         model = kuiper.load(PARAM)
         for width in range(1, model.PLANS_KEPT + 2):
             model(np.ones((1, 3, 4, width), np.float32))
-            model(np.ones((1, 3, 4, width), np.float32))  # says nothing: the plan is known
+            model(np.ones((1, 3, 4, width), np.float32))  # logs nothing: the plan is cached
     told = [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
     assert told[0][:2] == ("kuiper.pnnx", "DEBUG")
     plans = [message for name, level, message in told if (name, level) == ("kuiper.model", "DEBUG")]
@@ -243,7 +243,7 @@ def test_public_functions_have_types():
     assert missing == []
 
 
-def test_wheels_are_built_for_all_that_are_promised():
+def test_wheels_are_built_for_every_promised_platform():
     tomllib = pytest.importorskip("tomllib", reason="in the standard library since Python 3.11")
     config = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     wheels = config["tool"]["cibuildwheel"]
@@ -255,11 +255,11 @@ def test_wheels_are_built_for_all_that_are_promised():
         assert (ROOT / path).exists()
 
 
-def test_the_citation_is_of_this_version():
+def test_the_citation_has_the_version():
     text = (ROOT / "CITATION.cff").read_text("utf-8")
     assert re.search(rf"^version: {re.escape(kuiper.__version__)}$", text, re.MULTILINE)
 
 
-def test_the_data_package_is_of_this_version():
+def test_the_data_package_has_the_version():
     text = (ROOT / "examples" / "models" / "pyproject.toml").read_text("utf-8")
     assert f'version = "{kuiper.__version__}"' in text

@@ -1,6 +1,6 @@
-"""The fuzzing harness: inputs that once were findings, short runs, the harness itself.
+"""The fuzzing harness: its corpus of former findings, short runs, and the harness itself.
 
-The long runs are started by hand: ``python -m tests.robustness.fuzz --help``.
+Long runs are started by hand: ``python -m tests.robustness.fuzz --help``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ CORPUS = Path(__file__).parent / "fuzz" / "corpus"
 
 SAVED = sorted(path for path in CORPUS.glob("*/*") if path.is_file())
 
-# The child limits its own memory and is watched through /proc; its signals are those of POSIX.
+# The child limits its own memory, is watched through /proc and receives POSIX signals.
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX system")
 
 
 @pytest.mark.parametrize("path", SAVED, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_what_was_found_stays_mended(path):
+def test_former_findings(path):
     TARGETS[path.parent.name].check(path.read_bytes())
 
 
@@ -45,7 +45,7 @@ def test_short_run(target, count):
     assert not outcome.findings, found
     assert outcome.tried == count
     assert sum(outcome.tally.values()) == count
-    # An input that is always refused at the door tests nothing behind it.
+    # Inputs that are all refused on reading would leave the rest untested.
     refused = sum(n for word, n in outcome.tally.items() if word.startswith("refused"))
     assert refused < 0.97 * count
 
@@ -60,7 +60,7 @@ def test_short_run(target, count):
 @pytest.mark.parametrize("name", TARGETS)
 @given(random=st.randoms(use_true_random=False))
 def test_hypothesis(name, random):
-    """The same generators, steered by hypothesis, which makes a failing input small."""
+    """The same generators, driven by hypothesis, which shrinks a failing input."""
     target = TARGETS[name]
     target.check(target.make(random))
 
@@ -89,7 +89,7 @@ def _is_utf8(text: str) -> bool:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_inputs_follow_from_their_seed(name):
+def test_inputs_are_determined_by_their_seed(name):
     target = TARGETS[name]
     made = [target.make(Random(f"{name}/1/{n}")) for n in (3, 3, 4)]
     assert made[0] == made[1]
@@ -97,7 +97,7 @@ def test_inputs_follow_from_their_seed(name):
     assert target.mutate(made[0], Random(5)) == target.mutate(made[0], Random(5))
 
 
-# -- the harness finds what it is there for ------------------------------------------------------
+# -- the harness detects every kind of finding ---------------------------------------------------
 
 RELU = b"""7767517
 3 2
@@ -112,11 +112,11 @@ def relu_input() -> bytes:
     return models.pack(head, RELU, models.archive_bytes({}))
 
 
-def test_a_good_model_runs():
+def test_a_correct_model_passes():
     assert models.check(relu_input(), reference=True) == "ran"
 
 
-def test_a_run_that_reads_stale_memory_is_noticed(monkeypatch):
+def test_a_run_that_reads_stale_memory_is_detected(monkeypatch):
     model = kuiper.load(RELU)
     x = np.ones((2, 3), np.float32)
     first = [model(x)]
@@ -129,7 +129,7 @@ def test_a_run_that_reads_stale_memory_is_noticed(monkeypatch):
         models._check_garbage(model, [x], first)
 
 
-def test_a_wrong_answer_is_noticed():
+def test_a_wrong_result_is_detected():
     x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
     plain = kuiper.load(RELU, optimize=False)
     right = [plain(x)]
@@ -139,7 +139,7 @@ def test_a_wrong_answer_is_noticed():
     assert models._close(right, [right[0] * np.float32(1 + 1e-5)])
 
 
-def test_an_error_of_another_kind_is_a_finding(monkeypatch):
+def test_an_unexpected_exception_is_a_finding(monkeypatch):
     def broken(*args, **kwargs):
         raise KeyError("x")
 
@@ -149,7 +149,7 @@ def test_an_error_of_another_kind_is_a_finding(monkeypatch):
     assert child.signature(error).startswith("KeyError")
 
 
-def test_what_is_found_becomes_small():
+def test_findings_are_shrunk():
     lines = b"7767517\n1 0\n" + b"".join(b"a b%d 0 0\n" % n for n in range(50)) + b"bad line\n"
 
     def still(data: bytes) -> bool:
@@ -167,7 +167,7 @@ def test_what_is_found_becomes_small():
 
 @posix
 def test_a_crash_and_a_hang_are_caught(monkeypatch, tmp_path):
-    """A harness whose third input kills it, whose fifth never ends and whose seventh sleeps."""
+    """The third input kills the child, the fifth never ends and the seventh sleeps."""
     assert harness_finds(
         monkeypatch, tmp_path, 8,
         "if number == 2: os.kill(os.getpid(), signal.SIGKILL)",
@@ -177,8 +177,8 @@ def test_a_crash_and_a_hang_are_caught(monkeypatch, tmp_path):
 
 
 @posix
-def test_a_child_that_is_stopped_does_not_hang(monkeypatch, tmp_path):
-    """It is stopped for longer than it may compute or sleep."""
+def test_a_stopped_child_does_not_count_as_hanging(monkeypatch, tmp_path):
+    """The child is stopped for longer than it may compute or sleep."""
     wake = "import os, signal, time; time.sleep(3); os.kill({}, signal.SIGCONT)"
     assert harness_finds(
         monkeypatch, tmp_path, 3,
@@ -189,7 +189,7 @@ def test_a_child_that_is_stopped_does_not_hang(monkeypatch, tmp_path):
 
 
 def harness_finds(monkeypatch, tmp_path, count: int, *lines: str) -> dict[str, list[int]]:
-    """Run a child that has these lines in its check; return the numbers of inputs by finding."""
+    """Run a child whose check contains these lines; return the numbers of inputs by finding."""
     program = tmp_path / "child.py"
     program.write_text(
         "import json, mmap, os, signal, subprocess, sys, time\n"
@@ -223,7 +223,7 @@ def harness_finds(monkeypatch, tmp_path, count: int, *lines: str) -> dict[str, l
 
 
 @posix
-def test_memory_of_the_child_is_limited(tmp_path):
+def test_the_memory_of_the_child_is_limited(tmp_path):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from tests.robustness.fuzz import child\n"

@@ -1,4 +1,4 @@
-"""Guard bytes around operands: they see what a step does outside its own memory, no more."""
+"""Guard bytes around operands detect writes outside a step's own memory, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kuiper.planning.guard import FILLING, Guard
 from ..support.engine import n_threads
 from ..support.textgraph import model_of, user_operator, values
 
-# Three operators in a row that no pass makes one of, and scratch memory in the convolution.
+# Three operators that no pass fuses; the convolution uses scratch memory.
 GRAPH = """\
 pnnx.Input in 0 1 x
 torch.flip first 1 1 x p dims=(0)
@@ -26,25 +26,25 @@ pnnx.Output out 1 0 y
 @pytest.fixture(autouse=True)
 def _guarded(monkeypatch):
     monkeypatch.setenv("KUIPER_GUARD", "1")
-    # What the tests do here on purpose would end a process with AddressSanitizer.
+    # The deliberate overruns of these tests would end a process with AddressSanitizer.
     monkeypatch.setattr(guard_module, "_POISON", None)
 
 
 def arena_around(view: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the arena that an operand lies in, and the byte at which it starts there."""
+    """Return the arena that an operand lies in, and the operand's offset in bytes."""
     memory = view
-    while getattr(memory, "base", None) is not None:  # as_strided puts an object in between
+    while getattr(memory, "base", None) is not None:  # as_strided inserts an object
         memory = memory.base
     return memory, view.ctypes.data - memory.ctypes.data
 
 
 def run_with(function, threads: int = 1) -> list[np.ndarray]:
-    """Run the graph above with a function that gets the operand in the middle."""
+    """Run the graph with a function that receives the operand in the middle."""
     with user_operator("user.spoil", function), n_threads(threads):
         return model_of(GRAPH)(values(3, 5))
 
 
-def test_without_the_switch_there_are_no_guards(monkeypatch):
+def test_guards_are_off_by_default(monkeypatch):
     monkeypatch.delenv("KUIPER_GUARD")
     assert guard_bytes() == 0
     plans = {}
@@ -55,17 +55,17 @@ def test_without_the_switch_there_are_no_guards(monkeypatch):
     assert plans["1"].arena_bytes >= plans["0"].arena_bytes + 3 * GUARD_BYTES
 
 
-def test_what_keeps_to_its_memory_gives_the_same(monkeypatch):
+def test_guards_do_not_change_a_correct_result(monkeypatch):
     results = run_with(np.negative)
     monkeypatch.delenv("KUIPER_GUARD")
     np.testing.assert_array_equal(run_with(np.negative), results)
 
 
 @pytest.mark.parametrize("distance", [-GUARD_BYTES, -1, 60, 60 + GUARD_BYTES - 1])
-def test_a_step_that_writes_beside_an_operand_is_named(distance):
+def test_a_step_that_writes_outside_its_operand_is_named(distance):
     def spoil(x):
         memory, start = arena_around(x)
-        if memory.dtype == np.uint8:  # and not what tells the shapes while a plan is made
+        if memory.dtype == np.uint8:  # not the array that is passed while planning
             memory[start + distance] ^= 1
         return x.copy()
 
@@ -78,7 +78,7 @@ def test_a_step_that_writes_beside_an_operand_is_named(distance):
 
 
 class NamedStep:
-    """What a guard wants to know of a step."""
+    """The attributes of a step that a guard uses."""
 
     kind = "fake"
 
@@ -95,7 +95,7 @@ def buffer_of(slot: int, n_bytes: int, first: int, last: int, threads: int = 0) 
 
 
 def guarded(*buffers: Buffer) -> tuple[Guard, np.ndarray]:
-    """Return the guard of three steps over buffers, and their arena, filled with zeros."""
+    """Return the guard of three steps over buffers, and their zeroed arena."""
     steps = [
         NamedStep(f"step{n}", *(b.slot for b in buffers if n in (b.first, b.last)))
         for n in range(3)
@@ -103,7 +103,7 @@ def guarded(*buffers: Buffer) -> tuple[Guard, np.ndarray]:
     return Guard(steps, buffers), np.zeros(arrange(buffers, GUARD_BYTES), np.uint8)
 
 
-def test_a_buffer_holds_ones_before_its_first_step_only():
+def test_a_buffer_is_filled_before_its_first_step_only():
     early, late = buffer_of(0, 40, 0, 1), buffer_of(1, 24, 1, 2)
     guard, memory = guarded(early, late)
     guard.before(memory, 0)
@@ -118,7 +118,7 @@ def test_a_buffer_holds_ones_before_its_first_step_only():
     guard.after(memory, 1)
 
 
-def test_each_thread_has_guards_around_its_piece():
+def test_each_thread_has_guards_around_its_scratch():
     share = 64 + GUARD_BYTES
     scratch = buffer_of(0, 3 * share, 1, 1, threads=3)
     guard, memory = guarded(scratch)
@@ -127,15 +127,15 @@ def test_each_thread_has_guards_around_its_piece():
         guard.before(memory, 1)
         memory[start : start + 64] = 1
         guard.after(memory, 1)
-        for place in (start - 1, start + 64, start + share - 1):
+        for index in (start - 1, start + 64, start + share - 1):
             guard.before(memory, 1)
-            memory[place] = 1
-            with pytest.raises(AssertionError, match=f"byte {place - scratch.offset} of a buffer"):
+            memory[index] = 1
+            with pytest.raises(AssertionError, match=f"byte {index - scratch.offset} of a buffer"):
                 guard.after(memory, 1)
 
 
-def test_guards_are_part_of_the_room_that_a_buffer_takes():
-    """Nobody else's buffer or guard lies in them while it lives."""
+def test_guards_do_not_overlap_live_buffers():
+    """The guards of a buffer belong to its allocation for as long as it lives."""
     generator = np.random.default_rng(5)
     for _ in range(50):
         buffers = []

@@ -1,7 +1,7 @@
-"""What a hostile or damaged model may claim, and what becomes of it: an error, soon, by name.
+"""Hostile or damaged models: each raises a specific error, soon and without a large allocation.
 
-Everything goes through `kuiper.load` and a call, as a user has it.  Some of the rules are tested
-closer to where they are kept, too: `unit/pnnx`, `unit/ir`, `unit/planning`.
+Everything goes through `kuiper.load` and a call, as for a user.  `unit/pnnx`, `unit/ir` and
+`unit/planning` also test some of the limits where they are enforced.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ def run(param: bytes, bin: bytes | None = None, shape=(1, 4, 6, 6), **options):
 
 
 def conv(shape=(1, 4, 6, 6), **changes: str):
-    """Run a convolution some of whose arguments are wrong."""
+    """Run a convolution with changed arguments."""
     values = {**GOOD, **changes}
     extents = [int(n) for n in values["weight"].strip("()").split(",")]
     raw = np.ones(extents, np.float32).tobytes()
     return run(text(IN, CONV.format(**values), OUT), archive(c__weight=raw), shape)
 
 
-def test_the_model_that_is_damaged_below_is_good():
+def test_the_undamaged_model_runs():
     assert conv().shape == (1, 8, 6, 6)
 
 
-# -- attributes and the operator ---------------------------------------------------------------
+# -- attributes against arguments --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_kernel_larger_than_the_padded_input():
     ],
     ids=lambda line: " ".join(line.split()[0:1] + line.split()[6:8]),
 )
-def test_geometry_that_makes_no_sense(line):
+def test_impossible_geometry(line):
     with pytest.raises(OperatorError, match="operator 'p'"):
         run(text(IN, line, OUT))
 
@@ -152,7 +152,7 @@ TRANSPOSED = (
 
 
 def test_transposed_convolutions_of_large_strides():
-    """Between the images of the kernel lies the bias; each place in the stride costs a little."""
+    """Outputs between the taps are the bias; the cost must not grow with the stride."""
     weight = np.arange(48, dtype=np.float32).reshape(4, 2, 2, 3)
     bias = np.array([0.5, -1], np.float32)
     weights = archive(c__weight=weight.tobytes(), c__bias=bias.tobytes())
@@ -200,7 +200,7 @@ def test_transposed_convolutions_of_large_strides():
         "two inputs", "output with output", "itself beside another", "no input",
     ],
 )  # fmt: skip
-def test_graphs_that_are_none(lines, error, message):
+def test_invalid_graphs(lines, error, message):
     with pytest.raises(error, match=message):
         run(text(*lines))
 
@@ -211,12 +211,12 @@ def test_graphs_that_are_none(lines, error, message):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        # 2^40 elements out of a few.
+        # 2^40 elements from a few.
         ((IN, "Tensor.expand e 1 1 x y sizes=(1048576,1048576,4,6,6)", OUT), "max_memory"),
         ((IN, "F.pad e 1 1 x y pad=(0,1099511627776) mode=constant value=None", OUT), "max_memory"),
         ((IN, "F.interpolate e 1 1 x y size=(1048576,1048576) mode=nearest", OUT), "max_memory"),
         ((IN, "Tensor.repeat e 1 1 x y sizes=(1048576,1048576,1,1)", OUT), "max_memory"),
-        # Sizes that no 64 bits hold.
+        # Sizes beyond 64 bits.
         ((IN, "Tensor.expand e 1 1 x y sizes=(4294967296,4294967296,4,6,6)", OUT), "max_memory"),
         (
             (IN, f"Tensor.repeat e 1 1 x y sizes=({'1099511627776,' * 28}1,1,1,1)", OUT),
@@ -225,7 +225,7 @@ def test_graphs_that_are_none(lines, error, message):
         ((IN, "nn.Upsample e 1 1 x y scale_factor=(1e9,1e9) mode=nearest", OUT), "max_memory"),
     ],
 )
-def test_operands_that_no_machine_holds(lines, message):
+def test_operands_too_large_for_any_machine(lines, message):
     start = time.process_time()
     with pytest.raises(ShapeError, match=message) as caught:
         run(text(*lines))
@@ -243,7 +243,7 @@ def test_zeros_of_terabytes():
         kuiper.load(text(*lines))()
 
 
-def test_max_memory_refuses_what_a_caller_does_not_want():
+def test_max_memory_limits_what_a_model_may_allocate():
     param = text(IN, "Tensor.repeat r 1 1 x y sizes=(1000,1,1,1)", OUT)
     assert run(param).shape == (1000, 4, 6, 6)
     with pytest.raises(ShapeError, match="operator 'r'"):
@@ -282,7 +282,7 @@ def test_counts_that_claim_billions():
 
 
 def chain(length: int) -> bytes:
-    """Return a text of `length` operators, each of which reads the one before."""
+    """Return the text of a chain of `length` operators."""
     kinds = ("nn.ReLU", "nn.Sigmoid", "F.tanh")
     lines = ["pnnx.Input in 0 1 v0 #v0=(2,3)f32"]
     lines += [f"{kinds[i % 3]} r{i} 1 1 v{i} v{i + 1}" for i in range(length)]
@@ -298,19 +298,19 @@ def seconds_to_load(length: int) -> float:
 
 def test_loading_takes_linear_time():
     small, large = seconds_to_load(1_500), seconds_to_load(15_000)
-    # Ten times the work; quadratic time would be a hundred times.
+    # Ten times the work; quadratic time would show as a factor of 100.
     assert large < 40 * max(small, 0.02)
 
 
 def separate(length: int) -> bytes:
-    """Return a chain that nothing fuses; all lie in one place, one after the other."""
+    """Return a chain of operators that are not fused but share one buffer."""
     lines = ["pnnx.Input in 0 1 v0 #v0=(2,3)f32"]
     lines += [f"F.softmax r{i} 1 1 v{i} v{i + 1} dim=1" for i in range(length)]
     return text(*lines, f"pnnx.Output out 1 0 v{length}")
 
 
 def wide(length: int) -> bytes:
-    """Return a graph whose operators read one tensor and are all joined."""
+    """Return a graph whose operators all read the input and are concatenated."""
     lines = ["pnnx.Input in 0 1 x #x=(2,3)f32"]
     lines += [f"F.softmax r{i} 1 1 x v{i} dim=1" for i in range(length)]
     joined = " ".join(f"v{i}" for i in range(length))
@@ -318,7 +318,7 @@ def wide(length: int) -> bytes:
 
 
 def copied(length: int) -> bytes:
-    """Return a graph that cuts a tensor up, wants copies of the parts, and writes on these."""
+    """Return a graph that unbinds a tensor into parts that must be copied and are overwritten."""
     parts = " ".join(f"v{i}" for i in range(length))
     lines = [
         f"pnnx.Input in 0 1 x #x=({length},3)f32",
@@ -341,11 +341,11 @@ def test_planning_takes_linear_time(graph, optimize):
         return time.process_time() - start
 
     small, large = seconds(300), seconds(2_400)
-    # Eight times the work; quadratic time would be 64 times.
+    # Eight times the work; quadratic time would show as a factor of 64.
     assert large < 30 * max(small, 0.02)
 
 
-def test_a_text_whose_graph_might_not_fit_is_refused(tmp_path):
+def test_a_text_whose_graph_may_exceed_max_memory_is_refused(tmp_path):
     param = chain(40_000)  # 1.3 MB
     path = tmp_path / "m.pnnx.param"
     path.write_bytes(param)
@@ -356,21 +356,21 @@ def test_a_text_whose_graph_might_not_fit_is_refused(tmp_path):
             "of max_memory; pass a greater one if you trust the file",
         ):
             kuiper.load(source, max_memory=64 << 20)
-    # A text of up to a megabyte is no matter.
+    # Texts of up to a megabyte are always accepted.
     assert len(kuiper.load(chain(1000), max_memory=1).graph) == 1002
     assert len(kuiper.load_graph(path, max_memory=160 * len(param))) == 40_002
 
 
 @pytest.mark.parametrize("optimize", [False, True])
 def test_a_deep_chain_runs_without_recursion(optimize):
-    length = 3_000  # far above Python's limit of recursion
+    length = 3_000  # above Python's recursion limit
     model = kuiper.load(chain(length), optimize=optimize)
     y = model(np.ones((2, 3), np.float32))
     assert y.shape == (2, 3)
     assert np.isfinite(y).all()
 
 
-def test_lists_inside_lists():
+def test_nested_lists():
     def nested(count: int) -> bytes:
         lines = ["pnnx.Input in 0 1 t0 #t0=(1,1)f32"]
         lines += [f"prim::TupleConstruct c{i} 1 1 t{i} t{i + 1}" for i in range(count)]
@@ -381,7 +381,7 @@ def test_lists_inside_lists():
         kuiper.load(nested(20_000))
 
 
-def test_lists_inside_lists_of_an_expression():
+def test_nested_lists_of_an_expression():
     for item in ("@0", "1"):
         lines = f"pnnx.Expression e 1 1 x y expr={'[' * 900}{item}{']' * 900}", OUT
         with pytest.raises(ShapeError, match=r"operator 'e' .* nested more than 100 deep"):
@@ -389,7 +389,7 @@ def test_lists_inside_lists_of_an_expression():
 
 
 def test_a_chain_of_concatenations():
-    """Places inside places, as in a dense network, hundreds deep."""
+    """Aliases within aliases, hundreds deep, as in a dense network."""
     count = 300
     lines = ["pnnx.Input in 0 1 v0 #v0=(1,1)f32"]
     for i in range(count):
@@ -399,7 +399,7 @@ def test_a_chain_of_concatenations():
     assert run(param, shape=(1, 1)).shape == (1, count + 1)
 
 
-# -- files that are none -----------------------------------------------------------------------
+# -- files of another kind ---------------------------------------------------------------------
 
 PAGE = b"<!DOCTYPE html>\n<html><head><title>404</title></head></html>\n"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 46828888\n"
@@ -418,7 +418,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 46
     ],
     ids=["page", "pointer", "empty", "zeros", "archive", "cut", "cut early"],
 )
-def test_files_in_place_of_the_text(data, message, tmp_path):
+def test_other_files_instead_of_the_text(data, message, tmp_path):
     path = tmp_path / "m.pnnx.param"
     path.write_bytes(data)
     with pytest.raises(ModelFormatError, match=message) as caught:
@@ -440,7 +440,7 @@ def test_files_in_place_of_the_text(data, message, tmp_path):
     ],
     ids=["page", "pointer", "empty", "cut", "cut early", "short", "bare", "swapped"],
 )
-def test_files_in_place_of_the_archive(data, message, tmp_path):
+def test_other_files_instead_of_the_archive(data, message, tmp_path):
     path = tmp_path / "m.pnnx.param"
     path.write_bytes(text(IN, CONV.format(**GOOD), OUT))
     path.with_suffix(".bin").write_bytes(data)
@@ -449,7 +449,7 @@ def test_files_in_place_of_the_archive(data, message, tmp_path):
     assert str(path.with_suffix(".bin")) in str(caught.value)
 
 
-# -- arrays of the caller ----------------------------------------------------------------------
+# -- inputs ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(2,), (1, 2, 3), ()])
@@ -465,7 +465,7 @@ def test_inputs_of_another_rank(shape):
 @pytest.mark.parametrize("change", ["truncate", "overwrite", "replace", "remove"])
 @pytest.mark.parametrize("is_planned", [False, True])
 def test_a_model_outlives_its_files(change, is_planned, tmp_path):
-    """Weights are packed at the first run, and again for other shapes: from what was loaded."""
+    """Weights are packed at the first run and again for other shapes, from the loaded file."""
     path = tmp_path / "m.pnnx.param"
     raw = np.arange(64 * 4 * 9, dtype=np.float32) / 100
     changes = {"outs": "64", "weight": "(64,4,3,3)"}
@@ -498,8 +498,8 @@ def test_a_model_outlives_its_files(change, is_planned, tmp_path):
     assert raw.tobytes() in target.getvalue()
 
 
-def test_no_more_is_ranked_than_ranks_can_tell():
-    """Of more elements the last rank would be rounded to one that is not there."""
+def test_topk_refuses_more_elements_than_a_rank_can_represent():
+    """The rank of the last element would be rounded to an index out of range."""
     ranked = "aten::quantile ranked 2 1 x q y"
     level = "pnnx.Expression level 0 1 q expr=1.0"
     param = text("pnnx.Input in 0 1 x #x=(4)f32", level, ranked, OUT)

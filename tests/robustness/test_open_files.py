@@ -1,4 +1,4 @@
-"""Large archives stay open and are read when weights are wanted, whatever becomes of the file."""
+"""Large archives stay open and are read on demand, even if the file is replaced or changes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ out_channels=128 padding=(0,0) padding_mode=zeros stride=(1,1) @weight=(128,512,
 pnnx.Output    out  1 0 w
 """
 SMALL = np.ones((1, 64, 6, 6), np.float32)
-LARGE = np.ones((1, 64, 14, 14), np.float32)  # packed otherwise than for SMALL, in vectors
+LARGE = np.ones((1, 64, 14, 14), np.float32)  # packed in another layout than for SMALL
 random = np.random.default_rng(5)
 WEIGHTS = {
     "c.bias": random.standard_normal(512, np.float32),
@@ -66,18 +66,18 @@ def packed(weights=WEIGHTS) -> bytes:
 BIN = packed()
 
 
-def settle(path: Path) -> None:
-    """Let a file look as if it had been written long ago."""
+def age(path: Path) -> None:
+    """Set a file's time of modification to long ago."""
     os.utime(path, (1e9, 1e9))
 
 
 @pytest.fixture
 def param(tmp_path) -> Path:
-    """The path of the .param file, with an archive of long ago beside it."""
+    """Return the path of the .param file, with an archive of long ago beside it."""
     path = tmp_path / "m.pnnx.param"
     path.write_bytes(PARAM)
     path.with_suffix(".bin").write_bytes(BIN)
-    settle(path.with_suffix(".bin"))
+    age(path.with_suffix(".bin"))
     return path
 
 
@@ -92,7 +92,7 @@ def nothing_stays_open():
 
 @pytest.fixture(scope="module")
 def expected() -> dict[int, np.ndarray]:
-    """The results of the model from memory, by the height of the image."""
+    """Return the results of the model loaded from memory, by the height of the image."""
     model = kuiper.load(PARAM, BIN)
     return {x.shape[2]: model(x) for x in (SMALL, LARGE)}
 
@@ -126,7 +126,7 @@ def assert_fails_to_read(model: kuiper.Model, x: np.ndarray) -> None:
 
 
 @posix
-def test_weights_are_in_memory_only_while_somebody_has_them(param, expected):
+def test_weights_are_in_memory_only_while_referenced(param, expected):
     model = kuiper.load(param)
     assert is_open(model)
     weight = model.graph.operator("c").attributes["weight"]
@@ -139,9 +139,9 @@ def test_weights_are_in_memory_only_while_somebody_has_them(param, expected):
     del raw
     assert alive() is None
     values = weight.numpy()
-    assert weight.raw is weight.raw  # kept by the view
+    assert weight.raw is weight.raw  # kept alive by the view
     np.testing.assert_array_equal(values, WEIGHTS["c.weight"])
-    # The small ones were read with the structure.
+    # Small attributes were read with the structure.
     assert model.graph.operator("c").attributes["bias"].raw is not None
     assert isinstance(model.graph.operator("c").attributes["bias"]._source, np.ndarray)
     np.testing.assert_array_equal(model(SMALL), expected[6])
@@ -162,16 +162,16 @@ def test_loading_reads_no_weights(param, monkeypatch):
     sizes.clear()
     model(SMALL)
     assert WEIGHTS["c.weight"].nbytes <= sum(sizes) < len(BIN)
-    model.plan(SMALL.shape)  # until now, filters of that size are read in every run
+    model.plan(SMALL.shape)  # before planning, filters of that size are read in every run
     sizes.clear()
     model(SMALL)
-    model(np.concatenate([SMALL, SMALL]))  # for which nothing is packed anew
+    model(np.concatenate([SMALL, SMALL]))  # needs no new packing
     assert not sizes
 
 
 @posix
 @pytest.mark.parametrize("why", ["new", "small", "crc", "many", "windows", "future"])
-def test_what_is_read_at_once(why, param, monkeypatch, expected):
+def test_attributes_that_are_read_at_once(why, param, monkeypatch, expected):
     bin = param.with_suffix(".bin")
     if why == "new":
         os.utime(bin)
@@ -185,7 +185,7 @@ def test_what_is_read_at_once(why, param, monkeypatch, expected):
         param.write_bytes(text)
         small = {k: v[:128] for k, v in WEIGHTS.items() if k[0] != "d"}
         bin.write_bytes(packed(small))
-        settle(bin)
+        age(bin)
     elif why == "windows":
         monkeypatch.setattr(module, "CAN_READ_AT", False)
     others = [Archive(bin) for _ in range(70)] if why == "many" else []
@@ -200,7 +200,7 @@ def test_what_is_read_at_once(why, param, monkeypatch, expected):
 
 
 @posix
-def test_more_models_than_files_may_be_open(param, expected):
+def test_more_models_than_the_limit_of_open_files(param, expected):
     models = [kuiper.load(param) for _ in range(80)]
     assert {is_open(model) for model in models} == {True, False}
     assert len(module._open_files) <= 64
@@ -211,14 +211,14 @@ def test_more_models_than_files_may_be_open(param, expected):
     assert is_open(kuiper.load(param))
 
 
-# -- errors of structure come from loading -------------------------------------------------------
+# -- structural errors are raised by loading -----------------------------------------------------
 
 
 @pytest.mark.parametrize("cut", [1, 22, 5000, len(BIN) // 2, len(BIN) - 1])
-def test_a_cut_archive_is_not_loaded(cut, param):
+def test_a_truncated_archive_is_not_loaded(cut, param):
     bin = param.with_suffix(".bin")
     os.truncate(bin, len(BIN) - cut)
-    settle(bin)
+    age(bin)
     with pytest.raises(ModelFormatError, match=r"truncated|not a ZIP archive|end record"):
         kuiper.load(param)
 
@@ -226,15 +226,15 @@ def test_a_cut_archive_is_not_loaded(cut, param):
 def test_an_archive_of_another_model_is_not_loaded(param):
     bin = param.with_suffix(".bin")
     bin.write_bytes(packed({**WEIGHTS, "c.weight": WEIGHTS["c.weight"][1:]}))
-    settle(bin)
+    age(bin)
     with pytest.raises(ModelFormatError, match=r"'c.weight' \(line 4\) has 1177344 bytes"):
         kuiper.load(param)
 
 
-def test_a_large_file_that_is_no_archive(param):
+def test_a_large_file_that_is_not_an_archive(param):
     bin = param.with_suffix(".bin")
     bin.write_bytes(b"<!DOCTYPE html>" + b" " * (3 << 20))
-    settle(bin)
+    age(bin)
     with pytest.raises(ModelFormatError, match="not an archive"):
         kuiper.load(param)
 
@@ -244,17 +244,17 @@ def test_headers_that_contradict_each_other(param):
     data = bytearray(BIN)
     data[data.index(b"PK\3\4", 5000) + 14] ^= 1
     bin.write_bytes(data)
-    settle(bin)
+    age(bin)
     with pytest.raises(ModelFormatError, match="contradicts the directory"):
         kuiper.load(param)
 
 
-def test_a_checksum_that_is_wrong(param):
+def test_a_wrong_checksum(param):
     bin = param.with_suffix(".bin")
     data = bytearray(BIN)
     data[len(data) // 2] ^= 1
     bin.write_bytes(data)
-    settle(bin)
+    age(bin)
     assert kuiper.load(param)(SMALL).shape == (1, 128, 6, 6)
     with pytest.raises(ModelFormatError, match=r"'c.weight' .* CRC-32"):
         kuiper.load(param, check_crc=True)
@@ -282,7 +282,7 @@ def test_a_folder_is_no_archive(param, tmp_path):
 @posix
 @pytest.mark.parametrize("is_planned", [False, True])
 @pytest.mark.parametrize("change", ["replace", "remove", "rename", "touch", "same"])
-def test_changes_that_do_not_matter(change, is_planned, param, expected):
+def test_harmless_changes(change, is_planned, param, expected):
     bin = param.with_suffix(".bin")
     model = kuiper.load(param)
     assert is_open(model)
@@ -310,13 +310,13 @@ def test_changes_that_do_not_matter(change, is_planned, param, expected):
 @posix
 @pytest.mark.parametrize("is_planned", [False, True])
 @pytest.mark.parametrize("change", ["truncate", "empty", "overwrite", "longer"])
-def test_changes_that_are_noticed(change, is_planned, param, expected):
+def test_detected_changes(change, is_planned, param, expected):
     bin = param.with_suffix(".bin")
     model = kuiper.load(param)
     if is_planned:
         small, large = ([s.kind for s in model.plan(x.shape).steps] for x in (SMALL, LARGE))
         if small == large:
-            pytest.skip("both sizes are packed alike, as in plain C")
+            pytest.skip("both sizes have the same packed layout, as in plain C")
         model = kuiper.load(param)
         model.plan(SMALL.shape)
     write_over(bin, change)
@@ -326,17 +326,17 @@ def test_changes_that_are_noticed(change, is_planned, param, expected):
             model(LARGE)
         with pytest.raises(ModelFormatError, match=message):
             pickle.dumps(model)
-        if is_planned:  # nothing has to be read for it
+        if is_planned:  # everything is packed, so nothing is read
             np.testing.assert_array_equal(model(SMALL), expected[6])
         else:
             with pytest.raises(ModelFormatError, match=message):
                 model(SMALL)
-    bin.write_bytes(BIN)  # and so it is as it was
+    bin.write_bytes(BIN)  # restore the original content
     np.testing.assert_array_equal(model(LARGE), expected[14])
 
 
 @posix
-def test_a_change_elsewhere_in_the_file(param):
+def test_a_change_outside_the_entries_that_are_read(param):
     bin = param.with_suffix(".bin")
     model = kuiper.load(param)
     with open(bin, "r+b") as file:
@@ -367,7 +367,7 @@ def test_a_change_while_an_entry_is_read(param, monkeypatch):
 
 
 @posix
-def test_reads_that_come_in_pieces(param, monkeypatch, expected):
+def test_short_reads(param, monkeypatch, expected):
     model = kuiper.load(param)
     real, counts = os.preadv, []
 
@@ -381,7 +381,7 @@ def test_reads_that_come_in_pieces(param, monkeypatch, expected):
 
 
 @posix
-def test_a_disk_that_fails(param, monkeypatch):
+def test_a_disk_error(param, monkeypatch):
     model = kuiper.load(param)
 
     def fail(*_):
@@ -395,8 +395,8 @@ def test_a_disk_that_fails(param, monkeypatch):
 
 
 @posix
-def test_a_descriptor_that_somebody_closed(param):
-    """As programs do that become daemons; what is opened next may get the same number."""
+def test_a_descriptor_that_the_program_closed(param):
+    """As daemons do; the next file that is opened may get the same number."""
     model = kuiper.load(param)
     file = next(iter(module._open_files))
     os.close(file._descriptor)
@@ -414,8 +414,8 @@ def test_a_descriptor_that_somebody_closed(param):
 
 @posix
 @pytest.mark.parametrize("threads", [1, 2])
-def test_tiles_that_are_computed_again_read_their_filters(threads, param, expected):
-    """Winograd's transforms have no filters left; what is not finite needs them, and may fail."""
+def test_recomputed_tiles_read_their_filters(threads, param, expected):
+    """Winograd keeps only transformed filters; tiles that are not finite need the originals."""
     bin = param.with_suffix(".bin")
     x = LARGE.copy()
     x[0, 5, 6, 7] = np.inf
@@ -431,14 +431,14 @@ def test_tiles_that_are_computed_again_read_their_filters(threads, param, expect
     bin.write_bytes(BIN)
     np.testing.assert_array_equal(model(x), spoilt)
     write_over(bin, "empty")
-    np.testing.assert_array_equal(model(x), spoilt)  # from memory by now
+    np.testing.assert_array_equal(model(x), spoilt)  # from memory now
 
 
 @posix
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("x", [SMALL, LARGE], ids=["small", "large"])
-def test_filters_that_wait_are_read_in_every_run(x, threads, param, expected, monkeypatch):
-    """Which fails where the file was changed; a model that has settled needs it no more."""
+def test_deferred_filters_are_read_in_every_run(x, threads, param, expected, monkeypatch):
+    """A run fails if the file was changed, until the model has finalized its filters."""
     bin = param.with_suffix(".bin")
     monkeypatch.setattr(winograd, "MIN_DEFERRED_BYTES", 1 << 20)
     finalize = Finalizer.finalize
@@ -459,7 +459,7 @@ def test_filters_that_wait_are_read_in_every_run(x, threads, param, expected, mo
     assert model._plans.weights.finalizer._deferred
     bin.write_bytes(BIN)
     for _ in range(100):
-        model._plans.weights.finalizer._due = 0.0  # as if much time had passed
+        model._plans.weights.finalizer._due = 0.0  # as if enough time had passed
         np.testing.assert_array_equal(model(x), expected[x.shape[2]])
     assert not model._plans.weights.finalizer.is_pending
     write_over(bin, "empty")
@@ -467,8 +467,8 @@ def test_filters_that_wait_are_read_in_every_run(x, threads, param, expected, mo
 
 
 @posix
-def test_a_file_that_was_touched_is_verified_once(param, monkeypatch):
-    """However many parts an entry is read in."""
+def test_a_touched_file_is_verified_once(param, monkeypatch):
+    """The checksum is verified once, however many parts an entry is read in."""
     bin = param.with_suffix(".bin")
     model = kuiper.load(param)
     os.utime(bin, (1.1e9, 1.1e9))
@@ -479,7 +479,7 @@ def test_a_file_that_was_touched_is_verified_once(param, monkeypatch):
         expected = WEIGHTS["c.weight"][start : start + 64]
         np.testing.assert_array_equal(weight.rows(start, start + 64), expected)
     assert sum(counts) <= 2.2 * weight.nbytes
-    os.utime(bin)  # so late that it may be written to again
+    os.utime(bin)  # recent enough to be written again within the clock's resolution
     counts.clear()
     for start in (0, 256):
         weight.rows(start, start + 64)
@@ -488,7 +488,7 @@ def test_a_file_that_was_touched_is_verified_once(param, monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 def test_weights_are_in_memory_once(tmp_path):
-    """Packed; the file's bytes pass through a buffer."""
+    """Only packed weights are kept; the file's bytes pass through a buffer."""
     n = 4096
     text = (
         "7767517\n3 2\npnnx.Input in 0 1 x #x=(1,4096)f32\nnn.Linear f 1 1 x y bias=False "
@@ -498,7 +498,7 @@ def test_weights_are_in_memory_once(tmp_path):
     path.write_text(text)
     with path.with_suffix(".bin").open("wb") as file:
         write_archive(file, [("f.weight", np.ones((n, n), np.float32).reshape(-1))])
-    settle(path.with_suffix(".bin"))
+    age(path.with_suffix(".bin"))
     code = (
         "import sys, kuiper, numpy as np\n"
         "def status(word):\n"
@@ -532,7 +532,7 @@ def test_copies_carry_their_weights(copied, param, expected):
     np.testing.assert_array_equal(kuiper.Model(graph)(LARGE), expected[14])
 
 
-def test_an_attribute_that_a_user_puts_in(param, expected):
+def test_an_attribute_that_a_user_assigns(param, expected):
     graph = kuiper.load_graph(param)
     doubled = graph.operator("d").attributes["weight"].numpy() * np.float16(2)
     graph.operator("d").attributes["weight"] = Attribute.from_array(doubled)
@@ -540,7 +540,7 @@ def test_an_attribute_that_a_user_puts_in(param, expected):
 
 
 @posix
-def test_saving_over_the_file_that_is_open(param, expected):
+def test_saving_over_the_open_file(param, expected):
     model = kuiper.load(param)
     assert is_open(model)
     kuiper.save(model, param)
@@ -550,8 +550,8 @@ def test_saving_over_the_file_that_is_open(param, expected):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="cannot fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_children_read_the_same_descriptor(param, expected):
-    """At the same time: reads have no common position."""
+def test_child_processes_read_the_same_descriptor(param, expected):
+    """Concurrently: reads do not share a file position."""
     model = kuiper.load(param, threads=1)
     children = []
     for number in range(4):
@@ -567,7 +567,7 @@ def test_children_read_the_same_descriptor(param, expected):
     assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 4
 
 
-def test_threads_read_at_the_same_time(param, expected):
+def test_threads_read_concurrently(param, expected):
     model = kuiper.load(param, threads=1)
     weight = model.graph.operator("c").attributes["weight"]
     failures = []
@@ -580,7 +580,7 @@ def test_threads_read_at_the_same_time(param, expected):
                 twin = kuiper.load(param, threads=1)
                 assert np.array_equal(twin(x), expected[x.shape[2]])
                 assert np.array_equal(model(x), expected[x.shape[2]])
-        except Exception as error:  # a thread's failure is nobody's otherwise
+        except Exception as error:  # an exception in a thread would be lost
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
@@ -616,11 +616,11 @@ PLAIN_WEIGHTS = {
 
 @pytest.fixture
 def plain(tmp_path) -> Path:
-    """The path of a model whose weights are packed as they are in the file."""
+    """Return the path of a model whose weights are packed in the order of the file."""
     path = tmp_path / "plain.pnnx.param"
     path.write_bytes(PLAIN)
     path.with_suffix(".bin").write_bytes(packed(PLAIN_WEIGHTS))
-    settle(path.with_suffix(".bin"))
+    age(path.with_suffix(".bin"))
     return path
 
 
@@ -649,7 +649,7 @@ def convolution(shape, filters, **others):
     return f"nn.Conv{axes}d", shape, filters, params
 
 
-# Weights of a megabyte and more, in each order that some way of computing wants them.
+# Weights of a megabyte and more, in each layout that an algorithm reads.
 LARGE_OPERATORS = {
     "winograd": convolution((1, 256, 14, 14), (256, 256, 3, 3)),
     "strided": convolution((1, 128, 28, 28), (256, 128, 3, 3), stride=(2, 2)),
@@ -686,7 +686,7 @@ LARGE_OPERATORS = {
 @posix
 @pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("operator", LARGE_OPERATORS)
-def test_from_a_file_as_from_memory(operator, name, tmp_path):
+def test_results_from_a_file_equal_those_from_memory(operator, name, tmp_path):
     type, shape, filters, params = LARGE_OPERATORS[operator]
     weights = {"weight": noise(filters, 1)}
     if params["bias"]:
@@ -695,7 +695,7 @@ def test_from_a_file_as_from_memory(operator, name, tmp_path):
     with isa(name):
         model = model_of(type, [x], params, weights)
         kuiper.save(model, tmp_path / "m.param")
-        settle(tmp_path / "m.bin")
+        age(tmp_path / "m.bin")
         stored = kuiper.load(tmp_path / "m.param", threads=2)
         assert stored.graph.operator("op").attributes["weight"].in_file is not None
         expected = model(x)
@@ -716,17 +716,17 @@ def test_kernels_notice_changes(change, least, plain, monkeypatch):
         assert_fails_to_read(model, LARGE)
     bin.write_bytes(packed(PLAIN_WEIGHTS))
     expected = kuiper.load(PLAIN, packed(PLAIN_WEIGHTS), threads=2)(LARGE)
-    np.testing.assert_array_equal(model(LARGE), expected)  # by Python, which compares checksums
+    np.testing.assert_array_equal(model(LARGE), expected)  # read by Python, which checks the CRC
 
 
 @posix
-def test_kernels_know_a_file_from_its_twin(plain):
-    """Which has its size, its times and, after somebody has closed that, its descriptor."""
+def test_kernels_distinguish_a_file_from_its_twin(plain):
+    """The twin has the same size, times and, once the original is closed, the same descriptor."""
     model = kuiper.load(plain)
     file = next(iter(module._open_files))
     twin = plain.with_name("twin")
     twin.write_bytes(b"\xff" * plain.with_suffix(".bin").stat().st_size)
-    settle(twin)
+    age(twin)
     other = os.open(twin, os.O_RDONLY)
     os.dup2(other, file._descriptor)
     with pytest.raises(ModelFormatError, match="load the model again"):
@@ -734,6 +734,6 @@ def test_kernels_know_a_file_from_its_twin(plain):
     os.close(other)
 
 
-def test_operators_without_optimisation(param, expected):
+def test_operators_without_optimization(param, expected):
     result = kuiper.load(param, optimize=False)(SMALL)
     np.testing.assert_allclose(result, expected[6], rtol=1e-4, atol=1e-3)

@@ -1,7 +1,7 @@
 """Convolutions and poolings of random geometry against the numpy references.
 
-The stored cases hold what people use; here come the combinations nobody thought of.  A seed is one
-geometry for ever, so a failure can be run again by its number.
+The stored cases cover common geometries; these cover unusual combinations.  A seed always gives the
+same geometry, so that a failure can be reproduced by its number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ACTIVATIONS = ("", "nn.ReLU", "nn.SiLU", "nn.Hardswish", "nn.LeakyReLU negative_
 
 
 def convolution(rng: np.random.Generator) -> tuple[tuple[int, ...], str]:
-    """Return input shape and text of a convolution, plain or transposed, with an activation."""
+    """Return input shape and text of a convolution, possibly transposed, with an activation."""
     transposed = rng.random() < 0.25
     groups, inside, outside = _grouping(rng)
     kernel = _pair(rng, (1, 1, 2, 3, 3, 3, 4, 5, 7))
@@ -37,7 +37,7 @@ def convolution(rng: np.random.Generator) -> tuple[tuple[int, ...], str]:
         spare = [int(rng.integers(0, max(s, d))) for s, d in zip(stride, dilation, strict=True)]
         kind, extra = "nn.ConvTranspose2d", f"output_padding={_text(spare)}"
         weight = (inside, outside // groups)
-        # What the padding cuts away must leave something.
+        # The padding must not crop the whole output.
         padding = [min(p, (r + 1) // 2 - 1) for p, r in zip(padding, reach, strict=True)]
     fields = [
         f"{kind} conv 1 1 0 1 in_channels={inside} out_channels={outside} groups={groups}",
@@ -70,7 +70,7 @@ def pooling(rng: np.random.Generator) -> tuple[tuple[int, ...], str]:
 
 
 def _grouping(rng: np.random.Generator) -> tuple[int, int, int]:
-    """Return groups, input and output channels: dense, depthwise or between."""
+    """Return groups, input and output channels: dense, depthwise or grouped."""
     inside, outside = int(rng.choice(CHANNELS)), int(rng.choice(CHANNELS))
     kind = rng.choice(["dense", "dense", "depthwise", "multiplied", "grouped"])
     if kind == "dense":
@@ -89,7 +89,7 @@ def _pair(rng: np.random.Generator, values: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _plane(rng: np.random.Generator, reach, padding) -> list[int]:
-    """Return extents that hold at least one window."""
+    """Return extents that contain at least one window."""
     least = [max(1, r - 2 * p) for r, p in zip(reach, padding, strict=True)]
     return [n + int(rng.integers(0, rng.choice([1, 4, 16]))) for n in least]
 

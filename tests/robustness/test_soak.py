@@ -1,4 +1,4 @@
-"""The soak program, for seconds; see soak.py for the long run."""
+"""A run of the soak program for seconds; ``soak.py`` describes the long run."""
 
 import sys
 
@@ -15,7 +15,7 @@ def test_short_soak(capsys):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_growth_and_open_files_are_noticed(tmp_path):
+def test_growth_and_open_files_are_detected(tmp_path):
     watch = soak.Watch("phase", slack=8)
     for _ in range(4):
         watch.note()

@@ -1,7 +1,7 @@
-"""NaN, infinities, zeros of both signs, denormals and huge numbers through every operator.
+"""NaN, infinities, zeros of both signs, denormals and huge numbers in every operator.
 
-PyTorch's results are the measure (see ``support/special.py``).  Where kuiper differs, a row of
-`DIFFERENCES` says how and why; ``docs/numerics.md`` tells the same to the user.
+The reference is PyTorch (see ``support/special.py``).  Deliberate differences are listed with their
+reasons in `DIFFERENCES`, and for users in ``docs/numerics.md``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kuiper.ops.product.algorithms.winograd import Winograd
 
 from ..support.algorithms import always_winograd
 from ..support.engine import n_threads, run
-from ..support.special import RUNS, Kept, classes, kept_places, salt, special_cases
+from ..support.special import RUNS, Kept, classes, kept_indices, salt, special_cases
 from ..support.textgraph import model_of, user_operator
 from ..support.workbench import ISAS, isa
 
-# Of numpy's covariance, as of PyTorch's, where the weights leave no degrees of freedom.
+# numpy's covariance warns, as PyTorch's does, if the weights leave no degrees of freedom.
 pytestmark = pytest.mark.filterwarnings("ignore:Degrees of freedom:RuntimeWarning")
 
 STORED = list(special_cases())
@@ -36,15 +36,15 @@ class Difference:
     Attributes
     ----------
     cases : str
-        A regular expression for their names.
+        A regular expression that matches their names.
     why : str
     runs : tuple of str
     pairs : str
-        What kuiper has and what PyTorch has, in the letters of ``special.CLASSES``.
+        Pairs of kuiper's and PyTorch's class, in the letters of ``special.CLASSES``.
     zeros : bool
-        Whether zeros may have another sign.
+        Whether zeros may have either sign.
     whole : bool
-        Whether nothing is compared but the shape and that the run ends.
+        Whether only the shape is compared.
     """
 
     cases: str
@@ -65,86 +65,86 @@ DIFFERENCES = (
         r"|softmax|spectral|transformer|leftover_(distances|matrices|statistics))/.*"
         r"|pattern/up_and_skip|padding/same_.*|reduce/(sum|mean|cumsum).*|.*(lp_?|avg_|Avg)[pP]ool.*"
         r"|pooling/avg_.*|.*upsample_bilinear|.*/grid_sampler_2d",
-        "the sign of a sum of zeros depends on what it starts from",
+        "the sign of a sum of zeros depends on the initial value of the sum",
         zeros=True,
     ),
     Difference(
         r"casts/clamp_.*|pooling/.*[mM]ax.*|pattern/pad_pool|leftover_arithmetic/f(max|min)"
         r"|reduce/(amax|amin|max|min).*|indexing/scatter_reduce_a(max|min).*|expression/.*(max|min).*"
         r"|selection/unique_floats|leftover_sorting/(nanmedian|(nan)?quantile).*|leftover_statistics/aminmax.*",
-        "of 0 and -0, which are equal, either may be the greater one",
+        "0 and -0 are equal, so either may be the maximum",
         zeros=True,
     ),
     Difference(
         r"creation/.*|selection/slice_indexes",
-        "0 + x and 0 * x are simplified where the sign of a zero is all that is lost",
+        "0 + x and 0 * x are simplified, which loses only the sign of a zero",
         zeros=True,
     ),
     Difference(
         r"activation/(F_)?(gelu|GELU|softshrink|Softshrink).*|pattern/.*_gelu|dynamic/linear",
-        "they end in a zero without a sign of its own; PyTorch's differs with the vector width",
+        "the sign of the zero at the far end is unspecified; PyTorch's depends on the vector width",
         zeros=True,
     ),
     Difference(
         r"leftover_arithmetic/lerp\.3",
-        "PyTorch goes from the nearer end, where the weight is a tensor as well",
+        "PyTorch starts from the nearer end, also for a weight that is a tensor",
         runs=("zeros", *INFINITE),
         pairs="-n n- +n n+",
         zeros=True,
     ),
-    # Places of equal elements.
+    # Indices of equal elements.
     Difference(
         r"reduce/topk_.*|leftover_sorting/kthvalue.*",
-        "of equal elements any may be named",
+        "any of several equal elements may be chosen",
         runs=("zeros",),
         whole=True,
     ),
     Difference(
         r"leftover_sorting/(searchsorted|bucketize).*",
-        "with NaN among them the boundaries are not sorted",
+        "boundaries with NaN are not sorted",
         runs=("nan",),
         whole=True,
     ),
     Difference(
         r"leftover_sorting/histc\.2",
-        "the width of a bin is no float",
+        "the width of a bin is not representable",
         runs=("mixed", "denormal"),
         whole=True,
     ),
-    # Where kuiper has a number, and PyTorch's way to it leads through NaN or infinity.
+    # kuiper gives a number where PyTorch's intermediate results are NaN or infinite.
     Difference(
         r"activation/(F_)?(gelu|GELU).*|pattern/.*_gelu|dynamic/linear",
-        "PyTorch's vectorised gelu of infinity is NaN, its scalar one infinity, which is the limit",
+        "PyTorch's vectorised gelu of infinity is NaN, its scalar gelu is infinity, the limit",
         runs=INFINITE,
         pairs="+n",
     ),
     Difference(
         r"pattern/two_convs_add",
-        "of convolutions that are added up the filters are: no infinity meets another one",
+        "the filters of added convolutions are added, so infinities of both signs do not meet",
         runs=INFINITE,
         pairs="+n -n 0n",
     ),
     Difference(
         r"attention/(causal|mask|module_weights_mask).*",
-        "keys behind the mask are left out; PyTorch multiplies their values by 0",
+        "masked keys are skipped; PyTorch multiplies their values by 0",
         runs=NOT_FINITE,
         pairs=".n 0n dn +n -n",
     ),
     Difference(
         r"attention/large",
-        "a weight of less than exp(-87) is 0, and 0 times infinity is NaN",
+        "a weight below exp(-87) is 0, and 0 times infinity is NaN",
         runs=INFINITE,
         pairs="n+ n-",
     ),
     Difference(
         r"leftover_statistics/(std|var)_mean.*",
-        "the mean of infinity and numbers is infinity; PyTorch updates it by differences",
+        "the mean with an infinity is infinite; PyTorch updates a running mean by differences",
         runs=INFINITE,
         pairs="+n -n",
     ),
     Difference(
         r"leftover_statistics/trapezoid.*",
-        "the sum of areas of one infinite height; PyTorch takes differences of sums",
+        "an infinite height makes an infinite area; PyTorch takes differences of sums",
         runs=INFINITE,
         pairs="+n -n",
     ),
@@ -157,69 +157,69 @@ DIFFERENCES = (
     ),
     Difference(
         r".*([lL][pP]_?[pP]ool|norm\.5|linalg_vector_norm|cdist\.5|pairwise_p15|dist\.2).*",
-        "powers are summed in float64, where they neither overflow nor vanish",
+        "powers are summed in float64, without overflow or underflow",
         runs=("huge", "mixed", "denormal"),
         pairs=".+ .- d0",
     ),
     Difference(
         r"pattern/(conv|deconv|pad_conv).*|recurrent/.*|detection/.*",
-        "huge numbers that cancel leave what the rounding left, with fused products less",
+        "huge numbers that cancel leave rounding errors, which fused multiply-add reduces",
         runs=("huge", "mixed"),
         pairs=".0 .z 0z z0",
     ),
     Difference(
         r"leftover_quantized/fake_quantize_per_channel_affine",
-        "PyTorch's conversion to integers wraps around; kuiper clamps floats",
+        "PyTorch converts to integers, which wrap around; kuiper clamps floats",
         runs=("mixed",),
         whole=True,
     ),
-    # Where NaN stays NaN.
+    # kuiper keeps NaN.
     Difference(
         r"attention/.*",
-        "PyTorch takes a row of scores with NaN for one without keys, and gives 0",
+        "PyTorch treats a row of scores with NaN as one without keys and returns 0",
         runs=NOT_FINITE,
         pairs="n0",
     ),
     Difference(
         r"leftover_quantized/.*",
-        "NaN stays NaN, where PyTorch converts it to some integer",
+        "NaN stays NaN; PyTorch converts it to an integer",
         runs=("nan", "mixed"),
         pairs="n. n0",
     ),
     Difference(
         r"leftover_distances/cdist\.3",
-        "NaN stays NaN, where PyTorch's greatest difference passes over it",
+        "NaN stays NaN; PyTorch's maximum difference ignores it",
         runs=("nan", "mixed"),
         pairs="n.",
     ),
-    # Where NaN and infinities go further than in PyTorch.
+    # NaN and infinities spread further than in PyTorch.
     Difference(
         r"conv_.*functional.*|leftover_rare/conv_tbc.*",
-        "a weight that is not finite makes NaN of the zeros of the padding, which PyTorch skips",
+        "a weight that is not finite times the zeros of the padding is NaN; PyTorch skips padding",
         runs=NOT_FINITE,
         pairs="n. n+ n- n0",
     ),
     Difference(
         r"resize/antialiased_.*",
-        "the axes are multiplied by matrices of weights, most of them 0",
+        "resizing multiplies by a matrix of weights, most of which are 0",
         runs=NOT_FINITE,
         pairs="n. n+ n- n0 nd +n -n",
     ),
     Difference(
         r"spectral/.*fft.*",
-        "another FFT adds up in another order; a line with NaN or infinity has no meaning",
+        "another FFT sums in another order; a line with NaN or infinity is meaningless",
         runs=NOT_FINITE,
         pairs="n+ n- n. n0 nz +n -n",
     ),
     Difference(
         r"sampling/affine_plane_align|spectral/number_conj",
-        "products of infinity and 0 that one order of sums has and another has not",
+        "whether infinity meets 0 depends on the order of the products",
         runs=INFINITE,
         pairs="n- n+ +n -n",
     ),
     Difference(
         r"normalization/(batch_functional|F_group_norm).*|leftover_matrices/linalg_multi_dot.*",
-        "several infinities in a product of more than two numbers, multiplied in another order",
+        "products of more than two numbers, some infinite, in another order",
         runs=INFINITE,
         pairs="+n -n n+ n-",
     ),
@@ -241,7 +241,7 @@ def differences(case: str, run_name: str) -> tuple[set[str], bool]:
 
 
 def faults(case, runs: dict[str, list[Kept]], variant: str, optimize: bool) -> list[str]:
-    """Return how the results of a case differ from PyTorch's."""
+    """Return descriptions of how the results of a case differ from PyTorch's."""
     found = []
     with isa(variant), n_threads(1):
         model = kuiper.load(case.param, case.bin, optimize=optimize)
@@ -250,7 +250,7 @@ def faults(case, runs: dict[str, list[Kept]], variant: str, optimize: bool) -> l
             allowed, signed_zeros = differences(case.id, name)
             outputs = run(model, inputs)
             for number, (y, expected) in enumerate(zip(outputs, kept, strict=True)):
-                fault = expected.fault(y, case.rtol, allowed, signed_zeros)
+                fault = expected.difference(y, case.rtol, allowed, signed_zeros)
                 if fault:
                     found.append(f"{case.id} {name}, output {number}: {fault}")
     return found
@@ -271,9 +271,9 @@ def test_special_values_without_passes(case, runs):
 @pytest.mark.parametrize("is_blocked", [False, True], ids=["staged", "blocked"])
 @pytest.mark.parametrize("tile", [4, 2])
 def test_special_values_by_winograd(tile, is_blocked, variant, monkeypatch):
-    """Every 3x3 convolution that Winograd can compute, alone and with what is fused onto it.
+    """Every 3x3 convolution that Winograd can compute, alone and with fused post-ops.
 
-    Huge numbers are left out: next to one, the error of the others in its tile is as large as they.
+    Huge numbers are excluded: they raise the error of every element of their tile to their scale.
     """
     taken = []
 
@@ -297,7 +297,7 @@ def test_special_values_by_winograd(tile, is_blocked, variant, monkeypatch):
     assert tried > 60
 
 
-# Their inputs are integers or booleans in every case.
+# Operators whose inputs are integers or booleans in every case.
 WITHOUT_FLOATS = {
     *("aten::gcd", "aten::lcm", "aten::mode", "aten::one_hot"),
     *("aten::unique_consecutive", "aten::unique_dim", "nn.Embedding"),
@@ -308,20 +308,20 @@ WITHOUT_FLOATS = {
 OTHERS = ("torchvision", "pnnx", "kuiper")
 
 
-def test_every_operator_is_tried():
-    """All but torchvision's and kuiper's own, which have their tests, and those without floats."""
+def test_every_operator_is_covered():
+    """All operators with floats, except those of torchvision, pnnx and kuiper."""
     tried = set().union(*(case.types for case, _ in STORED))
     supported = {
         name
         for name in kuiper.supported_operators()
-        if not getattr(record_or_none(name), "replaceable", False)  # other tests' own
+        if not getattr(record_or_none(name), "replaceable", False)  # registered by other tests
     }
     missing = {name for name in supported - tried if not name.startswith(OTHERS)}
     assert missing == WITHOUT_FLOATS
 
 
 @pytest.mark.parametrize("row", DIFFERENCES, ids=lambda row: row.why)
-def test_every_difference_is_about_a_case(row):
+def test_every_difference_matches_a_case(row):
     assert any(re.fullmatch(row.cases, case.id) for case, _ in STORED)
 
 
@@ -329,7 +329,7 @@ def test_every_difference_is_about_a_case(row):
 
 
 def test_a_users_operator_may_warn():
-    """As the caller has set it; kuiper's own operators, in numpy or not, are silent."""
+    """It warns as the caller has set numpy up; kuiper's own operators are silent."""
     text = """pnnx.Input in 0 1 x #x=(3)f32
         my.Sqrt op 1 1 x y
         torch.lgamma own 1 1 x z
@@ -347,20 +347,20 @@ def test_a_users_operator_may_warn():
     assert np.isposinf(z).all()
 
 
-# -- the comparison itself ---------------------------------------------------------------------
+# -- the comparison ----------------------------------------------------------------------------
 
 
 def kept(values) -> Kept:
     array = np.array(values, np.float32)
     found = classes(array)
-    return Kept(array.shape, array.dtype.str, found, array[kept_places(found)])
+    return Kept(array.shape, array.dtype.str, found, array[kept_indices(found)])
 
 
 ROW = [1.5, np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -2.0]
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "message"),
+    ("index", "value", "message"),
     [
         (0, np.nan, "has nan at 0, expected a finite number; 1 of 8 differ, n."),
         (0, 0.0, "has 0.0 at 0, expected about 1.5"),
@@ -370,36 +370,36 @@ ROW = [1.5, np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -2.0]
         (3, -3e38, "expected -infinity"),
         (4, -0.0, "has -0.0 at 4, expected 0"),
         (5, 0.0, "has 0.0 at 5, expected -0"),
-        (6, 0.0, None),  # against numbers around 1 it is nothing
+        (6, 0.0, None),  # negligible beside numbers around 1
     ],
 )
-def test_a_wrong_value_is_found(place, value, message):
+def test_a_wrong_value_is_detected(index, value, message):
     wrong = np.array(ROW, np.float32)
-    assert kept(ROW).fault(wrong, 1e-5) is None
-    wrong[place] = value
-    fault = kept(ROW).fault(wrong, 1e-5)
+    assert kept(ROW).difference(wrong, 1e-5) is None
+    wrong[index] = value
+    fault = kept(ROW).difference(wrong, 1e-5)
     assert (fault is None) if message is None else (message in fault)
 
 
-def test_a_flushed_denormal_is_found():
+def test_a_flushed_denormal_is_detected():
     tiny = np.array([1e-40, -2e-40, 3e-39], np.float32)
-    assert kept(tiny).fault(tiny, 1e-5) is None
-    assert "has 0.0 at 0, expected about 9.99" in kept(tiny).fault(tiny * 0, 1e-5)
+    assert kept(tiny).difference(tiny, 1e-5) is None
+    assert "has 0.0 at 0, expected about 9.99" in kept(tiny).difference(tiny * 0, 1e-5)
     flushed = np.where(np.arange(3) < 1, 0, tiny).astype(np.float32)
-    assert "has 0.0 at 0" in kept(tiny).fault(flushed, 1e-5)
+    assert "has 0.0 at 0" in kept(tiny).difference(flushed, 1e-5)
 
 
-def test_only_what_is_allowed_may_differ():
+def test_only_allowed_classes_may_differ():
     wrong = np.array(ROW, np.float32)
     wrong[1] = 1.0
-    assert kept(ROW).fault(wrong, 1e-5, {".n"}) is None
-    assert kept(ROW).fault(wrong, 1e-5, {"n.", "+n"}) is not None
+    assert kept(ROW).difference(wrong, 1e-5, {".n"}) is None
+    assert kept(ROW).difference(wrong, 1e-5, {"n.", "+n"}) is not None
     wrong[1], wrong[4] = np.nan, -0.0
-    assert kept(ROW).fault(wrong, 1e-5, signed_zeros=False) is None
+    assert kept(ROW).difference(wrong, 1e-5, signed_zeros=False) is None
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_salt_is_strewn_everywhere(name):
+def test_salt_is_spread_over_the_input(name):
     x = np.linspace(-2, 2, 640, dtype=np.float32)
     salted = salt(x, name, "key")
     assert not np.array_equal(salted, x, equal_nan=True)

@@ -1,4 +1,4 @@
-"""The stress program, for seconds, and what threads meet when nothing is imported yet."""
+"""A run of the stress program for seconds, and imports from several threads at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def job_of(function_type: str, tmp_path: Path) -> stress.Job:
     return stress.Job(function_type, param, bin, inputs, path, [(-x,) for (x,) in inputs])
 
 
-def test_results_that_threads_mix_up_are_noticed(tmp_path):
+def test_swapped_results_are_detected(tmp_path):
     shared = np.zeros(5, np.float32)
 
     def negative(x):
@@ -53,7 +53,7 @@ def test_results_that_threads_mix_up_are_noticed(tmp_path):
     assert "differs from that of one thread alone" in one.faults[0]
 
 
-def test_exceptions_in_threads_are_noticed(tmp_path):
+def test_exceptions_in_threads_are_detected(tmp_path):
     def negative(x):
         return -x if threading.current_thread() is threading.main_thread() else 1 / 0
 
@@ -78,7 +78,7 @@ finished = True
 
 
 def test_a_record_is_found_once_its_module_is_complete(tmp_path, monkeypatch):
-    """Its class is registered before the functions below it exist."""
+    """Registering a class must not expose it before the functions below it are defined."""
     gate = SimpleNamespace(there=threading.Event(), open=threading.Event())
     monkeypatch.setitem(sys.modules, "gate_of_this_test", gate)
     monkeypatch.setattr(kuiper.ops, "__path__", [*kuiper.ops.__path__, str(tmp_path)])
@@ -146,7 +146,7 @@ print(len(files), *faults)
 
 @pytest.mark.parametrize("seed", [0, 18])
 def test_sixteen_threads_load_the_first_models_of_a_process(seed):
-    """What is imported when it is needed is imported by several at once."""
+    """Several threads at once import modules that are imported on first use."""
     done = subprocess.run(
         [sys.executable, "-c", COLD.format(seed=seed)],
         cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
@@ -159,7 +159,7 @@ def test_sixteen_threads_load_the_first_models_of_a_process(seed):
     not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="needs a free-threaded Python"
 )
 def test_a_free_threaded_python_stays_without_the_gil():
-    """A module that does not say that it can do without would switch the lock on."""
+    """An extension module that does not declare its support would enable the GIL."""
     source = "import sys, kuiper, kuiper.expression, kuiper.report; print(sys._is_gil_enabled())"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", source],

@@ -1,8 +1,8 @@
-"""Results that are normal numbers come about without denormal ones on the way.
+"""Kernels whose results are normal numbers produce no denormals on the way.
 
-What computes with denormal numbers takes some processors a hundred times as long, so that the time
-of a network would depend on its values: attention behind a mask, a saturated activation.  The
-processor's own record of underflows tells.
+Arithmetic on denormals is a hundred times slower on some processors, so the time of a network would
+depend on its values: masked attention, a saturated activation.  The reference is the processor's
+underflow flag.
 """
 
 import ctypes
@@ -25,14 +25,14 @@ pytestmark = pytest.mark.skipif(
 
 
 def underflows(call):
-    """Return what `call()` returns, and whether something became too small in this thread."""
+    """Return the result of `call()`, and whether anything underflowed in this thread."""
     libm = ctypes.CDLL("libm.so.6")
     libm.feclearexcept(UNDERFLOW)
     result = call()
     return result, libm.fetestexcept(UNDERFLOW) != 0
 
 
-def test_an_underflow_is_seen():
+def test_an_underflow_is_detected():
     tiny = np.full(1, 1e-30, np.float32)
     assert underflows(lambda: function("square", tiny))[1]
     assert not underflows(lambda: function("square", np.sqrt(tiny)))[1]
@@ -45,8 +45,8 @@ FAR = np.array([20, 50, 80, 95, 100, 110, 200, 1e4, np.inf], np.float32)
 @pytest.mark.parametrize(
     "f", ["sigmoid", "silu", "gelu", "gelu_tanh", "erf", "tanh", "sinh", "cosh", "expm1", "selu"]
 )
-def test_far_out_nothing_underflows(f, name):
-    """sigmoid(-88) alone is denormal itself."""
+def test_saturated_activations_do_not_underflow(f, name):
+    """All but sigmoid(-88), which is itself denormal."""
     with isa(name):
         for x in np.repeat(np.concatenate([FAR, -FAR]), 64).reshape(-1, 64):
             y, found = underflows(lambda x=x: function(f, x))
@@ -54,7 +54,7 @@ def test_far_out_nothing_underflows(f, name):
             assert (np.isnan(y) | (y == 0) | (np.abs(y) > 1.2e-38)).all()
 
 
-# Scores beside one of 0 whose exponentials are denormal, or nothing.
+# Scores whose exponentials, relative to a score of 0, are denormal or zero.
 MASKED = np.array([-87.5, -90, -100, -104, -1e3, -1e9, -np.inf], np.float32)
 
 
@@ -64,7 +64,7 @@ MASKED = np.array([-87.5, -90, -100, -104, -1e3, -1e9, -np.inf], np.float32)
 def test_masked_terms_of_a_softmax_are_zero(name, inner, is_log):
     x = np.zeros((2, 16, inner), np.float32)
     x[:, 3:10] = MASKED[:, np.newaxis]
-    x[:, 10] = -80  # still a normal number
+    x[:, 10] = -80  # its exponential is a normal number
     bench = Workbench()
     with isa(name):
         value, y = bench.put(x), bench.output(x.shape)
@@ -83,7 +83,7 @@ def test_masked_terms_of_a_softmax_are_zero(name, inner, is_log):
 
 @pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("score", MASKED)
-def test_attention_behind_a_mask_does_not_underflow(name, score):
+def test_masked_attention_does_not_underflow(name, score):
     text = (
         "pnnx.Input q 0 1 q\npnnx.Input k 0 1 k\npnnx.Input v 0 1 v\npnnx.Input m 0 1 m\n"
         "F.scaled_dot_product_attention op 4 1 q k v m y dropout_p=0.0 is_causal=False "

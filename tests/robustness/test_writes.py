@@ -1,4 +1,4 @@
-"""Views, and writes into them: what numpy's memory holds is what kuiper gives."""
+"""Random programs of views and writes into them, against numpy's memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {
 
 
 def check(seed: int) -> RandomWrites:
-    """Run a program with and without optimisation, twice each, and leave the inputs alone."""
+    """Run a program with and without optimization, twice each; the inputs must not change."""
     case = RandomWrites(seed, 3 + seed % 40)
     inputs = [x.copy() for x in case.inputs]
     for optimize in (True, False):

@@ -1,6 +1,7 @@
-"""What several tests share: comparing arrays, reproducible noise, stored cases.
+"""Helpers that several test modules share: comparison, reproducible noise, stored cases.
 
-Only ``engine.py`` needs kuiper; the rest also serves the tool that makes the fixtures.
+``cases``, ``compare``, ``noise``, ``special`` and ``weights`` do not import kuiper, so the scripts
+that write the fixtures can use them.
 """
 
 from .cases import Case, Golden, InputSpec, load_cases

@@ -1,26 +1,26 @@
-"""Convolutions by the algorithms that a test names, whatever would be chosen."""
+"""Force the convolution algorithm that a test names."""
 
 from __future__ import annotations
 
 from kuiper.ops.product import algorithms
 from kuiper.ops.product.algorithms import winograd
 
-__all__ = ["always_winograd", "leave"]
+__all__ = ["always_winograd", "restrict_to"]
 
 ALGORITHMS = algorithms.ALGORITHMS
 
 
-def leave(monkeypatch, *names: str) -> None:
-    """Leave these algorithms, and implicit GEMM behind them, to choose from."""
+def restrict_to(monkeypatch, *names: str) -> None:
+    """Restrict the choice to the named algorithms and implicit GEMM, which is the last resort."""
     kinds = tuple(kind for kind in ALGORITHMS if kind.name in (*names, "gemm"))
     monkeypatch.setattr(algorithms, "ALGORITHMS", kinds)
     for kind in kinds[:-1]:
-        if kind is not winograd.Winograd:  # whose cost depends on its tiles
+        if kind is not winograd.Winograd:  # its cost depends on its tiles
             monkeypatch.setattr(kind, "cost", lambda _: 0.0)
 
 
 def always_winograd(monkeypatch, tile: int, is_blocked: bool | None = None, block: int = 0) -> None:
-    """Let every 3x3 convolution that Winograd can compute go that way, in tiles of one side."""
+    """Compute every 3x3 convolution that Winograd supports with tiles of side `tile`."""
     refusal = winograd.Winograd.refusal
 
     def refused(self) -> str:

@@ -1,7 +1,7 @@
-"""A binder over a workbench: one record bound to values that lie where the test put them.
+"""A binder over a workbench: binds one record to tensor views that the test has laid out.
 
-It hands out guarded memory and takes steps like the planner's, but decides nothing: outputs are the
-values given to it, so that a test chooses their row stride, and every constant is laid down at
+It hands out guarded memory and takes steps like the planner's binder, but makes no decisions:
+outputs are the given views, so that a test chooses their row stride, and constants are written at
 once.
 """
 
@@ -28,13 +28,13 @@ class BenchBinder:
     ----------
     bench : Workbench
     output : TensorView
-        The memory of the output; a record that wants another layout than this has fails.
+        View of the output; a record that requires another layout fails.
     post : sequence of PostOp
-        An ``add`` reads `summand`, whatever its slot is.
+        An ``add`` reads `summand` whatever its slot is.
     summand : TensorView, optional
     """
 
-    n_threads = max(workbench.PARTS)
+    n_threads = max(workbench.SHARD_COUNTS)
 
     def __init__(
         self, bench: Workbench, output: TensorView, post=(), summand: TensorView | None = None
@@ -78,13 +78,11 @@ class BenchBinder:
         memory = np.full(panel_offsets(matrices)[-1], np.nan, np.float32)
         fill(*split_memory(memory, matrices))
         array = memory if len(matrices) > 1 else memory.reshape(matrices[0].shape)
-        place = self.constant(array)
-        return TensorView(
-            place.buffer, place.shape, place.strides, place.offset, place.dtype, array
-        )
+        view = self.constant(array)
+        return TensorView(view.buffer, view.shape, view.strides, view.offset, view.dtype, array)
 
     def transformed(self, matrix, make, later):
-        """Let filters wait, however small they are; `run_record` has them transformed."""
+        """Defer the transform of filters of any size; `run_record` finishes it."""
         self.waiting.append(make(True, None))
         return self.waiting[-1]
 
@@ -96,7 +94,7 @@ class BenchBinder:
 
     def temporary(self, shape, dtype=np.float32, layout="contiguous") -> TensorView:
         strides = channels_last_strides(shape) if layout == "channels_last" else None
-        value = self.bench.place(shape, dtype, strides)
+        value = self.bench.allocate(shape, dtype, strides)
         self.bench.written.append(value)
         return value
 
@@ -108,7 +106,7 @@ class BenchBinder:
 
 
 def arguments(type: str, input: TensorView, **given) -> Record:
-    """Return an operator's arguments: arrays as constants, the rest as declared, with defaults."""
+    """Return an operator's arguments: arrays become constants, missing ones get their defaults."""
     found = {"input": input}
     for argument in record_or_none(type).arguments:
         if argument.name in found:
@@ -128,10 +126,10 @@ def bits(array: np.ndarray) -> np.ndarray:
     return array.view(np.uint32)
 
 
-def run_record(binder: BenchBinder, type: str, a, parts=None) -> np.ndarray:
-    """Bind and run a record in several numbers of shares, whose results agree bit by bit.
+def run_record(binder: BenchBinder, type: str, a, shards=None) -> np.ndarray:
+    """Bind and run a record in several numbers of shards, whose results must agree to the bit.
 
-    They do so before filters are transformed, and afterwards.
+    They must agree before deferred filters are transformed, and afterwards.
 
     Returns
     -------
@@ -139,16 +137,16 @@ def run_record(binder: BenchBinder, type: str, a, parts=None) -> np.ndarray:
         A copy of the output.
     """
     record_or_none(type).bind(a, binder)
-    counts = workbench.PARTS if parts is None else parts
+    counts = workbench.SHARD_COUNTS if shards is None else shards
     expected = _run(binder, counts[0])
     for count in counts[1:]:
-        assert _run(binder, count).tobytes() == expected.tobytes(), f"{count} shares, other bits"
+        assert _run(binder, count).tobytes() == expected.tobytes(), f"{count} shards, other bits"
     for filters in binder.waiting:
         while filters.advance(max(counts)):
             assert filters.is_deferred
         assert not filters.is_deferred
     for count in counts if binder.waiting else ():
-        assert _run(binder, count).tobytes() == expected.tobytes(), f"{count} shares, transformed"
+        assert _run(binder, count).tobytes() == expected.tobytes(), f"{count} shards, transformed"
     return expected
 
 
@@ -156,11 +154,11 @@ def _run(binder: BenchBinder, count: int) -> np.ndarray:
     bench = binder.bench
     for value in bench.written:
         bench.memory[value.slot][...] = PATTERN
-    bench.run(*binder.steps, parts=count)
+    bench.run(*binder.steps, shards=count)
     return bench.view(binder.result).copy()
 
 
-# What the post-ops of the tests mean, in float64.
+# The post-ops of the tests, in float64.
 FUNCTIONS = {
     "nn.ReLU": lambda y: np.maximum(y, 0),
     "nn.ReLU6": lambda y: np.clip(y, 0, 6),
@@ -179,7 +177,7 @@ PARAMETERS = {
 
 
 def post_ops(*words: str) -> tuple[PostOp, ...]:
-    """Return post-ops from activations and ``add``."""
+    """Return post-ops from names of activations and ``add``."""
     return tuple(
         PostOp("add", {}, 1) if word == "add" else PostOp(word, PARAMETERS.get(word, {}))
         for word in words
@@ -187,7 +185,7 @@ def post_ops(*words: str) -> tuple[PostOp, ...]:
 
 
 def reference_epilogue(y: np.ndarray, words, summand: np.ndarray | None = None) -> np.ndarray:
-    """Apply the same to an array of float64."""
+    """Apply post-ops to a float64 array."""
     for word in words:
         y = y + summand if word == "add" else FUNCTIONS[word](y)
     return y

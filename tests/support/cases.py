@@ -1,13 +1,13 @@
-"""Stored cases: a graph that pnnx exported, its inputs and what PyTorch computed.
+"""Stored cases: a graph that pnnx exported, its inputs and PyTorch's outputs.
 
-A zip file in ``tests/data/operators`` or ``tests/data/models`` holds one family.  For each case
-``<case>/graph.pnnx.param`` and ``<case>/graph.pnnx.bin`` are the exporter's files as they are,
-``<case>/output_<k>`` the raw little-endian values of PyTorch's outputs; ``index.json`` has the
-rest.  Inputs are not stored: they are noise made from the name of the case (see ``noise.py``),
-and the index keeps their CRC, so that a change of the noise cannot go unnoticed.
+A zip file in ``tests/data/operators`` or ``tests/data/models`` holds one family.  Each case has
+``<case>/graph.pnnx.param`` and ``<case>/graph.pnnx.bin`` as the exporter wrote them, and
+``<case>/output_<k>``, the raw little-endian values of PyTorch's outputs; ``index.json`` has the
+rest.  Inputs are not stored: they are noise seeded with the name of the case (see ``noise.py``),
+and the index has their CRC, so that a change of the noise is detected.
 
-Outputs above `SAMPLE` elements are stored at that many places spread over the tensor.  Nothing
-is lost by it: ``test_reference.py`` compares the numpy reference there, and the engine is
+Of outputs with more than `SAMPLE` elements, that many evenly spread ones are stored.  This loses
+nothing: ``test_reference.py`` compares the numpy reference with those elements, and the engine is
 compared with that reference everywhere.
 """
 
@@ -46,18 +46,17 @@ SAMPLE = 1024
 
 @dataclass(frozen=True)
 class InputSpec:
-    """How one input of a case is made.
+    """Recipe of one input of a case.
 
     Attributes
     ----------
     shape : tuple of int
     low, high : float
-        Range of the noise.
+        Range of the noise; of complex numbers, that of the real and the imaginary parts.
     dtype : str
-        numpy's name of a type of floats, integers, bools or complex numbers; the real and the
-        imaginary parts of complex ones lie in the range.
+        numpy's name of a float, integer, boolean or complex type.
     special : tuple of float
-        Values put at evenly spread places, such as the corners of an activation.
+        Values put at evenly spaced indices, such as the corners of an activation.
     """
 
     shape: tuple[int, ...]
@@ -79,20 +78,20 @@ class InputSpec:
             array = np.asarray(array, self.dtype)
         if self.special:
             step = max(1, array.size // len(self.special))
-            places = np.arange(len(self.special)) * step
-            array.reshape(-1)[places] = self.special
+            indices = np.arange(len(self.special)) * step
+            array.reshape(-1)[indices] = self.special
         return array
 
 
 @dataclass(frozen=True)
 class Golden:
-    """PyTorch's value of one output, whole or at some places.
+    """PyTorch's value of one output, whole or sampled.
 
     Attributes
     ----------
     shape : tuple of int
     positions : numpy.ndarray or None
-        Flat indices of `values`; None where all are stored.
+        Flat indices of `values`; None if all elements are stored.
     values : numpy.ndarray, 1-d
     """
 
@@ -101,7 +100,7 @@ class Golden:
     values: np.ndarray = field(repr=False)
 
     def assert_matches(self, actual: np.ndarray, rtol: float, what: str) -> None:
-        """Fail unless `actual` has the shape and, where stored, the values."""
+        """Fail unless `actual` has the shape and the stored values."""
         __tracebackhide__ = True
         if tuple(actual.shape) != self.shape:
             raise AssertionError(f"{what}: shape {actual.shape}, expected {self.shape}")
@@ -112,7 +111,7 @@ class Golden:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One stored case; the files are read when they are first asked for."""
+    """One stored case; its files are read on first use."""
 
     path: Path
     family: str
@@ -138,7 +137,7 @@ class Case:
 
     @property
     def types(self) -> set[str]:
-        """The operator types in the graph."""
+        """The operator types of the graph."""
         return {line.split()[0] for line in self.param.decode().splitlines()[2:] if line}
 
     @cached_property
@@ -151,12 +150,12 @@ class Case:
 
     @cached_property
     def reference(self) -> list[np.ndarray]:
-        """What the numpy references make of the inputs, in float64."""
+        """The results of the numpy references, in float64."""
         frozen = self.index.get("frozen_batch", False)
         return reference_outputs(self.param, self.bin, self.inputs, frozen)
 
     def assert_dtypes(self, outputs: Sequence[np.ndarray]) -> None:
-        """Compare the dtypes of outputs with PyTorch's."""
+        """Fail unless the outputs have PyTorch's dtypes."""
         __tracebackhide__ = True
         for number, (output, entry) in enumerate(zip(outputs, self.index["outputs"], strict=True)):
             if output.dtype != np.dtype(entry["dtype"]):
@@ -203,8 +202,8 @@ def reference_outputs(
 ) -> list[np.ndarray]:
     """Evaluate a graph with the numpy references.
 
-    With `frozen_batch` the graph names the batch of 1 with which it was exported, so it is
-    evaluated image by image.
+    With `frozen_batch` the graph contains the batch size 1 of its export, so it is evaluated image
+    by image.
     """
     graph = read_graph(param, archive)
     if not frozen_batch:
@@ -215,7 +214,7 @@ def reference_outputs(
 
 @cache
 def _archive(path: Path) -> zipfile.ZipFile:
-    """Return a zip file, its bytes in memory, so that no case opens it again."""
+    """Return a zip file held in memory, opened once for all of its cases."""
     return zipfile.ZipFile(io.BytesIO(path.read_bytes()))
 
 
@@ -224,14 +223,14 @@ def _frozen(value):
 
 
 def sample_positions(size: int, count: int = SAMPLE) -> np.ndarray:
-    """Return sorted flat indices spread over `size` elements, both ends among them."""
+    """Return sorted, evenly spread flat indices into `size` elements, including both ends."""
     drawn = integers(f"positions of {size}", (count - 2,), 0, size)
     return np.unique(np.concatenate([drawn, [0, size - 1]]))
 
 
 @cache
 def load_cases(kind: str) -> tuple[Case, ...]:
-    """Return every case of ``tests/data/<kind>``, sorted by family, then as made."""
+    """Return every case of ``tests/data/<kind>``, sorted by family, then by creation."""
     cases = []
     for path in sorted((DATA / kind).glob("*.zip")):
         index = json.loads(_archive(path).read("index.json"))

@@ -1,8 +1,8 @@
-"""The one comparison of the tests: error relative to the largest expected value.
+"""Comparison of results: error relative to the largest expected value.
 
-``numpy.testing.assert_allclose`` compares element by element, so a value that cancels to
-almost nothing needs an absolute tolerance, which then hides errors in small tensors.  An engine
-is judged as PyTorch's own tests do it: max |a - b| <= rtol * max |b|.
+``numpy.testing.assert_allclose`` compares element by element, so a value that cancels to nearly
+zero needs an absolute tolerance, which hides errors in small tensors.  These functions require
+max |a - b| <= rtol * max |b|, as PyTorch's own tests do.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def assert_close(actual, expected, rtol: float = 1e-5, what: str = "result") -> 
     ----------
     actual, expected : array_like
         Must agree in shape and in the kind of their dtype (float, int, bool, complex); integers
-        and booleans must be equal.  NaN and infinities must stand at the same places.  Complex
+        and booleans must be equal.  NaN and infinities must be at the same indices.  Complex
         numbers are compared as pairs.
     rtol : float
         Tolerance for floats, relative to the largest finite expected value.
     what : str
-        Named in the message.
+        Name of the result in the message.
     """
     __tracebackhide__ = True
     actual, expected = np.asarray(actual), np.asarray(expected)
@@ -55,9 +55,9 @@ def assert_close(actual, expected, rtol: float = 1e-5, what: str = "result") -> 
     limit = rtol * float(np.abs(expected[finite]).max())
     if error.max() > limit:
         worst = np.unravel_index(error.argmax(), error.shape)
-        place = tuple(int(i) for i in worst)
+        at = tuple(int(i) for i in worst)
         raise AssertionError(
-            f"{what}: off by {error.max():.3g} at {place} (got {actual[worst]:.9g}, expected "
+            f"{what}: off by {error.max():.3g} at {at} (got {actual[worst]:.9g}, expected "
             f"{expected[worst]:.9g}); allowed are {limit:.3g}, {rtol:g} of the largest value; "
             f"{int((error > limit).sum())} of {expected.size} elements are off"
         )
@@ -65,9 +65,9 @@ def assert_close(actual, expected, rtol: float = 1e-5, what: str = "result") -> 
 
 def _first(wrong: np.ndarray, actual: np.ndarray, expected: np.ndarray) -> str:
     """Describe the first wrong element."""
-    place = tuple(int(i) for i in np.unravel_index(wrong.argmax(), wrong.shape))
+    at = tuple(int(i) for i in np.unravel_index(wrong.argmax(), wrong.shape))
     return (
-        f"got {actual[place]} at {place}, expected {expected[place]}; "
+        f"got {actual[at]} at {at}, expected {expected[at]}; "
         f"{int(wrong.sum())} of {expected.size} elements are wrong"
     )
 
@@ -91,7 +91,7 @@ def assert_same_bits(
     expected: np.ndarray | Sequence[np.ndarray],
     what: str,
 ) -> None:
-    """Fail unless two results, of one output or of several, are the same to the last bit."""
+    """Fail unless two results, each of one or several outputs, are identical to the last bit."""
     __tracebackhide__ = True
     if isinstance(actual, np.ndarray):
         actual, expected = [actual], [np.asarray(expected)]

@@ -1,4 +1,4 @@
-"""Running the engine under test."""
+"""Calls of the engine under test."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def n_threads(count: int) -> Iterator[None]:
 
 
 def run(model: kuiper.Model, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Call a model and return its outputs, a single one too, as a tuple."""
+    """Call a model and return its outputs as a tuple, also a single one."""
     outputs = model(*inputs)
     return outputs if isinstance(outputs, tuple) else (outputs,)

@@ -1,4 +1,4 @@
-"""Graphs for the page of a report, and a page."""
+"""Graphs and an HTML page for the tests of the report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kuiper.ir import Attribute, Graph
 
 
 def chain_graph(n: int, skip: int = 0) -> Graph:
-    """Return a graph of `n` operators in a row, each `skip`-th with a branch around it."""
+    """Return a chain of `n` operators; every `skip`-th has a branch around it."""
     graph = Graph()
     graph.add_operand("x0", (1, 4, 8, 8), "f32")
     graph.add_operator("pnnx.Input", "in", outputs=["x0"])
@@ -27,7 +27,7 @@ def chain_graph(n: int, skip: int = 0) -> Graph:
 
 
 def make_small_page() -> str:
-    """Return the page of a convolution, an activation and an expression."""
+    """Return the page of a graph with a convolution, an activation and an expression."""
     rng = np.random.default_rng(0)
     graph = Graph()
     graph.add_operand("x", (1, 3, 16, 16), "f32")

@@ -1,4 +1,4 @@
-"""Where the checkout, or the unpacked sdist, and the stored data of the tests are."""
+"""Paths of the checkout or unpacked sdist, and of the stored test data."""
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
-"""Random graphs, and a numpy interpreter that runs any of them one operator at a time.
+"""Random graphs, and a numpy interpreter that runs them one operator at a time.
 
-The interpreter knows nothing of plans, layouts or memory: each operand is an array of its own, in
-float64.  The generator prefers operands that were made lately but reaches back often enough for
-tensors to be read by several operators at very different times.
+The interpreter knows no plans, layouts or memory: each operand is a separate float64 array.  The
+generator prefers recent operands but also picks old ones, so that tensors are read by several
+operators at widely separated steps.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["RandomGraph", "interpret", "python_step"]
 MAX_ELEMENTS = 4096
 
 
-# -- what operators mean -----------------------------------------------------------------------
+# -- operators in numpy ------------------------------------------------------------------------
 
 
 def conv2d(x, op):
-    """Correlate tap by tap."""
+    """Convolve tap by tap."""
     weight = op.attributes["weight"].numpy().astype(np.float64)
     (sh, sw), (ph, pw) = op.params["stride"], op.params["padding"]
     dh, dw = op.params["dilation"]
@@ -48,7 +48,7 @@ def conv2d(x, op):
 
 
 def pool2d(x, op, reduce, fill):
-    """Reduce each window, whole windows only."""
+    """Reduce each window; windows are never clipped."""
     (kh, kw), (sh, sw), (ph, pw) = (op.params[k] for k in ("kernel_size", "stride", "padding"))
     x = np.pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)), constant_values=fill)
     windows = np.lib.stride_tricks.sliding_window_view(x, (kh, kw), (2, 3))
@@ -73,7 +73,7 @@ def shuffle(x, op):
 
 
 def pieces(x, op):
-    """Split along an axis into pieces of one length, the last of which may be shorter."""
+    """Split along an axis into pieces of one length; the last may be shorter."""
     length = -(-x.shape[op.params["dim"]] // op.params["chunks"])
     cuts = range(length, x.shape[op.params["dim"]], length)
     return tuple(np.split(x, cuts, op.params["dim"]))
@@ -139,12 +139,12 @@ OPERATORS: dict[str, Callable] = {
 
 
 def python_step(x):
-    """Compute "tests.Python", the operator that runs in Python between the compiled steps."""
+    """Compute "tests.Python", an operator that runs as Python code between compiled steps."""
     return 2 * x - 1
 
 
 def interpret(graph: Graph, inputs) -> dict[str, np.ndarray]:
-    """Return every operand of a graph by name; lists as tuples."""
+    """Return every operand of a graph by name, with lists as tuples."""
     arrays = dict(zip((o.name for o in graph.inputs), inputs, strict=True))
     arrays = {name: array.astype(np.float64) for name, array in arrays.items()}
     for op in graph.topological_order():
@@ -164,7 +164,7 @@ def interpret(graph: Graph, inputs) -> dict[str, np.ndarray]:
     return arrays
 
 
-# -- making graphs -----------------------------------------------------------------------------
+# -- graph generation --------------------------------------------------------------------------
 
 
 class RandomGraph:
@@ -199,7 +199,7 @@ class RandomGraph:
         for number, name in enumerate(chosen):
             self.graph.add_operator("pnnx.Output", f"output{number}", [name], [])
 
-    # -- chance
+    # -- random choices
 
     def pick(self, items):
         return items[int(self.random.integers(0, len(items)))]
@@ -208,7 +208,7 @@ class RandomGraph:
         return self.random.standard_normal(shape).astype(np.float32)
 
     def operand(self, test=lambda shape: True) -> str | None:
-        """Return an operand whose shape passes, rather one of the last or one without readers."""
+        """Return an operand whose shape passes, preferably recent or without readers."""
         names = [name for name, shape in self.shapes.items() if test(shape)]
         if not names:
             return None
@@ -221,7 +221,7 @@ class RandomGraph:
     def image(self) -> str | None:
         return self.operand(lambda shape: len(shape) == 4)
 
-    # -- growing
+    # -- graph construction
 
     def add_input(self) -> None:
         rank = self.pick([2, 3, 4, 4, 4, 4])
@@ -234,7 +234,7 @@ class RandomGraph:
         self.inputs.append(self.noise(*shape))
 
     def add(self, type: str, inputs, shapes, attributes=None, **params) -> bool:
-        """Add an operator with outputs of the given shapes; tell that it was done."""
+        """Add an operator with outputs of the given shapes; return True."""
         number = len(self.graph)
         if any(math.prod(shape) > MAX_ELEMENTS or len(shape) > 5 for shape in shapes):
             return False
@@ -248,7 +248,7 @@ class RandomGraph:
         self.shapes.update(zip(outputs, map(tuple, shapes), strict=True))
         return True
 
-    # -- one method for each kind of operator; false where no operand fits
+    # -- one method per kind of operator; each returns False if no operand fits
 
     def make_conv(self) -> bool:
         x = self.image()
@@ -315,7 +315,7 @@ class RandomGraph:
     make_expression_again = make_expression
 
     def make_sum(self) -> bool:
-        """Add operands of one shape: what residual fusion looks for."""
+        """Add operands of one shape, as residual fusion expects."""
         first = self.operand()
         shape = self.shapes[first]
         other = self.operand(lambda s: s == shape)
@@ -381,7 +381,7 @@ class RandomGraph:
         return self.add_list("prim::TupleConstruct", names, [self.shapes[n] for n in names])
 
     def add_list(self, type: str, inputs, shapes, **params) -> bool:
-        """Add an operator whose one output is a list, and later what takes it apart."""
+        """Add an operator whose one output is a list, and later the operators that unpack it."""
         if any(len(shape) > 5 for shape in shapes):
             return False
         number = len(self.graph)

@@ -1,12 +1,12 @@
-"""Random programs of views and writes into them, and graphs that do the same.
+"""Random programs of views and in-place writes, and graphs that compute the same.
 
-numpy runs each program as it is written: views share memory, and a write changes all that it
-overlaps.  The graph beside it knows operands only, of which none ever changes, as pnnx writes them:
-a write into a view of a view becomes one operator for each view that puts back what it took out,
-and whatever is read later is taken out anew.  So numpy's memory says what kuiper's plans, which
-overwrite what nobody reads any more, have to give.
+numpy runs each program directly: views share memory, and a write changes every overlapping tensor.
+The graph is in the form that pnnx exports, where operands are immutable: a write into a view of a
+view becomes one operator per view that puts the slice back, and a later read takes the slice again.
+The final state of numpy's memory is therefore the expected result of kuiper's plans, which reuse
+the buffers of dead operands.
 
-All functions are exact, so results have to be equal.
+All functions are exact on the values used, so results must be equal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["RandomWrites"]
 
 MAX_ELEMENTS = 2000
 
-# Of one tensor, and of two.
+# Functions of one and of two tensors.
 FUNCTIONS = {
     "neg(@0)": lambda a: -a,
     "add(@0,3)": lambda a: a + 3,
@@ -35,12 +35,12 @@ FUNCTIONS = {
 }
 
 
-# What has memory of its own: a copy into a slice of it is one of the whole.
+# Types whose output has its own memory; a copy into a slice of it is exported as a whole copy.
 OWN = ("pnnx.Expression", "F.relu", "F.max_pool2d", "torch.flip", "torch.cat", "Tensor.slice_copy")
 
 
 class Tensor:
-    """An array of the program, with its own memory."""
+    """An array of the program that owns its memory."""
 
     writable = True
 
@@ -52,17 +52,17 @@ class Tensor:
         return self
 
     def name(self, graph: RandomWrites) -> str:
-        """Return the operand that holds what the array holds now."""
+        """Return the operand that holds the current content of the array."""
         return self.operand
 
     def assign(self, graph: RandomWrites, name: str) -> None:
-        """Let `name` be what the array holds now."""
+        """Record that operand `name` holds the current content of the array."""
         self.operand = name
         self.version += 1
 
 
 class View:
-    """A part of another tensor, in its memory: one of those that one operator takes out."""
+    """A view of another tensor: one of the outputs of the operator `take`."""
 
     def __init__(self, array, parent, take, put, number=0, siblings=None):
         self.array, self.parent, self.take, self.put = array, parent, take, put
@@ -91,7 +91,7 @@ class RandomWrites:
     ----------
     seed : int
     length : int
-        How many statements it has.
+        Number of statements.
 
     Attributes
     ----------
@@ -126,23 +126,23 @@ class RandomWrites:
             self.graph.add_operator("pnnx.Output", f"output{number}", [name], [])
         self.expected = [array for _, array in results]
 
-    # -- chance
+    # -- random choices
 
     def pick(self, items):
         return items[int(self.random.integers(0, len(items)))]
 
     def number(self, first: int, last: int) -> int:
-        """Return an integer, both ends possible."""
+        """Return an integer of [first, last]."""
         return int(self.random.integers(first, last + 1))
 
     def tensor(self, test=lambda tensor: True, near=None):
-        """Return a tensor that passes, rather one of the last, or of the memory of `near`."""
+        """Return a tensor that passes `test`, preferably recent or overlapping `near`."""
         fitting = [tensor for tensor in self.tensors if test(tensor)]
         if near is not None and self.random.random() < 0.5:
             fitting = [tensor for tensor in fitting if tensor.root is near.root]
         return self.pick(fitting[-4:]) if self.random.random() < 0.7 else self.pick(fitting)
 
-    # -- growing
+    # -- graph construction
 
     def make_input(self) -> None:
         shape = tuple(self.pick([1, 2, 3, 3, 3, 5]) for _ in range(self.pick([1, 2, 3, 4, 4])))
@@ -163,7 +163,7 @@ class RandomWrites:
         return outputs
 
     def put_slices(self, base: str, source: str, **cuts) -> str:
-        """Put `source` where a slice would take it from, in a way in which pnnx says it."""
+        """Put `source` back where a slice was taken from, in one of the forms that pnnx writes."""
         if self.graph.operand(base).producer.type in OWN and self.random.random() < 0.7:
             (part,) = self.add("Tensor.slice", [base], **cuts)
             return self.add("Tensor.copy", [part, source], keys=["self", "src"])[0]
@@ -198,7 +198,7 @@ class RandomWrites:
         )
 
     def view_ranges(self, tensor) -> None:
-        """Ranges and places of several axes."""
+        """View ranges and indices of several axes."""
         rank = tensor.array.ndim
         if rank < 2 or 0 in tensor.array.shape:
             return
@@ -224,15 +224,15 @@ class RandomWrites:
             lambda base, source: self.put_slices(base, source, **cuts),
         )  # fmt: skip
 
-    def view_place(self, tensor) -> None:
+    def view_select(self, tensor) -> None:
         if tensor.array.ndim == 0 or 0 in tensor.array.shape:
             return
         axis = self.axis(tensor)
-        place = {"dim": axis, "index": self.number(0, tensor.array.shape[axis] - 1)}
+        where = {"dim": axis, "index": self.number(0, tensor.array.shape[axis] - 1)}
         self.view(
-            tensor, tensor.array[(slice(None),) * axis + (place["index"], ...)],
-            lambda base: self.add("Tensor.select", [base], **place),
-            lambda base, source: self.add("aten::select_scatter", [base, source], **place)[0],
+            tensor, tensor.array[(slice(None),) * axis + (where["index"], ...)],
+            lambda base: self.add("Tensor.select", [base], **where),
+            lambda base, source: self.add("aten::select_scatter", [base, source], **where)[0],
         )  # fmt: skip
 
     def view_order(self, tensor) -> None:
@@ -286,7 +286,7 @@ class RandomWrites:
         )  # fmt: skip
 
     def view_pieces(self, tensor) -> None:
-        """All pieces of an axis, or all its places."""
+        """View all pieces of an axis, or all its slices."""
         if tensor.array.ndim == 0 or 0 in tensor.array.shape:
             return
         axis = self.axis(tensor)
@@ -314,16 +314,16 @@ class RandomWrites:
         pieces: list[View] = []
         for number, index in enumerate(indices):
 
-            def put(base, source, number=number, place=index[-2]):
-                if self.random.random() < 0.5:  # joined again, with one in another's place
+            def put(base, source, number=number, taken=index[-2]):
+                if self.random.random() < 0.5:  # concatenate again, with one piece replaced
                     parts = [piece.name(self) for piece in pieces]
                     parts[number] = source
                     join = "torch.stack" if kind == "torch.unbind" else "torch.cat"
                     return self.add(join, parts, dim=axis)[0]
                 if kind == "torch.unbind":
-                    where = {"dim": axis, "index": place}
+                    where = {"dim": axis, "index": taken}
                     return self.add("aten::select_scatter", [base, source], **where)[0]
-                cut = {"dim": axis, "start": place.start, "end": place.stop, "step": 1}
+                cut = {"dim": axis, "start": taken.start, "end": taken.stop, "step": 1}
                 return self.add("torch.slice_scatter", [base, source], **cut)[0]
 
             pieces.append(
@@ -341,7 +341,7 @@ class RandomWrites:
     # -- statements
 
     def compute(self) -> None:
-        """Make a tensor with memory of its own."""
+        """Make a tensor that owns its memory."""
         x = self.tensor()
         what = self.pick(["function", "function", "relu", "cat", "clone", "same", "flip", "pool"])
         if what == "function":
@@ -390,7 +390,7 @@ class RandomWrites:
             self.tensors.append(Tensor(np.array(array, order="C"), name))
 
     def function(self, x, shape=None) -> tuple[np.ndarray, str]:
-        """Compute a function of a tensor, and of another one that fits; `shape` is to stay."""
+        """Apply a function to `x` and perhaps a second tensor; the result has `shape` if given."""
         text = self.pick(list(FUNCTIONS))
         tensors = [x]
         if "@1" in text:
@@ -400,7 +400,7 @@ class RandomWrites:
         return array, name
 
     def write(self) -> None:
-        """Write into a tensor: what a function makes of it, or another tensor."""
+        """Write a function of a tensor, or another tensor, into the tensor."""
         x = self.tensor()
         if self.random.random() < 0.5:
             array, name = self.function(x, x.array.shape)
@@ -420,7 +420,7 @@ class RandomWrites:
 
 
 def fits(other: np.ndarray, array: np.ndarray, shape) -> bool:
-    """Tell whether a function of both has few elements, and the shape that is wanted."""
+    """Tell whether both arrays broadcast to `shape`, or to few elements if it is None."""
     if other.dtype != array.dtype:
         return False
     try:

@@ -14,15 +14,15 @@ MODELS = ROOT / "examples" / "models"
 
 GOLDENS = DATA / "shipped.npz"
 
-# How many values of a larger output are stored.
+# Number of stored values of an output larger than that.
 SAMPLE_OF_SHIPPED = 6000
 
 
 class Shipped(NamedTuple):
-    """How a model wants its input: (pixel / 255 - mean) / std, `extent` pixels square.
+    """Preprocessing of a model: (pixel / 255 - mean) / std of `extent` x `extent` pixels.
 
-    `rtol` is what an engine may be off; PyTorch itself loses 4e-5 in float32 on the two
-    segmentation models and less than 1e-6 on the others.
+    `rtol` is the tolerance of an engine; PyTorch itself is off by 4e-5 in float32 on the two
+    segmentation models and by less than 1e-6 on the others.
     """
 
     extent: int
@@ -44,9 +44,9 @@ SHIPPED = {
 
 
 def picture_input(model: Shipped, picture: np.ndarray) -> np.ndarray:
-    """Return the (1, 3, extent, extent) float32 input made of an RGB picture.
+    """Return the (1, 3, extent, extent) float32 input for an RGB picture.
 
-    The resize takes the pixel above and to the left: no library has a say in the numbers.
+    Resizes by taking the pixel above and to the left, so that no library affects the numbers.
     """
     rows = np.arange(model.extent) * picture.shape[0] // model.extent
     columns = np.arange(model.extent) * picture.shape[1] // model.extent

@@ -1,10 +1,10 @@
-"""Special values: salted inputs, what PyTorch made of them, and the comparison.
+"""Special values: salted inputs, PyTorch's stored results, and the comparison.
 
-``tests/data/special.zip`` holds, for a choice of the stored operator cases (see ``cases.py``), what
-PyTorch computes when NaN, infinities, zeros of both signs, denormals and huge numbers are strewn
-over the inputs.  Nothing of the inputs is stored: they are those of the case, salted by
-:func:`salt`.  Of the outputs the *class* of every element is stored (see `CLASSES`), and some
-values, cut to 16 bits; integers and booleans are stored as they are.
+``tests/data/special.zip`` holds, for a selection of the stored operator cases (see ``cases.py``),
+PyTorch's results when NaN, infinities, zeros of both signs, denormals and huge numbers are
+scattered over the inputs.  Inputs are not stored: they are those of the case, salted by
+:func:`salt`.  An output is stored as the *class* of every element (see `CLASSES`) and some values,
+rounded to 16 bits; integers and booleans are stored unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
     "RUNS",
     "Kept",
     "classes",
-    "kept_places",
+    "kept_indices",
     "pack_values",
     "salt",
     "special_cases",
@@ -37,8 +37,8 @@ PATH = DATA / "special.zip"
 HUGE = 1e18
 DENORMAL = 1.1e-39
 
-# What is strewn, by run. Where it is sparse, what one special value does to its surroundings can be
-# told apart; in "mixed" every pair of special values meets in operators of two inputs.
+# Scattered values, by run.  Sparse runs show the effect of one special value on its surroundings;
+# in "mixed", every pair of special values meets in operators with two inputs.
 SPARSE: dict[str, tuple[float, ...]] = {
     "nan": (np.nan,),
     "inf": (np.inf,),
@@ -54,28 +54,28 @@ DENSE: dict[str, tuple[float, ...]] = {
 }
 RUNS = (*SPARSE, *DENSE, "denormal")
 
-# What is stored of an element: a letter of this string.
+# The class of an element is stored as one letter of this string.
 CLASSES = "n+-0z.d"
 NAN, PLUS_INF, MINUS_INF, ZERO, MINUS_ZERO, FINITE, TINY = range(len(CLASSES))
 NAMES = ("NaN", "infinity", "-infinity", "0", "-0", "a finite number", "a denormal number")
 
-# Half a step between 16-bit values among the denormals, and some of a float's own.
+# Half the distance of 16-bit values among the denormals, plus a few float32 denormals.
 QUANTUM = 5e-41
 
-KEPT = 6  # values of one output that are stored, where they are floats
-KEPT_WHOLE = 256  # where they are integers or booleans
+KEPT = 6  # stored values of a floating-point output
+KEPT_WHOLE = 256  # stored values of an integer or boolean output
 
 
 def salt(x: np.ndarray, run: str, key: str) -> np.ndarray:
-    """Return an input with special values; integers and booleans stay as they are.
+    """Return an input with special values; integers and booleans are returned unchanged.
 
     Parameters
     ----------
     x : numpy.ndarray
     run : str
-        Of `RUNS`.
+        One of `RUNS`.
     key : str
-        Says where the values go, together with the run.
+        Seeds the indices of the special values, together with the run.
     """
     if x.dtype.kind == "c":
         parts = np.stack([x.real, x.imag], -1)
@@ -84,25 +84,25 @@ def salt(x: np.ndarray, run: str, key: str) -> np.ndarray:
     if x.dtype.kind != "f" or x.size == 0:
         return x.copy()
     if run == "denormal":
-        # A power of two, so that every bit below the least of a float is gone.
+        # A power of two, so that every bit below the smallest denormal is zero.
         scale = {2: 2.0**-18, 4: 2.0**-130, 8: 2.0**-1026}[x.dtype.itemsize]
         return np.asarray(x * x.dtype.type(scale), x.dtype)
     salted = x.copy()
     flat = salted.reshape(-1)
     if run in SPARSE:
         values = np.array(SPARSE[run])
-        places = integers(f"{key}/{run}", (1 + x.size // 64,), 0, x.size)
+        indices = integers(f"{key}/{run}", (1 + x.size // 64,), 0, x.size)
     else:
         values = np.array(DENSE[run])
-        places = np.flatnonzero(integers(f"{key}/{run}", (x.size,), 0, 2))
-    chosen = values[integers(f"{key}/{run}/values", (len(places),), 0, len(values))]
+        indices = np.flatnonzero(integers(f"{key}/{run}", (x.size,), 0, 2))
+    chosen = values[integers(f"{key}/{run}/values", (len(indices),), 0, len(values))]
     with np.errstate(over="ignore"):
-        flat[places] = chosen.astype(x.dtype)
+        flat[indices] = chosen.astype(x.dtype)
     return salted
 
 
 def classes(array: np.ndarray) -> np.ndarray:
-    """Return the class of every float of an array, flat, as indices into `CLASSES`."""
+    """Return the class of every float of an array, flattened, as indices into `CLASSES`."""
     flat = _floats(array)
     sign = np.signbit(flat)
     found = np.full(flat.shape, FINITE, np.uint8)
@@ -114,14 +114,14 @@ def classes(array: np.ndarray) -> np.ndarray:
 
 
 def _floats(array: np.ndarray) -> np.ndarray:
-    """Return an array flat, complex numbers as pairs."""
+    """Return an array flattened, complex numbers as pairs."""
     if array.dtype.kind == "c":
         array = np.stack([array.real, array.imag], -1)
     return np.ascontiguousarray(array).reshape(-1)
 
 
-def kept_places(found: np.ndarray) -> np.ndarray:
-    """Return which of the finite values of an output are stored."""
+def kept_indices(found: np.ndarray) -> np.ndarray:
+    """Return the indices of the finite values of an output that are stored."""
     finite = np.flatnonzero(_are(found, FINITE, TINY))
     if finite.size > KEPT:
         finite = finite[np.unique(np.linspace(0, finite.size - 1, KEPT).astype(int))]
@@ -136,21 +136,21 @@ def pack_values(values: np.ndarray) -> bytes:
 
 
 def unpack_values(data: np.ndarray) -> np.ndarray:
-    """Return what `pack_values` packed."""
+    """Return the floats that :func:`pack_values` packed."""
     return (data.astype(np.uint32) << 16).view(np.float32)
 
 
 class Kept:
-    """What is stored of one output of one run."""
+    """The stored part of one output of one run."""
 
     def __init__(self, shape: Sequence[int], dtype: str, found, values):
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)
         self.classes, self.values = found, values
 
-    def fault(
+    def difference(
         self, y: np.ndarray, rtol: float, allowed: Collection[str] = (), signed_zeros: bool = True
     ) -> str | None:
-        """Return what is wrong with an output, or None.
+        """Describe how an output differs from PyTorch's; return None if it does not.
 
         Parameters
         ----------
@@ -158,20 +158,20 @@ class Kept:
         rtol : float
             For finite values, relative to the largest of them.
         allowed : collection of str
-            Pairs of letters of `CLASSES` that may differ: what `y` has, and what PyTorch has.
+            Pairs of letters of `CLASSES` that may differ: that of `y` and PyTorch's.
         signed_zeros : bool
-            Whether zeros have PyTorch's sign.
+            Whether zeros must have PyTorch's sign.
         """
         if y.shape != self.shape or y.dtype != self.dtype:
             return f"is {y.dtype} {y.shape}, expected {self.dtype} {self.shape}"
         if y.dtype.kind not in "fc":
             flat = np.ascontiguousarray(y).reshape(-1)
-            places = _whole_places(flat.size)
-            wrong = flat[places] != self.values
+            indices = _whole_indices(flat.size)
+            wrong = flat[indices] != self.values
             if "whole" in allowed or not wrong.any():
                 return None
             k = int(wrong.argmax())
-            return f"has {flat[places[k]]} at {places[k]}, expected {self.values[k]}"
+            return f"has {flat[indices[k]]} at {indices[k]}, expected {self.values[k]}"
         if "whole" in allowed:
             return None
         found, flat, expected = classes(y), _floats(y), self.classes
@@ -181,7 +181,7 @@ class Kept:
         wrong &= ~(_are(found, FINITE, TINY) & _are(expected, FINITE, TINY))
         if not signed_zeros:
             wrong &= ~(_are(found, ZERO, MINUS_ZERO) & _are(expected, ZERO, MINUS_ZERO))
-        # Where one sum rounds to zero, another order of it may leave almost nothing.
+        # A sum that rounds to zero may round to a tiny number in another order.
         one_zero = _are(found, ZERO, MINUS_ZERO) ^ _are(expected, ZERO, MINUS_ZERO)
         with np.errstate(invalid="ignore"):
             wrong &= ~(one_zero & (np.abs(flat) <= limit) & (expected >= ZERO))
@@ -197,17 +197,17 @@ class Kept:
                 f"has {flat[k]} at {k}, expected {NAMES[expected[k]]}; {int(wrong.sum())} of "
                 f"{wrong.size} differ, {' '.join(sorted(pairs))}"
             )
-        places = kept_places(expected)
-        actual = flat[places].astype(np.float64)
+        indices = kept_indices(expected)
+        actual = flat[indices].astype(np.float64)
         kept = self.values.astype(np.float64)
-        # The largest floats were rounded to infinity, and those of float64 cannot be stored.
+        # The largest floats were rounded to infinity, and float64's largest cannot be stored.
         compared = np.isfinite(kept) & np.isfinite(actual)
         with np.errstate(invalid="ignore"):
             error = np.where(compared, np.abs(actual - kept), 0)
         bound = np.maximum(np.abs(kept) * 2.0**-8, max(limit, QUANTUM))
         if (error > bound).any():
             k = int((error > bound).argmax())
-            return f"has {actual[k]} at {places[k]}, expected about {kept[k]}"
+            return f"has {actual[k]} at {indices[k]}, expected about {kept[k]}"
         return None
 
 
@@ -215,18 +215,18 @@ def _are(found: np.ndarray, *wanted: int) -> np.ndarray:
     return np.isin(found, wanted)
 
 
-def _whole_places(size: int) -> np.ndarray:
+def _whole_indices(size: int) -> np.ndarray:
     return np.arange(size) if size <= KEPT_WHOLE else sample_positions(size, KEPT_WHOLE)
 
 
 def stored(array: np.ndarray) -> tuple[dict, bytes]:
-    """Return what is kept of an output: an index entry and bytes."""
+    """Return the stored form of an output: an index entry and bytes."""
     entry = {"shape": array.shape, "dtype": array.dtype.str}
     if array.dtype.kind not in "fc":
         flat = np.ascontiguousarray(array).reshape(-1)
-        return entry, flat[_whole_places(flat.size)].tobytes()
+        return entry, flat[_whole_indices(flat.size)].tobytes()
     found = classes(array)
-    return entry, found.tobytes() + pack_values(_floats(array)[kept_places(found)])
+    return entry, found.tobytes() + pack_values(_floats(array)[kept_indices(found)])
 
 
 @cache
@@ -241,7 +241,7 @@ def _family(name: str) -> tuple[Mapping, bytes]:
 
 
 def special_cases() -> Iterator[tuple[Case, dict[str, list[Kept]]]]:
-    """Yield every case that has runs on special values, with what PyTorch gave by run."""
+    """Yield every case with runs on special values, and PyTorch's results by run."""
     names = {name[:-5] for name in _archive().namelist() if name.endswith(".json")}
     for case in load_cases("operators"):
         if case.family in names:
@@ -256,12 +256,12 @@ def _read(entries: Sequence[Mapping], data: bytes) -> list[Kept]:
         start, dtype = entry["start"], np.dtype(entry["dtype"])
         size = int(np.prod(entry["shape"]))
         if dtype.kind not in "fc":
-            count = len(_whole_places(size))
+            count = len(_whole_indices(size))
             found, values = None, np.frombuffer(data, dtype, count, start)
         else:
             size *= 2 if dtype.kind == "c" else 1
             found = np.frombuffer(data, np.uint8, size, start)
-            count = len(kept_places(found))
+            count = len(kept_indices(found))
             values = unpack_values(np.frombuffer(data, "<u2", count, start + size))
         kept.append(Kept(entry["shape"], entry["dtype"], found, values))
     return kept

@@ -1,4 +1,4 @@
-"""Graphs written in the model's own text, for tests of passes, plans and the public interface."""
+"""Graphs written as ``.param`` text, for tests of passes, plans and the public interface."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = [
     "text", "user_operator", "values",
 ]  # fmt: skip
 
-# Dense and depthwise convolutions, a sum, a concatenation, a linear layer, two outputs: most
-# kinds of kernels, in a network that is built and run in milliseconds.
+# Dense and depthwise convolutions, a sum, a concatenation, a linear layer and two outputs: most
+# kinds of kernels in a network that is built and run in milliseconds.
 NETWORK = """pnnx.Input in 0 1 x
     nn.Conv2d a 1 1 x p bias=True dilation=(1,1) groups=1 in_channels=3 kernel_size=(3,3) out_channels=32 padding=(1,1) padding_mode=zeros stride=(1,1) @bias=(32)f32 @weight=(32,3,3,3)f32
     nn.BatchNorm2d b 1 1 p q affine=True eps=1e-05 num_features=32 @bias=(32)f32 @running_mean=(32)f32 @running_var=(32)f32 @weight=(32)f32
@@ -37,9 +37,9 @@ NETWORK = """pnnx.Input in 0 1 x
 
 
 def files_of(text: str, key: str = "text") -> tuple[bytes, bytes]:
-    """Return the two files of a graph given by the lines of its operators, without the header.
+    """Return the ``.param`` and ``.bin`` of a graph given by its operator lines, without a header.
 
-    Weights are noise that depends on `key`, the operator's name and the attribute's.
+    Weights are noise that depends on `key` and on the names of the operator and the attribute.
     """
     lines = [line.strip() for line in text.strip().splitlines()]
     operands = set()
@@ -52,7 +52,7 @@ def files_of(text: str, key: str = "text") -> tuple[bytes, bytes]:
 
 
 def graph_of(text: str, key: str = "text") -> Graph:
-    """Return the graph; variances are positive, other weights around zero."""
+    """Return the graph of a text; variances are positive, other weights are centred on zero."""
     graph = kuiper.load_graph(*files_of(text, key))
     for operator in graph:
         if "running_var" in operator.attributes:
@@ -62,12 +62,12 @@ def graph_of(text: str, key: str = "text") -> Graph:
 
 
 def model_of(text: str, key: str = "text") -> kuiper.Model:
-    """Return the model of a graph given in text."""
+    """Return the model of a graph given as text."""
     return kuiper.Model(graph_of(text, key))
 
 
 def lines_of(graph: Graph) -> list[str]:
-    """Return the operators of a graph, inputs and outputs apart, as short lines.
+    """Return the operators of a graph, without inputs and outputs, as short lines.
 
     ``nn.Conv2d x r -> y | add nn.ReLU`` is a convolution with two post-ops; an expression shows
     its text instead of its type.
@@ -92,7 +92,7 @@ def lines_of(graph: Graph) -> list[str]:
 
 
 def values(*shape: int, seed: int = 0) -> np.ndarray:
-    """Return float32 noise that differs from element to element."""
+    """Return float32 noise."""
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
@@ -100,7 +100,7 @@ def values(*shape: int, seed: int = 0) -> np.ndarray:
 def user_operator(
     type: str, function: Callable, n_outputs: int = 1, **options: bool
 ) -> Iterator[None]:
-    """Let kuiper know an operator of the user's own inside a with block."""
+    """Register a user's operator inside a with block."""
     kuiper.operator(type, n_outputs, **options)(function)
     try:
         yield
@@ -109,14 +109,14 @@ def user_operator(
 
 
 def text(*lines: str, inputs=("x",), outputs=("y",)) -> str:
-    """Return a graph with inputs and outputs put around its operators."""
+    """Return operator lines with lines for the inputs and outputs around them."""
     before = [f"pnnx.Input in_{name} 0 1 {name}" for name in inputs]
     after = [f"pnnx.Output out{k}_{name} 1 0 {name}" for k, name in enumerate(outputs)]
     return "\n".join([*before, *lines, *after])
 
 
 def conv(name, x, y, c=3, o=4, more="", type="nn.Conv2d", kernel=1, padding=0) -> str:
-    """Return a convolution with a bias, of a square kernel."""
+    """Return the line of a convolution with bias and a square kernel."""
     return (
         f"{type} {name} 1 1 {x} {y} bias=True dilation=(1,1) groups=1 in_channels={c} "
         f"kernel_size=({kernel},{kernel}) out_channels={o} padding=({padding},{padding}) "
@@ -126,7 +126,7 @@ def conv(name, x, y, c=3, o=4, more="", type="nn.Conv2d", kernel=1, padding=0) -
 
 
 def branch(name, x, y, kernel, padding, c=4, o=4, groups=1, stride=1, dilation=1, more="") -> str:
-    """Return a convolution without a bias; pairs for both axes."""
+    """Return the line of a convolution without bias."""
     (kh, kw), (ph, pw) = kernel, padding
     return (
         f"nn.Conv2d {name} 1 1 {x} {y} bias=False dilation=({dilation},{dilation}) "
@@ -137,7 +137,7 @@ def branch(name, x, y, kernel, padding, c=4, o=4, groups=1, stride=1, dilation=1
 
 
 def norm(name, x, y, c=4, type="nn.BatchNorm2d") -> str:
-    """Return a normalisation with stored statistics."""
+    """Return the line of a batch normalisation."""
     return (
         f"{type} {name} 1 1 {x} {y} affine=True eps=1e-02 num_features={c} @bias=({c})f32 "
         f"@running_mean=({c})f32 @running_var=({c})f32 @weight=({c})f32"
@@ -145,7 +145,7 @@ def norm(name, x, y, c=4, type="nn.BatchNorm2d") -> str:
 
 
 def linear(name, x, y, i=4, o=5) -> str:
-    """Return a linear layer with a bias."""
+    """Return the line of a linear layer with bias."""
     return (
         f"nn.Linear {name} 1 1 {x} {y} bias=True in_features={i} out_features={o} "
         f"@bias=({o})f32 @weight=({o},{i})f32"

@@ -1,4 +1,4 @@
-"""Weights for a graph that came without: made from the names and shapes in its ``.param`` file."""
+"""Weights for a graph without an archive, made from names and shapes in its ``.param`` text."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["fill_archive"]
 
 
 def fill_archive(param: bytes, key: str) -> bytes:
-    """Return the ``.bin`` that belongs to `param`, filled so that the signal keeps its size.
+    """Return a ``.bin`` for `param` with weights that preserve the variance of the signal.
 
-    Written as pnnx wrote archives before 2024: a plain stored zip in file order.
+    It has the form that pnnx wrote before 2024: a plain stored zip in file order.
 
     Parameters
     ----------
     param : bytes
         The text of the ``.param`` file; all attributes must be f32.
     key : str
-        The numbers depend on it and on the names and shapes alone.
+        Seeds the weights, together with their names and shapes.
     """
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:

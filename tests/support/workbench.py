@@ -1,8 +1,8 @@
-"""A workbench for kernels: values over guarded memory, and single steps run on them.
+"""A workbench for kernels: tensor views of guarded memory, and single steps run on them.
 
-Every buffer of a :class:`Workbench` ends in guard bytes and is filled with a pattern first, so a
-kernel that writes outside its output, leaves a part of it unwritten, or computes with what lies
-outside its inputs, is caught.
+Every buffer of a :class:`Workbench` ends in guard bytes and is pre-filled with NaN, which catches a
+kernel that writes outside its output, leaves part of it unwritten, or computes with bytes outside
+its inputs.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from kuiper.expression import ElementwiseProgram
 from kuiper.expression.lowering import Instruction, ProgramValue
 from kuiper.ir.view import Buffer, BufferKind, TensorView, channels_last_strides, contiguous_strides
 
-__all__ = ["ISAS", "PARTS", "Workbench", "function", "image_windows", "isa", "noise"]
+__all__ = ["ISAS", "SHARD_COUNTS", "Workbench", "function", "image_windows", "isa", "noise"]
 
 ISAS = dispatch.available()
-PARTS = (1, 2, 3, 7)
-# The threads that take these shards.  More threads than cores would wait for each other longer than
-# they compute; other tests run models on every number of threads.
-THREADS = 2
+SHARD_COUNTS = (1, 2, 3, 7)
+# Threads that run the shards.  More threads than cores would mostly wait for each other; other
+# tests run models on pools of every size.
+N_THREADS = 2
 
-SO_LONG = 1e9  # operations for which the executor gives each thread several chunks
+MANY_FLOPS = 1e9  # enough that the executor gives each thread several shards
 
 GUARD_BYTES = 64
-PATTERN = 0xFF  # NaN in every float type, so that what is read too far shows
+PATTERN = 0xFF  # NaN in every float type, so that a read beyond the input shows in the result
 
 
 @contextlib.contextmanager
@@ -45,7 +45,7 @@ def isa(name: str) -> Iterator[None]:
 
 
 def noise(shape, seed: int = 0, dtype=np.float32) -> np.ndarray:
-    """Return random values of a dtype: normal floats, small integers, or booleans."""
+    """Return random values of a dtype: normal floats, small integers or booleans."""
     generator = np.random.default_rng(seed)
     dtype = np.dtype(dtype)
     if dtype.kind == "f":
@@ -66,18 +66,18 @@ class Workbench:
         self.per_thread: dict[int, int] = {}
 
     def scratch(self, n_bytes: int) -> TensorView:
-        """Return scratch memory, `n_bytes` per thread.
+        """Return scratch memory with `n_bytes` for each thread.
 
-        Each thread's memory is aligned for pointers; in a plan, it starts on a cache line.
+        Kernels keep pointers in it, so each thread's part is aligned to 8 bytes.
         """
         n_bytes = -(-n_bytes // 8) * 8
-        value = self.place((THREADS * n_bytes,), np.uint8)
+        value = self.allocate((N_THREADS * n_bytes,), np.uint8)
         self.per_thread[value.slot] = n_bytes
         self.written.append(value)
         return value
 
-    def place(self, shape, dtype=np.float32, strides=None, offset: int = 0) -> TensorView:
-        """Return a value over fresh, guarded memory; `strides` and `offset` in elements."""
+    def allocate(self, shape, dtype=np.float32, strides=None, offset: int = 0) -> TensorView:
+        """Return a view of fresh, guarded memory; `strides` and `offset` in elements."""
         dtype = np.dtype(dtype)
         if strides is None:
             strides = contiguous_strides(shape)
@@ -89,43 +89,43 @@ class Workbench:
         return TensorView(buffer, shape, strides, offset, dtype)
 
     def put(self, array: np.ndarray, strides=None, offset: int = 0) -> TensorView:
-        """Return a value that holds `array`."""
-        value = self.place(array.shape, array.dtype, strides, offset)
+        """Return a view that holds `array`."""
+        value = self.allocate(array.shape, array.dtype, strides, offset)
         self.view(value)[...] = array
         return value
 
     def put_channels_last(self, array: np.ndarray, row_stride: int | None = None) -> TensorView:
-        """Return a value that holds (n, c, h, w) with adjacent channels."""
+        """Return a view that holds (n, c, h, w) with channels innermost."""
         return self.put(array, channels_last_strides(array.shape, row_stride))
 
     def output(
         self, shape, layout: str = "contiguous", row_stride=None, dtype=np.float32
     ) -> TensorView:
-        """Return a value for a step to write, watched by :meth:`run`."""
+        """Return a view for a step to write; :meth:`run` allows writes to it."""
         strides = channels_last_strides(shape, row_stride) if layout == "channels_last" else None
-        value = self.place(shape, dtype, strides)
+        value = self.allocate(shape, dtype, strides)
         self.written.append(value)
         return value
 
     def view(self, value: TensorView) -> np.ndarray:
-        """Return a value as an array over its memory."""
+        """Return a tensor view as a numpy array over its memory."""
         memory = self.memory[value.slot]
         if 0 in value.shape:
             return np.empty(value.shape, value.dtype)
         strides = [stride * value.dtype.itemsize for stride in value.strides]
         return np.ndarray(value.shape, value.dtype, memory, value.offset_bytes, strides)
 
-    def run(self, *steps, parts: int = 1) -> None:
-        """Run steps in `parts` shards each, and check that only the outputs were written."""
+    def run(self, *steps, shards: int = 1) -> None:
+        """Run steps in `shards` shards each, and check that only the outputs were written."""
         for step in steps:
-            step.max_shards = parts
-            step.flops = SO_LONG
+            step.max_shards = shards
+            step.flops = MANY_FLOPS
         before = [memory.copy() for memory in self.memory]
         slots = [
             (memory, self.per_thread[slot]) if slot in self.per_thread else memory
             for slot, memory in enumerate(self.memory)
         ]
-        n_threads = min(parts, THREADS)
+        n_threads = min(shards, N_THREADS)
         context = Context(slots, n_threads)
         Program(steps, dispatch.lanes()).run(context, n_threads)
         for slot, (old, new) in enumerate(zip(before, self.memory, strict=True)):
@@ -143,7 +143,7 @@ class Workbench:
             assert not changed.any(), f"slot {slot}: byte {changed.argmax()} was written"
 
     def run_all_shards(self, make, output: TensorView) -> np.ndarray:
-        """Run the step that `make()` returns in each of PARTS shards; the bits agree.
+        """Run the step that `make()` returns in each of SHARD_COUNTS shards; the bits must agree.
 
         Returns
         -------
@@ -151,17 +151,17 @@ class Workbench:
             A copy of `output`.
         """
         results = []
-        for parts in PARTS:
+        for shards in SHARD_COUNTS:
             self.memory[output.slot][...] = PATTERN
-            self.run(make(), parts=parts)
+            self.run(make(), shards=shards)
             results.append(self.view(output).copy())
-        for parts, result in zip(PARTS[1:], results[1:], strict=True):
-            assert result.tobytes() == results[0].tobytes(), f"{parts} parts give other bits"
+        for shards, result in zip(SHARD_COUNTS[1:], results[1:], strict=True):
+            assert result.tobytes() == results[0].tobytes(), f"{shards} shards give other bits"
         return results[0]
 
 
 def function(name, *arrays, parameters=()):
-    """Run one instruction."""
+    """Run a single elementwise instruction on arrays."""
     arguments = tuple(ProgramValue("input", i) for i in range(len(arrays)))
     step = Instruction(name, arguments, parameters)
     shape = np.broadcast_shapes(*(a.shape for a in arrays))
@@ -170,7 +170,7 @@ def function(name, *arrays, parameters=()):
 
 
 def image_windows(x, kernel, stride, padding, **options):
-    """Return the windows of a batch of images, one axis each but the last."""
+    """Return the pooling windows of a batch of images: a trivial axis, then the spatial axes."""
     one = [pool_windows.adaptive_windows(1, 1)]
     return one + [
         pool_windows.fixed_windows(extent, kernel, stride, padding, **options)

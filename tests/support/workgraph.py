@@ -1,4 +1,4 @@
-"""Graphs of one operator, for testing records through the public interface."""
+"""Graphs of one operator, for tests of records through the public interface."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def model_of(
     keys: Sequence[str | None] | None = None,
     n_outputs: int = 1,
 ) -> kuiper.Model:
-    """Return a model of one operator; names are in0, in1, ..., op, out0, out1, ...."""
+    """Return a model of one operator with operands in0, in1, ..., out0, out1, ..."""
     graph = Graph()
     names = [f"in{i}" for i in range(len(inputs))]
     for name, array in zip(names, inputs, strict=True):
@@ -58,7 +58,7 @@ def run_operator(
 
 
 def run_channels_last(type: str, x: np.ndarray, n_outputs: int = 1, **params: Any):
-    """Run one operator on an (n, c, ...) tensor that lies channels-last, through a permutation."""
+    """Run one operator on an (n, c, ...) tensor in channels-last layout."""
     graph = Graph()
     last = np.ascontiguousarray(np.moveaxis(x, 1, -1))
     graph.add_operand("last", last.shape, from_numpy(x.dtype).name)
@@ -73,7 +73,7 @@ def run_channels_last(type: str, x: np.ndarray, n_outputs: int = 1, **params: An
 
 
 def recurrent_layers(cell, hidden, layers, bidirectional, proj_size=0):
-    """Return the arguments and the weights of a network of 24 features."""
+    """Return the arguments and weights of a recurrent network with 24 input features."""
     gates = {"nn.LSTM": 4, "nn.GRU": 3, "nn.RNN": 1}[cell]
     state, width, weights = proj_size or hidden, 24, {}
     for layer in range(layers):

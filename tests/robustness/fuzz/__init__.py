@@ -1,16 +1,16 @@
-"""Hostile input: generators that damage valid files, and checks of what kuiper makes of them.
+"""Hostile input: generators that damage valid files, and checks of what kuiper does with them.
 
 ::
 
-    chance.py        what mutations are made of: odd numbers, odd words, cuts and copies of bytes
+    chance.py        random edits: odd numbers, odd words, cuts and copies of bytes
     param.py  archive.py  expressions.py  models.py
-                     one target each: `make` an input, `mutate` one, `check` what comes out
-    runner.py        many inputs in a child process; crashes and hangs are caught, made small, saved
-    child.py         that child
+                     one target each: `make` an input, `mutate` one, `check` the result
+    runner.py        runs many inputs in a child process; catches, shrinks and saves crashes, hangs
+    child.py         the child process
     guided.py        the same targets guided by coverage, with atheris
 
-A check lets :class:`kuiper.errors.KuiperError` pass, and nothing else: whatever comes out of it is
-a finding.  Every input follows from a target, a seed and a number, so each can be made again::
+A check accepts :class:`kuiper.errors.KuiperError`; any other exception is a finding.  Every input
+is determined by a target, a seed and a number, so each can be made again::
 
     python -m tests.robustness.fuzz --target model --count 10000 --seed 7
     python -m tests.robustness.fuzz --target model --seed 7 --only 4711  # one, with its traceback

@@ -53,7 +53,7 @@ def main() -> int:
 
 
 class _Progress:
-    """Prints lines about a run: findings at once, counts at growing distances."""
+    """Prints lines about a run: findings at once, counts at growing intervals."""
 
     def __init__(self, name: str):
         self.name = name
@@ -82,7 +82,7 @@ def _report(name: str, outcome, folder: Path | None) -> None:
 
 
 def _replay(name: str, args, options: dict) -> int:
-    """Try single inputs in children; return how many are findings."""
+    """Try saved inputs in child processes; return how many are findings."""
     found = 0
     with tempfile.TemporaryDirectory() as scratch:
         paths = args.replay or []

@@ -1,4 +1,4 @@
-"""Target ``bin``: the archive of weights."""
+"""Target ``bin``: archives of weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPLIT = None
 
 _SIGNATURES = (b"PK\1\2", b"PK\3\4", b"PK\5\6", b"PK\6\6", b"PK\6\7")
 
-# Offset and bytes of the fields of each record.
+# Offset and format of the fields of each record.
 _FIELDS = {
     b"PK\3\4": ((4, 2), (6, 2), (8, 2), (14, 4), (18, 4), (22, 4), (26, 2), (28, 2), (30, 1)),
     b"PK\1\2": (
@@ -49,18 +49,18 @@ def make(random: Random) -> bytes:
 
 
 def mutate(data: bytes, random: Random) -> bytes:
-    """Change fields of the records, or bytes anywhere."""
+    """Change fields of the records, or any bytes."""
     if often(random, 0.3):
         return edit_bytes(random, data)
     changed = bytearray(data)
     for _ in range(1 + random.randrange(3)):
         signature = pick(random, _SIGNATURES)
-        places = _find_all(data, signature)
-        if not places:
+        found = _find_all(data, signature)
+        if not found:
             continue
-        place = pick(random, places)
+        start = pick(random, found)
         offset, size = pick(random, _FIELDS[signature])
-        at = place + offset
+        at = start + offset
         if at + size > len(changed):
             continue
         old = int.from_bytes(changed[at : at + size], "little")
@@ -72,16 +72,16 @@ def mutate(data: bytes, random: Random) -> bytes:
 
 
 def _find_all(data: bytes, signature: bytes) -> list[int]:
-    places = []
+    found = []
     at = data.find(signature)
     while at >= 0:
-        places.append(at)
+        found.append(at)
         at = data.find(signature, at + 1)
-    return places
+    return found
 
 
 def check(data: bytes) -> str:
-    """Read; what is read must be what zipfile reads."""
+    """Read an archive and compare its entries with zipfile's."""
     try:
         archive = Archive(data)
     except ModelFormatError as error:
@@ -99,7 +99,7 @@ def check(data: bytes) -> str:
             names = other.namelist()
             theirs = {}
             for name in names if is_whole else ():
-                # zipfile takes names without the flag of UTF-8 for those of an old code page.
+                # zipfile decodes a name without the UTF-8 flag as code page 437.
                 flag = other.getinfo(name).flag_bits & 0x800
                 theirs[name if flag else name.encode("cp437").decode()] = other.read(name)
     except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, EOFError, RuntimeError):

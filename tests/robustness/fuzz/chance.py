@@ -1,6 +1,6 @@
-"""What mutations are made of.
+"""Random edits of numbers, words and bytes.
 
-Everything takes a :class:`random.Random`, which may also be one that hypothesis or atheris steers.
+Every function takes a :class:`random.Random`, which hypothesis or atheris may drive.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["FLOATS", "INTEGERS", "WORDS", "edit_bytes", "edit_words", "often", "
 
 Item = TypeVar("Item")
 
-# Ends of number types and of their halves, and what lies beside them.
+# Limits of number types and of their halves, and neighbours of these.
 INTEGERS = (
     0, 1, -1, 2, -2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 127, 128, 255, 256, 1000, 65535,
     65536, 2**31 - 1, 2**31, -(2**31), 2**32 - 1, 2**32, 2**40, 2**53 + 1, 2**62, 2**63 - 1,
@@ -42,7 +42,7 @@ _BYTES = (
 
 
 def often(random: Random, share: float) -> bool:
-    """Tell whether something happens that happens in `share` of all cases."""
+    """Return True with probability `share`."""
     return random.random() < share
 
 
@@ -52,7 +52,7 @@ def pick(random: Random, items: Sequence[Item]) -> Item:
 
 
 def value_text(random: Random, old: str = "") -> str:
-    """Return the text of a parameter: near `old`, of its form, or nothing like it."""
+    """Return the text of a parameter: close to `old`, of its form, or unrelated."""
     kind = random.randrange(10)
     if kind < 3 and old.startswith("("):
         return _list_text(random, old)
@@ -78,64 +78,64 @@ def value_text(random: Random, old: str = "") -> str:
 def _list_text(random: Random, old: str) -> str:
     """Change one element of a list, or its length."""
     items = old[1:-1].split(",")
-    place = random.randrange(len(items))
+    at = random.randrange(len(items))
     kind = random.randrange(6)
     if kind == 0:
-        del items[place]
+        del items[at]
     elif kind == 1:
-        items.insert(place, items[place])
+        items.insert(at, items[at])
     elif kind == 2:
-        items[place] = pick(random, FLOATS)
+        items[at] = pick(random, FLOATS)
     elif kind == 3:
         random.shuffle(items)
     else:
-        near = items[place].lstrip("-").isdigit() and often(random, 0.5)
-        number = int(items[place]) + pick(random, (-1, 1)) if near else pick(random, INTEGERS)
-        items[place] = str(number)
+        near = items[at].lstrip("-").isdigit() and often(random, 0.5)
+        number = int(items[at]) + pick(random, (-1, 1)) if near else pick(random, INTEGERS)
+        items[at] = str(number)
     return f"({','.join(items)})"
 
 
 def edit_bytes(random: Random, data: bytes) -> bytes:
-    """Change a few bytes: cut, copy, overwrite, insert, flip."""
+    """Edit a few bytes: cut, copy, overwrite, insert, flip."""
     for _ in range(1 + random.randrange(4)):
-        place = random.randrange(len(data) + 1)
+        at = random.randrange(len(data) + 1)
         kind = random.randrange(7)
         if kind == 0:
-            data = data[:place]
+            data = data[:at]
         elif kind == 1:
-            stop = min(len(data), place + 1 + random.randrange(64))
-            data = data[:place] + data[stop:]
+            stop = min(len(data), at + 1 + random.randrange(64))
+            data = data[:at] + data[stop:]
         elif kind == 2:
             start = random.randrange(len(data) + 1)
-            data = data[:place] + data[start : start + 1 + random.randrange(64)] + data[place:]
-        elif kind == 3 and place < len(data):
-            flipped = data[place] ^ 1 << random.randrange(8)
-            data = data[:place] + bytes([flipped]) + data[place + 1 :]
+            data = data[:at] + data[start : start + 1 + random.randrange(64)] + data[at:]
+        elif kind == 3 and at < len(data):
+            flipped = data[at] ^ 1 << random.randrange(8)
+            data = data[:at] + bytes([flipped]) + data[at + 1 :]
         elif kind == 4:
             number = (pick(random, INTEGERS) % 2**64).to_bytes(8, "little")
             size = pick(random, (2, 4, 8))
-            data = data[:place] + number[:size] + data[place + size :]
+            data = data[:at] + number[:size] + data[at + size :]
         else:
             new = pick(random, _BYTES)
-            data = data[:place] + new + data[place + pick(random, (0, len(new))) :]
+            data = data[:at] + new + data[at + pick(random, (0, len(new))) :]
     return data
 
 
 def edit_words(random: Random, words: list[str], vocabulary: Sequence[str]) -> list[str]:
-    """Change a few words of a list: drop, double, swap, replace, insert."""
+    """Edit a few words of a list: drop, duplicate, swap, replace, insert."""
     words = list(words)
     for _ in range(1 + random.randrange(3)):
-        place = random.randrange(len(words) + 1)
+        at = random.randrange(len(words) + 1)
         kind = random.randrange(5)
-        if kind == 0 or place == len(words):
-            words.insert(place, pick(random, vocabulary))
+        if kind == 0 or at == len(words):
+            words.insert(at, pick(random, vocabulary))
         elif kind == 1:
-            del words[place]
+            del words[at]
         elif kind == 2:
-            words.insert(place, words[place])
+            words.insert(at, words[at])
         elif kind == 3:
             other = random.randrange(len(words))
-            words[place], words[other] = words[other], words[place]
+            words[at], words[other] = words[other], words[at]
         else:
-            words[place] = pick(random, vocabulary)
+            words[at] = pick(random, vocabulary)
     return words

@@ -1,8 +1,8 @@
-"""The process in which inputs are tried; ``runner.py`` starts it as a program of its own.
+"""The process in which inputs are tried; ``runner.py`` starts it as a program.
 
-It notes the number of the input it is at in a file that its parent watches, so a crash or a hang is
-known by its number.  On standard output it writes a line of JSON for every finding, now and then
-one with the counts so far.
+It writes the number of the current input to a file that its parent watches, so that a crash or a
+hang can be attributed.  On standard output it writes a line of JSON for every finding, and now and
+then one with the counts so far.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-# The installed kuiper, or that of PYTHONPATH, goes before the folder that the tests are in.
+# The installed kuiper, or that of PYTHONPATH, takes precedence over the folder of the tests.
 import kuiper  # noqa: F401
 
 ROOT = str(Path(__file__).resolve().parents[3])
@@ -29,11 +29,11 @@ sys.path.insert(0, ROOT)
 from tests.robustness.fuzz.targets import TARGETS  # noqa: E402
 
 NOTE = struct.Struct("<qd")
-EXTRA_BYTES = 3 << 29  # that an input may make the process grow by
+EXTRA_BYTES = 3 << 29  # by which an input may grow the process
 
 
 def limit_memory() -> None:
-    """Let allocations fail that no input of the harness can need."""
+    """Limit the address space to more than any input of the harness needs."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -46,7 +46,7 @@ def limit_memory() -> None:
 
 
 def signature(error: BaseException) -> str:
-    """Return what findings of one cause have in common."""
+    """Return a name that findings with the same cause share."""
     frames = traceback.extract_tb(error.__traceback__)
     inside = [f for f in frames if "kuiper" in f.filename and "tests" not in f.filename]
     where = f"{Path(inside[-1].filename).name}:{inside[-1].name}" if inside else "check"
@@ -55,7 +55,7 @@ def signature(error: BaseException) -> str:
 
 
 def attempt(check, data: bytes, options: dict) -> tuple[str, BaseException | None]:
-    """Check one input; return the word for the counts and what came out, if anything did."""
+    """Check one input; return a word for the counts and the exception, if any."""
     try:
         return check(data, **options), None
     except KeyboardInterrupt:
@@ -65,7 +65,7 @@ def attempt(check, data: bytes, options: dict) -> tuple[str, BaseException | Non
 
 
 def run(target, note, seed: int, start: int, count: int, options: dict) -> None:
-    """Try the inputs from `start` on."""
+    """Try the inputs from number `start` on."""
     tally: Counter[str] = Counter()
     told: Counter[str] = Counter()
     last = time.monotonic()
@@ -94,7 +94,7 @@ def run(target, note, seed: int, start: int, count: int, options: dict) -> None:
 def shrink(target, data: bytes, options: dict, seconds: float = 20.0) -> bytes:
     """Return a smaller input with the same finding."""
     name = signature_of(target, data, options)
-    if name is None:  # it does not come again
+    if name is None:  # not reproducible
         return data
     until = time.monotonic() + seconds
 
@@ -110,17 +110,17 @@ def signature_of(target, data: bytes, options: dict) -> str | None:
 
 
 def minimise(data: bytes, still, split, until: float) -> bytes:
-    """Leave out pieces for as long as `still` holds: first large ones, then smaller ones.
+    """Leave out pieces while `still` holds, first large ones, then smaller ones.
 
     Parameters
     ----------
     data : bytes
     still : callable
-        Tells whether an input is as interesting as `data`.
+        Tells whether an input still has the finding of `data`.
     split : callable
-        Takes an input apart to (pieces, join).
+        Splits an input into (pieces, join).
     until : float
-        When to stop, by the clock of `time.monotonic`.
+        Time to stop, by `time.monotonic`.
     """
     for level in (0, 1):
         pieces, join = split(data, level)

@@ -1,9 +1,9 @@
-"""Targets ``expression`` and ``ncnn``: the two small languages, read, translated and computed.
+"""Targets ``expression`` and ``ncnn``: the two expression languages, read, translated and computed.
 
-An input is a line of JSON (the seed of the operands) and the text.  What can be read must survive
-being written and read again, and its value must be what an evaluator of a few lines computes, which
-shares nothing with kuiper's.  That evaluator also tells by repeated runs with disturbed roundings
-where a value hangs on the last bits, and no comparison is due.
+An input is a line of JSON (the seed of the operands) and the text.  Valid text must survive writing
+and reading, and its value must equal that of a short independent evaluator.  That evaluator repeats
+the computation with perturbed roundings to find values that depend on the last bits; those are not
+compared.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ VOCABULARY = (
 
 
 def pack(seed: int, text: str) -> bytes:
-    """Return an input as bytes."""
+    """Return a seed and a text as one input."""
     return json.dumps(seed).encode() + b"\n" + text.encode(errors="surrogatepass")
 
 
 def unpack(data: bytes) -> tuple[int, str]:
-    """Return seed and text."""
+    """Return the seed and the text of an input."""
     line, _, text = data.partition(b"\n")
     try:
         seed = int(json.loads(line))
@@ -75,7 +75,7 @@ def unpack(data: bytes) -> tuple[int, str]:
 
 
 def make(random: Random) -> bytes:
-    """Return an expression: well-formed, or damaged."""
+    """Return an expression, well-formed or damaged."""
     text = _tree(random, 1 + random.randrange(5))
     if often(random, 0.1):
         count = 1 + random.randrange(4)
@@ -98,7 +98,7 @@ def _tree(random: Random, depth: int) -> str:
 
 
 def mutate(data: bytes, random: Random) -> bytes:
-    """Change words, or bytes."""
+    """Edit words or bytes."""
     seed, text = unpack(data)
     if often(random, 0.15):
         changed = edit_bytes(random, text.encode()).decode(errors="replace")
@@ -115,7 +115,7 @@ def _words(text: str) -> list[str]:
 
 
 def check(data: bytes) -> str:
-    """Read, write, draw, compute, compile."""
+    """Read, write, draw, compute and compile an expression."""
     seed, text = unpack(data)
     try:
         tree = parse(text)
@@ -148,7 +148,7 @@ def check(data: bytes) -> str:
 
 
 def _check_other_readers(text: str) -> None:
-    """What is refused in one form must not crash in the others."""
+    """Text that one reader refuses must not crash the others."""
     for read in (lambda: parse(text, 0), lambda: compile(text)):
         _outcome(read)
 
@@ -161,7 +161,7 @@ def _outcome(function):
 
 
 def _operands(seed: int) -> list:
-    """Return three operands; mostly float32 arrays, which take the fast way."""
+    """Return three operands, mostly float32 arrays, which have a fast path."""
     random = np.random.default_rng(seed)
     shapes = [(3, 4), (4,), (3, 1), (), (1,), (0,), (2, 3, 4)]
     kind = seed % 8
@@ -185,9 +185,9 @@ def _is_plain(operands: list) -> bool:
 
 
 def _reference(text: str, operands: list) -> tuple:
-    """Return the value and how far off it may be; None where the evaluator does not know.
+    """Return the value and its uncertainty, or None if the evaluator cannot tell.
 
-    The value is computed in float64, and again with every intermediate result disturbed by some
+    The value is computed in float64, and again with every intermediate result perturbed by a few
     roundings of float32.
     """
     if "torch." in text or re.search(r"size\((?![^()]*,)", text):
@@ -210,11 +210,11 @@ def _reference(text: str, operands: list) -> tuple:
 
 
 class _Unsure(Exception):
-    """The evaluator has met something that float32 or PyTorch may see otherwise."""
+    """The value depends on something that float32 or PyTorch may treat differently."""
 
 
 def _compute(text: str, operands: list, random):
-    """Evaluate prefix notation from its end."""
+    """Evaluate prefix notation from right to left."""
     stack: list = []
     for word in reversed(_words(text.replace(" ", ""))):
         if word in "(),":
@@ -275,7 +275,7 @@ _EXACT = frozenset(["+", "*", "max", "min", "-", "neg", "abs", "sign", "square"]
 
 
 def make_ncnn(random: Random) -> bytes:
-    """Return a list of items: well-formed, or damaged."""
+    """Return a list of items, well-formed or damaged."""
     text = ",".join(_item(random, random.randrange(4)) for _ in range(1 + random.randrange(4)))
     data = pack(random.randrange(1 << 30), text)
     return mutate_ncnn(data, random) if often(random, 0.6) else data
@@ -290,7 +290,7 @@ def _item(random: Random, depth: int) -> str:
 
 
 def mutate_ncnn(data: bytes, random: Random) -> bytes:
-    """Change words, or bytes."""
+    """Edit words or bytes."""
     seed, text = unpack(data)
     if often(random, 0.15):
         changed = edit_bytes(random, text.encode()).decode(errors="replace")
@@ -303,7 +303,7 @@ def mutate_ncnn(data: bytes, random: Random) -> bytes:
 
 
 def check_ncnn(data: bytes) -> str:
-    """Read, write, compute, translate there and back."""
+    """Read, write, compute, and translate both ways."""
     seed, text = unpack(data)
     assert 0 <= ncnn.count_blobs(text) <= 10
     try:
@@ -338,7 +338,7 @@ def check_ncnn(data: bytes) -> str:
 
 
 def _compare_ncnn(text: str, shapes: list, values: list[int]) -> None:
-    """Compare with an evaluator in float64, disturbed as that of the other dialect is."""
+    """Compare with a float64 evaluator, perturbed like that of the other language."""
     runs = []
     for noise in (None, _Upwards(), _Downwards(), Random(1), Random(2)):
         try:
@@ -353,7 +353,7 @@ def _compare_ncnn(text: str, shapes: list, values: list[int]) -> None:
 
 
 class _Upwards(Random):
-    """Rounds all that is positive up, so that what is almost an integer becomes one."""
+    """Rounds every positive number up, so that almost-integers become integers."""
 
     def uniform(self, a: float, b: float) -> float:
         return b
@@ -378,7 +378,7 @@ def _compute_ncnn(text: str, shapes: list, noise: Random | None) -> list:
         if isinstance(result, float):
             if not math.isfinite(result) or abs(result) > 1e30:
                 raise _Unsure
-            # A literal is rounded as well, and a remainder by it is another number then.
+            # Literals are rounded too, which changes a remainder by them.
             if noise is not None:
                 result *= 1 + 2.0**-21 * noise.uniform(-1, 1)
         stack.append(result)
@@ -388,8 +388,8 @@ def _compute_ncnn(text: str, shapes: list, noise: Random | None) -> list:
 def _ncnn_leaf(word: str, shapes: list) -> int | float:
     if re.fullmatch(r"\d[whdcn]", word):
         axes = ("", "w", "hw", "chw", "cdhw")[len(shapes[int(word[0])])]
-        place = axes.find(word[1])
-        return 1 if place < 0 else shapes[int(word[0])][place]
+        axis = axes.find(word[1])
+        return 1 if axis < 0 else shapes[int(word[0])][axis]
     number = _number(word)
     # 2.0 is an integer, 1e1 is not.
     if isinstance(number, float) and number.is_integer() and "e" not in word:
@@ -398,7 +398,7 @@ def _ncnn_leaf(word: str, shapes: list) -> int | float:
 
 
 def _both(integers, floats=None):
-    """Make an operator that keeps integers."""
+    """Make an operator that maps integers to integers."""
 
     def apply(*arguments):
         if all(isinstance(a, int) for a in arguments):

@@ -1,6 +1,6 @@
-"""The two files of a model as lists that can be changed, without kuiper's own reader and writer.
+"""The two files of a model as editable lists, without kuiper's reader and writer.
 
-What is written here need not be valid: counts can be kept wrong, names double, sizes false.
+The written files need not be valid: counts may be wrong, names duplicate, sizes false.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ITEM_BYTES = {
 
 @dataclass
 class Line:
-    """One operator of a ``.param`` text; `fields` are pairs of key (with its sign) and value."""
+    """One operator of a ``.param`` text; `fields` are pairs of a key with its sign, and a value."""
 
     type: str
     name: str
@@ -33,7 +33,7 @@ class Line:
     fields: list[list[str]] = field(default_factory=list)
 
     def text(self) -> str:
-        """Return the line as a file has it."""
+        """Return the line as text."""
         words = [self.type, self.name, str(len(self.inputs)), str(len(self.outputs))]
         words += [*self.inputs, *self.outputs, *("=".join(pair) for pair in self.fields)]
         return " ".join(words)
@@ -54,7 +54,7 @@ def read_lines(param: bytes) -> list[Line]:
 
 
 def write_lines(lines: list[Line]) -> bytes:
-    """Write a text whose header fits its lines."""
+    """Write a text with a correct header."""
     operands = {name for line in lines for name in line.outputs}
     body = "".join(line.text() + "\n" for line in lines)
     return f"{MAGIC}\n{len(lines)} {len(operands)}\n{body}".encode()

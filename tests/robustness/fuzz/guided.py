@@ -1,13 +1,13 @@
-"""The targets, guided by coverage.
+"""The targets guided by coverage.
 
 ::
 
     python -m tests.robustness.fuzz.guided TARGET [libFuzzer's options]
 
-Needs atheris (``pip install atheris``).  The engine keeps inputs that reach new branches and goes
-on from those; the changes are ours, since bytes changed blindly hardly ever make a model.  It stops
-at the first finding and writes the input to a file, which
-``python -m tests.robustness.fuzz --replay`` takes.
+Needs atheris (``pip install atheris``).  The engine keeps inputs that reach new branches and
+mutates those further, with the mutations of the targets, since random bytes rarely form a model.
+It stops at the first finding and writes the input to a file for
+``python -m tests.robustness.fuzz --replay``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ with atheris.instrument_imports(include=["kuiper"]):
 
 INSTRUMENTED = (kuiper, ncnn, param)
 
-SEEDS = 300  # inputs to start from
+SEEDS = 300  # initial inputs
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
                 from .models import unpack
 
                 unpack(data)
-            except (ValueError, KeyError, TypeError):  # not one of ours
+            except (ValueError, KeyError, TypeError):  # not in the form of this target
                 return
         target.check(data)
 

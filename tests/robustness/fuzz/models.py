@@ -1,13 +1,13 @@
 """Target ``model``: both files, loaded and run.
 
-Starts from the graphs that pnnx exported for the tests and damages what they say: parameters,
-weights (shape, type, values), names, wiring, operator types, expressions, annotations, and the
-shapes and values of the inputs.  What still runs must
+Starts from graphs that pnnx exported for the tests and damages parameters, weights (shape, type,
+values), names, wiring, operator types, expressions, annotations, and the shapes and values of the
+inputs.  A model that still runs must
 
-* give the same bits whatever lay in its memory before, in its arena and in the caller's arrays;
+* give the same bits whatever its arena and the caller's output arrays contained before;
 * give the same bits on two threads;
-* give the same without and with optimisation, up to rounding;
-* with ``--reference``, also what the numpy references of the tests compute.
+* give the same results with and without optimization, up to rounding;
+* with ``--reference``, give the results of the numpy references.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ __all__ = ["SPLIT", "check", "make", "mutate", "pack", "unpack"]
 
 SPLIT = b"\n"
 
-MAX_MEMORY = 1 << 26  # what a model may take for its operands
+MAX_MEMORY = 1 << 26  # bytes that a model may take for its operands
 MAX_FILL = 1 << 20  # bytes of a mutated weight
 MAX_INPUT = 1 << 18  # elements of an input
-RTOL = 1e-3  # between ways of computing; relative to the largest value
+RTOL = 1e-3  # between two ways to compute a result, relative to the largest value
 
 _TENSOR = re.compile(r"\(([^)]*)\)(\w*)")
 
@@ -45,13 +45,13 @@ _TENSOR = re.compile(r"\(([^)]*)\)(\w*)")
 
 
 def pack(head: dict, param: bytes, archive: bytes) -> bytes:
-    """Return an input as one string of bytes."""
+    """Return the parts of an input as one string of bytes."""
     head = {**head, "param": len(param)}
     return json.dumps(head).encode() + b"\n" + param + archive
 
 
 def unpack(data: bytes) -> tuple[dict, bytes, bytes]:
-    """Return what :func:`pack` was given."""
+    """Return the parts that :func:`pack` joined."""
     line, _, rest = data.partition(b"\n")
     head = json.loads(line)
     count = head["param"]
@@ -85,7 +85,7 @@ def make(random: Random) -> bytes:
 
 
 def mutate(data: bytes, random: Random) -> bytes:
-    """Damage a model at one to four places."""
+    """Apply one to four damages to a model."""
     head, param, archive = unpack(data)
     if often(random, 0.03):
         return pack(head, edit_bytes(random, param), archive)
@@ -93,7 +93,7 @@ def mutate(data: bytes, random: Random) -> bytes:
         return pack(head, param, edit_bytes(random, archive))
     try:
         lines, members = read_lines(param), read_members(archive)
-    except Exception:  # damaged before; only bytes are left to change
+    except Exception:  # already damaged: edit bytes
         return pack(head, edit_bytes(random, param), archive)
     for _ in range(pick(random, (1, 1, 1, 2, 2, 3, 4))):
         if lines:
@@ -102,7 +102,7 @@ def mutate(data: bytes, random: Random) -> bytes:
 
 
 def _damage(random: Random, lines: list[Line], members: dict[str, bytes], head: dict) -> None:
-    """Change one thing."""
+    """Damage one thing."""
     inner = [line for line in lines if not line.type.startswith(("pnnx.Input", "pnnx.Output"))]
     line = pick(random, inner if inner and often(random, 0.85) else lines)
     params = [pair for pair in line.fields if pair[0][:1] not in "@#$"]
@@ -156,9 +156,9 @@ def _damage_weight(random: Random, line: Line, pair: list[str], members: dict[st
     elif kind == 1 and extents:
         extents[random.randrange(len(extents))] = str(pick(random, INTEGERS))
     elif kind == 2 and extents:
-        place = random.randrange(len(extents))
-        near = extents[place].isdigit()
-        extents[place] = str(int(extents[place]) + pick(random, (-1, 1)) if near else 1)
+        at = random.randrange(len(extents))
+        near = extents[at].isdigit()
+        extents[at] = str(int(extents[at]) + pick(random, (-1, 1)) if near else 1)
     elif kind == 3:
         extents.insert(random.randrange(len(extents) + 1), pick(random, ("0", "1", "2", "3")))
     elif kind == 4 and extents:
@@ -178,7 +178,7 @@ def _damage_weight(random: Random, line: Line, pair: list[str], members: dict[st
 
 
 def _odd_values(random: Random, dtype: str, count: int) -> bytes:
-    """Return bytes of values that hardly any weight has."""
+    """Return bytes of unusual values."""
     kind = random.randrange(4)
     if kind == 0:
         return bytes(count)
@@ -200,7 +200,7 @@ def _odd_values(random: Random, dtype: str, count: int) -> bytes:
 
 
 def _shapes(random: Random, lines: list[Line]) -> list[list[int]]:
-    """Return other shapes for the inputs than those in the file."""
+    """Return shapes for the inputs that differ from those of the file."""
     shapes = []
     for line in lines:
         if line.type != "pnnx.Input" or not line.outputs:
@@ -211,8 +211,8 @@ def _shapes(random: Random, lines: list[Line]) -> list[list[int]]:
         shape = [int(n) if n.isdigit() else 2 for n in extents]
         for _ in range(random.randrange(3)):
             if shape:
-                place = random.randrange(len(shape))
-                shape[place] = max(0, pick(random, (0, 1, 2, 3, 5, 8, 17, shape[place] + 1)))
+                at = random.randrange(len(shape))
+                shape[at] = max(0, pick(random, (0, 1, 2, 3, 5, 8, 17, shape[at] + 1)))
         shapes.append(shape)
     return shapes
 
@@ -241,13 +241,13 @@ def _damage_annotation(random: Random, line: Line) -> None:
 
 
 def _rewire(random: Random, line: Line, lines: list[Line]) -> None:
-    """Let an operator read something else, or more, or less."""
+    """Change, add or remove an input of an operator."""
     known = [name for other in lines for name in other.outputs]
     kind = random.randrange(6)
     if kind < 3 and line.inputs and known:
-        place = random.randrange(len(line.inputs))
-        old, new = line.inputs[place], pick(random, known)
-        line.inputs[place] = new
+        at = random.randrange(len(line.inputs))
+        old, new = line.inputs[at], pick(random, known)
+        line.inputs[at] = new
         for pair in line.fields:
             if pair[0].startswith("$") and pair[1] == old:
                 pair[1] = new
@@ -261,12 +261,12 @@ def _rewire(random: Random, line: Line, lines: list[Line]) -> None:
 
 
 def _damage_fields(random: Random, line: Line, lines: list[Line]) -> None:
-    place = random.randrange(len(line.fields))
+    at = random.randrange(len(line.fields))
     kind = random.randrange(4)
     if kind == 0:
-        del line.fields[place]
+        del line.fields[at]
     elif kind == 1:
-        line.fields[place][0] += "_"
+        line.fields[at][0] += "_"
     elif kind == 2:
         other = pick(random, lines)
         if other.fields:
@@ -278,21 +278,21 @@ def _damage_fields(random: Random, line: Line, lines: list[Line]) -> None:
 
 
 def _damage_lines(random: Random, line: Line, lines: list[Line]) -> None:
-    place = lines.index(line)
+    at = lines.index(line)
     kind = random.randrange(4)
     if kind == 0:
         lines.remove(line)
     elif kind == 1:
         copy = Line(line.type, line.name + "_", list(line.inputs), [n + "_" for n in line.outputs])
         copy.fields = [list(pair) for pair in line.fields if not pair[0].startswith("@")]
-        lines.insert(place + 1, copy)
+        lines.insert(at + 1, copy)
     elif kind == 2:
         known = [name for other in lines for name in other.outputs]
         if known:
             lines.append(Line("pnnx.Output", f"more_{len(lines)}", [pick(random, known)], []))
     else:
         other = random.randrange(len(lines))
-        lines[place], lines[other] = lines[other], lines[place]
+        lines[at], lines[other] = lines[other], lines[at]
 
 
 def _rename(random: Random, line: Line, lines: list[Line]) -> None:
@@ -310,7 +310,7 @@ def _rename(random: Random, line: Line, lines: list[Line]) -> None:
 
 
 def check(data: bytes, reference: bool = False) -> str:
-    """Load and run in several ways and compare."""
+    """Load and run a model in several ways and compare the results."""
     head, param, archive = unpack(data)
     options = {"threads": 1, "max_memory": MAX_MEMORY}
     try:
@@ -335,7 +335,7 @@ def check(data: bytes, reference: bool = False) -> str:
         raise AssertionError(f"only one of plain and fast runs; the {refused} one: {error}")
     for runner, first in ((plain, expected), (model, found)):
         _check_garbage(runner, inputs, first)
-    if head["seed"] % 4 == 0:  # the slowest of these checks
+    if head["seed"] % 4 == 0:  # the slowest of the checks
         parallel = kuiper.Model(plain.graph, threads=2, max_memory=MAX_MEMORY)
         _same_bits(_outcome(parallel, inputs), found, "two threads against one")
     for array, copy in zip(inputs, kept, strict=True):
@@ -361,13 +361,13 @@ def _outcome(model: kuiper.Model, inputs) -> list[np.ndarray] | KuiperError:
 
 
 def _raise_unforeseen(error: KuiperError) -> None:
-    """Raise what an error stands for that is only the last resort of the planner."""
+    """Raise the cause of an error that the planner raises only as a last resort."""
     if "cannot be computed with its arguments" in str(error) and error.__cause__ is not None:
         raise error.__cause__
 
 
 def _inputs(model: kuiper.Model, head: dict) -> list[np.ndarray] | None:
-    """Make the arrays; None where they would be too large."""
+    """Make the inputs; return None if they would be too large."""
     random = np.random.default_rng(head["seed"])
     arrays = []
     for number, info in enumerate(model.inputs):
@@ -412,7 +412,7 @@ def _array(random, shape, dtype, low, high, values: str) -> np.ndarray:
 
 
 def _check_garbage(model: kuiper.Model, inputs, first: list[np.ndarray]) -> None:
-    """Run twice more, each time on memory full of something else."""
+    """Run twice more, each time on memory filled with other values."""
     for byte in (0xFF, 0x41):
         arena = model._plans.arenas.take(1)
         arena.memory[...] = byte
@@ -420,7 +420,7 @@ def _check_garbage(model: kuiper.Model, inputs, first: list[np.ndarray]) -> None
         outs = []
         for result in first:
             raw = bytearray([byte]) * result.nbytes
-            if result.dtype.kind in "OU":  # None or a word, which no kernel writes
+            if result.dtype.kind in "OU":  # None or a string, which no kernel writes
                 outs.append(np.empty(result.shape, result.dtype))
             elif result.dtype.kind == "b":
                 outs.append(np.full(result.shape, byte == 0xFF))
@@ -438,7 +438,7 @@ def _same_bits(found, expected, what: str) -> None:
         assert a.dtype == b.dtype, f"{what}: output {number} is {a.dtype}, not {b.dtype}"
         if a.tobytes() == b.tobytes():
             continue
-        # NaN may have any bits.
+        # NaN may have any payload.
         same = (a == b) | ((a != a) & (b != b))
         assert same.all(), f"{what}: output {number}: {int((~same).sum())} of {a.size} differ"
 
@@ -448,7 +448,7 @@ def _close(expected, found) -> bool:
 
 
 def _difference(expected, found) -> str:
-    """Say how two results differ, or nothing."""
+    """Describe how two results differ, or return an empty string."""
     if len(expected) != len(found):
         return f"{len(found)} outputs, expected {len(expected)}"
     for number, (a, b) in enumerate(zip(expected, found, strict=True)):
@@ -461,7 +461,7 @@ def _difference(expected, found) -> str:
 
 
 def _error(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the largest difference by the largest finite value; inf where kinds differ."""
+    """Return the largest difference relative to the largest finite value; inf if classes differ."""
     if a.shape != b.shape:
         return math.inf
     if a.size == 0:
@@ -482,9 +482,9 @@ def _error(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _sums_filters_at_infinity(model: kuiper.Model, inputs, expected, found) -> bool:
-    """Tell whether convolutions were joined that an infinity reached, or that overflow.
+    """Tell whether convolutions were merged that read an infinity or overflow.
 
-    One by one they give infinities of both signs, whose sum is NaN; their summed filter does not.
+    Separately they give infinities of both signs, whose sum is NaN; their summed filter does not.
     """
     if not any(key[0] == "fuse_branches" for key in model.graph.derived):
         return False
@@ -494,10 +494,10 @@ def _sums_filters_at_infinity(model: kuiper.Model, inputs, expected, found) -> b
 
 
 def _is_unsteady(plain: kuiper.Model, inputs, expected, found) -> bool:
-    """Tell whether the last bits of inputs and weights already decide about the results.
+    """Tell whether the results depend on the last bits of inputs and weights.
 
-    Then sums in another order may do so, too: a threshold that is just met, a difference of nearly
-    equal numbers, an overflow.
+    Then they may also depend on the order of sums: a threshold that is just met, a difference of
+    nearly equal numbers, an overflow.
     """
     if [a.shape for a in expected] != [b.shape for b in found]:
         return False
@@ -522,7 +522,7 @@ def _is_unsteady(plain: kuiper.Model, inputs, expected, found) -> bool:
 
 
 def _shaken(random, array: np.ndarray) -> np.ndarray:
-    """Change floats in their last bits, and zeros to what is next to nothing."""
+    """Perturb floats in their last bits, and zeros by tiny numbers."""
     if array.dtype.kind != "f":
         return array
     with np.errstate(all="ignore"):
@@ -531,7 +531,7 @@ def _shaken(random, array: np.ndarray) -> np.ndarray:
 
 
 def _is_extreme(arrays) -> bool:
-    """Tell whether float32 may overflow, or nearly nothing may become nothing."""
+    """Tell whether float32 may overflow or underflow."""
     for array in arrays:
         if array.dtype.kind in "fc" and array.size:
             with np.errstate(all="ignore"):
@@ -542,13 +542,13 @@ def _is_extreme(arrays) -> bool:
 
 
 def _agrees_with_reference(param, archive, inputs, plain, expected) -> bool:
-    """Compare with the numpy references; false where they do not know what to do."""
+    """Compare with the numpy references; return False if they cannot compute the graph."""
     if _is_extreme(
         [*expected, *inputs]
-    ):  # the references compute in float64, where nothing overflows
+    ):  # the references compute in float64, which does not overflow here
         return False
     types = {op.type for op in plain.graph} - {"pnnx.Input", "pnnx.Output", "pnnx.Attribute"}
-    # A recurrent module has only those results that something reads, told by their annotations.
+    # A recurrent module has only the outputs that are read, identified by their annotations.
     if not types <= REFERENCES.keys() - {"nn.LSTM", "nn.GRU", "nn.RNN", "nn.MultiheadAttention"}:
         return False
     for op in plain.graph:
@@ -557,7 +557,7 @@ def _agrees_with_reference(param, archive, inputs, plain, expected) -> bool:
     try:
         with np.errstate(all="ignore"):
             theirs = [np.asarray(y) for y in run_graph(read_graph(param, archive), inputs)]
-    except Exception:  # they check nothing
+    except Exception:  # the references check nothing
         return False
     if len(theirs) != len(expected):
         return False

@@ -1,4 +1,4 @@
-"""Target ``param``: the text of a model, without its weights."""
+"""Target ``param``: the text of a model without its weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .chance import INTEGERS, WORDS, edit_bytes, edit_words, often, pick, value_
 
 __all__ = ["SPLIT", "check", "make", "mutate"]
 
-SPLIT = b"\n"  # what minimising takes the input apart at
+SPLIT = b"\n"  # separator at which inputs are shrunk
 
 _VOCABULARY = (
     "pnnx.Input", "pnnx.Output", "nn.ReLU", "a", "b", "0", "1", "2", "3", "-1", "=", "@", "#",
@@ -26,7 +26,7 @@ _VOCABULARY = (
 
 @cache
 def _texts() -> tuple[bytes, ...]:
-    # Short texts: more of them per second, and a change is likelier to hit something that matters.
+    # Short texts: more of them per second, and an edit is likelier to hit a relevant word.
     return tuple(case.param for case in load_cases("operators") if len(case.param) < 1500)
 
 
@@ -36,7 +36,7 @@ def make(random: Random) -> bytes:
 
 
 def mutate(data: bytes, random: Random) -> bytes:
-    """Damage a text by bytes, by words or by lines."""
+    """Edit bytes, words or lines of a text."""
     kind = random.randrange(4)
     if kind == 0 or b"\n" not in data:
         return edit_bytes(random, data)
@@ -45,8 +45,8 @@ def mutate(data: bytes, random: Random) -> bytes:
         lines = edit_words(random, lines, lines)
     else:
         for _ in range(1 + random.randrange(3)):
-            place = random.randrange(len(lines))
-            words = lines[place].split(" ")
+            number = random.randrange(len(lines))
+            words = lines[number].split(" ")
             if often(random, 0.5):
                 words = edit_words(random, words, _VOCABULARY)
             else:
@@ -56,12 +56,12 @@ def mutate(data: bytes, random: Random) -> bytes:
                     words[at] = f"{key}={value_text(random, value)}"
                 else:
                     words[at] = str(pick(random, (*INTEGERS, *WORDS)))
-            lines[place] = " ".join(words)
+            lines[number] = " ".join(words)
     return "\n".join(lines).encode(errors="surrogateescape")
 
 
 def check(data: bytes) -> str:
-    """Parse; what parses must make a graph that is written and read back as the same one."""
+    """Parse a text; a valid graph must survive writing and reading."""
     try:
         parsed = reader.parse(data)
         specs = parsed.attributes()

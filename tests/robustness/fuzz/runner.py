@@ -1,4 +1,4 @@
-"""Run many inputs in a child process; catch what kills it, make it small, save it."""
+"""Runs many inputs in a child process; catches, shrinks and saves crashes and hangs."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from .targets import TARGETS
 __all__ = ["Finding", "Outcome", "run"]
 
 CHILD = Path(__file__).with_name("child.py")
-ASLEEP = 10  # times its patience is how long a child may sleep over one input
+ASLEEP = 10  # a child may sleep this many times `patience` over one input
 
 
 @dataclass
 class Finding:
-    """Something that must not happen.
+    """A failure of a check.
 
     Attributes
     ----------
     number : int
-        Of the input.
+        Number of the input.
     name : str
-        The same for findings of one cause.
+        Equal for findings with the same cause.
     text : str
-        The traceback, or what is known of a crash.
+        The traceback, or a description of the crash.
     data : bytes
-        An input that shows it.
+        An input that reproduces it.
     count : int
-        How many inputs did.
+        Number of inputs with this finding.
     """
 
     number: int
@@ -52,14 +52,14 @@ class Finding:
 
 @dataclass
 class Outcome:
-    """What a run came to.
+    """The results of a run.
 
     Attributes
     ----------
     tried : int
-        How many inputs.
+        Number of inputs.
     tally : Counter
-        How they ended.
+        Counts of their outcomes.
     findings : dict of str to Finding
     seconds : float
     """
@@ -82,7 +82,7 @@ def run(
     options: dict | None = None,
     say=None,
 ) -> Outcome:
-    """Try inputs number `start` to ``start + count``, or for as long as `seconds` allow.
+    """Try the inputs `start` to ``start + count``, or as many as `seconds` allow.
 
     Parameters
     ----------
@@ -93,11 +93,11 @@ def run(
     patience : float, default=20
         Seconds after which an input counts as a hang.
     limit : bool, default=True
-        Whether the memory of the child is limited; a build with AddressSanitizer wants no limit.
+        Whether to limit the memory of the child; AddressSanitizer needs no limit.
     options : dict, optional
-        Keywords for the check.
+        Keyword arguments of the check.
     say : callable, optional
-        Gets a line of text now and then.
+        Receives a line of progress now and then.
     """
     outcome = Outcome()
     begin = time.monotonic()
@@ -138,12 +138,12 @@ def _add(outcome: Outcome, target: str, seed: int, number: int, name: str, text:
 
 
 class _Watched:
-    """A child and what it says."""
+    """A child process and its messages."""
 
     def __init__(self, order: dict):
         self.order = order
-        # The current input, how long the child had computed when it was first seen, how long it
-        # has slept since, and when that was last looked at.
+        # The current input, the child's processor time at its start, the time the child has slept
+        # since, and when the latter was last updated.
         self.at, self.busy, self.asleep, self.seen = -1, 0.0, 0.0, time.monotonic()
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115, closed by `close`
         self.process = subprocess.Popen(
@@ -166,15 +166,15 @@ class _Watched:
         """Return the state of the child ("S" asleep, "T" stopped ...) and its processor time."""
         try:
             fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:  # no Linux, or the child has ended
+        except OSError:  # not on Linux, or the child has ended
             return "", time.monotonic()
         return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def _hangs(self, at: int, patience: float) -> bool:
-        """Tell whether the child has worked on one input, or slept over it, for too long.
+        """Tell whether the child has computed or slept over one input for too long.
 
-        The clock says little: a child computes little on a busy machine and nothing while it is
-        stopped, and its watcher may have been stopped with it.
+        Wall time is no measure: a child computes little on a busy machine and nothing while it is
+        stopped, and its parent may have been stopped with it.
         """
         state, busy = self._activity()
         now = time.monotonic()
@@ -186,7 +186,7 @@ class _Watched:
         return busy - self.busy > patience or self.asleep > ASLEEP * patience
 
     def tail(self) -> str:
-        """Return the end of what it wrote as errors."""
+        """Return the end of the child's standard error."""
         self.errors.seek(0)
         return self.errors.read().decode(errors="replace")[-4000:]
 
@@ -194,7 +194,7 @@ class _Watched:
         self.errors.close()
 
     def watch(self, note, outcome: Outcome, until: float, patience: float, say) -> str | None:
-        """Follow the child to its end; return None if it did all, else how it died."""
+        """Follow the child to its end; return None if it finished, else how it died."""
         done, fate = False, None
         while True:
             try:
@@ -234,7 +234,7 @@ class _Watched:
 
 
 def _shrunk(order: dict, name: str, finding: Finding, patience: float) -> bytes:
-    """Make the input of a finding smaller, in children of its own."""
+    """Shrink the input of a finding in child processes."""
     target = TARGETS[order["target"]]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "input")

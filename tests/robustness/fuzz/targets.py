@@ -1,4 +1,4 @@
-"""The targets by their names."""
+"""The targets by name."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Join = Callable[[list], bytes]
 
 
 class Target(NamedTuple):
-    """What can be fuzzed.
+    """A kind of input to fuzz.
 
     Attributes
     ----------
     name : str
     make : callable
-        Makes an input of a random number generator.
+        Makes an input from a random number generator.
     mutate : callable
-        Changes an input.
+        Edits an input.
     check : callable
-        Takes an input and returns a word for the counts; raises for a finding.
+        Checks an input and returns a word for the counts; raises for a finding.
     split : callable
-        Takes an input apart, coarsely (level 0) or finely (1), for making it smaller.
+        Splits an input into pieces for shrinking, coarsely (level 0) or finely (1).
     """
 
     name: str
@@ -41,7 +41,7 @@ def _split_bytes(data: bytes, level: int) -> tuple[list, Join]:
 
 
 def _split_text(data: bytes, level: int) -> tuple[list, Join]:
-    """Take a ``.param`` text apart to lines, then to words."""
+    """Split a ``.param`` text into lines, then words."""
     if level == 0:
         return data.split(b"\n"), b"\n".join
     words = [line.split(b" ") for line in data.split(b"\n")]
@@ -57,12 +57,12 @@ def _split_text(data: bytes, level: int) -> tuple[list, Join]:
 
 
 def _split_model(data: bytes, level: int) -> tuple[list, Join]:
-    """Take a model apart to operators, then to their fields; the counts are kept right."""
+    """Split a model into operators, then fields; the header stays correct."""
     head, text, archive_bytes = models.unpack(data)
     try:
         lines = models.read_lines(text)
         members = models.read_members(archive_bytes)
-    except Exception:  # damaged below what has lines and entries
+    except Exception:  # too damaged to have lines and entries
         return [data], b"".join
     if level == 0:
         pieces = list(enumerate(lines))
@@ -80,7 +80,7 @@ def _split_model(data: bytes, level: int) -> tuple[list, Join]:
                 for i, line in enumerate(lines)
             ]
         wanted = {f"{x.name}.{key[1:]}" for x in chosen for key, _ in x.fields if key[:1] == "@"}
-        # Entries without an attribute are left out; those that never had one are kept.
+        # Drop entries whose attribute is gone; keep those that never had one.
         ours = {f"{x.name}.{key[1:]}" for x in lines for key, _ in x.fields if key[:1] == "@"}
         left = {name: raw for name, raw in members.items() if name in wanted or name not in ours}
         return models.pack(head, models.write_lines(chosen), models.archive_bytes(left))

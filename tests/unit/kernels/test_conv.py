@@ -18,9 +18,9 @@ from kuiper.ops.product.algorithms.few_outputs import few_outputs_cost, few_outp
 from kuiper.ops.product.algorithms.winograd import estimate
 
 from ...support import assert_close
-from ...support.algorithms import always_winograd, leave
+from ...support.algorithms import always_winograd, restrict_to
 from ...support.benchbinder import BenchBinder, arguments, post_ops, reference_epilogue, run_record
-from ...support.workbench import ISAS, PARTS, Workbench, isa, noise
+from ...support.workbench import ISAS, SHARD_COUNTS, Workbench, isa, noise
 from ...support.workgraph import model_of, run_operator
 
 EACH_ISA = pytest.mark.parametrize("name", ISAS)
@@ -63,7 +63,7 @@ def choose(monkeypatch):
             always_winograd(monkeypatch, int(kind[-1]), form == "blocked", block=5)
             names = ("winograd", *names)
         monkeypatch.setattr(few_inputs, "MAX_CHANNELS", 99)
-        leave(monkeypatch, *names, "depthwise", "regions")
+        restrict_to(monkeypatch, *names, "depthwise", "regions")
 
     return chosen
 
@@ -146,7 +146,7 @@ def test_the_references_are_adjoint():
 
 def convolve(
     x, weight, bias=None, *, x_layout="channels_last", gaps=(3, 5), words=(), summand=None,
-    parts=PARTS, type="nn.Conv2d", shape, **how,
+    shards=SHARD_COUNTS, type="nn.Conv2d", shape, **how,
 ):  # fmt: skip
     """Bind and run a record, with gaps between the pixels of input, output and summand."""
     bench = Workbench()
@@ -159,10 +159,10 @@ def convolve(
         summand = bench.put_channels_last(summand, shape[1] + 2)
     binder = BenchBinder(bench, y, post_ops(*words), summand)
     a = arguments(type, value, weight=weight, bias=bias, **how)
-    return run_record(binder, type, a, parts), [step.kind for step in binder.steps]
+    return run_record(binder, type, a, shards), [step.kind for step in binder.steps]
 
 
-def check(x, weight, bias=None, *, rtol=5e-6, words=(), parts=PARTS, kind=None, gaps=(3, 5),
+def check(x, weight, bias=None, *, rtol=5e-6, words=(), shards=SHARD_COUNTS, kind=None, gaps=(3, 5),
           x_layout="channels_last", **how):  # fmt: skip
     """Compare a convolution with the reference, and return it."""
     expected = correlated(x, weight, bias, **how)
@@ -170,7 +170,7 @@ def check(x, weight, bias=None, *, rtol=5e-6, words=(), parts=PARTS, kind=None, 
     expected = reference_epilogue(expected, words, summand)
     assert expected.std() > 0 or expected.size == 1
     got, kinds = convolve(
-        x, weight, bias, words=words, summand=summand, parts=parts, shape=expected.shape,
+        x, weight, bias, words=words, summand=summand, shards=shards, shape=expected.shape,
         gaps=gaps, x_layout=x_layout, **how,
     )  # fmt: skip
     assert kind is None or kinds[-1] == kind
@@ -197,8 +197,8 @@ def around_lanes(limit: int = 65) -> list[int]:
 def test_implicit_channels(name, choose):
     choose("implicit")
     for channels, out in itertools.product(around_lanes(), repeat=2):
-        check(noise((1, channels, 4, 5)), *filters(out, channels, 1), parts=(1,), kind="conv")
-        check(noise((1, channels, 3, 4)), *filters(out, channels, 3), padding=(1, 1), parts=(1,))
+        check(noise((1, channels, 4, 5)), *filters(out, channels, 1), shards=(1,), kind="conv")
+        check(noise((1, channels, 3, 4)), *filters(out, channels, 3), padding=(1, 1), shards=(1,))
 
 
 GEOMETRIES = [
@@ -237,11 +237,11 @@ def test_a_few_outputs(name, choose):
     """Vectors of the input's channels, full and not, and tiles of all heights."""
     choose("narrow")
     for channels, out in itertools.product(around_lanes(), (1, 2, 3, 4)):
-        narrow = {"kind": "conv_few_outputs", "parts": (1, 2)}
+        narrow = {"kind": "conv_few_outputs", "shards": (1, 2)}
         check(noise((1, channels, 4, 5)), *filters(out, channels, 1), **narrow)
         check(noise((1, channels, 3, 4)), *filters(out, channels, 3), padding=(1, 1), **narrow)
     for width, out in itertools.product(range(1, 30), (1, 3)):
-        check(noise((1, 20, 1, width)), *filters(out, 20, 1), parts=(1,))
+        check(noise((1, 20, 1, width)), *filters(out, 20, 1), shards=(1,))
 
 
 @EACH_ISA
@@ -388,7 +388,7 @@ def test_every_small_image(choose, way, padding, stride):
             continue
         x = noise((2, channels, height, width))
         weight, bias = filters(channels if groups > 1 else 5, channels, kernel, groups)
-        check(x, weight, bias, padding=padding, stride=stride, groups=groups, parts=(1, 2))
+        check(x, weight, bias, padding=padding, stride=stride, groups=groups, shards=(1, 2))
 
 
 @EACH_ISA
@@ -417,11 +417,11 @@ def test_images_that_exceed_the_cache(name, choose):
     choose("implicit")
     x = noise((1, 128, 66, 65))
     assert x.nbytes > 1 << 21
-    check(x, *filters(160, 128, 3), stride=(2, 2), rtol=1e-5, parts=(1, 2, 3), kind="conv")
+    check(x, *filters(160, 128, 3), stride=(2, 2), rtol=1e-5, shards=(1, 2, 3), kind="conv")
     x = noise((1, 48, 110, 109))
     for kernel in (2, 3):
         weight = noise((48, 9, kernel, kernel), 1) / np.float32(7)
-        check_transposed(x, weight, noise((9,), 2), stride=(2, 2), parts=(1, 2, 3))
+        check_transposed(x, weight, noise((9,), 2), stride=(2, 2), shards=(1, 2, 3))
 
 
 @EACH_ISA
@@ -456,7 +456,7 @@ def test_depthwise_channels(name, choose, kernel):
             x = noise((1, channels, 3, width))
             weight, bias = filters(channels, channels, kernel, channels)
             check(
-                x, weight, bias, groups=channels, padding=(kernel // 2,) * 2, parts=(1, 3),
+                x, weight, bias, groups=channels, padding=(kernel // 2,) * 2, shards=(1, 3),
                 kind="conv_depthwise",
             )  # fmt: skip
 
@@ -495,7 +495,7 @@ def test_shallow_channels(name, choose, layout):
                 bias,
                 x_layout=x_layout,
                 gaps=gaps,
-                parts=(1, 3),
+                shards=(1, 3),
                 kind="conv_few_inputs",
                 **how,
             )
@@ -530,7 +530,7 @@ def test_shallow_rows(name, choose, layout):
         if columns > 0:
             check(
                 noise((2, 3, 3, columns)), *filters(5, 3, kernel), x_layout=layout, gaps=(0, 5),
-                parts=(1, 3, 7), kind="conv_few_inputs", stride=stride, padding=padding,
+                shards=(1, 3, 7), kind="conv_few_inputs", stride=stride, padding=padding,
                 dilation=dilation,
             )  # fmt: skip
 
@@ -546,7 +546,7 @@ def test_shallow_rows_post_ops(name, choose, words):
         x = noise((2, 3, 4, 12 * mr + 1), 3)
         how = {"padding": (1, 1), "stride": (2, 2), "words": words, "rtol": 1e-5}
         check(
-            x, weight, bias, x_layout="contiguous", parts=(1, 2, 5), kind="conv_few_inputs", **how
+            x, weight, bias, x_layout="contiguous", shards=(1, 2, 5), kind="conv_few_inputs", **how
         )
 
 
@@ -557,10 +557,10 @@ def test_narrow_and_wide_images_give_the_same_bits(name, choose):
     mr, nr = dispatch.tile()
     weight, bias = filters(nr + 3, 3, 3)
     x = noise((2, 3, 9, 2 * (8 * mr + 3) + 1))
-    wide = check(x, weight, bias, x_layout="contiguous", stride=(2, 2), parts=(1,))
+    wide = check(x, weight, bias, x_layout="contiguous", stride=(2, 2), shards=(1,))
     for first, columns in ((0, 3), (2, mr - 1), (7 * mr, mr)):
         crop = np.ascontiguousarray(x[..., 2 * first : 2 * (first + columns) + 1])
-        part = check(crop, weight, bias, x_layout="contiguous", stride=(2, 2), parts=(1,))
+        part = check(crop, weight, bias, x_layout="contiguous", stride=(2, 2), shards=(1,))
         np.testing.assert_array_equal(part, wide[..., first : first + columns])
 
 
@@ -569,7 +569,7 @@ def test_an_output_that_exceeds_the_caches(name, choose):
     choose("shallow")
     x, (weight, bias) = noise((1, 3, 130, 260)), filters(33, 3, 3)
     check(
-        x, weight, bias, x_layout="contiguous", padding=(1, 1), parts=(2,), kind="conv_few_inputs"
+        x, weight, bias, x_layout="contiguous", padding=(1, 1), shards=(2,), kind="conv_few_inputs"
     )
 
 
@@ -590,7 +590,7 @@ def test_winograd_planes(name, choose, way, stride):
             x = noise((2, 17, height, width))
             check(
                 x, *filters(19, 17, 3), stride=(stride, stride), padding=padding, rtol=2e-5,
-                kind=kind, parts=(1, 2, 7),
+                kind=kind, shards=(1, 2, 7),
             )  # fmt: skip
 
 
@@ -607,7 +607,7 @@ def test_winograd_edges(name, choose, way, stride, words):
     how = {"stride": (stride, stride), "padding": (1, 1), "words": words, "rtol": 2e-5}
     for height, width in itertools.product(range(5, 9), repeat=2):
         x = noise((2, 18, stride * height, stride * width))
-        check(x, weight, bias, parts=(1, 3), **how)
+        check(x, weight, bias, shards=(1, 3), **how)
 
 
 @EACH_ISA
@@ -616,7 +616,7 @@ def test_winograd_channels(name, choose, way, stride):
     choose(way)
     for channels, out in itertools.product(around_lanes(33), repeat=2):
         x = noise((1, channels, 6, 6))
-        how = {"stride": (stride, stride), "padding": (1, 1), "rtol": 2e-5, "parts": (1,)}
+        how = {"stride": (stride, stride), "padding": (1, 1), "rtol": 2e-5, "shards": (1,)}
         check(x, *filters(out, channels, 3), **how)
 
 
@@ -634,7 +634,7 @@ def test_winograd_by_group(name, choose, monkeypatch, way, stride, words):
         )
         for b in (bias, None):
             check(x, weight, b, groups=groups, stride=(stride, stride), padding=(1, 1), words=words,
-                  kind=kind, rtol=2e-5, parts=(1, 3))  # fmt: skip
+                  kind=kind, rtol=2e-5, shards=(1, 3))  # fmt: skip
 
 
 def test_which_groups_go_by_winograd(variant):
@@ -675,7 +675,7 @@ def test_winograd_stores_past_the_caches(name, choose, words, gap):
     """Outputs larger than the caches, on cache lines and off them, in tiles whole and not."""
     choose("winograd4 blocked")
     x, (weight, bias) = noise((1, 16, 362, 363)), filters(32, 16, 3)
-    check(x, weight, bias, padding=(1, 1), words=words, gaps=(0, gap), rtol=2e-5, parts=(2,))
+    check(x, weight, bias, padding=(1, 1), words=words, gaps=(0, gap), rtol=2e-5, shards=(2,))
 
 
 @pytest.mark.parametrize("size", [28, 15, 14, 13])
@@ -687,19 +687,19 @@ def test_winograd_is_accurate(choose, kind, stride, rtol, size):
     """The bound that the documentation states, on normally distributed data, at edges too."""
     choose(f"{kind} staged")
     x, (weight, bias) = noise((1, 128, size, size)), filters(64, 128, 3)
-    how = {"stride": (stride, stride), "padding": (1, 1), "parts": (2,), "gaps": (0, 0)}
+    how = {"stride": (stride, stride), "padding": (1, 1), "shards": (2,), "gaps": (0, 0)}
     check(x, weight, bias, rtol=rtol, **how)
 
 
 # -- transposed --------------------------------------------------------------------------------
 
 
-def check_transposed(x, weight, bias, words=(), parts=PARTS, **how) -> np.ndarray:
+def check_transposed(x, weight, bias, words=(), shards=SHARD_COUNTS, **how) -> np.ndarray:
     expected = scattered(x, weight, bias, **how)
     summand = noise(expected.shape, 9) if "add" in words else None
     expected = reference_epilogue(expected, words, summand)
     got, _ = convolve(
-        x, weight, bias, words=words, summand=summand, parts=parts, type="nn.ConvTranspose2d",
+        x, weight, bias, words=words, summand=summand, shards=shards, type="nn.ConvTranspose2d",
         shape=expected.shape, **how,
     )  # fmt: skip
     assert_close(got, expected.astype(np.float32), 5e-6, f"{x.shape} by {weight.shape} {how}")
@@ -730,7 +730,7 @@ def test_transposed(name, how):
         if min(extents) < 1:
             continue
         check_transposed(x, weight, bias, groups=groups, **how)
-        check_transposed(x, weight, None, groups=groups, parts=(1,), **how)
+        check_transposed(x, weight, None, groups=groups, shards=(1,), **how)
 
 
 @EACH_ISA
@@ -780,7 +780,7 @@ def test_post_ops(name, choose, words):
         )
         weight, bias = filters(out, channels, 3, groups)
         x = noise((2, channels, 6, 7))
-        check(x, weight, bias, groups=groups, padding=(1, 1), words=words, rtol=rtol, parts=(1, 3))
+        check(x, weight, bias, groups=groups, padding=(1, 1), words=words, rtol=rtol, shards=(1, 3))
     weight, bias = noise((5, 37, 3, 3), 1), noise((37,), 2)
     check_transposed(noise((2, 5, 4, 3)), weight, bias, words, (1, 3), stride=(2, 2))
 
@@ -798,7 +798,7 @@ def test_a_batch_gives_the_bits_of_its_images(name, choose, way):
     how = {"groups": groups, "padding": (1, 1), "words": ("nn.SiLU",), "rtol": 2e-5}
     whole = check(x, weight, bias, **how)
     for start, stop in ((0, 1), (1, 3), (4, 5)):
-        part = check(x[start:stop], weight, bias, parts=(1,), **how)
+        part = check(x[start:stop], weight, bias, shards=(1,), **how)
         assert part.tobytes() == whole[start:stop].tobytes()
 
 
@@ -849,7 +849,7 @@ def test_every_pixel_of_a_winograd_tile_reaches_its_windows_alone(
                 expected = reference_epilogue(sums, words, summand)
             got, _ = convolve(
                 damaged, weight, bias, words=words, summand=summand, shape=expected.shape,
-                parts=(1,), **how,
+                shards=(1,), **how,
             )  # fmt: skip
             expected = expected.astype(np.float32)
             hit = ~np.isfinite(sums)

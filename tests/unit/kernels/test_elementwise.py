@@ -17,7 +17,7 @@ from kuiper.expression.functions import FUNCTIONS
 from kuiper.expression.lowering import Instruction, ProgramValue
 
 from ...support.paths import DATA, ROOT
-from ...support.workbench import ISAS, PARTS, Workbench, function, isa, noise
+from ...support.workbench import ISAS, SHARD_COUNTS, Workbench, function, isa, noise
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -647,7 +647,7 @@ def test_the_six_operand_expression(name):
     text = "add(add(mul(@0,@1),mul(@2,add(add(add(@0,@2),@3),@4))),@5)"
     a, b, c, d, e, f = arrays = [noise((1, 16, 56, 56), k) for k in range(6)]
     with isa(name):
-        result = run(text, *arrays, n_shards=PARTS[1])
+        result = run(text, *arrays, n_shards=SHARD_COUNTS[1])
     np.testing.assert_array_equal(result, a * b + c * (a + c + d + e) + f)
 
 

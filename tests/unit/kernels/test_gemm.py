@@ -62,7 +62,7 @@ def test_every_height_and_width_of_the_tile(depth):
         for rows in range(1, 2 * mr + 2):
             x = noise((rows, depth), rows)
             bench = Workbench()
-            y = bench.place((rows, columns), strides=(columns + 3, 1))
+            y = bench.allocate((rows, columns), strides=(columns + 3, 1))
             bench.written.append(y)
             step = LinearStep(rows_value(bench, x, 5), bench.put(packed), y)
             bench.run(step)
@@ -210,19 +210,19 @@ def test_linear_checks_its_arguments():
 
 
 def multiplied(
-    bench: Workbench, a: TensorView, b: TensorView, gap: int = 0, parts=(1, 2, 3)
+    bench: Workbench, a: TensorView, b: TensorView, gap: int = 0, shards=(1, 2, 3)
 ) -> np.ndarray:
     """Run MatmulStep in several numbers of shares."""
     batch = a.shape[:-2]
     rows, columns = a.shape[-2], b.shape[-1]
     strides = contiguous_strides((*batch, rows, columns + gap))
-    y = bench.place((*batch, rows, columns), strides=strides)
+    y = bench.allocate((*batch, rows, columns), strides=strides)
     bench.written.append(y)
     scratch = bench.scratch(PackedMatrix(1, a.shape[-1]).panel_bytes)
     results = []
-    for count in parts:
+    for count in shards:
         bench.memory[y.slot][...] = PATTERN
-        bench.run(MatmulStep(a, b, y, scratch), parts=count)
+        bench.run(MatmulStep(a, b, y, scratch), shards=count)
         results.append(bench.view(y).copy())
         np.testing.assert_array_equal(results[-1], results[0])
     return results[0]
@@ -239,12 +239,12 @@ def test_matrix_products_around_the_tile(depth):
     for rows, columns in itertools.product((1, mr - 1, mr, mr + 1, 3 * mr), columns_around_tiles()):
         bench = Workbench()
         a, b = bench.put(noise((rows, depth))), bench.put(noise((depth, columns), 1))
-        check_product(bench, a, b, gap=3, parts=(1,))
+        check_product(bench, a, b, gap=3, shards=(1,))
 
 
 @pytest.mark.parametrize("rows", [1, 40, 500])
 def test_matrix_products_of_any_strides(rows):
-    """Few panels make several parts share one, each for rows of its own."""
+    """Few panels make several shards share one, each for rows of its own."""
     bench = Workbench()
     a = rows_value(bench, noise((rows, 21)), 4)
     for b in (

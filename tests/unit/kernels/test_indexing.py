@@ -16,7 +16,7 @@ from kuiper._kernels.data.indexing import (
 from kuiper._kernels.data.order import ExtremeStep, QuantileStep, SortStep, sort_bytes
 from kuiper.errors import ShapeError
 
-from ...support.workbench import PARTS, Workbench, noise
+from ...support.workbench import SHARD_COUNTS, Workbench, noise
 
 DTYPES = (np.bool_, np.int16, np.float32, np.int64, np.complex128)
 ORDERED = (np.bool_, np.uint8, np.int8, np.int16, np.int32, np.int64, np.float32, np.float64)
@@ -121,7 +121,7 @@ def test_several_indices():
 
 
 @pytest.mark.parametrize("wrong", [-1, 7, 2**40, -(2**62)])
-@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("parts", SHARD_COUNTS)
 def test_an_index_out_of_range_is_told_and_nothing_else_is_read(wrong, parts):
     bench = Workbench()
     index = numbers((3, 900), 7)
@@ -130,11 +130,11 @@ def test_an_index_out_of_range_is_told_and_nothing_else_is_read(wrong, parts):
     target, fault = bench.output((3, 900)), fault_of(bench)
     step = GatherStep(source, target, (7, 0), [AxisIndex(places, 7, 1)], fault, "index {} is wrong")
     with pytest.raises(ShapeError, match=rf"^index {wrong} is wrong$"):
-        bench.run(step, parts=parts)
+        bench.run(step, shards=parts)
     # What was noted is gone; the next run is told anew.
     index[1, 777] = 0
     bench.view(places)[...] = index
-    bench.run(step, parts=parts)
+    bench.run(step, shards=parts)
 
 
 # -- scatter -----------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_an_index_out_of_range_is_told_and_nothing_else_is_read(wrong, parts):
 def scattered(x, index, source, axis, kind, spread=False):
     """Scatter along an axis; with `spread` the index lists whole slices."""
     results = []
-    for parts in PARTS:
+    for parts in SHARD_COUNTS:
         bench = Workbench()
         target = bench.put(x)
         bench.written.append(target)
@@ -158,7 +158,7 @@ def scattered(x, index, source, axis, kind, spread=False):
             [AxisIndex(places, x.shape[axis], target.strides[axis])], lanes, kind,
             fault_of(bench), "{} is wrong",
         )  # fmt: skip
-        bench.run(step, parts=parts)
+        bench.run(step, shards=parts)
         results.append(bench.view(target).copy())
     for other in results[1:]:
         np.testing.assert_array_equal(other, results[0])
@@ -214,7 +214,7 @@ def test_put_moves_any_dtype(dtype):
     np.testing.assert_array_equal(scattered(x, index, source, 1, "put"), expected)
 
 
-@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("parts", SHARD_COUNTS)
 def test_a_scatter_out_of_range_writes_nowhere_else(parts):
     bench = Workbench()
     target = bench.put(noise((3, 40)))
@@ -226,7 +226,7 @@ def test_a_scatter_out_of_range_writes_nowhere_else(parts):
         (False, True), "add", fault_of(bench), "{} is wrong",
     )  # fmt: skip
     with pytest.raises(ShapeError, match=r"^3 is wrong$"):
-        bench.run(step, parts=parts)
+        bench.run(step, shards=parts)
 
 
 def test_nan_wins_a_maximum():

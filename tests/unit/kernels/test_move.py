@@ -20,7 +20,7 @@ DTYPES = (np.bool_, np.int16, np.float32, np.int64, np.complex128)
 def copied(source_array, source_strides=None, target_strides=None, view=lambda value: value):
     bench = Workbench()
     source = view(bench.put(source_array, source_strides))
-    target = bench.place(source.shape, source.dtype, target_strides)
+    target = bench.allocate(source.shape, source.dtype, target_strides)
     bench.written.append(target)
     expected = bench.view(source).copy()
     result = bench.run_all_shards(lambda: CopyStep(source, target), target)
@@ -108,7 +108,7 @@ def test_into_a_part_of_a_larger_tensor():
         CopyStep(bench.put(part), whole.narrow(1, 20 * number, 20))
         for number, part in enumerate(parts)
     ]
-    bench.run(*steps, parts=2)
+    bench.run(*steps, shards=2)
     np.testing.assert_array_equal(bench.view(whole), np.concatenate(parts, 1))
 
 
@@ -148,7 +148,7 @@ def test_fill(dtype):
     for parts, number in itertools.product((1, 2, 3), (1, 0)):
         bench.view(whole)[...] = expected[...] = 7
         expected[:, 5:65, 1:89] = number
-        bench.run(FillStep(inner, number), parts=parts)
+        bench.run(FillStep(inner, number), shards=parts)
         np.testing.assert_array_equal(bench.view(whole), expected)
 
 

@@ -140,13 +140,13 @@ def run_softmax(x, is_log=False, scale=1.0, gap=0, in_place=False):
         value, y = bench.put(x, strides), bench.output(x.shape)
         scratch = bench.scratch(scratch_bytes(value))
         return bench.run_all_shards(lambda: SoftmaxStep(value, y, scratch, is_log, scale), y)
-    y = bench.place(x.shape, strides=strides)
+    y = bench.allocate(x.shape, strides=strides)
     bench.written.append(y)
     scratch = bench.scratch(scratch_bytes(y))
     results = []
     for parts in (1, 2, 3):
         bench.view(y)[...] = x
-        bench.run(SoftmaxStep(y, y, scratch, is_log, scale), parts=parts)
+        bench.run(SoftmaxStep(y, y, scratch, is_log, scale), shards=parts)
         results.append(bench.view(y).copy())
     assert results[0].tobytes() == results[1].tobytes() == results[2].tobytes()
     return results[0]

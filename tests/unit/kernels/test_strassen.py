@@ -14,7 +14,7 @@ from kuiper.ops.product import linear
 from kuiper.ops.product.algorithms import strassen as algorithm
 
 from ...support import assert_close, assert_same_bits
-from ...support.algorithms import leave
+from ...support.algorithms import restrict_to
 from ...support.benchbinder import BenchBinder, arguments, post_ops, reference_epilogue, run_record
 from ...support.textgraph import conv, graph_of, text, values
 from ...support.workbench import ISAS, Workbench, isa, noise
@@ -41,7 +41,7 @@ def always(monkeypatch):
 
     for module in (algorithm, linear):
         monkeypatch.setattr(module, "strassen_refusal", refusal)
-    leave(monkeypatch, "depthwise", "grouped", "few_outputs", "regions", "strassen")
+    restrict_to(monkeypatch, "depthwise", "grouped", "few_outputs", "regions", "strassen")
 
 
 def columns_around_panels() -> list[int]:
@@ -92,7 +92,7 @@ def test_groups_of_quads(name, always, terms):
         x = noise((1, channels, 11, 13))
         weight, bias = filters(columns, channels, kernel)
         padding = (kernel // 2,) * 2
-        check(x, weight, bias, kind="strassen", rtol=1e-5, padding=padding, parts=(1, 2, 3, 7))
+        check(x, weight, bias, kind="strassen", rtol=1e-5, padding=padding, shards=(1, 2, 3, 7))
 
 
 @EACH_ISA
@@ -104,7 +104,7 @@ def test_post_ops(name, always, words):
         weight, bias = filters(columns, channels, 1)
         for width in (1, 2, 2 * mr + 1):
             x = noise((2, channels, 1, width), width)
-            check(x, weight, bias, kind="strassen", rtol=1e-5, words=words, parts=(1, 3))
+            check(x, weight, bias, kind="strassen", rtol=1e-5, words=words, shards=(1, 3))
 
 
 @EACH_ISA
@@ -208,7 +208,7 @@ def test_error_is_a_few_times_that_of_the_definition(name, always, monkeypatch):
     x = np.maximum(x, 0)  # as behind a ReLU: of one sign, which sums make larger
     expected = correlated(x, weight, bias)
     seven = check(x, weight, bias, kind="strassen")
-    leave(monkeypatch, "gemm")
+    restrict_to(monkeypatch, "gemm")
     eight = check(x, weight, bias, kind="conv")
     errors = [np.sqrt(np.mean((got - expected) ** 2)) for got in (seven, eight)]
     assert 0 < errors[1] < errors[0] < 5 * errors[1]

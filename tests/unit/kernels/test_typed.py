@@ -25,7 +25,7 @@ def computed(inputs, instructions, shape, dtype, y_strides=None):
     bench = Workbench()
     pairs = [(x, x.dtype) if isinstance(x, np.ndarray) else x for x in inputs]
     values = [(bench.put(x).expand(shape), np.dtype(wanted)) for x, wanted in pairs]
-    y = bench.place(shape, dtype, y_strides)
+    y = bench.allocate(shape, dtype, y_strides)
     bench.written.append(y)
     return bench.run_all_shards(lambda: TypedStep(values, instructions, y), y)
 
@@ -81,7 +81,7 @@ def test_casts_of_views():
     bench = Workbench()
     image = bench.put_channels_last(x, 16)
     for strides in (None, channels_last_strides(x.shape), channels_last_strides(x.shape, 12)):
-        y = bench.place(x.shape, np.int16, strides)
+        y = bench.allocate(x.shape, np.int16, strides)
         bench.written.append(y)
         step = lambda y=y: TypedStep([(image, y.dtype)], [], y)  # noqa: E731
         np.testing.assert_array_equal(bench.run_all_shards(step, y), x.astype(np.int16))

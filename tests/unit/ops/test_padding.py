@@ -131,7 +131,7 @@ def test_pad_spatial(mode, layout):
     value = bench.put(x) if layout == "contiguous" else bench.put_channels_last(x)
     padded = pad_spatial(binder, value, (1, 2, 3, 4), mode, 7.0)
     assert padded.is_channels_last == (layout == "channels_last")
-    bench.run(*binder.steps, parts=2)
+    bench.run(*binder.steps, shards=2)
     expected = reference(x, (1, 2, 3, 4), mode, 7.0 if mode == "constant" else None)
     np.testing.assert_array_equal(bench.view(padded), expected)
     assert pad_spatial(binder, value, (0, -1, -1, 0), mode).shape == (2, 5, 5, 6)

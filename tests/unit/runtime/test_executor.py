@@ -10,11 +10,11 @@ from kuiper._kernels.spatial import pool
 from kuiper._runtime.executor import Context, Program
 
 from ...support.engine import n_threads
-from ...support.workbench import THREADS, Workbench, image_windows, noise
+from ...support.workbench import N_THREADS, Workbench, image_windows, noise
 from ...support.workgraph import model_of, recurrent_layers
 
 
-@pytest.mark.parametrize("threads", [1, THREADS])
+@pytest.mark.parametrize("threads", [1, N_THREADS])
 @pytest.mark.parametrize("seconds", [2.5, 9, 1e6])
 def test_a_step_in_pieces(threads, seconds):
     """A few of them, some, and as many as the step has shares."""
