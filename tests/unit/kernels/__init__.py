@@ -1,1 +1,1 @@
-"""Tests of the kernels alone, on every instruction set of this machine."""
+"""Tests of the kernels in isolation, on every instruction set of this machine."""

@@ -1,4 +1,7 @@
-"""Convolution: each way of computing it, on every variant, around tiles, borders and gaps."""
+"""Convolution by each algorithm on every variant, against float64 sums over the taps.
+
+Covers sizes around tiles, borders of the image, and gaps between pixels.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,17 @@ from ...support.workgraph import model_of, run_operator
 
 EACH_ISA = pytest.mark.parametrize("name", ISAS)
 
-# Winograd's tiles have sides of 2 or 4.
+# The side of Winograd's tiles is 2 or 4.
 WAYS = (
     "implicit",
     "depthwise",
-    "shallow",
+    "few_inputs",
     "winograd4 staged",
     "winograd4 blocked",
     "winograd2 staged",
     "winograd2 blocked",
 )
-# With the strides that they serve.
+# The algorithms by Winograd, with the strides that they support.
 WINOGRAD = [(way, 1) for way in WAYS[3:]] + [(way, 2) for way in WAYS[3:5]]
 each_winograd = pytest.mark.parametrize(
     ("way", "stride"), WINOGRAD, ids=[f"{way} by {stride}" for way, stride in WINOGRAD]
@@ -44,20 +47,20 @@ each_winograd = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def variant(request):
-    """Bind with the instruction set that a test is for."""
+    """Bind with the instruction set of the test's parameter."""
     with isa(request.getfixturevalue("name") if "name" in request.fixturenames else ISAS[-1]):
         yield
 
 
 @pytest.fixture
 def choose(monkeypatch):
-    """Return a function that leaves the record one way of computing a convolution."""
+    """Return a function that restricts the record to one algorithm."""
 
     def chosen(way: str) -> None:
         kind, _, form = way.partition(" ")
         if kind == "narrow" and dispatch.lanes() == 1:
             pytest.skip("without vectors there is nothing that could be idle")
-        names = {"implicit": (), "shallow": ("few_inputs",), "narrow": ("few_outputs",)}
+        names = {"implicit": (), "few_inputs": ("few_inputs",), "narrow": ("few_outputs",)}
         names = names.get(kind, ("grouped",))
         if "winograd" in kind:
             always_winograd(monkeypatch, int(kind[-1]), form == "blocked", block=5)
@@ -72,7 +75,7 @@ def choose(monkeypatch):
 
 
 def sides_of(padding) -> tuple[int, int, int, int]:
-    """Return (top, bottom, left, right) of a padding as PyTorch or F.pad writes it."""
+    """Return (top, bottom, left, right) of a padding in PyTorch's or F.pad's form."""
     if len(padding) == 4:
         left, right, top, bottom = padding
         return top, bottom, left, right
@@ -80,13 +83,13 @@ def sides_of(padding) -> tuple[int, int, int, int]:
 
 
 def mixed(weight, x):
-    """Sum the channels of each group (n, g, c, h, w) by weights (g, out, c)."""
+    """Contract the channels of x (n, g, c, h, w) with weights (g, out, c), group by group."""
     y = np.ascontiguousarray(weight) @ x.reshape(*x.shape[:3], math.prod(x.shape[3:]))
     return y.reshape(*y.shape[:3], *x.shape[3:])
 
 
 def correlated(x, weight, bias, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
-    """Sum the products tap by tap, in float64."""
+    """Convolve in float64, tap by tap."""
     top, bottom, left, right = sides_of(padding)
     x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
     n, channels, height, width = x.shape
@@ -107,7 +110,7 @@ def correlated(x, weight, bias, stride=(1, 1), padding=(0, 0), dilation=(1, 1), 
 def scattered(
     x, weight, bias, stride=(1, 1), padding=(0, 0), output_padding=(0, 0), dilation=(1, 1), groups=1
 ):
-    """Spread each input pixel over the outputs that see it, in float64."""
+    """Scatter each input pixel to the outputs whose windows contain it, in float64."""
     n, channels, height, width = x.shape
     _, out, kh, kw = weight.shape
     full = [
@@ -130,7 +133,7 @@ def scattered(
 
 
 def test_the_references_are_adjoint():
-    """<y, conv(x)> is <conv_transpose(y), x>: each is checked by the other."""
+    """<y, conv(x)> equals <conv_transpose(y), x>, so each reference checks the other."""
     x, w = noise((1, 4, 7, 6)), noise((6, 2, 3, 2), 1)
     how = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2), "groups": 2}
     forward = correlated(x, w, None, **how)
@@ -141,7 +144,7 @@ def test_the_references_are_adjoint():
     )
 
 
-# -- running one -------------------------------------------------------------------------------
+# -- running one convolution -------------------------------------------------------------------
 
 
 def convolve(
@@ -164,7 +167,7 @@ def convolve(
 
 def check(x, weight, bias=None, *, rtol=5e-6, words=(), shards=SHARD_COUNTS, kind=None, gaps=(3, 5),
           x_layout="channels_last", **how):  # fmt: skip
-    """Compare a convolution with the reference, and return it."""
+    """Compare a convolution with the reference, and return the result."""
     expected = correlated(x, weight, bias, **how)
     summand = noise(expected.shape, 9) if "add" in words else None
     expected = reference_epilogue(expected, words, summand)
@@ -222,10 +225,10 @@ def test_geometries(name, choose, way, how):
     channels, out, groups = {
         "implicit": (10, 11, 1),
         "depthwise": (21, 21, 21),
-        "shallow": (3, 11, 1),
+        "few_inputs": (3, 11, 1),
     }[way]
     for kernel in (3, (1, 3), (3, 2)):
-        kind = {"implicit": "conv", "depthwise": "conv_depthwise", "shallow": "conv_few_inputs"}[
+        kind = {"implicit": "conv", "depthwise": "conv_depthwise", "few_inputs": "conv_few_inputs"}[
             way
         ]
         x = noise((2, channels, 9, 11))
@@ -233,8 +236,8 @@ def test_geometries(name, choose, way, how):
 
 
 @EACH_ISA
-def test_a_few_outputs(name, choose):
-    """Vectors of the input's channels, full and not, and tiles of all heights."""
+def test_few_outputs(name, choose):
+    """Full and partial vectors of input channels, and tiles of all heights."""
     choose("narrow")
     for channels, out in itertools.product(around_lanes(), (1, 2, 3, 4)):
         narrow = {"kind": "conv_few_outputs", "shards": (1, 2)}
@@ -246,8 +249,8 @@ def test_a_few_outputs(name, choose):
 
 @EACH_ISA
 @pytest.mark.parametrize("out", [1, 2, 3, 4])
-def test_a_few_outputs_are_the_same_in_any_batch(name, choose, out):
-    """Tiles of other heights, and shares that begin elsewhere, give the same bits."""
+def test_few_outputs_are_independent_of_the_batch(name, choose, out):
+    """Tiles of other heights, and shards with other boundaries, give the same bits."""
     choose("narrow")
     x, (weight, bias) = noise((5, 37, 6, 7)), filters(out, 37, 3)
     whole, _ = convolve(x, weight, bias, shape=(5, out, 6, 7), padding=(1, 1))
@@ -257,7 +260,7 @@ def test_a_few_outputs_are_the_same_in_any_batch(name, choose, out):
 
 @EACH_ISA
 @pytest.mark.parametrize("how", GEOMETRIES, ids=str)
-def test_geometries_of_a_few_outputs(name, choose, how):
+def test_geometries_of_few_outputs(name, choose, how):
     choose("narrow")
     for kernel, out in ((3, 1), ((1, 3), 3), ((3, 2), 4)):
         check(noise((2, 18, 9, 11)), *filters(out, 18, kernel), kind="conv_few_outputs", **how)
@@ -265,7 +268,7 @@ def test_geometries_of_a_few_outputs(name, choose, how):
 
 @EACH_ISA
 @pytest.mark.parametrize("odd", [np.nan, np.inf])
-def test_a_few_outputs_keep_to_their_windows(name, choose, odd):
+def test_few_outputs_read_only_their_windows(name, choose, odd):
     choose("narrow")
     weight, bias = filters(3, 37, 3)
     x = noise((1, 37, 6, 25))
@@ -280,8 +283,8 @@ def test_a_few_outputs_keep_to_their_windows(name, choose, odd):
         assert_close(got[~hit], clean[~hit].astype(np.float32), 5e-6)
 
 
-def test_which_outputs_are_few():
-    """Fewer than a vector has lanes, with enough to sum up for each."""
+def test_when_outputs_are_few():
+    """Fewer outputs than vector lanes, with enough terms for each."""
     most_of = {1: 0, 4: 3, 8: 4, 16: 4}
     for name in ISAS:
         with isa(name):
@@ -294,7 +297,7 @@ def test_which_outputs_are_few():
             assert few_outputs_cost(0, 64, 1) >= 1
 
 
-# Channels, outputs, groups: vectors of whole groups, full and not; and such as no vector takes.
+# Channels, outputs, groups: full and partial vectors of whole groups, and others.
 FEW_CHANNELS = [
     (32, 32, 8), (34, 34, 17), (36, 36, 9), (6, 6, 3), (72, 72, 9), (24, 48, 24), (14, 28, 7),
     (40, 80, 20), (5, 40, 5), (12, 24, 3), (24, 12, 12), (30, 30, 10),
@@ -308,7 +311,7 @@ def kind_of(channels, out, groups):
 
 @EACH_ISA
 @pytest.mark.parametrize("how", GEOMETRIES, ids=str)
-def test_few_channels_a_group(name, choose, how):
+def test_grouped(name, choose, how):
     choose("grouped")
     for channels, out, groups in FEW_CHANNELS:
         x, kind = noise((2, channels, 9, 11)), kind_of(channels, out, groups)
@@ -316,8 +319,8 @@ def test_few_channels_a_group(name, choose, how):
             check(x, *filters(out, channels, kernel, groups), groups=groups, kind=kind, **how)
 
 
-def test_which_groups_are_few():
-    """Two groups or more in a vector of outputs, of a size that divides it."""
+def test_when_groups_are_grouped():
+    """At least two groups per vector of outputs, of a size that divides it."""
     with isa("baseline"):
         assert not grouped.is_grouped(1, 2)
     for name, most in (("avx2", 4), ("avx512", 8), ("neon", 2)):
@@ -333,8 +336,8 @@ def test_which_groups_are_few():
 @EACH_ISA
 @pytest.mark.parametrize("words", [(), ("nn.ReLU6",), ("add", "nn.ReLU"), ("nn.SiLU", "add")],
                          ids="-".join)  # fmt: skip
-def test_few_channels_a_group_of_small_images(name, choose, words):
-    """Tiles of fewer pixels than one has, and shares of one pixel; post-ops once for each."""
+def test_grouped_on_small_images(name, choose, words):
+    """Tiles with fewer pixels than usual, and shards of one pixel; post-ops apply once each."""
     choose("grouped")
     for channels, out, groups in FEW_CHANNELS[:9]:
         for height, width in ((1, 1), (1, 7), (3, 3), (2, 8), (5, 5)):
@@ -344,7 +347,7 @@ def test_few_channels_a_group_of_small_images(name, choose, words):
 
 @EACH_ISA
 @pytest.mark.parametrize("odd", [np.nan, np.inf])
-def test_groups_keep_to_themselves(name, choose, odd):
+def test_groups_are_independent(name, choose, odd):
     choose("grouped")
     for channels, out, groups in FEW_CHANNELS:
         weight, bias = filters(out, channels, 3, groups)
@@ -369,7 +372,7 @@ def test_groups_keep_to_themselves(name, choose, odd):
 @pytest.mark.parametrize("dilation", [(24, 24), (12, 12), (12, 1), (3, 15)], ids=str)
 @pytest.mark.parametrize("words", [(), ("add", "nn.SiLU")], ids="-".join)
 def test_dilated_filters_that_reach_into_the_padding(name, choose, dilation, groups, words):
-    """Parts of the output that see different taps; tiles must not run from one into another."""
+    """Regions of the output that see different taps; a tile must not extend into the next."""
     choose("implicit")
     how = {"dilation": dilation, "padding": dilation, "groups": groups, "words": words}
     x = noise((2, 18, 20, 21))
@@ -380,9 +383,9 @@ def test_dilated_filters_that_reach_into_the_padding(name, choose, dilation, gro
 @pytest.mark.parametrize("padding", [(0, 0), (1, 1), (2, 3)], ids=str)
 @pytest.mark.parametrize("stride", [(1, 1), (2, 2)], ids=str)
 def test_every_small_image(choose, way, padding, stride):
-    """Images smaller than the kernel, than a tile, than the padding; no border goes wrong."""
+    """Images smaller than the kernel, than a tile, than the padding."""
     choose(way)
-    channels, groups = {"implicit": (9, 1), "depthwise": (18, 18), "shallow": (2, 1)}[way]
+    channels, groups = {"implicit": (9, 1), "depthwise": (18, 18), "few_inputs": (2, 1)}[way]
     for height, width, kernel in itertools.product(range(1, 7), range(1, 7), (1, 2, 3)):
         if min(height + 2 * padding[0], width + 2 * padding[1]) < kernel:
             continue
@@ -404,7 +407,7 @@ def test_groups(name, choose, groups):
 
 @EACH_ISA
 def test_weights_that_exceed_the_cache(name, choose):
-    """Panels come first then: each is read once for all pixels."""
+    """The loop over panels is then the outer one: each panel is read once for all pixels."""
     choose("implicit")
     weight, bias = filters(160, 128, 3)
     assert weight.nbytes > 1 << 19
@@ -413,7 +416,7 @@ def test_weights_that_exceed_the_cache(name, choose):
 
 @EACH_ISA
 def test_images_that_exceed_the_cache(name, choose):
-    """Pixels come in blocks then, each read once for all panels and all phases."""
+    """Pixels are then processed in blocks, each read once for all panels and phases."""
     choose("implicit")
     x = noise((1, 128, 66, 65))
     assert x.nbytes > 1 << 21
@@ -427,7 +430,7 @@ def test_images_that_exceed_the_cache(name, choose):
 @EACH_ISA
 @pytest.mark.parametrize("how", GEOMETRIES[:6:2], ids=str)
 def test_a_weight_that_is_packed_at_run_time(name, choose, how):
-    """The same bits come out as with a weight packed ahead."""
+    """The bits equal those for a weight that is packed while planning."""
     choose("implicit")
     for groups, channels, out in ((1, 10, 35), (2, 6, 10)):
         x = noise((2, channels, 9, 8))
@@ -451,7 +454,7 @@ def test_a_weight_that_is_packed_at_run_time(name, choose, how):
 def test_depthwise_channels(name, choose, kernel):
     choose("depthwise")
     for channels in [n for n in around_lanes() if n > 1]:
-        # Around the pixels that share a load of weights, and those that share loads of pixels.
+        # Around the numbers of pixels that share one load of weights or of pixels.
         for width in (1, 3, 4, 5, 9, kernel + 7, kernel + 10):
             x = noise((1, channels, 3, width))
             weight, bias = filters(channels, channels, kernel, channels)
@@ -463,21 +466,21 @@ def test_depthwise_channels(name, choose, kernel):
 
 @EACH_ISA
 def test_more_filters_than_channels(name, choose):
-    """With a multiplier it is a grouped convolution."""
+    """With a channel multiplier it is computed as a grouped convolution."""
     choose("depthwise")
     weight, bias = filters(18, 9, 3, 9)
     kind = kind_of(9, 18, 9)
     check(noise((2, 9, 5, 5)), weight, bias, groups=9, padding=(1, 1), kind=kind)
 
 
-# -- few channels ------------------------------------------------------------------------------
+# -- few input channels ------------------------------------------------------------------------
 
 
 @EACH_ISA
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last", "gaps"])
-def test_shallow_channels(name, choose, layout):
-    """A photo in C order is read as it is; so are adjacent channels; gaps cost a copy."""
-    choose("shallow")
+def test_few_inputs(name, choose, layout):
+    """Contiguous and channels-last images are read in place; gaps between pixels cost a copy."""
+    choose("few_inputs")
     gaps = (3 if layout == "gaps" else 0, 5)
     x_layout = "contiguous" if layout == "contiguous" else "channels_last"
     for channels in range(1, 9):
@@ -502,17 +505,17 @@ def test_shallow_channels(name, choose, layout):
 
 
 @EACH_ISA
-def test_shallow_filters(name, choose):
-    choose("shallow")
+def test_few_inputs_filters(name, choose):
+    choose("few_inputs")
     for out in around_lanes():
         check(noise((1, 3, 9, 9)), *filters(out, 3, 3), x_layout="contiguous", stride=(2, 2))
 
 
 @EACH_ISA
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
-def test_shallow_rows(name, choose, layout):
-    """Rows that tiles divide, and rows whose last tile reaches back; runs outside the image."""
-    choose("shallow")
+def test_few_inputs_rows(name, choose, layout):
+    """Rows that tiles divide, rows whose last tile overlaps another, windows outside the image."""
+    choose("few_inputs")
     mr, _ = dispatch.tile()
     widths = (mr - 1, mr, mr + 1, 2 * mr - 1, 2 * mr, 2 * mr + 1, 6 * mr, 6 * mr + 3, 7 * mr - 1)
     for width, (kernel, stride, padding, dilation) in itertools.product(
@@ -537,9 +540,9 @@ def test_shallow_rows(name, choose, layout):
 
 @EACH_ISA
 @pytest.mark.parametrize("words", [("nn.SiLU",), ("add", "nn.ReLU6"), ("nn.SiLU", "add")], ids=str)
-def test_shallow_rows_post_ops(name, choose, words):
+def test_few_inputs_post_ops(name, choose, words):
     """A pixel that two tiles compute gets its post-ops once."""
-    choose("shallow")
+    choose("few_inputs")
     mr, nr = dispatch.tile()
     for out in (nr // 2 - 1, nr + 1):
         weight, bias = filters(out, 3, 3)
@@ -552,8 +555,8 @@ def test_shallow_rows_post_ops(name, choose, words):
 
 @EACH_ISA
 def test_narrow_and_wide_images_give_the_same_bits(name, choose):
-    """Tiles that stay in a row and tiles that do not compute the same sums in the same order."""
-    choose("shallow")
+    """Tiles within a row and tiles across rows compute the same sums in the same order."""
+    choose("few_inputs")
     mr, nr = dispatch.tile()
     weight, bias = filters(nr + 3, 3, 3)
     x = noise((2, 3, 9, 2 * (8 * mr + 3) + 1))
@@ -566,7 +569,7 @@ def test_narrow_and_wide_images_give_the_same_bits(name, choose):
 
 @EACH_ISA
 def test_an_output_that_exceeds_the_caches(name, choose):
-    choose("shallow")
+    choose("few_inputs")
     x, (weight, bias) = noise((1, 3, 130, 260)), filters(33, 3, 3)
     check(
         x, weight, bias, x_layout="contiguous", padding=(1, 1), shards=(2,), kind="conv_few_inputs"
@@ -579,7 +582,7 @@ def test_an_output_that_exceeds_the_caches(name, choose):
 @EACH_ISA
 @each_winograd
 def test_winograd_planes(name, choose, way, stride):
-    """Planes that two or four divide, and planes that they do not."""
+    """Planes that the tile divides, and others."""
     choose(way)
     kind = "winograd_output" if "staged" in way else "conv_winograd"
     for height, width in ((4, 4), (1, 1), (5, 7), (8, 3), (13, 6), (2, 17)):
@@ -598,9 +601,9 @@ def test_winograd_planes(name, choose, way, stride):
 @each_winograd
 @pytest.mark.parametrize("words", [(), ("add", "nn.ReLU"), ("nn.SiLU", "add")], ids="-".join)
 def test_winograd_edges(name, choose, way, stride, words):
-    """Every number of outputs that the last tile of a row or column may have, in a batch.
+    """Every number of outputs in the last tile of a row or column, in a batch.
 
-    Edges of one and two outputs have transforms of their own, and each frequency its own tiles.
+    Edges of one and two outputs have special transforms, and each frequency has separate tiles.
     """
     choose(way)
     weight, bias = filters(35, 18, 3)
@@ -623,8 +626,8 @@ def test_winograd_channels(name, choose, way, stride):
 @EACH_ISA
 @each_winograd
 @pytest.mark.parametrize("words", [(), ("add", "nn.ReLU"), ("nn.SiLU", "add")], ids="-".join)
-def test_winograd_by_group(name, choose, monkeypatch, way, stride, words):
-    """Each group writes its own channels, and takes its own part of the summand."""
+def test_winograd_groups(name, choose, monkeypatch, way, stride, words):
+    """Each group writes its channels and reads its part of the summand."""
     choose(way)
     kind = "conv_winograd" if "blocked" in way else "winograd_output"
     for groups, channels, out in ((2, 5, 7), (3, 18, 16), (2, 16, 35)):
@@ -637,8 +640,8 @@ def test_winograd_by_group(name, choose, monkeypatch, way, stride, words):
                   kind=kind, rtol=2e-5, shards=(1, 3))  # fmt: skip
 
 
-def test_which_groups_go_by_winograd(variant):
-    """Wide groups of large images; what each has to do is noted in its own step."""
+def test_when_groups_use_winograd(variant):
+    """Wide groups of large images; each step states its own number of operations."""
     tile, cost = estimate((64, 64), (28, 28), 1)
     assert (tile, cost < 1) == (4, True)
     for channels, groups, side, steps in ((128, 2, 28, 2), (48, 2, 28, 2), (48, 2, 7, 1)):
@@ -658,7 +661,7 @@ def test_which_groups_go_by_winograd(variant):
 @EACH_ISA
 @pytest.mark.parametrize(("kind", "stride"), [("winograd4", 1), ("winograd2", 1), ("winograd4", 2)])
 def test_both_forms_of_winograd_give_the_same_bits(name, choose, kind, stride):
-    """Which one is taken depends on the size of the batch, and must not show."""
+    """The choice depends on the batch size, so it must not affect the result."""
     x = noise((3, 20, 14 * stride, 9 * stride))
     weight, bias = filters(40, 20, 3)
     how = {"stride": (stride, stride), "padding": (1, 1), "rtol": 2e-5, "words": ("add", "nn.SiLU")}
@@ -672,7 +675,7 @@ def test_both_forms_of_winograd_give_the_same_bits(name, choose, kind, stride):
 @EACH_ISA
 @pytest.mark.parametrize(("words", "gap"), [((), 0), (("add", "nn.ReLU"), 3), (("nn.SiLU",), 0)])
 def test_winograd_stores_past_the_caches(name, choose, words, gap):
-    """Outputs larger than the caches, on cache lines and off them, in tiles whole and not."""
+    """Outputs larger than the caches, aligned to cache lines or not, in full and partial tiles."""
     choose("winograd4 blocked")
     x, (weight, bias) = noise((1, 16, 362, 363)), filters(32, 16, 3)
     check(x, weight, bias, padding=(1, 1), words=words, gaps=(0, gap), rtol=2e-5, shards=(2,))
@@ -684,7 +687,7 @@ def test_winograd_stores_past_the_caches(name, choose, words, gap):
     [("winograd4", 1, 4e-6), ("winograd2", 1, 4e-6), ("winograd4", 2, 2e-6)],
 )
 def test_winograd_is_accurate(choose, kind, stride, rtol, size):
-    """The bound that the documentation states, on normally distributed data, at edges too."""
+    """The documented bound, on normally distributed data, including edges."""
     choose(f"{kind} staged")
     x, (weight, bias) = noise((1, 128, size, size)), filters(64, 128, 3)
     how = {"stride": (stride, stride), "padding": (1, 1), "shards": (2,), "gaps": (0, 0)}
@@ -722,7 +725,7 @@ def check_transposed(x, weight, bias, words=(), shards=SHARD_COUNTS, **how) -> n
     ids=str,
 )
 def test_transposed(name, how):
-    """Among them phases that no tap reaches, which hold nothing but the bias."""
+    """Including phases that no tap reaches, whose outputs are the bias."""
     for groups, channels, out, kernel in ((1, 5, 18, (3, 3)), (3, 6, 2, (2, 4)), (1, 1, 1, (1, 1))):
         x = noise((2, channels, 4, 5))
         weight, bias = noise((channels, out, *kernel), 1), noise((groups * out,), 2)
@@ -736,7 +739,7 @@ def test_transposed(name, how):
 @EACH_ISA
 @pytest.mark.parametrize("words", [(), ("add", "nn.ReLU"), ("nn.SiLU", "add")], ids="-".join)
 def test_transposed_to_a_few_outputs(name, choose, words):
-    """Phases of four, two and one taps have weights of different sizes."""
+    """Phases with four, two and one taps have weights of different sizes."""
     choose("narrow")
     for out, kernel in ((1, (3, 3)), (3, (4, 4)), (4, (2, 5))):
         x = noise((2, 21, 4, 5))
@@ -775,7 +778,7 @@ def test_post_ops(name, choose, words):
     for way in WAYS:
         choose(way)
         rtol = 2e-5 if "winograd" in way else 1e-5
-        channels, out, groups = {"depthwise": (35, 35, 35), "shallow": (3, 37, 1)}.get(
+        channels, out, groups = {"depthwise": (35, 35, 35), "few_inputs": (3, 37, 1)}.get(
             way, (17, 37, 1)
         )
         weight, bias = filters(out, channels, 3, groups)
@@ -792,7 +795,7 @@ def test_post_ops(name, choose, words):
 @pytest.mark.parametrize("way", WAYS)
 def test_a_batch_gives_the_bits_of_its_images(name, choose, way):
     choose(way)
-    channels, groups = {"depthwise": (21, 21), "shallow": (3, 1)}.get(way, (18, 1))
+    channels, groups = {"depthwise": (21, 21), "few_inputs": (3, 1)}.get(way, (18, 1))
     weight, bias = filters(21, channels, 3, groups)
     x = noise((5, channels, 7, 6))
     how = {"groups": groups, "padding": (1, 1), "words": ("nn.SiLU",), "rtol": 2e-5}
@@ -802,16 +805,16 @@ def test_a_batch_gives_the_bits_of_its_images(name, choose, way):
         assert part.tobytes() == whole[start:stop].tobytes()
 
 
-# -- numbers that are none ---------------------------------------------------------------------
+# -- NaN and infinities ------------------------------------------------------------------------
 
 
 @EACH_ISA
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_none_stay_where_they_belong(name, choose, way, odd):
-    """They reach the pixels that see them, and no other, also within the tiles of Winograd."""
+def test_nan_and_infinity_reach_only_their_windows(name, choose, way, odd):
+    """Also within the tiles of Winograd's algorithm."""
     choose(way)
-    channels, groups = {"depthwise": (17, 17), "shallow": (3, 1)}.get(way, (17, 1))
+    channels, groups = {"depthwise": (17, 17), "few_inputs": (3, 1)}.get(way, (17, 1))
     weight, bias = filters(17, channels, 3, groups)
     x = noise((2, channels, 12, 12))
     clean = correlated(x, weight, bias, padding=(1, 1), groups=groups)
@@ -832,7 +835,7 @@ def test_numbers_that_are_none_stay_where_they_belong(name, choose, way, odd):
 def test_every_pixel_of_a_winograd_tile_reaches_its_windows_alone(
     name, choose, way, stride, odd, words
 ):
-    """Wherever a number lies that is none: inside, at borders, in edges of one to four outputs."""
+    """NaN or infinity at every pixel: interior, borders, edges of one to four outputs."""
     choose(way)
     how = {"stride": (stride, stride), "padding": (1, 1)}
     for channels, (height, width) in ((17, (5, 6)), (33, (7, 8)), (16, (3, 4))):
@@ -840,8 +843,8 @@ def test_every_pixel_of_a_winograd_tile_reaches_its_windows_alone(
         x = noise((2, channels, height, width))
         shape = (2, 19, -(-height // stride), -(-width // stride))
         summand = noise(shape, 5) if "add" in words else None
-        place = itertools.product(range(height), range(width))
-        for number, (i, j) in enumerate(place):
+        pixels = itertools.product(range(height), range(width))
+        for number, (i, j) in enumerate(pixels):
             damaged = x.copy()
             damaged[1, number % channels, i, j] = odd
             with np.errstate(all="ignore"):
@@ -865,8 +868,8 @@ def test_every_pixel_of_a_winograd_tile_reaches_its_windows_alone(
 @EACH_ISA
 @each_winograd
 @pytest.mark.parametrize("half", [False, True], ids=["float", "half"])
-def test_what_overflows_in_a_transform_of_winograd(name, choose, way, stride, half):
-    """Inputs, products and sums that leave float's range where the result does not."""
+def test_overflow_in_a_winograd_transform(name, choose, way, stride, half):
+    """Inputs, products and sums overflow float32 although the result does not."""
     choose(way)
     how = {"stride": (stride, stride), "padding": (1, 1)}
     weight, bias = filters(19, 17, 3)
@@ -876,7 +879,7 @@ def test_what_overflows_in_a_transform_of_winograd(name, choose, way, stride, ha
     assert np.isfinite(expected).all()
     got, _ = convolve(x, weight, bias, shape=expected.shape, **how)
     assert_close(got, expected, 2e-5)
-    # One filter alone overflows, in any vector of them.
+    # A single filter overflows, at several positions within a vector of filters.
     for odd in (0, 8, 16, 18):
         weight = filters(19, 17, 3)[0]
         weight[odd] *= np.float32(4e37)
@@ -890,7 +893,7 @@ def test_what_overflows_in_a_transform_of_winograd(name, choose, way, stride, ha
 
 @EACH_ISA
 @each_winograd
-def test_weights_that_are_no_numbers_spoil_their_filter_alone(name, choose, way, stride):
+def test_weights_that_are_not_finite_affect_only_their_filter(name, choose, way, stride):
     choose(way)
     how = {"stride": (stride, stride), "padding": (1, 1)}
     weight, bias = filters(19, 17, 3)
@@ -912,7 +915,7 @@ def test_weights_that_are_no_numbers_spoil_their_filter_alone(name, choose, way,
 @pytest.mark.parametrize("words", [("nn.ReLU",), ("nn.ReLU6",), ("add", "nn.ReLU")], ids="-".join)
 def test_clamps_keep_nan(name, choose, way, words):
     choose(way)
-    channels, groups = {"depthwise": (17, 17), "shallow": (3, 1)}.get(way, (17, 1))
+    channels, groups = {"depthwise": (17, 17), "few_inputs": (3, 1)}.get(way, (17, 1))
     weight, bias = filters(17, channels, 3, groups)
     x = noise((1, channels, 4, 4))
     x[0, :, 1, 1] = np.nan
@@ -926,10 +929,10 @@ def test_clamps_keep_nan(name, choose, way, words):
 
 @EACH_ISA
 @pytest.mark.parametrize("way", WAYS[:3])
-def test_minus_zero_stays(name, choose, way):
-    """As in PyTorch: the sum of nothing but -0.0 is -0.0, and relu keeps it."""
+def test_minus_zero_is_kept(name, choose, way):
+    """As in PyTorch: a sum of -0.0 is -0.0, and relu keeps it."""
     choose(way)
-    channels, groups = {"implicit": (9, 1), "depthwise": (17, 17), "shallow": (3, 1)}[way]
+    channels, groups = {"implicit": (9, 1), "depthwise": (17, 17), "few_inputs": (3, 1)}[way]
     weight = -np.ones((17, channels // groups, 1, 1), np.float32)
     bias = np.full(17, -0.0, np.float32)
     x = np.zeros((1, channels, 3, 3), np.float32)
@@ -993,7 +996,7 @@ def test_arguments_that_do_not_fit(how, message):
     assert message in str(caught.value)
 
 
-# -- the front over memoryviews ----------------------------------------------------------------
+# -- the memoryview interface ------------------------------------------------------------------
 
 
 @EACH_ISA

@@ -1,4 +1,4 @@
-"""The convolution of volumes by itself, against the numpy reference."""
+"""Convolution of volumes, against the numpy reference."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def test_volumes(variant, n_threads):
         ((1, 4, 4, 4, 3), (5, 3, 1, 1, 1), {"bias": np.zeros(4, np.float32)}),
     ],
 )
-def test_what_does_not_fit_is_refused(x, weight, options):
+def test_invalid_arguments_are_refused(x, weight, options):
     with pytest.raises(InputError):
         conv3d(noise(x), noise(weight), **options)
 
 
 # -- Winograd, plane by plane ------------------------------------------------------------------
 
-# A way: side of a tile, stride of the planes, blocked or staged.
+# Side of a tile, stride within the planes, blocked or staged.
 WAYS = [(4, 1, True), (4, 1, False), (2, 1, True), (2, 1, False), (4, 2, True), (4, 2, False)]
-# Volume, kernel's depth, and per plane: stride, padding, dilation; padding of the planes.
+# Volume, depth of the kernel; along the depth: stride, padding, dilation; padding of the planes.
 VOLUMES = [
     ((5, 9, 10), 3, 1, 1, 1, (1, 1)),
     ((4, 8, 8), 1, 1, 0, 1, (1, 1)),
@@ -68,7 +68,7 @@ VOLUMES = [
 
 @pytest.fixture
 def choose(monkeypatch):
-    """Return a function that leaves the record one way of computing a convolution."""
+    """Return a function that restricts the record to one algorithm."""
 
     def chosen(tile: int, is_blocked: bool) -> None:
         always_winograd(monkeypatch, tile, is_blocked, block=7)
@@ -102,7 +102,7 @@ def convolved(x, weight, bias, **options):
 @pytest.mark.parametrize("volume", VOLUMES, ids=str)
 @pytest.mark.parametrize(("tile", "stride", "is_blocked"), WAYS)
 def test_planes_by_winograd(variant, choose, tile, stride, is_blocked, volume):
-    """Any depth, stride, padding and dilation of the planes; the same bits for 1 to 3 threads."""
+    """Any depth, stride, padding and dilation; the same bits on 1 to 3 threads."""
     choose(tile, is_blocked)
     extents, depth, *rest = volume
     options = options_of(stride, depth, *rest)
@@ -135,7 +135,7 @@ def test_batches_and_forms_give_the_same_bits(variant, choose, stride, tile):
 @pytest.mark.parametrize("variant", ISAS)
 @pytest.mark.parametrize("half", [False, True], ids=["float", "half"])
 @pytest.mark.parametrize(("stride", "tile"), [(1, 4), (1, 2), (2, 4)])
-def test_numbers_that_are_none_reach_their_windows_alone(variant, choose, stride, tile, half):
+def test_nan_and_infinity_reach_only_their_windows(variant, choose, stride, tile, half):
     choose(tile, True)
     options = options_of(stride, 3, 2, 1, 1, (1, 1))
     weight, bias = noise((19, 17, 3, 3, 3), 1), noise((19,), 2)
@@ -154,8 +154,8 @@ def test_numbers_that_are_none_reach_their_windows_alone(variant, choose, stride
         assert_close(got[~hit], reference[~hit], 1e-5)
 
 
-def test_when_winograd_pays():
-    """Video and volumes of many channels; not few channels, large windows or small planes."""
+def test_when_winograd_is_used():
+    """For video and volumes with many channels; not for few channels or small planes."""
     pairs = [
         ((64, 64, (16, 56, 56), 3, 1), True),
         ((512, 512, (2, 7, 7), 3, 1), True),
@@ -175,7 +175,7 @@ def test_when_winograd_pays():
         assert bool(kinds & {"conv_winograd", "winograd_output"}) == pays, (channels, extents)
 
 
-# -- windows that are flat ---------------------------------------------------------------------
+# -- flat windows ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("variant", ISAS)
@@ -197,7 +197,7 @@ def test_when_winograd_pays():
     ids=str,
 )
 def test_flat_windows(variant, groups, kernel, stride, dilation, padding):
-    """Windows of one plane or one column are those of images; some here only look like them."""
+    """Windows with one plane or one column are computed as images; some only look like them."""
     options = {"stride": stride, "dilation": dilation, "padding": padding, "groups": groups}
     x, bias = noise((2, 18, 6, 9, 7)), noise((36,), 2)
     weight = noise((36, 18 // groups, *kernel), 1)

@@ -1,4 +1,7 @@
-"""The elementwise engine: accuracy of every function, special values, layouts, chunks, shares."""
+"""The elementwise engine, against float64 and numpy.
+
+Covers the accuracy of every function, special values, layouts, chunks and shards.
+"""
 
 import json
 import math
@@ -115,7 +118,7 @@ UNARY = {
     "tanhshrink": (tanhshrink, (-20, 20), 30),
 }  # fmt: skip
 
-# (name, parameters): the same
+# (name, parameters): as above
 PARAMETRIC = {
     ("leaky_relu", (0.1,)): (lambda x: np.where(x > 0, x, x * np.float32(0.1)), (-9, 9), 0.5),
     ("clamp", (-1.5, 2.5)): (lambda x: np.clip(x, -1.5, 2.5), (-9, 9), 0),
@@ -139,7 +142,7 @@ PARAMETRIC = {
 
 
 def samples(low, high, count=20_000):
-    """Return floats of a range: evenly spread, and of every magnitude down to the denormals."""
+    """Return floats of a range: evenly spaced, and of every magnitude down to the denormals."""
     rng = np.random.default_rng(1)
     even = rng.uniform(low, high, count)
     sizes = 10.0 ** rng.uniform(-40, 38, count) * rng.choice([-1.0, 1.0], count)
@@ -150,7 +153,7 @@ def samples(low, high, count=20_000):
 
 
 def assert_ulp(result, exact, bound):
-    """Compare with a float64 reference; results that are denormal are held to the absolute ulp."""
+    """Compare with a float64 reference; the ulp of denormal results is that of the smallest."""
     assert result.dtype == np.float32
     is_huge = np.abs(exact) > np.finfo(np.float32).max
     assert np.isinf(result[is_huge]).all()
@@ -209,8 +212,8 @@ def test_every_function_is_tested():
     assert elementwise.BINARY.keys() == BINARY.keys()
 
 
-def test_the_kernels_were_generated_from_the_rows_as_they_are():
-    """Numbers count up from 0; the micro-kernels' table (MAX_UNARY, MAX_BINARY) has room."""
+def test_the_generated_kernels_match_the_tables():
+    """Numbers count up from 0 and fit the micro-kernel table (MAX_UNARY, MAX_BINARY)."""
     rows = [row for row in FUNCTIONS.values() if row.vector]
     costs, swapped = elementwise.COSTS, elementwise.SWAPPED
     assert costs == {row.name: row.cost for row in rows}
@@ -248,7 +251,7 @@ def exact_floor_divide(a, b):
     return np.rint(quotient)
 
 
-# name: (reference in float64, bounds of a, bounds of b, bound in ulp)
+# name: (reference in float64, range of a, range of b, bound in ulp)
 BINARY = {
     "add": (np.add, (-1e30, 1e30), (-1e30, 1e30), 0.5),
     "sub": (np.subtract, (-1e30, 1e30), (-1e30, 1e30), 0.5),
@@ -294,7 +297,7 @@ def test_functions_of_two_tensors_keep_their_bounds(f, name):
 
 
 @pytest.mark.parametrize("name", ISAS)
-def test_pow_is_right_at_the_ends_of_the_range(name):
+def test_pow_is_accurate_at_the_ends_of_the_range(name):
     rng = np.random.default_rng(3)
     y = rng.uniform(-150, 128, 20_000).astype(np.float32)
     x = rng.uniform(1.5, 2.5, 20_000).astype(np.float32)
@@ -322,7 +325,7 @@ def assert_same_kind(result, expected, message=""):
     )
 
 
-# What C's libm says about every function that has one.
+# Functions of C's libm, which defines their special values.
 LIBM = "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan"
 HYPERBOLIC = "sinh cosh tanh asinh acosh atanh"
 
@@ -365,7 +368,7 @@ def test_special_values_of_two_operands(f, name):
     expected = getattr(np, other.get(f, f))(a.astype(np.float64), b.astype(np.float64))
     expected = expected.astype(np.float32)
     if f in ("max", "min", "fmax", "fmin"):
-        keep = (a != 0) | (b != 0)  # which zero wins is left open
+        keep = (a != 0) | (b != 0)  # the sign of max(0, -0) is unspecified
         a, b, expected = a[keep], b[keep], expected[keep]
     with isa(name):
         result = function(f, a, b)
@@ -373,8 +376,8 @@ def test_special_values_of_two_operands(f, name):
         assert_same_kind(result[i : i + 1], expected[i : i + 1], f"{f}({a[i]}, {b[i]})")
 
 
-# What PyTorch makes of them where numpy has something else, or nothing.
-PYTORCHS = {
+# PyTorch's definitions where numpy's differ or are missing.
+PYTORCH_ONLY = {
     "heaviside": lambda a, b: np.where(a == 0, b, np.where(a > 0, 1, 0)),
     "xlogy": lambda a, b: np.where(np.isnan(b), b, np.where(a == 0, 0, a * np.log(b))),
     "nextafter": np.nextafter,
@@ -382,11 +385,11 @@ PYTORCHS = {
 
 
 @pytest.mark.parametrize("name", ISAS)
-@pytest.mark.parametrize("f", PYTORCHS)
+@pytest.mark.parametrize("f", PYTORCH_ONLY)
 def test_special_values_of_rare_functions(f, name):
     a, b = (x.ravel().copy() for x in np.meshgrid(SPECIAL, SPECIAL))
     with np.errstate(all="ignore"):
-        expected = PYTORCHS[f](a, b).astype(np.float32)
+        expected = PYTORCH_ONLY[f](a, b).astype(np.float32)
     with isa(name):
         result = function(f, a, b)
     for i in range(len(a)):
@@ -432,7 +435,7 @@ def test_special_values_are_those_of_pytorch(name):
             result = run(text, *arrays)
         keep = np.ones(expected.shape, bool)
         if text == "gelu(@0)":
-            keep = arrays[0] != np.inf  # PyTorch's vector code says NaN there, its scalar code inf
+            keep = arrays[0] != np.inf  # NaN in PyTorch's vector code, inf in its scalar code
         np.testing.assert_allclose(
             result[keep], expected[keep], rtol=3e-6, atol=3e-7, err_msg=f"{text} of {operands}"
         )
@@ -461,7 +464,7 @@ def test_activations_far_out(name):
         np.testing.assert_allclose(soft, np.maximum(x, 0), atol=1e-30)
 
 
-# Sizes, layouts, shares ------------------------------------------------------------------------
+# Sizes, layouts, shards ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ISAS)
@@ -478,8 +481,8 @@ def test_sizes_around_a_vector_and_a_chunk(name, n):
 
 @pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("f", ["exp", "sin", "gelu", "pow"])
-def test_a_value_does_not_depend_on_its_place(f, name):
-    """The tail of a tensor goes through the same arithmetic as its middle."""
+def test_a_result_does_not_depend_on_its_index(f, name):
+    """The tail of a tensor is computed with the same arithmetic as its middle."""
     x = noise((77,), 3)
     with isa(name):
         together = function(f, x, x) if f == "pow" else function(f, x)
@@ -490,7 +493,7 @@ def test_a_value_does_not_depend_on_its_place(f, name):
 
 
 def laid_out(rng, array):
-    """Return the same values over other strides: permuted, with gaps, reversed or broadcast."""
+    """Return the same values with other strides: permuted, with gaps, reversed or broadcast."""
     order = rng.permutation(array.ndim)
     steps = rng.integers(1, 3, array.ndim)
     memory = np.zeros([array.shape[i] * steps[i] for i in order], np.float32)
@@ -548,7 +551,7 @@ def test_broadcasting_and_strides(name, seed):
     ],
 )
 def test_gates_and_biases(shapes, layout, name):
-    """A small operand through its own function: computed once where it does not vary."""
+    """A function of a small operand is computed once where the operand is broadcast."""
     a, b = (np.asarray(noise(shape, i)) for i, shape in enumerate(shapes))
     expected = np.asarray(a * np.tanh(b.astype(np.float64)).astype(np.float32) + b)
     bench = Workbench()
@@ -573,7 +576,7 @@ def test_gates_and_biases(shapes, layout, name):
         "mul(tanh(tanh(@1)),sub(tanh(tanh(@0)),atan2(@0,tanh(@1))))",
     ],
 )
-def test_what_is_held_over_chunks_is_not_overwritten(text, columns, name):
+def test_values_kept_across_chunks_are_not_overwritten(text, columns, name):
     x, gate = noise((40, columns), 1), noise((columns,), 2)
     tree = parse(text)
     expected = evaluate(tree, [x.astype(np.float64), gate.astype(np.float64)])
@@ -590,8 +593,8 @@ def test_what_is_held_over_chunks_is_not_overwritten(text, columns, name):
 
 
 @pytest.mark.parametrize("name", ISAS)
-def test_between_layouts_and_into_a_wider_tensor(name):
-    """Contiguous and channels-last operands meet; the result is a part of a concatenation."""
+def test_mixed_layouts_into_a_wider_tensor(name):
+    """Contiguous and channels-last operands; the result is a part of a concatenation."""
     shape = (2, 24, 13, 11)
     a, b = noise(shape, 1), noise(shape, 2)
     bench = Workbench()
@@ -605,7 +608,7 @@ def test_between_layouts_and_into_a_wider_tensor(name):
 
 @pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("text", ["@0", "neg(@0)", "mul(@0,2)"])
-def test_a_result_that_only_repeats_its_operand(name, text):
+def test_a_result_that_only_broadcasts_its_operand(name, text):
     a = noise((5, 1, 40), 1)
     program = program_of(text, a)
     program.shape = (5, 70, 40)
@@ -631,7 +634,7 @@ def test_in_place(name, shape):
 
 @pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("shape", [(100_003,), (2, 33, 57, 5), (300, 2, 3)])
-def test_shares_give_the_same_bits(name, shape):
+def test_shards_give_the_same_bits(name, shape):
     a = noise(shape, 1)
     b = noise(shape[-1:], 2)
     with isa(name):
@@ -651,7 +654,7 @@ def test_the_six_operand_expression(name):
     np.testing.assert_array_equal(result, a * b + c * (a + c + d + e) + f)
 
 
-def test_constants_are_operands_too():
+def test_constants_as_operands():
     table = noise((5, 1), 1)
     x = noise((2, 5, 70), 2)
     program = fold(parse("add(@0,mul(@1,2))"), [Spec(x.shape), table])
@@ -663,7 +666,7 @@ def test_constants_are_operands_too():
 
 
 def passes_of(text, n_inputs, longest=48):
-    """Describe the passes of a program: the names of their links, or of a lone instruction."""
+    """Describe the passes of a program by the names of their instructions."""
     program = fold(parse(text, extended=True), [Spec((8,))] * n_inputs)
     passes = find_passes(
         program.instructions, [1] * len(program.instructions), elementwise.SWAPPED, longest
@@ -696,14 +699,14 @@ def passes_of(text, n_inputs, longest=48):
         ("add(add(@0,1),mul(mul(@1,@2),@3))", ["load add store load mul mul add"]),
     ],
 )
-def test_which_instructions_join(text, passes):
+def test_which_instructions_are_chained(text, passes):
     assert passes_of(text, 6) == passes
 
 
 @pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("link", sorted(elementwise.SWAPPED))
-def test_a_link_computes_what_its_function_does(link, name):
-    """Bit for bit, on rows of whole groups, single vectors and a tail, whatever is broadcast."""
+def test_a_chained_instruction_equals_its_function(link, name):
+    """Bit for bit, on full groups of vectors, single vectors and a tail, with broadcasting."""
     a, b = (np.abs(noise((3, 501), k)) + np.float32(0.5) for k in range(2))
     shapes = [(3, 501), (501,), (3, 1), ()]
     parameters = {"leaky_relu": (0.1,), "clamp": (-0.5, 1.0)}.get(link, ())
@@ -738,7 +741,7 @@ def test_a_product_is_rounded_before_it_is_added(name, shapes):
         np.testing.assert_array_equal(result, (a - b) + x * z)
 
 
-def test_long_programs_are_cut_into_passes():
+def test_long_programs_are_split_into_passes():
     text = "@0"
     for k in range(100):
         text = f"add(mul({text},@1),@{2 + k % 2})"
@@ -755,7 +758,7 @@ def test_long_programs_are_cut_into_passes():
 
 @pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("seed", range(40))
-def test_random_programs_compute_what_the_tree_says(name, seed):
+def test_random_programs_equal_the_evaluated_tree(name, seed):
     rng = np.random.default_rng(seed)
     shapes = [(4, 1, 37), (3, 1), (4, 3, 37), ()]
     arrays = [rng.uniform(0.5, 2, shape).astype(np.float32) for shape in shapes]
@@ -776,7 +779,7 @@ def test_random_programs_compute_what_the_tree_says(name, seed):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = evaluate(expression, [a.astype(np.float64) for a in arrays])
-    # Sums of rounded values, differences of large ones: the error is that of float32, not an ulp.
+    # Errors of float32 add up in sums of rounded values and differences of large ones.
     np.testing.assert_allclose(result, expected, rtol=2e-3, atol=2e-4 * np.abs(expected).max())
 
 
@@ -795,7 +798,7 @@ def test_a_deep_program_needs_few_temporaries(is_left):
 
 
 def test_too_many_temporaries_are_an_error():
-    """Two hundred values that all wait for the last one."""
+    """200 values are all live until the last one."""
     x = noise((100,), 1)
     values = [Call("exp", [Call("mul", [Ref(0), Literal(k)])]) for k in range(2, 202)]
     total = values[0]
@@ -807,7 +810,7 @@ def test_too_many_temporaries_are_an_error():
         elementwise.compute(fold(total, [Spec(x.shape)]), [x])
 
 
-def test_what_cannot_be_is_an_error():
+def test_invalid_programs():
     x = noise((3,))
     many = parse("[" + ",".join(f"@{k}" for k in range(70)) + "]").children
     total = many[0]
@@ -838,12 +841,12 @@ def test_steps_describe_themselves():
 
 
 def test_the_documented_errors():
-    """The table of docs/numerics.md has the bounds that are tested."""
+    """The table of docs/numerics.md has the tested bounds."""
     page = ROOT / "docs" / "numerics.md"
     documented = dict(re.findall(r"^\| `(\w+)` \| .* \| ([\d.]+) \|$", page.read_text(), re.M))
     bounds = {name: bound for name, (*_, bound) in (UNARY | BINARY).items()}
     bounds |= {name: bound for (name, _), (*_, bound) in PARAMETRIC.items()}
-    # The page tells of these in words.
+    # The page describes these in prose.
     for name in ("rsqrt", "hardsigmoid", "hardswish", "gelu"):
         del bounds[name]
     assert {name: float(bound) for name, bound in documented.items()} == {

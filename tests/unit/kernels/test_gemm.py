@@ -1,4 +1,4 @@
-"""The GEMM tile and what drives it: Linear, matrix products, packing; every variant of each."""
+"""Linear, matrix products and packing on every variant, against float64 products."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def columns_around_tiles() -> list[int]:
 
 
 def rows_value(bench: Workbench, array: np.ndarray, gap: int = 0) -> TensorView:
-    """Return a matrix whose rows are `gap` elements further apart than they need to be."""
+    """Return a matrix whose row stride exceeds its row length by `gap` elements."""
     return bench.put(array, (array.shape[1] + gap, 1))
 
 
@@ -54,7 +54,7 @@ def product(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_every_height_and_width_of_the_tile(depth):
-    """All heights from one row to a tile and more; all widths around vectors and panels."""
+    """All heights from one row to more than a tile; all widths around vectors and panels."""
     mr, _ = dispatch.tile()
     for columns in columns_around_tiles():
         weight, bias = noise((columns, depth), 1), noise((columns,), 2)
@@ -75,10 +75,10 @@ def test_every_height_and_width_of_the_tile(depth):
     [(rows, *shape) for rows in (1, 5, 29, 100) for shape in ((33, 130), (1024, 200))]
     + [(700, 400, 350), (3100, 512, 512)],
 )
-def test_shares_of_rows_and_panels(rows, depth, columns):
-    """Large weights go panel by panel, for a block of many rows; small ones tile by tile.
+def test_shards_of_rows_and_panels(rows, depth, columns):
+    """Large weights are multiplied panel by panel for many rows, small ones tile by tile.
 
-    Shares never show.
+    The shards do not affect the result.
     """
     x, weight, bias = noise((rows, depth)), noise((columns, depth), 1), noise((columns,), 2)
     bench = Workbench()
@@ -125,7 +125,7 @@ def test_post_ops(words):
 
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_a_weight_that_is_packed_at_run_time(has_bias):
-    """Packing in a step gives the panels, to the bit, that packing ahead gives."""
+    """Packing in a step gives the same panels, to the bit, as packing while planning."""
     for columns, depth in itertools.product(columns_around_tiles(), (1, 17)):
         x, weight = noise((9, depth)), noise((columns, depth), 1)
         bias = noise((columns,), 2) if has_bias else None
@@ -145,8 +145,8 @@ def test_a_weight_that_is_packed_at_run_time(has_bias):
         assert_close(results[0], expected.astype(np.float32), 2e-6)
 
 
-def test_numbers_that_are_none():
-    """NaN and infinities go through sums and clamps as they do in PyTorch; -0.0 stays."""
+def test_nan_infinity_and_minus_zero():
+    """Sums and clamps treat NaN and infinities as PyTorch does, and keep -0.0."""
     x = np.zeros((6, 1), np.float32)
     x[:, 0] = np.nan, np.inf, -np.inf, 0, -1, 7
     weight, bias = np.ones((35, 1), np.float32), np.full(35, -0.0, np.float32)
@@ -178,7 +178,7 @@ def test_products_without_terms_rows_or_columns(rows, depth, columns):
         np.testing.assert_array_equal(got, np.tile(bias, (rows, 1)))
 
 
-# -- the front over memoryviews ----------------------------------------------------------------
+# -- the memoryview interface ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 7])
@@ -212,7 +212,7 @@ def test_linear_checks_its_arguments():
 def multiplied(
     bench: Workbench, a: TensorView, b: TensorView, gap: int = 0, shards=(1, 2, 3)
 ) -> np.ndarray:
-    """Run MatmulStep in several numbers of shares."""
+    """Run MatmulStep in several numbers of shards."""
     batch = a.shape[:-2]
     rows, columns = a.shape[-2], b.shape[-1]
     strides = contiguous_strides((*batch, rows, columns + gap))
@@ -244,7 +244,7 @@ def test_matrix_products_around_the_tile(depth):
 
 @pytest.mark.parametrize("rows", [1, 40, 500])
 def test_matrix_products_of_any_strides(rows):
-    """Few panels make several shards share one, each for rows of its own."""
+    """With few panels, several shards share a panel and divide its rows."""
     bench = Workbench()
     a = rows_value(bench, noise((rows, 21)), 4)
     for b in (
@@ -268,7 +268,7 @@ def test_batches_that_are_broadcast_from_either_side(axes):
     check_product(bench, a, b)
 
 
-def test_numbers_that_are_none_in_matrix_products():
+def test_nan_and_infinity_in_matrix_products():
     a = np.eye(3, dtype=np.float32)
     b = np.array([[np.nan, 1], [2, np.inf], [3, 4]], np.float32)
     bench = Workbench()
@@ -302,7 +302,7 @@ def test_panels(n_threads):
 @pytest.mark.parametrize("byte", [1, 2, 3])
 @pytest.mark.parametrize("order", ["channels", "columns", "neither"])
 def test_weights_may_start_at_any_byte(byte, order):
-    """Those of a file do; a sanitizer sees what asks for less than that."""
+    """As they do in a file; a sanitizer detects loads that assume alignment."""
 
     def anywhere(array: np.ndarray) -> np.ndarray:
         moved = np.zeros(array.nbytes + byte, np.uint8)[byte:].view(np.float32)
@@ -326,8 +326,8 @@ def test_weights_may_start_at_any_byte(byte, order):
         np.testing.assert_array_equal(transformed(anywhere(filters), *how, later=later), expected)
 
 
-class Asked:
-    """A weight that is asked for slice by slice."""
+class RecordingWeight:
+    """A weight that records the slices that are read."""
 
     def __init__(self, weight: np.ndarray):
         self.weight, self.shape, self.slices = weight, weight.shape, []
@@ -338,30 +338,32 @@ class Asked:
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
-def test_large_weights_are_packed_part_by_part(n_threads):
+def test_large_weights_are_packed_in_parts(n_threads):
     _, nr = dispatch.tile()
     columns, channels = 10 * nr + min(3, nr), max(9000, 72000 // nr)
     weight, bias = noise((columns, 1, channels)), noise((columns,), 1)
-    asked = Asked(weight)
-    packed = packing.pack_panels(asked, bias, n_threads)
-    assert len(asked.slices) > 1
-    assert [rows.start for rows in asked.slices[1:]] == [rows.stop for rows in asked.slices[:-1]]
-    assert (asked.slices[0].start, asked.slices[-1].stop) == (0, columns)
+    recorded = RecordingWeight(weight)
+    packed = packing.pack_panels(recorded, bias, n_threads)
+    assert len(recorded.slices) > 1
+    assert [rows.start for rows in recorded.slices[1:]] == [
+        rows.stop for rows in recorded.slices[:-1]
+    ]
+    assert (recorded.slices[0].start, recorded.slices[-1].stop) == (0, columns)
     whole = np.zeros((11 * nr, 1 + channels), np.float32)
     whole[:columns, 0], whole[:columns, 1:] = bias, weight[:, 0]
     np.testing.assert_array_equal(packed, whole.reshape(11, nr, -1).transpose(0, 2, 1))
     filters = noise((4 * nr + 5, max(1100, 8800 // nr), 3, 3))
     for how in WINOGRAD:
-        asked = Asked(filters)
-        packed = transformed(asked, *how, n_threads)
-        assert len(asked.slices) > 1
+        recorded = RecordingWeight(filters)
+        packed = transformed(recorded, *how, n_threads)
+        assert len(recorded.slices) > 1
         for panel in range(5):
             part = transformed(filters[panel * nr : (panel + 1) * nr], *how)
             np.testing.assert_array_equal(packed[:, panel : panel + 1], part)
 
 
 def transformed(weight, tile, stride, n_threads=1, later=False) -> np.ndarray:
-    """Return filters as they are multiplied by, and check that both ways end alike."""
+    """Return transformed filters, transformed at once or deferred."""
     filters = winograd.WinogradFilters(weight, tile, stride, n_threads, later)
     assert filters.is_deferred == later
     assert (filters.scratch_bytes > 0) == later
@@ -374,10 +376,10 @@ def transformed(weight, tile, stride, n_threads=1, later=False) -> np.ndarray:
 
 
 def values_at(taps: np.ndarray, points: list[float]) -> np.ndarray:
-    """Return polynomials' values, over the products of differences that Lagrange divides by.
+    """Evaluate polynomials at points, divided by Lagrange's products of differences.
 
-    Taps are coefficients along the first axis.  The last row is that of infinity: the coefficient
-    of the highest power.
+    `taps` are coefficients along the first axis.  The last row is the point at infinity: the
+    coefficient of the highest power.
     """
     rows = []
     for p in points:
@@ -389,14 +391,14 @@ def values_at(taps: np.ndarray, points: list[float]) -> np.ndarray:
 @pytest.mark.parametrize(("tile", "stride"), WINOGRAD)
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_winograd_filters(tile, stride, n_threads):
-    """They are those of the interpolation that the transforms belong to, in float64."""
+    """The transformed filters equal the interpolation that defines them, in float64."""
     _, nr = dispatch.tile()
     points = {2: [0, 1, -1], 4: [0, 5 / 8, -5 / 8, 3 / 2, -3 / 2]}[tile]
 
     def along(taps):
         if stride == 1:
             values = values_at(taps, points)
-            values[0] *= -1 if tile == 2 else 1  # the input's transform has the other sign
+            values[0] *= -1 if tile == 2 else 1  # the input's transform has the opposite sign
             return values
         even, odd = taps[[0, 2]], taps[1:2]
         return np.concatenate([values_at(even, [3 / 8, -3 / 8, 3 / 2, -3 / 2]), odd])
@@ -412,13 +414,13 @@ def test_winograd_filters(tile, stride, n_threads):
         assert not got[:, :, 0].any()
         flat = got[:, :, 1:].swapaxes(2, 3).reshape(-1, panels * nr, channels)
         assert not flat[:, columns:].any()
-        # Parts of a tap are not above 1.2 along either axis.
+        # A transform multiplies a tap by at most 1.2 per axis.
         assert np.abs(flat[:, :columns] - wanted).max() <= 5e-7 * np.abs(weight).max()
         late = transformed(weight, tile, stride, n_threads, later=True)
         np.testing.assert_array_equal(late, got)
 
 
-def test_packed_weights_lie_in_common_memory():
+def test_packed_weights_share_memory():
     store = WeightCache(1 << 20)
     sizes = (1, 16, 17, 100_000, 5, 300_000, 2)
     arrays = [store.get(n, lambda n=n, p=store.pages: aligned_empty((n,), p)) for n in sizes]
@@ -429,7 +431,7 @@ def test_packed_weights_lie_in_common_memory():
     for number, array in enumerate(arrays):
         assert (array == number).all()
     near = arrays[1].ctypes.data - arrays[0].ctypes.data
-    assert near == 64  # behind each other
+    assert near == 64  # adjacent
     assert aligned_empty((4,)).base is not arrays[0].base
     with pytest.raises(ZeroDivisionError):
         store.get("nothing", lambda: 1 / 0)
@@ -451,7 +453,7 @@ def test_the_active_variant(name):
     assert (mr, nr) == tiles[name]
 
 
-def test_a_variant_that_does_not_exist(name):
+def test_an_unknown_variant(name):
     with pytest.raises(KuiperError) as caught:
         dispatch.select("avx1024")
     assert str(caught.value) == (

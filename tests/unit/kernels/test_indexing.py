@@ -1,4 +1,4 @@
-"""Kernels that values steer: gathering, scattering, choosing, triangles, order; against numpy."""
+"""Gathering, scattering, selection, triangles and sorting, against numpy."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ DTYPES = (np.bool_, np.int16, np.float32, np.int64, np.complex128)
 ORDERED = (np.bool_, np.uint8, np.int8, np.int16, np.int32, np.int64, np.float32, np.float64)
 
 
-def fault_of(bench):
-    """Return where a step may note what is out of range."""
-    fault = bench.put(np.zeros(2, np.int64))
-    bench.written.append(fault)
-    return fault
+def error_slot_of(bench):
+    """Return an error slot, where a step records an index that is out of range."""
+    error = bench.put(np.zeros(2, np.int64))
+    bench.written.append(error)
+    return error
 
 
 def numbers(shape, count, seed=0, dtype=np.int64, low=0):
@@ -37,16 +37,16 @@ def numbers(shape, count, seed=0, dtype=np.int64, low=0):
 
 
 def gathered(x, index, axis, index_strides=None, negative=False, view=lambda value: value):
-    """Gather along one axis with an index per element."""
+    """Gather along one axis with one index per element."""
     bench = Workbench()
     source = view(bench.put(x))
     target = bench.output(index.shape, dtype=x.dtype)
     strides = [0 if d == axis else s for d, s in enumerate(source.strides)]
-    places = bench.put(index, index_strides)
-    indices = [AxisIndex(places, source.shape[axis], source.strides[axis], negative)]
-    fault = fault_of(bench)
+    indices = bench.put(index, index_strides)
+    axes = [AxisIndex(indices, source.shape[axis], source.strides[axis], negative)]
+    error = error_slot_of(bench)
     return bench.run_all_shards(
-        lambda: GatherStep(source, target, strides, indices, fault, "{} is wrong"), target
+        lambda: GatherStep(source, target, strides, axes, error, "{} is wrong"), target
     )
 
 
@@ -74,7 +74,7 @@ def test_gather_of_views():
     np.testing.assert_array_equal(got, np.take_along_axis(x.T[:, ::-1], index, 1))
 
 
-def test_gather_counts_from_the_end_where_it_may():
+def test_gather_with_negative_indices():
     x, index = noise((4, 7)), numbers((4, 600), 7, low=-7)
     assert index.min() == -7
     np.testing.assert_array_equal(
@@ -89,13 +89,13 @@ def test_gather_counts_from_the_end_where_it_may():
 def test_rows_of_a_table(width, dtype):
     table, index = noise((11, width), dtype=dtype), numbers((3, 5), 11)
     bench = Workbench()
-    source, places = bench.put(table), bench.put(index)
+    source, indices = bench.put(table), bench.put(index)
     target = bench.output((3, 5, width), dtype=dtype)
-    spread = places.with_layout((3, 5, width), (5, 1, 0))
-    fault = fault_of(bench)
+    spread = indices.with_layout((3, 5, width), (5, 1, 0))
+    error = error_slot_of(bench)
     got = bench.run_all_shards(
         lambda: GatherStep(
-            source, target, (0, 0, 1), [AxisIndex(spread, 11, width)], fault, "{} is wrong"
+            source, target, (0, 0, 1), [AxisIndex(spread, 11, width)], error, "{} is wrong"
         ),
         target,
     )
@@ -113,28 +113,30 @@ def test_several_indices():
         AxisIndex(first, 5, source.strides[0], True), AxisIndex(second, 7, source.strides[2], True)
     ]  # fmt: skip
     strides = (0, 0, source.strides[1], source.strides[3])
-    fault = fault_of(bench)
+    error = error_slot_of(bench)
     got = bench.run_all_shards(
-        lambda: GatherStep(source, target, strides, indices, fault, "{}"), target
+        lambda: GatherStep(source, target, strides, indices, error, "{}"), target
     )
     np.testing.assert_array_equal(got, x[i, :, j])
 
 
 @pytest.mark.parametrize("wrong", [-1, 7, 2**40, -(2**62)])
-@pytest.mark.parametrize("parts", SHARD_COUNTS)
-def test_an_index_out_of_range_is_told_and_nothing_else_is_read(wrong, parts):
+@pytest.mark.parametrize("shards", SHARD_COUNTS)
+def test_an_index_out_of_range_is_reported_and_not_followed(wrong, shards):
     bench = Workbench()
     index = numbers((3, 900), 7)
     index[1, 777] = wrong
-    source, places = bench.put(noise((3, 7))), bench.put(index)
-    target, fault = bench.output((3, 900)), fault_of(bench)
-    step = GatherStep(source, target, (7, 0), [AxisIndex(places, 7, 1)], fault, "index {} is wrong")
+    source, indices = bench.put(noise((3, 7))), bench.put(index)
+    target, error = bench.output((3, 900)), error_slot_of(bench)
+    step = GatherStep(
+        source, target, (7, 0), [AxisIndex(indices, 7, 1)], error, "index {} is wrong"
+    )
     with pytest.raises(ShapeError, match=rf"^index {wrong} is wrong$"):
-        bench.run(step, shards=parts)
-    # What was noted is gone; the next run is told anew.
+        bench.run(step, shards=shards)
+    # Reading the record clears it: the next run starts without error.
     index[1, 777] = 0
-    bench.view(places)[...] = index
-    bench.run(step, shards=parts)
+    bench.view(indices)[...] = index
+    bench.run(step, shards=shards)
 
 
 # -- scatter -----------------------------------------------------------------------------------
@@ -143,22 +145,22 @@ def test_an_index_out_of_range_is_told_and_nothing_else_is_read(wrong, parts):
 def scattered(x, index, source, axis, kind, spread=False):
     """Scatter along an axis; with `spread` the index lists whole slices."""
     results = []
-    for parts in SHARD_COUNTS:
+    for shards in SHARD_COUNTS:
         bench = Workbench()
         target = bench.put(x)
         bench.written.append(target)
-        places = bench.put(index)
+        indices = bench.put(index)
         if spread:
             steps = [1 if d == axis else 0 for d in range(x.ndim)]
-            places = places.with_layout(source.shape, steps)
+            indices = indices.with_layout(source.shape, steps)
         strides = [0 if d == axis else s for d, s in enumerate(target.strides)]
         lanes = [d != axis for d in range(x.ndim)]
         step = ScatterStep(
             bench.put(source), target, strides,
-            [AxisIndex(places, x.shape[axis], target.strides[axis])], lanes, kind,
-            fault_of(bench), "{} is wrong",
+            [AxisIndex(indices, x.shape[axis], target.strides[axis])], lanes, kind,
+            error_slot_of(bench), "{} is wrong",
         )  # fmt: skip
-        bench.run(step, shards=parts)
+        bench.run(step, shards=shards)
         results.append(bench.view(target).copy())
     for other in results[1:]:
         np.testing.assert_array_equal(other, results[0])
@@ -185,7 +187,7 @@ def put_at(y, where, source):
 def test_scatter(shape, axis, dtype, kind):
     x = noise(shape, 1, dtype)
     count = list(shape)
-    count[axis] += 6  # so that some meet
+    count[axis] += 6  # so that some indices are equal
     index = numbers(count, shape[axis], 2)
     source = noise(count, 3, dtype)
     grid = list(np.ogrid[tuple(slice(n) for n in count)])
@@ -214,8 +216,8 @@ def test_put_moves_any_dtype(dtype):
     np.testing.assert_array_equal(scattered(x, index, source, 1, "put"), expected)
 
 
-@pytest.mark.parametrize("parts", SHARD_COUNTS)
-def test_a_scatter_out_of_range_writes_nowhere_else(parts):
+@pytest.mark.parametrize("shards", SHARD_COUNTS)
+def test_a_scatter_does_not_write_at_an_index_out_of_range(shards):
     bench = Workbench()
     target = bench.put(noise((3, 40)))
     bench.written.append(target)
@@ -223,10 +225,10 @@ def test_a_scatter_out_of_range_writes_nowhere_else(parts):
     index[4, 39] = 3
     step = ScatterStep(
         bench.put(noise((5, 40))), target, (0, 1), [AxisIndex(bench.put(index), 3, 40)],
-        (False, True), "add", fault_of(bench), "{} is wrong",
+        (False, True), "add", error_slot_of(bench), "{} is wrong",
     )  # fmt: skip
     with pytest.raises(ShapeError, match=r"^3 is wrong$"):
-        bench.run(step, shards=parts)
+        bench.run(step, shards=shards)
 
 
 def test_nan_wins_a_maximum():
@@ -242,10 +244,10 @@ def test_too_many_indices_are_refused():
     x, y = bench.put(noise((2,) * 8)), bench.output((3,))
     index = AxisIndex(bench.put(np.zeros(3, np.int64)), 2, 1)
     with pytest.raises(ValueError, match="7 indices"):
-        GatherStep(x, y, (0,), [index] * 7, fault_of(bench), "")
+        GatherStep(x, y, (0,), [index] * 7, error_slot_of(bench), "")
 
 
-# -- choice and triangles ----------------------------------------------------------------------
+# -- selection and triangles -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -272,7 +274,7 @@ def test_select(mask, a, b, dtype):
     np.testing.assert_array_equal(got, expected)
 
 
-def test_select_takes_any_byte_but_0_for_true():
+def test_select_treats_any_nonzero_byte_as_true():
     bench = Workbench()
     mask = bench.put(np.array([0, 1, 2, 128, 255], np.uint8))
     target = bench.output((5,))
@@ -286,7 +288,7 @@ def test_select_takes_any_byte_but_0_for_true():
 @pytest.mark.parametrize("shape", [(1, 1), (5, 5), (3, 4, 7), (2, 3, 7, 4)])
 def test_triangles(shape, diagonal, dtype):
     x = noise(shape, dtype=dtype)
-    small = max(min(diagonal, 50), -50)  # numpy would take the memory for so many columns
+    small = max(min(diagonal, 50), -50)  # numpy would allocate that many columns
     for upper, function in ((True, np.triu), (False, np.tril)):
         bench = Workbench()
         source, target = bench.put(x), bench.output(shape, dtype=dtype)
@@ -299,11 +301,11 @@ def test_triangles(shape, diagonal, dtype):
         np.testing.assert_array_equal(bench.view(source), function(x, small))
 
 
-# -- order -------------------------------------------------------------------------------------
+# -- sorting -----------------------------------------------------------------------------------
 
 
 def with_ties(shape, dtype, seed=0):
-    """Return values of which some are equal, and for floats NaN, zeros and infinities."""
+    """Return values with ties and, for floats, NaN, zeros and infinities."""
     dtype = np.dtype(dtype)
     x = noise(shape, seed, dtype)
     flat = x.reshape(-1)
@@ -318,7 +320,7 @@ def with_ties(shape, dtype, seed=0):
 
 
 def in_order(x, descending):
-    """Return the places of a stable sort of the middle axis, NaN the greatest."""
+    """Return the indices of a stable sort of the middle axis, with NaN the greatest."""
     keys = x.astype(np.uint8) if x.dtype == bool else x
     if not descending:
         return np.argsort(keys, axis=1, kind="stable")
@@ -337,11 +339,11 @@ def test_sort(shape, dtype, descending):
         bench = Workbench()
         source = bench.put(x)
         values = bench.output((outer, k, inner), dtype=dtype)
-        places = bench.output((outer, k, inner), dtype=np.int64)
+        indices = bench.output((outer, k, inner), dtype=np.int64)
         scratch = bench.scratch(sort_bytes(n, x.dtype))
         got = bench.run_all_shards(
-            lambda k=k, a=(source, values, places), s=scratch: SortStep(*a, k, descending, s),
-            places,
+            lambda k=k, a=(source, values, indices), s=scratch: SortStep(*a, k, descending, s),
+            indices,
         )
         np.testing.assert_array_equal(got, expected[:, :k])
         chosen = np.take_along_axis(x, expected[:, :k], 1)
@@ -360,9 +362,9 @@ def test_extremes(shape, dtype, is_min):
         bench = Workbench()
         source = bench.put(x)
         values = bench.output((shape[0], shape[2]), dtype=dtype)
-        places = bench.output((shape[0], shape[2]), dtype=np.int64)
+        indices = bench.output((shape[0], shape[2]), dtype=np.int64)
         got = bench.run_all_shards(
-            lambda a=(source, values, places): ExtremeStep(*a, is_min), places
+            lambda a=(source, values, indices): ExtremeStep(*a, is_min), indices
         )
         np.testing.assert_array_equal(got, function(x, axis=1))
         np.testing.assert_array_equal(bench.view(values), of_values(x, axis=1))
@@ -375,7 +377,7 @@ def test_quantiles(shape, interpolation, skips_nan):
     x = noise(shape, 5)
     if x.size > 1:
         x[0, 1, 0] = np.nan
-    levels = np.array([0, 0.25, 0.5, 0.8125, 1], np.float32)  # of which products are exact
+    levels = np.array([0, 0.25, 0.5, 0.8125, 1], np.float32)  # whose products are exact
     bench = Workbench()
     source, fractions = bench.put(x), bench.put(levels)
     target = bench.output((5, shape[0], shape[2]))
@@ -402,24 +404,24 @@ def test_short_runs(extent, dtype):
 @pytest.mark.parametrize("is_weighted", [False, True])
 def test_bags(width, mode, is_weighted):
     table, index = noise((9, width), 1), numbers((40,), 9)
-    # Bags of every size up to 9 rows, an empty one in front and behind.
+    # Bags of every size up to 9 rows, with an empty one first and last.
     sizes = [0, 1, 2, 3, 4, 5, 6, 7, 8, 4, 0]
     offsets = np.cumsum([0, *sizes])[:-1]
     weights = noise((40,), 2)
     expected = np.zeros((len(sizes), width))
     for bag, (start, size) in enumerate(zip(offsets, sizes, strict=True)):
-        places = [i for i in range(start, start + size) if index[i] != 6]
-        rows = table[index[places]].astype(np.float64)
+        indices = [i for i in range(start, start + size) if index[i] != 6]
+        rows = table[index[indices]].astype(np.float64)
         if is_weighted and mode != 2:
-            rows *= weights[places, np.newaxis]
-        if len(places):
+            rows *= weights[indices, np.newaxis]
+        if len(indices):
             expected[bag] = rows.max(0) if mode == 2 else rows.sum(0)
-            expected[bag] /= len(places) if mode == 1 else 1
+            expected[bag] /= len(indices) if mode == 1 else 1
     bench = Workbench()
     values = [bench.put(array) for array in (table, index, offsets)]
     factors = bench.put(weights) if is_weighted else None
-    target, fault = bench.output(expected.shape), bench.put(np.zeros(2, np.int64))
+    target, error = bench.output(expected.shape), bench.put(np.zeros(2, np.int64))
     got = bench.run_all_shards(
-        lambda: EmbeddingBagStep(*values, factors, target, mode, 6, fault, "{}"), target
+        lambda: EmbeddingBagStep(*values, factors, target, mode, 6, error, "{}"), target
     )
     np.testing.assert_allclose(got, expected, 1e-5, 1e-6)

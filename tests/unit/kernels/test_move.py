@@ -1,4 +1,4 @@
-"""CopyStep and FillStep against numpy's own indexing."""
+"""CopyStep and FillStep, against numpy's indexing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_permutations(dims, dtype):
 
 
 def sizes_around(name):
-    """Return extents around the width of a vector and of a block."""
+    """Return extents around the widths of a vector and of a block."""
     with isa(name):
         lanes = dispatch.lanes()
     return sorted({1, 2, 3, 4, 5, lanes - 1, lanes, lanes + 1, 2 * lanes, 67, 130} - {0})
@@ -159,7 +159,7 @@ def test_fill_with_infinity():
     assert (bench.view(target) == -np.inf).all()
 
 
-def test_kinds_of_blocks():
+def test_block_kinds():
     shape = (2, 64, 30, 40)
     planes, last = contiguous_strides(shape), channels_last_strides(shape)
     assert copy_loops(shape, planes, planes, 4).kind == "runs"
@@ -174,7 +174,7 @@ def test_kinds_of_blocks():
 @pytest.mark.parametrize(
     "shape", [(1, 3, 500, 700), (1, 2048, 7, 7), (4, 64, 56, 56), (5, 1, 1, 9)]
 )
-def test_blocks_cover_everything_and_stay_small(shape):
+def test_blocks_cover_the_tensor_and_stay_small(shape):
     for strides in (contiguous_strides(shape), channels_last_strides(shape)):
         loops = copy_loops(shape, contiguous_strides(shape), strides, 4)
         assert 4 * loops.step_a * loops.step_b <= 2 * 16384

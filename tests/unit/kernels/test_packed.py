@@ -1,4 +1,4 @@
-"""Descriptions of packed weights: sizes, keys, and views of their memory."""
+"""Descriptors of packed weights: sizes, keys, and views of their memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Pairs(PackedMatrix):
 
 
 class Quads(PackedMatrix):
-    """int8 with a scale for each column, as an instruction that sums quads reads it."""
+    """int8 with a scale per column, as an instruction that sums quads reads it."""
 
     dtype = np.dtype(np.int8)
     layout = Layout.QUADS
@@ -37,7 +37,7 @@ class Quads(PackedMatrix):
 
 
 @pytest.mark.parametrize("name", ISAS)
-def test_panels_are_those_of_the_variant(name):
+def test_panels_fit_the_variant(name):
     with isa(name):
         _, nr = dispatch.tile()
         matrix = PackedMatrix(2 * nr + 1, 9, groups=4)
@@ -48,7 +48,7 @@ def test_panels_are_those_of_the_variant(name):
 
 
 @pytest.mark.parametrize("depth", [1, 4, 6, 7])
-def test_other_types_have_a_place_for_every_term_and_scale(depth):
+def test_every_term_and_scale_has_an_address(depth):
     for kind, heads, together in ((PackedMatrix, 1, 1), (Pairs, 1, 2), (Quads, 2, 4)):
         matrix = kind(33, depth, nr=16)
         rows = -(-depth // together)
@@ -59,7 +59,7 @@ def test_other_types_have_a_place_for_every_term_and_scale(depth):
         assert terms.shape == (3, rows, 16, together)
         assert head.shape == (3, heads, 16)
         assert head.dtype == np.float32
-        # Both are views of the memory, and together all of it.
+        # Both are views of the memory; together they cover it.
         terms[...] = 1
         head[...] = np.float32(1.5)
         assert memory.all() == (matrix.dtype == np.float32)
@@ -68,7 +68,7 @@ def test_other_types_have_a_place_for_every_term_and_scale(depth):
         )
 
 
-def test_keys_tell_types_extents_and_parts_apart():
+def test_keys_distinguish_types_extents_and_parts():
     keys = [
         PackedMatrix(8, 9).key, PackedMatrix(8, 9, part="b").key, PackedMatrix(8, 10).key,
         PackedMatrix(8, 9, groups=2).key, PackedMatrix(8, 9, nr=4).key, RunPanels(8, 9).key,
@@ -78,7 +78,7 @@ def test_keys_tell_types_extents_and_parts_apart():
     assert PackedMatrix(8, 9).key == PackedMatrix(8, 9).key
 
 
-def test_matrices_lie_back_to_back():
+def test_matrices_are_adjacent():
     matrices = [PackedMatrix(20, depth, nr=16) for depth in (3, 0, 5)]
     assert panel_offsets(matrices) == [0, 128, 160, 352]
 

@@ -1,4 +1,7 @@
-"""Pooling: kernels around the width of a vector, and records over all their arguments."""
+"""Pooling kernels with channels around the width of a vector, and records with all arguments.
+
+The reference is `tests.reference.pooling`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ avg_pool = REFERENCES["nn.AvgPool2d"]
 adaptive_avg_pool = REFERENCES["nn.AdaptiveAvgPool2d"]
 adaptive_max_pool = REFERENCES["nn.AdaptiveMaxPool2d"]
 
-# kernel, stride, padding: the shapes with code of their own, and some without
+# kernel, stride, padding: the windows with special code, and some others
 WINDOWS = [(2, 2, 0), (3, 2, 1), (3, 1, 1), (1, 1, 0), (5, 1, 2), (4, 3, 2)]
 
 
@@ -43,7 +46,7 @@ def channel_counts(name):
 
 
 def run_pool(x, windows, kind, row_stride=0, with_indices=False, divisor=0):
-    """Run one step on 1, 2 and 3 threads and return y, or y and the indices, as (n, c, h, w)."""
+    """Run one step on 1, 2 and 3 threads; return y, or y and the indices, as (n, c, h, w)."""
     bench = Workbench()
     channels = x.shape[1]
     value = bench.put_channels_last(x, channels + row_stride)
@@ -88,13 +91,13 @@ def test_channels_around_the_vector(name, window):
 def test_indices(name):
     with isa(name):
         for channels in channel_counts(name):
-            x = np.round(noise((2, channels, 6, 7), channels))  # with equal values
+            x = np.round(noise((2, channels, 6, 7), channels))  # with ties
             windows = image_windows(x, 3, 2, 1)
             arguments = arguments_of(3, 2, 1)
-            expected, places = max_pool(x, **arguments, dilation=(1, 1), return_indices=True)
+            expected, wanted = max_pool(x, **arguments, dilation=(1, 1), return_indices=True)
             y, indices = run_pool(x, windows, "max", 1, with_indices=True)
             assert_close(y, expected.astype(np.float32), 0)
-            np.testing.assert_array_equal(indices, places)
+            np.testing.assert_array_equal(indices, wanted)
 
 
 @pytest.mark.parametrize("name", ISAS)
@@ -115,7 +118,7 @@ def test_adaptive(name, kind, size):
 
 @pytest.mark.parametrize("name", ISAS)
 def test_a_chunk_of_channels_gives_the_bits_of_all(name):
-    # The rows of one image are few, so channels are split; those of twenty are not.
+    # One image has few rows, so channels are split as well; twenty images have enough.
     with isa(name):
         x = noise((20, 9 * dispatch.lanes() + 3, 6, 5))
         windows = [pool_windows.adaptive_windows(extent, 1) for extent in (1, 6, 5)]
@@ -182,10 +185,10 @@ def test_max_flags(ceil_mode, dilation):
             "dilation": dilation,
             "ceil_mode": ceil_mode,
         }
-        expected, places = max_pool(x, **flags, return_indices=True)
+        expected, wanted = max_pool(x, **flags, return_indices=True)
         y, indices = run_operator("F.max_pool2d", x, n_outputs=2, return_indices=True, **flags)
         assert_close(y, expected.astype(np.float32), 0)
-        np.testing.assert_array_equal(indices, places)
+        np.testing.assert_array_equal(indices, wanted)
         y = run_operator("nn.MaxPool2d", x, return_indices=True, **flags)
         assert_close(y, expected.astype(np.float32), 0)
 
@@ -196,7 +199,7 @@ def test_one_and_three_axes():
     flat = {k: (1, *v) if k != "padding" else (0, *v) for k, v in one.items() if k != "ceil_mode"}
     expected = max_pool(line[:, :, None], **flat, dilation=(1, 1), ceil_mode=True)
     assert_close(run_operator("nn.MaxPool1d", line, **one), expected[:, :, 0].astype(np.float32), 0)
-    # A window of three axes: first over (h, w) of each slice, then over d.
+    # Three axes are pooled over (h, w) of each slice, then over d.
     arguments = {"kernel_size": (2, 3, 3), "stride": (1, 2, 2), "padding": (0, 1, 1)}
     planes = max_pool(cube.reshape(2, 15, 6, 7), **arguments_of(3, 2, 1), dilation=(1, 1))
     planes = planes.reshape(2, 3, 5, *planes.shape[2:])
@@ -220,12 +223,12 @@ def test_unbatched():
 
 def test_adaptive_max_returns_a_tuple_or_two_outputs():
     x = noise((2, 3, 7, 8))
-    expected, places = adaptive_max_pool(x, output_size=(2, 3), return_indices=True)
+    expected, wanted = adaptive_max_pool(x, output_size=(2, 3), return_indices=True)
     y, indices = run_operator(
         "F.adaptive_max_pool2d", x, n_outputs=2, output_size=(2, 3), return_indices=True
     )
     assert_close(y, expected.astype(np.float32), 0)
-    np.testing.assert_array_equal(indices, places)
+    np.testing.assert_array_equal(indices, wanted)
     model = kuiper.load(
         b"7767517\n4 4\npnnx.Input in 0 1 0 #0=(2,3,7,8)f32\n"
         b"nn.AdaptiveMaxPool2d p 1 1 0 1 output_size=(2,3) return_indices=True\n"

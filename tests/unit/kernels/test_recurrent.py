@@ -1,4 +1,4 @@
-"""Recurrent layers of one sequence: several panels of weights at a time, and the same bits."""
+"""Recurrent layers, against float64; several panels of weights at a time give the same bits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sigmoid(x):
 
 
 def reference(kind, x, weights):
-    """Go through the sequences (n, length, features) in float64."""
+    """Run the sequences (n, length, features) in float64."""
     w, u, b, c = (weights[name].astype(float) for name in NAMES)
     hidden = u.shape[1]
     h, cell = np.zeros((len(x), hidden)), np.zeros((len(x), hidden))
@@ -76,7 +76,7 @@ def test_one_sequence_and_several(name, kind, hidden):
             assert alone.tobytes() == together[number : number + 1].tobytes()
 
 
-# -- threads that share each time's cells ------------------------------------------------------
+# -- threads that divide the cells of a time step ----------------------------------------------
 
 
 @pytest.mark.parametrize("variant", ISAS)
@@ -107,8 +107,8 @@ def test_threads_that_share_cells_give_the_same_bits(variant, cell, bidirectiona
         assert rounds == [length if share else 1 for share in shared]
 
 
-def test_when_threads_share_cells():
-    """Not small networks, nor large batches, projections, or very long sequences."""
+def test_when_threads_divide_the_cells():
+    """Not for small networks, large batches, projections, or very long sequences."""
 
     def rounds(hidden=256, batch=1, length=5, proj_size=0):
         params, weights = recurrent_layers("nn.LSTM", hidden, 1, False, proj_size)

@@ -1,4 +1,4 @@
-"""Resampling: kernels around the width of a vector, and every mode of the records."""
+"""Resampling kernels around the width of a vector, and every mode of the records, in float64."""
 
 from __future__ import annotations
 
@@ -122,14 +122,14 @@ def test_lines_and_volumes(run, mode):
 
 
 def cubic(x, axis, out, ratio, align_corners):
-    """Resize one axis with Keys' kernel, term by term."""
+    """Resize one axis with Keys' cubic kernel, term by term."""
     extent = x.shape[axis]
     rows = []
     for i in range(out):
         at = i * (extent - 1) / max(out - 1, 1) if align_corners else (i + 0.5) * ratio - 0.5
         total = 0
-        for place in range(math.floor(at) - 1, math.floor(at) + 3):
-            d = abs(at - place)
+        for pixel in range(math.floor(at) - 1, math.floor(at) + 3):
+            d = abs(at - pixel)
             weight = (
                 1.25 * d**3 - 2.25 * d**2 + 1
                 if d <= 1
@@ -137,7 +137,7 @@ def cubic(x, axis, out, ratio, align_corners):
                 if d < 2
                 else 0
             )
-            total = total + weight * np.take(x, np.clip(place, 0, extent - 1), axis)
+            total = total + weight * np.take(x, np.clip(pixel, 0, extent - 1), axis)
         rows.append(total)
     return np.stack(rows, axis)
 
@@ -167,9 +167,9 @@ def test_nearest_exact_and_area():
     assert_close(y, expected.astype(np.float32), 1e-6)
 
 
-def test_nearest_of_the_same_or_twice_the_extent_forgets_the_scale():
-    # As in PyTorch, for images alone: floor(7 * 1.1) = 7 columns are copied, but 7 places of a
-    # line are taken every 1 / 1.1.
+def test_nearest_ignores_the_scale_where_pytorch_does():
+    # For images of the same or twice the extent: floor(7 * 1.1) = 7 columns are copied, but 7
+    # elements of a line are taken at a distance of 1 / 1.1.
     x = np.arange(7, dtype=np.float32)
     image = np.broadcast_to(x, (1, 1, 7, 7)).copy()
     y = run_operator("nn.Upsample", image, mode="nearest", scale_factor=(1.1, 1.1))

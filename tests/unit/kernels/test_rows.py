@@ -1,4 +1,7 @@
-"""Reductions, softmax and normalisation: kernels around the vector and the blocks of their sums."""
+"""Reductions, softmax and normalisation with extents around vectors and blocks of sums.
+
+The references are float64 formulas in numpy.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def reduced(kind, x, correction=0.0):
 
 
 def run_reduce(x, kind, correction=0.0, gap=0):
-    """Run one step on (outer, n, inner) that has gaps between its rows."""
+    """Run one step on (outer, n, inner) with gaps between the rows."""
     bench = Workbench()
     outer, n, inner = x.shape
     step = inner + gap if inner > 1 else 1
@@ -97,7 +100,7 @@ def test_more_rows_than_a_strip(name):
 def test_long_sums_are_accurate(name, shape):
     with isa(name):
         x = noise(shape) + 100
-        # Where a vector is one float, blocks have fewer terms, and there are more of them.
+        # Without vectors, blocks have fewer terms, so there are more of them.
         tolerance = 1e-6 if dispatch.lanes() > 1 else 3e-6
         assert_close(run_reduce(x, "mean"), reduced("mean", x), tolerance)
         assert_close(run_reduce(x, "var"), reduced("var", x), 1e-5)
@@ -287,7 +290,7 @@ def test_instance_norm_of_a_large_plane(name, layout):
 
 @pytest.mark.parametrize("name", ISAS)
 def test_a_chunk_of_channels_gives_the_bits_of_all(name):
-    # With more images a chunk of work has more channels.
+    # With more images, a chunk has more channels.
     with isa(name):
         x = noise((9, 8 * dispatch.lanes(), 5, 6))
         many = run_group_norm(x, None, None, x.shape[1] // 2, "channels_last")

@@ -1,4 +1,4 @@
-"""Running sums, products, extremes and logarithms of sums, and distances: the kernels alone."""
+"""Running sums, products, extremes and log-sum-exp, and distances, against numpy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DTYPES = [np.bool_, np.uint8, np.int32, np.int64, np.float32, np.float64]
 def test_scans(shape, dtype, multiplies):
     x = noise(shape, 4, dtype)
     if np.dtype(dtype).kind == "i":
-        x -= 50  # so that products run over
+        x -= 50  # so that products overflow
     function = np.cumprod if multiplies else np.cumsum
     wide = np.float64 if x.dtype.kind == "f" else np.int64
     result = x.dtype if x.dtype.kind == "f" else np.int64
@@ -43,20 +43,20 @@ def test_running_extremes(shape, dtype, is_min):
     if x.dtype.kind == "f" and x.size > 20:
         x[:, 3:6] = np.nan
         x[:, 1] = np.inf if is_min else -np.inf
-    x[:, -1] = x[:, 0]  # of equal ones the last counts
-    expected, places = np.empty_like(x), np.empty(shape, np.int64)
-    best, place = x[:, 0].copy(), np.zeros_like(x[:, 0], np.int64)
+    x[:, -1] = x[:, 0]  # the last of several equal values counts
+    expected, indices = np.empty_like(x), np.empty(shape, np.int64)
+    best, index = x[:, 0].copy(), np.zeros_like(x[:, 0], np.int64)
     for i in range(shape[1]):
         value = x[:, i]
         better = (value <= best if is_min else value >= best) | (value != value)
-        best, place = np.where(better, value, best), np.where(better, i, place)
-        expected[:, i], places[:, i] = best, place
+        best, index = np.where(better, value, best), np.where(better, i, index)
+        expected[:, i], indices[:, i] = best, index
     bench = Workbench()
     source, values = bench.put(x), bench.output(shape, dtype=dtype)
     where = bench.output(shape, dtype=np.int64)
     got = bench.run_all_shards(lambda: RunningExtremeStep(source, values, where, is_min), values)
     np.testing.assert_array_equal(got, expected)
-    np.testing.assert_array_equal(bench.view(where), places)
+    np.testing.assert_array_equal(bench.view(where), indices)
     got = bench.run_all_shards(lambda: RunningExtremeStep(source, values, None, is_min), values)
     np.testing.assert_array_equal(got, expected)
 

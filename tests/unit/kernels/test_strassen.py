@@ -1,4 +1,7 @@
-"""Strassen's algorithm: seven products give what eight do, in any shape and whatever the values."""
+"""Strassen's algorithm, whose seven products replace eight, against the direct product.
+
+Covers all shapes, sums that overflow, NaN and infinities.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,14 @@ EACH_ISA = pytest.mark.parametrize("name", ISAS)
 
 @pytest.fixture(autouse=True)
 def variant(request):
-    """Bind with the instruction set that a test is for."""
+    """Bind with the instruction set of the test's parameter."""
     with isa(request.getfixturevalue("name") if "name" in request.fixturenames else ISAS[-1]):
         yield
 
 
 @pytest.fixture
 def always(monkeypatch):
-    """Let every convolution and Linear of one group and enough columns go that way."""
+    """Use Strassen's algorithm for every dense convolution and Linear with enough columns."""
 
     def refusal(rows, taps, channels, columns):
         whole = channels % (2 * dispatch.lanes()) == 0 and columns > dispatch.tile()[1]
@@ -54,7 +57,7 @@ def columns_around_panels() -> list[int]:
 
 @EACH_ISA
 def test_every_number_of_rows(name, always):
-    """Both tiles of a quad of any height, with and without a pixel that both compute."""
+    """Both tiles of a quad of any height, with and without overlapping pixels."""
     mr, nr = dispatch.tile()
     channels = 2 * dispatch.lanes()
     weight, bias = filters(2 * nr + 3, channels, 1)
@@ -65,7 +68,7 @@ def test_every_number_of_rows(name, always):
 
 @EACH_ISA
 def test_every_number_of_columns(name, always):
-    """Panels that are left over, and panels that are partly used."""
+    """Remaining panels, and partly used panels."""
     lanes = dispatch.lanes()
     for columns, channels in itertools.product(columns_around_panels(), (2 * lanes, 6 * lanes)):
         x = noise((1, channels, 5, 7), columns)
@@ -85,7 +88,7 @@ def test_geometries(name, always, how):
 @EACH_ISA
 @pytest.mark.parametrize("terms", [(1, 1024), (9, 128)], ids=str)
 def test_groups_of_quads(name, always, terms):
-    """More quads than are in work at a time, for weights of either size; shares cut them."""
+    """More quads than are processed at a time, for weights of either size; shards divide them."""
     taps, channels = terms
     kernel = int(taps**0.5)
     for columns in (4 * dispatch.tile()[1], 576):
@@ -126,7 +129,7 @@ def test_linear_over_pixels(name, always, words):
 
 
 @pytest.mark.parametrize("shape", [(400, 64), (1, 400, 64), (400, 1, 64), (1, 2, 2, 100, 64)])
-def test_rows_that_are_no_pixels_do_not_share_sums(always, shape):
+def test_rows_that_are_not_pixels_do_not_share_sums(always, shape):
     bench = Workbench()
     binder = BenchBinder(bench, bench.output((*shape[:-1], 128)))
     a = arguments("nn.Linear", bench.put(noise(shape)), weight=noise((128, 64), 1))
@@ -140,7 +143,7 @@ def test_rows_that_are_no_pixels_do_not_share_sums(always, shape):
 @EACH_ISA
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("kernel", [1, 3])
-def test_what_is_not_finite_stays_in_its_windows(name, always, value, kernel):
+def test_values_that_are_not_finite_stay_in_their_windows(name, always, value, kernel):
     channels, columns = 2 * dispatch.lanes(), 4 * dispatch.tile()[1]
     weight, bias = filters(columns, channels, kernel)
     clean = noise((1, channels, 9, 12))
@@ -168,7 +171,7 @@ def test_what_is_not_finite_stays_in_its_windows(name, always, value, kernel):
 
 @EACH_ISA
 @pytest.mark.parametrize("value", [np.nan, np.inf, 3e38, 1e6, 0])
-def test_weights_unlike_their_neighbours_stay_in_their_columns(name, always, value):
+def test_extreme_weights_stay_in_their_columns(name, always, value):
     channels, (_, nr) = max(4, 2 * dispatch.lanes()), dispatch.tile()
     x = noise((1, channels, 1, 9)) * np.float32(0.1)
     for column in (1, nr + 2, 2 * nr + 3, 4 * nr):
@@ -193,7 +196,7 @@ def test_weights_unlike_their_neighbours_stay_in_their_columns(name, always, val
 @EACH_ISA
 @pytest.mark.parametrize(("up", "down"), [(3e38, -3e38), (-3e38, 3e38), (3e38, 3e38)])
 def test_sums_that_overflow(name, always, up, down):
-    """Rows whose sums are too large for a float are finite, and so are their products."""
+    """The sums of rows overflow float32 although the rows and their products do not."""
     channels, columns = 2 * dispatch.lanes(), 2 * dispatch.tile()[1]
     weight, bias = filters(columns, channels, 1)
     weight *= np.float32(0.01)
@@ -203,9 +206,9 @@ def test_sums_that_overflow(name, always, up, down):
 
 
 @EACH_ISA
-def test_error_is_a_few_times_that_of_the_definition(name, always, monkeypatch):
+def test_error_is_a_few_times_that_of_the_direct_product(name, always, monkeypatch):
     x, (weight, bias) = noise((1, 256, 14, 14)), filters(256, 256, 1)
-    x = np.maximum(x, 0)  # as behind a ReLU: of one sign, which sums make larger
+    x = np.maximum(x, 0)  # as after a ReLU: values of one sign make larger sums
     expected = correlated(x, weight, bias)
     seven = check(x, weight, bias, kind="strassen")
     restrict_to(monkeypatch, "gemm")
@@ -219,7 +222,7 @@ def test_error_is_a_few_times_that_of_the_definition(name, always, monkeypatch):
 
 @EACH_ISA
 def test_packed_parts(name):
-    """Parts are the quarters and their sums, each with the biases that it brings to its tile."""
+    """The parts are the quarters and their sums, each with its share of the biases."""
     _, nr = dispatch.tile()
     rest = min(3, nr)
     columns, taps, channels = 2 * nr + rest, 3, 8
@@ -249,8 +252,8 @@ def test_packed_parts(name):
 
 @EACH_ISA
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_large_weights_are_packed_part_by_part(name, threads):
-    """Parts end between pairs of panels, whatever the number of threads."""
+def test_large_weights_are_packed_in_parts(name, threads):
+    """Parts end between pairs of panels on any number of threads."""
     _, nr = dispatch.tile()
     channels = max(4096, 65536 // nr)
     weight, bias = noise((9 * nr + 5, 1, channels)), noise((9 * nr + 5,), 1)
@@ -276,7 +279,7 @@ def test_large_weights_are_packed_part_by_part(name, threads):
 # -- the choice --------------------------------------------------------------------------------
 
 
-def test_large_products_go_that_way_and_small_ones_do_not():
+def test_only_large_products_use_strassen():
     wide = graph_of(text(conv("c", "x", "y", 512, 256)))
     assert kinds(wide, (1, 512, 14, 14)) == ["strassen"]
     assert kinds(wide, (1, 512, 3, 3)) == ["conv"]
@@ -291,7 +294,7 @@ def kinds(graph, shape) -> list[str]:
 
 
 @pytest.mark.parametrize("threads", [2, 3, 7])
-def test_threads_and_batch_do_not_matter(threads):
+def test_the_choice_is_independent_of_threads_and_batch(threads):
     graph = graph_of(
         text(conv("c", "x", "a", 512, 256), "nn.ReLU r 1 1 a b", conv("d", "b", "y", 256, 512))
     )
@@ -302,7 +305,7 @@ def test_threads_and_batch_do_not_matter(threads):
     assert_same_bits(Model(graph, threads=threads)(x[1:2].copy()), expected[1:2], "batch")
 
 
-def test_the_choice_asks_for_the_image_only():
+def test_the_choice_depends_only_on_the_image():
     refusal = algorithm.strassen_refusal
     assert refusal(196, 1, 512, 256) == ""
     assert "no multiple" in refusal(196, 1, 512 + 1, 256)

@@ -1,4 +1,4 @@
-"""Elementwise functions of any type, against numpy."""
+"""Elementwise functions of all types, against numpy."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ WHOLE = [dtype for dtype in DTYPES if dtype.kind in "iu"]
 FLOATS = [dtype for dtype in DTYPES if dtype.kind == "f"]
 NUMBERS = WHOLE + FLOATS
 
-# Around a block of 512 elements, and what is left of a vector.
+# Around a block of 512 elements, and remainders of a vector.
 SIZES = (1, 15, 16, 17, 511, 512, 513, 1300)
 
 
 def computed(inputs, instructions, shape, dtype, y_strides=None):
-    """Run a program on arrays, each broadcast to a shape, or on pairs of array and dtype."""
+    """Run a program on arrays, or pairs of array and dtype, each broadcast to a shape."""
     bench = Workbench()
     pairs = [(x, x.dtype) if isinstance(x, np.ndarray) else x for x in inputs]
     values = [(bench.put(x).expand(shape), np.dtype(wanted)) for x, wanted in pairs]
@@ -31,7 +31,7 @@ def computed(inputs, instructions, shape, dtype, y_strides=None):
 
 
 def spread(shape, dtype, seed=0):
-    """Return values over the whole range of a dtype, small ones and equal ones among them."""
+    """Return values over the whole range of a dtype, with small and equal ones."""
     dtype = np.dtype(dtype)
     random = np.random.default_rng(seed)
     if dtype.kind == "b":
@@ -62,8 +62,8 @@ def test_casts(source, name):
 
 
 @pytest.mark.parametrize("target", WHOLE, ids=str)
-def test_floats_that_no_integer_holds(target):
-    """They become the least integer of 32 or 64 bits, then its low bits, next to any others."""
+def test_floats_out_of_range_of_the_integer(target):
+    """They become the minimum of int32 or int64, then its low bits, whatever their neighbours."""
     wide = np.int32 if target == np.int32 else np.int64
     least = np.array(np.iinfo(wide).min, wide).astype(target)
     for source in FLOATS:
@@ -118,7 +118,7 @@ UFUNCS = {
 
 
 def types_of(function):
-    """Return the types that a function takes."""
+    """Return the types that a function accepts."""
     if function in ("and", "or", "xor"):
         return [np.dtype(bool), *WHOLE]
     if function in ("shift_left", "shift_right", "floor_divide", "remainder"):
@@ -149,7 +149,7 @@ def test_every_function_is_tested():
     assert set(UFUNCS) == set(FUNCTIONS)
 
 
-def test_the_least_integer_by_minus_one():
+def test_the_minimum_integer_by_minus_one():
     for dtype in (np.int8, np.int16, np.int32, np.int64):
         a, b = np.full(20, np.iinfo(dtype).min, dtype), np.full(20, -1, dtype)
         for function, expected in (("floor_divide", a), ("remainder", 0 * a)):
@@ -198,7 +198,7 @@ def test_results_with_gaps():
 
 
 def test_programs():
-    """Several types in one pass, registers used again, functions of float32."""
+    """Several types in one pass, reused registers, functions of float32."""
     a, b = noise((70, 90), 1, np.int64), np.abs(noise((90,), 2, np.float32))
     f, i = np.dtype(np.float32), np.dtype(np.int64)
     instructions = [

@@ -1,4 +1,4 @@
-"""The vector type under every compiler and for every machine at hand, however kuiper was built."""
+"""The vector type under every compiler and for every available machine, against plain C."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kuiper._kernels.micro import dispatch
 from ...support.paths import ROOT
 
 SOURCE = ROOT / "kuiper"
-# As setup.py compiles; what goes without IEEE arithmetic would show here.
+# setup.py's flags, which may break code that relies on IEEE exceptions.
 FLAGS = ["-O2", "-fno-math-errno", "-fno-trapping-math"]
 VARIANTS = {
     "baseline": ([], "lanes 4, registers 16"),
@@ -27,7 +27,7 @@ EMULATOR = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
 
 
 def check(compiler: list[str], runner: list[str], variant: str, folder: Path) -> None:
-    """Compile the program of checks and run it."""
+    """Compile and run the program of checks."""
     flags, last_line = VARIANTS[variant]
     program = folder / "vectors"
     source = ROOT / "tests" / "support" / "vectors.c"
