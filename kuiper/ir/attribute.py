@@ -1,4 +1,4 @@
-"""Constant tensors of operators, in memory or still in a file."""
+"""Attributes: the weights of operators, in memory or still in a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shape = tuple["int | None", ...]
 
 
 class Attribute:
-    """A constant tensor of an operator, as the bytes of the archive.
+    """A weight of an operator, as the bytes of the archive.
 
     Parameters
     ----------
@@ -26,10 +26,10 @@ class Attribute:
     dtype : str
         PNNX name of the element type, such as ``"f32"`` or ``"bf16"``.
     raw : numpy.ndarray, callable or object with a method `read`
-        The little-endian C-order bytes, uint8, 1-d.  May be a view of a file's bytes, unaligned and
-        read-only.  A function ``raw(start, stop)``, or a method ``raw.read(start, stop)`` of rows
-        that are still in a file, returns the bytes of those rows of the first axis on each call, so
-        they take memory only while the caller keeps them.
+        The little-endian C-order bytes, uint8, 1-d; possibly an unaligned, read-only view of a
+        file's bytes.  A function ``raw(start, stop)``, or a method ``raw.read(start, stop)`` if the
+        weight is still in a file, returns the bytes of these rows of the first axis on each call,
+        so that they take memory only while the caller keeps them.
     """
 
     __slots__ = ("_last", "_source", "dtype", "shape")
@@ -56,7 +56,7 @@ class Attribute:
         Raises
         ------
         ModelFormatError
-            If they are still in the file, and the file was changed since it was loaded.
+            If they are still in the file, and the file has changed since it was loaded.
         """
         if isinstance(self._source, np.ndarray):
             return self._source
@@ -67,7 +67,7 @@ class Attribute:
         return raw
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle with the bytes, wherever they are."""
+        """Copy and pickle with the bytes, read from the file if need be."""
         return Attribute, (self.shape, self.dtype, self.raw)
 
     @classmethod
@@ -77,7 +77,7 @@ class Attribute:
         Parameters
         ----------
         array : array-like
-            Shared, not copied, where it is contiguous and already has the type.
+            Not copied if it is contiguous and already has the type.
         dtype : str, optional
             PNNX name of the element type; by default the array's own.
 
@@ -121,25 +121,23 @@ class Attribute:
         return self.size * DTYPES[self.dtype].itemsize
 
     def numpy(self) -> np.ndarray:
-        """Return the values, zero-copy where numpy has the type.
+        """Return the values, without a copy if numpy has the type.
 
-        bf16 is widened to float32 and c32 to complex64.  The result may be unaligned and
-        read-only.
+        bf16 becomes float32 and c32 complex64.  The result may be unaligned and read-only.
         """
         return self._values(self.raw, self.shape)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Return the values of some places of the first axis; no others are read.
+        """Return the values at [start, stop) of the first axis, and read no others.
 
         Parameters
         ----------
         start, stop : int
-            The first one, and the one behind the last.
 
         Returns
         -------
         numpy.ndarray
-            As :meth:`numpy` returns all.
+            As :meth:`numpy`.
         """
         if isinstance(self._source, np.ndarray):
             return self.numpy()[start:stop]
@@ -165,7 +163,7 @@ class Attribute:
         return self._source if is_plain and hasattr(self._source, "read") else None
 
     def float32(self) -> np.ndarray:
-        """Return the values as aligned C-order float32, copied only where that is needed."""
+        """Return the values as aligned C-order float32, copied only if need be."""
         return np.require(self.numpy(), np.float32, ["C", "A"])
 
     def __eq__(self, other: object) -> bool:
@@ -184,12 +182,12 @@ class Attribute:
 
 
 def signature(shape: Shape, dtype: str | None) -> str:
-    """Return shape and element type as files write them: ``(1,?,3)f32``."""
+    """Return a shape and an element type as in files: ``(1,?,3)f32``."""
     return f"({','.join('?' if n is None else str(n) for n in shape)}){dtype or ''}"
 
 
 def _to_bfloat16(array: np.ndarray) -> np.ndarray:
-    """Round float32 to the upper 16 bits, half to even; NaN stays NaN."""
+    """Round float32 to its upper 16 bits, half to even; NaN stays NaN."""
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(array), (bits >> 16) | 0x40, rounded).astype(np.uint16)

@@ -1,4 +1,4 @@
-"""Element types: the names PNNX, numpy and PyTorch use for the same thing."""
+"""Element types, by their names in PNNX, numpy and PyTorch."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ class ElementType(Struct):
     itemsize : int
         Bytes per element in the archive.
     storage : numpy.dtype
-        How the little-endian bytes are read; bf16 as its 16 bits, c32 as two float16
-        per element.
+        Of the little-endian bytes; bf16 as its 16 bits, c32 as two float16 per element.
     value : numpy.dtype
-        What a value of the type is computed in; differs from `storage` only where
-        numpy has no such type (bf16, c32).
+        The type of computations; differs from `storage` only for types that numpy lacks (bf16,
+        c32).
     torch : str
-        PyTorch's spelling, as found in parameters.
+        PyTorch's name, as in parameters.
     """
 
     name: str
@@ -62,10 +61,10 @@ DTYPES: dict[str, ElementType] = {
     )
 }
 
-# bf16 and c32 are computed in types that have a name of their own.
+# Without bf16 and c32, whose `value` is that of f32 and c64.
 _BY_NUMPY = {d.value: d for d in DTYPES.values() if d.value == d.storage}
 
-# PyTorch writes several of its types in two ways.
+# Several types of PyTorch have two names.
 _BY_TORCH = {d.torch: d for d in DTYPES.values()} | {
     f"torch.{alias}": DTYPES[name]
     for alias, name in {
@@ -81,14 +80,14 @@ _BY_TORCH = {d.torch: d for d in DTYPES.values()} | {
     }.items()
 }
 
-# c10/core/ScalarType.h: the numbers that stand for types among positional arguments.
+# The numbers of types among positional arguments; source: c10/core/ScalarType.h.
 _SCALAR_TYPES = "u8 i8 i16 i32 i64 f16 f32 f64 c32 c64 c128 bool"
 _BY_NUMBER = {number: DTYPES[name] for number, name in enumerate(_SCALAR_TYPES.split())}
 _BY_NUMBER[15] = DTYPES["bf16"]
 
 
 def from_numpy(dtype: Any) -> ElementType:
-    """Return the element type of a numpy dtype; `KeyError` where PNNX has none."""
+    """Return the element type of a numpy dtype; `KeyError` if PNNX has none."""
     return _BY_NUMPY[np.dtype(dtype).newbyteorder("=")]
 
 

@@ -1,11 +1,8 @@
-"""The computational graph, which owns operators and operands.
+"""The graph, which owns operators and operands.
 
-An :class:`~kuiper.ir.Operand` is a value; an :class:`~kuiper.ir.Operator` computes operands from
-operands; an :class:`~kuiper.ir.Attribute` is a constant tensor of an operator (a weight).  Every
-change goes through :class:`Graph`, which keeps ``operand.producer`` and ``operand.uses`` consistent
-with ``operator.inputs`` and ``operator.outputs``.
-
-Files, the meaning of operators and execution are the concern of other packages.
+An :class:`~kuiper.ir.Operator` computes operands from operands; an :class:`~kuiper.ir.Attribute` is
+a weight of an operator.  Every change goes through :class:`Graph`, which keeps ``operand.producer``
+and ``operand.uses`` consistent with ``operator.inputs`` and ``operator.outputs``.
 """
 
 from __future__ import annotations
@@ -22,17 +19,17 @@ __all__ = ["Graph"]
 
 
 class Graph:
-    """A directed acyclic graph of operators; inputs and outputs are operators too.
+    """A directed acyclic graph of operators; its inputs and outputs are operators too.
 
-    ``pnnx.Input`` operators have one output and no input, ``pnnx.Output`` the reverse.
-    Iteration yields the operators in the order of insertion, which files keep topological;
-    :meth:`topological_order` computes such an order for any graph.
+    ``pnnx.Input`` operators have one output and no input, ``pnnx.Output`` operators any number of
+    inputs and no output.  Iteration yields the operators in the order of insertion, which is
+    topological in files; :meth:`topological_order` computes such an order for any graph.
 
     Attributes
     ----------
     derived : dict
-        Attributes that passes computed from others.  Copies of a graph share it, so that what is
-        made of a weight is made once, however many plans the graph is copied for.
+        Attributes that passes computed from others.  Copies of a graph share it, so that each is
+        computed once for all plans of a model.
     """
 
     def __init__(self) -> None:
@@ -44,17 +41,17 @@ class Graph:
 
     @property
     def operators(self) -> tuple[Operator, ...]:
-        """All operators, in the order in which they were added."""
+        """All operators, in the order of insertion."""
         return tuple(self._operators.values())
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """All operands, in the order in which they were added."""
+        """All operands, in the order of insertion."""
         return tuple(self._operands.values())
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """What the ``pnnx.Input`` operators produce, in order."""
+        """The operands that the ``pnnx.Input`` operators produce, in order."""
         return tuple(
             operand
             for operator in self._operators.values()
@@ -64,7 +61,7 @@ class Graph:
 
     @property
     def outputs(self) -> tuple[Operand, ...]:
-        """What the ``pnnx.Output`` operators read, in order."""
+        """The operands that the ``pnnx.Output`` operators read, in order."""
         return tuple(
             operand
             for operator in self._operators.values()
@@ -79,7 +76,7 @@ class Graph:
         return len(self._operators)
 
     def operator(self, name: str) -> Operator:
-        """Return the operator called `name`; `KeyError` lists near names.
+        """Return the operator called `name`.
 
         Parameters
         ----------
@@ -88,12 +85,12 @@ class Graph:
         Raises
         ------
         KeyError
-            If there is none; the message lists near names.
+            If there is none; the message lists similar names.
         """
         return _lookup(self._operators, name, "operator")
 
     def operand(self, name: str) -> Operand:
-        """Return the operand called `name`; `KeyError` lists near names.
+        """Return the operand called `name`.
 
         Parameters
         ----------
@@ -102,7 +99,7 @@ class Graph:
         Raises
         ------
         KeyError
-            If there is none; the message lists near names.
+            If there is none; the message lists similar names.
         """
         return _lookup(self._operands, name, "operand")
 
@@ -120,12 +117,12 @@ class Graph:
         Parameters
         ----------
         type, name : str, optional
-            Patterns with ``*``, ``?`` and ``[abc]``, as of file names; None matches all.
+            Patterns with ``*``, ``?`` and ``[abc]``; None matches all.
 
         Returns
         -------
         list of Operator
-            In the order of the graph.
+            In the order of insertion.
 
         Examples
         --------
@@ -143,7 +140,7 @@ class Graph:
         ]
 
     def type_counts(self) -> Counter[Any]:
-        """Return how many operators there are of each type."""
+        """Count the operators of each type."""
         return Counter(operator.type for operator in self._operators.values())
 
     # -- changing --------------------------------------------------------------------------
@@ -158,7 +155,7 @@ class Graph:
         name : str
             Not yet in the graph.
         shape : tuple of (int or None), optional
-            The annotation; None inside marks an open extent.
+            The annotation; None inside marks a dynamic extent.
         dtype : str, optional
             PNNX's name of the element type, such as ``"f32"``.
 
@@ -169,7 +166,7 @@ class Graph:
         Raises
         ------
         GraphError
-            If there is one of this name.
+            If an operand has this name.
         """
         if name in self._operands:
             raise GraphError(f"operand '{name}' exists already")
@@ -188,7 +185,7 @@ class Graph:
         input_keys: Sequence[str | None] | None = None,
         location: str | None = None,
     ) -> Operator:
-        """Add an operator; operands named by `str` are looked up, or made where missing.
+        """Add an operator, and those of its operands that do not exist.
 
         Parameters
         ----------
@@ -197,8 +194,7 @@ class Graph:
         name : str
             Not yet in the graph.
         inputs, outputs : iterable of (Operand or str)
-            What it reads and produces; an operand may be new, and an output must not have a
-            producer.
+            Operands or their names; no output may have a producer.
         params : mapping of str, optional
             Literal arguments.
         attributes : mapping of str to Attribute, optional
@@ -215,8 +211,8 @@ class Graph:
         Raises
         ------
         GraphError
-            If the name is taken, an output is produced already, or an operand is another graph's;
-            the graph is then as it was.
+            If the name is taken, an output has a producer, or an operand belongs to another graph;
+            the graph is unchanged then.
         """
         if name in self._operators:
             raise GraphError(f"operator '{name}' exists already")
@@ -228,37 +224,31 @@ class Graph:
         for operand in (*inputs, *outputs):
             self._check_operand(operand)
         keys = _checked_keys(operator, inputs, input_keys)
-        targets = [_name(operand) for operand in outputs]
-        if len(set(targets)) != len(targets):
-            raise GraphError(f"{operator.label}: an operand stands twice among the outputs")
-        for target in targets:
+        for target in _checked_outputs(operator, outputs):
             known = self._operands.get(target)
             if known is not None and known.producer is not None:
                 raise GraphError(
                     f"{operator.label}: operand '{target}' is already produced by "
                     f"{known.producer.label}"
                 )
-        # Nothing can fail any more, so a failure leaves no trace in the graph.
+        # All checks are done: from here on the graph changes.
         sources = [self._resolve(operand) for operand in inputs]
         self._append(operator, sources, keys, [self._resolve(operand) for operand in outputs])
         return operator
 
     def remove_operator(self, operator: Operator) -> None:
-        """Remove an operator; its outputs stay, without producer, while something reads them.
+        """Remove an operator; outputs that are read stay, without a producer.
+
+        The operator keeps its lists of inputs and outputs.
 
         Parameters
         ----------
         operator : Operator
-            Of this graph.
 
         Raises
         ------
         GraphError
-            If it is not.
-
-        Notes
-        -----
-        The operator still knows its inputs and outputs, but they no longer know it.
+            If it belongs to another graph.
         """
         self._check_owned(operator)
         del self._operators[operator.name]
@@ -273,22 +263,22 @@ class Graph:
         inputs: Sequence[Operand],
         input_keys: Sequence[str | None] | None = None,
     ) -> None:
-        """Give `operator` another list of inputs.
+        """Replace the inputs of an operator.
 
-        Operands that nothing produces or reads any more leave the graph.
+        Old inputs without a producer and without another reader leave the graph.
 
         Parameters
         ----------
         operator : Operator
-            Of this graph.
         inputs : sequence of Operand
         input_keys : sequence of (str or None), optional
-            The keyword of each; by default all are positional.
+            The keyword of each input; by default all are positional.
 
         Raises
         ------
         GraphError
-            If the operator or an operand is not of this graph, or the numbers differ.
+            If the operator or an operand belongs to another graph, or the numbers of inputs and
+            keys differ.
         """
         self._check_owned(operator)
         keys = _checked_keys(operator, inputs, input_keys)
@@ -299,24 +289,22 @@ class Graph:
         self._drop_unused(before)
 
     def set_outputs(self, operator: Operator, outputs: Sequence[Operand]) -> None:
-        """Let `operator` produce `outputs` instead; taken over from their producers.
+        """Replace the outputs of an operator; their previous producers lose them.
 
         Parameters
         ----------
         operator : Operator
-            Of this graph.
         outputs : sequence of Operand
             Each once.
 
         Raises
         ------
         GraphError
-            If the operator or an operand is not of this graph, or an operand stands twice.
+            If the operator or an operand belongs to another graph, or an operand occurs twice.
         """
         self._check_owned(operator)
         targets = [self._resolve(operand) for operand in outputs]
-        if len(set(targets)) != len(targets):
-            raise GraphError(f"{operator.label}: an operand stands twice among the outputs")
+        _checked_outputs(operator, targets)
         before = operator._outputs
         for operand in before:
             operand.producer = None
@@ -328,17 +316,16 @@ class Graph:
         self._drop_unused(before)
 
     def replace_uses(self, old: Operand, new: Operand) -> None:
-        """Let everything that reads `old` read `new`.
+        """Let all readers of `old` read `new`.
 
         Parameters
         ----------
         old, new : Operand
-            Both of this graph.
 
         Raises
         ------
         GraphError
-            If one is not.
+            If one belongs to another graph.
         """
         self._check_operand(old)
         self._check_operand(new)
@@ -357,12 +344,12 @@ class Graph:
         input_keys: Sequence[str | None],
         outputs: Mapping[str, tuple[Shape | None, str | None]],
     ) -> None:
-        """Add an operator of a text whose names were all checked: nothing is checked again.
+        """Add an operator of a file without any checks: the parser has checked all names.
 
         Parameters
         ----------
         operator : Operator
-            Without inputs and outputs; of a name that is not in the graph.
+            Without inputs and outputs; with a name that is not in the graph.
         inputs : sequence of str
             Operands of the graph.
         input_keys : sequence of (str or None)
@@ -384,7 +371,7 @@ class Graph:
         keys: tuple[str | None, ...],
         outputs: list[Operand],
     ) -> None:
-        """File an operator of a new name, with operands of this graph."""
+        """Add an operator with a new name and operands of this graph, without checks."""
         self._operators[operator.name] = operator
         self._connect(operator, inputs, keys)
         operator._outputs = outputs
@@ -400,12 +387,12 @@ class Graph:
             operand._uses[Use(operator, slot)] = None
 
     def _disconnect(self, operator: Operator) -> None:
-        """Forget that the operator reads its inputs; its own list of them stays."""
+        """Remove the operator from the uses of its inputs; its list of inputs stays."""
         for slot, operand in enumerate(operator._inputs):
             del operand._uses[Use(operator, slot)]
 
     def _drop_unused(self, operands: Iterable[Operand]) -> None:
-        """Forget the operands that nothing produces and nothing reads any more."""
+        """Remove those operands that have neither a producer nor a reader."""
         for operand in operands:
             if operand.producer is None and not operand._uses:
                 self._operands.pop(operand.name, None)
@@ -416,18 +403,17 @@ class Graph:
         Parameters
         ----------
         prefix : str
-            The name itself, where it is free; else a number is put behind it.
+            Returned as it is if it is free, otherwise with a number appended.
 
         Returns
         -------
         str
         """
-        if prefix not in self._operators and prefix not in self._operands:
-            return prefix
-        number = 1
-        while f"{prefix}_{number}" in self._operators or f"{prefix}_{number}" in self._operands:
+        name, number = prefix, 0
+        while name in self._operators or name in self._operands:
             number += 1
-        return f"{prefix}_{number}"
+            name = f"{prefix}_{number}"
+        return name
 
     def copy(self) -> Graph:
         """Return an independent graph that shares the attributes' bytes."""
@@ -440,9 +426,9 @@ class Graph:
         return other
 
     def _add_twin(self, operator: Operator) -> None:
-        """Add a copy of another graph's operator, with operands of the same names.
+        """Add a copy of another graph's operator, whose operands exist here by the same names.
 
-        What another graph has was checked when it got there; a copy is made for every plan.
+        It is not checked again, because every plan copies its graph.
         """
         twin = Operator(operator.type, operator.name)
         twin.params = dict(operator.params)
@@ -453,13 +439,13 @@ class Graph:
         outputs = [self._operands[operand.name] for operand in operator._outputs]
         self._append(twin, inputs, operator.input_keys, outputs)
 
-    # -- order and rules -------------------------------------------------------------------
+    # -- order and invariants --------------------------------------------------------------
 
     def topological_order(self) -> list[Operator]:
         """Return the operators so that each follows the producers of its inputs.
 
-        Kahn's algorithm; among the operators that are ready, the one inserted first comes
-        first, so a graph that is in order keeps its order.
+        Kahn's algorithm, O(n log n).  Of the operators that are ready, the one inserted first comes
+        first, so a graph in topological order keeps its order.
 
         Raises
         ------
@@ -468,7 +454,7 @@ class Graph:
         """
         if self._is_in_order():
             return list(self._operators.values())
-        import heapq  # files are in order, so few programs need it
+        import heapq  # rarely needed: files are in order
 
         position = {operator: i for i, operator in enumerate(self._operators.values())}
         missing = {
@@ -506,7 +492,7 @@ class Graph:
 
     @staticmethod
     def _find_cycle(stuck: set[Operator]) -> list[Operator]:
-        """Walk producers from a stuck operator until one repeats: that loop is a cycle."""
+        """Follow producers from an operator that never became ready until one repeats."""
         operator = min(stuck, key=lambda o: o.name)
         seen: dict[Operator, int] = {}
         walk: list[Operator] = []
@@ -517,13 +503,13 @@ class Graph:
         return walk[seen[operator] :][::-1]
 
     def verify(self) -> None:
-        """Check every rule of the graph.
+        """Check all invariants of the graph.
 
         Raises
         ------
         GraphError
-            If an operand is read but never produced, if the records of producer, inputs
-            and uses disagree, or if there is a cycle.
+            If an operand is read but never produced, if producers, inputs, outputs and uses
+            disagree, or if there is a cycle.
         """
         produced: dict[Operand, Operator] = {}
         for name, operator in self._operators.items():
@@ -569,7 +555,7 @@ class Graph:
         self.topological_order()
 
     def subgraph(self, inputs: Sequence[Operand | str], outputs: Sequence[Operand | str]) -> Graph:
-        """Return the part that computes `outputs` from `inputs`, as a graph of its own.
+        """Return a new graph that computes `outputs` from `inputs`.
 
         Parameters
         ----------
@@ -579,13 +565,12 @@ class Graph:
         Returns
         -------
         Graph
-            It shares the attributes' bytes.
+            Shares the attributes' bytes.
 
         Raises
         ------
         GraphError
-            If `outputs` need an operand that neither `inputs` nor an operator without
-            inputs (a constant) provides.
+            If `outputs` depend on an input of this graph that is not among `inputs`.
         """
         sources = dict.fromkeys(self.operand(_name(operand)) for operand in inputs)
         targets = [self.operand(_name(operand)) for operand in outputs]
@@ -623,7 +608,7 @@ class Graph:
                         f"output of {operator.label}, which produces it; make that one an input"
                     )
                 part.add_operand(operand.name, operand.shape, operand.dtype)
-        # A pass may have added what produces an operand behind what reads it.
+        # Only now, because a pass may have added a producer after the readers of its outputs.
         for operator in operators:
             part._add_twin(operator)
         for number, operand in enumerate(targets):
@@ -672,6 +657,13 @@ def _checked_keys(
     return keys
 
 
+def _checked_outputs(operator: Operator, outputs: Sequence[Operand | str]) -> list[str]:
+    names = [_name(operand) for operand in outputs]
+    if len(set(names)) != len(names):
+        raise GraphError(f"{operator.label}: an operand stands twice among the outputs")
+    return names
+
+
 def _matcher(pattern: str | None) -> Callable[[str], Any]:
     """Return a function that tells whether a name matches a shell pattern."""
     if pattern is None:
@@ -691,5 +683,5 @@ def _lookup(table: Mapping[str, Any], name: str, kind: str) -> Any:
         from difflib import get_close_matches
 
         near = get_close_matches(name, table, 3)
-        hint = f"; near names: {', '.join(near)}" if near else ""
+        hint = f"; similar names: {', '.join(near)}" if near else ""
         raise KeyError(f"no {kind} '{name}' in the graph{hint}") from None

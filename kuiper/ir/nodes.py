@@ -12,23 +12,23 @@ __all__ = ["Operand", "Operator", "PostOp", "Use"]
 
 
 class Use(NamedTuple):
-    """One place where an operand is read: input number `slot` of `operator`."""
+    """One reader of an operand: input number `slot` of `operator`."""
 
     operator: Operator
     slot: int
 
 
 class PostOp(Struct):
-    """An elementwise step fused onto the output of an operator (oneDNN's term).
+    """An elementwise operator that a pass has fused into its producer (oneDNN's term).
 
     Attributes
     ----------
     type : str
         ``"add"`` for a residual sum, else the type of an activation such as ``"nn.ReLU"``.
     params : dict
-        The parameters of that activation.
+        The parameters of the activation.
     slot : int or None
-        For ``"add"``: the input slot that holds the other summand.
+        For ``"add"``: the input slot of the other summand.
     """
 
     type: str
@@ -37,21 +37,20 @@ class PostOp(Struct):
 
 
 class Operand:
-    """A value that flows between operators.
+    """An edge of the graph: a tensor with one producer and any number of consumers.
 
     Attributes
     ----------
     name : str
         Unique in the graph.
     shape : tuple of (int or None), or None
-        As annotated in the file (trace time); None inside marks a dynamic extent (``?``),
-        None alone an unknown or 0-d shape.  Never needed to run.
+        As annotated in the file when the model was traced; None inside marks a dynamic extent
+        (``?``), None alone an unknown or 0-d shape.  Runs do not need it.
     dtype : str or None
         PNNX name of the annotated element type.
     producer : Operator or None
-        The operator that computes it.
     uses : tuple of Use
-        Where it is read, in the order in which the uses were made.
+        In the order in which they were added.
     """
 
     __slots__ = ("_uses", "dtype", "name", "producer", "shape")
@@ -61,23 +60,23 @@ class Operand:
         self.shape = shape
         self.dtype = dtype
         self.producer: Operator | None = None
-        # A dict for its order and its constant-time removal; the values mean nothing.
+        # An ordered set: a dict whose values are unused, for removal in O(1).
         self._uses: dict[Use, None] = {}
 
     @property
     def required_producer(self) -> Operator:
-        """The operator that computes it, in a graph that was verified: there every one has one."""
+        """The producer; every operand of a verified graph has one."""
         assert self.producer is not None, self.name
         return self.producer
 
     @property
     def required_shape(self) -> tuple[int, ...]:
-        """The annotated shape, where it was seen to be there and to have no dynamic extent."""
+        """The annotated shape, which the caller knows to have no dynamic extent."""
         return tuple(n for n in self.shape or () if n is not None)
 
     @property
     def uses(self) -> tuple[Use, ...]:
-        """Where it is read, in the order in which the uses were made."""
+        """The readers of the operand, in the order in which they were added."""
         return tuple(self._uses)
 
     @property
@@ -105,9 +104,9 @@ class Operator:
         Literal arguments: None, bool, int, float, complex, str, or tuples of these.
     attributes : dict of str to Attribute
     post_ops : tuple of PostOp
-        Elementwise steps fused onto the first output; made by passes, never by files.
+        Applied to the first output; made by passes, never by files.
     location : str or None
-        ``file:line`` for messages.
+        ``file:line``, for messages.
     """
 
     __slots__ = (
@@ -135,7 +134,7 @@ class Operator:
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """The operands that it reads, slot by slot."""
+        """The operands that it reads, by slot."""
         return tuple(self._inputs)
 
     @property
@@ -145,7 +144,7 @@ class Operator:
 
     @property
     def label(self) -> str:
-        """How messages name the operator: ``file:line: operator 'conv1' (nn.Conv2d)``."""
+        """The name in messages: ``file:line: operator 'conv1' (nn.Conv2d)``."""
         where = f"{self.location}: " if self.location else ""
         return f"{where}operator '{self.name}' ({self.type})"
 

@@ -1,10 +1,10 @@
-"""Where a tensor lies: a strided window of a buffer.
+"""Memory layout of tensors: strided views of buffers.
 
-While a plan is made, every operand is a :class:`TensorView`.  Views (reshape, permute, slice,
-chunk) are values over the same buffer with other strides, so they cost nothing at run time.  A 4-d
-image is logically (n, c, h, w) whatever its strides are; *channels-last* means that the channels of
-a pixel are adjacent and that consecutive pixels are one `row_stride` apart, which is wider than the
-channels where the tensor is a slice of a concatenation.
+While a plan is made, every tensor is a :class:`TensorView`.  Reshape, permute, slice and chunk
+return another view of the same buffer, so they cost nothing at run time.  A 4-d image is logically
+(n, c, h, w) whatever its strides are.  *Channels-last* means that the channels of a pixel are
+adjacent and consecutive pixels are one `row_stride` apart; it exceeds the number of channels if the
+tensor is a slice of a concatenation or has padded rows.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = [
     "shares_cache_sets",
 ]
 
-ALIASING_ROW = 512  # float32 elements: half of what one way of an L1 cache holds
-SPACING = 16  # a cache line
+ALIASING_ROW = 512  # float32 elements: half of one way of an L1 cache
+SPACING = 16  # float32 elements: a cache line
 
 
 class Stored(Protocol):
-    """What has values that are perhaps not in memory: an :class:`~kuiper.ir.Attribute`."""
+    """Values that may still be in a file: an :class:`~kuiper.ir.Attribute`."""
 
     def numpy(self) -> np.ndarray: ...
 
@@ -46,7 +46,7 @@ Source = np.ndarray | Stored | None
 
 
 class _Sourced:
-    """What may have values that are known while planning."""
+    """Base of classes whose values may be known while planning."""
 
     __slots__ = ("source",)
 
@@ -54,18 +54,18 @@ class _Sourced:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the values are known; to ask does not read them."""
+        """Whether the values are known; this does not read them."""
         return self.source is not None
 
     @property
     def constant(self) -> np.ndarray | None:
-        """The values, or None; weights of a file are perhaps read for it, each time."""
+        """The values, or None; each access may read a weight from its file."""
         if self.source is None or isinstance(self.source, np.ndarray):
             return self.source
         return self.source.numpy()
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Return known values of some places of the first axis; no others are read."""
+        """Return the values at [start, stop) of the first axis, and read no others."""
         assert self.source is not None
         if isinstance(self.source, np.ndarray):
             return self.source[start:stop]
@@ -73,19 +73,19 @@ class _Sourced:
 
     @property
     def in_file(self) -> Any:
-        """What kernels read float32 values from that are still in a file; None for others."""
+        """The reader of float32 values that are still in a file; None for all others."""
         return getattr(self.source, "in_file", None)
 
 
 class TensorSpec(_Sourced):
-    """Shape and dtype of a tensor, and its content where that is known while planning.
+    """Shape and dtype of a tensor, and its values if they are known while planning.
 
     Attributes
     ----------
     shape : tuple of int
     dtype : numpy.dtype
     source : numpy.ndarray, Attribute or None
-        What has the values, if the tensor is a weight or a folded constant.
+        The values of a weight or a folded constant.
     """
 
     __slots__ = ("dtype", "shape")
@@ -117,18 +117,18 @@ class TensorSpec(_Sourced):
 
 
 class BufferKind(Enum):
-    """Who owns the memory of a buffer, and for how long."""
+    """The owner of a buffer's memory, and how long the buffer lives."""
 
-    ARENA = "arena"  # of one run, from the first step that uses it to the last
-    SCRATCH = "scratch"  # of one step, a range for each thread
-    CONSTANT = "constant"  # of the plan
-    CONTEXT = "context"  # state of each context, kept from run to run
-    INPUT = "input"  # of the caller
-    OUTPUT = "output"  # of the caller, or new for each run
+    ARENA = "arena"  # in the arena of a run, from the first step that uses it to the last
+    SCRATCH = "scratch"  # in the arena during one step, a range per thread
+    CONSTANT = "constant"  # owned by the plan
+    CONTEXT = "context"  # per-context state, kept from run to run
+    INPUT = "input"  # owned by the caller
+    OUTPUT = "output"  # owned by the caller, or new for each run
 
 
 class Buffer(_Sourced):
-    """A piece of memory that one slot of a context points to.
+    """A range of memory that one slot of a context points to.
 
     Attributes
     ----------
@@ -136,13 +136,13 @@ class Buffer(_Sourced):
     n_bytes : int
     kind : BufferKind
     source : numpy.ndarray, Attribute or None
-        What a constant buffer holds.
+        The values of a constant buffer.
     first, last : int
-        Numbers of the steps between which an arena buffer is in use.
+        Indices of the first and the last step that use an arena buffer; -1 if none does.
     offset : int
-        Where an arena buffer lies, in bytes.
+        Start of an arena buffer, in bytes from the start of the arena.
     bytes_per_thread : int
-        Of a scratch buffer: the piece that each thread has for itself.
+        Size of each thread's range of a scratch buffer; 0 for other kinds.
     """
 
     __slots__ = (
@@ -167,7 +167,7 @@ class Buffer(_Sourced):
 
 
 class TensorView(_Sourced):
-    """A tensor during planning: `shape` and `strides` over a buffer.
+    """A strided view of a buffer: a tensor during planning.
 
     Attributes
     ----------
@@ -179,7 +179,7 @@ class TensorView(_Sourced):
         Of the first element, in elements.
     dtype : numpy.dtype
     source : numpy.ndarray, Attribute or None
-        What has the values, if they are known while planning.
+        The values, if they are known while planning.
     """
 
     __slots__ = ("buffer", "dtype", "offset", "shape", "strides")
@@ -226,13 +226,13 @@ class TensorView(_Sourced):
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements lie in C order without gaps."""
-        return self._lies_like(contiguous_strides(self.shape))
+        """Whether the elements are in C order without gaps."""
+        return self._has_strides(contiguous_strides(self.shape))
 
     @property
     def is_channels_last(self) -> bool:
-        """Whether (n, c, h, w) lies as pixels of adjacent channels, one row stride apart."""
-        return self.rank == 4 and self._lies_like(
+        """Whether channels are adjacent and the pixels of (n, c, h, w) one row stride apart."""
+        return self.rank == 4 and self._has_strides(
             channels_last_strides(self.shape, self.row_stride)
         )
 
@@ -242,7 +242,7 @@ class TensorView(_Sourced):
         n, channels, height, width = self.shape
         if self.size == 0:
             return channels
-        # Extents of one have a stride that means nothing; read the row stride off another axis.
+        # The stride of an axis of extent 1 is arbitrary; take the first longer axis.
         for extent, stride, pixels in (
             (width, self.strides[3], 1),
             (height, self.strides[2], width),
@@ -252,43 +252,43 @@ class TensorView(_Sourced):
                 return stride // pixels
         return channels
 
-    def _lies_like(self, strides: Sequence[int]) -> bool:
+    def _has_strides(self, strides: Sequence[int]) -> bool:
         return self.size == 0 or all(
             mine == theirs or extent == 1
             for extent, mine, theirs in zip(self.shape, self.strides, strides, strict=True)
         )
 
     def same_layout(self, other: TensorView) -> bool:
-        """Whether both have equal extents and equal strides wherever these matter."""
-        return self.shape == other.shape and self._lies_like(other.strides)
+        """Whether shapes are equal, and strides on every axis longer than 1."""
+        return self.shape == other.shape and self._has_strides(other.strides)
 
     def with_layout(
         self, shape: Sequence[int], strides: Sequence[int], offset: int = 0
     ) -> TensorView:
-        """Return a view with other extents and strides, `offset` elements further on."""
+        """Return the view of another shape and other strides, `offset` elements later."""
         return TensorView(self.buffer, shape, strides, self.offset + offset, self.dtype)
 
     def permute(self, dims: Sequence[int]) -> TensorView:
-        """Return the view whose axis i is axis ``dims[i]`` of this value."""
+        """Return the view whose axis i is axis ``dims[i]`` of this one."""
         return self.with_layout([self.shape[d] for d in dims], [self.strides[d] for d in dims])
 
     def narrow(self, dim: int, start: int, length: int, step: int = 1) -> TensorView:
-        """Return the view of `length` places of axis `dim`, from `start` on, every `step`-th."""
+        """Return the view of `length` indices of axis `dim`: start, start + step, ..."""
         shape, strides = list(self.shape), list(self.strides)
         shape[dim], strides[dim] = length, strides[dim] * step
         return self.with_layout(shape, strides, start * self.strides[dim])
 
     def select(self, dim: int, index: int) -> TensorView:
-        """Return the view of one place of axis `dim`, without that axis."""
+        """Return the view of one index of axis `dim`, without that axis."""
         shape, strides = list(self.shape), list(self.strides)
         del shape[dim], strides[dim]
         return self.with_layout(shape, strides, index * self.strides[dim])
 
     def expand(self, shape: Sequence[int]) -> TensorView:
-        """Return the view broadcast to `shape` (zero strides along the repeated axes)."""
+        """Return the view broadcast to `shape`, with stride 0 along repeated axes."""
         lead = len(shape) - self.rank
         if any(n not in (1, m) for n, m in zip(self.shape, shape[lead:], strict=True)):
-            # A record should have said so before; a view would read beyond the tensor.
+            # A record must refuse this earlier; the view would read beyond the tensor.
             raise ValueError(f"shape {self.shape} cannot be repeated to {tuple(shape)}")
         strides = [0] * lead + [
             0 if mine == 1 and extent != 1 else stride
@@ -297,17 +297,17 @@ class TensorView(_Sourced):
         return self.with_layout(shape, strides)
 
     def view(self, shape: Sequence[int]) -> TensorView:
-        """Return what :meth:`reshape` does, where the layout is known to allow a view."""
+        """Return :meth:`reshape` of a layout that is known to need no copy."""
         view = self.reshape(shape)
         assert view is not None, (self.shape, self.strides, shape)
         return view
 
     def reshape(self, shape: Sequence[int]) -> TensorView | None:
-        """Return the view with the same elements in C order as `shape`, None if it needs a copy."""
+        """Return the view with the elements, in C order, as `shape`; None if it needs a copy."""
         shape = tuple(shape)
         if self.size == 0:
             return self.with_layout(shape, contiguous_strides(shape))
-        # Merge the axes that lie back to back, then cut each merged run into the new extents.
+        # Merge adjacent axes without a gap between them, then split each run into the new extents.
         runs: list[list[int]] = []
         for extent, stride in zip(self.shape, self.strides, strict=True):
             if extent == 1:
@@ -329,7 +329,7 @@ class TensorView(_Sourced):
                 stride *= shape[axis]
                 extent //= shape[axis]
                 axis -= 1
-        # Extents of one: any stride will do; the contiguous one reads well.
+        # Axes of extent 1 may have any stride; take the contiguous one.
         for i in range(len(shape) - 1, -1, -1):
             if shape[i] == 1:
                 strides[i] = strides[i + 1] * shape[i + 1] if i + 1 < len(shape) else 1
@@ -349,14 +349,14 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def shares_cache_sets(step: int) -> bool:
-    """Tell whether rows that lie `step` elements apart share a few sets of the L1 cache."""
+    """Tell whether rows `step` elements apart compete for a few sets of the L1 cache."""
     return step > 0 and step % ALIASING_ROW == 0
 
 
 def padded_row(row: int) -> int:
-    """Return how far apart rows of `row` elements should lie.
+    """Return the row stride for rows of `row` elements.
 
-    Rows that are a large power of two apart share a few sets of the L1 cache; a tile of a matrix
+    Rows a large power of two apart compete for a few sets of the L1 cache: a tile of a matrix
     product, which reads a dozen of them at a time, would evict its own rows.
     """
     return row + SPACING if shares_cache_sets(row) else row

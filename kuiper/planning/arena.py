@@ -1,10 +1,10 @@
-"""The arena: one block of memory for all temporary operands of a plan.
+"""The arena: one block of memory for all temporary buffers of a plan.
 
 Buffers whose lifetimes overlap must not overlap in memory; all others may share it.  Finding the
-smallest arena is NP-hard.  Placing the largest buffers first, each into the tightest gap between
-those it coexists with, comes within a few percent for neural networks, but compares all pairs of
-buffers.  Above `MAX_PAIRED` buffers, which only an unusual file has, they are placed in the order
-of first use instead, each into the tightest free range.
+smallest arena is NP-hard.  The greedy method (largest buffer first, each into the tightest gap
+between those with overlapping lifetimes) comes within a few percent of it for neural networks, but
+compares all pairs, O(n^2).  More than `MAX_PAIRED` buffers, which only unusual files have, are
+arranged in the order of first use instead, each in the tightest free range, O(n log n).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["GUARD_BYTES", "arrange", "guard_bytes"]
 
 ALIGNMENT = 64
 GUARD_BYTES = 2 * ALIGNMENT
-MAX_PAIRED = 2000  # buffers; comparing all pairs of these takes a tenth of a second
+MAX_PAIRED = 2000  # buffers; comparing all pairs of these takes 0.1 s
 
 
 def guard_bytes() -> int:
-    """Return how many bytes to leave around each buffer: none without ``KUIPER_GUARD=1``."""
+    """Return how many bytes to leave free around each buffer: 0 without ``KUIPER_GUARD=1``."""
     return GUARD_BYTES if os.environ.get("KUIPER_GUARD") == "1" else 0
 
 
@@ -33,10 +33,10 @@ def arrange(buffers: Sequence[Buffer], guard: int = 0) -> int:
     Parameters
     ----------
     buffers : sequence of Buffer
-        Each in use from step `first` to step `last`, both included; a buffer that no step uses
-        has -1 there and gets no memory.  `offset` is set.
+        Each in use from step `first` to step `last`, both included; a buffer with -1, which no step
+        uses, gets no memory.  `offset` is set.
     guard : int
-        How many bytes to leave free around each buffer; a multiple of a cache line.
+        Bytes to leave free around each buffer; a multiple of a cache line.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def _aligned(n_bytes: int) -> int:
 
 
 def _tightest_gap(meets: Sequence[Buffer], guard: int, size: int) -> int:
-    """Return the start of the smallest gap between `meets` that holds `size`, else their end."""
+    """Return the start of the smallest gap between `meets` of at least `size`, else their end."""
     best, best_size = None, None
     end = 0
     for other in meets:
@@ -80,7 +80,7 @@ def _arrange_in_time(buffers: Sequence[Buffer], guard: int) -> int:
     from heapq import heappop, heappush
 
     free = FreeList()
-    leaving: list[tuple[int, int, int]] = []  # of those in use: last step, start, size
+    leaving: list[tuple[int, int, int]] = []  # heap of (last step, start, size) of those in use
     for buffer in sorted(buffers, key=lambda b: (b.first, -b.n_bytes, b.slot)):
         while leaving and leaving[0][0] < buffer.first:
             free.give(*heappop(leaving)[1:])
@@ -92,7 +92,7 @@ def _arrange_in_time(buffers: Sequence[Buffer], guard: int) -> int:
 
 
 class FreeList:
-    """The free pieces of an arena that grows.
+    """The free ranges of a growing arena.
 
     Attributes
     ----------
@@ -102,27 +102,27 @@ class FreeList:
 
     def __init__(self) -> None:
         self.end = 0
-        self._by_size: list[tuple[int, int]] = []  # size and start, sorted
-        self._sizes: dict[int, int] = {}  # by start
-        self._starts: dict[int, int] = {}  # by end
+        self._by_size: list[tuple[int, int]] = []  # (size, start), sorted
+        self._sizes: dict[int, int] = {}  # start -> size
+        self._starts: dict[int, int] = {}  # end -> start
 
     def take(self, size: int) -> int:
-        """Return the start of `size` bytes: of the tightest piece, or at the end."""
+        """Return the start of `size` bytes: in the tightest free range, or at the end."""
         at = bisect_left(self._by_size, (size, 0))
         if at < len(self._by_size):
-            piece, start = self._by_size[at]
+            found, start = self._by_size[at]
             self._remove(start)
-            if piece > size:
-                self._add(start + size, piece - size)
+            if found > size:
+                self._add(start + size, found - size)
             return start
-        start = self._starts.get(self.end, self.end)  # what is free there already counts
+        start = self._starts.get(self.end, self.end)  # a free range at the end counts
         if start < self.end:
             self._remove(start)
         self.end = start + size
         return start
 
     def give(self, start: int, size: int) -> None:
-        """Take bytes back, and join them with what is free beside them."""
+        """Free a range, and join it with adjacent free ranges."""
         before = self._starts.get(start)
         if before is not None:
             size += self._remove(before)

@@ -1,4 +1,4 @@
-"""The binder: hands out memory to the record of one operator and takes its steps."""
+"""The binder, through which a record requests memory and adds the steps of its operator."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kuiper._kernels.micro import dispatch
 from kuiper._kernels.micro.packed import FLOAT_BYTES, PackedMatrix, split_memory
 from kuiper._runtime.pages import PagePool, aligned_empty
 from kuiper.ir import Operand, Operator, PostOp
-from kuiper.ir.view import Buffer, BufferKind, TensorSpec, TensorView
+from kuiper.ir.view import BufferKind, TensorSpec, TensorView
 from kuiper.ops import find_record
 from kuiper.ops.core.binder import Layout
 from kuiper.ops.core.schema import StaticValue
-from kuiper.planning.arena import guard_bytes
+from kuiper.planning.arena import ALIGNMENT, guard_bytes
 from kuiper.planning.plan import PythonStep
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ __all__ = ["Binder", "lies_as", "same_memory"]
 
 
 class Binder:
-    """What a record's `bind` works with: it hands out memory and takes steps.
+    """The argument of a record's `bind`: hands out memory and takes the steps of one operator.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Binder:
 
     @property
     def post_ops(self) -> tuple[PostOp, ...]:
-        """The fused elementwise steps that this operator has to apply to its output."""
+        """The fused elementwise operators that the steps must apply to output 0."""
         return self.operator.post_ops
 
     def output_spec(self, index: int = 0) -> TensorSpec:
@@ -48,24 +48,24 @@ class Binder:
         return self._planner.specs[self.operator.outputs[index]]
 
     def feeds_only(self, *types: str) -> bool:
-        """Tell whether output 0 is read by operators of these types and nothing else."""
+        """Tell whether only operators of these types read output 0."""
         consumers = self.operator.outputs[0].consumers
         return all(consumer.type in types for consumer in consumers)
 
     def operand_view(self, slot: int) -> TensorView:
-        """Return the value of input number `slot`."""
+        """Return the view of input number `slot`."""
         return self._planner.values[self.operator.inputs[slot]]
 
     def contiguous(self, value: TensorView) -> TensorView:
-        """Return `value` in C order, through a copy where it lies otherwise."""
+        """Return `value` in C order, copied if it is not."""
         return value if value.is_contiguous else self._copied(value, "contiguous")
 
     def channels_last(self, value: TensorView) -> TensorView:
-        """Return a 4-d `value` with adjacent channels, through a copy where it lies otherwise."""
+        """Return a 4-d `value` channels-last, copied if it is not."""
         return value if value.is_channels_last else self._copied(value, "channels_last")
 
     def padded_rows(self, value: TensorView) -> TensorView:
-        """Return a matrix in C order, but for gaps between rows of inconvenient lengths; a copy."""
+        """Return a copy in C order, with rows padded by :func:`~kuiper.ir.view.padded_row`."""
         return self._copied(value, "padded_rows")
 
     def _copied(self, value: TensorView, layout: str) -> TensorView:
@@ -77,7 +77,7 @@ class Binder:
             planner.copies[key] = copy
             for slot in (value.slot, copy.slot):
                 planner.copies_of.setdefault(slot, []).append(key)
-            # The copy serves later readers too, so it lives as long as they do.
+            # Later readers of `value` share the copy, so the copy is live as long as `value`.
             planner.copy_source[copy.buffer] = value.buffer
         return planner.copies[key]
 
@@ -91,16 +91,16 @@ class Binder:
         index : int
             Number of the output.
         layout : str, sequence of int or TensorView
-            ``"contiguous"``, ``"channels_last"``, the order of axes from the slowest, or a value
-            whose order of axes to follow;
-            ``"padded_rows"`` is C order, but for gaps between rows of inconvenient lengths.
+            ``"contiguous"``, ``"channels_last"``, ``"padded_rows"`` (C order with rows padded by
+            :func:`~kuiper.ir.view.padded_row`), the order of axes from the slowest, or a view whose
+            order of axes to follow.
         reuse : TensorView, optional
-            An input that may be overwritten, if nothing reads it afterwards.
+            An input to overwrite, if no later step reads it.
 
         Returns
         -------
         TensorView
-            Possibly a slice of a larger tensor: its row stride and offset must be honoured.
+            Possibly a slice of a larger tensor, with its row stride and offset.
         """
         planner = self._planner
         operand = self.operator.outputs[index]
@@ -116,7 +116,7 @@ class Binder:
             return target
         if reuse is not None and target is None and self._may_overwrite(reuse, spec, order):
             value = reuse.with_layout(reuse.shape, reuse.strides)
-            # Copies of what lay here before, and what lay here as a copy, are something else now.
+            # The buffer changes: copies of its old content, and of others into it, are invalid.
             for key in planner.copies_of.pop(reuse.slot, ()):
                 copy = planner.copies.pop(key, None)
                 if copy is not None:
@@ -144,7 +144,7 @@ class Binder:
         inputs = set(self.operator.inputs)
         if planner.is_live(value.buffer, inputs):
             return False
-        # What this operator itself reads from the buffer must be exactly the overwritten elements.
+        # Whatever this operator reads from the buffer must be exactly the overwritten elements.
         return all(
             not isinstance(other, TensorView)
             or other.buffer is not value.buffer
@@ -153,15 +153,15 @@ class Binder:
         )
 
     def alias(self, value: TensorView, index: int = 0) -> None:
-        """Let an output be a view of other memory; costs no step."""
+        """Let an output be a view of other memory; this adds no step."""
         self._planner.define(self.operator.outputs[index], value)
 
     def static(self, value: Any, index: int = 0) -> None:
-        """Let an output be a value known now: a number, list, string or None."""
+        """Let an output be a static value: a number, list, string or None."""
         self._planner.define(self.operator.outputs[index], StaticValue(value))
 
     def constant(self, array: np.ndarray) -> TensorView:
-        """Return the value of a constant array."""
+        """Return the view of a constant array."""
         return self._planner.constant_view(TensorSpec(array.shape, array.dtype, array))
 
     def cached(self, key: Hashable, make: Callable[[], np.ndarray]) -> TensorView:
@@ -174,15 +174,15 @@ class Binder:
         Parameters
         ----------
         matrices : sequence of PackedMatrix
-            Of one element type.  They lie back to back;
-            :func:`~kuiper._kernels.micro.packed.panel_offsets` says where.
+            Of one element type; adjacent in memory, at the offsets of
+            :func:`~kuiper._kernels.micro.packed.panel_offsets`.
         fill : callable
-            Called with an array of each one's shape.
+            ``fill(*arrays)`` writes one array per matrix, of the shape of the matrix.
 
         Returns
         -------
         TensorView
-            Of the shape of the matrix, or of one axis where there are several.
+            Of the shape of a single matrix; 1-d for several.
         """
 
         def make() -> np.ndarray:
@@ -197,16 +197,16 @@ class Binder:
     def transformed(
         self, matrix: PackedMatrix, make: Callable[[bool, PagePool | None], Any], later: bool
     ) -> Any:
-        """Return an object with filters that `make` transforms once per model and instruction set.
+        """Return filters that `make` transforms once per model and instruction set.
 
         Parameters
         ----------
         matrix : PackedMatrix
         make : callable
-            ``make(later, pool)`` takes the memory of the filters from `pool`, if that is not None.
+            ``make(later, pool)`` returns the filters, in memory of `pool` if that is not None.
         later : bool
-            Whether the finalizer of the model transforms them, between runs: then the object has a
-            method `advance`, see :meth:`kuiper._runtime.weights.Finalizer.defer`.
+            Whether the model's finalizer transforms them between runs, by their method `advance`;
+            see :meth:`kuiper._runtime.weights.Finalizer.defer`.
         """
         pool = self._page_pool()
         if pool is None:
@@ -223,15 +223,14 @@ class Binder:
     def _cached(self, key: Hashable, make: Callable[[], Any]) -> Any:
         attributes = tuple(self.operator.attributes.values())
         full_key = (self.operator.name, key, *map(id, attributes), dispatch.active_name())
-        # The attributes are kept, so that their ids stay theirs.
+        # Keep the attributes alive, so that their ids are not reused.
         return self._planner.cache.get(full_key, lambda: (make(), attributes))[0]
 
     def _varies(self) -> bool:
-        """Tell whether the weight may be another one in the next plan."""
+        """Tell whether an input is constant in this plan but may differ in the next one."""
         return any(map(self._may_vary, self.operator.inputs))
 
     def _may_vary(self, operand: Operand) -> bool:
-        """Tell whether an input is a constant in this plan that may be another one in the next."""
         spec = self._planner.specs[operand]
         return (
             isinstance(spec, TensorSpec)
@@ -240,35 +239,30 @@ class Binder:
         )
 
     def scratch(self, n_bytes: int) -> TensorView:
-        """Return memory that each thread has for itself during one step."""
-        planner = self._planner
-        # Two threads must not meet on a cache line.
-        n_bytes = -(-n_bytes // 64) * 64
+        """Return memory of one step, of which each thread has its own copy."""
+        n_bytes = -(-n_bytes // ALIGNMENT) * ALIGNMENT  # threads must not share a cache line
         share = n_bytes + guard_bytes()
-        buffer = Buffer(len(planner.buffers), share * self.n_threads, BufferKind.SCRATCH)
+        buffer = self._planner.add_buffer(share * self.n_threads, BufferKind.SCRATCH)
         buffer.bytes_per_thread = share
-        planner.buffers.append(buffer)
         return TensorView(buffer, (n_bytes,), (1,), 0, np.uint8)
 
     def context_state(self, n_bytes: int) -> TensorView:
-        """Return memory that each context has for itself from its first run on, zeros at first."""
-        planner = self._planner
-        buffer = Buffer(len(planner.buffers), n_bytes, BufferKind.CONTEXT)
-        planner.buffers.append(buffer)
+        """Return per-context state: zeros before the first run, then kept from run to run."""
+        buffer = self._planner.add_buffer(n_bytes, BufferKind.CONTEXT)
         return TensorView(buffer, (n_bytes,), (1,), 0, np.uint8)
 
     def temporary(
         self, shape: Sequence[int], dtype: Any = np.float32, layout: str = "contiguous"
     ) -> TensorView:
-        """Return memory that lives from this operator's first use of it to its last."""
+        """Return memory that lives from the first step that uses it to the last."""
         return self._planner.allocate(shape, dtype, layout)
 
     def copy(self, source: TensorView, target: TensorView) -> None:
-        """Add a step that copies between values of equal shape."""
+        """Add a step that copies between views of equal shape."""
         self._planner.add_copy(source, target, self.operator.name)
 
     def step(self, step: Any) -> None:
-        """Append a step."""
+        """Add a step."""
         self._planner.add_step(step, self.operator.name)
 
     def python(
@@ -278,12 +272,12 @@ class Binder:
         outputs: Sequence[TensorView],
         quiet: bool = True,
     ) -> None:
-        """Append a step that calls `function` on arrays, without numpy's warnings if `quiet`."""
+        """Add a step that calls `function` on arrays, without numpy's warnings if `quiet`."""
         self.step(PythonStep(function, inputs, outputs, self.operator.name, quiet))
 
 
 def same_memory(a: TensorView, b: TensorView) -> bool:
-    """Tell whether two values are the same elements of the same buffer in the same order."""
+    """Tell whether two views are the same elements of the same buffer in the same order."""
     return a.buffer is b.buffer and a.offset == b.offset and a.same_layout(b)
 
 
@@ -295,7 +289,7 @@ def lies_as(value: TensorView, layout: str | Sequence[int]) -> bool:
 
 
 def _layout_of(value: TensorView, spec: TensorSpec) -> str | tuple[int, ...]:
-    """Return the layout word, or the order of axes, that makes an output lie like `value`."""
+    """Return the layout word, or the order of axes, of an output that follows `value`."""
     if value.shape == spec.shape:
         if value.is_contiguous:
             return "contiguous"

@@ -1,6 +1,6 @@
-"""Shape inference: shape and dtype of every operand, or its value where shapes alone tell it.
+"""Shape inference: the shape and dtype of every operand, or its value if shapes determine it.
 
-Numbers and lists that are made of shapes are computed here and are gone afterwards.
+Numbers and lists computed from shapes become static values here; they need no steps.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def check_sizes(specs: Mapping[Operand, Any], max_memory: int) -> None:
     """Raise ShapeError if one operand alone is larger than `max_memory` bytes."""
     for operand, spec in specs.items():
         for tensor in tensors_in(spec):
-            # An array without elements must have strides as well, which are made of its extents.
+            # The strides of an empty array are products of its extents, and must fit 64 bits.
             if tensor.size == 0 and math.prod(n for n in tensor.shape if n) >= 1 << 58:
                 raise ShapeError(
                     f"{operand.required_producer.label}: its output '{operand.name}', {tensor}, "
@@ -48,17 +48,17 @@ def check_sizes(specs: Mapping[Operand, Any], max_memory: int) -> None:
 
 
 def n_bytes(spec: TensorSpec) -> int:
-    """Return the size of a tensor that lies without gaps."""
+    """Return the size of a tensor without gaps, in bytes."""
     return spec.size * spec.dtype.itemsize
 
 
 def infer_specs(graph: Graph, inputs: Mapping[Operand, Any]) -> dict[Operand, Any]:
-    """Return the shape and dtype (or the known value) of every operand.
+    """Return the spec or the static value of every operand.
 
     Raises
     ------
     OperatorError, ShapeError
-        If an operator cannot take what reaches it; ValuesNeeded, a ShapeError, if a shape depends
+        If an operator does not support its inputs; ValuesNeeded, a ShapeError, if a shape depends
         on values that the graph computes.
     """
     specs: dict[Operand, Any] = {}
@@ -72,7 +72,7 @@ def infer_known(
     inputs: Mapping[Operand, Any],
     prepare: Callable[[Operator, Mapping[Operand, Any]], None] | None = None,
 ) -> tuple[dict[Operand, Any], dict[Operator, tuple[Operand, ...]]]:
-    """Infer as far as shapes alone lead.
+    """Infer all operands before the data-dependent operators.
 
     Parameters
     ----------
@@ -84,10 +84,10 @@ def infer_known(
     Returns
     -------
     specs : dict
-        As :func:`infer_specs`, for the operands that can be told.
+        As :func:`infer_specs`, of the operands that do not depend on data.
     waiting : dict of Operator to tuple of Operand
-        The operators whose inputs are among these but whose outputs are not, with the inputs whose
-        values must be known to plan them; with none where the operator has to be computed.
+        The data-dependent operators, with the inputs whose values are needed to plan them; without
+        any if the operator must run to determine its output shape.
     """
     specs: dict[Operand, Any] = {}
     waiting: dict[Operator, tuple[Operand, ...]] = {}
@@ -116,7 +116,7 @@ def infer_outputs(
     inputs: Mapping[Operand, TensorSpec],
     attributes: Mapping[str, TensorSpec] | None = None,
 ) -> dict[Operand, Any]:
-    """Return the specs of the outputs of any operator of a graph."""
+    """Return the specs of an operator's outputs, ``pnnx.Input`` and ``pnnx.Output`` included."""
     if operator.type == "pnnx.Output":
         return {}
     if operator.type == "pnnx.Input":
@@ -125,7 +125,7 @@ def infer_outputs(
 
 
 def attribute_specs(operator: Operator) -> dict[str, TensorSpec]:
-    """Return what planning sees of an operator's weights."""
+    """Return the specs of an operator's weights."""
     return {key: attribute_spec(a) for key, a in operator.attributes.items()}
 
 
@@ -134,15 +134,15 @@ def infer_operator(
     specs: Mapping[Operand, Any],
     attributes: Mapping[str, TensorSpec] | None = None,
 ) -> dict[Operand, Any]:
-    """Return the specs of an operator's outputs.
+    """Return the specs of the outputs of an operator with a record.
 
     Parameters
     ----------
     operator : Operator
     specs : mapping of Operand to (TensorSpec or StaticValue)
-        Those of its inputs.
+        Of its inputs.
     attributes : mapping of str to TensorSpec, optional
-        Those of its attributes, where they are made already.
+        By default :func:`attribute_specs`.
     """
     record = find_record(operator.type)
     attributes = attribute_specs(operator) if attributes is None else attributes
@@ -173,7 +173,7 @@ def infer_operator(
 
 
 def leaf_operands(operand: Operand) -> list[Operand]:
-    """Return the operands of a possibly nested tuple, depth first."""
+    """Return the operand, or those of the (nested) tuple or list that it is, depth first."""
     producer = operand.producer
     if producer is not None and producer.type in ("prim::TupleConstruct", "prim::ListConstruct"):
         return [leaf for item in producer.inputs for leaf in leaf_operands(item)]
@@ -181,7 +181,7 @@ def leaf_operands(operand: Operand) -> list[Operand]:
 
 
 def tensors_in(value: Any) -> Iterator[Any]:
-    """Yield the tensor (a spec or a place), or those in a (nested) list."""
+    """Yield the tensor (a spec or a view), or those in a (nested) list."""
     if isinstance(value, TensorSpec | TensorView):
         yield value
     elif isinstance(value, StaticValue):

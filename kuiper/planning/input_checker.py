@@ -24,8 +24,8 @@ class TensorInfo(NamedTuple):
     name : str
         Of the operand in the ``.param`` file.
     shape : tuple of (int or None), or None
-        As traced; None marks a dynamic extent, None alone an unknown shape.  Other extents than
-        the traced ones work where the graph allows them.
+        As traced; None inside marks a dynamic extent, None alone an unknown shape.  Other extents
+        work if the graph allows them.
     dtype : numpy.dtype
     """
 
@@ -35,20 +35,20 @@ class TensorInfo(NamedTuple):
 
 
 def tensor_info(operand: Operand) -> TensorInfo:
-    """Describe an operand as annotated in the file."""
+    """Return the description of an operand as annotated in the file."""
     dtype = DTYPES[operand.dtype].value if operand.dtype in DTYPES else np.dtype(np.float32)
     return TensorInfo(operand.name, operand.shape, dtype)
 
 
 def shape_text(shape: tuple[int | None, ...] | None) -> str:
-    """Return a shape with a space in front, empty for an unknown one."""
+    """Return a shape as text after a space; nothing for an unknown shape."""
     if shape is None:
         return ""
     return " (" + ", ".join("?" if n is None else str(n) for n in shape) + ")"
 
 
 class InputChecker:
-    """Turns what a caller passes into arrays that match the inputs of a graph.
+    """Converts the arguments of a call to arrays that match the inputs of a graph.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ class InputChecker:
     infos : tuple of TensorInfo
         One per input.
     undeclared : tuple of int
-        Numbers of the inputs without a dtype.  pnnx declares none for a 0-d input: float32 is
-        assumed, and integers and booleans are accepted.
+        Numbers of the inputs without a dtype, since pnnx declares none for 0-d inputs: float32 is
+        assumed, integers and bools are accepted.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -68,16 +68,15 @@ class InputChecker:
         self.infos = tuple(tensor_info(operand) for operand in operands)
         self.undeclared = tuple(n for n, o in enumerate(operands) if o.dtype not in DTYPES)
         self._names = [operand.name for operand in operands]
-        # by the name of the operator
-        self._aliases = {o.required_producer.name: o.name for o in operands}
+        self._aliases = {o.required_producer.name: o.name for o in operands}  # names of operators
 
     def check(self, inputs: Sequence[Any]) -> list[np.ndarray]:
-        """Return the caller's inputs as C-order arrays; copy only those that are not.
+        """Return the caller's inputs as C-order arrays; copy only those in another order.
 
         Raises
         ------
         InputError
-            If an array has the wrong name, count, dtype or rank.
+            If the number of arrays, or the name, dtype or rank of one is wrong.
         """
         if len(inputs) == 1 and isinstance(inputs[0], Mapping):
             inputs = self._by_name(inputs[0])
@@ -122,7 +121,7 @@ class InputChecker:
     def check_outputs(
         self, out: Any, specs: Sequence[Any], arrays: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
-        """Return the caller's arrays for results, if they fit.
+        """Return the caller's arrays for results.
 
         Parameters
         ----------
@@ -130,12 +129,12 @@ class InputChecker:
         specs : sequence of (TensorSpec or array_like)
             One per result.
         arrays : sequence of numpy.ndarray
-            The inputs, which no result may share memory with.
+            The inputs; no result may share memory with them.
 
         Raises
         ------
         InputError
-            If an array cannot take its result.
+            If an array does not fit its result, or shares memory with another one.
         """
         outs = [out] if isinstance(out, np.ndarray) else list(out)
         if len(outs) != len(specs):
@@ -152,7 +151,7 @@ class InputChecker:
                     f"{spec.dtype} {spec.shape}"
                 )
             for name, other in others.items():
-                # All of them are contiguous, so comparing their bounds suffices.
+                # All arrays are contiguous, so comparing their bounds is exact.
                 if np.may_share_memory(array, other):
                     raise InputError(
                         f"result {number}: its array shares memory with {name}, which is read "
@@ -163,7 +162,7 @@ class InputChecker:
 
 
 def _takes(array: Any, spec: Any) -> bool:
-    """Tell whether a result can be written to what the caller passed."""
+    """Tell whether a result can be written to the caller's array."""
     return (
         isinstance(array, np.ndarray)
         and array.shape == spec.shape
@@ -175,12 +174,12 @@ def _takes(array: Any, spec: Any) -> bool:
 
 
 def _as_array(info: TensorInfo, value: Any) -> np.ndarray:
-    """Return what the caller passed as an array, without a copy if it exposes its memory."""
+    """Return the caller's object as an array, without a copy if it exposes its memory."""
     if isinstance(value, np.ndarray):
         return value
     try:
-        # numpy reads __array__, the buffer protocol and lists; objects with none of these, such
-        # as arrays of other libraries, export their memory through __dlpack__.
+        # numpy reads __array__, the buffer protocol and lists.  Arrays of libraries without these
+        # export their memory through __dlpack__.
         by_dlpack = hasattr(value, "__dlpack__") and not hasattr(value, "__array__")
         return np.from_dlpack(value) if by_dlpack else np.asarray(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
@@ -199,9 +198,8 @@ def _input_error(info: TensorInfo, array: np.ndarray, value: Any) -> InputError:
         )
     where = f"input '{info.name}': got {array.dtype} {array.shape}"
     if array.dtype != info.dtype:
-        # Tensors of PyTorch and lists have no astype.
         how = f"x.astype(np.{info.dtype})"
-        if not hasattr(value, "astype"):
+        if not hasattr(value, "astype"):  # a list, or a tensor of PyTorch
             how = f"np.asarray(x, np.{info.dtype})"
         return InputError(f"{where}, expected {info.dtype}{shape_text(info.shape)}; pass {how}")
     expected = info.shape or ()

@@ -1,4 +1,4 @@
-"""The plans of a model: made for the shapes of a call, and kept for the next ones."""
+"""The plan cache of a model."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ __all__ = ["PlanCache"]
 class PlanCache:
     """The most recently used plans of one graph.
 
-    Any number of threads may look plans up.  One of them at a time makes a plan; those whose plan
-    exists do not wait for it.
+    Any number of threads may call :meth:`find`.  One thread at a time makes a plan; threads whose
+    plan exists do not wait for it.
 
     Parameters
     ----------
     graph : Graph
         As loaded; it is copied.
     undeclared : sequence of int
-        Numbers of the inputs whose dtype the graph does not tell.
+        Numbers of the inputs without a dtype in the graph.
     optimize : bool
         Whether passes may simplify and fuse.
     max_memory : int
-        How many bytes a run may take for its operands.
+        Maximum size of the operands of a run, in bytes.
     max_plans : int
-        How many plans are kept.
+        Maximum number of plans in the cache.
 
     Attributes
     ----------
     passes : tuple of PassReport
-        What each pass did when the last plan was made.
+        The changes of each pass when the last plan was made.
     weights : WeightCache
     arenas : ArenaPool
     """
@@ -92,26 +92,25 @@ class PlanCache:
     def find(
         self, arrays: Sequence[np.ndarray], n_threads: int, keep: tuple[str, ...] = ()
     ) -> Plan | SegmentedPlan:
-        """Return the plan for some inputs; make it if there is none.
+        """Return the plan for the shapes and dtypes of some inputs; make it if there is none.
 
         Parameters
         ----------
         arrays : sequence of numpy.ndarray
-            Their shapes and dtypes count.
         n_threads : int
         keep : tuple of str
-            Names of the operands to return instead of the outputs of the graph.
+            Names of operands to return instead of the outputs of the graph.
         """
         open_dtypes = tuple([arrays[number].dtype for number in self._undeclared])
         key = (
             tuple([a.shape for a in arrays]), n_threads, dispatch.active_name(), keep, open_dtypes
         )  # fmt: skip
-        # A dictionary may be read while another thread changes it, so a known key needs no lock.
+        # Reading a dictionary is safe while another thread changes it, so a hit needs no lock.
         plan = self._plans.get(key)
         runs_again = plan is not None
         if plan is None or plan is not self._latest:
             plan = self._look_up(key, arrays)
-        # The lock may be held while a plan is made, and runs do not wait for that.
+        # Do not block: another thread may hold the lock for as long as it makes a plan.
         finalizer = self.weights.finalizer
         if runs_again and finalizer.is_pending and self._lock.acquire(blocking=False):
             try:
@@ -121,14 +120,14 @@ class PlanCache:
         return plan
 
     def find_finalized(self, arrays: Sequence[np.ndarray], n_threads: int) -> Plan | SegmentedPlan:
-        """Return the plan for some inputs, all deferred work on its weights done."""
+        """Return the plan for some inputs, and complete the deferred packing of its weights."""
         plan = self.find(arrays, n_threads)
         with self._lock:
             self.weights.finalizer.finalize(n_threads, wholly=True)
         return plan
 
     def planned_graph(self, specs: Sequence[TensorSpec]) -> Graph:
-        """Return the graph after the passes for some inputs, annotated with their shapes."""
+        """Return the graph after the passes, annotated with the shapes for some inputs."""
         graph, inputs = self._prepared(specs)
         known, waiting = infer_known(graph, inputs)
         if waiting:
@@ -143,7 +142,7 @@ class PlanCache:
         return graph
 
     def _look_up(self, key: tuple[Any, ...], arrays: Sequence[np.ndarray]) -> Plan | SegmentedPlan:
-        """Find or make a plan, and mark it as the last one used."""
+        """Find or make a plan, and mark it as the most recently used."""
         _, n_threads, _, keep, _ = key
         dropped: list[tuple[Any, ...]] = []
         seconds: float | None = None
@@ -158,7 +157,7 @@ class PlanCache:
             else:
                 self._plans.move_to_end(key)
             self._latest = plan
-        if seconds is not None:  # logged without the lock: a handler may do anything
+        if seconds is not None:  # log without the lock, because a handler may call the model
             self._log(key, plan, seconds, reports, dropped)
         return plan
 
@@ -188,7 +187,7 @@ class PlanCache:
             )  # fmt: skip
 
     @no_collection()
-    @np.errstate(all="ignore")  # arithmetic of weights warns no more than that of a run
+    @np.errstate(all="ignore")  # folding constants warns no more than a run does
     def _compile(
         self, arrays: Sequence[np.ndarray], n_threads: int, keep: tuple[str, ...]
     ) -> Plan | SegmentedPlan:
@@ -214,7 +213,7 @@ class PlanCache:
     def _prepared(
         self, specs: Sequence[TensorSpec], keep: tuple[str, ...] = ()
     ) -> tuple[Graph, dict[Operand, TensorSpec]]:
-        """Return a copy of the graph that any pass may change, and the specs of its inputs."""
+        """Return a copy of the graph for passes to change, and the specs of its inputs."""
         graph = self._graph.copy()
         unfreeze_batch(graph, [spec.shape for spec in specs], lambda *given: infer_known(*given)[0])
         if keep:

@@ -1,14 +1,15 @@
-"""Planning: a graph and the shapes of its inputs become a plan that runs without decisions.
+"""The planner: makes a plan from a graph and the shapes of its inputs.
 
-Four walks over the graph, each in topological order:
+It makes four passes over the graph, each in topological order:
 
-1. *infer* (:mod:`kuiper.planning.infer`): shape and dtype of every operand, where passes have not
-   left them.
-2. *place*: operands that shall be born inside another one's memory: the inputs of a concatenation
-   inside its output, the results of the model inside the arrays the caller gets.
-3. *bind*: each operator's record makes its steps, with the layouts it wants; views make none.
-4. *arrange* (:mod:`kuiper.planning.arena`): every buffer of the arena gets an offset, so that
-   buffers whose lifetimes overlap do not overlap in memory.
+1. *Infer* (:mod:`kuiper.planning.infer`) the shape and dtype of every operand that the graph passes
+   have left without.
+2. *Assign targets*: memory of another tensor that an operator writes its output to.  The inputs of
+   a concatenation are written into its output, the results of the model into the caller's arrays.
+3. *Bind* (:mod:`kuiper.planning.binder`): the record of each operator adds its steps and chooses
+   the layout of its outputs; views add no step.
+4. *Arrange* (:mod:`kuiper.planning.arena`) the buffers of the arena: those whose lifetimes overlap
+   do not overlap in memory.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import (
     Buffer,
     BufferKind,
+    Source,
     TensorSpec,
     TensorView,
     channels_last_strides,
@@ -68,17 +70,17 @@ def make_plan(
     graph : Graph
         After the passes.
     inputs : mapping of Operand to (TensorSpec or StaticValue)
-        One entry per graph input.  What is a constant or known is no input of the plan; a list
-        counts as the tensors in it.
+        One entry per graph input.  Constants and static values are not inputs of the plan; each
+        tensor in a list is one.
     n_threads : int
     cache : WeightCache, optional
-        Keeps packed weights between plans of one model.
+        The packed weights of the model.
     arenas : ArenaPool, optional
-        Where the plans of one model get their memory from.
+        The arenas of the model.
     max_memory : int
-        How many bytes a run may take for its operands.
+        Maximum size of the operands of a run, in bytes.
     specs : mapping of Operand to (TensorSpec or StaticValue), optional
-        What is known of operands already, those of `inputs` among them; as passes keep it.
+        Specs of operands that need not be inferred, `inputs` included; passes keep them up to date.
 
     Returns
     -------
@@ -87,7 +89,7 @@ def make_plan(
     Raises
     ------
     OperatorError, ShapeError
-        If an operator cannot take what reaches it, or if the plan would take too much memory.
+        If an operator does not support its inputs, or the plan exceeds `max_memory`.
     """
     planner = Planner(graph, inputs, n_threads, WeightCache() if cache is None else cache)
     planner.infer({} if specs is None else specs)
@@ -95,6 +97,27 @@ def make_plan(
 
 
 class Planner:
+    """The state of planning one graph.
+
+    Attributes
+    ----------
+    specs : dict of Operand to (TensorSpec or StaticValue)
+    values : dict of Operand to (TensorView or StaticValue)
+        Of the operators that are bound.
+    targets : dict of Operand to TensorView
+        Memory of another tensor that an operand is written to.
+    pending : dict of Operand to int
+        Number of consumers that are not bound yet.
+    aliases : dict of Buffer to set of Operand
+        The operands that lie in a buffer.
+    copies : dict
+        Copies in another layout, by source and layout.
+    copies_of : dict of int to list
+        Keys of `copies`, by the slots of source and copy.
+    copy_source : dict of Buffer to Buffer
+        The source of a copy, whose later readers share it.
+    """
+
     def __init__(
         self,
         graph: Graph,
@@ -116,8 +139,8 @@ class Planner:
         self.pending = {operand: len(operand.consumers) for operand in graph.operands}
         self.aliases: dict[Buffer, set[Operand]] = {}
         self.copies: dict[tuple[Any, ...], TensorView] = {}
-        self.copies_of: dict[int, list[tuple[Any, ...]]] = {}  # keys of `copies`, by either slot
-        self.copy_source: dict[Buffer, Buffer] = {}  # by what is a copy of it
+        self.copies_of: dict[int, list[tuple[Any, ...]]] = {}
+        self.copy_source: dict[Buffer, Buffer] = {}
         self.constants: dict[int, TensorView] = {}
 
     def infer(self, known: Mapping[Operand, Any]) -> None:
@@ -132,8 +155,8 @@ class Planner:
     def plan(self, arenas: ArenaPool, max_memory: int) -> Plan:
         check_sizes(self.specs, max_memory)
         groups = [leaf_operands(operand) for operand in self.graph.outputs]
-        self.place_outputs([leaf for group in groups for leaf in group])
-        self.place_concatenations()
+        self.target_outputs([leaf for group in groups for leaf in group])
+        self.target_concatenations()
         for operator in self.order:
             self.bind(operator)
         finished = self.finish_outputs()
@@ -170,10 +193,10 @@ class Planner:
             f"{memory_text(size)}, of {operand.required_producer.label}"
         )
 
-    # -- place -----------------------------------------------------------------------------
+    # -- targets ---------------------------------------------------------------------------
 
-    def place_outputs(self, operands: Sequence[Operand]) -> None:
-        """Let the last operator of a branch write into the caller's array."""
+    def target_outputs(self, operands: Sequence[Operand]) -> None:
+        """Let the producer of each result write into the caller's array."""
         self.output_views: list[tuple[Operand, TensorView | None]] = []
         for operand in operands:
             spec = self.specs[operand]
@@ -185,11 +208,11 @@ class Planner:
             if operand.required_producer.type not in ("pnnx.Input", "pnnx.Attribute"):
                 self.targets.setdefault(operand, target)
 
-    def place_concatenations(self) -> None:
-        """Give the inputs of each concatenation their place in its output.
+    def target_concatenations(self) -> None:
+        """Let the producers of a concatenation's inputs write into its output.
 
-        Last ones first: a concatenation that feeds another one lies inside it, so a dense block
-        grows in one buffer.
+        In reverse order, so that a concatenation that feeds another one lies inside it: a dense
+        block grows in one buffer.
         """
         layouts = self.predict_layouts()
         for operator in reversed(self.order):
@@ -205,7 +228,7 @@ class Planner:
                 layout = "contiguous"
             else:
                 continue
-            # What is no tensor to join: a dim that is an operand, and empty tensors of rank 1.
+            # Leave out a `dim` that is an operand, and empty tensors of rank 1.
             joined = [
                 operand
                 for operand, key in zip(operator.inputs, operator.input_keys, strict=True)
@@ -216,7 +239,7 @@ class Planner:
             movable = {
                 operand
                 for operand in joined
-                if self.may_be_placed(operand, layouts, layout)
+                if self.may_have_target(operand, layouts, layout)
                 and times[operand] == 1
                 and self.specs[operand].dtype == spec.dtype
             }
@@ -234,7 +257,9 @@ class Planner:
                     )
                     self.aliases.setdefault(target.buffer, set()).add(operand)
 
-    def may_be_placed(self, operand: Operand, layouts: Mapping[Operand, str], layout: str) -> bool:
+    def may_have_target(
+        self, operand: Operand, layouts: Mapping[Operand, str], layout: str
+    ) -> bool:
         producer = operand.required_producer
         return (
             operand not in self.targets
@@ -244,7 +269,7 @@ class Planner:
         )
 
     def predict_layouts(self) -> dict[Operand, str]:
-        """Guess each operand's layout from its producer's record, before anything is bound."""
+        """Predict each operand's layout from its producer's record, before operators are bound."""
         layouts: dict[Operand, str] = {}
         for operator in self.order:
             record = record_or_none(operator.type)
@@ -284,8 +309,8 @@ class Planner:
         elif record.is_pure and all(map(_is_empty, map(self.specs.get, operator.outputs))):
             for operand in operator.outputs:  # no elements, nothing to do
                 spec = self.specs[operand]
-                place = self.targets.get(operand)
-                self.define(operand, place or self.allocate(spec.shape, spec.dtype, "contiguous"))
+                target = self.targets.get(operand)
+                self.define(operand, target or self.allocate(spec.shape, spec.dtype, "contiguous"))
         else:
             arguments = resolve(operator, record, self.values, attributes)
             arguments.n_outputs = len(operator.outputs)
@@ -314,7 +339,7 @@ class Planner:
             self.pending[operand] -= 1
 
     def input_view(self, spec: Any) -> Any:
-        """Return what stands for an input of the graph: memory of the caller, or what is known."""
+        """Return the value of a graph input: a view of the caller's memory, or a known value."""
         if isinstance(spec, StaticValue):
             return StaticValue(self.input_view(spec.value))
         if isinstance(spec, tuple | list):
@@ -327,34 +352,34 @@ class Planner:
 
     def define(self, operand: Operand, value: Any) -> None:
         self.values[operand] = value
-        for part in tensors_in(value):
-            self.aliases.setdefault(part.buffer, set()).add(operand)
+        for view in tensors_in(value):
+            self.aliases.setdefault(view.buffer, set()).add(operand)
 
     def is_live(self, buffer: Buffer, inputs: Set[Operand]) -> bool:
-        """Tell whether somebody will read what lies in a buffer, after the reader of `inputs`.
+        """Tell whether an operator after the reader of `inputs` reads a buffer or a copy of it.
 
-        A buffer that a chain of operators overwrites has an alias for each; those that nobody reads
-        any more are forgotten, so that each is looked at once.
+        Each operator of a chain that overwrites a buffer adds an alias; dead ones are removed, so
+        that a chain of n operators takes O(n) time.
         """
         home: Buffer | None = buffer
         while home is not None:
             aliases = self.aliases.get(home, set())
-            gone, live = [], False
+            dead, live = [], False
             for alias in aliases:
                 pending = self.pending[alias]
                 if pending > (alias in inputs):
                     live = True
                     break
                 if pending == 0:
-                    gone.append(alias)
-            aliases.difference_update(gone)
+                    dead.append(alias)
+            aliases.difference_update(dead)
             if live:
                 return True
             home = self.copy_source.get(home)
         return False
 
     def finish_outputs(self) -> list[list[Any]]:
-        """Copy what did not end up in the caller's arrays; a list holds several tensors."""
+        """Copy the results that are not in the caller's arrays yet; return the views of each."""
         outputs = []
         for operand, target in self.output_views:
             value = self.values[operand]
@@ -362,11 +387,11 @@ class Planner:
                 outputs.append([value.value])
                 continue
             outputs.append([])
-            for part in tensors_in(value):
-                place = self.allocate_output(part) if target is None else target
-                if not same_memory(part, place):
-                    self.add_copy(part, place, "pnnx.Output")
-                outputs[-1].append(place)
+            for view in tensors_in(value):
+                output = self.allocate_output(view) if target is None else target
+                if not same_memory(view, output):
+                    self.add_copy(view, output, "pnnx.Output")
+                outputs[-1].append(output)
         return outputs
 
     def allocate_output(self, spec: TensorSpec | TensorView) -> TensorView:
@@ -386,17 +411,18 @@ class Planner:
             n_elements = n_elements // max(shape[-1], 1) * row_stride
         else:
             strides = contiguous_strides(shape)
-        n_bytes = n_elements * np.dtype(dtype).itemsize
-        buffer = Buffer(len(self.buffers), n_bytes, kind)
-        self.buffers.append(buffer)
+        buffer = self.add_buffer(n_elements * np.dtype(dtype).itemsize, kind)
         return TensorView(buffer, shape, strides, 0, dtype)
 
+    def add_buffer(self, n_bytes: int, kind: BufferKind, source: Source = None) -> Buffer:
+        self.buffers.append(Buffer(len(self.buffers), n_bytes, kind, source))
+        return self.buffers[-1]
+
     def constant_view(self, spec: TensorSpec) -> TensorView:
-        """Return the value of a constant, one buffer for each array."""
+        """Return the view of a constant; there is one buffer per array."""
         key = id(spec.source)
         if key not in self.constants:
-            buffer = Buffer(len(self.buffers), n_bytes(spec), BufferKind.CONSTANT, spec.source)
-            self.buffers.append(buffer)
+            buffer = self.add_buffer(n_bytes(spec), BufferKind.CONSTANT, spec.source)
             strides = contiguous_strides(spec.shape)
             self.constants[key] = TensorView(
                 buffer, spec.shape, strides, 0, spec.dtype, spec.source
@@ -406,8 +432,7 @@ class Planner:
     def add_copy(self, source: TensorView, target: TensorView, name: str) -> None:
         from kuiper._kernels.data.move import CopyStep
 
-        step = CopyStep(source, target)
-        self.add_step(step, name)
+        self.add_step(CopyStep(source, target), name)
 
     def add_step(self, step: Any, name: str) -> None:
         step.name = name

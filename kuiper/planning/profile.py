@@ -1,4 +1,4 @@
-"""What a profile says: the time of each step of a plan."""
+"""Profiles: the time of each step of a plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Profile", "algorithms_text", "count_algorithms"]
 
 
 def count_algorithms(names: Mapping[str, str | None]) -> dict[str, int]:
-    """Return how often each algorithm occurs in names of algorithms by operator, most first."""
+    """Count the algorithms of `names`, which maps operators to them; most frequent first."""
     return dict(Counter(name for name in names.values() if name is not None).most_common())
 
 
@@ -37,11 +37,11 @@ class Profile:
     ----------
     rows : list of dict
         Per step: `name` (of the operator), `type`, `kind` (of the kernel), `seconds`, `share`,
-        `gflops` (billions of operations per second), `gbytes` (billions of bytes per second);
-        of a convolution also `algorithm`, the name of the one that was chosen, and `left`, the
-        reasons against each of the others by name, otherwise None and empty.
+        `gflops` (10^9 operations per second), `gbytes` (10^9 bytes per second); of a convolution
+        `algorithm`, the name of the chosen one, and `left`, the reason against each other one by
+        name; of other operators None and empty.
     total : float
-        Seconds of all steps.
+        Sum over all steps.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class Profile:
         ]
 
     def by_algorithm(self) -> dict[str, int]:
-        """Return how many convolutions each algorithm computes."""
+        """Return the number of convolutions by algorithm."""
         return count_algorithms({row["name"]: row["algorithm"] for row in self.rows})
 
     def by_kind(self) -> list[dict[Any, Any]]:
-        """Return the same summed per kernel, slowest first."""
+        """Return the rows summed by kernel, slowest first."""
         groups: dict[str, dict[Any, Any]] = {}
         for row in self.rows:
             group = groups.setdefault(

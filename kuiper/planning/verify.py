@@ -1,4 +1,4 @@
-"""Checks of a loaded graph: whether kuiper has its operators and can read their arguments."""
+"""Checks of a loaded graph: kuiper has its operators and can read their arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kuiper.ops.core.schema import attribute_spec, resolve
 
 __all__ = ["GRAPH_TYPES", "verify_operators"]
 
-MAX_NESTING = 100  # of lists inside lists; recursive functions walk them
+MAX_NESTING = 100  # of lists inside lists, because recursive functions traverse them
 
 GRAPH_TYPES = ("pnnx.Input", "pnnx.Output")
 
@@ -32,7 +32,7 @@ def verify_operators(graph: Graph) -> None:
 
 
 def _verify_ends(graph: Graph) -> None:
-    """Compare the number of inputs and outputs of every operator with what it must be."""
+    """Check the number of inputs and outputs of every operator, and the depth of lists."""
     depths: dict[Operand, int] = {}  # of lists inside lists
     for op in graph.topological_order():
         if op.type in ("prim::TupleConstruct", "prim::ListConstruct"):
@@ -77,7 +77,7 @@ def _verify_types(graph: Graph) -> None:
 
 
 def _verify_arguments(graph: Graph) -> None:
-    """Find wrong literal arguments; the plan checks what depends on shapes."""
+    """Check literal arguments; planning checks those that depend on shapes."""
     for op in graph:
         if op.type in GRAPH_TYPES:
             continue
@@ -91,7 +91,7 @@ def _verify_arguments(graph: Graph) -> None:
 
 
 def _advice(type: str) -> str:
-    """Return what the error about an unknown operator adds about it."""
+    """Return advice on an unknown operator, for the error message."""
     from kuiper.ops.core.advice import advice
 
     said = advice(type)
@@ -99,5 +99,5 @@ def _advice(type: str) -> str:
 
 
 def _literal(pattern: str) -> str:
-    """Escape a text for `Graph.find`."""
+    """Escape a text for :meth:`~kuiper.ir.Graph.find`."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in pattern)

@@ -419,7 +419,7 @@ def test_trace_of_names_that_do_not_exist():
     model = model_of(TWO_INPUTS)
     text = message_of(InputError, lambda: model.trace((values(2, 3),) * 2, ["z", "actt"]))
     assert text == (
-        "nothing called 'actt' to trace: no operator 'actt' in the graph; near names: act"
+        "nothing called 'actt' to trace: no operator 'actt' in the graph; similar names: act"
     )
 
 

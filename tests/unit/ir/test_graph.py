@@ -92,7 +92,7 @@ def test_several_inputs_and_outputs_keep_their_order():
 
 
 def test_lookup_suggests_near_names():
-    with pytest.raises(KeyError, match="no operator 'convv' in the graph; near names: conv"):
+    with pytest.raises(KeyError, match="no operator 'convv' in the graph; similar names: conv"):
         diamond().operator("convv")
     with pytest.raises(KeyError, match=r"no operand 'conv' in the graph\W*$"):
         diamond().operand("conv")
