@@ -140,7 +140,7 @@ class Graph:
         ]
 
     def type_counts(self) -> Counter[Any]:
-        """Count the operators of each type."""
+        """Return the number of operators of each type."""
         return Counter(operator.type for operator in self._operators.values())
 
     # -- changing --------------------------------------------------------------------------

@@ -4,8 +4,8 @@ It makes four passes over the graph, each in topological order:
 
 1. *Infer* (:mod:`kuiper.planning.infer`) the shape and dtype of every operand that the graph passes
    have left without.
-2. *Assign targets*: memory of another tensor that an operator writes its output to.  The inputs of
-   a concatenation are written into its output, the results of the model into the caller's arrays.
+2. *Alias* operands: give them a target in the memory of another one.  The inputs of a concatenation
+   are written into its output, the results of the model into the caller's arrays.
 3. *Bind* (:mod:`kuiper.planning.binder`): the record of each operator adds its steps and chooses
    the layout of its outputs; views add no step.
 4. *Arrange* (:mod:`kuiper.planning.arena`) the buffers of the arena: those whose lifetimes overlap

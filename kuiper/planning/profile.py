@@ -15,7 +15,7 @@ __all__ = ["Profile", "algorithms_text", "count_algorithms"]
 
 
 def count_algorithms(names: Mapping[str, str | None]) -> dict[str, int]:
-    """Count the algorithms of `names`, which maps operators to them; most frequent first."""
+    """Return the number of uses of each algorithm, given those of operators; most used first."""
     return dict(Counter(name for name in names.values() if name is not None).most_common())
 
 
