@@ -1,4 +1,4 @@
-"""Axes as records name them: counted from either end, and cut into several."""
+"""Axes as records name them: counted from either end, reduced, and cut into several."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorView
 
-__all__ = ["axes_of", "axis_of", "split_axis"]
+__all__ = ["axes_of", "axis_of", "reduced_axes", "reduced_shape", "split_axis"]
 
 
 def axis_of(dim: int, shape: Sequence[int], name: str = "dim") -> int:
@@ -29,6 +29,22 @@ def axes_of(dims: Sequence[int], shape: Sequence[int], name: str = "dim") -> tup
     if len(set(axes)) != len(axes):
         raise ShapeError(f"'{name}' is {tuple(dims)}, which names an axis twice")
     return axes
+
+
+def reduced_axes(dim: int | Sequence[int] | None, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the axes that a reduction over `dim` covers: all for None and for ().
+
+    A 0-d tensor has no axis, but PyTorch accepts axis 0 or -1 for it.
+    """
+    if dim is None or dim == ():
+        return tuple(range(len(shape)))
+    axes = axes_of((dim,) if isinstance(dim, int) else dim, shape or (1,))
+    return axes if shape else ()
+
+
+def reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdim: bool) -> list[int]:
+    """Return the shape after a reduction over `axes`, which stay with extent 1 if `keepdim`."""
+    return [1 if d in axes else n for d, n in enumerate(shape) if keepdim or d not in axes]
 
 
 def split_axis(value: TensorView, axis: int, extents: Sequence[int]) -> TensorView:

@@ -13,7 +13,10 @@ from kuiper._kernels.rows.reduce import ReduceStep
 from kuiper.ir.view import Buffer, BufferKind, TensorView, contiguous_strides
 from kuiper.ops.core.binder import Binder
 
-__all__ = ["as_rows", "bind_reduction", "lines_of", "memory_order"]
+__all__ = ["MAX_EXTENT", "as_rows", "bind_reduction", "lines_of", "memory_order"]
+
+# Kernels that return indices or sort number the elements of a line with 32 bits.
+MAX_EXTENT = 1 << 31
 
 # What may be reduced some axes at a time, with what the results of the first ones are reduced.
 _AGAIN = {

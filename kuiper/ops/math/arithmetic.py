@@ -15,7 +15,7 @@ from kuiper.expression.promotion import is_number, result_type
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, broadcast, convert
-from kuiper.ops.core.record import NoBatchRule, T, record
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
 from kuiper.ops.core.schema import Bool, Float, Scalar, Tensor
 from kuiper.ops.core.typed import bind_function, has_kernels
 from kuiper.ops.math.elementwise import Formula
@@ -29,25 +29,25 @@ def _call(name: str, *arguments: Any) -> Node:
     return Call(name, [x if isinstance(x, Node) else Literal(x) for x in arguments])
 
 
-# PyTorch's name, the formula, its expression.
+# Rows of (PyTorch's name, summary, expression).
 FORMULAS = (
-    ("log2", "log(input) / log(2)", _call("log2", Ref(0))),
-    ("exp2", "2 ** input", _call("exp2", Ref(0))),
-    ("deg2rad", "input * pi / 180", _call("mul", Ref(0), math.pi / 180)),
-    ("rad2deg", "input * 180 / pi", _call("mul", Ref(0), 180 / math.pi)),
-    ("frac", "input - trunc(input)", _call("sub", Ref(0), _call("trunc", Ref(0)))),
+    ("log2", "``log(input) / log(2)``", _call("log2", Ref(0))),
+    ("exp2", "``2 ** input``", _call("exp2", Ref(0))),
+    ("deg2rad", "``input * pi / 180``", _call("mul", Ref(0), math.pi / 180)),
+    ("rad2deg", "``input * 180 / pi``", _call("mul", Ref(0), 180 / math.pi)),
+    ("frac", "``input - trunc(input)``", _call("sub", Ref(0), _call("trunc", Ref(0)))),
 )
 
-# PyTorch's name, the formula, numpy's function; the kernel, if there is one.  Where a number
-# follows, it is the other operand.
-TESTS = (
-    ("isnan", "input is not a number", np.isnan, "unequal"),
-    ("isinf", "input is infinite", np.isinf, "is_infinite"),
-    ("isfinite", "input is neither infinite nor NaN", np.isfinite, "is_finite"),
-    ("isposinf", "input is infinity", np.isposinf, "equal", math.inf),
-    ("isneginf", "input is -infinity", np.isneginf, "equal", -math.inf),
-    ("signbit", "input has the sign bit", np.signbit),
-    ("isreal", "the imaginary part of input is 0", np.isreal),
+# Rows of (name, summary, numpy's function), then the kernel, if there is one, and its second
+# operand, if that is a number.
+TESTS: tuple[tuple[Any, ...], ...] = (
+    ("isnan", "Whether the input is NaN", np.isnan, "unequal"),
+    ("isinf", "Whether the input is infinite", np.isinf, "is_infinite"),
+    ("isfinite", "Whether the input is neither infinite nor NaN", np.isfinite, "is_finite"),
+    ("isposinf", "Whether the input is infinity", np.isposinf, "equal", math.inf),
+    ("isneginf", "Whether the input is -infinity", np.isneginf, "equal", -math.inf),
+    ("signbit", "Whether the input has its sign bit set", np.signbit),
+    ("isreal", "Whether the imaginary part of the input is 0", np.isreal),
 )
 
 
@@ -58,28 +58,28 @@ def _log2_of_sum(x: Node, y: Node) -> Node:
     return _call("mul", joined, 1 / scale)
 
 
-# What numpy computes, all of integers.
-BINARY = (
-    ("gcd", "the greatest common divisor", np.gcd),
-    ("lcm", "the least common multiple", np.lcm),
+# Functions of integers, which numpy computes.
+BINARY: tuple[tuple[Any, ...], ...] = (
+    ("gcd", "The greatest common divisor", np.gcd),
+    ("lcm", "The least common multiple", np.lcm),
 )
 
-# Those that are expressions, with what they take: floats only, or anything.
+# Rows of (name, summary, expression, operands): floats only, or any real numbers.
 BINARY_FORMULAS = (
-    ("hypot", "sqrt(input ** 2 + other ** 2)", partial(_call, "hypot"), "f"),
-    ("logaddexp2", "log2(2 ** input + 2 ** other)", _log2_of_sum, "f"),
-    ("ldexp", "input * 2 ** other", lambda x, y: _call("mul", x, _call("exp2", y)), "any"),
-    ("copysign", "abs(input) with the sign of other", partial(_call, "copysign"), "any"),
-    ("xlogy", "input * log(other), 0 where input is 0", partial(_call, "xlogy"), "any"),
-    ("nextafter", "the float after input on the way to other", partial(_call, "nextafter"), "f"),
-    ("heaviside", "0 below 0, other at 0, 1 above", partial(_call, "heaviside"), "any"),
-    ("fmax", "the greater one; a NaN only where both are", partial(_call, "fmax"), "any"),
-    ("fmin", "the lesser one; a NaN only where both are", partial(_call, "fmin"), "any"),
+    ("hypot", "``sqrt(input ** 2 + other ** 2)``", partial(_call, "hypot"), "f"),
+    ("logaddexp2", "``log2(2 ** input + 2 ** other)``", _log2_of_sum, "f"),
+    ("ldexp", "``input * 2 ** other``", lambda x, y: _call("mul", x, _call("exp2", y)), "any"),
+    ("copysign", "``abs(input)`` with the sign of `other`", partial(_call, "copysign"), "any"),
+    ("xlogy", "``input * log(other)``, 0 where `input` is 0", partial(_call, "xlogy"), "any"),
+    ("nextafter", "The float next to `input` towards `other`", partial(_call, "nextafter"), "f"),
+    ("heaviside", "0 below 0, `other` at 0, 1 above", partial(_call, "heaviside"), "any"),
+    ("fmax", "The greater one, NaN only if both are NaN", partial(_call, "fmax"), "any"),
+    ("fmin", "The lesser one, NaN only if both are NaN", partial(_call, "fmin"), "any"),
 )
 
 
 def _check_complex(function: Callable[..., Any], dtype: np.dtype, n_inputs: int) -> None:
-    """Raise ShapeError for complex numbers, unless the function takes them."""
+    """Raise ShapeError for complex numbers that the function does not take."""
     if dtype.kind == "c":
         try:
             with np.errstate(all="ignore"):
@@ -116,7 +116,7 @@ class _BinaryFormula(Formula[T]):
         else:
             tree, operands = type(self).tree(Ref(0), Ref(1)), [self.input, self.other]
         if dtype.kind in "biu" and isinstance(tree, Call) and tree.name in ("fmax", "fmin"):
-            # Among integers there is no NaN, and the other words have kernels.
+            # Integers have no NaN, and these two functions have kernels for them.
             tree = Call({"fmax": "maximum", "fmin": "minimum"}[tree.name], tree.children)
         return tree, operands
 
@@ -137,11 +137,11 @@ class _Test(NumpyRecord[T]):
 class _FastTest(_Test[T], KernelRecord[T]):
     runs_in_numpy = False
     layout = "like"
-    takes: tuple[Any, ...]  # the kernel, and perhaps its other operand
+    takes: tuple[Any, ...]  # the kernel, and its second operand if that is a number
 
     def steps(self: _FastTest[TensorView], b: Binder) -> None:
         name, *others = self.takes
-        # An integer is compared with infinity as a float.
+        # Integers are compared with infinity as floats.
         dtype = FLOAT32 if others and self.input.dtype.kind != "f" else self.input.dtype
         if has_kernels(self.input.dtype):
             bind_function(b, name, dtype, [self.input, *(others or [self.input])])
@@ -166,55 +166,26 @@ class _Binary(NumpyRecord[T]):
         return type(self).function(convert(self.input, dtype), convert(self.other, dtype))
 
 
-def _register(
-    base: type[NumpyRecord[Any]], name: str, formula: str, function: Callable[..., Any], *takes: Any
-) -> None:
-    members = {
-        "__doc__": f"``{formula}``, element by element.\n\nSource: torch.{name}.",
-        "__module__": __name__,
-        "function": staticmethod(function),
-    }
-    if takes:
-        members["takes"] = takes
+def _register(base: type[Record[Any]], name: str, summary: str, **members: Any) -> None:
+    members["__doc__"] = f"{summary}, element by element.\n\nSource: torch.{name}."
+    members["__module__"] = __name__
     record(f"aten::{name}")(type(name, (base,), members))
 
 
 for _name, _text, _tree in FORMULAS:
-    record(f"aten::{_name}")(
-        type(
-            _name,
-            (_Formula,),
-            {
-                "__doc__": f"``{_text}``, element by element.\n\nSource: torch.{_name}.",
-                "__module__": __name__,
-                "tree": _tree,
-                "takes_complex": _name in ("log2", "exp2"),
-            },
-        )
-    )
-
+    _register(_Formula, _name, _text, tree=_tree, takes_complex=_name in ("log2", "exp2"))
 for _name, _text, _function, _takes in BINARY_FORMULAS:
-    record(f"aten::{_name}")(
-        type(
-            _name,
-            (_BinaryFormula,),
-            {
-                "__doc__": f"``{_text}``, element by element.\n\nSource: torch.{_name}.",
-                "__module__": __name__,
-                "tree": staticmethod(_function),
-                "takes": _takes,
-            },
-        )
-    )
-
-for _base, _rows in ((_Test, TESTS), (_Binary, BINARY)):
-    for _row in _rows:
-        _register(_FastTest if _base is _Test and len(_row) > 3 else _base, *_row)
+    _register(_BinaryFormula, _name, _text, tree=staticmethod(_function), takes=_takes)
+for _name, _text, _ufunc, *_kernel in TESTS:
+    _base = _FastTest if _kernel else _Test
+    _register(_base, _name, _text, function=staticmethod(_ufunc), takes=tuple(_kernel))
+for _name, _text, _ufunc in BINARY:
+    _register(_Binary, _name, _text, function=staticmethod(_ufunc))
 
 
 @record("aten::sgn")
 class Sgn(Formula[T]):
-    """``input / abs(input), 0 at 0``, element by element.
+    """``input / abs(input)``, 0 at 0, element by element.
 
     Source: torch.sgn.
     """
@@ -224,14 +195,14 @@ class Sgn(Formula[T]):
     def formula(self: Sgn[TensorSpec]) -> Any:
         if self.input.dtype.kind != "c":
             return _call("sign", Ref(0)), [self.input]
-        # The least float changes no other size, and lets 0 stay 0.
+        # The least normal float avoids 0 / 0 and changes no other quotient.
         size = _call("max", _call("abs", Ref(0)), float(np.finfo(np.float32).tiny))
         return _call("div", Ref(0), size), [self.input]
 
 
 @record("aten::sinc")
 class Sinc(Formula[T]):
-    """``sin(pi * input) / (pi * input), 1 at 0``, element by element.
+    """``sin(pi * input) / (pi * input)``, 1 at 0, element by element.
 
     Source: torch.sinc.
     """
@@ -239,7 +210,7 @@ class Sinc(Formula[T]):
     input: T = Tensor()
 
     def formula(self: Sinc[TensorSpec]) -> Any:
-        # Of what is so small it is 1.
+        # The bound avoids 0 / 0; the result at it is 1.
         angle = _call("mul", Ref(0), math.pi)
         if self.input.dtype.kind == "c":
             angle = _call("add", angle, 1e-30)
@@ -273,7 +244,7 @@ class IsClose(NumpyRecord[T]):
 
 @record("aten::isin")
 class IsIn(NumpyRecord[T]):
-    """Whether each element is one of `test_elements`, or is none if `invert`.
+    """Whether each element is among `test_elements`, or is not if `invert`.
 
     Source: torch.isin.
     """
@@ -293,7 +264,7 @@ class IsIn(NumpyRecord[T]):
 
 @record("aten::float_power")
 class FloatPower(NumpyRecord[T]):
-    """``input ** exponent`` in double precision, whatever the types.
+    """``input ** exponent`` in double precision for operands of any dtype.
 
     Source: torch.float_power.
     """
@@ -313,7 +284,7 @@ class FloatPower(NumpyRecord[T]):
 
 @record("aten::frexp")
 class Frexp(NumpyRecord[T]):
-    """A mantissa of 0.5 to 1 and an exponent of 2 for each element.
+    """The mantissa from 0.5 to 1 and the binary exponent of each element.
 
     Source: torch.frexp.
     """
@@ -324,9 +295,8 @@ class Frexp(NumpyRecord[T]):
     def result(self: Frexp[TensorSpec]) -> Any:
         if self.input.dtype.kind != "f":
             raise ShapeError(f"the input is {self.input.dtype}, expected float32")
-        return TensorSpec(self.input.shape, self.input.dtype), TensorSpec(
-            self.input.shape, np.int32
-        )
+        shape = self.input.shape
+        return TensorSpec(shape, self.input.dtype), TensorSpec(shape, np.int32)
 
     def compute(self: Frexp[np.ndarray]) -> Any:
         return np.frexp(self.input)
@@ -334,7 +304,7 @@ class Frexp(NumpyRecord[T]):
 
 @record("aten::nan_to_num")
 class NanToNum(Formula[T]):
-    """NaN and the infinities replaced by numbers: 0 and the largest ones by default.
+    """The input with NaN and infinities replaced, by default by 0 and the largest floats.
 
     Source: torch.nan_to_num.
     """
@@ -351,9 +321,6 @@ class NanToNum(Formula[T]):
         high = limit if self.posinf is None else self.posinf
         low = -limit if self.neginf is None else self.neginf
         return _call("nan_to", _call("inf_to", Ref(0), high, low), self.nan or 0.0), [self.input]
-
-
-# -- of three tensors --------------------------------------------------------------------------
 
 
 def _scaled(tree: Any, value: Any) -> Any:
@@ -416,7 +383,7 @@ class Lerp(Formula[T]):
 
 @record("aten::erfc")
 class Erfc(Formula[T]):
-    """``1 - erf(input)``; what is less than float32 tells apart from 1 is 0.
+    """``1 - erf(input)``; 0 where erf rounds to 1 in float32.
 
     Source: torch.erfc.
     """
@@ -429,7 +396,7 @@ class Erfc(Formula[T]):
 
 @record("aten::logit")
 class Logit(Formula[T]):
-    """``log(x / (1 - x))`` of the input, which `eps` keeps away from 0 and 1.
+    """``log(x / (1 - x))``, where x is the input clamped to [eps, 1 - eps].
 
     Source: torch.logit.
     """

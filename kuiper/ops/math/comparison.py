@@ -1,4 +1,4 @@
-"""Comparisons, logic and bits: tensors of bools and integers."""
+"""Comparisons, logic and bitwise functions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kuiper.ops.core.typed import bind_function, has_kernels
 
 __all__ = ["BITS", "COMPARISONS", "LOGIC"]
 
-# PyTorch's name, the formula, numpy's function, the kernel's; where there is a star in front, its
-# operands change places.
+# Rows of (PyTorch's name, formula, numpy's function, kernel); a kernel with a star takes the
+# operands in reverse order.
 COMPARISONS = (
     ("eq", "input == other", np.equal, "equal"),
     ("ne", "input != other", np.not_equal, "unequal"),
@@ -68,7 +68,7 @@ class _Table(KernelRecord[T]):
 
     def steps(self: _Table[TensorView], b: Binder) -> None:
         operands, dtype = self.operands(), self.computed_in()
-        # The kernels of logic and of bits have no `not`: it is "either the input or all bits".
+        # There is no `not` kernel: it is the exclusive or with all bits.
         if len(operands) == 1:
             operands.append(True if dtype == BOOL else -1)
         if self.kernel.startswith("*"):
@@ -88,7 +88,7 @@ class Comparison(_Table[T]):
 
 
 class Logic(_Table[T]):
-    """Base of the records made from :data:`LOGIC`; what is not zero is true."""
+    """Base of the records made from :data:`LOGIC`; nonzero numbers are true."""
 
     def computed_in(self: Logic[Known]) -> np.dtype:
         return BOOL
@@ -98,7 +98,7 @@ class Logic(_Table[T]):
 
 
 class Bits(_Table[T]):
-    """Base of the records made from :data:`BITS`; of bools they are logic."""
+    """Base of the records made from :data:`BITS`, which for bools are logic."""
 
     def result(self: Bits[TensorSpec]) -> TensorSpec:
         operands = self.operands()

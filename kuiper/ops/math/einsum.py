@@ -1,4 +1,4 @@
-"""Einstein summation and what is written as such, as matrix products."""
+"""Einstein summation by matrix products, and the products that are an einsum equation."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kuiper._kernels.elementwise import elementwise
 from kuiper.errors import ShapeError
-from kuiper.expression import Call, Ref, fold
+from kuiper.expression import Call, Ref
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import NoBatchRule, Record, T, record
 from kuiper.ops.core.rows import bind_reduction
 from kuiper.ops.core.schema import Ints, Known, Str, Tensor, TensorList, Tensors
+from kuiper.ops.math.elementwise import computed, write_tree
 from kuiper.ops.product.linear import product
 
 if TYPE_CHECKING:
@@ -28,12 +28,14 @@ __all__ = ["Bilinear", "Dot", "Einsum", "Inner", "MultiDot", "Outer", "TensorDot
 
 _TERM = re.compile(r"([A-Za-z]*)(?:(\.\.\.)([A-Za-z]*))?")
 
-# The axes of an ellipsis, counted from the last, beside the letters: 0 is its last axis.
+# A letter, or an axis of the ellipsis counted from its last, which is 0.
 Label = str | int
+
+_MULTIPLY = Call("mul", [Ref(0), Ref(1)])
 
 
 def _terms(equation: str) -> tuple[list[tuple[Any, ...]], tuple[Any, ...] | None]:
-    """Return the parts of an equation: (letters, whether an ellipsis follows, letters) each."""
+    """Return the terms of the operands and of the result: (letters, has an ellipsis, letters)."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     parts = []
     for text in [*left.split(","), *([right] if arrow else [])]:
@@ -48,7 +50,7 @@ def _terms(equation: str) -> tuple[list[tuple[Any, ...]], tuple[Any, ...] | None
 
 
 def _labelled(a: Record[Any]) -> tuple[list[list[Label]], list[Label], dict[Label, int]]:
-    """Return a label for each axis of the operands and of the result, and the extents of labels."""
+    """Return the labels of the operands' axes and of the result's axes, and the labels' extents."""
     terms, result = _terms(a.equation)
     if len(terms) != len(a.operands):
         raise ShapeError(
@@ -56,9 +58,8 @@ def _labelled(a: Record[Any]) -> tuple[list[list[Label]], list[Label], dict[Labe
             f"{len(a.operands)}"
         )
     has_ellipsis = any(term[1] for term in [*terms, *([result] if result else [])])
-    # pnnx drops the ellipses of an equation of several operands when it renames the letters;
-    # nothing else explains why there are more axes than letters.  Where an ellipsis stood is not
-    # known, but nearly always it is in front.
+    # pnnx drops the ellipses of an equation of several operands when it renames the letters, which
+    # leaves more axes than letters.  The position of the ellipsis is lost; assume the usual: first.
     lost = not has_ellipsis and any(
         operand.rank > len(term[0]) for operand, term in zip(a.operands, terms, strict=True)
     )
@@ -76,7 +77,7 @@ def _labelled(a: Record[Any]) -> tuple[list[list[Label]], list[Label], dict[Labe
             )
         broad = max(broad, rest)
         labels = [*before, *range(rest - 1, -1, -1), *after]
-        _note_extents(labels, operand.shape, extents, number)
+        _add_extents(labels, operand.shape, extents, number)
         operands.append(labels)
     used = "".join(before + after for before, _, after in terms)
     ellipsis = list(range(broad - 1, -1, -1))
@@ -88,13 +89,13 @@ def _labelled(a: Record[Any]) -> tuple[list[list[Label]], list[Label], dict[Labe
         before, dots, after = "", True, before
     for letter in before + after:
         if letter not in used or (before + after).count(letter) > 1:
-            fault = "twice" if letter in used else "but no operand has it"
-            raise ShapeError(f"'equation' {a.equation!r} has {letter!r} in its result {fault}")
+            how = "twice" if letter in used else "but no operand has it"
+            raise ShapeError(f"'equation' {a.equation!r} has {letter!r} in its result {how}")
     return operands, [*before, *(ellipsis if dots else ()), *after], extents
 
 
-def _note_extents(labels: Any, shape: Any, extents: dict[Label, int], number: int) -> None:
-    """Check the extents of one operand against each other and those before, and note them."""
+def _add_extents(labels: Any, shape: Any, extents: dict[Label, int], number: int) -> None:
+    """Add the extents of one operand, or raise ShapeError if they contradict the known ones."""
     own: dict[Label, int] = {}
     for label, extent in zip(labels, shape, strict=True):
         if own.setdefault(label, extent) != extent:
@@ -113,8 +114,8 @@ def _note_extents(labels: Any, shape: Any, extents: dict[Label, int], number: in
 class Einsum(Record[T]):
     """Products of operands summed over the letters that the result lacks: ``bik,bkj->bij``.
 
-    Repeated letters mean a diagonal, an ellipsis any further axes; extents of 1 are broadcast.
-    Operands are taken in two by two, from the left, each pair as one batched matrix product.
+    Repeated letters mean a diagonal, an ellipsis any further axes; extents of 1 broadcast.
+    Operands are multiplied from left to right, each time by one batched matrix product.
     Source: torch.einsum.
     """
 
@@ -132,8 +133,8 @@ class Einsum(Record[T]):
     def bind(self: Einsum[TensorView], b: Binder) -> None:
         if len(self.operands) == 1 and _is_compiled(self):
             labels, result, _ = _labelled(self)
-            x, names = _sum_alone(b, _diagonal(self.operands[0], labels[0]), set(result))
-            b.alias(_placed(x, names, result))
+            x, names = _reduced(b, _diagonal(self.operands[0], labels[0]), set(result))
+            b.alias(_ordered(x, names, result))
         else:
             _compute(self, b, b.output())
 
@@ -178,7 +179,7 @@ def _compute(a: Record[Any], b: Binder, y: TensorView) -> None:
 
 
 def _bind_numpy(a: Record[Any], b: Binder, labels: Any, result: Any, y: TensorView) -> None:
-    """Bind other dtypes than float32, and sums of nothing."""
+    """Add the step for other dtypes than float32, and for sums over no terms."""
     numbers: dict[Label, int] = {}
     subscripts = [[numbers.setdefault(n, len(numbers)) for n in names] for names in labels]
     kept = [numbers[n] for n in result]
@@ -191,7 +192,7 @@ def _bind_numpy(a: Record[Any], b: Binder, labels: Any, result: Any, y: TensorVi
 
 
 def _diagonal(x: TensorView, labels: Sequence[Label]) -> tuple[TensorView, list[Label]]:
-    """Return a view of an operand with one axis for each letter, none of extent 1."""
+    """Return a view of an operand with one axis per label, without extents of 1, and the labels."""
     names = [n for n in dict.fromkeys(labels) if x.shape[labels.index(n)] != 1]
     strides = [
         sum(s for s, label in zip(x.strides, labels, strict=True) if label == n) for n in names
@@ -199,17 +200,15 @@ def _diagonal(x: TensorView, labels: Sequence[Label]) -> tuple[TensorView, list[
     return x.with_layout([x.shape[labels.index(n)] for n in names], strides), names
 
 
-def _placed(x: TensorView, names: Sequence[Label], order: Sequence[Label]) -> TensorView:
-    """Return a view with the axes in an order, of extent 1 where `x` does not have them."""
-    places = [names.index(n) if n in names else None for n in order]
-    return x.with_layout(
-        [1 if p is None else x.shape[p] for p in places],
-        [0 if p is None else x.strides[p] for p in places],
-    )
+def _ordered(x: TensorView, names: Sequence[Label], order: Sequence[Label]) -> TensorView:
+    """Return a view with the axes in an order; those that `x` lacks have extent 1."""
+    axes = dict(zip(names, zip(x.shape, x.strides, strict=True), strict=True))
+    layout = [axes.get(n, (1, 0)) for n in order]
+    return x.with_layout([extent for extent, _ in layout], [stride for _, stride in layout])
 
 
-def _sum_alone(b: Binder, part: Any, wanted: set[Any]) -> tuple[TensorView, list[Label]]:
-    """Sum an operand over the letters that nothing else has."""
+def _reduced(b: Binder, part: Any, wanted: set[Any]) -> tuple[TensorView, list[Label]]:
+    """Sum an operand over the labels that are not `wanted`."""
     x, names = part
     axes = [axis for axis, name in enumerate(names) if name not in wanted]
     if axes:
@@ -221,22 +220,23 @@ def _sum_alone(b: Binder, part: Any, wanted: set[Any]) -> tuple[TensorView, list
 def _joined(
     b: Binder, left: Any, right: Any, wanted: set[Any], end: tuple[TensorView, list[Label]] | None
 ) -> Any:
-    """Add the steps that multiply two operands, and return the product with its letters.
+    """Add the steps that multiply two operands, and return the product with its labels.
 
     Parameters
     ----------
     b : Binder
     left, right : tuple of (TensorView, list of labels)
     wanted : set of labels
-        Those that later operands or the result still need.
+        Those that later operands or the result need.
     end : tuple of (TensorView, list of labels) or None
-        Where the product belongs, if it is the last one.
+        The output and its labels, for the last product.
     """
-    place, result = (None, None) if end is None else end
-    left = _sum_alone(b, left, wanted.union(right[1]))
-    right = _sum_alone(b, right, wanted.union(left[1]))
+    target, result = (None, None) if end is None else end
+    left = _reduced(b, left, wanted.union(right[1]))
+    right = _reduced(b, right, wanted.union(left[1]))
     if result is not None:
-        # Elements of a row of the product are adjacent, and rows run along the right operand.
+        # The columns of a product come from the right operand and are adjacent in memory, so the
+        # operand with the last axis of the result must be the right one.
         own = [n for n in result if (n in left[1]) != (n in right[1])]
         if own and own[-1] in left[1]:
             left, right = right, left
@@ -251,25 +251,26 @@ def _joined(
     if terms and (rows or columns):
         order = [*batch, *rows, *columns]
     shape = [extents[n] for n in order]
-    if place is None or result is None:
+    if target is None or result is None:
         out = b.temporary(shape)
     else:
-        out = _placed(place, result, order)
+        out = _ordered(target, result, order)
     if not terms:
-        _multiply(b, _placed(x, x_names, order), _placed(y, y_names, order), out)
+        factors = [_ordered(x, x_names, order), _ordered(y, y_names, order)]
+        write_tree(b, _MULTIPLY, factors, out)
         return out, order
     if not rows and not columns:
         every = [*order, *terms]
-        products = b.temporary([extents[n] for n in every])
-        _multiply(b, _placed(x, x_names, every), _placed(y, y_names, every), products)
+        factors = [_ordered(x, x_names, every), _ordered(y, y_names, every)]
+        products = computed(b, _MULTIPLY, factors)
         axes = range(len(order), len(every))
         b.copy(bind_reduction(b, products, axes, False, "sum", is_output=False), out)
         return out, order
-    # The sum over several letters is over one axis, which both operands must have as such.
+    # The sum over several labels becomes a sum over one axis, which both operands must have.
     terms.sort(key=lambda n: -x.strides[x_names.index(n)])
     depth = math.prod(extents[n] for n in terms)
-    x = _placed(x, x_names, [*batch, *rows, *terms])
-    y = _placed(y, y_names, [*batch, *terms, *columns])
+    x = _ordered(x, x_names, [*batch, *rows, *terms])
+    y = _ordered(y, y_names, [*batch, *terms, *columns])
     x = _reshaped(b, x, [*x.shape[: len(batch) + len(rows)], depth])
     y = _reshaped(b, y, [*y.shape[: len(batch)], depth, *(extents[n] for n in columns)])
     z = out if not columns or out.strides[-1] == 1 else b.temporary(shape)
@@ -277,12 +278,6 @@ def _joined(
     if z is not out:
         b.copy(z, out)
     return out, order
-
-
-def _multiply(b: Binder, x: TensorView, y: TensorView, out: TensorView) -> None:
-    """Add the step that multiplies element by element."""
-    program = fold(Call("mul", [Ref(0), Ref(1)]), [x, y])
-    b.step(elementwise.ElementwiseStep(program, [v.expand(out.shape) for v in (x, y)], out))
 
 
 def _reshaped(b: Binder, x: TensorView, shape: Sequence[int]) -> TensorView:
@@ -295,8 +290,8 @@ def _multiply_matrices(
 ) -> None:
     """Add the step for (batch, rows, depth) times (batch, depth, columns).
 
-    Batch, rows and columns may be several axes each.  Rows, or columns, that do not lie as one axis
-    count as part of the batch but for the last.
+    Batch, rows and columns may be several axes each.  Of rows or columns that cannot be viewed as
+    one axis, all but the last join the batch.
     """
     if x.shape[-1] != 1 and x.strides[-1] != 1:
         x = b.contiguous(x)
@@ -314,9 +309,9 @@ def _multiply_matrices(
     else:
         y, z = flat_y, flat_z
     batch, n_columns = z.shape[:n_batch], z.shape[-1]
-    n_places = math.prod(z.shape[n_batch:-1])
-    flat_x = x.reshape((*batch, n_places, depth))
-    flat_z = z.reshape((*batch, n_places, n_columns))
+    n_flat = math.prod(z.shape[n_batch:-1])
+    flat_x = x.reshape((*batch, n_flat, depth))
+    flat_z = z.reshape((*batch, n_flat, n_columns))
     if flat_x is None or flat_z is None or (depth > 1 and flat_x.strides[-1] != 1):
         y = _repeated(y, n_batch, z.shape[n_batch:-2])
     else:
@@ -325,7 +320,7 @@ def _multiply_matrices(
 
 
 def _repeated(x: TensorView, axis: int, extents: Sequence[int]) -> TensorView:
-    """Return the view with further axes, along which it is the same."""
+    """Return a view repeated along further axes in front of `axis`."""
     return x.with_layout(
         (*x.shape[:axis], *extents, *x.shape[axis:]),
         (*x.strides[:axis], *(0 for _ in extents), *x.strides[axis:]),
@@ -333,7 +328,7 @@ def _repeated(x: TensorView, axis: int, extents: Sequence[int]) -> TensorView:
 
 
 class _AsEinsum(Record[T]):
-    """Base of the operators that are an equation: `operands()` and `equation()`."""
+    """Base of the operators that are an einsum of `operands()` by `equation()`."""
 
     batch = NoBatchRule("which axes it contracts depends on the ranks")
 
@@ -431,7 +426,7 @@ class TensorDot(_AsEinsum[T]):
 
 @record("aten::linalg_multi_dot", "aten::chain_matmul")
 class MultiDot(_AsEinsum[T]):
-    """The product of a row of matrices; the first and the last may be vectors.
+    """The product of several matrices; the first and the last may be vectors.
 
     Source: torch.linalg.multi_dot.
     """
@@ -481,8 +476,7 @@ class Bilinear(_AsEinsum[T]):
         if self.input1.shape[:-1] != self.input2.shape[:-1] or spec.dtype != np.float32:
             raise ShapeError(
                 f"the inputs are {self.input1!r} and {self.input2!r}, expected float32 of equal "
-                "shapes "
-                "apart from the last axis"
+                "shapes apart from the last axis"
             )
         if self.bias is not None and (
             self.bias.shape != self.weight.shape[:1] or self.bias.dtype != np.float32
@@ -494,5 +488,4 @@ class Bilinear(_AsEinsum[T]):
         y = b.output()
         _compute(self._read(), b, y)
         if self.bias is not None and y.size:
-            program = fold(Call("add", [Ref(0), Ref(1)]), [y, self.bias])
-            b.step(elementwise.ElementwiseStep(program, [y, self.bias.expand(y.shape)], y))
+            write_tree(b, Call("add", [Ref(0), Ref(1)]), [y, self.bias], y)

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic: `pnnx.Expression`, and what other records express through it."""
+"""Elementwise arithmetic: `pnnx.Expression`, and the records that are an expression."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from kuiper.ops.core.schema import Argument, StaticValue, Tensors, field
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import TracedCall
 
-__all__ = ["Expression", "Formula", "bind_tree", "write_tree"]
+__all__ = ["Expression", "Formula", "bind_tree", "computed", "write_tree"]
 
 
 class _ExpressionText(Argument):
-    """The text of an expression, or its tree where a pass made it."""
+    """The text of an expression, or the tree that a pass has made."""
 
     expected = "an expression"
 
@@ -44,7 +44,7 @@ class _ExpressionText(Argument):
         raise ValueError
 
 
-# Lists inside lists are walked by functions that call themselves.
+# Recursive functions visit nested lists: this limit keeps them off the recursion limit.
 MAX_NESTING = 100
 
 
@@ -58,7 +58,7 @@ def _tree(a: Record[Any]) -> Node:
 
 
 def _static_or_spec(value: Any) -> Any:
-    """Show an operand to the expression layer: static values bare, tensors as they are."""
+    """Return an operand for `fold`: static values and scalars bare, other tensors unchanged."""
     if isinstance(value, StaticValue):
         return value.value
     if is_number(value):
@@ -79,8 +79,8 @@ def _fold(a: Record[Any]) -> Any:
 class Expression(Record[T]):
     """Arithmetic on tensors and sizes: ``add(@0,mul(@1,2))``.
 
-    What depends on shapes alone is computed while planning; arithmetic of float32, and most of
-    other types, runs as one pass over memory; the rest is evaluated with numpy.
+    Values that depend on shapes alone are computed while planning.  Arithmetic of float32, and
+    most of other types, is one pass over memory; numpy evaluates the rest.
     """
 
     operands: list[T] = Tensors()
@@ -101,7 +101,7 @@ class Expression(Record[T]):
             b.alias(result)
         elif isinstance(result, np.ndarray):
             b.alias(b.constant(result))
-        else:  # a list with tensors in it was split by a pass; anything else is known by now
+        else:  # static: a pass has split lists that hold tensors
             b.static(_spec(result))
 
     @staticmethod
@@ -116,7 +116,7 @@ class Expression(Record[T]):
                 spec = operands[tensor.index]
                 batch = c.batch_of(spec)
                 if batch is not None:
-                    # The number of members must not get into the numbers.
+                    # The result must not depend on the batch size.
                     dim = getattr(node.children[1], "value", None) if node.children[1:] else None
                     c.require(isinstance(dim, int) and dim % spec.rank != batch.axis)
                 sized.add(id(tensor))
@@ -133,7 +133,7 @@ class Expression(Record[T]):
 
 
 def _spec(result: Any) -> Any:
-    """Return what planning knows of a folded expression."""
+    """Return the spec of a folded expression, or its static value."""
     if isinstance(result, ElementwiseProgram | Deferred):
         return TensorSpec(result.shape, result.dtype)
     if isinstance(result, np.ndarray):
@@ -170,10 +170,16 @@ def bind_tree(b: Binder, tree: Node, operands: Sequence[TensorView]) -> None:
 
 
 def write_tree(b: Binder, tree: Node, operands: Sequence[TensorView], y: TensorView) -> None:
-    """Add the step that writes an elementwise expression of float32 values to `y`, its shape."""
+    """Add the step that writes an elementwise expression of float32 values to `y`."""
     program = fold(tree, list(operands))
-    inputs = _sources(b, program.sources, operands)
-    _add_step(b, program, inputs, y)
+    _add_step(b, program, _sources(b, program.sources, operands), y)
+
+
+def computed(b: Binder, tree: Node, operands: Sequence[TensorView]) -> TensorView:
+    """Return a temporary with the values of an elementwise expression of float32 values."""
+    y = b.temporary(np.broadcast_shapes(*(v.shape for v in operands)))
+    write_tree(b, tree, operands, y)
+    return y
 
 
 def _sources(b: Binder, sources: Any, operands: Any) -> list[TensorView]:
@@ -183,7 +189,7 @@ def _sources(b: Binder, sources: Any, operands: Any) -> list[TensorView]:
 def _bind_program(b: Binder, program: ElementwiseProgram, operands: Any) -> None:
     inputs = _sources(b, program.sources, operands)
     whole = [v for v in inputs if v.shape == program.shape]
-    # The result lies like the first operand of its shape: channels-last stays channels-last.
+    # The result takes the layout of an operand of its shape, so channels-last survives.
     like = next((v for v in whole if not v.is_contiguous), whole[0] if whole else None)
     if like is None:
         images = [v for v in inputs if v.rank == 4 and v.is_channels_last and not v.is_contiguous]
@@ -197,15 +203,14 @@ def _bind_program(b: Binder, program: ElementwiseProgram, operands: Any) -> None
 def _add_step(
     b: Binder, program: ElementwiseProgram, inputs: Sequence[TensorView], y: TensorView
 ) -> None:
-    from kuiper._kernels.elementwise.elementwise import (
-        ElementwiseStep,  # many a network fuses them all
-    )
+    # Imported here: in many networks passes fuse every expression.
+    from kuiper._kernels.elementwise.elementwise import ElementwiseStep
 
     b.step(ElementwiseStep(program, [v.expand(y.shape) for v in inputs], y))
 
 
 def _first_dying(values: Sequence[TensorView]) -> TensorView | None:
-    """Return an operand whose memory the result may take, if the planner allows it."""
+    """Return an operand whose memory the result may reuse, if the planner allows it."""
     return next((v for v in values if v.buffer.kind == BufferKind.ARENA), None)
 
 

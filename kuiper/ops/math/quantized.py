@@ -1,7 +1,7 @@
-"""Quantisation to 8 bits and back: the float32 numbers that such tensors stand for.
+"""Quantization and back, in float32.
 
-PyTorch of today exports quantisation without the products of integers between it, so a quantised
-tensor is kept as the numbers that it stands for, rounded as its integers would be.
+PyTorch exports quantization without integer products in between, so a quantized tensor is stored as
+the float32 values of its integers, rounded as they would be.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kuiper.ops.tensor.shape import Unchanged
 
 __all__ = ["Dequantize", "FakeQuantize", "Quantize"]
 
-# PyTorch's names and numbers of quantised types, and the range of their integers.
+# The quantized types of PyTorch by name, with the range of their integers; then by number.
 _RANGES = {
     "torch.qint8": (-128, 127),
     "torch.quint8": (0, 255),
@@ -32,7 +32,7 @@ _NUMBERS = {12: "torch.qint8", 13: "torch.quint8", 14: "torch.qint32"}
 
 
 class _Range(Argument):
-    """A quantised type, read as the range of its integers."""
+    """A quantized type, converted to the range of its integers."""
 
     expected = "one of " + ", ".join(_RANGES)
 
@@ -51,9 +51,9 @@ def _quantized(a: Record[Any], low: int, high: int) -> Any:
         raise ShapeError(f"the input is {a.input.dtype}, expected float32")
     # PyTorch multiplies by the inverse, in float32.
     inverse = float(np.float32(1) / np.float32(a.scale))
-    # The zero point moves the range; it adds up to nothing otherwise.
+    # The zero point only moves the range: it is added before clamping and subtracted after.
     bounds = [Literal(float(low - a.zero_point)), Literal(float(high - a.zero_point))]
-    # The zero makes 0 of the -0 that small negative numbers round to; integers have no other.
+    # Adding 0 turns the -0 that small negative numbers round to into 0: integers have no -0.
     steps = Call("add", [Call("round", [Call("mul", [Ref(0), Literal(inverse)])]), Literal(0.0)])
     return Call("mul", [Call("clamp", [steps, *bounds]), Literal(a.scale)]), [a.input]
 
@@ -62,7 +62,7 @@ def _quantized(a: Record[Any], low: int, high: int) -> Any:
 class Quantize(Formula[T]):
     """The multiples of a scale nearest to the input, within the range of the integer type.
 
-    The result is float32: the numbers that PyTorch's quantised tensor stands for.
+    The result is float32: the values of PyTorch's quantized tensor.
     Source: torch.quantize_per_tensor.
     """
 
@@ -77,7 +77,7 @@ class Quantize(Formula[T]):
 
 @record("torch.dequantize", "aten::dequantize", "nn.quantized.DeQuantize")
 class Dequantize(Unchanged[T]):
-    """The input itself: quantised tensors are kept as the numbers that they stand for.
+    """The input itself: quantized tensors are stored as their values.
 
     Source: torch.dequantize.
     """
@@ -104,7 +104,7 @@ class FakeQuantize(Formula[T]):
 
 @record("aten::fake_quantize_per_channel_affine")
 class FakeQuantizeChannels(NumpyRecord[T]):
-    """The multiples of a scale for each channel nearest to the input, within a range of integers.
+    """The multiples of each channel's scale nearest to the input, within a range of integers.
 
     Source: torch.fake_quantize_per_channel_affine.
     """
@@ -119,19 +119,15 @@ class FakeQuantizeChannels(NumpyRecord[T]):
 
     def result(self: FakeQuantizeChannels[TensorSpec]) -> TensorSpec:
         extent = self.input.shape[axis_of(self.axis, self.input.shape, "axis")]
-        if {self.scale.shape, self.zero_point.shape} != {
-            (extent,)
-        } or self.input.dtype != np.float32:
+        scale, zero = self.scale, self.zero_point
+        if {scale.shape, zero.shape} != {(extent,)} or self.input.dtype != np.float32:
             raise ShapeError(
-                f"the input is {self.input!r}, 'scale' {self.scale!r} and 'zero_point' "
-                f"{self.zero_point!r}, "
-                f"expected float32 and one of each for the {extent} places of axis {self.axis}"
+                f"the input is {self.input!r}, 'scale' {scale!r} and 'zero_point' {zero!r}, "
+                f"expected float32 and {extent} of each for axis {self.axis}"
             )
-        if "c" in (self.scale.dtype.kind, self.zero_point.dtype.kind):
+        if "c" in (scale.dtype.kind, zero.dtype.kind):
             raise ShapeError(
-                f"'scale' is {self.scale.dtype} and 'zero_point' {self.zero_point.dtype}, "
-                "expected real "
-                "numbers"
+                f"'scale' is {scale.dtype} and 'zero_point' {zero.dtype}, expected real numbers"
             )
         return TensorSpec(self.input.shape)
 

@@ -1,32 +1,29 @@
-"""Reductions over axes, scans, and what picks elements by size."""
+"""Reductions over axes: sums, means, deviations, norms and extremes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from kuiper._kernels.data.order import EXTREME_DTYPES, SCAN_DTYPES, ExtremeStep, ScanStep
+from kuiper._kernels.data.order import EXTREME_DTYPES, ExtremeStep
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
-from kuiper.ops.core.axes import axes_of, axis_of
+from kuiper.ops.core.axes import reduced_axes, reduced_shape
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import deviation, mean, variance
 from kuiper.ops.core.record import Record, T, record
-from kuiper.ops.core.rows import as_rows, bind_reduction, lines_of, memory_order
-from kuiper.ops.core.schema import AnyArgument, Bool, Int, Ints, Known, Scalar, Tensor
-from kuiper.ops.math.sorting import can_sort, sort_lines, sorted_places
+from kuiper.ops.core.rows import MAX_EXTENT, as_rows, bind_reduction, lines_of, memory_order
+from kuiper.ops.core.schema import AnyArgument, Bool, Ints, Known, Scalar, Tensor
 
 __all__ = [
     "AMax",
     "AMin",
     "ArgMax",
     "ArgMin",
-    "CumProd",
-    "CumSum",
     "LogSumExp",
     "Max",
     "Mean",
@@ -35,13 +32,12 @@ __all__ = [
     "Prod",
     "Std",
     "Sum",
-    "TopK",
     "Var",
 ]
 
 
 class _Reduction(Record[T]):
-    """A reduction over the axes `dim`, all of them where it is absent."""
+    """Base of the reductions over the axes `dim`, by default over all."""
 
     batch = "reduction"
     input: T = Tensor()
@@ -49,17 +45,14 @@ class _Reduction(Record[T]):
     keepdim: bool = Bool(False)
     dtype: Any = AnyArgument(None)
     kind: ClassVar[str] = "sum"
-    # What numpy makes of the other dtypes.
+    # For the dtypes that have no kernel.
     function: ClassVar[Callable[..., Any]] = np.sum
     only_floats: ClassVar[bool] = False
     widens_integers: ClassVar[bool] = False  # to int64
-    of_nothing: ClassVar[bool] = True  # whether a reduction of no elements has a value
+    of_nothing: ClassVar[bool] = True  # whether a reduction over no elements has a value
 
     def _axes(self: _Reduction[Known]) -> tuple[int, ...]:
-        if self.dim is None or self.dim == ():
-            return tuple(range(self.input.rank))
-        # A 0-d tensor has no axis, but PyTorch lets it be reduced over axis 0 or -1.
-        return axes_of(self.dim, self.input.shape or (1,)) if self.input.rank else ()
+        return reduced_axes(self.dim, self.input.shape)
 
     def infer(self: _Reduction[TensorSpec]) -> Any:
         return self._spec()
@@ -72,7 +65,7 @@ class _Reduction(Record[T]):
             raise ShapeError(f"the input has shape {shape}, nothing to reduce along {axes}")
         if self.widens_integers and dtype.kind in "biu":
             dtype = np.dtype(np.int64)
-        return TensorSpec(_reduced_shape(shape, axes, self.keepdim), dtype)
+        return TensorSpec(reduced_shape(shape, axes, self.keepdim), dtype)
 
     def bind(self: _Reduction[TensorView], b: Binder) -> None:
         self._bind(b, self.kind, type(self).function)
@@ -94,12 +87,6 @@ class _Reduction(Record[T]):
             )
             return
         bind_reduction(b, x, axes, self.keepdim, kind, correction)
-
-
-def _reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdim: bool) -> list[int]:
-    if keepdim:
-        return [1 if d in axes else n for d, n in enumerate(shape)]
-    return [n for d, n in enumerate(shape) if d not in axes]
 
 
 @record("torch.sum")
@@ -138,7 +125,7 @@ class Prod(_Reduction[T]):
 
 @record("torch.amax")
 class AMax(_Reduction[T]):
-    """The maximum; NaN where there is one.
+    """The maximum; NaN if any element is NaN.
 
     Source: torch.amax.
     """
@@ -150,7 +137,7 @@ class AMax(_Reduction[T]):
 
 @record("torch.amin")
 class AMin(_Reduction[T]):
-    """The minimum; NaN where there is one.
+    """The minimum; NaN if any element is NaN.
 
     Source: torch.amin.
     """
@@ -172,7 +159,7 @@ class LogSumExp(_Reduction[T]):
 
     @staticmethod
     def function(array: Any, axis: Any, keepdims: Any) -> Any:
-        """Compute it for float64."""
+        """Compute it for other floats than float32."""
         return np.logaddexp.reduce(array, axis=axis, keepdims=keepdims)
 
 
@@ -206,7 +193,7 @@ class Var(_Reduction[T]):
 
 @record("torch.std")
 class Std(Var[T]):
-    """The root of the variance.
+    """The standard deviation: the root of the variance.
 
     Source: torch.std.
     """
@@ -242,7 +229,7 @@ class Norm(_Reduction[T], ahead=True):
 
 
 def norm_power(p: Any) -> float:
-    """Return the p of a p-norm, which may be a word."""
+    """Return the p of a p-norm as a number, or raise ShapeError."""
     try:
         return 2.0 if p in (None, "fro") else float(p)
     except (TypeError, ValueError):
@@ -260,24 +247,22 @@ def norm_of(array: np.ndarray, p: float, axis: Any, keepdims: bool) -> np.ndarra
     return total ** (1 / p)
 
 
-# -- places ------------------------------------------------------------------------------------
+# -- extremes and their indices ----------------------------------------------------------------
 
 
 class _Extreme(_Reduction[T]):
-    """The greatest or least element, and along one axis its place."""
+    """Base of the maximum and minimum, with their index along one axis."""
 
     dim: tuple[int, ...] | None = Ints(length=1, default=None, nullable=True)
     dtype = None
     of_nothing: ClassVar[bool] = False
-    place: ClassVar[Callable[..., Any]] = np.argmax
+    find: ClassVar[Callable[..., Any]] = np.argmax
     is_min: ClassVar[bool] = False
 
     def infer(self: _Extreme[TensorSpec]) -> Any:
         spec = super().infer()
         if self.n_outputs > 1 and not self.dim:
-            raise ShapeError(
-                "there are places to be found as well, but no 'dim' to find them along"
-            )
+            raise ShapeError("'dim' is missing, expected the axis of the second output's indices")
         return (spec, TensorSpec(spec.shape, np.int64)) if self.n_outputs > 1 else spec
 
     def bind(self: _Extreme[TensorView], b: Binder) -> None:
@@ -287,12 +272,12 @@ class _Extreme(_Reduction[T]):
         axes = self._axes()
         axis = axes[0] if axes else None
         if self._has_kernel(self.input):
-            self._find(self.input, axis, b, b.output(0), b.output(1))
+            self._bind_kernel(b, axis, b.output(0), b.output(1))
             return
 
         def both(array: Any) -> Any:
-            places = type(self).place(array, axis=axis, keepdims=self.keepdim)
-            return type(self).function(array, axis=axis, keepdims=self.keepdim), places
+            where = {"axis": axis, "keepdims": self.keepdim}
+            return type(self).function(array, **where), type(self).find(array, **where)
 
         b.python(both, [self.input], [b.output(0), b.output(1)])
 
@@ -300,19 +285,17 @@ class _Extreme(_Reduction[T]):
     def _has_kernel(x: TensorView) -> bool:
         return x.dtype.name in EXTREME_DTYPES and x.size < MAX_EXTENT
 
-    @classmethod
-    def _find(
-        cls,
-        x: TensorView,
-        axis: int | None,
+    def _bind_kernel(
+        self: _Extreme[TensorView],
         b: Binder,
+        axis: int | None,
         values: TensorView | None,
-        places: TensorView,
+        indices: TensorView,
     ) -> None:
-        """Add the step that looks along one axis, or through the whole tensor (None)."""
-        if places.size == 0:
+        """Add the step that searches along one axis, or the whole tensor (None)."""
+        if indices.size == 0:
             return
-        rows = None
+        x, rows = self.input, None
         if axis is None:
             rows = b.contiguous(x).view((1, x.size, 1))
         else:
@@ -321,19 +304,13 @@ class _Extreme(_Reduction[T]):
             if kept == sorted(kept):  # else results would not be in C order
                 rows = as_rows(x, order, [axis])
         if rows is None:
-            axis = axis or 0
-            shape = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
-            rows = b.contiguous(x).view(shape)
-        b.step(ExtremeStep(rows, values, places, cls.is_min))
-
-
-# Places are counted with 32 bits.
-MAX_EXTENT = 1 << 31
+            rows = b.contiguous(x).view(lines_of(x.shape, axis or 0))
+        b.step(ExtremeStep(rows, values, indices, self.is_min))
 
 
 @record("torch.max")
 class Max(_Extreme[T]):
-    """The maximum, and with `dim` the place of the first one along that axis.
+    """The maximum, and with `dim` its first index along that axis.
 
     Source: torch.max.
     """
@@ -344,20 +321,20 @@ class Max(_Extreme[T]):
 
 @record("torch.min")
 class Min(_Extreme[T]):
-    """The minimum, and with `dim` the place of the first one along that axis.
+    """The minimum, and with `dim` its first index along that axis.
 
     Source: torch.min.
     """
 
     kind: ClassVar[str] = "min"
     function: ClassVar[Callable[..., Any]] = np.min
-    place: ClassVar[Callable[..., Any]] = np.argmin
+    find: ClassVar[Callable[..., Any]] = np.argmin
     is_min: ClassVar[bool] = True
 
 
 @record("torch.argmax")
 class ArgMax(_Extreme[T]):
-    """The place of the first maximum along `dim`, or in the flattened tensor.
+    """The first index of the maximum along `dim`, or in the flattened tensor.
 
     Source: torch.argmax.
     """
@@ -368,118 +345,18 @@ class ArgMax(_Extreme[T]):
     def bind(self: ArgMax[TensorView], b: Binder) -> None:
         axis = self._axes()[0] if self.dim is not None and self.input.rank else None
         if self._has_kernel(self.input):
-            self._find(self.input, axis, b, None, b.output())
+            self._bind_kernel(b, axis, None, b.output())
             return
-        b.python(
-            lambda array: type(self).place(array, axis=axis, keepdims=self.keepdim),
-            [self.input],
-            [b.output()],
-        )
+        where = {"axis": axis, "keepdims": self.keepdim}
+        b.python(lambda array: type(self).find(array, **where), [self.input], [b.output()])
 
 
 @record("torch.argmin")
 class ArgMin(ArgMax[T]):
-    """The place of the first minimum along `dim`, or in the flattened tensor.
+    """The first index of the minimum along `dim`, or in the flattened tensor.
 
     Source: torch.argmin.
     """
 
-    place: ClassVar[Callable[..., Any]] = np.argmin
+    find: ClassVar[Callable[..., Any]] = np.argmin
     is_min: ClassVar[bool] = True
-
-
-@record("torch.topk")
-class TopK(Record[T]):
-    """The `k` largest or smallest elements along an axis, in order, and their places.
-
-    Source: torch.topk.
-    """
-
-    batch = "along_axes"
-    input: T = Tensor()
-    k: int = Int(minimum=0)
-    dim: int = Int(-1)
-    largest: bool = Bool(True)
-    sorted: bool = Bool(True)
-
-    def infer(self: TopK[TensorSpec]) -> Any:
-        extents = self.input.shape or (1,)
-        axis = axis_of(self.dim, extents)
-        if self.k > extents[axis]:
-            raise ShapeError(
-                f"'k' is {self.k}, expected at most {extents[axis]}, the extent of axis {axis} "
-                f"of an input of shape {self.input.shape}"
-            )
-        shape = (*extents[:axis], self.k, *extents[axis + 1 :]) if self.input.rank else ()
-        return TensorSpec(shape, self.input.dtype), TensorSpec(shape, np.int64)
-
-    def bind(self: TopK[TensorView], b: Binder) -> None:
-        if self.input.rank == 0:
-            # Of one element PyTorch gives it, even where k is 0.
-            b.alias(self.input)
-            if self.n_outputs > 1:
-                b.alias(b.constant(np.zeros((), np.int64)), 1)
-            return
-        axis = axis_of(self.dim, self.input.shape)
-        if can_sort(self.input, axis):
-            places = b.output(1) if self.n_outputs > 1 else None
-            sort_lines(b, self.input, axis, self.k, self.largest, b.output(0), places)
-            return
-
-        def topk(array: Any) -> Any:
-            order = sorted_places(array, axis, self.largest)
-            places = np.take(order, np.arange(self.k), axis=axis)
-            return np.take_along_axis(array, places, axis=axis), places
-
-        outputs = [b.output(index) for index in range(self.n_outputs)]
-        b.python(lambda array: topk(array)[: self.n_outputs], [self.input], outputs)
-
-
-class _Scan(Record[T]):
-    """A running sum or product along an axis."""
-
-    batch = "along_axes"
-    input: T = Tensor()
-    dim: int = Int()
-    dtype: Any = AnyArgument(None)
-    function: ClassVar[Callable[..., Any]] = np.cumsum
-
-    def infer(self: _Scan[TensorSpec]) -> TensorSpec:
-        axis_of(self.dim, self.input.shape or (1,))
-        dtype = np.int64 if self.input.dtype.kind in "biu" else self.input.dtype
-        return TensorSpec(self.input.shape, dtype)
-
-    def bind(self: _Scan[TensorView], b: Binder) -> None:
-        dtype = b.output_spec().dtype
-        if self.input.dtype.name in SCAN_DTYPES and self.input.rank:
-            rows = lines_of(self.input.shape, axis_of(self.dim, self.input.shape))
-            x, y = b.contiguous(self.input), b.output()
-            b.step(ScanStep(x.view(rows), y.view(rows), type(self).function is np.cumprod))
-            return
-
-        def scan(array: Any) -> Any:
-            if array.ndim == 0:
-                return array
-            # float32 sums that run over thousands of terms keep their digits in float64.
-            inner = np.float64 if array.dtype.kind == "f" else dtype
-            return type(self).function(array, axis=self.dim, dtype=inner)
-
-        b.python(scan, [self.input], [b.output()])
-
-
-@record("torch.cumsum")
-class CumSum(_Scan[T]):
-    """The running sum along an axis.
-
-    Source: torch.cumsum.
-    """
-
-
-@record("torch.cumprod")
-class CumProd(_Scan[T]):
-    """The running product along an axis.
-
-    Source: torch.cumprod.
-    """
-
-    function: ClassVar[Callable[..., Any]] = np.cumprod

@@ -1,4 +1,4 @@
-"""Order: sorting, medians, and places in what is sorted."""
+"""Order: sorting, medians, quantiles, and searches in sorted lines."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from kuiper._kernels.data.order import (
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number
 from kuiper.ir.view import TensorSpec, TensorView
-from kuiper.ops.core.axes import axis_of
+from kuiper.ops.core.axes import axis_of, reduced_axes, reduced_shape
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, Overloaded, checked_index
-from kuiper.ops.core.record import NoBatchRule, T, record
-from kuiper.ops.core.rows import lines_of
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
+from kuiper.ops.core.rows import MAX_EXTENT, lines_of
 from kuiper.ops.core.schema import (
     AnyArgument,
     Argument,
@@ -42,70 +42,52 @@ from kuiper.ops.core.typed import cast
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
 
-__all__ = [
-    "ArgSort",
-    "KthValue",
-    "Median",
-    "SearchSorted",
-    "Sort",
-    "can_sort",
-    "sort_lines",
-    "sorted_places",
-]
+__all__ = ["ArgSort", "KthValue", "Median", "SearchSorted", "Sort", "TopK"]
 
 FLOAT32 = np.dtype(np.float32)
 INT64 = np.dtype(np.int64)
 
-# What can be searched in, or for.
-_SEARCHED = frozenset(("float32", "uint8", "int8", "int16", "int32", "int64"))
 
-
-def sorted_places(array: np.ndarray, axis: int, descending: bool) -> np.ndarray:
-    """Return the places of the elements in order; equal ones keep theirs, NaN is the greatest."""
+def _sorted_indices(array: np.ndarray, axis: int, descending: bool = False) -> np.ndarray:
+    """Return the indices that sort an array stably; NaN counts as the greatest."""
     if array.ndim == 0:
         return np.zeros((), INT64)
     if array.dtype.kind == "b":
         array = array.view(np.uint8)
     if not descending:
         return np.argsort(array, axis=axis, kind="stable")
-    # Backwards twice, so that equal elements keep their order: negated integers would overflow,
-    # and a negated NaN is still the last.
+    # Flip input and result, which keeps the order of equal elements.  Negation would not do:
+    # integers overflow, and a negated NaN still comes last.
     order = np.argsort(np.flip(array, axis), axis=axis, kind="stable")
     return array.shape[axis] - 1 - np.flip(order, axis)
 
 
-# Lines are numbered with 32 bits where elements have no more.
-MAX_EXTENT = 1 << 31
-
-
-def can_sort(x: TensorView, axis: int) -> bool:
+def _can_sort(x: TensorView, axis: int) -> bool:
     """Tell whether there is a kernel for a dtype and extent."""
     return x.dtype.name in SORT_DTYPES and x.rank > 0 and x.shape[axis] < MAX_EXTENT
 
 
-def sort_lines(
+def _sort_lines(
     b: Binder,
     x: TensorView,
     axis: int,
-    k: int,
     descending: bool,
     values: TensorView | None,
-    places: TensorView | None,
+    indices: TensorView | None,
+    k: int | None = None,
 ) -> None:
-    """Add the step that puts the first k of each line along an axis in order."""
+    """Add the step that sorts each line along an axis, or finds the first `k` in order."""
+    extent = x.shape[axis]
+    k = extent if k is None else k
     if x.size == 0 or k == 0:
         return
-    extent = x.shape[axis]
-    rows = b.contiguous(x).view(lines_of(x.shape, axis))
-    b.step(SortStep(rows, values, places, k, descending, b.scratch(sort_bytes(extent, x.dtype))))
-
-
-def _take(array: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
-    return np.take_along_axis(array, places, axis) if array.ndim else array
+    lines = b.contiguous(x).view(lines_of(x.shape, axis))
+    scratch = b.scratch(sort_bytes(extent, x.dtype))
+    b.step(SortStep(lines, values, indices, k, descending, scratch))
 
 
 class _Sorting(Overloaded[T], KernelRecord[T]):
-    """Base of the sorts; with the argument `stable` they have one overload more."""
+    """Base of the sorts, which have a second overload with the argument `stable`."""
 
     batch = "along_axes"
     overloads = (
@@ -119,7 +101,7 @@ class _Sorting(Overloaded[T], KernelRecord[T]):
 
 @record("aten::sort")
 class Sort(_Sorting[T]):
-    """The elements along an axis in order, and their places; equal ones keep theirs.
+    """The elements along an axis in stable order, and their indices.
 
     NaN is greater than anything.  Source: torch.sort.
     """
@@ -129,23 +111,22 @@ class Sort(_Sorting[T]):
         return TensorSpec(self.input.shape, self.input.dtype), TensorSpec(self.input.shape, INT64)
 
     def compute(self: Sort[np.ndarray]) -> Any:
-        places = sorted_places(self.input, self.axis(), self.descending)
-        return _take(self.input, places, self.axis()), places
+        indices = _sorted_indices(self.input, self.axis(), self.descending)
+        if self.input.ndim == 0:
+            return self.input, indices
+        return np.take_along_axis(self.input, indices, self.axis()), indices
 
     def steps(self: Sort[TensorView], b: Binder) -> None:
-        axis = self.axis()
-        if not can_sort(self.input, axis):
+        if _can_sort(self.input, self.axis()):
+            indices = b.output(1) if self.n_outputs > 1 else None
+            _sort_lines(b, self.input, self.axis(), self.descending, b.output(0), indices)
+        else:
             self.in_numpy(b)
-            return
-        places = b.output(1) if self.n_outputs > 1 else None
-        sort_lines(
-            b, self.input, axis, self.input.shape[axis], self.descending, b.output(0), places
-        )
 
 
 @record("aten::argsort")
 class ArgSort(_Sorting[T]):
-    """The places of the elements along an axis in order; equal ones keep theirs.
+    """The indices that sort the elements along an axis stably.
 
     Source: torch.argsort.
     """
@@ -155,14 +136,11 @@ class ArgSort(_Sorting[T]):
         return TensorSpec(self.input.shape, INT64)
 
     def compute(self: ArgSort[np.ndarray]) -> Any:
-        return sorted_places(self.input, self.axis(), self.descending)
+        return _sorted_indices(self.input, self.axis(), self.descending)
 
     def steps(self: ArgSort[TensorView], b: Binder) -> None:
-        axis = self.axis()
-        if can_sort(self.input, axis):
-            sort_lines(
-                b, self.input, axis, self.input.shape[axis], self.descending, None, b.output()
-            )
+        if _can_sort(self.input, self.axis()):
+            _sort_lines(b, self.input, self.axis(), self.descending, None, b.output())
         else:
             self.in_numpy(b)
 
@@ -184,23 +162,64 @@ class MSort(KernelRecord[T]):
         return np.sort(self.input, axis=0, kind="stable") if self.input.ndim else self.input
 
     def steps(self: MSort[TensorView], b: Binder) -> None:
-        if can_sort(self.input, 0):
-            sort_lines(b, self.input, 0, self.input.shape[0], False, b.output(), None)
+        if _can_sort(self.input, 0):
+            _sort_lines(b, self.input, 0, False, b.output(), None)
         else:
             self.in_numpy(b)
 
 
-# -- one place of the order --------------------------------------------------------------------
+@record("torch.topk")
+class TopK(Record[T]):
+    """The `k` largest or smallest elements along an axis, in order, and their indices.
+
+    Source: torch.topk.
+    """
+
+    batch = "along_axes"
+    input: T = Tensor()
+    k: int = Int(minimum=0)
+    dim: int = Int(-1)
+    largest: bool = Bool(True)
+    sorted: bool = Bool(True)
+
+    def infer(self: TopK[TensorSpec]) -> Any:
+        extents = self.input.shape or (1,)
+        axis = axis_of(self.dim, extents)
+        if self.k > extents[axis]:
+            raise ShapeError(
+                f"'k' is {self.k}, expected at most {extents[axis]}, the extent of axis {axis} "
+                f"of an input of shape {self.input.shape}"
+            )
+        shape = (*extents[:axis], self.k, *extents[axis + 1 :]) if self.input.rank else ()
+        return TensorSpec(shape, self.input.dtype), TensorSpec(shape, np.int64)
+
+    def bind(self: TopK[TensorView], b: Binder) -> None:
+        if self.input.rank == 0:
+            # PyTorch returns the only element, even if k is 0.
+            b.alias(self.input)
+            if self.n_outputs > 1:
+                b.alias(b.constant(np.zeros((), np.int64)), 1)
+            return
+        axis = axis_of(self.dim, self.input.shape)
+        if _can_sort(self.input, axis):
+            indices = b.output(1) if self.n_outputs > 1 else None
+            _sort_lines(b, self.input, axis, self.largest, b.output(0), indices, self.k)
+            return
+
+        def topk(array: Any) -> Any:
+            order = _sorted_indices(array, axis, self.largest)
+            indices = np.take(order, np.arange(self.k), axis=axis)
+            return np.take_along_axis(array, indices, axis=axis), indices
+
+        outputs = [b.output(index) for index in range(self.n_outputs)]
+        b.python(lambda array: topk(array)[: self.n_outputs], [self.input], outputs)
 
 
-def axis_extent(dim: int, shape: tuple[int, ...]) -> int:
-    """Return the extent of an axis; a 0-d tensor has one of 1."""
-    shape = shape or (1,)
-    return shape[axis_of(dim, shape)]
+# -- one element of the order ------------------------------------------------------------------
 
 
 class _Ranked(Overloaded[T], KernelRecord[T]):
-    """Base of what takes one element of each line in order, and tells its place."""
+    """Base of the records that take one element of each sorted line, and its index."""
 
     batch = "reduction"
     runs_in_numpy = False
@@ -209,25 +228,24 @@ class _Ranked(Overloaded[T], KernelRecord[T]):
     def spec(self: _Ranked[Any], dtype: Any) -> TensorSpec:
         if getattr(self, "dim", None) is None:
             return TensorSpec((), dtype)
-        shape = self.input.shape or (1,)
-        axis = axis_of(self.dim, shape)
-        kept = (*shape[:axis], 1, *shape[axis + 1 :])
-        kept = kept if self.keepdim else (*shape[:axis], *shape[axis + 1 :])
-        return TensorSpec(kept if self.input.shape else (), dtype)
+        axes = reduced_axes(self.dim, self.input.shape)
+        return TensorSpec(reduced_shape(self.input.shape, axes, self.keepdim), dtype)
+
+    def extent(self: _Ranked[TensorSpec]) -> int:
+        """Return the length of the lines; a 0-d tensor is one of 1."""
+        axes = reduced_axes(getattr(self, "dim", None), self.input.shape)
+        return math.prod(self.input.shape[d] for d in axes)
 
     def result(self: _Ranked[TensorSpec]) -> Any:
         dim = getattr(self, "dim", None)
-        taken = self.input.size if dim is None else axis_extent(dim, self.input.shape)
-        # Of nothing at all, PyTorch's median is no number.
-        if taken == 0 and (dim is not None or self.input.dtype.kind != "f"):
+        # PyTorch's median of no floats at all is NaN.
+        if self.extent() == 0 and (dim is not None or self.input.dtype.kind != "f"):
             raise ShapeError(f"the input has shape {self.input.shape}, nothing to take")
         values = self.spec(self.input.dtype)
-        if getattr(self, "dim", None) is None:
-            return values
-        return values, self.spec(INT64)
+        return values if dim is None else (values, self.spec(INT64))
 
     def rank(self: _Ranked[Any], line: np.ndarray) -> np.ndarray:
-        """Return for each line of the last axis which element of its order is taken."""
+        """Return for each line along the last axis the rank of the element to take."""
         raise NotImplementedError
 
     def compute(self: _Ranked[np.ndarray]) -> Any:
@@ -239,31 +257,27 @@ class _Ranked(Overloaded[T], KernelRecord[T]):
             if whole or not self.input.ndim
             else np.moveaxis(self.input, self.dim, -1)
         )
-        order = sorted_places(x, -1, False)
         rank = self.rank(x)[..., np.newaxis]
-        places = np.take_along_axis(order, rank, -1)
-        values = np.take_along_axis(x, places, -1)
-        if whole:
-            return values.reshape(())
-        shape = self.spec(INT64).shape
-        return values.reshape(shape), places.reshape(shape)
+        indices = np.take_along_axis(_sorted_indices(x, -1), rank, -1)
+        values, shape = np.take_along_axis(x, indices, -1), self.spec(INT64).shape
+        return values.reshape(shape) if whole else (values.reshape(shape), indices.reshape(shape))
 
     def steps(self: _Ranked[TensorView], b: Binder) -> None:
         dim = getattr(self, "dim", None)
         x = b.contiguous(self.input)
         x = x.view((x.size,)) if dim is None or not x.rank else x
         axis = 0 if dim is None else axis_of(dim, x.shape)
-        if not can_sort(x, axis):
+        if not _can_sort(x, axis):
             self.in_numpy(b)
             return
-        values, places = b.output(), b.output(1) if self.n_outputs > 1 else None
+        values, indices = b.output(), b.output(1) if self.n_outputs > 1 else None
         if x.size == 0:
             if values.size:
                 b.step(FillStep(values, math.nan))
             return
         lines = x.view(lines_of(x.shape, axis))
         scratch = b.scratch(sort_bytes(x.shape[axis], x.dtype))
-        b.step(RankStep(lines, values, places, self.kind, getattr(self, "k", 0), scratch))
+        b.step(RankStep(lines, values, indices, self.kind, getattr(self, "k", 0), scratch))
 
 
 _BY_AXIS = schema(input=Tensor(), dim=Int(), keepdim=Bool(False))
@@ -271,7 +285,7 @@ _BY_AXIS = schema(input=Tensor(), dim=Int(), keepdim=Bool(False))
 
 @record("aten::median")
 class Median(_Ranked[T]):
-    """The element in the middle, the lower of two, and along an axis its place; or a NaN.
+    """The median, the lower of two, and along an axis its index; NaN if any element is NaN.
 
     Source: torch.median.
     """
@@ -283,14 +297,14 @@ class Median(_Ranked[T]):
         middle = np.full(line.shape[:-1], (line.shape[-1] - 1) // 2)
         if line.dtype.kind != "f":
             return middle
-        # NaN is the last of the order, so a line with one has it there first.
-        gaps = np.isnan(line).sum(-1)
-        return np.where(gaps > 0, line.shape[-1] - gaps, middle)
+        # NaN sorts last: take the first one of a line that has any.
+        nans = np.isnan(line).sum(-1)
+        return np.where(nans > 0, line.shape[-1] - nans, middle)
 
 
 @record("aten::nanmedian")
 class NanMedian(_Ranked[T]):
-    """The element in the middle of those that are not NaN, the lower of two, and its place.
+    """The median of the elements that are not NaN, the lower of two, and its index.
 
     Source: torch.nanmedian.
     """
@@ -305,7 +319,7 @@ class NanMedian(_Ranked[T]):
 
 @record("aten::kthvalue")
 class KthValue(_Ranked[T]):
-    """The `k`-th smallest element along an axis, and its place.
+    """The `k`-th smallest element along an axis, and its index.
 
     Source: torch.kthvalue.
     """
@@ -314,7 +328,7 @@ class KthValue(_Ranked[T]):
     kind = "kthvalue"
 
     def result(self: KthValue[TensorSpec]) -> Any:
-        extent = axis_extent(self.dim, self.input.shape)
+        extent = self.extent()
         if self.k > extent:
             raise ShapeError(
                 f"'k' is {self.k}, expected at most {extent}, the extent of axis {self.dim}"
@@ -327,7 +341,7 @@ class KthValue(_Ranked[T]):
 
 @record("aten::mode")
 class Mode(_Ranked[T]):
-    """The commonest element along an axis, the least of several, and its last place.
+    """The commonest element along an axis, the least of several, and its last index.
 
     Source: torch.mode.
     """
@@ -337,12 +351,12 @@ class Mode(_Ranked[T]):
 
     def rank(self: Mode[Known], line: Any) -> Any:
         ordered = np.sort(line, axis=-1, kind="stable")
-        places = np.broadcast_to(np.arange(line.shape[-1]), line.shape)
+        indices = np.broadcast_to(np.arange(line.shape[-1]), line.shape)
         starts = np.ones(line.shape, bool)
         starts[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
-        first = np.maximum.accumulate(np.where(starts, places, 0), -1)
-        # How far each element is from the first of its kind; the farthest ends the longest run.
-        return np.argmax(places - first, axis=-1)
+        first = np.maximum.accumulate(np.where(starts, indices, 0), -1)
+        # The element farthest from the start of its run ends the longest run.
+        return np.argmax(indices - first, axis=-1)
 
 
 class _Levels(Argument):
@@ -358,18 +372,18 @@ class _Levels(Argument):
         return float(value)
 
 
-# Ranks are computed in float32, which has all whole numbers up to here.
+# Ranks are computed in float32, which holds all integers up to this one.
 MAX_RANKED = 1 << 24
 
 
 @record("aten::quantile")
 class Quantile(Overloaded[T], KernelRecord[T]):
-    """The value below which the fraction `q` of the elements along an axis lies.
+    """The value below which a fraction `q` of the elements along an axis lies.
 
-    Between two elements it is interpolated.  Source: torch.quantile.
+    A value between two elements is interpolated.  Source: torch.quantile.
     """
 
-    batch = NoBatchRule("its result has an axis more where it is for several probabilities")
+    batch = NoBatchRule("several probabilities give the result another axis")
     overloads = (
         schema(
             input=Tensor(),
@@ -388,13 +402,12 @@ class Quantile(Overloaded[T], KernelRecord[T]):
         if self.input.size == 0:
             raise ShapeError(f"the input has shape {self.input.shape}, nothing to take")
         shape = self.input.shape or (1,)
-        axes = range(len(shape)) if self.dim is None else (axis_of(self.dim, shape),)
-        rest = [1 if d in axes else n for d, n in enumerate(shape) if self.keepdim or d not in axes]
+        axes = reduced_axes(self.dim, shape)
         extent = math.prod(shape[d] for d in axes)
         if extent > MAX_RANKED:
             raise ShapeError(f"there are {extent} elements to rank, expected at most {MAX_RANKED}")
         levels = self.q.shape if hasattr(self.q, "shape") else ()
-        return TensorSpec((*levels, *rest), self.input.dtype)
+        return TensorSpec((*levels, *reduced_shape(shape, axes, self.keepdim)), self.input.dtype)
 
     def compute(self: Quantile[np.ndarray]) -> Any:
         q = _checked_levels(np.asarray(self.q, self.input.dtype))
@@ -402,11 +415,11 @@ class Quantile(Overloaded[T], KernelRecord[T]):
             self.input.reshape(1, -1) if self.dim is None else np.moveaxis(self.input, self.dim, -1)
         )
         lines = np.sort(lines.reshape(-1, lines.shape[-1]), -1)
-        gaps = np.isnan(lines).sum(-1)
-        last = (lines.shape[-1] - 1 - (gaps if self.skips_nan else 0 * gaps)).astype(q.dtype)
+        nans = np.isnan(lines).sum(-1)
+        last = (lines.shape[-1] - 1 - (nans if self.skips_nan else 0 * nans)).astype(q.dtype)
         ranks = np.maximum(q.reshape(-1, 1) * last, 0)
         if not self.skips_nan:
-            ranks = np.where(gaps > 0, last, ranks)
+            ranks = np.where(nans > 0, last, ranks)
         y = _interpolated(lines, ranks, self.interpolation)
         return y.reshape(tuple(self.result().shape))
 
@@ -415,7 +428,7 @@ class Quantile(Overloaded[T], KernelRecord[T]):
         x = b.contiguous(self.input)
         axis = 0 if self.dim is None or not x.rank else axis_of(self.dim, x.shape)
         x = x.view((x.size,)) if self.dim is None or not x.rank else x
-        if (is_tensor and not self.q.is_constant) or x.dtype != FLOAT32 or not can_sort(x, axis):
+        if (is_tensor and not self.q.is_constant) or x.dtype != FLOAT32 or not _can_sort(x, axis):
             self.in_numpy(b)
             return
         known = np.asarray(self.q.constant if is_tensor else self.q, x.dtype)
@@ -433,14 +446,14 @@ def _checked_levels(q: np.ndarray) -> np.ndarray:
 
 
 def _interpolated(lines: np.ndarray, ranks: np.ndarray, interpolation: str) -> np.ndarray:
-    """Return what ranks (levels, lines) in sorted lines stand for, by PyTorch's formulas."""
+    """Return the values at ranks (levels, lines) of sorted lines, by PyTorch's formulas."""
     rounding = {"lower": np.floor, "higher": np.ceil, "nearest": np.rint}.get(interpolation)
     ranks = ranks if rounding is None else rounding(ranks)
-    places = np.arange(len(lines))
-    below = lines[places, np.floor(ranks).astype(INT64)]
+    line = np.arange(len(lines))
+    below = lines[line, np.floor(ranks).astype(INT64)]
     if rounding is not None:
         return below
-    above = lines[places, np.ceil(ranks).astype(INT64)]
+    above = lines[line, np.ceil(ranks).astype(INT64)]
     weight = np.full_like(ranks, 0.5) if interpolation == "midpoint" else ranks - np.floor(ranks)
     gap = above - below
     return np.where(weight < 0.5, below + weight * gap, above - gap * (1 - weight))
@@ -448,7 +461,7 @@ def _interpolated(lines: np.ndarray, ranks: np.ndarray, interpolation: str) -> n
 
 @record("aten::nanquantile")
 class NanQuantile(Quantile[T]):
-    """The value below which the fraction `q` of the elements that are not NaN lies.
+    """The value below which a fraction `q` of the elements that are not NaN lies.
 
     Source: torch.nanquantile.
     """
@@ -456,14 +469,20 @@ class NanQuantile(Quantile[T]):
     skips_nan: ClassVar[bool] = True
 
 
-# -- places in what is sorted ------------------------------------------------------------------
+# -- searches in sorted lines ------------------------------------------------------------------
 
 
-def _found(boundaries: np.ndarray, values: np.ndarray, right: bool) -> np.ndarray:
-    return np.searchsorted(boundaries, values, "right" if right else "left")
+# The dtypes that the kernel searches in, or for.
+_SEARCHED = frozenset(("float32", "uint8", "int8", "int16", "int32", "int64"))
+
+
+def _found(lines: np.ndarray, values: np.ndarray, right: bool) -> np.ndarray:
+    return np.searchsorted(lines, values, "right" if right else "left")
 
 
 class _Searched(KernelRecord[T]):
+    """Base of the searches for values in sorted lines."""
+
     @staticmethod
     def spec(values: Any, out_int32: bool) -> TensorSpec:
         shape = values.shape if hasattr(values, "shape") else ()
@@ -471,7 +490,7 @@ class _Searched(KernelRecord[T]):
 
     @classmethod
     def search(cls, b: Binder, lines: TensorView, values: Any, right: bool) -> bool:
-        """Bind output 0 to where values belong in lines, if there is a kernel for their dtypes."""
+        """Bind output 0 to the indices of values in lines; return False if no kernel can."""
         if is_number(values):
             values = b.constant(np.asarray(values, INT64 if isinstance(values, int) else FLOAT32))
         kinds = {lines.dtype.kind, values.dtype.kind}
@@ -479,23 +498,20 @@ class _Searched(KernelRecord[T]):
             return False
         dtype = FLOAT32 if "f" in kinds else INT64
         if len(kinds) > 1 and lines.dtype != dtype and lines.dtype.itemsize > 2:
-            return False  # large integers would be rounded
+            return False  # float32 would round large integers
         y = b.output()
         if y.size:
             x, found = b.contiguous(cast(b, lines, dtype)), b.contiguous(cast(b, values, dtype))
             outer = 1 if lines.rank == 1 else math.prod(lines.shape[:-1])
             shape = (outer, y.size // outer)
-            b.step(
-                SearchStep(
-                    x.view((outer, lines.shape[-1])), found.view(shape), y.view(shape), right
-                )
-            )
+            x = x.view((outer, lines.shape[-1]))
+            b.step(SearchStep(x, found.view(shape), y.view(shape), right))
         return True
 
 
 @record("aten::searchsorted")
 class SearchSorted(_Searched[T]):
-    """Where in sorted lines the values belong: in front of equal elements, or behind with `right`.
+    """The index of each value in a sorted line: before equal elements, or after them if `right`.
 
     Source: torch.searchsorted.
     """
@@ -543,7 +559,7 @@ class SearchSorted(_Searched[T]):
 
 @record("aten::bucketize")
 class Bucketize(_Searched[T]):
-    """Between which boundaries the values lie: how many are below, or not above with `right`.
+    """The number of boundaries below each value, or not above it if `right`.
 
     Source: torch.bucketize.
     """
@@ -576,7 +592,7 @@ class Bucketize(_Searched[T]):
 class Histogram(NumpyRecord[T]):
     """How many elements lie in each of `bins` equal parts of the range from `min` to `max`.
 
-    Where both are equal the range is that of the elements.  Source: torch.histc.
+    If both are equal, the range is that of the elements.  Source: torch.histc.
     """
 
     batch = NoBatchRule("it counts the values of all members")

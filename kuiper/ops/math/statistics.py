@@ -1,4 +1,4 @@
-"""Truth, counts, deviations and scans: reductions that TorchScript's names stand for."""
+"""Statistics: truth, counts, sums, deviations and covariances."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from kuiper._kernels.data.order import (
-    RUNNING_DTYPES,
-    ExtremeStep,
-    LogSumScanStep,
-    RunningExtremeStep,
-)
+from kuiper._kernels.data.order import ExtremeStep
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
-from kuiper.expression.promotion import result_type
 from kuiper.ir.view import TensorSpec, TensorView
-from kuiper.ops.core.axes import axes_of, axis_of
+from kuiper.ops.core.axes import reduced_axes, reduced_shape
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import (
     KernelRecord,
@@ -33,42 +27,68 @@ from kuiper.ops.core.numpy_step import (
     variance,
 )
 from kuiper.ops.core.record import NoBatchRule, Record, T, record
-from kuiper.ops.core.rows import bind_reduction, lines_of
-from kuiper.ops.core.schema import Bool, DType, Int, Ints, Known, Scalar, Tensor, schema
+from kuiper.ops.core.rows import MAX_EXTENT, bind_reduction
+from kuiper.ops.core.schema import Bool, DType, Int, Ints, Scalar, Tensor, schema
 from kuiper.ops.core.typed import TypedProgram, has_kernels, write_cast
-from kuiper.ops.math.elementwise import bind_tree, write_tree
-from kuiper.ops.math.reduce import MAX_EXTENT, Norm, norm_of
+from kuiper.ops.math.elementwise import bind_tree, computed
 
-__all__ = ["AMinMax", "All", "Any", "CountNonzero", "CumMax", "Deviation", "Diff", "NanSum"]
+__all__ = ["AMinMax", "All", "Any", "CountNonzero", "Deviation", "NanSum"]
 
 INT64 = np.dtype(np.int64)
 
 
 def _axes(a: Record[typing.Any]) -> tuple[int, ...]:
-    dim = getattr(a, "dim", None)
-    if dim is None or dim == ():
-        return tuple(range(len(a.input.shape)))
-    if not a.input.shape:
-        axes_of(dim if isinstance(dim, tuple) else (dim,), (1,))
-        return ()
-    return axes_of(dim if isinstance(dim, tuple) else (dim,), a.input.shape)
+    return reduced_axes(getattr(a, "dim", None), a.input.shape)
 
 
 def _reduced(a: Record[typing.Any], dtype: typing.Any) -> TensorSpec:
-    axes, keepdim = _axes(a), getattr(a, "keepdim", False)
-    shape = [1 if d in axes else n for d, n in enumerate(a.input.shape) if keepdim or d not in axes]
+    shape = reduced_shape(a.input.shape, _axes(a), getattr(a, "keepdim", False))
     return TensorSpec(shape, dtype)
 
 
-def _is_float32(a: Record[typing.Any], b: Binder) -> bool:
-    """Tell whether input and output have kernels, and something to compute."""
-    return a.input.dtype == b.output_spec().dtype == np.float32 and a.input.size > 0
+def _where(a: Record[typing.Any]) -> dict[str, typing.Any]:
+    """Return the arguments of numpy's reductions."""
+    return {"axis": _axes(a), "keepdims": getattr(a, "keepdim", False)}
+
+
+def _widened(dtype: np.dtype) -> np.dtype:
+    """Return the dtype in which sums and products are computed: integers widen to int64."""
+    return INT64 if dtype.kind in "biu" else dtype
+
+
+class _Float32Reduction(KernelRecord[T]):
+    """Base of the reductions with kernels for float32 only."""
+
+    def axes(self: _Float32Reduction[typing.Any]) -> tuple[int, ...]:
+        return _axes(self)
+
+    def reduce(self: _Float32Reduction[TensorView], b: Binder, axes: tuple[int, ...]) -> None:
+        """Add the steps of the kernels."""
+        raise NotImplementedError
+
+    def steps(self: _Float32Reduction[TensorView], b: Binder) -> None:
+        axes, x = self.axes(), self.input
+        if x.dtype == b.output_spec().dtype == np.float32 and x.size and axes:
+            self.reduce(b, axes)
+        else:
+            self.in_numpy(b)
 
 
 # -- truth and counts --------------------------------------------------------------------------
 
 
+def _write_truth(b: Binder, x: TensorView, y: TensorView) -> None:
+    """Add the step that writes 1 for the elements of `x` that are not zero, else 0."""
+    program = TypedProgram(b)
+    truth = program.call("unequal", x.dtype, program.load(x, x.dtype), program.load(0, x.dtype))
+    if y.dtype != np.bool_:
+        program.call("convert", y.dtype, truth)
+    b.step(program.step(y))
+
+
 class _Truth(Overloaded[T], KernelRecord[T]):
+    """Base of `any` and `all`: the maximum and minimum of truth values."""
+
     batch = "reduction"
     runs_in_numpy = False
     is_min: bool
@@ -79,13 +99,11 @@ class _Truth(Overloaded[T], KernelRecord[T]):
     function: Callable[..., typing.Any]
 
     def result(self: _Truth[TensorSpec]) -> typing.Any:
-        # Bytes stay bytes, as they were PyTorch's truth values once.
+        # PyTorch once had uint8 for truth values and still returns it for uint8.
         return _reduced(self, np.uint8 if self.input.dtype == np.uint8 else np.bool_)
 
     def compute(self: _Truth[np.ndarray]) -> typing.Any:
-        return type(self).function(
-            self.input, axis=_axes(self), keepdims=getattr(self, "keepdim", False)
-        )
+        return type(self).function(self.input, **_where(self))
 
     def steps(self: _Truth[TensorView], b: Binder) -> None:
         x, axes = self.input, _axes(self)
@@ -94,12 +112,9 @@ class _Truth(Overloaded[T], KernelRecord[T]):
             self.in_numpy(b)
             return
         y = b.output()
-        # Of truth values any is the greatest and all the least.
         if x.dtype != np.bool_:
             truth = b.temporary(x.shape, np.bool_)
-            program = TypedProgram(b)
-            program.call("unequal", x.dtype, program.load(x, x.dtype), program.load(0, x.dtype))
-            b.step(program.step(truth))
+            _write_truth(b, x, truth)
             x = truth
         rows = b.contiguous(x.permute([*(d for d in range(x.rank) if d not in axes), *axes]))
         b.step(ExtremeStep(rows.view((y.size, terms, 1)), y, None, self.is_min))
@@ -129,7 +144,7 @@ class All(_Truth[T]):
 
 @record("aten::count_nonzero")
 class CountNonzero(KernelRecord[T]):
-    """How many elements are not zero.
+    """The number of elements that are not zero.
 
     Source: torch.count_nonzero.
     """
@@ -146,15 +161,12 @@ class CountNonzero(KernelRecord[T]):
 
     def steps(self: CountNonzero[TensorView], b: Binder) -> None:
         x, axes = self.input, _axes(self)
-        # Sums of ones are whole as long as they have no more than 24 bits.
+        # float32 sums of ones are exact up to 2 ** 24.
         if not has_kernels(x.dtype) or not 0 < x.size < 1 << 24 or not axes:
             self.in_numpy(b)
             return
         ones = b.temporary(x.shape)
-        program = TypedProgram(b)
-        truth = program.call("unequal", x.dtype, program.load(x, x.dtype), program.load(0, x.dtype))
-        program.call("convert", ones.dtype, truth)
-        b.step(program.step(ones))
+        _write_truth(b, x, ones)
         counts = bind_reduction(b, ones, axes, False, "sum", is_output=False)
         write_cast(b, counts, b.output())
 
@@ -163,7 +175,7 @@ class CountNonzero(KernelRecord[T]):
 
 
 @record("aten::prod")
-class ProductOfAll(KernelRecord[T]):
+class ProductOfAll(_Float32Reduction[T]):
     """The product of all elements; integers and booleans multiply in int64.
 
     Source: torch.prod.
@@ -174,22 +186,18 @@ class ProductOfAll(KernelRecord[T]):
     dtype: np.dtype | None = DType(None)
 
     def result(self: ProductOfAll[typing.Any]) -> TensorSpec:
-        dtype = self.input.dtype
-        return TensorSpec((), self.dtype or (INT64 if dtype.kind in "biu" else dtype))
+        return TensorSpec((), self.dtype or _widened(self.input.dtype))
 
     def compute(self: ProductOfAll[np.ndarray]) -> typing.Any:
         return np.prod(convert(self.input, self.result().dtype))
 
-    def steps(self: ProductOfAll[TensorView], b: Binder) -> None:
-        if _is_float32(self, b) and self.input.rank:
-            bind_reduction(b, self.input, tuple(range(self.input.rank)), False, "prod")
-        else:
-            self.in_numpy(b)
+    def reduce(self: ProductOfAll[TensorView], b: Binder, axes: tuple[int, ...]) -> None:
+        bind_reduction(b, self.input, axes, False, "prod")
 
 
 @record("aten::sum_to_size")
-class SumToSize(KernelRecord[T]):
-    """The sum over the axes that `size` has with an extent of 1, or not at all.
+class SumToSize(_Float32Reduction[T]):
+    """The sum over the axes that `size` lacks or has with extent 1.
 
     Source: torch.Tensor.sum_to_size.
     """
@@ -203,8 +211,7 @@ class SumToSize(KernelRecord[T]):
             raise ShapeError(
                 f"'size' is {self.size}, to which {self.input.shape} cannot be reduced"
             )
-        dtype = self.input.dtype
-        return TensorSpec(self.size, INT64 if dtype.kind in "biu" else dtype)
+        return TensorSpec(self.size, _widened(self.input.dtype))
 
     def axes(self: SumToSize[typing.Any]) -> tuple[int, ...]:
         lead = len(self.input.shape) - len(self.size)
@@ -213,17 +220,17 @@ class SumToSize(KernelRecord[T]):
     def compute(self: SumToSize[np.ndarray]) -> typing.Any:
         return self.input.sum(self.axes(), self.result().dtype).reshape(self.size)
 
-    def steps(self: SumToSize[TensorView], b: Binder) -> None:
-        axes = self.axes()
-        if not _is_float32(self, b) or not axes:
-            self.in_numpy(b)
-            return
+    def reduce(self: SumToSize[TensorView], b: Binder, axes: tuple[int, ...]) -> None:
         sums = bind_reduction(b, self.input, axes, True, "sum", is_output=False)
         b.alias(b.contiguous(sums).view(self.size))
 
 
-class _WithoutNan(KernelRecord[T]):
-    """Base of the reductions that leave NaN out."""
+@record("aten::nansum")
+class NanSum(_Float32Reduction[T]):
+    """The sum of the elements that are not NaN.
+
+    Source: torch.nansum.
+    """
 
     batch = "reduction"
     input: T = Tensor()
@@ -231,35 +238,19 @@ class _WithoutNan(KernelRecord[T]):
     keepdim: bool = Bool(False)
     dtype: np.dtype | None = DType(None)
 
-
-@record("aten::nansum")
-class NanSum(_WithoutNan[T]):
-    """The sum of the elements that are not NaN.
-
-    Source: torch.nansum.
-    """
-
     def result(self: NanSum[typing.Any]) -> typing.Any:
-        dtype = self.input.dtype
-        return _reduced(self, self.dtype or (INT64 if dtype.kind in "biu" else dtype))
+        return _reduced(self, self.dtype or _widened(self.input.dtype))
 
     def compute(self: NanSum[np.ndarray]) -> typing.Any:
-        return np.nansum(
-            convert(self.input, self.result().dtype), axis=_axes(self), keepdims=self.keepdim
-        )
+        return np.nansum(convert(self.input, self.result().dtype), **_where(self))
 
-    def steps(self: NanSum[TensorView], b: Binder) -> None:
-        axes = _axes(self)
-        if not _is_float32(self, b) or not axes:
-            self.in_numpy(b)
-            return
-        numbers = b.temporary(self.input.shape)
-        write_tree(b, Call("nan_to", [Ref(0), Literal(0.0)]), [self.input], numbers)
+    def reduce(self: NanSum[TensorView], b: Binder, axes: tuple[int, ...]) -> None:
+        numbers = computed(b, Call("nan_to", [Ref(0), Literal(0.0)]), [self.input])
         bind_reduction(b, numbers, axes, self.keepdim, "sum")
 
 
 @record("aten::nanmean")
-class NanMean(_WithoutNan[T]):
+class NanMean(NanSum[T]):
     """The mean of the elements that are not NaN.
 
     Source: torch.nanmean.
@@ -271,59 +262,25 @@ class NanMean(_WithoutNan[T]):
         return _reduced(self, self.dtype or self.input.dtype)
 
     def compute(self: NanMean[np.ndarray]) -> typing.Any:
-        where: dict[str, typing.Any] = {"axis": _axes(self), "keepdims": self.keepdim}
+        where = _where(self)
         return np.nansum(self.input, **where) / np.sum(~np.isnan(self.input), **where)
 
-    def steps(self: NanMean[TensorView], b: Binder) -> None:
-        axes = _axes(self)
-        if not _is_float32(self, b) or not axes:
-            self.in_numpy(b)
-            return
+    def reduce(self: NanMean[TensorView], b: Binder, axes: tuple[int, ...]) -> None:
+        # x * 0 + 1 is 1 for numbers.  It is NaN, so not counted, for infinities, whose sum is
+        # infinite or NaN whatever the count.
+        one = Call("add", [Call("mul", [Ref(0), Literal(0.0)]), Literal(1.0)])
         sums = []
-        # Then ones in the place of numbers; what divides an infinite sum does not matter.
-        for number in (Ref(0), Call("add", [Call("mul", [Ref(0), Literal(0.0)]), Literal(1.0)])):
-            kept = b.temporary(self.input.shape)
-            write_tree(b, Call("nan_to", [number, Literal(0.0)]), [self.input], kept)
+        for term in (Ref(0), one):
+            kept = computed(b, Call("nan_to", [term, Literal(0.0)]), [self.input])
             sums.append(bind_reduction(b, kept, axes, self.keepdim, "sum", is_output=False))
         bind_tree(b, Call("div", [Ref(0), Ref(1)]), sums)
 
 
-@record("aten::dist")
-class Distance(KernelRecord[T]):
-    """The p-norm of the difference of two tensors.
-
-    Source: torch.dist.
-    """
-
-    batch = NoBatchRule("it adds up the differences of all members")
-    input: T = Tensor()
-    other: T = Tensor()
-    p: float = Scalar(2)
-
-    def result(self: Distance[TensorSpec]) -> TensorSpec:
-        broadcast(self.input, self.other)
-        if isinstance(self.p, complex):
-            raise ShapeError(f"'p' is {self.p}, expected a real number")
-        return TensorSpec((), result_type([self.input, self.other]))
-
-    def compute(self: Distance[np.ndarray]) -> typing.Any:
-        return norm_of(np.asarray(self.input - self.other), float(self.p), None, False)
-
-    def steps(self: Distance[TensorView], b: Binder) -> None:
-        kind, shape = Norm.kinds.get(self.p), broadcast(self.input, self.other)
-        if kind is None or not _is_float32(self, b) or self.other.dtype != np.float32 or not shape:
-            self.in_numpy(b)
-            return
-        gaps = b.temporary(shape)
-        write_tree(b, Call("sub", [Ref(0), Ref(1)]), [self.input, self.other], gaps)
-        bind_reduction(b, gaps, tuple(range(len(shape))), False, kind)
-
-
-# -- deviations --------------------------------------------------------------------------------
+# -- deviations and extremes -------------------------------------------------------------------
 
 
 class Deviation(Schemas[T], Record[T]):
-    """Base of the variances and deviations that torch.var and torch.std do not stand for."""
+    """Base of the variances and deviations under their TorchScript names."""
 
     batch = "reduction"
     overloads = (
@@ -353,23 +310,21 @@ class Deviation(Schemas[T], Record[T]):
     def bind(self: Deviation[TensorView], b: Binder) -> None:
         a = self.read()
         axes, keepdim = _axes(a), getattr(a, "keepdim", False)
-        less = 1.0 if a.correction is None else float(a.correction)
+        correction = 1.0 if a.correction is None else float(a.correction)
         for index, kind in enumerate(a.kinds[: a.n_outputs]):
-            own = 0.0 if kind == "mean" else less
+            own = 0.0 if kind == "mean" else correction
             if a.input.dtype == np.float32 and a.input.size and b.output_spec(index).size:
                 y = bind_reduction(b, a.input, axes, keepdim, kind, own, is_output=False)
                 b.alias(y, index)
                 continue
-            options = {"axis": axes, "keepdims": keepdim}
-            if kind != "mean":
-                options["ddof"] = less
+            options = _where(a) if kind == "mean" else {**_where(a), "ddof": correction}
             function = a.functions[kind]
             b.python(lambda x, f=function, o=options: f(x, **o), [a.input], [b.output(index)])
 
 
 @record("aten::var")
 class Variance(Deviation[T]):
-    """The variance of all elements.
+    """The variance.
 
     Source: torch.var.
     """
@@ -379,7 +334,7 @@ class Variance(Deviation[T]):
 
 @record("aten::std")
 class StandardDeviation(Deviation[T]):
-    """The root of the variance of all elements.
+    """The standard deviation: the root of the variance.
 
     Source: torch.std.
     """
@@ -399,7 +354,7 @@ class VarianceAndMean(Deviation[T]):
 
 @record("aten::std_mean")
 class DeviationAndMean(Deviation[T]):
-    """The root of the variance, and the mean.
+    """The standard deviation and the mean.
 
     Source: torch.std_mean.
     """
@@ -408,7 +363,7 @@ class DeviationAndMean(Deviation[T]):
 
 
 @record("aten::aminmax")
-class AMinMax(Overloaded[T], KernelRecord[T]):
+class AMinMax(Overloaded[T], _Float32Reduction[T]):
     """The minimum and the maximum.
 
     Source: torch.aminmax.
@@ -424,165 +379,19 @@ class AMinMax(Overloaded[T], KernelRecord[T]):
         return _reduced(self, self.input.dtype), _reduced(self, self.input.dtype)
 
     def compute(self: AMinMax[np.ndarray]) -> typing.Any:
-        where = {"axis": _axes(self), "keepdims": self.keepdim}
-        return np.min(self.input, **where), np.max(self.input, **where)
+        return np.min(self.input, **_where(self)), np.max(self.input, **_where(self))
 
-    def steps(self: AMinMax[TensorView], b: Binder) -> None:
-        axes = _axes(self)
-        if not _is_float32(self, b) or not axes:
-            self.in_numpy(b)
-            return
+    def reduce(self: AMinMax[TensorView], b: Binder, axes: tuple[int, ...]) -> None:
         for index, kind in enumerate(("min", "max")[: self.n_outputs]):
             b.alias(bind_reduction(b, self.input, axes, self.keepdim, kind, is_output=False), index)
 
 
-# -- scans -------------------------------------------------------------------------------------
-
-
-class _Running(KernelRecord[T]):
-    """A running extreme, and the place of its last occurrence so far."""
-
-    batch = "along_axes"
-    input: T = Tensor()
-    dim: int = Int()
-    ufunc: ClassVar[np.ufunc]
-    is_min: ClassVar[bool] = False
-
-    def result(self: _Running[TensorSpec]) -> typing.Any:
-        axis_of(self.dim, self.input.shape or (1,))
-        return TensorSpec(self.input.shape, self.input.dtype), TensorSpec(self.input.shape, INT64)
-
-    def compute(self: _Running[np.ndarray]) -> typing.Any:
-        x = np.atleast_1d(self.input)
-        values = type(self).ufunc.accumulate(x, axis=self.dim)
-        places = np.arange(x.shape[self.dim]).reshape(
-            [-1 if d == self.dim % x.ndim else 1 for d in range(x.ndim)]
-        )
-        reached = np.where((x == values) | (x != x), places, 0)
-        found = np.maximum.accumulate(reached, axis=self.dim)
-        return values.reshape(self.input.shape), found.reshape(self.input.shape)
-
-    def steps(self: _Running[TensorView], b: Binder) -> None:
-        if self.input.dtype.name not in RUNNING_DTYPES:
-            self.in_numpy(b)
-            return
-        values, places = b.output(), b.output(1) if self.n_outputs > 1 else None
-        if values.size:
-            rows = lines_of(self.input.shape, self.dim)
-            x = b.contiguous(self.input).view(rows)
-            places = None if places is None else places.view(rows)
-            b.step(RunningExtremeStep(x, values.view(rows), places, self.is_min))
-
-
-@record("aten::cummax")
-class CumMax(_Running[T]):
-    """The running maximum along an axis, and its place.
-
-    Source: torch.cummax.
-    """
-
-    ufunc = np.maximum
-
-
-@record("aten::cummin")
-class CumMin(_Running[T]):
-    """The running minimum along an axis, and its place.
-
-    Source: torch.cummin.
-    """
-
-    ufunc = np.minimum
-    is_min = True
-
-
-@record("aten::logcumsumexp")
-class LogCumSumExp(KernelRecord[T]):
-    """The logarithm of the running sum of exponentials along an axis.
-
-    Source: torch.logcumsumexp.
-    """
-
-    batch = "along_axes"
-    input: T = Tensor()
-    dim: int = Int()
-
-    def result(self: LogCumSumExp[TensorSpec]) -> TensorSpec:
-        axis_of(self.dim, self.input.shape or (1,))
-        return TensorSpec(self.input.shape, self.input.dtype)
-
-    def compute(self: LogCumSumExp[np.ndarray]) -> typing.Any:
-        x = np.atleast_1d(self.input).astype(np.float64)
-        return np.logaddexp.accumulate(x, axis=self.dim).reshape(self.input.shape)
-
-    def steps(self: LogCumSumExp[TensorView], b: Binder) -> None:
-        if self.input.dtype != np.float32:
-            self.in_numpy(b)
-            return
-        y = b.output()
-        if y.size:
-            rows = lines_of(self.input.shape, self.dim)
-            b.step(LogSumScanStep(b.contiguous(self.input).view(rows), y.view(rows)))
-
-
-@record("aten::diff")
-class Diff(KernelRecord[T]):
-    """Differences of neighbours along an axis, `n` times.
-
-    Source: torch.diff.
-    """
-
-    batch = NoBatchRule("rare: no known export uses it with another batch")
-    input: T = Tensor()
-    n: int = Int(1, minimum=0)
-    dim: int = Int(-1)
-    prepend: T | None = Tensor(optional=True)
-    append: T | None = Tensor(optional=True)
-
-    def result(self: Diff[TensorSpec]) -> TensorSpec:
-        axis = axis_of(self.dim, self.input.shape)
-        shape, dtype = list(self.input.shape), self.input.dtype
-        if not shape:
-            raise ShapeError("the input has no axis to take differences along")
-        for more in (self.prepend, self.append):
-            if more is not None:
-                rest = [n for d, n in enumerate(more.shape) if d != axis]
-                fits = rest == [n for d, n in enumerate(shape) if d != axis]
-                if not fits or more.rank != len(shape) or more.dtype != dtype:
-                    raise ShapeError(f"cannot join {more!r} to {self.input!r} along axis {axis}")
-                shape[axis] += more.shape[axis]
-        shape[axis] = max(shape[axis] - self.n, 0)
-        return TensorSpec(shape, dtype)
-
-    def compute(self: Diff[np.ndarray]) -> typing.Any:
-        parts = [x for x in (self.prepend, self.input, self.append) if x is not None]
-        return np.diff(np.concatenate(parts, self.dim), self.n, self.dim)
-
-    def steps(self: Diff[TensorView], b: Binder) -> None:
-        if self.n == 0 or not _is_float32(self, b):
-            self.in_numpy(b)
-            return
-        axis, x = axis_of(self.dim, self.input.shape), self.input
-        parts = [part for part in (self.prepend, x, self.append) if part is not None]
-        if len(parts) > 1:
-            shape = list(x.shape)
-            shape[axis] = sum(part.shape[axis] for part in parts)
-            x, start = b.temporary(shape), 0
-            for part in parts:
-                b.copy(part, x.narrow(axis, start, part.shape[axis]))
-                start += part.shape[axis]
-        y = b.output()
-        for left in range(self.n - 1, -1, -1) if y.size else ():
-            shape = list(x.shape)
-            shape[axis] -= 1
-            gaps = b.temporary(shape) if left else y
-            ends = [x.narrow(axis, start, shape[axis]) for start in (1, 0)]
-            write_tree(b, Call("sub", [Ref(0), Ref(1)]), ends, gaps)
-            x = gaps
+# -- covariances -------------------------------------------------------------------------------
 
 
 @record("aten::cov")
 class Covariance(NumpyRecord[T]):
-    """The covariances of rows of observations, each of which may have weights.
+    """The covariances of rows of observations, which may have weights.
 
     Source: torch.cov.
     """
@@ -606,7 +415,7 @@ class Covariance(NumpyRecord[T]):
 
     def compute(self: Covariance[np.ndarray]) -> typing.Any:
         x = np.atleast_2d(self.input).astype(np.float64)
-        # As np.cov, which would warn where there are no more observations than the correction.
+        # np.cov would warn if there are no more observations than the correction.
         ones = np.ones(x.shape[1])
         important = ones if self.aweights is None else np.atleast_1d(self.aweights)
         weights = important * (ones if self.fweights is None else np.atleast_1d(self.fweights))
@@ -634,86 +443,9 @@ class Correlation(NumpyRecord[T]):
 
     def compute(self: Correlation[np.ndarray]) -> typing.Any:
         x = np.atleast_2d(self.input).astype(np.float64)
-        # As np.corrcoef, which would warn where there is one observation or none.
+        # np.corrcoef would warn if there are fewer than two observations.
         off = x - x.sum(1, keepdims=True) / x.shape[1]
         sums = off @ off.T
         roots = np.sqrt(np.diag(sums))
         y = np.clip(sums / roots[:, None] / roots, -1.0, 1.0)
         return y.reshape(x.shape[:1] * 2 if self.input.ndim == 2 else ())
-
-
-# -- integrals and slopes ----------------------------------------------------------------------
-
-
-class _Trapezoids(Overloaded[T]):
-    """Base of the sums of trapezoids; their widths are the differences of `x`, or `dx`."""
-
-    batch = NoBatchRule("rare: no known export uses it with another batch")
-    overloads = (
-        schema(y=Tensor(), x=Tensor(), dim=Int(-1)),
-        schema(y=Tensor(), dx=Scalar(1), dim=Int(-1)),
-    )
-
-    def _axis(self: _Trapezoids[Known]) -> int:
-        axis = axis_of(self.dim, self.y.shape)
-        x = getattr(self, "x", None)
-        if x is not None:
-            fits = x.rank > 0 and (
-                x.shape == (self.y.shape[axis],)
-                if x.rank == 1
-                else x.rank == self.y.rank and x.shape[axis] == self.y.shape[axis]
-            )
-            if not fits:
-                raise ShapeError(f"'x' has shape {x.shape}, which does not go with {self.y.shape}")
-            if x.rank > 1:
-                broadcast(x, self.y)
-        return axis
-
-    def _dtype(self: _Trapezoids[Known]) -> np.dtype:
-        dtype = result_type([self.y] if getattr(self, "x", None) is None else [self.y, self.x])
-        return np.dtype(np.float32) if dtype.kind in "biu" else dtype
-
-    def _shape(self: _Trapezoids[Known]) -> list[int]:
-        x = getattr(self, "x", None)
-        return list(broadcast(self.y, x) if x is not None and x.rank > 1 else self.y.shape)
-
-    def areas(self: _Trapezoids[typing.Any]) -> np.ndarray:
-        """Return the area between each pair of neighbours."""
-        y = np.moveaxis(self.y, self.dim, -1)
-        widths = getattr(self, "dx", None)
-        if widths is None:
-            x = self.x if self.x.ndim == 1 else np.moveaxis(self.x, self.dim, -1)
-            widths = np.diff(x, axis=-1)
-        return (y[..., 1:] + y[..., :-1]) * widths / 2
-
-
-@record("aten::trapezoid", "aten::trapz")
-class Trapezoid(_Trapezoids[T]):
-    """The integral along an axis, by trapezoids.
-
-    Source: torch.trapezoid.
-    """
-
-    def result(self: Trapezoid[TensorSpec]) -> TensorSpec:
-        axis, shape = self._axis(), self._shape()
-        del shape[axis]
-        return TensorSpec(shape, self._dtype())
-
-    def compute(self: Trapezoid[np.ndarray]) -> typing.Any:
-        return self.areas().sum(-1)
-
-
-@record("aten::cumulative_trapezoid")
-class CumulativeTrapezoid(_Trapezoids[T]):
-    """The integral along an axis up to each place but the first, by trapezoids.
-
-    Source: torch.cumulative_trapezoid.
-    """
-
-    def result(self: CumulativeTrapezoid[TensorSpec]) -> TensorSpec:
-        axis, shape = self._axis(), self._shape()
-        shape[axis] = max(shape[axis] - 1, 0)
-        return TensorSpec(shape, self._dtype())
-
-    def compute(self: CumulativeTrapezoid[np.ndarray]) -> typing.Any:
-        return np.moveaxis(np.cumsum(self.areas(), axis=-1), -1, self.dim)

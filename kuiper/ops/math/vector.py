@@ -1,35 +1,38 @@
-"""Distances and similarities of vectors."""
+"""Vectors: distances, similarities, dot and cross products."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kuiper._kernels.elementwise import elementwise
 from kuiper._kernels.rows.reduce import DistanceStep
 from kuiper.errors import ShapeError
-from kuiper.expression import Call, Literal, Node, Ref, fold
+from kuiper.expression import Call, Literal, Ref
 from kuiper.expression.promotion import result_type
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, broadcast, convert
+from kuiper.ops.core.numpy_step import KernelRecord, broadcast, convert
 from kuiper.ops.core.record import NoBatchRule, Record, T, record
 from kuiper.ops.core.rows import bind_reduction
-from kuiper.ops.core.schema import AnyArgument, Bool, Float, Int, Known, Tensor
-from kuiper.ops.math.elementwise import bind_tree, write_tree
+from kuiper.ops.core.schema import AnyArgument, Bool, Float, Int, Known, Scalar, Tensor
+from kuiper.ops.math.elementwise import bind_tree, computed, write_tree
 from kuiper.ops.math.reduce import Norm, norm_of
 from kuiper.ops.product.linear import product
 
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
 
-__all__ = ["CosineSimilarity", "Distances", "PairwiseDistance"]
+__all__ = ["CosineSimilarity", "Cross", "Distances", "PairwiseDistance"]
 
 # How many numbers the differences of one block of vectors may take.
 _BLOCK = 1 << 18
+
+_DIFFERENCE = Call("sub", [Ref(0), Ref(1)])
+_PRODUCT = Call("mul", [Ref(0), Ref(1)])
 
 
 def _check_floats(*tensors: Any) -> np.dtype:
@@ -39,13 +42,7 @@ def _check_floats(*tensors: Any) -> np.dtype:
     return dtype
 
 
-def _computed(b: Binder, tree: Node, operands: list[TensorView]) -> TensorView:
-    """Add the step that computes an expression into temporary memory."""
-    shape = broadcast(*operands)
-    y = b.temporary(shape)
-    inputs = [value.expand(shape) for value in operands]
-    b.step(elementwise.ElementwiseStep(fold(tree, operands), inputs, y))
-    return y
+# -- pairs of vectors --------------------------------------------------------------------------
 
 
 @record("F.pairwise_distance", "nn.PairwiseDistance", "aten::pairwise_distance")
@@ -80,8 +77,7 @@ class PairwiseDistance(Record[T]):
                 [b.output()],
             )
             return
-        tree = Call("add", [Call("sub", [Ref(0), Ref(1)]), Literal(self.eps)])
-        gaps = _computed(b, tree, [self.x1, self.x2])
+        gaps = computed(b, Call("add", [_DIFFERENCE, Literal(self.eps)]), [self.x1, self.x2])
         bind_reduction(b, gaps, (gaps.rank - 1,), self.keepdim, kind)
 
 
@@ -110,7 +106,7 @@ class CosineSimilarity(Record[T]):
         if not self.x1.dtype == self.x2.dtype == np.float32 or 0 in shape:
             b.python(lambda x, y: _cosines(x, y, axis, self.eps), [self.x1, self.x2], [b.output()])
             return
-        products = _computed(b, Call("mul", [Ref(0), Ref(1)]), [self.x1, self.x2])
+        products = computed(b, _PRODUCT, [self.x1, self.x2])
         dots = bind_reduction(b, products, (axis,), False, "sum", is_output=False)
         norms = [
             bind_reduction(b, x.expand(shape), (axis,), False, "norm2", is_output=False)
@@ -126,8 +122,135 @@ def _cosines(x: np.ndarray, y: np.ndarray, axis: int, eps: float) -> np.ndarray:
     return (x * y).sum(axis) / (norms[0] * norms[1])
 
 
-class Distances(NumpyRecord[T]):
-    """Base of the records that compare many vectors with many."""
+@record("aten::dist")
+class Distance(KernelRecord[T]):
+    """The p-norm of the difference of two tensors.
+
+    Source: torch.dist.
+    """
+
+    batch = NoBatchRule("it adds up the differences of all members")
+    input: T = Tensor()
+    other: T = Tensor()
+    p: float = Scalar(2)
+
+    def result(self: Distance[TensorSpec]) -> TensorSpec:
+        broadcast(self.input, self.other)
+        if isinstance(self.p, complex):
+            raise ShapeError(f"'p' is {self.p}, expected a real number")
+        return TensorSpec((), result_type([self.input, self.other]))
+
+    def compute(self: Distance[np.ndarray]) -> Any:
+        return norm_of(np.asarray(self.input - self.other), float(self.p), None, False)
+
+    def steps(self: Distance[TensorView], b: Binder) -> None:
+        kind, shape = Norm.kinds.get(self.p), broadcast(self.input, self.other)
+        is_float32 = self.input.dtype == self.other.dtype == np.float32
+        if kind is None or not is_float32 or self.input.size == 0 or not shape:
+            self.in_numpy(b)
+            return
+        gaps = computed(b, _DIFFERENCE, [self.input, self.other])
+        bind_reduction(b, gaps, tuple(range(len(shape))), False, kind)
+
+
+@record("aten::linalg_vecdot")
+class VecDot(KernelRecord[T]):
+    """Dot products of the vectors along an axis.
+
+    Source: torch.linalg.vecdot.
+    """
+
+    batch = NoBatchRule("rare: no known export uses it with another batch")
+    input: T = Tensor()
+    other: T = Tensor()
+    dim: int = Int(-1)
+
+    def result(self: VecDot[TensorSpec]) -> TensorSpec:
+        shape = broadcast(self.input, self.other)
+        axis = axis_of(self.dim, shape)
+        if self.input.dtype != self.other.dtype:
+            raise ShapeError(f"its operands are {self.input.dtype} and {self.other.dtype}")
+        return TensorSpec((*shape[:axis], *shape[axis + 1 :]), self.input.dtype)
+
+    def compute(self: VecDot[np.ndarray]) -> Any:
+        return (np.conj(self.input) * self.other).sum(self.dim)
+
+    def steps(self: VecDot[TensorView], b: Binder) -> None:
+        shape = broadcast(self.input, self.other)
+        if self.input.dtype != np.float32 or 0 in shape:
+            self.in_numpy(b)
+            return
+        products = computed(b, _PRODUCT, [self.input, self.other])
+        bind_reduction(b, products, (axis_of(self.dim, shape),), False, "sum")
+
+
+@record("torch.cross", "Tensor.cross")
+class Cross(Record[T]):
+    """Cross products of the vectors along an axis of extent 3, by default the first such axis.
+
+    Source: torch.cross.
+    """
+
+    batch = NoBatchRule("rare: no known export uses it with another batch")
+    input: T = Tensor()
+    other: T = Tensor()
+    dim: int | None = Int(None, nullable=True)
+
+    def _axis(self: Cross[Known], shape: Any) -> int:
+        if self.dim is not None:
+            return axis_of(self.dim, shape)
+        if 3 not in shape:
+            raise ShapeError(f"its inputs make the shape {shape}, which has no axis of extent 3")
+        return shape.index(3)
+
+    def infer(self: Cross[TensorSpec]) -> TensorSpec:
+        shape = broadcast(self.input, self.other)
+        axis = self._axis(shape)
+        x, y = self.input.shape, self.other.shape
+        if len(x) != len(y) or {x[axis], y[axis]} != {3}:
+            raise ShapeError(
+                f"its inputs have shapes {x} and {y}, expected equal ranks and extents of 3 along "
+                f"axis {axis}"
+            )
+        return TensorSpec(shape, result_type([self.input, self.other]))
+
+    def bind(self: Cross[TensorView], b: Binder) -> None:
+        y = b.output()
+        axis = self._axis(y.shape)
+        if y.size == 0:
+            return
+        if not self.input.dtype == self.other.dtype == np.float32:
+            b.python(lambda u, v: _cross(u, v, axis, y.dtype), [self.input, self.other], [y])
+            return
+        # y[i] = u[j] v[k] - u[k] v[j] for the cyclic permutations (i, j, k).
+        tree = Call("sub", [_PRODUCT, Call("mul", [Ref(2), Ref(3)])])
+        for i, j, k in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+            terms = ((self.input, j), (self.other, k), (self.input, k), (self.other, j))
+            operands = [value.narrow(axis, index, 1) for value, index in terms]
+            write_tree(b, tree, operands, y.narrow(axis, i, 1))
+
+
+def _cross(u: np.ndarray, v: np.ndarray, axis: int, dtype: np.dtype) -> np.ndarray:
+    u, v = (np.moveaxis(convert(w, dtype), axis, 0) for w in (u, v))
+    parts = [u[(i + 1) % 3] * v[(i + 2) % 3] - u[(i + 2) % 3] * v[(i + 1) % 3] for i in range(3)]
+    return np.stack(parts, axis)
+
+
+@record("aten::linalg_cross")
+class LinalgCross(Cross[T]):
+    """Cross products of the vectors along an axis of extent 3.
+
+    Source: torch.linalg.cross.
+    """
+
+    dim: int = Int(-1)
+
+
+# -- all pairs of rows -------------------------------------------------------------------------
+
+
+class Distances(KernelRecord[T]):
+    """Base of the distances between all rows of matrices."""
 
     @staticmethod
     def between(x: np.ndarray, y: np.ndarray, p: float) -> np.ndarray:
@@ -145,16 +268,16 @@ class Distances(NumpyRecord[T]):
         return result
 
 
-# Up to so many rows of both matrices, differences cost less than a product of matrices.
+# PyTorch's limit: with more rows in either matrix, a matrix product beats differences.
 _FEW_ROWS = 25
 
 
 @record("aten::cdist")
-class CDist(Distances[T], KernelRecord[T]):
-    """The p-norm of the difference of each row of one matrix and each row of another.
+class CDist(Distances[T]):
+    """The p-norm of the difference between each row of one matrix and each row of another.
 
-    Where PyTorch does so, Euclidean distances are roots of ``x @ x + y @ y - 2 * x @ y``: by
-    default for more than 25 rows.  Source: torch.cdist.
+    As in PyTorch, Euclidean distances between more than 25 rows are by default the roots of
+    ``x @ x + y @ y - 2 * x @ y``.  Source: torch.cdist.
     """
 
     x1: T = Tensor()
@@ -193,12 +316,16 @@ class CDist(Distances[T], KernelRecord[T]):
             _euclidean(b, self.x1, turned, y)
             return
         batch, rows, columns = y.shape[:-2], self.x1.shape[-2], self.x2.shape[-2]
-        count, by_rows = math.prod(batch), _is_long(terms, columns)
-        left = b.contiguous(self.x1.expand((*batch, rows, terms))).view((count, rows, terms))
+        by_rows = _is_long(terms, columns)
+
+        def stacked(x: TensorView, shape: Sequence[int]) -> TensorView:
+            return b.contiguous(x.expand((*batch, *shape))).view((math.prod(batch), *shape))
+
+        left = stacked(self.x1, (rows, terms))
         right = self.x2 if by_rows else turned
-        right = b.contiguous(right.expand((*batch, *right.shape[-2:])))
-        right = right.view((count, *right.shape[-2:]))
-        b.step(DistanceStep(left, right, y.view((count, rows, columns)), self.p, by_rows))
+        right = stacked(right, right.shape[-2:])
+        y = y.view((math.prod(batch), rows, columns))
+        b.step(DistanceStep(left, right, y, self.p, by_rows))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -212,7 +339,7 @@ class CDist(Distances[T], KernelRecord[T]):
 
 
 def _is_long(terms: int, columns: int) -> bool:
-    """Tell whether distances are better summed up along the vectors, one after the other."""
+    """Tell whether summing along one vector at a time is faster than along many at once."""
     return terms >= 64 or (terms >= 16 and columns < 16)
 
 
@@ -230,8 +357,8 @@ def _euclidean(b: Binder, x: TensorView, turned: TensorView, y: TensorView) -> N
 
 
 @record("aten::pdist")
-class PDist(Distances[T], KernelRecord[T]):
-    """The p-norm of the difference of each two rows of a matrix, as one vector.
+class PDist(Distances[T]):
+    """The p-norms of the differences between all pairs of rows of a matrix, as one vector.
 
     Source: torch.nn.functional.pdist.
     """
@@ -241,8 +368,7 @@ class PDist(Distances[T], KernelRecord[T]):
     p: float = Float(2.0)
 
     def result(self: PDist[TensorSpec]) -> TensorSpec:
-        rows = self.input.shape[0]
-        return TensorSpec((math.comb(rows, 2),), _check_floats(self.input))
+        return TensorSpec((math.comb(self.input.shape[0], 2),), _check_floats(self.input))
 
     def compute(self: PDist[np.ndarray]) -> Any:
         upper = np.triu_indices(self.input.shape[0], 1)
