@@ -1,4 +1,4 @@
-"""kuiper: runs PyTorch models that pnnx exported, on the CPU, with numpy in and numpy out.
+"""kuiper runs PyTorch models in the format of pnnx on the CPU; inputs and outputs are numpy arrays.
 
 >>> import kuiper                                                         # doctest: +SKIP
 >>> model = kuiper.load("resnet18.pnnx.param")                            # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Loading and saving of models, and what this build of kuiper can run."""
+"""Loading and saving of models; the operators and the configuration of this build."""
 
 from __future__ import annotations
 
@@ -42,20 +42,21 @@ def load(
         The archive of the weights; by default the path of `param` with ``.param`` replaced by
         ``.bin``.
     check_crc : bool, default=False
-        Also compare the checksum of every weight.  The whole archive is read, and kept in memory;
-        of a large one, weights are otherwise read from the open file when they are packed, the
-        largest filters by the first runs themselves.
+        Compare the checksum of every weight; this reads the whole archive and keeps it in memory.
+        By default the weights of a large archive are read from the open file when they are packed,
+        those of the largest filters during the first runs.
     optimize : bool, default=True
-        Without it, no pass simplifies or fuses anything: operator by operator, as in the file.
+        Whether passes may simplify and fuse operators; without them they run one by one, as in the
+        file.
     threads : int, optional
-        How many threads a run of this model uses, whatever :func:`set_num_threads` says.
+        Number of threads of a run of this model, instead of that of :func:`set_num_threads`.
     max_memory : int, optional
-        How many bytes a run may take for its operands (the weights apart); input shapes that want
-        more are refused before anything is allocated, and so is a ``.param`` text whose graph might
-        take more.  By default the memory of the machine, or of the container.
+        Maximum size of the operands of a run, in bytes, without the weights.  Input shapes, and
+        ``.param`` texts, that need more are refused before memory is allocated.  By default the
+        memory of the machine or the container.
     custom_operators : mapping of str to callable, optional
-        By operator type, functions for what kuiper does not have.  This is :func:`operator` for
-        each of them, with as many results as the graph wants: the next models know them as well.
+        Functions by operator type, for operators that kuiper does not have.  Each is registered by
+        :func:`operator`, with the number of results in the graph; later models use it as well.
 
     Returns
     -------
@@ -66,10 +67,10 @@ def load(
     ModelFormatError
         If a file is damaged or of another format.
     GraphError
-        If an operator has no outputs, or an input or output of the graph is none; if the graph
-        might take more than `max_memory`.
+        If an operator has a wrong number of inputs or outputs, or the graph may exceed
+        `max_memory`.
     UnsupportedOperatorError
-        If the graph holds operators that kuiper does not know; all are listed.
+        If the graph has operators that kuiper does not support; all are listed.
     OperatorError
         If an operator's arguments are wrong.
 
@@ -105,7 +106,7 @@ def save(model: Model | Graph, param: Target, bin: Target | None = None) -> None
     Parameters
     ----------
     model : Model or Graph
-        A model is written as it was loaded.
+        A model is saved as it was loaded.
     param, bin : str, os.PathLike or binary file object
         As for :func:`load`.
     """
@@ -118,7 +119,7 @@ def supported_operators() -> list[str]:
 
 
 def show_config() -> dict[str, Any]:
-    """Return the version, instruction set, threads and how kuiper was built."""
+    """Return the version, the instruction set, the number of threads and the compiler."""
     from kuiper._runtime.executor import compiler
     from kuiper._runtime.thread_pool import has_threads
 

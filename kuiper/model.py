@@ -1,4 +1,4 @@
-"""A model: the face over its input checks and its plans."""
+"""The public class of a loaded model, over its input checker and its plan cache."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = ["Model"]
 
 
 class Model:
-    """A graph that can be run; made by :func:`load`.
+    """A model that can be run; made by :func:`load`.
 
-    A model serves any number of threads at once.  Calling it with new input shapes makes a plan
-    for them, which takes milliseconds; the last few plans are kept.
+    Any number of threads may call a model at once.  The first call with new input shapes makes a
+    plan for them, which takes milliseconds; the `PLANS_KEPT` most recently used plans are kept.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Model:
     graph : Graph
         As loaded.
     threads : int or None
-        How many threads a run uses; None for what :func:`get_num_threads` returns.
+        Number of threads of a run; None for that of :func:`get_num_threads`.
     """
 
     PLANS_KEPT = 8
@@ -72,16 +72,16 @@ class Model:
             graph, self._checker.undeclared, optimize, max_memory, self.PLANS_KEPT
         )
 
-    # -- looking ---------------------------------------------------------------------------
+    # -- description -----------------------------------------------------------------------
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """What the model takes."""
+        """Name, shape and dtype of each input."""
         return self._checker.infos
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """What the model returns."""
+        """Name, shape and dtype of each output."""
         return tuple(tensor_info(operand) for operand in self._output_operands)
 
     def __repr__(self) -> str:
@@ -95,7 +95,7 @@ class Model:
 
     @property
     def max_memory(self) -> int:
-        """How many bytes a run may take for its operands."""
+        """Maximum size of the operands of a run, in bytes."""
         return self._plans.max_memory
 
     @max_memory.setter
@@ -104,7 +104,7 @@ class Model:
 
     @property
     def passes(self) -> tuple[PassReport, ...]:
-        """What each pass did when the last plan was made; empty before the first."""
+        """The changes of each pass when the last plan was made; empty before the first plan."""
         return self._plans.passes
 
     # -- running ---------------------------------------------------------------------------
@@ -116,26 +116,24 @@ class Model:
         ----------
         *inputs : array_like
             One array per input, in order; or one mapping from input names to arrays.  The dtype
-            must be the input's (float32 as a rule) and is never converted silently; where the
-            file declares none, whole numbers and booleans will do as well.  A C-order array is
-            used where it lies, any other is copied once.
+            must be that of the input, usually float32; it is not converted.  An input without a
+            dtype in the file accepts float32, integers and bools.  C-order arrays are not copied.
         out : numpy.ndarray or sequence of numpy.ndarray, optional
-            C-order arrays for the results; by default new ones are made.
+            C-order arrays for the results; by default new arrays.
 
         Returns
         -------
         numpy.ndarray or tuple of numpy.ndarray
-            A tuple where the model has several outputs, in the order of PyTorch's (nested)
-            results.
+            A tuple if the model has several outputs, in the order of PyTorch's (nested) results.
 
         Raises
         ------
         InputError
-            If an array has the wrong name, count, dtype or rank.
+            If the number of arrays, or the name, dtype or rank of one is wrong.
         ShapeError
-            If the graph cannot take these shapes; the message names the operator.
+            If the graph does not support these shapes; the message names the operator.
         ModelFormatError
-            If weights are needed that are still in the file, and the file was changed since.
+            If weights must be read from the file, and the file has changed since it was loaded.
         """
         arrays = self._checker.check(inputs)
         plan = self._plans.find(arrays, self._n_threads)
@@ -143,7 +141,7 @@ class Model:
             results = plan.run(arrays)
         elif isinstance(plan, Plan):
             results = plan.run(arrays, self._checker.check_outputs(out, plan.outputs, arrays))
-        else:  # the shapes of results are known only after the run
+        else:  # a SegmentedPlan: the shapes of the results are known after the run
             computed = plan.run(arrays)
             results = self._checker.check_outputs(out, computed, arrays)
             for array, result in zip(results, computed, strict=True):
@@ -151,21 +149,26 @@ class Model:
         return results[0] if len(results) == 1 else tuple(results)
 
     def trace(self, inputs: Any, names: Sequence[str]) -> dict[str, Any]:
-        """Return intermediate operands.
+        """Return the values of intermediate operands.
 
         Parameters
         ----------
         inputs : array, sequence of arrays or mapping
             As for a call.
         names : sequence of str
-            Operands, or operators (then their outputs, for those of the graph what they return),
-            by their names in the ``.param`` file.
+            Names in the ``.param`` file: of operands, or of operators, for all their outputs (all
+            inputs of a ``pnnx.Output``).
 
         Returns
         -------
         dict of str to numpy.ndarray
-            In the order of `names`; an operator with several outputs, or an operand that is a list
-            of tensors, yields a tuple.
+            In the order of `names`; a tuple of arrays for an operator with several outputs and for
+            an operand that is a list of tensors.
+
+        Raises
+        ------
+        InputError
+            As for a call; if there is no operand or operator of a name.
         """
         arrays = self._checker.check(inputs if isinstance(inputs, tuple | list) else (inputs,))
         wanted: dict[str, list[Operand]] = {}
@@ -190,14 +193,14 @@ class Model:
         return traced
 
     def profile(self, *inputs: Any, runs: int = 20) -> Profile:
-        """Measure each step of a run.
+        """Measure the time of each step of a run.
 
         Parameters
         ----------
         *inputs : array_like
             As for a call.
         runs : int, default=20
-            How many runs are measured, after three that are not; medians are reported.
+            Number of runs to measure, after three warm-up runs; the profile has their medians.
 
         Returns
         -------
@@ -215,30 +218,29 @@ class Model:
         return Profile(plan, timed[0][0], seconds, {op.name: op.type for op in self.graph})
 
     def plan(self, *shapes: Sequence[int]) -> Plan:
-        """Return the plan for inputs of the given shapes, making it if need be.
+        """Return the plan for inputs of the given shapes; make it if there is none.
 
-        What runs for these shapes would have to prepare is done here: weights are packed, large
-        filters transformed, and all are moved to large pages. (For a model that is just called, the
-        latter two happen little by little: the first calls read filters from the file and take up
-        to three times as long, those until the last page is moved up to a tenth longer.)
+        All preparation for runs of these shapes is done here: weights are packed, large filters
+        transformed, and all weights moved to large pages.  Without this call, the latter two are
+        spread over the runs: the first runs read filters from the file and take up to 3 times as
+        long; runs until the last page is moved take up to 10 % longer.
 
         Parameters
         ----------
         *shapes : tuple of int
-            One for each input.
+            One per input.
 
         Returns
         -------
         kuiper.planning.plan.Plan
-            For a model that is cut where shapes depend on data, the plan in front of the first
-            cut.
+            The plan of the first segment, if the graph has data-dependent operators.
 
         Raises
         ------
         ShapeError
-            If the graph cannot take these shapes.
+            If the graph does not support these shapes.
         ModelFormatError
-            If weights cannot be read any more, since the file was changed.
+            If weights must be read from the file, and the file has changed since it was loaded.
         """
         arrays = [
             np.broadcast_to(np.zeros((), info.dtype), shape)
@@ -248,24 +250,23 @@ class Model:
         return plan if isinstance(plan, Plan) else plan.first_plan
 
     def planned_graph(self, *shapes: Sequence[int]) -> Graph:
-        """Return the graph as it runs for inputs of the given shapes: after the passes.
+        """Return the graph that runs for inputs of the given shapes: after the passes.
 
         Parameters
         ----------
         *shapes : tuple of int
-            One for each input.
+            One per input.
 
         Returns
         -------
         kuiper.ir.Graph
-            Its operands are annotated with the shapes that they have then.  A model that is cut
-            where shapes depend on data is shown as it was loaded, with the shapes in front of the
-            cut.
+            Annotated with the shapes of all operands.  A graph with data-dependent operators is
+            returned as loaded, with the shapes of the operands of the first segment.
 
         Raises
         ------
         ShapeError
-            If the graph cannot take these shapes.
+            If the graph does not support these shapes.
         """
         infos = zip(self.inputs, shapes, strict=True)
         return self._plans.planned_graph([TensorSpec(shape, info.dtype) for info, shape in infos])
