@@ -453,7 +453,7 @@ def test_a_profile_says_which_algorithm_computes_a_convolution_and_why():
     assert sorted([conv["algorithm"], *conv["left"]]) == sorted(names)
     assert conv["left"]["winograd"] == "3 channels, at least 16 pay"
     assert conv["left"]["depthwise"] == "one group"
-    assert conv["left"]["gemm"] == "few_inputs is asked first"
+    assert conv["left"]["gemm"] == "few_inputs is tried first"
     assert (pool["algorithm"], pool["left"]) == (None, {})
     assert profile.by_algorithm()["few_inputs"] == 1
     assert "convolutions: 1 by few_inputs" in str(profile)

@@ -1,14 +1,36 @@
-"""Axes as records name them: counted from either end, reduced, and cut into several."""
+"""Checks of axes and element types that records share; reduced and split axes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorView
+import numpy as np
 
-__all__ = ["axes_of", "axis_of", "reduced_axes", "reduced_shape", "split_axis"]
+from kuiper.errors import ShapeError
+from kuiper.ir.view import TensorSpec, TensorView
+
+__all__ = [
+    "axes_of",
+    "axis_of",
+    "reduced_axes",
+    "reduced_shape",
+    "require_float32",
+    "require_floats",
+    "split_axis",
+]
+
+
+def require_float32(input: TensorSpec) -> None:
+    """Raise ShapeError unless the input is float32."""
+    if input.dtype != np.float32:
+        raise ShapeError(f"the input is {input.dtype}, expected float32")
+
+
+def require_floats(input: TensorSpec) -> None:
+    """Raise ShapeError unless the input is of a floating-point type."""
+    if input.dtype.kind != "f":
+        raise ShapeError(f"the input is {input.dtype}, expected float32")
 
 
 def axis_of(dim: int, shape: Sequence[int], name: str = "dim") -> int:
@@ -24,7 +46,7 @@ def axis_of(dim: int, shape: Sequence[int], name: str = "dim") -> int:
 
 
 def axes_of(dims: Sequence[int], shape: Sequence[int], name: str = "dim") -> tuple[int, ...]:
-    """Return several axes counted from the front; they must differ."""
+    """Return several axes counted from the front; raise ShapeError unless they differ."""
     axes = tuple(axis_of(dim, shape, name) for dim in dims)
     if len(set(axes)) != len(axes):
         raise ShapeError(f"'{name}' is {tuple(dims)}, which names an axis twice")
@@ -48,7 +70,7 @@ def reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdim: bool) -> l
 
 
 def split_axis(value: TensorView, axis: int, extents: Sequence[int]) -> TensorView:
-    """Return the view with one axis cut into several, slowest first."""
+    """Return the view with one axis split into several, slowest first."""
     strides = [value.strides[axis] * math.prod(extents[i + 1 :]) for i in range(len(extents))]
     return value.with_layout(
         (*value.shape[:axis], *extents, *value.shape[axis + 1 :]),

@@ -1,22 +1,33 @@
-"""Tensors with one to three spatial axes seen as channels-last images.
+"""Views of tensors with one to three spatial axes as channels-last images.
 
-Kernels for images know (n, c, h, w) alone.  A batch axis that is missing is put in front, one
-spatial axis gets a height of 1, and depth and height of three are one tall axis.
+Image kernels take (n, c, h, w) only.  A missing batch axis is added, a single spatial axis gets a
+height of 1, and depth and height of a volume are merged into one axis.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from kuiper.errors import ShapeError
 from kuiper.ir.view import Buffer, BufferKind, TensorSpec, TensorView, channels_last_strides
 from kuiper.ops.core.binder import Binder
 
-__all__ = ["check_image", "image_input", "image_output", "spatial_extents"]
+__all__ = ["check_image", "extents_of", "image_input", "image_output", "spatial_extents"]
+
+
+def extents_of(
+    name: str, items: Sequence[Any], spatial: int, what: str = "integers"
+) -> tuple[Any, ...]:
+    """Return an argument with one item per spatial axis; a single item counts for all axes."""
+    items = tuple(items) * spatial if len(items) == 1 else tuple(items)
+    if len(items) != spatial:
+        raise ShapeError(f"'{name}' is {items}, expected {spatial} {what}")
+    return items
 
 
 def check_image(input: TensorSpec, spatial: int) -> None:
-    """Refuse an input that is not (n, c, *spatial) or (c, *spatial)."""
+    """Raise ShapeError unless the input is (n, c, *spatial) or (c, *spatial)."""
     if input.rank not in (spatial + 1, spatial + 2):
         raise ShapeError(
             f"the input has shape {input.shape}, expected rank {spatial + 2} "
@@ -25,7 +36,7 @@ def check_image(input: TensorSpec, spatial: int) -> None:
 
 
 def spatial_extents(shape: Sequence[int], spatial: int) -> tuple[int, int, int]:
-    """Return the extents of the axes d, h and w, 1 for those that are missing."""
+    """Return the extents of d, h and w; a missing axis has extent 1."""
     depth, height, width = (1,) * (3 - spatial) + tuple(shape[len(shape) - spatial :])
     return depth, height, width
 
@@ -37,7 +48,7 @@ def _image_shape(shape: Sequence[int], spatial: int) -> tuple[int, int, int, int
 
 
 def image_input(b: Binder, value: TensorView, spatial: int) -> TensorView:
-    """Return an input as a channels-last image, through a copy where its layout needs one."""
+    """Return an input as a channels-last image; copies it if its layout requires that."""
     shape = _image_shape(value.shape, spatial)
     image = value.reshape(shape)
     if image is None:

@@ -1,7 +1,7 @@
 """Activations: operators that are one elementwise function of one tensor.
 
-Each is a row of :data:`ACTIVATIONS`.  Its function is computed by the elementwise engine, alone or
-inside a larger expression, or in the epilogue of the dense product that feeds it.
+Each is a row of :data:`ACTIVATIONS`.  The elementwise engine computes it, alone or within a larger
+expression, unless the dense product that feeds it applies it in its epilogue.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class _Row(Struct):
     types : str
         Operator types, separated by blanks.
     function : str
-        The elementwise engine's name for it.
+        Its name in :mod:`kuiper.expression.functions`.
     formula : str
         For the documentation.
     parameters : tuple of Argument
-        In the order in which the function takes them.
+        In the order of the function's parameters.
     takes_integers : bool
-        Whether PyTorch defines it for tensors of integers.
+        Whether PyTorch defines it for integer tensors.
     """
 
     types: str
@@ -125,7 +125,7 @@ class Activation(Record[T]):
             self._expression().bind(b)
 
     def _expression(self: Activation[Any]) -> Expression[Any]:
-        """Return what computes the function of another type than float32."""
+        """Return the expression that computes the function of an input that is not float32."""
         name, parameters = self.activation()
         dtype = self.input.dtype
         tree = activation_tree(name, parameters)
@@ -134,7 +134,7 @@ class Activation(Record[T]):
         if dtype.kind != "f" and "i" in EXTENDED[name].kinds:
             if dtype.kind == "b":
                 raise ShapeError("the input is bool, expected numbers")
-            # Bounds cut off towards zero are what PyTorch compares integers with.
+            # PyTorch truncates the bounds before it compares integers with them.
             bounds = {"relu": (0, None), "relu6": (0, 6)}.get(name, parameters)
             if name == "threshold":
                 tree = activation_tree(name, tuple(map(int, parameters)))
@@ -215,9 +215,14 @@ class PReLU(Record[T]):
     """``x if x >= 0 else weight * x``, with one weight, or one per channel (axis 1).
 
     Source: torch.nn.PReLU.
+
+    Raises
+    ------
+    ShapeError
+        If an operand is not float32, or the weight has neither one element nor one per channel.
     """
 
-    # pnnx writes a weight of one element as a number where it is a constant of the function.
+    # pnnx writes a constant weight of one element as a number.
     input: T = Tensor()
     weight: Any = Tensor(rank=(0, 1), number=True)
     num_parameters: int | None = Int(None)
@@ -256,9 +261,14 @@ class Clamp(Formula[T]):
     """``min(max(x, min), max)``; a bound is a number or a tensor, and either may be missing.
 
     Source: torch.clamp.
+
+    Raises
+    ------
+    ShapeError
+        If a bound is complex.
     """
 
-    # A number where the amounts of a padding are computed from the size of an image.
+    # The input is a number where a model computes the amounts of a padding from an image size.
     input: Any = Tensor(number=True)
     min: Any = Tensor(optional=True, number=True)
     max: Any = Tensor(optional=True, number=True)
@@ -289,8 +299,8 @@ class Clamp(Formula[T]):
 class _Bound(Clamp[T]):
     """One bound of a clamp, as an operand."""
 
-    # Its bound is an operand, which an activation fused onto another operator cannot have.
-    activation = None  # type: ignore[assignment]  # Clamp has one, other records need none
+    # A fused activation has numbers as parameters, no operand.
+    activation = None  # type: ignore[assignment]  # Clamp declares a method
 
 
 @record("aten::clamp_min")

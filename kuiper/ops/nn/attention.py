@@ -1,9 +1,8 @@
-"""Attention: multi-head modules and the function they are made of."""
+"""Scaled dot-product attention, and the multi-head modules built on it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +16,8 @@ from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import make_epilogue, residual_view
 from kuiper.ops.core.record import NoBatchRule, Record, T, record
-from kuiper.ops.core.schema import Bool, Float, Int, Tensor
-from kuiper.ops.product.linear import as_matrix
+from kuiper.ops.core.schema import Bool, Float, Int, Known, Tensor
+from kuiper.ops.product.linear import as_matrix, merge_leading
 
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
@@ -45,12 +44,12 @@ def bind_attention(
     ----------
     b : Binder
     q, k, v, y : TensorView
-        (..., queries or keys, columns) with equal leading axes, broadcast ones of stride zero.
+        (..., queries or keys, columns) with equal leading axes; broadcast axes have stride 0.
     scale : float
     mask : TensorView, optional
-        Broadcast to (..., queries, keys): float32, summed with the scores, or bool.
+        Broadcast to (..., queries, keys): float32, added to the scores, or bool.
     weights : TensorView, optional
-        Takes the softmax itself, (..., queries, keys) without gaps.
+        Receives the softmax, contiguous (..., queries, keys).
     **options
         `mask_hides` and `is_causal`, see :class:`~kuiper._kernels.linear.attention.AttentionStep`.
     """
@@ -63,10 +62,10 @@ def bind_attention(
         values.append(mask)
     if weights is not None:
         values.append(weights)
-    values = _merge_leading(values)
+    values = merge_leading(values)
     if values[0].rank - 2 > attention.max_batch_axes:
-        # Axes that cannot be merged in some operand: write that one out.
-        values = _merge_leading([v if v is values[3] else b.contiguous(v) for v in values])
+        # Some operand has axes that cannot be merged, so copy the inputs.
+        values = merge_leading([v if v is values[3] else b.contiguous(v) for v in values])
     q, k, v, y, *rest = values
     if mask is not None:
         options["mask"] = rest[0]
@@ -75,22 +74,6 @@ def bind_attention(
     keys, depth, columns = k.shape[-2], k.shape[-1], v.shape[-1]
     scratch = b.scratch(attention.attention_scratch_bytes(keys, depth, columns))
     b.step(attention.AttentionStep(q, k, v, y, scratch, scale, **options))
-
-
-def _merge_leading(values: Sequence[TensorView]) -> list[TensorView]:
-    """Merge each pair of neighbours among the leading axes that lies back to back in all values."""
-    values = list(values)
-    for axis in range(values[0].rank - 4, -1, -1):
-        extent, inner = values[0].shape[axis : axis + 2]
-        if extent == 1 or all(v.strides[axis] == v.strides[axis + 1] * inner for v in values):
-            values = [
-                v.with_layout(
-                    (*v.shape[:axis], extent * inner, *v.shape[axis + 2 :]),
-                    (*v.strides[:axis], *v.strides[axis + 1 :]),
-                )
-                for v in values
-            ]
-    return values
 
 
 def _check_float32(a: Record[Any], *names: str) -> None:
@@ -107,9 +90,14 @@ def _check_float32(a: Record[Any], *names: str) -> None:
 class ScaledDotProductAttention(Record[T]):
     """``softmax(scale * query @ key.T + attn_mask) @ value`` over the last two axes.
 
-    query (..., queries, e), key (..., keys, e), value (..., keys, v).  A bool mask holds True where
-    a key is seen; a query that sees none gives zeros.  Source:
-    torch.nn.functional.scaled_dot_product_attention.
+    query (..., queries, e), key (..., keys, e), value (..., keys, v).  A bool mask is True where a
+    query attends to a key; the result of a query without any key is zero.
+    Source: torch.nn.functional.scaled_dot_product_attention.
+
+    Raises
+    ------
+    ShapeError
+        If the shapes do not match, a tensor is not float32, or the mask does not broadcast.
     """
 
     query: T = Tensor()
@@ -155,7 +143,7 @@ class ScaledDotProductAttention(Record[T]):
         q = self.query.expand((*lead, *self.query.shape[-2:]))
         k, v, out = self.key, self.value, y
         if _is_grouped(self):
-            # Neighbouring heads share a key: (heads) -> (key heads, heads per key head).
+            # Consecutive heads share a key head: (heads) -> (key heads, heads per key head).
             split = (*lead[:-1], k.shape[-3], lead[-1] // k.shape[-3])
             q, out = _split_heads(q, split), _split_heads(out, split)
             mask = None if mask is None else _split_heads(mask, split)
@@ -184,11 +172,11 @@ class ScaledDotProductAttention(Record[T]):
         return batch
 
 
-def _is_grouped(a: Record[Any]) -> bool:
+def _is_grouped(a: ScaledDotProductAttention[Known]) -> bool:
     return a.enable_gqa and a.query.rank > 2 and a.key.shape[-3] != a.query.shape[-3]
 
 
-def _lead(a: Record[Any]) -> tuple[int, ...]:
+def _lead(a: ScaledDotProductAttention[Known]) -> tuple[int, ...]:
     """Return the leading axes of the result."""
     leads = [value.shape[:-2] for value in (a.query, a.key, a.value)]
     if _is_grouped(a):
@@ -220,14 +208,18 @@ def _split_heads(value: TensorView, split: tuple[int, ...]) -> TensorView:
 
 @record("nn.MultiheadAttention")
 class MultiheadAttention(Record[T]):
-    """Attention between linear layers, each head with its own slice of the features.
+    """Attention between linear layers; each head works on its own slice of the features.
 
-    query (l, n, e), key and value (s, n, ...), with batch_first n before l; 2-d without a batch.
-    A missing value is the key, a missing key the query.  A bool mask holds True where a key is
-    hidden; one for fewer sequences than the batch has is repeated.  `key_padding_mask` (n, s)
-    hides keys from all queries of a sequence.  The second output is the softmax, averaged over
-    heads.
+    query (l, n, e), key and value (s, n, ...); with batch_first, n precedes l; 2-d without a batch.
+    The value defaults to the key, the key to the query.  A bool mask is True where a key is hidden;
+    a mask for fewer sequences than the batch is repeated.  `key_padding_mask` (n, s) hides keys
+    from all queries of a sequence.  The second output is the softmax, averaged over heads.
     Source: torch.nn.MultiheadAttention.
+
+    Raises
+    ------
+    ShapeError
+        If an input, a mask or a weight has the wrong shape or type, or if both masks are given.
     """
 
     query: T = Tensor(rank=(2, 3), aliases=("input",))
@@ -305,7 +297,7 @@ class MultiheadAttention(Record[T]):
         context = b.temporary((math.prod(query.shape[:-1]), e))
         weights = b.temporary((n, heads, queries, keys)) if self.n_outputs > 1 else None
         out = _heads(context, n, queries, heads, self.batch_first)
-        given = 0  # members of the batch that share a mask
+        given = 0  # sequences that the mask covers
         if self.key_padding_mask is not None:
             mask = _wider(b, self.key_padding_mask, keys)
             step, along = mask.strides
@@ -313,7 +305,7 @@ class MultiheadAttention(Record[T]):
             given = n
         elif mask is not None:
             mask = _wider(b, mask, keys)
-            # Masks of a part of the batch, say of the windows of one image, are repeated.
+            # A mask for a part of the batch, such as the windows of one image, is repeated.
             given = max(n, 1) if mask.rank == 2 else mask.shape[0] // heads
             if mask.rank == 3:
                 mask = mask.reshape((given, heads, queries, keys))
@@ -353,12 +345,12 @@ class MultiheadAttention(Record[T]):
         return [batch, batch._replace(axis=0)][: len(c.op.outputs)]
 
 
-def _inputs(a: Record[Any]) -> Any:
-    """Return query, key, value and mask; a file leaves out those that are the one before.
+def _inputs(a: MultiheadAttention[Any]) -> Any:
+    """Return query, key, value and mask; a file omits an input that equals the one before it.
 
-    Where the mask is a constant, pnnx puts it first but calls the last input the mask.
+    If the mask is a constant, pnnx puts it first but names the last input the mask.
     """
-    given = [tensor for tensor in (a.query, a.key, a.value) if tensor is not None]
+    given: Any = [tensor for tensor in (a.query, a.key, a.value) if tensor is not None]
     mask = a.attn_mask
     if mask is not None:
         turned = [*given[1:], mask]
@@ -369,8 +361,8 @@ def _inputs(a: Record[Any]) -> Any:
     return *given, mask
 
 
-def _takes_mask(a: Record[Any], given: Any, mask: Any) -> bool:
-    """Tell whether a mask fits the first inputs: for all heads at once, or for each."""
+def _takes_mask(a: MultiheadAttention[Any], given: Any, mask: Any) -> bool:
+    """Whether a mask fits query and key: one for all heads, or one per head."""
     query, key = given[0], given[min(len(given) - 1, 1)]
     if query.dtype != np.float32 or query.shape[-1] != a.embed_dim:
         return False
@@ -391,15 +383,15 @@ def _split_batch(value: TensorView, inner: int) -> TensorView:
     )
 
 
-def _lengths(a: Record[Any], tensor: Any) -> tuple[int, int]:
-    """Return the batch and the length of a sequence."""
+def _lengths(a: MultiheadAttention[Any], tensor: Any) -> tuple[int, int]:
+    """Return the number of sequences and their length."""
     if tensor.rank == 2:
         return 1, tensor.shape[0]
     first, second = tensor.shape[:2]
     return (first, second) if a.batch_first else (second, first)
 
 
-def _check_weights(a: Record[Any], kdim: int, vdim: int) -> None:
+def _check_weights(a: MultiheadAttention[TensorSpec], kdim: int, vdim: int) -> None:
     e = a.embed_dim
     expected = {
         "in_proj_weight": (3 * e, e),
@@ -427,14 +419,16 @@ def _check_weights(a: Record[Any], kdim: int, vdim: int) -> None:
         raise ShapeError("'add_bias_kv' is True, but 'bias_k' or 'bias_v' is missing")
 
 
-def _project(a: Record[Any], b: Binder, query: Any, key: Any, value: Any) -> list[TensorView]:
-    """Add the linear layers; return q, k and v as (n, heads, length, features of a head)."""
+def _project(
+    a: MultiheadAttention[TensorView], b: Binder, query: Any, key: Any, value: Any
+) -> list[TensorView]:
+    """Add the linear layers; return q, k and v as (n, heads, length, features per head)."""
     e, heads, sources = a.embed_dim, a.num_heads, [query, key, value]
     extra = a.add_bias_kv + a.add_zero_attn
     results: list[TensorView] = []
     while len(results) < 3:
         first = last = len(results)
-        # Neighbours that share their input share a product as well.
+        # Consecutive projections of the same input are one product.
         while (
             a.in_proj_weight is not None
             and last < 2
@@ -447,6 +441,7 @@ def _project(a: Record[Any], b: Binder, query: Any, key: Any, value: Any) -> lis
         weight = a.in_proj_weight
         if weight is None:
             weight = (a.q_proj_weight, a.k_proj_weight, a.v_proj_weight)[first]
+            assert weight is not None  # `infer` has checked it
             packed = _packed(b, first, weight, a.in_proj_bias, slice(None), part)
         else:
             packed = _packed(b, (first, last), weight, a.in_proj_bias, part)
@@ -474,7 +469,7 @@ def _packed(
     rows: slice,
     bias_rows: Any = None,
 ) -> TensorView:
-    """Return the panels of some rows of a weight."""
+    """Return the packed `rows` of a weight, with the bias of `bias_rows` (default: the same)."""
 
     def fill(memory: np.ndarray) -> None:
         part = np.asarray(weight.constant, np.float32)[rows]
@@ -488,7 +483,7 @@ def _packed(
 
 
 def _heads(rows: TensorView, n: int, length: int, heads: int, batch_first: bool) -> TensorView:
-    """View rows of features as (n, heads, length, features of a head)."""
+    """View rows of features as (n, heads, length, features per head)."""
     step, width = rows.strides[0], rows.shape[1] // heads
     if batch_first:
         strides = (length * step, width, step, 1)
@@ -498,9 +493,10 @@ def _heads(rows: TensorView, n: int, length: int, heads: int, batch_first: bool)
 
 
 def _extended(
-    a: Record[Any], b: Binder, source: TensorView, packed: TensorView, width: int, first: int
-) -> TensorView:
-    """Project keys or values and append the rows that the module adds, sequence by sequence."""
+    a: MultiheadAttention[TensorView], b: Binder, source: TensorView, packed: TensorView,
+    width: int, first: int,
+) -> TensorView:  # fmt: skip
+    """Project keys or values; append the learned and the zero row to each sequence."""
     n, length = _lengths(a, source)
     e = a.embed_dim
     extra = a.add_bias_kv + a.add_zero_attn
@@ -514,14 +510,15 @@ def _extended(
         if a.add_bias_kv:
             row = part.narrow(0, length, 1)
             for number, bias in enumerate((a.bias_k, a.bias_v)[first - 1 :][: width // e]):
-                b.copy(bias.reshape((1, e)), row.narrow(1, number * e, e))
+                assert bias is not None  # `infer` has checked it
+                b.copy(bias.view((1, e)), row.narrow(1, number * e, e))
         if a.add_zero_attn:
             b.step(FillStep(part.narrow(0, length + extra - 1, 1), 0.0))
     return rows
 
 
 def _wider(b: Binder, mask: TensorView, keys: int) -> TensorView:
-    """Append keys that a mask does not hide."""
+    """Extend a mask to `keys` keys; the added ones are not hidden."""
     extra = keys - mask.shape[-1]
     if extra == 0:
         return mask
@@ -548,7 +545,7 @@ def _average(b: Binder, weights: TensorView, y: TensorView) -> None:
 
 
 def is_same_for_all(mask: TensorSpec) -> bool:
-    """Tell whether the mask of a layer is a constant that is the same for all sequences."""
+    """Whether a layer's mask is a constant that is equal for all sequences."""
     values = mask.constant if mask.rank == 4 and mask.shape[0] > 0 else None
     return values is not None and bool(np.all(values == values[:1]))
 
@@ -557,11 +554,16 @@ def is_same_for_all(mask: TensorSpec) -> bool:
 class EncoderLayer(Record[T]):
     """A transformer's encoder layer: attention and two linear layers, each with a sum and a norm.
 
-    A pass puts the operators that it consists of in its place; its weights have to be constants.
+    A pass replaces it by the operators that it consists of if its weights are constants.
     Source: torch.nn.TransformerEncoderLayer.
+
+    Raises
+    ------
+    ShapeError
+        If the input, the mask or a weight has the wrong shape or type, or a weight is computed.
     """
 
-    batch = NoBatchRule("whether its mask belongs to one member or to all is not in its shape")
+    batch = NoBatchRule("the shape of its mask does not say whether all members share it")
     src: T = Tensor(rank=3)
     embed_dim: int = Int(minimum=1)
     num_heads: int = Int(minimum=1)

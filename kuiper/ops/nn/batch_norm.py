@@ -1,4 +1,4 @@
-"""Batch normalisation with stored statistics: a scale and a shift per channel."""
+"""Batch normalisation with stored statistics: one scale and one shift per channel."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ops.core.axes import require_float32
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, T, record
 from kuiper.ops.core.schema import Bool, Float, Int, Tensor
@@ -23,7 +24,7 @@ __all__ = ["BatchNorm", "scale_and_shift"]
 def scale_and_shift(
     running_mean: Any, running_var: Any, weight: Any, bias: Any, eps: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (scale, shift), so that ``y = x * scale + shift``, in float64.
+    """Return float64 (scale, shift) for which ``y = x * scale + shift``.
 
     ``y = (x - mean) / sqrt(var + eps) * weight + bias``; `weight` and `bias` may be None.
     """
@@ -40,8 +41,13 @@ def scale_and_shift(
 class BatchNorm(Record[T]):
     """``(x - running_mean) / sqrt(running_var + eps) * weight + bias`` per channel (axis 1).
 
-    A pass folds it into the convolution ahead, or into arithmetic; see
+    A pass folds it into the preceding convolution or into arithmetic; see
     :mod:`kuiper.passes.optimize.fold_batch_norm`.  Source: torch.nn.BatchNorm2d in eval mode.
+
+    Raises
+    ------
+    ShapeError
+        If a tensor is not float32, or a statistic or factor has not one element per channel.
     """
 
     input: T = Tensor()
@@ -67,8 +73,7 @@ class BatchNorm(Record[T]):
                 )
             if value is not None and value.dtype != np.float32:
                 raise ShapeError(f"'{name}' is {value.dtype}, expected float32")
-        if self.input.dtype != np.float32:
-            raise ShapeError(f"the input is {self.input.dtype}, expected float32")
+        require_float32(self.input)
         return TensorSpec(self.input.shape)
 
     def bind(self: BatchNorm[TensorView], b: Binder) -> None:
@@ -88,11 +93,10 @@ class BatchNorm(Record[T]):
         scale, shift = b.temporary(channels), b.temporary(channels)
         if channels != (0,):
             deviation = Call("sqrt", [Call("add", [Ref(0), Literal(self.eps)])])
-            above = Literal(1.0) if self.weight is None else Ref(1)
-            write_tree(b, Call("div", [above, deviation]), [self.running_var, self.weight], scale)
-            tree = Call("neg", [Call("mul", [Ref(0), Ref(1)])])
-            if self.bias is not None:
-                tree = Call("sub", [Ref(2), Call("mul", [Ref(0), Ref(1)])])
+            weight = Literal(1.0) if self.weight is None else Ref(1)
+            write_tree(b, Call("div", [weight, deviation]), [self.running_var, self.weight], scale)
+            product = Call("mul", [Ref(0), Ref(1)])
+            tree = Call("neg", [product]) if self.bias is None else Call("sub", [Ref(2), product])
             write_tree(b, tree, [self.running_mean, scale, self.bias], shift)
         tree = Call("add", [Call("mul", [Ref(0), Ref(1)]), Ref(2)])
         columns = [value.view((value.size, *along[1:])) for value in (scale, shift)]

@@ -1,4 +1,4 @@
-"""Heads of detectors that were kept as one operator."""
+"""Detector heads that an export kept as one operator."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from kuiper.ops.product.linear import as_matrix
 
 __all__ = ["YoloDetect"]
 
-# Of the sigmoid s of a map: centres are (2 s + cell) strides from the corner, extents (2 s)**2
-# anchors, and what is left are scores.  All three are s (a + s b) + c.
+# With s = sigmoid(map): centre = (2 s - 0.5 + cell) stride, extent = (2 s)**2 anchor, score = s.
+# All three have the form s (a + s b) + c.
 _BOXES = "add(mul(@0,add(@1,mul(@0,@2))),@3)"
 
 
 class _Level(NamedTuple):
-    """One map's constants; `anchors` are (n, 2): width and height."""
+    """The constants of one map; `anchors` (n, 2) are width and height."""
 
     weight: Any
     bias: Any
@@ -37,20 +37,25 @@ class _Level(NamedTuple):
 
     @property
     def n_outputs(self) -> int:
-        """How many numbers an anchor has: a box, whether it is one, and the scores of classes."""
+        """The numbers per anchor: a box (4), its confidence (1), a score per class."""
         return self.weight.shape[0] // len(self.anchors)
 
 
 @record("models.yolo.Detect")
 class YoloDetect(Record[T]):
-    """YOLOv5's head: maps -> boxes as (x, y, w, h), the chance of each, and scores of classes.
+    """YOLOv5's head: maps -> per box x, y, w, h, a confidence and the scores of the classes.
 
-    pnnx keeps a class that ``moduleop=`` names as one operator, as the course of KuiperInfer does
-    with this one.  Its attributes are the weights of 1x1 convolutions, a grid and the anchors for
-    each map, and the strides.  The constants have no names, so shapes and values tell which is
-    which.  Since they are checked to be what the class computes for a map of their size, maps may
-    be of other sizes than the traced ones.  A class of that name that computes something else can
-    be put in its place with :func:`kuiper.operator`.
+    pnnx keeps a class that ``moduleop=`` names as one operator, as the KuiperInfer course does with
+    this one.  Its attributes are the weights of 1x1 convolutions, a grid and the anchors of each
+    map, and the strides.  The constants have no names; their shapes and values identify them.  They
+    are checked to be the ones that the class computes for a map of their size, so maps may have
+    other sizes than the traced ones.  :func:`kuiper.operator` can replace this record for another
+    class of the same name.
+
+    Raises
+    ------
+    ShapeError
+        If a map, a weight or a constant is not as the class computes it.
     """
 
     batch = NoBatchRule("its levels hold boxes of all members along one axis")
@@ -106,7 +111,7 @@ def _pack_level(level: _Level, n_threads: int, memory: np.ndarray) -> None:
 
 
 def _terms(level: _Level, height: int, width: int) -> list[np.ndarray]:
-    """Return a, b and c of the formula, by (anchor, row, column, number)."""
+    """Return a, b and c of the formula, each broadcast to (anchor, row, column, number)."""
     a = np.ones((1, 1, 1, level.n_outputs), np.float32)
     a[..., :2], a[..., 2:4] = 2 * level.stride, 0
     b = np.zeros((len(level.anchors), 1, 1, level.n_outputs), np.float32)
@@ -117,14 +122,14 @@ def _terms(level: _Level, height: int, width: int) -> list[np.ndarray]:
 
 
 def _cells(height: int, width: int) -> np.ndarray:
-    """Return column and row of each cell of a map, (height, width, 2)."""
+    """Return the column and row of each cell: (height, width, 2)."""
     return np.stack(np.meshgrid(np.arange(width), np.arange(height)), -1).astype(np.float32)
 
 
-# -- which constant is which -------------------------------------------------------------------
+# -- identification of the constants -----------------------------------------------------------
 
 
-def _levels(a: Record[Any]) -> list[_Level]:
+def _levels(a: YoloDetect[Any]) -> list[_Level]:
     """Return the constants of each map, or raise ShapeError."""
     weights = a.weights or {}
     for name, value in weights.items():
@@ -138,11 +143,11 @@ def _levels(a: Record[Any]) -> list[_Level]:
     strides = _strides(constants, len(a.maps))
     pairs = _pairs(constants, len(a.maps))
     levels: list[_Level] = []
-    # The finer the stride, the larger the map.
-    places = {number: place for place, number in enumerate(np.argsort(strides, kind="stable"))}
+    # Pairs are sorted from the largest map, which has the smallest stride.
+    ranks = {number: rank for rank, number in enumerate(np.argsort(strides, kind="stable"))}
     for number, stride in enumerate(strides):
         weight, bias = weights.get(f"m.{number}.weight"), weights.get(f"m.{number}.bias")
-        anchors = _anchors(*pairs[places[number]])
+        anchors = _anchors(*pairs[ranks[number]])
         if weight is None or weight.rank != 4 or weight.shape[2:] != (1, 1):
             raise ShapeError(
                 f"'m.{number}.weight' is {weight!r}, expected that of a 1x1 convolution"
@@ -170,7 +175,7 @@ def _strides(constants: list[np.ndarray], n_maps: int) -> np.ndarray:
 
 
 def _pairs(constants: list[np.ndarray], n_maps: int) -> list[list[np.ndarray]]:
-    """Return the grid and the anchors of each map, in either order, of the largest map first."""
+    """Return two constants per map, grid and anchors in either order; the largest map is first."""
     by_size: dict[tuple[int, ...], list[np.ndarray]] = {}
     for array in constants:
         if array.ndim == 5 and array.shape[0] == 1 and array.shape[4] == 2:
@@ -185,10 +190,10 @@ def _pairs(constants: list[np.ndarray], n_maps: int) -> list[list[np.ndarray]]:
 
 
 def _anchors(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the anchors (n, 2) of a map out of a grid and anchors for each cell."""
+    """Return the anchors (n, 2) of a map, given its grid and its anchors per cell in any order."""
     for grid, anchors in ((first, second), (second, first)):
         cells = _cells(*grid.shape[2:4])
-        # Since YOLOv5 6.2 the grid has the half that the formula takes off.
+        # Since YOLOv5 6.2 the grid includes the offset of -0.5.
         if any(np.array_equal(grid, np.broadcast_to(cells - h, grid.shape)) for h in (0, 0.5)):
             sizes = anchors[0, :, 0, 0]
             if np.array_equal(

@@ -1,4 +1,4 @@
-"""Embeddings: rows of a table by number."""
+"""Embeddings: rows of a table by index."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ from kuiper.ops.tensor.strided import INT64, IndexedView
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
 
-__all__ = [
-    "Embedding",
-    "EmbeddingBag",
-    "OneHot",
-]
+__all__ = ["Embedding", "EmbeddingBag", "OneHot"]
+
+
+def _aligned(b: Binder, table: TensorView) -> TensorView:
+    """Return a constant table as an aligned copy that all plans share, another table as it is."""
+    if not table.is_constant:
+        return table
+    return b.cached("table", lambda: np.require(table.constant, table.dtype, ["C", "A"]))
 
 
 @record("nn.Embedding", "F.embedding")
@@ -33,6 +36,11 @@ class Embedding(KernelRecord[T]):
     """Rows of a table: ``y = weight[input]``.
 
     Source: torch.nn.Embedding.
+
+    Raises
+    ------
+    ShapeError
+        If the input is not of integers, or `max_norm` is set.
     """
 
     input: T = Tensor()
@@ -56,14 +64,8 @@ class Embedding(KernelRecord[T]):
         return self.weight[checked_index(self.input, len(self.weight))]
 
     def steps(self: Embedding[TensorView], b: Binder) -> None:
-        table = self.weight
-        if table.is_constant:
-            # One aligned copy for all plans: tables are large.
-            table = b.cached(
-                "table", lambda: np.require(self.weight.constant, self.weight.dtype, ["C", "A"])
-            )
         y = b.output()
-        subscript = IndexedView(b, table, y.shape, [(y.rank - 1, 1)])
+        subscript = IndexedView(b, _aligned(b, self.weight), y.shape, [(y.rank - 1, 1)])
         subscript.add(self.input, 0, range(y.rank - 1))
         subscript.gather(y)
 
@@ -75,10 +77,15 @@ class Embedding(KernelRecord[T]):
 
 @record("aten::one_hot")
 class OneHot(KernelRecord[T]):
-    """One number becomes a row of zeros with a one at its place.
+    """``y[..., k] = 1 if input[...] == k else 0``.
 
-    As many places as the largest number needs where `num_classes` is -1.
+    A `num_classes` of -1 stands for the largest number plus 1.
     Source: torch.nn.functional.one_hot.
+
+    Raises
+    ------
+    ShapeError
+        If `num_classes` is -1 and the input is empty.
     """
 
     batch = "like_input"
@@ -117,9 +124,14 @@ class EmbeddingBag(KernelRecord[T]):
     Bag k holds the indices from ``offsets[k]`` to ``offsets[k + 1]``; `mode` is 0 for the sum, 1
     for the mean, 2 for the maximum.  PyTorch's other three outputs serve the gradient.
     Source: torch.nn.EmbeddingBag.
+
+    Raises
+    ------
+    ShapeError
+        If the weight is not of floats.
     """
 
-    batch = NoBatchRule("the bags count places in the list of all members")
+    batch = NoBatchRule("its offsets point into one list of all members")
     weight: T = Tensor(rank=2)
     indices: T = Tensor(rank=1)
     offsets: T = Tensor(rank=1)
@@ -143,8 +155,8 @@ class EmbeddingBag(KernelRecord[T]):
 
     def compute(self: EmbeddingBag[np.ndarray]) -> Any:
         bags, width = self.offsets.size - self.include_last_offset, self.weight.shape[1]
-        places = np.arange(self.indices.size)
-        bag = np.searchsorted(self.offsets[:bags], places, side="right") - 1
+        positions = np.arange(self.indices.size)
+        bag = np.searchsorted(self.offsets[:bags], positions, side="right") - 1
         rows = self.weight[checked_index(self.indices, len(self.weight))]
         if self.per_sample_weights is not None:
             rows = rows * self.per_sample_weights[:, np.newaxis]
@@ -169,12 +181,8 @@ class EmbeddingBag(KernelRecord[T]):
         outputs = [b.output(index) for index in range(self.n_outputs)]
         if outputs[0].size == 0:
             return
-        table = self.weight
-        if table.is_constant:
-            table = b.cached(
-                "table", lambda: np.require(self.weight.constant, np.float32, ["C", "A"])
-            )
-        rows, weights = self.weight.shape[0], self.per_sample_weights
+        table, weights = _aligned(b, self.weight), self.per_sample_weights
+        rows = table.shape[0]
         label = b.operator.label.replace("{", "{{").replace("}", "}}")
         message = f"{label}: index {{}} is out of range for an axis of extent {rows}"
         b.step(

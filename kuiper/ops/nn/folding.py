@@ -1,4 +1,4 @@
-"""Images cut into sliding blocks and put together again; the inverse of maximum pooling."""
+"""Sliding blocks of images as columns and back, maximum unpooling, time-first convolution."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from kuiper._kernels.spatial.fold import FoldStep
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Ref
 from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ops.core.axes import require_floats
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.image import check_image
 from kuiper.ops.core.numpy_step import KernelRecord, checked_index
 from kuiper.ops.core.record import NoBatchRule, Record, T, record
-from kuiper.ops.core.schema import Int, Ints, Known, Tensor
+from kuiper.ops.core.schema import Int, Ints, Tensor
 from kuiper.ops.math.elementwise import write_tree
 from kuiper.ops.product.linear import product
 from kuiper.ops.tensor.strided import indexed_elements
@@ -25,7 +26,7 @@ __all__ = ["Fold", "MaxUnpool", "Unfold"]
 
 
 class _Blocks(Record[T]):
-    """Base of the records with sliding blocks."""
+    """Base of unfold and fold: the arguments that describe the sliding blocks."""
 
     batch = "samples"
     input: T = Tensor()
@@ -35,8 +36,8 @@ class _Blocks(Record[T]):
     stride: tuple[int, ...] = Ints(length=2, default=(1, 1), minimum=1)
 
 
-def _blocks(a: _Blocks[Known], extents: Any) -> tuple[int, int]:
-    """Return how many blocks there are along rows and columns of a plane."""
+def _blocks(a: _Blocks[Any], extents: Any) -> tuple[int, int]:
+    """Return the numbers of blocks along the two axes of a plane."""
     counts = tuple(
         (n + 2 * pad - dilation * (taps - 1) - 1) // stride + 1
         for n, taps, dilation, pad, stride in zip(
@@ -56,6 +57,11 @@ class Unfold(_Blocks[T]):
     """An image's sliding blocks as columns: (n, c, h, w) -> (n, c * taps, blocks).
 
     Source: torch.nn.Unfold.
+
+    Raises
+    ------
+    ShapeError
+        If the input is no image, or a block does not fit into it.
     """
 
     def infer(self: Unfold[TensorSpec]) -> TensorSpec:
@@ -80,7 +86,7 @@ class Unfold(_Blocks[T]):
                 inner = inner.narrow(axis, pad, extent)
             b.copy(x, inner)
             x = padded
-        # Each tap starts one dilation, each block one stride further on; the blocks overlap.
+        # Consecutive taps are one dilation apart, blocks one stride; blocks may overlap.
         _, _, row, column = x.strides
         blocks = (n, channels, *self.kernel_size, *_blocks(self, extents))
         steps = (row * self.dilation[0], column * self.dilation[1], row * self.stride[0])
@@ -90,9 +96,14 @@ class Unfold(_Blocks[T]):
 
 @record("nn.Fold", "F.fold", "aten::col2im")
 class Fold(_Blocks[T], ahead=True):
-    """Sliding blocks added up to an image: (n, c * taps, blocks) -> (n, c, h, w).
+    """Sliding blocks summed into an image: (n, c * taps, blocks) -> (n, c, h, w).
 
     Source: torch.nn.Fold.
+
+    Raises
+    ------
+    ShapeError
+        If the input does not hold the blocks of an image of `output_size`, or is not of floats.
     """
 
     input: T = Tensor()
@@ -108,8 +119,7 @@ class Fold(_Blocks[T], ahead=True):
                 f"the input has shape {shape}, expected (n, channels * {taps}, {blocks}) for "
                 f"{counts[0]} by {counts[1]} blocks of {self.kernel_size}"
             )
-        if self.input.dtype.kind != "f":
-            raise ShapeError(f"the input is {self.input.dtype}, expected float32")
+        require_floats(self.input)
         return TensorSpec((*shape[:-2], shape[-2] // taps, *self.output_size), self.input.dtype)
 
     def bind(self: Fold[TensorView], b: Binder) -> None:
@@ -120,46 +130,49 @@ class Fold(_Blocks[T], ahead=True):
         if y.dtype != np.float32:
             b.python(lambda x: _folded(x, self, counts, y.shape), [self.input], [y])
             return
-        x = b.contiguous(self.input).view((math.prod(y.shape[:-2]), *_flat(self)))
+        shape = math.prod(y.shape[:-2]), math.prod(self.kernel_size), self.input.shape[-1]
+        x = b.contiguous(self.input).view(shape)
         planes = y if y.is_contiguous else b.temporary(y.shape)
-        b.step(
-            FoldStep(
-                x, planes.view((x.shape[0], *self.output_size)), counts, self.kernel_size,
-                self.dilation,
-                self.stride, self.padding,
-            )
-        )  # fmt: skip
+        images = planes.view((x.shape[0], *self.output_size))
+        blocks = self.kernel_size, self.dilation, self.stride, self.padding
+        b.step(FoldStep(x, images, counts, *blocks))
         if planes is not y:
             b.copy(planes, y)
 
 
-def _flat(a: Record[Any]) -> tuple[int, int]:
-    return math.prod(a.kernel_size), a.input.shape[-1]
-
-
-def _folded(x: np.ndarray, a: Record[Any], counts: Any, shape: Any) -> np.ndarray:
+def _folded(x: np.ndarray, a: Fold[Any], counts: Any, shape: Any) -> np.ndarray:
     rows, columns = (n + 2 * pad for n, pad in zip(a.output_size, a.padding, strict=True))
     y = np.zeros((*shape[:-2], rows, columns), x.dtype)
     x = x.reshape(*shape[:-2], *a.kernel_size, *counts)
     for i in range(a.kernel_size[0]):
         for j in range(a.kernel_size[1]):
-            places = tuple(
+            vertical, horizontal = (
                 slice(k * d, k * d + (n - 1) * s + 1, s)
                 for k, d, n, s in zip((i, j), a.dilation, counts, a.stride, strict=True)
             )
-            y[..., places[0], places[1]] += x[..., i, j, :, :]
+            y[..., vertical, horizontal] += x[..., i, j, :, :]
     top, left = a.padding
     return y[..., top : rows - top, left : columns - left]
 
 
-# -- maximum pooling, the other way ------------------------------------------------------------
+# -- maximum unpooling -------------------------------------------------------------------------
+
+UNPOOL_SUMMARY = (
+    "Values written to the pixels that maximum pooling took them from, zeros elsewhere."
+)
 
 
 class MaxUnpool(KernelRecord[T]):
-    """Values put back to the places that maximum pooling took them from, zeros elsewhere."""
+    """Base of the maximum unpoolings over one, two and three axes."""
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
     spatial = 2
+    input: T
+    indices: T
+    output_size: tuple[int, ...] | None
+    kernel_size: tuple[int, ...] = ()
+    stride: tuple[int, ...] | None
+    padding: tuple[int, ...] | None
 
     def _extents(self: MaxUnpool[Any]) -> tuple[int, ...]:
         if self.output_size is not None:
@@ -169,16 +182,9 @@ class MaxUnpool(KernelRecord[T]):
                 )
             return self.output_size[-self.spatial :]
         stride = self.kernel_size if self.stride is None else self.stride
-        return tuple(
-            (n - 1) * step - 2 * pad + taps
-            for n, step, pad, taps in zip(
-                self.input.shape[-self.spatial :],
-                stride,
-                self.padding,
-                self.kernel_size,
-                strict=True,
-            )
-        )
+        extents = self.input.shape[-self.spatial :]
+        axes = zip(extents, stride, self.padding or (), self.kernel_size, strict=True)
+        return tuple((n - 1) * step - 2 * pad + taps for n, step, pad, taps in axes)
 
     def result(self: MaxUnpool[TensorSpec]) -> TensorSpec:
         check_image(self.input, self.spatial)
@@ -210,7 +216,7 @@ class MaxUnpool(KernelRecord[T]):
 
 
 def _register(spatial: int) -> None:
-    """Register the module and the function for images of so many spatial axes."""
+    """Register the module and the function for images with `spatial` axes."""
 
     class Unpool(MaxUnpool[T]):
         input: T = Tensor()
@@ -229,14 +235,13 @@ def _register(spatial: int) -> None:
         stride: tuple[int, ...] | None = Ints(default=None, nullable=True)
         padding: tuple[int, ...] | None = Ints(default=None, nullable=True)
 
-    summary = "Values put back to the places that maximum pooling took them from, zeros elsewhere."
     for cls, source in (
         (Unpool, f"torch.nn.MaxUnpool{spatial}d"),
         (Placed, f"torch.nn.functional.max_unpool{spatial}d"),
     ):
         cls.spatial = spatial
         cls.__name__ = cls.__qualname__ = f"Max{cls.__name__}{spatial}d"
-        cls.__doc__ = f"{summary}\n\nSource: {source}."
+        cls.__doc__ = f"{UNPOOL_SUMMARY}\n\nSource: {source}."
     record(f"nn.MaxUnpool{spatial}d", f"F.max_unpool{spatial}d")(Unpool)
     if spatial > 1:
         record(f"aten::max_unpool{spatial}d")(Placed)
@@ -251,9 +256,14 @@ class ConvTimeFirst(KernelRecord[T]):
     """Convolution along the first axis: (time, batch, channels), weight (kernel, in, out).
 
     Source: torch.conv_tbc.
+
+    Raises
+    ------
+    ShapeError
+        If the shapes do not match, or the kernel is longer than the padded input.
     """
 
-    batch = NoBatchRule("its batch is the second axis, beside time")
+    batch = NoBatchRule("its batch is the second axis, after time")
     input: T = Tensor(rank=3)
     weight: T = Tensor(rank=3)
     bias: T = Tensor(rank=1)
@@ -282,10 +292,8 @@ class ConvTimeFirst(KernelRecord[T]):
     def steps(self: ConvTimeFirst[TensorView], b: Binder) -> None:
         time, batch, channels = self.input.shape
         kernel, _, filters = self.weight.shape
-        if (
-            not self.input.dtype == self.weight.dtype == self.bias.dtype == np.float32
-            or not self.weight.size
-        ):
+        single = self.input.dtype == self.weight.dtype == self.bias.dtype == np.float32
+        if not single or not self.weight.size:
             self.in_numpy(b)
             return
         y, x = b.output(), b.contiguous(self.input)
@@ -297,7 +305,7 @@ class ConvTimeFirst(KernelRecord[T]):
                 b.step(FillStep(padded.narrow(0, start, self.pad), 0.0))
             b.copy(x, padded.narrow(0, self.pad, time))
             x = padded
-        # What one output sees lies `batch` rows apart.
+        # The inputs of one output are `batch` rows apart.
         steps, row = y.shape[0], batch * channels
         windows = x.with_layout((steps, batch, kernel, channels), (row, channels, row, 1))
         windows = b.contiguous(windows).view((steps * batch, kernel * channels))

@@ -1,4 +1,4 @@
-"""Images read at places computed at run time: grids, regions, deformable convolution."""
+"""Images sampled at computed positions: grids, regions of interest, deformable convolution."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ __all__ = ["AffineGrid", "DeformConv2d", "GridSample", "RoiAlign"]
 
 FLOAT32 = np.dtype(np.float32)
 
-# Up to so many channels an image is read as it lies, even if a vector spans several pixels.
-MAX_PLANES = 16
-MIN_VECTOR = 8
+MAX_PLANES = 16  # channels up to which an image that is not channels-last is sampled by plane
+MIN_VECTOR = 8  # channels from which a channels-last pixel fills a vector
 MAX_EXTENT = 1 << 22
 
-# Points along one axis of a region's cell; a file that asks for more would run for ever.
+# Sampling points along one axis of a region's cell; more would let a bad file run without end.
 MAX_RATIO = 4096
 
 
@@ -43,25 +42,26 @@ def _check_floats(*tensors: Any) -> None:
 
 
 class _Word(StrArgument):
-    """A word, or its number among them: functions that others are made of have it so."""
+    """A word or its index among the choices, as PyTorch's internal functions pass it."""
 
     def convert(self, value: Any) -> Any:
-        if (
-            isinstance(value, int)
-            and not isinstance(value, bool)
-            and 0 <= value < len(self.choices)
-        ):
+        if type(value) is int and 0 <= value < len(self.choices):
             return self.choices[value]
         return super().convert(value)
 
 
 @record("F.grid_sample", "aten::grid_sampler_2d", "aten::grid_sampler_3d")
 class GridSample(Record[T]):
-    """An image, or a volume, read at the places of a grid, from -1 to 1 along each axis.
+    """An image or a volume, sampled at the positions of a grid, from -1 to 1 along each axis.
 
-    Input (n, c, h, w), grid (n, oh, ow, 2) with the horizontal place first; or (n, c, d, h, w)
-    and (n, od, oh, ow, 3).  Places outside give zeros, or what the border or its reflection has.
-    Source: torch.nn.functional.grid_sample.
+    Input (n, c, h, w), grid (n, oh, ow, 2) with the horizontal coordinate first; or
+    (n, c, d, h, w) and (n, od, oh, ow, 3).  `padding_mode` says what positions outside read: zeros,
+    the border or its reflection.  Source: torch.nn.functional.grid_sample.
+
+    Raises
+    ------
+    ShapeError
+        If the shapes do not match, a tensor is not float32, or a volume is sampled bicubically.
     """
 
     input: T = Tensor(rank=(4, 5))
@@ -74,14 +74,11 @@ class GridSample(Record[T]):
     def infer(self: GridSample[TensorSpec]) -> TensorSpec:
         spatial = self.input.rank - 2
         _check_floats(self.input, self.grid)
-        if self.grid.rank != self.input.rank or (self.grid.shape[0], self.grid.shape[-1]) != (
-            self.input.shape[0],
-            spatial,
-        ):
+        n, grid = self.input.shape[0], self.grid.shape
+        if len(grid) != self.input.rank or (grid[0], grid[-1]) != (n, spatial):
             raise ShapeError(
-                f"'grid' has shape {self.grid.shape}, expected ({self.input.shape[0]}, ..., "
-                f"{spatial}) "
-                f"of rank {self.input.rank} for an input of shape {self.input.shape}"
+                f"'grid' has shape {grid}, expected ({n}, ..., {spatial}) of rank "
+                f"{self.input.rank} for an input of shape {self.input.shape}"
             )
         if 0 in self.input.shape[1:]:
             raise ShapeError(f"the input has shape {self.input.shape}, nothing to read")
@@ -128,10 +125,10 @@ class GridSample(Record[T]):
         return batch
 
 
-def _is_planar(a: Record[Any]) -> bool:
-    """Tell whether an image is better read a channel at a time."""
+def _is_planar(a: GridSample[TensorView]) -> bool:
+    """Whether it is faster to sample one channel at a time."""
     channels, *extents = a.input.shape[1:]
-    # Pixels are told apart by 32 bits; one may be part of a longer row of channels.
+    # The kernel has 32-bit offsets of pixels; a pixel may be part of a longer row of channels.
     spread = math.prod(extents) * max(map(abs, a.input.strides[-1:]), default=1)
     if a.mode == "bicubic" or max(extents) > MAX_EXTENT or spread >= 1 << 31:
         return False
@@ -141,9 +138,14 @@ def _is_planar(a: Record[Any]) -> bool:
 
 @record("F.affine_grid")
 class AffineGrid(KernelRecord[T]):
-    """The places of the pixels of an image after an affine map: a grid for F.grid_sample.
+    """The positions of an image's pixels after an affine map: a grid for F.grid_sample.
 
     Source: torch.nn.functional.affine_grid.
+
+    Raises
+    ------
+    ShapeError
+        If `theta` is no map of floats for each image of `size`.
     """
 
     batch = NoBatchRule("its size counts the members as a number")
@@ -155,9 +157,8 @@ class AffineGrid(KernelRecord[T]):
         spatial = len(self.size) - 2
         if spatial not in (2, 3) or self.theta.shape != (self.size[0], spatial, spatial + 1):
             raise ShapeError(
-                f"'theta' has shape {self.theta.shape} and 'size' is {self.size}, expected (n, "
-                "2, 3) and "
-                "(n, c, h, w), or (n, 3, 4) and (n, c, d, h, w)"
+                f"'theta' has shape {self.theta.shape} and 'size' is {self.size}, expected "
+                "(n, 2, 3) and (n, c, h, w), or (n, 3, 4) and (n, c, d, h, w)"
             )
         if self.theta.dtype.kind != "f":
             raise ShapeError(f"'theta' is {self.theta.dtype}, expected float32")
@@ -177,29 +178,34 @@ class AffineGrid(KernelRecord[T]):
         product(b, pixels, self.theta.permute((0, 2, 1)), y)
 
 
-def _pixels(a: Record[Any]) -> np.ndarray:
-    """Return the places of the pixels of an image, innermost axis first, each with a 1 behind."""
-    places = []
+def _pixels(a: AffineGrid[Any]) -> np.ndarray:
+    """Return the homogeneous coordinates of all pixels, innermost axis first: (x, y, 1)."""
+    lines = []
     for extent in a.size[2:]:
         line = np.linspace(-1, 1, extent) if extent > 1 else np.zeros(1)
         if not a.align_corners:
             line = line * (extent - 1) / extent
-        places.append(line.astype(np.float32))
-    grid = np.meshgrid(*places, indexing="ij")
+        lines.append(line.astype(np.float32))
+    grid = np.meshgrid(*lines, indexing="ij")
     base = np.stack([*reversed(grid), np.ones(a.size[2:], np.float32)], -1)
     return np.ascontiguousarray(base.reshape(-1, base.shape[-1]))
 
 
 @record("torchvision.ops.RoIAlign", "torchvision.ops.roi_align")
 class RoiAlign(Record[T]):
-    """Regions of images resized: each cell is the mean of some points between pixels.
+    """Regions of images, resized: each cell is the mean of bilinear samples.
 
-    Input (n, c, h, w), boxes (k, 5): number of the image, left, top, right and bottom, in units
-    of which `spatial_scale` makes pixels.  A box of an image that is not there gives NaN.
+    Input (n, c, h, w), boxes (k, 5): index of the image, left, top, right and bottom; coordinates
+    times `spatial_scale` are pixels.  A box whose image index is out of range gives NaN.
     Source: torchvision.ops.roi_align.
+
+    Raises
+    ------
+    ShapeError
+        If a tensor has the wrong shape or type, or `sampling_ratio` exceeds 4096.
     """
 
-    batch = NoBatchRule("its boxes name the member that they are of")
+    batch = NoBatchRule("its boxes hold indices of batch members")
     input: T = Tensor(rank=4)
     boxes: T = Tensor(rank=2, aliases=("rois",))
     output_size: tuple[int, ...] = Ints(length=2, minimum=1)
@@ -232,11 +238,17 @@ class RoiAlign(Record[T]):
 
 @record("torchvision.ops.DeformConv2d")
 class DeformConv2d(Record[T]):
-    """Convolution whose taps are moved by offsets that are computed, each scaled by a mask.
+    """Convolution whose taps are moved by computed offsets and scaled by a mask.
 
     Input (n, c, h, w), offset (n, 2 * groups * taps, oh, ow) with the vertical part first, mask
-    (n, groups * taps, oh, ow), weight (out_channels, c / groups, kh, kw).  Pixels are read between
-    places, zeros outside; then it is a matrix product.  Source: torchvision.ops.deform_conv2d.
+    (n, groups * taps, oh, ow), weight (out_channels, c / groups, kh, kw).  Taps are sampled
+    bilinearly, with zeros outside; a matrix product follows.
+    Source: torchvision.ops.deform_conv2d.
+
+    Raises
+    ------
+    ShapeError
+        If the arguments contradict the weight, the weight is computed, or a shape does not match.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
@@ -255,7 +267,7 @@ class DeformConv2d(Record[T]):
     layout = "channels_last"
 
     def _deformed(self: DeformConv2d[Known]) -> int:
-        """Return how many groups of channels have offsets of their own."""
+        """Return the number of channel groups, each with its own offsets."""
         return self.offset.shape[1] // (2 * math.prod(self.weight.shape[2:]))
 
     def infer(self: DeformConv2d[TensorSpec]) -> TensorSpec:
@@ -279,8 +291,7 @@ class DeformConv2d(Record[T]):
         if channels != own * self.groups or out_channels % self.groups:
             raise ShapeError(
                 f"the input has {channels} channels and 'weight' is {self.weight.shape}, which "
-                "do not "
-                f"fit {self.groups} groups"
+                f"do not fit {self.groups} groups"
             )
         if self.bias is not None and self.bias.shape != (out_channels,):
             raise ShapeError(f"'bias' has shape {self.bias.shape}, expected ({out_channels},)")
@@ -319,8 +330,7 @@ class DeformConv2d(Record[T]):
         b.step(
             DeformStep(
                 b.channels_last(self.input), b.channels_last(self.offset), mask, windows,
-                self.groups,
-                self._deformed(), taps, self.stride, self.padding, self.dilation,
+                self.groups, self._deformed(), taps, self.stride, self.padding, self.dilation,
             )
         )  # fmt: skip
         rows = y.with_layout((pixels, out_channels), (y.row_stride, 1))
@@ -331,8 +341,8 @@ class DeformConv2d(Record[T]):
             b.step(linear.LinearStep(x, panels, rows.narrow(1, group * each, each)))
 
 
-def _panels(a: Record[Any], b: Binder, start: int, length: int) -> TensorView:
-    """Return the packed weights of some output channels."""
+def _panels(a: DeformConv2d[Any], b: Binder, start: int, length: int) -> TensorView:
+    """Return the packed weights of `length` output channels from `start` on."""
 
     def fill(memory: np.ndarray) -> None:
         weight = np.asarray(a.weight.constant, np.float32)[start : start + length]
@@ -346,11 +356,11 @@ def _panels(a: Record[Any], b: Binder, start: int, length: int) -> TensorView:
     return b.packed([PackedMatrix(length, depth, part=start)], fill)
 
 
-# -- the same as operators of a library --------------------------------------------------------
+# -- functions with numbered arguments ---------------------------------------------------------
 
 
 class _Numbered(Record[T]):
-    """Base of the functions, whose arguments pnnx numbers; they are modules in other words."""
+    """Base of torchvision functions whose arguments pnnx numbers; bound as their modules."""
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
     layout = "channels_last"
@@ -367,7 +377,7 @@ class _Numbered(Record[T]):
 
 @record("pnnx.custom_op.torchvision.roi_align")
 class RoiAlignFunction(_Numbered[T]):
-    """Regions of images resized, as torchvision.ops.RoIAlign does.
+    """The function of torchvision.ops.RoIAlign, with numbered arguments.
 
     Source: torchvision.ops.roi_align.
     """
@@ -389,9 +399,14 @@ class RoiAlignFunction(_Numbered[T]):
 
 @record("pnnx.custom_op.torchvision.deform_conv2d")
 class DeformConv2dFunction(_Numbered[T]):
-    """Convolution whose taps are moved, as torchvision.ops.DeformConv2d does it.
+    """The function of torchvision.ops.DeformConv2d, with numbered arguments.
 
     Source: torchvision.ops.deform_conv2d.
+
+    Raises
+    ------
+    ShapeError
+        As the module, or if a stride, a dilation or the number of groups is 0.
     """
 
     arg_0: T = Tensor()

@@ -17,7 +17,7 @@ from kuiper._kernels.rows.normalize import (
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
 from kuiper.ir.view import TensorSpec, TensorView
-from kuiper.ops.core.axes import axes_of
+from kuiper.ops.core.axes import axes_of, require_float32
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.image import image_input, image_output
 from kuiper.ops.core.record import Record, T, record
@@ -30,25 +30,13 @@ from kuiper.ops.nn.batch_norm import BatchNorm
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
 
-__all__ = [
-    "GroupNorm",
-    "InstanceNorm",
-    "LayerNorm",
-    "LocalResponseNorm",
-    "Normalize",
-    "RMSNorm",
-]
+__all__ = ["GroupNorm", "InstanceNorm", "LayerNorm", "LocalResponseNorm", "Normalize", "RMSNorm"]
 
 MACHINE_EPSILON = float(np.finfo(np.float32).eps)
 
 
-def _check_float(input: TensorSpec) -> None:
-    if input.dtype != np.float32:
-        raise ShapeError(f"the input is {input.dtype}, expected float32")
-
-
 def _check_factors(a: Record[Any], shape: Sequence[int]) -> None:
-    """Refuse a weight or bias of another shape."""
+    """Raise ShapeError unless weight and bias are missing or of this shape."""
     for name in ("weight", "bias"):
         value = getattr(a, name, None)
         if value is not None and value.shape != tuple(shape):
@@ -68,6 +56,11 @@ class LayerNorm(Record[T]):
 
     Mean and biased variance are those of the last ``len(normalized_shape)`` axes.
     Source: torch.nn.LayerNorm.
+
+    Raises
+    ------
+    ShapeError
+        If the last axes, the weight or the bias are not of `normalized_shape`, or not float32.
     """
 
     input: T = Tensor()
@@ -80,7 +73,7 @@ class LayerNorm(Record[T]):
     centred: ClassVar[bool] = True
 
     def infer(self: LayerNorm[TensorSpec]) -> TensorSpec:
-        _check_float(self.input)
+        require_float32(self.input)
         count = len(self.normalized_shape)
         if count == 0 or self.input.shape[-count:] != self.normalized_shape:
             raise ShapeError(
@@ -98,13 +91,13 @@ class LayerNorm(Record[T]):
         axes = range(x.rank - len(self.normalized_shape), x.rank)
         order = memory_order(x)
         rows = as_rows(x, order, axes)
-        # The weights come in the axes' own order.
+        # The weights are in the order of the axes, so the elements of a row have to be.
         if rows is None or rows.shape[2] != 1 or not _is_sorted(x, order, axes):
             x = b.contiguous(x)
             order = list(range(x.rank))
             rows = as_rows(x, order, axes)
         y = as_rows(b.output(layout=x, reuse=x), order, axes)
-        assert rows is not None  # of C order, if of nothing better
+        assert rows is not None  # contiguous at the latest
         assert y is not None
         n = math.prod(self.normalized_shape)
         rows, y = (v.reshape((v.shape[0], n)) for v in (rows, y))
@@ -129,7 +122,7 @@ def _is_sorted(x: TensorView, order: Sequence[int], axes: Sequence[int]) -> bool
 class RMSNorm(LayerNorm[T]):
     """``x / sqrt(mean(x ** 2) + eps) * weight`` over the last axes.
 
-    Without `eps` it is float32's machine epsilon.  Source: torch.nn.RMSNorm.
+    `eps` defaults to float32's machine epsilon.  Source: torch.nn.RMSNorm.
     """
 
     bias = None
@@ -140,7 +133,9 @@ class RMSNorm(LayerNorm[T]):
 # -- groups of channels ------------------------------------------------------------------------
 
 
-def _bind_groups(a: Record[Any], b: Binder, groups: int, eps: float) -> None:
+def _bind_groups(
+    a: GroupNorm[TensorView] | InstanceNorm[TensorView], b: Binder, groups: int
+) -> None:
     x = a.input
     if x.size == 0:
         b.output()
@@ -155,7 +150,7 @@ def _bind_groups(a: Record[Any], b: Binder, groups: int, eps: float) -> None:
         x = b.contiguous(x)
         y = b.output(reuse=x).view((batch, channels, 1, pixels))
         x = x.view(y.shape)
-    b.step(GroupNormStep(x, y, weight, bias, groups, eps, scratch))
+    b.step(GroupNormStep(x, y, weight, bias, groups, a.eps, scratch))
 
 
 @record("nn.GroupNorm", "F.group_norm")
@@ -164,6 +159,11 @@ class GroupNorm(Record[T]):
 
     Mean and biased variance are those of ``c / num_groups`` channels of one sample; weight and
     bias are per channel.  Source: torch.nn.GroupNorm.
+
+    Raises
+    ------
+    ShapeError
+        If the groups do not divide the channels, or a tensor has the wrong shape or type.
     """
 
     input: T = Tensor()
@@ -176,7 +176,7 @@ class GroupNorm(Record[T]):
     layout = "like"
 
     def infer(self: GroupNorm[TensorSpec]) -> TensorSpec:
-        _check_float(self.input)
+        require_float32(self.input)
         if self.input.rank < 2 or self.input.shape[1] % self.num_groups:
             raise ShapeError(
                 f"the input has shape {self.input.shape}, expected (n, c, ...) with channels "
@@ -190,7 +190,7 @@ class GroupNorm(Record[T]):
         return TensorSpec(self.input.shape)
 
     def bind(self: GroupNorm[TensorView], b: Binder) -> None:
-        _bind_groups(self, b, self.num_groups, self.eps)
+        _bind_groups(self, b, self.num_groups)
 
     @staticmethod
     def batch(c: TracedCall) -> list[BatchAxis]:
@@ -201,9 +201,14 @@ class GroupNorm(Record[T]):
 class InstanceNorm(Record[T]):
     """``(x - mean) / sqrt(variance + eps) * weight + bias`` per channel of each sample.
 
-    Mean and biased variance are the sample's own.  A module with `track_running_stats` uses its
-    stored ones and is a batch norm; of the function files hold only the form that does not.
+    Mean and biased variance are those of the sample.  A module with `track_running_stats` uses
+    stored ones, as a batch norm does; pnnx never exports the function in that form.
     Source: torch.nn.InstanceNorm2d.
+
+    Raises
+    ------
+    ShapeError
+        If the input has no spatial axis, or a tensor has the wrong shape or type.
     """
 
     batch = "samples"
@@ -224,11 +229,11 @@ class InstanceNorm(Record[T]):
     def infer(self: InstanceNorm[TensorSpec]) -> Any:
         if self.track_running_stats:
             return BatchNorm[TensorSpec](**vars(self)).infer()
-        _check_float(self.input)
+        require_float32(self.input)
         if self.input.rank < 3:
             raise ShapeError(f"the input has shape {self.input.shape}, expected (n, c, ...)")
         channels = self.input.shape[1]
-        # Without factors any channels will do, as PyTorch has it.
+        # Like PyTorch, ignore num_features unless there are factors.
         if self.affine and self.num_features not in (None, channels):
             raise ShapeError(
                 f"the input has shape {self.input.shape}, expected {self.num_features} channels"
@@ -240,14 +245,19 @@ class InstanceNorm(Record[T]):
         if self.track_running_stats:
             BatchNorm[TensorView](**vars(self)).bind(b)
             return
-        _bind_groups(self, b, self.input.shape[1], self.eps)
+        _bind_groups(self, b, self.input.shape[1])
 
 
 @record("nn.LocalResponseNorm", "F.local_response_norm")
 class LocalResponseNorm(Record[T]):
-    """``x / (k + alpha * mean) ** beta``; the mean is of the squares of `size` channels around.
+    """``x / (k + alpha * mean) ** beta``, with the mean of the squares of `size` channels around x.
 
-    Channels that are not there count as zero.  Source: torch.nn.LocalResponseNorm.
+    Channels out of range count as zero.  Source: torch.nn.LocalResponseNorm.
+
+    Raises
+    ------
+    ShapeError
+        If the input has no spatial axis or is not float32.
     """
 
     batch = "samples"
@@ -259,7 +269,7 @@ class LocalResponseNorm(Record[T]):
     layout = "channels_last"
 
     def infer(self: LocalResponseNorm[TensorSpec]) -> TensorSpec:
-        _check_float(self.input)
+        require_float32(self.input)
         if self.input.rank < 3:
             raise ShapeError(f"the input has shape {self.input.shape}, expected (n, c, ...)")
         return TensorSpec(self.input.shape)
@@ -286,6 +296,11 @@ class Normalize(Record[T]):
     """``x / max(norm, eps)`` with the p-norm along an axis.
 
     Source: torch.nn.functional.normalize.
+
+    Raises
+    ------
+    ShapeError
+        If the input has no axis `dim` or is not float32, or `p` is no number.
     """
 
     batch = "along_axes"
@@ -296,7 +311,7 @@ class Normalize(Record[T]):
     layout = "like"
 
     def infer(self: Normalize[TensorSpec]) -> TensorSpec:
-        _check_float(self.input)
+        require_float32(self.input)
         norm_power(self.p)
         axes_of(self.dim, self.input.shape or (1,))
         return TensorSpec(self.input.shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,8 +13,15 @@ from kuiper._kernels.spatial.pool import PoolStep
 from kuiper.errors import OperatorError, ShapeError
 from kuiper.expression import Call, Literal, Ref
 from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ops.core.axes import require_floats
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.image import check_image, image_input, image_output, spatial_extents
+from kuiper.ops.core.image import (
+    check_image,
+    extents_of,
+    image_input,
+    image_output,
+    spatial_extents,
+)
 from kuiper.ops.core.record import Record, T, record_later
 from kuiper.ops.core.rows import bind_reduction
 from kuiper.ops.core.schema import Bool, Float, Ints, Known, StaticValue, Tensor
@@ -22,29 +29,25 @@ from kuiper.ops.math.elementwise import write_tree
 
 __all__ = ["AdaptiveAvgPool", "AdaptiveMaxPool", "AvgPool", "LPPool", "MaxPool"]
 
-# Places are counted in 32-bit lanes.
-MAX_PLACES = 2**31
-
-
-def _check_float(input: TensorSpec) -> None:
-    if input.dtype.kind != "f":
-        raise ShapeError(f"the input is {input.dtype}, expected float32")
+# The kernel computes the indices of maxima in 32-bit lanes.
+MAX_PIXELS = 2**31
 
 
 class _Pool(Record[T]):
-    """What all poolings share; a subclass names its spatial axes in `spatial`."""
+    """Base of all poolings; a subclass sets `spatial`, the number of spatial axes."""
 
     batch = "samples"
     layout = "channels_last"
     spatial: ClassVar[int] = 2
+    input: T
 
     def _windows(self: _Pool[Known]) -> list[pool_windows.Windows]:
-        """Return the windows of d, h and w."""
+        """Return the windows along d, h and w."""
         raise NotImplementedError
 
     def _spec(self: _Pool[Any]) -> TensorSpec:
         check_image(self.input, self.spatial)
-        _check_float(self.input)
+        require_floats(self.input)
         lead = self.input.shape[: self.input.rank - self.spatial]
         extents = [len(axis) for axis in self._windows()]
         spec = TensorSpec((*lead, *extents[3 - self.spatial :]), self.input.dtype)
@@ -62,11 +65,8 @@ class _Pool(Record[T]):
             return
         if self.input.dtype != np.float32:
             outputs = [b.output(index) for index in range(1 + with_indices)]
-            b.python(
-                lambda x: _pool_array(x, windows, self.spatial, kind, divisor, with_indices),
-                [self.input],
-                outputs,
-            )
+            options = windows, self.spatial, kind, divisor, with_indices
+            b.python(lambda x: _pool_array(x, *options), [self.input], outputs)
             return
         x = image_input(b, self.input, self.spatial)
         y = image_output(b, self.spatial)
@@ -75,14 +75,9 @@ class _Pool(Record[T]):
 
     @staticmethod
     def _step(
-        b: Binder,
-        x: TensorView,
-        y: TensorView,
-        windows: Any,
-        kind: str,
-        indices: Any = None,
+        b: Binder, x: TensorView, y: TensorView, windows: Any, kind: str, indices: Any = None,
         divisor: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         scratch = b.scratch(pool_windows.scratch_bytes(windows))
         b.step(PoolStep(x, y, windows, kind, scratch, indices, divisor))
 
@@ -90,14 +85,14 @@ class _Pool(Record[T]):
 def _pool_array(
     x: Any, windows: Any, spatial: Any, kind: Any, divisor: Any, with_indices: Any
 ) -> Any:
-    """Pool an array of another dtype than float32, window by window."""
+    """Pool an array that is not float32, window by window."""
     depth, height, width = windows
     lead = x.shape[: x.ndim - spatial]
     extents = [axis.extent for axis in windows]
     x = x.reshape(*lead, *extents)
     y = np.empty((*lead, *map(len, windows)), x.dtype)
     indices = np.zeros(y.shape, np.int64)
-    places = np.arange(np.prod(extents)).reshape(extents)
+    numbers = np.arange(np.prod(extents)).reshape(extents)
     for d, h, w in itertools.product(*map(range, map(len, windows))):
         cut = tuple(
             slice(axis.starts[i], axis.starts[i] + axis.counts[i] * axis.dilation, axis.dilation)
@@ -110,11 +105,11 @@ def _pool_array(
         else:
             y[..., d, h, w] = window.max(-1, initial=-np.inf)
             if window.shape[-1]:
-                # The last NaN, where there are any.
+                # Like the kernel, take the last NaN of a window that has any.
                 is_nan = np.isnan(window)
                 last = window.shape[-1] - 1 - is_nan[..., ::-1].argmax(-1)
                 found = np.where(is_nan.any(-1), last, window.argmax(-1))
-                indices[..., d, h, w] = places[cut].reshape(-1)[found]
+                indices[..., d, h, w] = numbers[cut].reshape(-1)[found]
     shape = (*lead, *map(len, windows[3 - spatial :]))
     y, indices = y.reshape(shape), indices.reshape(shape)
     return (y, indices) if with_indices else y
@@ -123,74 +118,60 @@ def _pool_array(
 # -- fixed windows -----------------------------------------------------------------------------
 
 
-def _per_axis(name: str, items: Any, spatial: int) -> tuple[int, ...]:
-    items = tuple(items) * spatial if len(items) == 1 else tuple(items)
-    if len(items) != spatial:
-        raise ShapeError(f"'{name}' is {items}, expected {spatial} integers")
-    return items
-
-
 class _FixedPool(_Pool[T]):
     """A pooling with a kernel."""
 
-    def _geometry(self: _FixedPool[Known]) -> Any:
-        """Yield (extent, kernel, stride, padding, dilation) of d, h and w."""
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...] | None
+    padding: tuple[int, ...] = (0,)
+    dilation: tuple[int, ...] = (1,)
+    ceil_mode: bool
+    count_include_pad: bool = True
+
+    def _geometry(self: _FixedPool[Known]) -> Iterator[tuple[int, int, int, int, int]]:
+        """Return (extent, kernel, stride, padding, dilation) of d, h and w."""
         spatial = self.spatial
-        kernel = _per_axis("kernel_size", self.kernel_size, spatial)
-        stride = _per_axis("stride", self.stride, spatial) if self.stride else kernel
-        padding = _per_axis("padding", getattr(self, "padding", (0,)), spatial)
-        dilation = _per_axis("dilation", getattr(self, "dilation", (1,)), spatial)
+        kernel = extents_of("kernel_size", self.kernel_size, spatial)
+        stride = extents_of("stride", self.stride, spatial) if self.stride else kernel
+        padding = extents_of("padding", self.padding, spatial)
+        dilation = extents_of("dilation", self.dilation, spatial)
         for k, p in zip(kernel, padding, strict=True):
             if p > k // 2:
                 raise ShapeError(
                     f"'padding' is {padding}, expected at most half of the kernel size {kernel}"
                 )
-        extents = spatial_extents(self.input.shape, spatial)
-        missing = 3 - spatial
-        return zip(
-            extents,
-            (1,) * missing + kernel,
-            (1,) * missing + stride,
-            (0,) * missing + padding,
-            (1,) * missing + dilation,
-            strict=True,
-        )
+        extents, missing = spatial_extents(self.input.shape, spatial), (1,) * (3 - spatial)
+        kernel, stride, dilation = missing + kernel, missing + stride, missing + dilation
+        padding = (0,) * len(missing) + padding
+        return zip(extents, kernel, stride, padding, dilation, strict=True)
 
     def _windows(self: _FixedPool[Known]) -> Any:
         windows = []
-        for extent, kernel, stride, padding, dilation in self._geometry():
-            if (
-                pool_windows.output_extent(
-                    extent, kernel, stride, padding, dilation, self.ceil_mode
-                )
-                < 1
-            ):
+        for axis in self._geometry():
+            if pool_windows.output_extent(*axis, self.ceil_mode) < 1:
+                extent, kernel, _, padding, dilation = axis
                 raise ShapeError(
-                    f"a window of {dilation * (kernel - 1) + 1} places does not fit an extent of "
+                    f"a window of {dilation * (kernel - 1) + 1} pixels does not fit an extent of "
                     f"{extent} with {padding} of padding on each side, in an input of shape "
                     f"{self.input.shape}"
                 )
-            windows.append(
-                pool_windows.fixed_windows(
-                    extent,
-                    kernel,
-                    stride,
-                    padding,
-                    dilation,
-                    self.ceil_mode,
-                    getattr(self, "count_include_pad", True),
-                )
-            )
+            flags = self.ceil_mode, self.count_include_pad
+            windows.append(pool_windows.fixed_windows(*axis, *flags))
         return windows
 
 
 class MaxPool(_FixedPool[T]):
-    """The maximum of each window; places in the padding count as -infinity.
+    """The maximum of each window; the padding counts as -infinity.
 
     ``y[n, c, i, j] = max over u, v of x[n, c, i * s + u * d - p, j * s + v * d - p]``
 
-    Input (n, c, ...) or (c, ...).  With `return_indices` a second output holds the place of each
+    Input (n, c, ...) or (c, ...).  With `return_indices` a second output holds the index of each
     maximum, counted over the spatial axes.  Source: torch.nn.MaxPool1d, MaxPool2d, MaxPool3d.
+
+    Raises
+    ------
+    ShapeError
+        If the input is no float image, a window does not fit, or `padding` exceeds half the kernel.
     """
 
     input: T = Tensor()
@@ -209,8 +190,8 @@ class MaxPool(_FixedPool[T]):
         self._bind(b, "max", with_indices=self.n_outputs > 1)
 
 
-def _with_indices(a: Record[Any], spec: TensorSpec) -> Any:
-    if np.prod(a.input.shape[2:], dtype=np.int64) >= MAX_PLACES:
+def _with_indices(a: _Pool[Any], spec: TensorSpec) -> Any:
+    if np.prod(a.input.shape[2:], dtype=np.int64) >= MAX_PIXELS:
         raise ShapeError(f"the input has shape {a.input.shape}, too large for indices")
     return spec, TensorSpec(spec.shape, np.int64)
 
@@ -218,10 +199,15 @@ def _with_indices(a: Record[Any], spec: TensorSpec) -> Any:
 class AvgPool(_FixedPool[T]):
     """The mean of each window.
 
-    The divisor is `divisor_override` if that is set; else the number of places of the window, of
-    which those in the padding count with `count_include_pad` and not without.
+    The divisor is `divisor_override` if set, else the number of pixels in the window; pixels of
+    the padding count only with `count_include_pad`.
 
     Input (n, c, ...) or (c, ...).  Source: torch.nn.AvgPool1d, AvgPool2d, AvgPool3d.
+
+    Raises
+    ------
+    ShapeError
+        As for the maximum, or if `divisor_override` is 0.
     """
 
     input: T = Tensor()
@@ -244,8 +230,15 @@ class AvgPool(_FixedPool[T]):
 class LPPool(_FixedPool[T]):
     """The p-norm of each window: ``(sum x ** p) ** (1 / p)``.
 
-    A window that hangs over the far edge (`ceil_mode`) takes the mean of what it covers times the
-    size of the whole kernel, as PyTorch does.  Source: torch.nn.functional.lp_pool2d.
+    A window that crosses the far edge (`ceil_mode`) takes the mean of the pixels it covers times
+    the size of the whole kernel, as in PyTorch.  Source: torch.nn.functional.lp_pool2d.
+
+    Raises
+    ------
+    OperatorError
+        If `norm_type` is 0.
+    ShapeError
+        As for the maximum.
     """
 
     input: T = Tensor()
@@ -260,7 +253,7 @@ class LPPool(_FixedPool[T]):
         return self._spec()
 
     def bind(self: LPPool[TensorView], b: Binder) -> None:
-        size = int(np.prod(_per_axis("kernel_size", self.kernel_size, self.spatial)))
+        size = int(np.prod(extents_of("kernel_size", self.kernel_size, self.spatial)))
         p, spatial = self.norm_type, self.spatial
         windows = self._windows()
         if b.output_spec().size == 0:
@@ -279,7 +272,7 @@ class LPPool(_FixedPool[T]):
         def norm(x: Any) -> Any:
             powers = np.power(x.astype(np.float64), p)
             mean = _pool_array(powers, windows, spatial, "mean", 0, False)
-            # The sign is PyTorch's way to keep negative sums of odd powers at zero.
+            # PyTorch multiplies by the sign, so a negative sum of odd powers becomes zero.
             return np.power(np.maximum(mean, 0) * size, 1 / p)
 
         b.python(norm, [self.input], [b.output()])
@@ -289,12 +282,14 @@ class LPPool(_FixedPool[T]):
 
 
 class _AdaptivePool(_Pool[T]):
-    """A pooling to a wanted size; window i of an axis is [floor(i L / O), ceil((i + 1) L / O))."""
+    """A pooling to a given size; window i of an axis is [floor(i L / O), ceil((i + 1) L / O))."""
+
+    output_size: tuple[int, ...]
 
     def _windows(self: _AdaptivePool[Known]) -> Any:
         extents = spatial_extents(self.input.shape, self.spatial)
-        # A size that is None in PyTorch keeps its axis; files say 0.
-        sizes = (1,) * (3 - self.spatial) + _per_axis("output_size", self.output_size, self.spatial)
+        sizes = extents_of("output_size", self.output_size, self.spatial)
+        sizes = (1,) * (3 - self.spatial) + sizes
         return [
             pool_windows.adaptive_windows(extent, size or extent)
             for extent, size in zip(extents, sizes, strict=True)
@@ -302,10 +297,15 @@ class _AdaptivePool(_Pool[T]):
 
 
 class AdaptiveAvgPool(_AdaptivePool[T]):
-    """The mean of windows that cover the input, as many as `output_size` wants per axis.
+    """The mean of windows that cover the input, `output_size` of them per axis.
 
-    Windows overlap where the extents do not divide; an `output_size` of 0 keeps an axis.
-    Input (n, c, ...) or (c, ...).  Source: torch.nn.AdaptiveAvgPool2d.
+    Windows overlap unless the extents divide.  An `output_size` of 0, which is PyTorch's None,
+    keeps the axis.  Input (n, c, ...) or (c, ...).  Source: torch.nn.AdaptiveAvgPool2d.
+
+    Raises
+    ------
+    ShapeError
+        If the input is no float image, or is empty while the output is not.
     """
 
     input: T = Tensor()
@@ -318,17 +318,22 @@ class AdaptiveAvgPool(_AdaptivePool[T]):
         x, spatial = self.input, self.spatial
         is_one = all(len(axis) == 1 for axis in self._windows())
         if is_one and x.dtype == np.float32 and x.size and x.is_contiguous:
-            # Planes that lie one behind the other need no image of them.
+            # A contiguous plane is one row; no channels-last copy is needed.
             bind_reduction(b, x, range(x.rank - spatial, x.rank), True, "mean")
         else:
             self._bind(b, "mean")
 
 
 class AdaptiveMaxPool(_AdaptivePool[T]):
-    """The maximum of windows that cover the input, as many as `output_size` wants per axis.
+    """The maximum of windows that cover the input, `output_size` of them per axis.
 
-    Input (n, c, ...) or (c, ...).  With `return_indices` the places of the maxima come as a second
-    output, or both as one tuple.  Source: torch.nn.AdaptiveMaxPool2d.
+    Input (n, c, ...) or (c, ...).  With `return_indices` the indices of the maxima are a second
+    output, or values and indices are one tuple.  Source: torch.nn.AdaptiveMaxPool2d.
+
+    Raises
+    ------
+    ShapeError
+        As for the mean, or if a plane has 2**31 pixels or more and indices are returned.
     """
 
     input: T = Tensor()
@@ -349,11 +354,8 @@ class AdaptiveMaxPool(_AdaptivePool[T]):
         specs = _with_indices(self, self._spec())
         values = [b.temporary(spec.shape, spec.dtype) for spec in specs]
         if specs[0].size:
-            b.python(
-                lambda x: _pool_array(x, windows, self.spatial, "max", 0, True),
-                [self.input],
-                values,
-            )
+            options = windows, self.spatial, "max", 0, True
+            b.python(lambda x: _pool_array(x, *options), [self.input], values)
         b.static(tuple(values))
 
 

@@ -1,4 +1,4 @@
-"""Recurrent networks."""
+"""Recurrent networks: LSTM, GRU and the plain recurrence."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ops.core.axes import require_float32
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, T, record
 from kuiper.ops.core.schema import Bool, Int, Str, Tensor, Weights
@@ -24,22 +25,22 @@ __all__ = ["GRU", "LSTM", "RNN"]
 
 
 class _Network:
-    """What the three modules have in common, read from their arguments.
+    """The extents of a recurrent module, derived from its arguments.
 
     Attributes
     ----------
     cell : str
         See :data:`kuiper._kernels.linear.recurrent.cells`.
     gates : int
-        How many times the hidden size the rows of a weight are.
+        Rows of a weight, in multiples of the hidden size.
     state : int
-        Features of the output of one direction.
+        Output features of one direction.
     suffixes : list of str
-        What the names of a direction's weights end in, after the number of the layer.
+        Per direction: the suffix of its weights' names, after the number of the layer.
     batch, length : int
     """
 
-    def __init__(self, a: Record[Any], cell: str, gates: int) -> None:
+    def __init__(self, a: _Recurrent[Any], cell: str, gates: int) -> None:
         self.cell, self.gates = cell, gates
         self.hidden = a.hidden_size
         self.projects = a.proj_size > 0
@@ -53,8 +54,8 @@ class _Network:
         else:
             self.length, self.batch = a.input.shape[:2]
 
-    def expected_weights(self, a: Record[Any]) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of all weights by their names."""
+    def expected_weights(self, a: _Recurrent[Any]) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of all weights by name."""
         shapes: dict[str, tuple[int, ...]] = {}
         sums, width = self.gates * self.hidden, a.input_size
         for layer in range(a.num_layers):
@@ -69,8 +70,8 @@ class _Network:
             width = self.state * len(self.suffixes)
         return shapes
 
-    def state_shape(self, a: Record[Any], features: int) -> tuple[int, ...]:
-        """Return the shape of a state: of all layers and directions."""
+    def state_shape(self, a: _Recurrent[Any], features: int) -> tuple[int, ...]:
+        """Return the shape of a state of all layers and directions."""
         count = a.num_layers * len(self.suffixes)
         return (count, features) if a.input.rank == 2 else (count, self.batch, features)
 
@@ -83,17 +84,16 @@ class _Network:
         )
 
 
-def _infer(a: Record[Any], cell: str, gates: int) -> list[TensorSpec]:
+def _infer(a: _Recurrent[TensorSpec], cell: str, gates: int) -> list[TensorSpec]:
     """Check the arguments and return the output and the states."""
-    if a.input.dtype != np.float32:
-        raise ShapeError(f"the input is {a.input.dtype}, expected float32")
+    require_float32(a.input)
     if a.input.shape[-1] != a.input_size:
         raise ShapeError(f"the input has shape {a.input.shape}, expected {a.input_size} features")
     network = _Network(a, cell, gates)
     if network.length < 1:
         raise ShapeError(f"the input has shape {a.input.shape}, expected at least one time")
     n_weights = len(a.weights or ())
-    if a.num_layers > n_weights:  # before anything is listed for each layer
+    if a.num_layers > n_weights:  # limits the work below for a bad file
         raise ShapeError(f"'num_layers' is {a.num_layers}, but there are {n_weights} weights")
     expected = network.expected_weights(a)
     got = {} if a.weights is None else {name: w.shape for name, w in a.weights.items()}
@@ -119,23 +119,21 @@ def _infer(a: Record[Any], cell: str, gates: int) -> list[TensorSpec]:
     ]
 
 
-def _bind(a: Record[Any], b: Binder, cell: str, gates: int) -> None:
+def _bind(a: _Recurrent[TensorView], b: Binder, cell: str, gates: int) -> None:
     network = _Network(a, cell, gates)
     directions, batch = len(network.suffixes), network.batch
     sums, state, hidden = gates * network.hidden, network.state, network.hidden
 
     def by_layer(value: TensorView | None, features: int) -> list[TensorView | None]:
-        """Cut states into (directions, batch, features), one for each layer."""
+        """Split states into (directions, batch, features), one for each layer."""
         if value is None:
             return [None] * a.num_layers
         shape = (a.num_layers, directions, batch, features)
         whole = value.reshape(shape) or b.contiguous(value).view(shape)
         return [whole.select(0, layer) for layer in range(a.num_layers)]
 
-    initial = None if a.hx is None else b.contiguous(a.hx)
-    initial_cells = a.cx
-    h0 = by_layer(initial, state)
-    c0 = by_layer(None if initial_cells is None else b.contiguous(initial_cells), hidden)
+    h0 = by_layer(None if a.hx is None else b.contiguous(a.hx), state)
+    c0 = by_layer(None if a.cx is None else b.contiguous(a.cx), hidden)
     hn = by_layer(b.output(1) if a.n_outputs > 1 else None, state)
     cells = b.output(2) if a.n_outputs > 2 else None
     if cell == "lstm" and cells is None:
@@ -157,37 +155,22 @@ def _bind(a: Record[Any], b: Binder, cell: str, gates: int) -> None:
         if network.projects:
             matrix = PackedMatrix(state, hidden, directions, part=("projection", layer))
             projection = b.packed([matrix], partial(_pack_each, a, "weight_hr", None, names))
+        matrix = PackedMatrix(sums, state, directions, part=("hidden", layer))
+        weights = b.packed([matrix], partial(_pack_each, a, "weight_hh", "bias_hh", names))
+        scratch = b.scratch(recurrent.recurrent_scratch_bytes(sums, hidden))
+        has_phases = recurrent.has_phases(
+            b.n_threads, directions, network.length, batch, state, sums, hidden, network.projects
+        )
         b.step(
             recurrent.RecurrentStep(
-                cell,
-                network.by_time(products, sums),
-                b.packed(
-                    [PackedMatrix(sums, state, directions, part=("hidden", layer))],
-                    partial(_pack_each, a, "weight_hh", "bias_hh", names),
-                ),
-                network.by_time(rows, state),
-                b.scratch(recurrent.recurrent_scratch_bytes(sums, hidden)),
-                h0[layer],
-                c0[layer],
-                c[layer],
-                hn[layer],
-                projection,
-                recurrent.has_phases(
-                    b.n_threads,
-                    directions,
-                    network.length,
-                    batch,
-                    state,
-                    sums,
-                    hidden,
-                    network.projects,
-                ),
+                cell, network.by_time(products, sums), weights, network.by_time(rows, state),
+                scratch, h0[layer], c0[layer], c[layer], hn[layer], projection, has_phases,
             )
-        )
+        )  # fmt: skip
         x = rows
 
 
-def _pack_inputs(a: Record[Any], names: list[str], memory: np.ndarray) -> None:
+def _pack_inputs(a: _Recurrent[TensorView], names: list[str], memory: np.ndarray) -> None:
     """Pack the input weights of all directions side by side."""
     weight = np.concatenate([_array(a, "weight_ih" + name) for name in names])
     bias = np.concatenate([_array(a, "bias_ih" + name) for name in names]) if a.bias else None
@@ -195,7 +178,7 @@ def _pack_inputs(a: Record[Any], names: list[str], memory: np.ndarray) -> None:
 
 
 def _pack_each(
-    a: Record[Any], weight: str, bias: str | None, names: list[str], memory: np.ndarray
+    a: _Recurrent[TensorView], weight: str, bias: str | None, names: list[str], memory: np.ndarray
 ) -> None:
     """Pack a weight of each direction, one after the other."""
     by_direction = memory.reshape(len(names), -1, *memory.shape[1:])
@@ -204,7 +187,7 @@ def _pack_each(
         packing.pack_panels(_array(a, weight + name)[:, np.newaxis, :], shift, 1, part)
 
 
-def _array(a: Record[Any], name: str) -> np.ndarray:
+def _array(a: _Recurrent[TensorView], name: str) -> np.ndarray:
     return np.asarray(a.weights[name].constant, np.float32)
 
 
@@ -219,7 +202,7 @@ def _batch_of_sequences(c: TracedCall) -> list[BatchAxis]:
 
 
 class _Recurrent(Record[T]):
-    """Base of the three modules."""
+    """Base of the three modules: their common arguments."""
 
     batch = staticmethod(_batch_of_sequences)
     input: T = Tensor(rank=(2, 3))
@@ -239,10 +222,15 @@ class _Recurrent(Record[T]):
 class LSTM(_Recurrent[T]):
     """Long short-term memory.
 
-    ``i, f, o = sigmoid(.), g = tanh(.), c' = f * c + i * g, h' = o * tanh(c')``, each gate of the
-    input and of h; with proj_size, h' is multiplied by weight_hr.  Input (l, n, features), with
-    batch_first (n, l, features), without a batch (l, features); states (layers * directions, n,
-    features).  Source: torch.nn.LSTM.
+    ``i, f, o = sigmoid(.), g = tanh(.), c' = f * c + i * g, h' = o * tanh(c')``, where ``.`` is
+    ``W x + U h + b`` of each gate; with proj_size, h' is multiplied by weight_hr.  Input
+    (l, n, features), with batch_first (n, l, features), without a batch (l, features); states
+    (layers * directions, n, features).  Source: torch.nn.LSTM.
+
+    Raises
+    ------
+    ShapeError
+        If the input, a weight or a state has the wrong shape or type, or one state is missing.
     """
 
     proj_size: int = Int(0, minimum=0)
@@ -258,8 +246,8 @@ class LSTM(_Recurrent[T]):
 class GRU(_Recurrent[T]):
     """Gated recurrent unit.
 
-    ``r, z = sigmoid(.), n = tanh(W x + r * (U h)), h' = (1 - z) * n + z * h``, biases left out.
-    Shapes as those of nn.LSTM.  Source: torch.nn.GRU.
+    ``r, z = sigmoid(.), n = tanh(W x + r * (U h)), h' = (1 - z) * n + z * h``, biases omitted.
+    Shapes and errors as for nn.LSTM.  Source: torch.nn.GRU.
     """
 
     cx = None
@@ -273,9 +261,9 @@ class GRU(_Recurrent[T]):
 
 @record("nn.RNN")
 class RNN(_Recurrent[T]):
-    """``h' = tanh(W x + U h)``, or relu instead of tanh; biases left out.
+    """``h' = tanh(W x + U h)``, or relu instead of tanh; biases omitted.
 
-    Shapes as those of nn.LSTM.  Source: torch.nn.RNN.
+    Shapes and errors as for nn.LSTM.  Source: torch.nn.RNN.
     """
 
     cx = None

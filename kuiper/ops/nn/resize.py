@@ -1,4 +1,4 @@
-"""Resampling of the spatial axes."""
+"""Interpolation: images resized along their spatial axes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from kuiper._kernels.spatial.resampling import Taps
 from kuiper._kernels.spatial.resize import ResizeStep
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ops.core.axes import require_float32
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.image import image_input, image_output, spatial_extents
+from kuiper.ops.core.image import extents_of, image_input, image_output, spatial_extents
 from kuiper.ops.core.record import Record, T, record
 from kuiper.ops.core.schema import AnyArgument, Bool, Float, Ints, Known, Numbers, Str, Tensor
 from kuiper.ops.product.linear import product
 
 __all__ = ["Interpolate", "UpsampleBilinear", "UpsampleNearest"]
 
-# Modes and the numbers of spatial axes that they are for.
+# The numbers of spatial axes that each mode supports.
 MODES = {
     "nearest": (1, 2, 3),
     "nearest-exact": (1, 2, 3),
@@ -41,9 +42,15 @@ class Interpolate(Record[T]):
     ``nearest`` takes ``x[floor(i * r)]``, ``nearest-exact`` ``x[floor((i + 0.5) * r)]``, the linear
     modes and ``bicubic`` the weighted neighbours of ``(i + 0.5) * r - 0.5``, or of
     ``i * (L - 1) / (O - 1)`` with `align_corners`; ``area`` is an adaptive mean.  The ratio r is
-    1 / scale_factor where that is given, else L / O; O is floor(L * scale_factor).
+    1 / scale_factor if that is given, else L / O; O is floor(L * scale_factor).
 
     Input (n, c, l), (n, c, h, w) or (n, c, d, h, w).  Source: torch.nn.functional.interpolate.
+
+    Raises
+    ------
+    ShapeError
+        If the mode does not support the input's rank or type, not exactly one of `size` and
+        `scale_factor` is given, an extent becomes 0 or infinite, or `antialias` is set.
     """
 
     batch = "samples"
@@ -55,11 +62,10 @@ class Interpolate(Record[T]):
     recompute_scale_factor: Any = AnyArgument(None)
     antialias: Any = AnyArgument(None)
     layout = "like"
-    # What the older names imply.
-    fixed: ClassVar[dict[Any, Any]] = {}
+    fixed: ClassVar[dict[Any, Any]] = {}  # arguments that an older name implies
 
     def targets(self: Interpolate[Known]) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
-        """Return the output's spatial extents, and the scales where these set the positions."""
+        """Return the output's spatial extents, and the scales that set the positions, if any."""
         return _target(self)
 
     def infer(self: Interpolate[TensorSpec]) -> TensorSpec:
@@ -101,7 +107,7 @@ class UpsampleNearest(Interpolate[T]):
 
 @record("F.upsample_bilinear", "nn.UpsamplingBilinear2d")
 class UpsampleBilinear(Interpolate[T]):
-    """An image resized by linear interpolation between aligned corners.
+    """An image resized by linear interpolation with aligned corners.
 
     Source: torch.nn.UpsamplingBilinear2d.
     """
@@ -114,6 +120,11 @@ class NearestExact(Interpolate[T]):
     """A volume resized by taking the nearest pixel, ``x[floor((i + 0.5) * r)]``.
 
     Source: torch.nn.functional.interpolate with mode="nearest-exact".
+
+    Raises
+    ------
+    ShapeError
+        If `size` has not three extents, or a scale is not positive and finite.
     """
 
     input: T = Tensor(rank=5)
@@ -126,7 +137,7 @@ class NearestExact(Interpolate[T]):
     scales_w: float | None = Float(None, nullable=True)
 
     def targets(self: NearestExact[Known]) -> Any:
-        extents = _per_axis("size", self.size, 3)
+        extents = extents_of("size", self.size, 3, "numbers")
         scales = self.scales_d, self.scales_h, self.scales_w
         if any(scale is not None and not 0 < scale < math.inf for scale in scales):
             raise ShapeError(f"its scales are {scales}, expected numbers above 0")
@@ -134,9 +145,15 @@ class NearestExact(Interpolate[T]):
 
 
 class _Antialiased(Record[T]):
-    """A plane resized by weights that reach over all pixels that make one of the output.
+    """A plane resized with a filter that is stretched over all pixels under an output pixel.
 
     Each axis is a product with a matrix of weights, most of them zero.
+
+    Raises
+    ------
+    ShapeError
+        If the input is not float32, neither `output_size` nor two scales are given, an extent
+        becomes 0, or a scale is not positive and finite.
     """
 
     batch = "samples"
@@ -145,7 +162,7 @@ class _Antialiased(Record[T]):
     align_corners: bool = Bool(False)
     scales: tuple[float, ...] | None = Numbers(default=None, nullable=True)
     scales_w: tuple[float, ...] | None = Numbers(default=None, nullable=True)
-    reach: ClassVar[float] = 1.0  # of the filter to one side, in pixels of the larger plane
+    reach: ClassVar[float] = 1.0  # half the width of the filter, in pixels of the larger plane
 
     @staticmethod
     def weigh(gap: np.ndarray) -> np.ndarray:
@@ -155,23 +172,19 @@ class _Antialiased(Record[T]):
     def _target(self: _Antialiased[Known]) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
         scales: tuple[Any, ...] = (None, None)
         if self.scales is not None:
-            scales = (
-                tuple(self.scales)
-                if len(self.scales) == 2
-                else (*self.scales, *(self.scales_w or ()))
-            )
+            more = () if len(self.scales) == 2 else self.scales_w or ()
+            scales = (*self.scales, *more)
             if len(scales) != 2:
                 raise ShapeError(f"the scales are {scales}, expected two numbers")
         if self.output_size is not None:
-            return _per_axis("output_size", self.output_size, 2), scales
+            return extents_of("output_size", self.output_size, 2, "numbers"), scales
         if None in scales or not all(math.isfinite(scale) for scale in scales):
             raise ShapeError(f"it has no 'output_size', and its scales are {scales}")
         return _scaled("scales", self.input.shape, scales), scales
 
     def infer(self: _Antialiased[TensorSpec]) -> TensorSpec:
         extents, scales = self._target()
-        if self.input.dtype != np.float32:
-            raise ShapeError(f"the input is {self.input.dtype}, expected float32")
+        require_float32(self.input)
         if min(extents) < 1 or 0 in self.input.shape[2:]:
             raise ShapeError(f"cannot resize an input of shape {self.input.shape} to {extents}")
         if any(scale is not None and not 0 < scale < math.inf for scale in scales):
@@ -192,13 +205,12 @@ class _Antialiased(Record[T]):
         x = b.contiguous(self.input).view((count, height, width))
         wide = b.temporary((count, height, columns))
         product(b, x, by_column.permute((1, 0)).expand((count, width, columns)), wide)
-        # Elements of a row of the output are adjacent, wherever the output lies.
         y = y.view((count, rows, columns))
         product(b, by_row.expand((count, rows, height)), wide, y)
 
     @classmethod
     def _matrix(cls, extent: int, out: int, scale: float | None, align_corners: bool) -> Any:
-        """Return the weights, one row for each place of the output."""
+        """Return the weights: (output pixels, input pixels)."""
         if align_corners:
             ratio = (extent - 1) / (out - 1) if out > 1 else 0.0
         else:
@@ -217,7 +229,7 @@ class _Antialiased(Record[T]):
 
 @record("aten::_upsample_bilinear2d_aa")
 class AntialiasedBilinear(_Antialiased[T]):
-    """A plane resized linearly, each pixel the mean of all that it covers.
+    """A plane resized with a triangular filter that widens as the plane shrinks.
 
     Source: torch.nn.functional.interpolate with antialias=True.
     """
@@ -229,7 +241,7 @@ class AntialiasedBilinear(_Antialiased[T]):
 
 @record("aten::_upsample_bicubic2d_aa")
 class AntialiasedBicubic(_Antialiased[T]):
-    """A plane resized cubically, each pixel a weighted mean of all that it covers.
+    """A plane resized with a cubic filter that widens as the plane shrinks.
 
     Source: torch.nn.functional.interpolate with antialias=True.
     """
@@ -238,14 +250,14 @@ class AntialiasedBicubic(_Antialiased[T]):
 
     @staticmethod
     def weigh(gap: Any) -> Any:
-        a = -0.5  # PIL's, not the -0.75 of resizing without antialiasing
+        a = -0.5  # as in PIL; without antialiasing it is -0.75
         near = ((a + 2) * gap - (a + 3)) * gap * gap + 1
         far = (((gap - 5) * gap + 8) * gap - 4) * a
         return np.where(gap < 1, near, np.where(gap < 2, far, 0))
 
 
-def _target(a: Record[Any]) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
-    """Return the output's spatial extents, and the scales where these set the positions."""
+def _target(a: Interpolate[Any]) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+    """Return the output's spatial extents, and the scales that set the positions, if any."""
     spatial = a.input.rank - 2
     if spatial not in MODES[a.mode]:
         ranks = " or ".join(str(n + 2) for n in MODES[a.mode])
@@ -261,8 +273,8 @@ def _target(a: Record[Any]) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
             f"'size' is {a.size} and 'scale_factor' is {a.scale_factor}, expected one of them"
         )
     if a.size is not None:
-        return _per_axis("size", a.size, spatial), (None,) * spatial
-    scales = _per_axis("scale_factor", a.scale_factor, spatial)
+        return extents_of("size", a.size, spatial, "numbers"), (None,) * spatial
+    scales = extents_of("scale_factor", a.scale_factor or (), spatial, "numbers")
     extents = _scaled("scale_factor", a.input.shape, scales)
     if min(extents) < 1:
         raise ShapeError(
@@ -272,7 +284,7 @@ def _target(a: Record[Any]) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
 
 
 def _scaled(name: str, shape: tuple[int, ...], scales: Sequence[float]) -> tuple[int, ...]:
-    """Return the spatial extents of a shape times the scales, cut off."""
+    """Return the spatial extents of a shape times the scales, rounded down."""
     products = [extent * scale for extent, scale in zip(shape[2:], scales, strict=True)]
     if not all(map(math.isfinite, products)):
         raise ShapeError(
@@ -281,17 +293,10 @@ def _scaled(name: str, shape: tuple[int, ...], scales: Sequence[float]) -> tuple
     return tuple(map(math.floor, products))
 
 
-def _per_axis(name: str, items: Sequence[Any], spatial: int) -> tuple[Any, ...]:
-    items = tuple(items) * spatial if len(items) == 1 else tuple(items)
-    if len(items) != spatial:
-        raise ShapeError(f"'{name}' is {items}, expected {spatial} numbers")
-    return items
-
-
-def _taps(a: Record[Any], extent: int, out: int, scale: float | None) -> Taps:
+def _taps(a: Interpolate[TensorView], extent: int, out: int, scale: float | None) -> Taps:
     if a.mode == "nearest" and a.input.rank == 4 and out in (extent, 2 * extent):
-        # PyTorch's own short cut: images, but not lines and volumes, of the same or twice the
-        # extent forget what the scale was exactly.
+        # PyTorch ignores the exact scale of an image (not of a line or a volume) whose extent
+        # stays or doubles.
         scale = None
     if a.mode.startswith("nearest"):
         return resampling.nearest_taps(extent, out, scale, a.mode == "nearest-exact")
@@ -300,7 +305,7 @@ def _taps(a: Record[Any], extent: int, out: int, scale: float | None) -> Taps:
     return resampling.linear_taps(extent, out, scale, bool(a.align_corners))
 
 
-def _bind_taps(a: Record[Any], b: Binder, taps: Sequence[Taps]) -> None:
+def _bind_taps(a: Interpolate[TensorView], b: Binder, taps: Sequence[Taps]) -> None:
     """Add the step that resizes along d, h and w."""
     spatial = a.input.rank - 2
     depth, height, width = spatial_extents(a.input.shape, spatial)
@@ -311,15 +316,15 @@ def _bind_taps(a: Record[Any], b: Binder, taps: Sequence[Taps]) -> None:
     if image is not None and image.is_channels_last:
         x, y = image, image_output(b, spatial)
     else:
-        # Planes are images of one channel.
-        planes = a.input.shape[0] * a.input.shape[1]
-        x = b.contiguous(a.input).view((planes, 1, depth * height, width))
-        y = b.output().view((planes, 1, len(rows), len(columns)))
+        # Each plane is an image of one channel.
+        count = a.input.shape[0] * a.input.shape[1]
+        x = b.contiguous(a.input).view((count, 1, depth * height, width))
+        y = b.output().view((count, 1, len(rows), len(columns)))
     scratch = b.scratch(resampling.scratch_bytes(rows, columns, x.shape[1]))
     b.step(ResizeStep(x, y, rows, columns, scratch))
 
 
-def _bind_area(a: Record[Any], b: Binder, extents: Sequence[int]) -> None:
+def _bind_area(a: Interpolate[TensorView], b: Binder, extents: Sequence[int]) -> None:
     spatial = len(extents)
     sizes = (1,) * (3 - spatial) + tuple(extents)
     windows = [
@@ -332,7 +337,7 @@ def _bind_area(a: Record[Any], b: Binder, extents: Sequence[int]) -> None:
 
 
 def _resize_array(x: np.ndarray, taps: Sequence[Taps]) -> np.ndarray:
-    """Resize an array of another dtype than float32, axis by axis."""
+    """Resize an array that is not float32, axis by axis."""
     for axis, tap in enumerate(taps, start=2):
         if tap.count == 1:
             x = np.take(x, tap.places[:, 0], axis)

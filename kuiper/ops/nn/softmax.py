@@ -1,4 +1,4 @@
-"""Softmax, its relatives, and the gated linear unit."""
+"""Softmax and its variants, and the gated linear unit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kuiper._kernels.rows.softmax import SoftmaxStep, scratch_bytes
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Ref
 from kuiper.ir.view import TensorSpec, TensorView
-from kuiper.ops.core.axes import axis_of
+from kuiper.ops.core.axes import axis_of, require_floats
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, T, record
 from kuiper.ops.core.rows import as_rows, memory_order
@@ -25,11 +25,16 @@ class Softmax(Record[T]):
     """``exp(x) / sum(exp(x))`` along an axis.
 
     Source: torch.nn.functional.softmax.
+
+    Raises
+    ------
+    ShapeError
+        If the input has no axis `dim`, or is no tensor of floats.
     """
 
     batch = "along_axes"
 
-    # Without `dim` PyTorch takes axis 0 of tensors of rank 0, 1 and 3, else axis 1.
+    # The default of `dim` is axis 0 of tensors of rank 0, 1 and 3, else axis 1.
     input: T = Tensor()
     dim: tuple[int, ...] | None = Ints(length=1, default=None, nullable=True)
     dtype: Any = AnyArgument(None)
@@ -44,8 +49,7 @@ class Softmax(Record[T]):
 
     def infer(self: Softmax[TensorSpec]) -> TensorSpec:
         self._axis()
-        if self.input.dtype.kind != "f":
-            raise ShapeError(f"the input is {self.input.dtype}, expected float32")
+        require_floats(self.input)
         return TensorSpec(self.input.shape, self.input.dtype)
 
     def bind(self: Softmax[TensorView], b: Binder) -> None:
@@ -67,7 +71,7 @@ class Softmax(Record[T]):
 
     @classmethod
     def _array(cls, x: np.ndarray, axis: int) -> np.ndarray:
-        """Compute what has no kernel: float64, float16 and 0-d tensors."""
+        """Return the softmax of an array of a type or rank without kernel."""
         if x.ndim == 0:
             return cls._array(x.reshape(1), 0).reshape(())
         x = x * x.dtype.type(cls.scale)
@@ -116,6 +120,11 @@ class GLU(Record[T]):
     """``first * sigmoid(second)`` of the two halves of an axis.
 
     Source: torch.nn.functional.glu.
+
+    Raises
+    ------
+    ShapeError
+        If the axis is missing or odd, or the input is no tensor of floats.
     """
 
     batch = "along_axes"
@@ -129,8 +138,7 @@ class GLU(Record[T]):
             raise ShapeError(
                 f"the input has shape {self.input.shape}, expected axis {axis} to be even"
             )
-        if self.input.dtype.kind != "f":
-            raise ShapeError(f"the input is {self.input.dtype}, expected float32")
+        require_floats(self.input)
         shape = list(self.input.shape)
         shape[axis] //= 2
         return TensorSpec(shape, self.input.dtype)

@@ -1,4 +1,4 @@
-"""Convolution and transposed convolution of images and of rows."""
+"""Convolution and transposed convolution of images and sequences."""
 
 from __future__ import annotations
 
@@ -27,9 +27,15 @@ class Conv(ConvolutionRecord[T]):
 
     ``y[n, o, i, j] = bias[o] + sum x[n, c, i * s + u * d - p, j * s + v * d - p] * w[o, c, u, v]``
 
-    Input (n, c, h, w) or (c, h, w), weight (out, in / groups, kh, kw).  `input_scale`, of shape
-    (n, c, 1, 1), comes from the pass `fuse_gate` alone.
+    Input (n, c, h, w) or (c, h, w), weight (out, in / groups, kh, kw).  Only the pass `fuse_gate`
+    sets `input_scale`, of shape (n, c, 1, 1).
     Source: torch.nn.Conv2d.
+
+    Raises
+    ------
+    ShapeError
+        If the arguments, the bias or the input contradict the weight, a tensor is not float32, or
+        the kernel is larger than the padded input.
     """
 
     padding: tuple[int, ...] | str = Ints(default=(0,), minimum=0, words=("same", "valid"))
@@ -47,8 +53,7 @@ class Conv(ConvolutionRecord[T]):
         if min(out) < 1:
             raise ShapeError(
                 f"the kernel {self.weight.shape[2:]} with dilation {self.dilation} is larger "
-                "than the "
-                f"padded input {self.input.shape}"
+                f"than the padded input {self.input.shape}"
             )
         batch = self.input.shape[: self.input.rank - spatial - 1]
         scale = self.input_scale
@@ -91,7 +96,7 @@ class Conv(ConvolutionRecord[T]):
 
 
 def run_time_step(a: ConvolutionRecord[TensorView], b: Binder, c: Convolution) -> Any:
-    """Return the step of a convolution by computed filters; add those that pack them."""
+    """Return the step of a convolution with computed filters; add the steps that pack them."""
     x = c.x if c.is_volume else b.channels_last(c.x)
     tap_lists = [list(np.ndindex(c.geometry.kernel))]
     packed, offsets = pack_at_run_time(b, a, c.filters, tap_lists, by_column=True)
@@ -103,10 +108,10 @@ def run_time_step(a: ConvolutionRecord[TensorView], b: Binder, c: Convolution) -
 
 @record("kuiper.ExpandDepthwise")
 class ExpandDepthwise(ConvolutionRecord[T]):
-    """A 1x1 convolution, an activation, and a depthwise convolution, in one sweep.
+    """A 1x1 convolution, an activation, and a depthwise convolution in one sweep.
 
-    Made by the pass `fuse_expand` of two operators; `expand_weight` (c, in, 1, 1), `expand_bias`
-    and `expand_function` are the first one's, the rest is the second one's.
+    The pass `fuse_expand` makes it of two operators; `expand_weight` (c, in, 1, 1), `expand_bias`
+    and `expand_function` belong to the first, the other arguments to the second.
     """
 
     batch = NoBatchRule("passes make it after the batch was unfrozen")
@@ -140,7 +145,7 @@ class ExpandDepthwise(ConvolutionRecord[T]):
         b.step(expand_step(b, c, expand, act))
 
 
-# Each phase of the stride of a transposed convolution costs time when it is planned.
+# Bounds the time to plan a transposed convolution, which grows with the phases of its stride.
 MAX_PHASES = 1 << 16
 
 
@@ -149,9 +154,14 @@ class ConvTranspose(ConvolutionRecord[T]):
     """Transposed convolution: the adjoint of a convolution with the same arguments.
 
     Output extent ``(l - 1) * stride - 2 * padding + dilation * (k - 1) + output_padding + 1``.
-    The extents of the stride have a product of 65536 at most.
     Input (n, c, h, w) or (c, h, w), weight (in, out / groups, kh, kw).
     Source: torch.nn.ConvTranspose2d.
+
+    Raises
+    ------
+    ShapeError
+        As for a convolution, if `output_padding` is not less than the stride or the dilation, or
+        if the strides have a product above 65536.
     """
 
     padding: tuple[int, ...] = Ints(default=(0,), minimum=0)
@@ -164,33 +174,26 @@ class ConvTranspose(ConvolutionRecord[T]):
         if len(self.padding) not in (1, spatial):
             raise ShapeError(f"'padding' is {self.padding}, expected {spatial} integers")
         extents = self.input.shape[self.input.rank - spatial :]
+        stride, padding, dilation, output_padding = (
+            per_axis(items, spatial)
+            for items in (self.stride, self.padding, self.dilation, self.output_padding)
+        )
+        kernel = self.weight.shape[2:]
         out = tuple(
             (extent - 1) * s - 2 * p + d * (k - 1) + more + 1
             for extent, s, p, d, k, more in zip(
-                extents,
-                per_axis(self.stride, spatial),
-                per_axis(self.padding, spatial),
-                per_axis(self.dilation, spatial),
-                self.weight.shape[2:],
-                per_axis(self.output_padding, spatial),
-                strict=True,
+                extents, stride, padding, dilation, kernel, output_padding, strict=True
             )
         )
-        for more, s, d in zip(
-            per_axis(self.output_padding, spatial),
-            per_axis(self.stride, spatial),
-            per_axis(self.dilation, spatial),
-            strict=True,
-        ):
-            if more >= max(s, d):
-                raise ShapeError(
-                    f"'output_padding' is {self.output_padding}, expected less than stride "
-                    f"{self.stride} "
-                    f"or dilation {self.dilation}"
-                )
+        limits = map(max, stride, dilation)
+        if any(more >= limit for more, limit in zip(output_padding, limits, strict=True)):
+            raise ShapeError(
+                f"'output_padding' is {self.output_padding}, expected less than stride "
+                f"{self.stride} or dilation {self.dilation}"
+            )
         if min(out) < 1:
             raise ShapeError(f"the output of an input {self.input.shape} would be {out}")
-        phases = math.prod(map(min, per_axis(self.stride, spatial), out))
+        phases = math.prod(map(min, stride, out))
         if phases > MAX_PHASES:
             raise ShapeError(
                 f"'stride' is {self.stride}, which makes {phases} phases of an output of "
@@ -200,9 +203,9 @@ class ConvTranspose(ConvolutionRecord[T]):
         return TensorSpec((*batch, self.weight.shape[1] * self.groups, *out))
 
     def bind(self: ConvTranspose[TensorView], b: Binder) -> None:
-        spatial = self.weight.rank - 2
         from kuiper.ops.product.transposed import transposed_step
 
+        spatial = self.weight.rank - 2
         x = b.channels_last(_as_image(self.input, spatial))
         y, image, residual = _output(self, b, spatial)
         b.step(transposed_step(self, b, Geometry.of(self), x, image, make_epilogue(b, residual)))
@@ -216,14 +219,17 @@ def _as_image(value: TensorView, spatial: int) -> TensorView:
     if spatial == 1:
         n, c, width = value.shape
         value = value.with_layout((n, c, 1, width), (*value.strides[:2], 0, value.strides[2]))
-        # With one row the row stride is free; let it say what a channels-last row would.
+        # The row stride of a single row is arbitrary: choose that of a channels-last image.
         strides = (*value.strides[:2], value.strides[3] * width, value.strides[3])
         value = value.with_layout(value.shape, strides)
     return value
 
 
 def _output(a: ConvolutionRecord[TensorView], b: Binder, spatial: int) -> Any:
-    """Return the output, the same as a channels-last image, and the residual as an image."""
+    """Return the output, its channels-last image, and the residual as an image.
+
+    The output is None if `_finish` has to make it a view of the image.
+    """
     residual = residual_view(b)
     if a.input.rank == 4 and spatial == 2:
         y = b.output(layout="channels_last")
@@ -241,7 +247,7 @@ def _output(a: ConvolutionRecord[TensorView], b: Binder, spatial: int) -> Any:
 
 
 def _finish(b: Binder, y: Any, image: Any, spatial: int) -> None:
-    """Let an output that is no image be a view of the one that was computed."""
+    """Make an output that is no image a view of the computed image."""
     if y is not None:
         return
     axes = [0, 1, 2, 3] if spatial == 2 else [0, 1, 3]
@@ -252,7 +258,7 @@ def _finish(b: Binder, y: Any, image: Any, spatial: int) -> None:
 
 @record("nn.Conv1d", "F.conv1d")
 class Conv1d(Conv[T]):
-    """Cross-correlation of rows with filters.
+    """Cross-correlation of sequences with filters.
 
     Input (n, c, l) or (c, l), weight (out, in / groups, k).  Source: torch.nn.Conv1d.
     """
@@ -263,7 +269,7 @@ class Conv1d(Conv[T]):
 
 @record("nn.ConvTranspose1d", "F.conv_transpose1d")
 class ConvTranspose1d(ConvTranspose[T]):
-    """Transposed convolution of rows: the adjoint of a convolution with the same arguments.
+    """Transposed convolution of sequences: the adjoint of a convolution with the same arguments.
 
     Input (n, c, l) or (c, l), weight (in, out / groups, k).  Source: torch.nn.ConvTranspose1d.
     """

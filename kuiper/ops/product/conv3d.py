@@ -19,7 +19,7 @@ from kuiper.ops.tensor.padding import pad_spatial
 
 __all__ = ["Conv3d", "ConvTranspose3d"]
 
-# From (n, c, d, h, w) to how volumes lie in memory, and back.
+# Permutations from (n, c, d, h, w) to the order in memory, and back.
 CHANNELS_LAST = (0, 2, 3, 4, 1)
 CHANNELS_SECOND = (0, 4, 1, 2, 3)
 
@@ -56,7 +56,7 @@ class ConvTranspose3d(ConvTranspose[T]):
     """Transposed convolution of volumes: the adjoint of a convolution with the same arguments.
 
     Output extent ``(l - 1) * stride - 2 * padding + dilation * (k - 1) + output_padding + 1``.
-    The extents of the stride have a product of 65536 at most.
+    The strides have a product of at most 65536.
     Input (n, c, d, h, w) or (c, d, h, w), weight (in, out / groups, kd, kh, kw).
     Source: torch.nn.ConvTranspose3d.
     """
@@ -71,10 +71,10 @@ class ConvTranspose3d(ConvTranspose[T]):
 
 
 def _flattened(a: Conv3d[TensorView], c: Convolution) -> Convolution:
-    """Return the same as a convolution of images, where a window allows it.
+    """Return an equivalent convolution of images if the window allows one, else `c`.
 
-    A window of one plane moves over images, the planes.  One of a single column moves over images
-    whose rows are whole planes.
+    For a window of one plane, each plane is an image.  For a window of one column, each volume is
+    an image whose rows are whole planes.
     """
     (depth, *kernel), (stride_d, *stride), (dilation_d, *_) = (
         c.geometry.kernel, c.geometry.stride, c.geometry.dilation,
@@ -92,7 +92,7 @@ def _flattened(a: Conv3d[TensorView], c: Convolution) -> Convolution:
 
 
 def _rows_of(volumes: TensorView) -> TensorView:
-    """View (n, c, d, h, w), channels-last without gaps, as images (n, c, d, h * w)."""
+    """View gapless channels-last (n, c, d, h, w) as images (n, c, d, h * w)."""
     n, channels, depth, height, width = volumes.shape
     row = height * width * channels
     return volumes.with_layout(
@@ -101,14 +101,14 @@ def _rows_of(volumes: TensorView) -> TensorView:
 
 
 def _channels_last(b: Binder, value: TensorView) -> TensorView:
-    """Let (n, c, d, h, w) or (c, d, h, w) lie channels-last without gaps; copy where needed."""
+    """Return (n, c, d, h, w) or (c, d, h, w) as a gapless channels-last volume; may copy."""
     if value.rank == 4:
         value = value.with_layout((1, *value.shape), (value.size, *value.strides))
     return b.contiguous(value.permute(CHANNELS_LAST)).permute(CHANNELS_SECOND)
 
 
 def _output(a: ConvolutionRecord[TensorView], b: Binder) -> TensorView:
-    """Return the output as (n, c, d, h, w), channels-last without gaps."""
+    """Return the output as a gapless channels-last (n, c, d, h, w)."""
     if a.input.rank == 5:
         return b.output(layout=CHANNELS_LAST)
     channels, *extents = b.output_spec().shape
@@ -118,7 +118,7 @@ def _output(a: ConvolutionRecord[TensorView], b: Binder) -> TensorView:
 
 
 def _residual(b: Binder) -> TensorView | None:
-    """Return the other summand of a fused sum as rows of channels."""
+    """Return the residual of a fused sum as rows of channels."""
     residual = residual_view(b)
     if residual is None:
         return None

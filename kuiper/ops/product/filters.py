@@ -1,4 +1,4 @@
-"""The filters of a convolution: read and widened only when they are packed."""
+"""The filters of a convolution, read and widened to float32 only when they are packed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ __all__ = ["ByTap", "Filters", "fill_groups", "pack_at_run_time"]
 
 
 class Filters:
-    """The weight and bias of a convolution.
-
-    A slice of it is a float32 array of some filters.
+    """The weight and bias of a convolution; a slice is a float32 array of filters.
 
     Attributes
     ----------
     shape : tuple of int
-        Of the weight, with two or three spatial axes.
+        Shape of the weight, with two or three spatial axes.
     is_constant : bool
         Whether weight and bias are known while planning.
     """
@@ -37,26 +35,26 @@ class Filters:
 
     @property
     def n_terms(self) -> int:
-        """Products that each output of a filter sums."""
+        """The number of products in the sum of one output."""
         return math.prod(self.shape[1:])
 
     @property
     def n_bytes(self) -> int:
-        """Size of the weight in the type of the computation."""
+        """Size of the weight in the computation's element type."""
         return math.prod(self.shape) * PackedMatrix.dtype.itemsize
 
     @property
     def are_halves(self) -> bool:
-        """Whether they are stored as float16."""
+        """Whether the weight is stored as float16."""
         return str(self._weight.source.dtype) in ("f16", "float16")
 
     @property
     def in_file(self) -> Any:
-        """What reads float32 filters from their file, None where they are not in one."""
+        """The reader of float32 filters in a file, None if they are not in one."""
         return self._weight.in_file
 
     def stored(self) -> np.ndarray:
-        """Return the weight as it lies in memory, where that is in C order: no copy is made."""
+        """Return the weight in its stored type; copies only if it is not in C order."""
         return np.ascontiguousarray(self._weight.constant).reshape(self.shape)
 
     def weight(self) -> np.ndarray:
@@ -67,11 +65,11 @@ class Filters:
         return filters.reshape(len(filters), *self.shape[1:])
 
     def some(self, start: int, count: int) -> Filters:
-        """Return the filters from number `start` on, where they are constants."""
+        """Return `count` constant filters, from number `start` on."""
         return _SomeFilters(self, start, count)
 
     def by_plane(self) -> Filters:
-        """Return filters (out, in, kd, kh, kw) as (out, kd * in, kh, kw), plane by plane."""
+        """Return filters (out, in, kd, kh, kw) as (out, kd * in, kh, kw)."""
         return _ByPlane(self._weight, self._bias, self.shape)
 
     def bias(self) -> np.ndarray | None:
@@ -79,7 +77,7 @@ class Filters:
 
 
 class _ByPlane(Filters):
-    """The filters of volumes as those of planes, whose input channels follow plane by plane."""
+    """Filters of volumes as filters of images; the planes of a volume are input channels."""
 
     def __init__(self, weight: Any, bias: Any, shape: Any) -> None:
         out_channels, in_channels, depth, *kernel = shape
@@ -88,7 +86,7 @@ class _ByPlane(Filters):
 
     @property
     def in_file(self) -> Any:
-        """They do not lie in their file in this order."""
+        """None: the file has another order."""
         return None
 
     def __getitem__(self, rows: slice) -> np.ndarray:
@@ -112,7 +110,7 @@ class _SomeFilters(Filters):
     @property
     def in_file(self) -> Any:
         rows = self._all.in_file
-        # A reader of another kind has no rows that threads read themselves.
+        # Only some readers support reading by several threads.
         return rows.from_row(self._start) if hasattr(rows, "from_row") else None
 
     def stored(self) -> np.ndarray:
@@ -139,7 +137,7 @@ class ByTap:
 
     @property
     def in_file(self) -> Any:
-        """What reads (in_channels, taps) for each filter, None where they are not in a file."""
+        """The reader of (in_channels, taps) per filter, None if they are not in a file."""
         return getattr(self._filters, "in_file", None)
 
     def __getitem__(self, rows: slice) -> np.ndarray:
@@ -155,7 +153,7 @@ def fill_groups(
     Parameters
     ----------
     memory : array
-        Of the shape of a :class:`~kuiper._kernels.micro.packed.PackedMatrix`.
+        In the shape of a :class:`~kuiper._kernels.micro.packed.PackedMatrix`.
     weight : array or Filters, shape (out_channels, in_channels / groups, ...)
     bias : array, shape (out_channels,), or None
     groups, n_threads : int
@@ -178,10 +176,10 @@ def pack_at_run_time(
     tap_lists: Sequence[Sequence[Sequence[int]]],
     by_column: bool,
 ) -> tuple[TensorView, list[int]]:
-    """Add the steps that pack a computed weight; return the panels and where each phase starts.
+    """Add the steps that pack a computed weight; return the panels and the offset of each phase.
 
-    `by_column` tells whether the first axis of the weight counts filters (convolution) or input
-    channels (transposed convolution).
+    The first axis of the weight counts filters if `by_column` (convolution), else input channels
+    (transposed convolution).
     """
     weight = b.contiguous(a.weight)
     bias = None if a.bias is None else b.contiguous(a.bias)

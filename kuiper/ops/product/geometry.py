@@ -1,4 +1,4 @@
-"""The arguments of convolutions, checks of them, and the geometry that they describe."""
+"""The arguments of convolutions, their checks, and the geometry that they describe."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec
+from kuiper.ops.core.image import check_image
 from kuiper.ops.core.record import Record, T
 from kuiper.ops.core.schema import Int, Ints, Known, Tensor
 
@@ -17,7 +18,7 @@ __all__ = ["ConvolutionRecord", "Geometry", "check_weight", "per_axis"]
 
 
 class ConvolutionRecord(Record[T]):
-    """Base of the convolutions and transposed convolutions: the arguments that all have."""
+    """Base of convolutions and transposed convolutions: their common arguments."""
 
     batch = "convolution"
     post_ops = True
@@ -34,15 +35,15 @@ class ConvolutionRecord(Record[T]):
 
 
 class Geometry:
-    """How the windows of a convolution lie: one number per spatial axis, of which there are 2 or 3.
+    """The windows of a convolution: each field has one item per spatial axis, 2 or 3 in all.
 
     Attributes
     ----------
     kernel, stride, dilation : tuple of int
     padding : tuple of (int, int)
-        Before and after each axis.
+        Padding before and after the axis.
     origin : tuple of int
-        Padding before each axis.
+        Padding before the axis.
     """
 
     __slots__ = ("dilation", "kernel", "origin", "padding", "stride")
@@ -59,7 +60,7 @@ class Geometry:
 
     @classmethod
     def of(cls, a: ConvolutionRecord[Known]) -> Geometry:
-        """Return that of an operator's arguments; rows become images of height 1."""
+        """Return the geometry of an operator; sequences become images of height 1."""
         spatial = a.weight.rank - 2
         lead = max(2 - spatial, 0)
         kernel, dilation = a.weight.shape[2:], per_axis(a.dilation, spatial)
@@ -68,11 +69,11 @@ class Geometry:
         return cls(ones + kernel, ones + per_axis(a.stride, spatial), ones + dilation, padding)
 
     def unpadded(self) -> Geometry:
-        """Return the geometry of an input that is padded already."""
+        """Return the geometry for an input that is already padded."""
         return Geometry(self.kernel, self.stride, self.dilation, ((0, 0),) * len(self.padding))
 
     def last(self, axes: int) -> Geometry:
-        """Return the geometry of the last axes alone."""
+        """Return the geometry of the last `axes` axes."""
         return Geometry(
             self.kernel[-axes:], self.stride[-axes:], self.dilation[-axes:], self.padding[-axes:]
         )
@@ -101,11 +102,11 @@ def _sides(
     if padding == "valid":
         return ((0, 0),) * spatial
     if padding == "same":
-        # The odd one goes after the axis, as in PyTorch.
+        # Like PyTorch, pad one more after the axis if the total is odd.
         totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
         return tuple((total // 2, total - total // 2) for total in totals)
     if len(padding) == 2 * spatial:
-        # Both sides of each axis, last axis first, as F.pad has them.
+        # F.pad's order: both sides of each axis, last axis first.
         return tuple(tuple(padding[2 * i : 2 * i + 2]) for i in reversed(range(spatial)))
     return tuple((p, p) for p in per_axis(padding, spatial))
 
@@ -115,7 +116,7 @@ def per_axis(items: Any, spatial: int) -> tuple[int, ...]:
 
 
 def check_weight(a: ConvolutionRecord[TensorSpec], spatial: int, in_axis: int) -> None:
-    """Raise ShapeError where arguments contradict the weight, the bias or the input."""
+    """Raise ShapeError if the arguments, the bias or the input contradict the weight."""
     if a.weight.rank != spatial + 2:
         raise ShapeError(f"'weight' has shape {a.weight.shape}, expected rank {spatial + 2}")
     channels, filters = a.weight.shape[in_axis], a.weight.shape[1 - in_axis]
@@ -142,11 +143,7 @@ def check_weight(a: ConvolutionRecord[TensorSpec], spatial: int, in_axis: int) -
         raise ShapeError(f"'padding' is {a.padding}, expected {spatial} or {2 * spatial} integers")
     if a.bias is not None and a.bias.shape != (out_channels,):
         raise ShapeError(f"'bias' has shape {a.bias.shape}, expected ({out_channels},)")
-    if a.input.rank not in (spatial + 1, spatial + 2):
-        raise ShapeError(
-            f"the input has shape {a.input.shape}, expected rank {spatial + 2} "
-            f"(or {spatial + 1} without a batch)"
-        )
+    check_image(a.input, spatial)
     got = a.input.shape[a.input.rank - spatial - 1]
     if got != in_channels:
         raise ShapeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import FLOAT_BYTES, PackedMatrix
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView, shares_cache_sets
+from kuiper.ops.core.axes import require_float32
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import make_epilogue, residual_view
 from kuiper.ops.core.record import Record, T, record
@@ -23,12 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Linear", "Matmul", "product"]
 
-# Rows that share a few sets of the L1 cache are worth a copy for so many rows and columns.
+# From this size on, rows that alias in the L1 cache are copied to padded rows.
 MIN_ROWS, MIN_COLUMNS = 16, 512
 
 
 def as_matrix(b: Binder, value: TensorView) -> TensorView:
-    """View (..., k) as rows of adjacent elements, equally far apart; copies where it must."""
+    """Return (..., k) as a matrix of contiguous rows with one row stride; copies if it must."""
     if value.shape[-1] == 1 or value.strides[-1] == 1:
         rows = value.reshape((math.prod(value.shape[:-1]), value.shape[-1]))
         if rows is not None and (rows.shape[1] == 1 or rows.strides[1] == 1):
@@ -41,6 +43,11 @@ class Linear(Record[T]):
     """``y = x @ weight.T + bias`` over the last axis.
 
     Input (..., in_features), weight (out_features, in_features).  Source: torch.nn.Linear.
+
+    Raises
+    ------
+    ShapeError
+        If the arguments, the bias or the input contradict the weight, or the input is not float32.
     """
 
     input: T = Tensor()
@@ -64,8 +71,7 @@ class Linear(Record[T]):
             raise ShapeError(
                 f"the input has shape {self.input.shape}, expected (..., {in_features})"
             )
-        if self.input.dtype != np.float32:
-            raise ShapeError(f"the input is {self.input.dtype}, expected float32")
+        require_float32(self.input)
         return TensorSpec((*self.input.shape[:-1], out_features))
 
     def bind(self: Linear[TensorView], b: Binder) -> None:
@@ -74,7 +80,7 @@ class Linear(Record[T]):
             layout="padded_rows" if b.feeds_only("nn.Linear", "F.linear") else "contiguous"
         )
         rows = y.reshape((x.shape[0], self.weight.shape[0]))
-        assert rows is not None  # rows of an output are equally far apart
+        assert rows is not None  # an output has one row stride
         residual = residual_view(b)
         if residual is not None:
             residual = as_matrix(b, residual)
@@ -102,11 +108,11 @@ class Linear(Record[T]):
         return batch
 
 
-def _strassen_pays(a: Record[Any]) -> bool:
-    """Tell whether rows are pixels, (n, h, w, c), and Strassen's algorithm is faster for them.
+def _strassen_pays(a: Linear[TensorView]) -> bool:
+    """Whether rows are pixels, (n, h, w, c), and Strassen's algorithm is faster for them.
 
-    Rows of other ranks are tokens or samples: one may be a thousand times as large as the one that
-    would share sums with it.  Pixels side by side are alike.
+    Strassen adds neighbouring rows, which loses precision if one is much larger than the other.
+    Adjacent pixels have similar magnitudes; tokens and samples may differ a thousandfold.
     """
     columns, depth = a.weight.shape
     return (
@@ -117,22 +123,22 @@ def _strassen_pays(a: Record[Any]) -> bool:
 
 
 def _as_images(rows: TensorView, images: int) -> TensorView:
-    """View rows as channels-last images of one row of pixels each."""
+    """View rows as channels-last images of height 1."""
     (count, channels), step = rows.shape, rows.strides[0]
     line = count // images * step
     return rows.with_layout((images, channels, 1, count // images), (line, 1, line, step))
 
 
-def _is_constant(a: Record[Any]) -> bool:
+def _is_constant(a: Linear[TensorView]) -> bool:
     return all(v is None or v.is_constant for v in (a.weight, a.bias))
 
 
-def _bias(a: Record[Any]) -> np.ndarray | None:
+def _bias(a: Linear[TensorView]) -> np.ndarray | None:
     return None if a.bias is None else np.asarray(a.bias.constant, np.float32)
 
 
-def _panels(a: Record[Any], b: Binder) -> TensorView:
-    """Return the packed weight; one that is computed at run time is packed then."""
+def _panels(a: Linear[TensorView], b: Binder) -> TensorView:
+    """Return the packed weight; a step packs it if it is computed at run time."""
     columns, depth = a.weight.shape
     matrix = PackedMatrix(columns, depth)
     if _is_constant(a):
@@ -159,7 +165,7 @@ class _Columns:
 
     @property
     def in_file(self) -> Any:
-        """What reads them from their file, None where they are not in one."""
+        """The reader of the weight in a file, None if it is not in one."""
         return self._weight.in_file
 
     def __getitem__(self, rows: slice) -> np.ndarray:
@@ -171,8 +177,13 @@ class _Columns:
 class Matmul(Record[T]):
     """Matrix product with the broadcasting rules of ``torch.matmul``.
 
-    A 1-d first operand is a row, a 1-d second one a column; the added axis is dropped again.
+    A 1-d first operand is a row, a 1-d second one a column; the result has no axis for it.
     Source: torch.matmul, torch.mm, torch.bmm, torch.mv.
+
+    Raises
+    ------
+    ShapeError
+        If the shapes do not fit or the element types differ.
     """
 
     input: T = Tensor()
@@ -234,24 +245,24 @@ def _matrix_shapes(x: Any, y: Any) -> Any:
 
 
 def product(b: Binder, x: TensorView, y: TensorView, out: TensorView) -> None:
-    """Add the step for ``out = x @ y``; elements of a row of `out` are adjacent."""
+    """Add the step for ``out = x @ y``; the rows of `out` must be contiguous."""
     if x.shape[-1] != 1 and x.strides[-1] != 1:
         x = b.contiguous(x)
     batch = out.shape[:-2]
     x = x.expand((*batch, *x.shape[-2:]))
     y = y.expand((*batch, *y.shape[-2:]))
     if all(s == 0 or n == 1 for s, n in zip(y.strides[:-2], batch, strict=True)) and y.rank > 2:
-        # One matrix for the whole batch: the rows of all batches are one tall matrix.
+        # All members share the matrix y, so the rows of all x form one tall matrix.
         tall = x.reshape((math.prod(batch) * x.shape[-2], x.shape[-1]))
         flat = out.reshape((math.prod(batch) * out.shape[-2], out.shape[-1]))
         if tall is not None and flat is not None and (tall.shape[1] == 1 or tall.strides[1] == 1):
             x, out = tall, flat
             y = y.with_layout(y.shape[-2:], y.strides[-2:])
-    x, y, out = _merge_batch(x, y, out)
+    x, y, out = merge_leading([x, y, out])
     if out.rank - 2 > linear.max_batch_axes:
-        # Axes that are broadcast from both sides in turn cannot be merged: write the repeats out.
+        # x and y are broadcast along different axes, which cannot be merged: copy both.
         dense = out if out.is_contiguous else b.temporary(out.shape)
-        merged = _merge_batch(b.contiguous(x), b.contiguous(y), dense)
+        merged = merge_leading([b.contiguous(x), b.contiguous(y), dense])
         b.step(linear.MatmulStep(*merged, b.scratch(PackedMatrix(1, x.shape[-1]).panel_bytes)))
         if dense is not out:
             b.copy(dense, out)
@@ -259,22 +270,20 @@ def product(b: Binder, x: TensorView, y: TensorView, out: TensorView) -> None:
     b.step(linear.MatmulStep(x, y, out, b.scratch(PackedMatrix(1, x.shape[-1]).panel_bytes)))
 
 
-def _merge_batch(x: TensorView, y: TensorView, out: TensorView) -> Any:
-    """Merge leading axes that lie back to back in all three, so that few are left."""
-    values = [x, y, out]
-    axis = out.rank - 4
-    while axis >= 0 and out.rank > 3:
-        shape = values[2].shape
-        if all(
-            v.strides[axis] == v.strides[axis + 1] * shape[axis + 1] or shape[axis] == 1
-            for v in values
-        ):
+def merge_leading(values: Sequence[TensorView]) -> list[TensorView]:
+    """Merge adjacent leading axes wherever the strides of all values allow it.
+
+    The values have equal leading axes, before the last two.
+    """
+    values = list(values)
+    for axis in range(values[0].rank - 4, -1, -1):
+        extent, inner = values[0].shape[axis : axis + 2]
+        if extent == 1 or all(v.strides[axis] == v.strides[axis + 1] * inner for v in values):
             values = [
                 v.with_layout(
-                    (*v.shape[:axis], v.shape[axis] * v.shape[axis + 1], *v.shape[axis + 2 :]),
+                    (*v.shape[:axis], extent * inner, *v.shape[axis + 2 :]),
                     (*v.strides[:axis], *v.strides[axis + 1 :]),
                 )
                 for v in values
             ]
-        axis -= 1
     return values

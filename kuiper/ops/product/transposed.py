@@ -29,16 +29,16 @@ def transposed_step(
     y: TensorView,
     epilogue: Epilogue | None,
 ) -> Any:
-    """Return the step of a transposed convolution, and add those that pack a computed weight.
+    """Return the step of a transposed convolution; add the steps that pack a computed weight.
 
     Parameters
     ----------
     a : ConvolutionRecord
-        Arguments, of which the weight, the bias and the groups are read.
+        Supplies the weight, the bias and the groups.
     b : Binder
     geometry : Geometry
     x, y : TensorView
-        Channels-last images, or volumes without gaps.
+        Channels-last images, or gapless channels-last volumes.
     epilogue : Epilogue or None
     """
     filters = Filters(a.weight, a.bias, (*a.weight.shape[:2], *geometry.kernel))
@@ -62,7 +62,7 @@ def transposed_step(
 
 
 class _Forward(Filters):
-    """Filters (in, out / groups, ...) as those of a convolution, (out, in / groups, ...)."""
+    """Filters (in, out / groups, ...) in a convolution's order, (out, in / groups, ...)."""
 
     def __init__(self, filters: Filters, groups: int) -> None:
         self._filters, self._groups = filters, groups
@@ -80,7 +80,7 @@ class _Forward(Filters):
 
 
 def _has_few_outputs(c: Convolution, tap_lists: Sequence[Any]) -> tuple[bool, str]:
-    """Tell whether vectors should lie along the input channels, and why not."""
+    """Return whether vectors should run along the input channels, and if not, why."""
     reason = "volumes have no such kernel"
     if not c.is_volume:
         reason = few_outputs_refusal(c.groups, c.out_channels)
@@ -93,7 +93,7 @@ def _has_few_outputs(c: Convolution, tap_lists: Sequence[Any]) -> tuple[bool, st
 def _pack(
     b: Binder, forward: Filters, c: Convolution, tap_lists: Sequence[Any], few: bool
 ) -> tuple[TensorView, list[int]]:
-    """Return the packed filters of all phases, and where those of each kind start."""
+    """Return the packed filters of all phases, and the offset of each kind."""
     matrices: list[Any]
     if few:
         matrices = [FewColumns(c.out_channels, len(t), c.in_channels, t) for t in tap_lists]
@@ -119,15 +119,15 @@ def _pack(
 def split_phases(geometry: Geometry, extents: Sequence[int]) -> tuple[list[Any], list[Any]]:
     """Split the output pixels by their position in the stride.
 
-    All pixels of one phase see the same taps of the kernel, at the same distance: output pixel
-    ``q * s + r`` sees tap u of the input pixel ``q + (r + p - u * d) / s`` where that is whole.
+    All pixels of one phase use the same taps at the same offsets: output pixel ``q * s + r`` uses
+    tap u with the input pixel ``q + (r + p - u * d) / s`` if that is an integer.
 
     Returns
     -------
     phases : list of (first, extent, [tap offset], kind)
-        Each but the last a number per axis.
+        All but `kind` have one number per axis.
     taps : list of (tap, ...)
-        Which taps of the kernel the phases of each kind take.
+        The taps of the kernel that the phases of each kind use.
     """
     by_axis = []
     for extent, kernel, stride, dilation, padding in zip(

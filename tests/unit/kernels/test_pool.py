@@ -268,7 +268,7 @@ def test_other_dtypes():
         (
             "nn.MaxPool2d",
             {"kernel_size": (9, 9)},
-            "a window of 9 places does not fit an extent of 5",
+            "a window of 9 pixels does not fit an extent of 5",
         ),
         ("nn.MaxPool2d", {"kernel_size": (3, 3), "padding": (2, 1)}, "at most half of the kernel"),
         ("nn.MaxPool2d", {"kernel_size": (3, 3, 3)}, "'kernel_size' is .3, 3, 3., expected 2"),

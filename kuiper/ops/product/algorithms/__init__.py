@@ -1,8 +1,8 @@
 """The algorithms that compute a convolution, and the choice among them.
 
-Each module holds one :class:`ConvAlgorithm`.  :func:`bind_convolution` asks them in the order of
-:data:`ALGORITHMS` and takes the first one that applies and is estimated to be faster than implicit
-GEMM.  The choice depends neither on the batch nor on the number of threads, so results do not.
+Each module holds one :class:`ConvAlgorithm`.  :func:`bind_convolution` tries them in the order of
+:data:`ALGORITHMS` and takes the first that applies and is estimated to be faster than implicit
+GEMM.  The choice, and so the result, depends neither on the batch nor on the number of threads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "only_gemm",
 ]
 
-# In the order of asking.  The last one computes everything.
+# In the order of trial.  The last one computes every convolution.
 ALGORITHMS: tuple[type[ConvAlgorithm], ...] = (
     Winograd,
     Depthwise,
@@ -42,12 +42,12 @@ ALGORITHMS: tuple[type[ConvAlgorithm], ...] = (
 
 
 def choose(c: Convolution) -> tuple[ConvAlgorithm, Choice]:
-    """Return the algorithm for a convolution, and why the others were left."""
+    """Return the algorithm for a convolution, with the reasons against the others."""
     left: dict[str, str] = {}
     chosen: ConvAlgorithm | None = None
     for kind in ALGORITHMS:
         if chosen is not None:
-            left[kind.name] = f"{chosen.name} is asked first"
+            left[kind.name] = f"{chosen.name} is tried first"
             continue
         algorithm = kind(c)
         if reason := algorithm.refusal():
@@ -56,18 +56,18 @@ def choose(c: Convolution) -> tuple[ConvAlgorithm, Choice]:
             chosen = algorithm
         else:
             left[kind.name] = f"would take {cost:.2f} times as long as {ALGORITHMS[-1].name}"
-    assert chosen is not None  # the last one computes everything
+    assert chosen is not None  # the last one computes every convolution
     return chosen, Choice(chosen.name, left)
 
 
 def only_gemm(reason: str) -> Choice:
-    """Return the choice of the last algorithm for a reason that holds for all others."""
+    """Return the choice of implicit GEMM, with one reason against all others."""
     names = [algorithm.name for algorithm in ALGORITHMS]
     return Choice(names[-1], dict.fromkeys(names[:-1], reason))
 
 
 def bind_convolution(b: Binder, c: Convolution) -> None:
-    """Add the steps of a convolution whose filters are constants."""
+    """Add the steps of a convolution with constant filters."""
     algorithm, choice = choose(c)
     for step in algorithm.bind(b):
         step.algorithm = choice

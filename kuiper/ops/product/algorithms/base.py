@@ -1,4 +1,4 @@
-"""What every algorithm for convolutions is given and has to say."""
+"""The interface of the convolution algorithms: a convolution, an algorithm, a choice."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Convolution:
     Attributes
     ----------
     x, y : TensorView
-        Input and output, (n, c, h, w) or (n, c, d, h, w); volumes are channels-last without gaps.
+        Input and output, (n, c, h, w) or (n, c, d, h, w); volumes are gapless channels-last.
     filters : Filters, shape (out_channels, in_channels / groups, *kernel)
     geometry : Geometry
     groups : int
     epilogue : Epilogue or None
     in_channels, out_channels : int
-        Of one group.
+        Channels of one group.
     size : tuple of int
         Spatial extents of the output.
     is_volume : bool
@@ -48,7 +48,7 @@ class Convolution:
         self.is_volume = len(self.size) == 3
 
     def narrow(self, axis: int, start: int, length: int) -> Convolution:
-        """Return the convolution of some images, axis 0, or of some groups, axis 1."""
+        """Return the convolution of a range of images (axis 0) or of groups (axis 1)."""
         if axis == 0:
             x, y = self.x.narrow(0, start, length), self.y.narrow(0, start, length)
             filters, groups, outputs = self.filters, self.groups, (start, length)
@@ -60,20 +60,20 @@ class Convolution:
         return Convolution(x, y, filters, self.geometry, groups, epilogue)
 
     def count(self, step: Any) -> Any:
-        """Note in a step the operations and the bytes of this convolution, and return the step."""
+        """Set a step's operation and byte counts to those of this convolution; return the step."""
         step.flops = 2.0 * self.y.size * self.filters.n_terms
         step.bytes = float(self.x.n_bytes + self.y.n_bytes + self.filters.n_bytes)
         return step
 
 
 class Choice:
-    """Which algorithm computes a convolution, and why not another one.
+    """The algorithm chosen for a convolution, and the reasons against the others.
 
     Attributes
     ----------
     name : str
     left : dict of str to str
-        The reason for each of the others, by name, in the order in which they were asked.
+        The reason against each of the others, by name, in the order of trial.
     """
 
     __slots__ = ("left", "name")
@@ -85,15 +85,14 @@ class Choice:
 class ConvAlgorithm:
     """One way to compute a convolution.
 
-    :meth:`refusal`, :meth:`cost` and :meth:`bind` are called in this order, each only if the one
-    before it speaks for the algorithm.
+    :meth:`refusal`, :meth:`cost` and :meth:`bind` are called in this order; a refusal or a cost of
+    1 or more ends the trial.
 
     Attributes
     ----------
     name : str
         The name in profiles and reports.
     c : Convolution
-        What is to be computed.
     """
 
     name: str
@@ -102,24 +101,24 @@ class ConvAlgorithm:
         self.c = c
 
     def refusal(self) -> str:
-        """Return why the algorithm does not apply, an empty string if it does."""
+        """Return why the algorithm does not apply; an empty string if it does."""
         raise NotImplementedError
 
     def cost(self) -> float:
-        """Estimate the time in that of implicit GEMM; 0 if it is always shorter."""
+        """Estimate the time relative to implicit GEMM; 0 if it is always shorter."""
         return 0.0
 
     def pack(self, b: Binder) -> Any:
-        """Return the packed filters, which the plan's cache keeps."""
+        """Return the packed filters, from the weight cache if they are in it."""
         raise NotImplementedError
 
     def bind(self, b: Binder) -> list[Any]:
-        """Return the steps, the last of which counts the work; add those that copy the input."""
+        """Return the steps; the last one counts the work.  Add the steps that copy the input."""
         raise NotImplementedError
 
 
 def image_window(c: Convolution, x: TensorView, taps: Any) -> conv_window.Window:
-    """Return the window of an image's convolution whose outputs all see the same taps."""
+    """Return the window of a convolution of images whose outputs all use the same taps."""
     return conv_window.Window(x, c.y, c.geometry.stride, (1, 1), [((0, 0), c.size, taps, 0)])
 
 
@@ -129,7 +128,7 @@ def voxel_rows(volumes: TensorView) -> TensorView:
 
 
 def planes_of(volumes: TensorView) -> TensorView:
-    """View (n, c, d, h, w), channels-last without gaps, as images (n * d, c, h, w)."""
+    """View gapless channels-last (n, c, d, h, w) as images (n * d, c, h, w)."""
     n, channels, depth, height, width = volumes.shape
     row = width * channels
     return volumes.with_layout(

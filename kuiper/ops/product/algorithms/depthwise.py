@@ -1,25 +1,23 @@
-"""Depthwise convolutions: one filter for each channel."""
+"""Depthwise convolutions: one filter per channel."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from kuiper._kernels.conv import conv
 from kuiper._kernels.micro.packed import DepthwiseBlocks
 from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.product.algorithms.base import (
-    ConvAlgorithm,
-    image_window,
-    voxel_rows,
-)
+from kuiper.ops.product.algorithms.base import ConvAlgorithm, image_window, voxel_rows
 from kuiper.ops.product.filters import Filters
 
 __all__ = ["Depthwise", "pack_depthwise"]
 
 
 class Depthwise(ConvAlgorithm):
-    """Vectors lie along the channels, of which none meets another one."""
+    """Vectors run along the channels, which are independent of each other."""
 
     name = "depthwise"
 
@@ -34,8 +32,7 @@ class Depthwise(ConvAlgorithm):
         return ""
 
     def pack(self, b: Binder) -> TensorView:
-        c = self.c
-        return pack_depthwise(b, c.filters)
+        return pack_depthwise(b, self.c.filters)
 
     def bind(self, b: Binder) -> list[Any]:
         c = self.c
@@ -62,11 +59,10 @@ class Depthwise(ConvAlgorithm):
 
 
 def pack_depthwise(b: Binder, filters: Filters) -> TensorView:
-    """Return the packed filters, one for each channel."""
+    """Return the packed filters, one per channel."""
     matrix = DepthwiseBlocks(filters.shape[0], filters.n_terms)
-    return b.packed(
-        [matrix],
-        lambda memory: matrix.fill(
-            memory, filters.weight().reshape(filters.shape[0], -1), filters.bias()
-        ),
-    )
+
+    def fill(memory: np.ndarray) -> None:
+        matrix.fill(memory, filters.weight().reshape(filters.shape[0], -1), filters.bias())
+
+    return b.packed([matrix], fill)

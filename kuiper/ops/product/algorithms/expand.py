@@ -1,4 +1,4 @@
-"""A 1x1 convolution, an activation and a depthwise convolution in one sweep over the image."""
+"""A 1x1 convolution, an activation and a depthwise convolution in one sweep over an image."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kuiper.ops.product.filters import Filters, fill_groups
 
 __all__ = ["expand_step"]
 
-# What an inverted residual keeps of its wide image: it shares the L2 cache with weights and images.
+# Size of the ring of wide rows, which shares the L2 cache with weights and images.
 RING_BYTES = 400 << 10
 
 
 class ExpandPanels(PackedMatrix):
-    """The panels of the 1x1 convolution, which the same operator has beside its depthwise ones."""
+    """The panels of the 1x1 convolution; as a type, they do not collide with the depthwise ones."""
 
     __slots__ = ()
 
@@ -26,9 +26,10 @@ class ExpandPanels(PackedMatrix):
 def expand_step(
     b: Binder, c: Convolution, expand: Filters, expand_epilogue: Epilogue | None
 ) -> Any:
-    """Return the step of the depthwise convolution `c`, whose input is that of the 1x1 filters.
+    """Return the step of the 1x1 convolution `expand` and the depthwise convolution `c`.
 
-    The wide image exists only as a ring of the rows that the depthwise filters see.
+    ``c.x`` is the input of `expand`.  Of the wide image in between, only a ring of the rows that
+    the depthwise filters read exists.
     """
     from kuiper._kernels.conv import expand_depthwise as kernel
 

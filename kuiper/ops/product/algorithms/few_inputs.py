@@ -1,4 +1,4 @@
-"""Convolutions with few input channels, such as those of a photo."""
+"""Convolutions with few input channels, such as the first one of an image classifier."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kuiper.ops.product.algorithms.base import ConvAlgorithm, image_window
 
 __all__ = ["FewInputs"]
 
-# With at most so many channels, the loop over the channels of one tap is too short.
+# Up to this number of channels, a loop over the channels of one tap is too short.
 MAX_CHANNELS = 8
 
 
 class FewInputs(ConvAlgorithm):
-    """The inner loop runs along a row of the filter, over adjacent columns of the image."""
+    """The inner loop runs along a row of the filter over adjacent image columns."""
 
     name = "few_inputs"
 
@@ -52,7 +52,7 @@ class FewInputs(ConvAlgorithm):
         channels_last = is_channels_last(c.x)
         x = c.x if channels_last else b.contiguous(c.x)
         unit = channels if channels_last else 1
-        # Columns of one run must be adjacent, so a dilated row is cut into single columns.
+        # The columns of a run must be adjacent, so a dilated row consists of runs of one column.
         run, columns = (kernel_w, [0]) if dilation_w == 1 else (1, range(kernel_w))
         planes = [0] if channels_last else [i * x.strides[1] for i in range(channels)]
         taps, offsets = [], []
@@ -74,5 +74,5 @@ class FewInputs(ConvAlgorithm):
 
 
 def is_channels_last(x: TensorView) -> bool:
-    """Tell whether images lie channels-last without gaps, not plane by plane."""
+    """Whether images are gapless channels-last and have more than one channel."""
     return x.is_channels_last and x.row_stride == x.shape[1] and x.shape[1] > 1

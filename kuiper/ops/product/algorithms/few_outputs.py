@@ -14,12 +14,11 @@ from kuiper.ops.product.algorithms.gemm import gemm_step
 
 __all__ = ["FewOutputs", "few_outputs_cost", "few_outputs_refusal"]
 
-# What summing the lanes of a vector takes, in products of vectors.
-LANE_SUM = 10
+LANE_SUM = 10  # cost of the sum over a vector's lanes, in vector products
 
 
 class FewOutputs(ConvAlgorithm):
-    """Vectors lie along the input channels; each output ends with the sum over all lanes."""
+    """Vectors run along the input channels; each output ends with a sum over the lanes."""
 
     name = "few_outputs"
 
@@ -35,10 +34,8 @@ class FewOutputs(ConvAlgorithm):
         return few_outputs_cost(taps, c.in_channels, c.out_channels)
 
     def pack(self, b: Binder) -> TensorView:
-        c = self.c
-        filters = c.filters
-        taps = filters.n_terms // c.in_channels
-        matrix = FewColumns(c.out_channels, taps, c.in_channels)
+        c, filters = self.c, self.c.filters
+        matrix = FewColumns(c.out_channels, filters.n_terms // c.in_channels, c.in_channels)
         return b.packed(
             [matrix], lambda memory: matrix.fill(memory, filters.weight(), filters.bias())
         )
@@ -52,7 +49,7 @@ class FewOutputs(ConvAlgorithm):
 
 
 def few_outputs_refusal(groups: int, out_channels: int) -> str:
-    """Return why the kernel does not take a convolution, an empty string if it does."""
+    """Return why the kernel does not support a convolution; an empty string if it does."""
     if groups > 1:
         return f"{groups} groups, one is supported"
     limit = min(conv.MAX_FEW_COLUMNS, dispatch.lanes())
@@ -62,6 +59,6 @@ def few_outputs_refusal(groups: int, out_channels: int) -> str:
 
 
 def few_outputs_cost(taps: int, in_channels: int, out_channels: int) -> float:
-    """Estimate the time in that of implicit GEMM, whose tile has most of its columns idle."""
+    """Estimate the time relative to implicit GEMM, most of whose tile columns would be idle."""
     products = out_channels * (taps * -(-in_channels // dispatch.lanes()) + LANE_SUM)
     return products / max(taps * in_channels, 1)

@@ -1,4 +1,4 @@
-"""Implicit GEMM: the definition, by the register tile of matrix products."""
+"""Implicit GEMM: a convolution as a matrix product, without a copy of its windows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Gemm", "gemm_step", "scaled_step"]
 
 
 class Gemm(ConvAlgorithm):
-    """One row of terms per output pixel, gathered tap by tap from where the pixels lie."""
+    """Each output pixel is a row of terms, read tap by tap from the image itself."""
 
     name = "gemm"
 
@@ -60,12 +60,12 @@ def gemm_step(
     x : TensorView
         The input, channels-last.
     c : Convolution
-        For output, channels and post-ops.
+        Supplies the output, the channels and the epilogue.
     packed : TensorView
     phases : sequence of (first, extent, taps, panels)
-        First output pixel, extents, offsets of the taps, and the first element of the panels.
+        First output pixel, extents, offsets of the taps, offset of the panels in `packed`.
     in_step, out_step : sequence of int
-        Input and output pixels from one pixel of a phase to the next.
+        Distance of consecutive pixels of a phase, in input and in output pixels.
     few_outputs : bool, default=False
         Whether `packed` is a :class:`~kuiper._kernels.micro.packed.FewColumns`.
     """
@@ -88,9 +88,9 @@ def gemm_step(
 
 
 def scaled_step(b: Binder, c: Convolution, scale: TensorView) -> Any:
-    """Return the last step of a 1x1 convolution whose input channels are scaled; add the others.
+    """Return the last step of a 1x1 convolution of scaled input channels; add the other steps.
 
-    Each image has factors of its own, (n, c, 1, 1), so it has weights of its own.
+    The factors (n, c, 1, 1) differ by image, so each image gets its own scaled weights.
     """
     from kuiper._kernels.elementwise.elementwise import ElementwiseStep
     from kuiper.expression import Call, Ref, fold

@@ -1,4 +1,4 @@
-"""Convolutions with few channels in each group, such as ResNeXt's."""
+"""Convolutions with few channels per group, such as those of ResNeXt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Grouped"]
 
 
 class Grouped(ConvAlgorithm):
-    """A vector holds the outputs of several whole groups."""
+    """Each vector holds the outputs of several whole groups."""
 
     name = "grouped"
 

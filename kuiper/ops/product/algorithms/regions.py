@@ -1,8 +1,8 @@
-"""Convolutions computed region by region, where the filter lies in the padding for the most part.
+"""Convolutions whose taps mostly fall into the padding, computed region by region.
 
-A dilated filter may reach far beyond the image: one of 3x3 taps 24 apart, on an image of 20x20,
-never has more than its middle inside.  A region is a rectangle of outputs that see the same taps;
-computed by itself, with weights of its own, it multiplies by no padding.
+A dilated filter may reach far beyond the image: of 3x3 taps with dilation 24, on an image of 20x20,
+only the middle one is ever inside.  A region is a rectangle of outputs that use the same taps;
+computed with the weights of these taps only, it multiplies by no padding.
 """
 
 from __future__ import annotations
@@ -23,17 +23,14 @@ from kuiper.ops.product.filters import fill_groups
 
 __all__ = ["Band", "Regions", "cut_regions"]
 
-# Reach of the filter, as a part of the image, below which its taps are not examined.
-MIN_REACH = 0.25
-# The greatest part of the work that may remain for a cut to pay, the greatest number of copies of
-# the weights, and the least number of outputs per region, below which tiles are too small.
-MAX_WORK = 0.85
-MAX_COPIES = 3
-MIN_PIXELS = 32
+MIN_REACH = 0.25  # of the filter, relative to the image; below it the taps are not examined
+MAX_WORK = 0.85  # that a split may leave, relative to the work before it
+MAX_COPIES = 3  # of the weights
+MIN_PIXELS = 32  # per region; below it tiles are too small
 
 
 class Regions(ConvAlgorithm):
-    """Implicit GEMM for each region, with the taps that its outputs see."""
+    """Implicit GEMM for each region, with the taps that its outputs use."""
 
     name = "regions"
 
@@ -79,7 +76,7 @@ class Regions(ConvAlgorithm):
 
 
 class Band(Struct):
-    """Adjacent rows or columns of an output that see the same rows or columns of the filters."""
+    """Adjacent rows or columns of an output that use the same rows or columns of the filters."""
 
     first: int
     extent: int
@@ -87,7 +84,7 @@ class Band(Struct):
 
 
 def matrices_of(c: Convolution, regions: Sequence[tuple[Band, Band]]) -> list[PackedMatrix]:
-    """Describe the weights of each region."""
+    """Return the packed matrix of each region."""
     matrices = []
     for down, across in regions:
         depth = _length(down.seen) * _length(across.seen) * c.in_channels
@@ -102,21 +99,21 @@ def cut_regions(
     extents: Sequence[int],
     size: Sequence[int],
 ) -> list[tuple[Band, Band]]:
-    """Cut an output where taps come into the image or leave it.
+    """Split an output where taps enter or leave the image.
 
     Parameters
     ----------
     taps : sequence of (int, int)
-        Of the whole filter: where each lies from the origin of an output, row by row.
+        All taps of the filter, row by row: offsets from an output's origin.
     stride : (int, int)
-        Input rows and columns from one output's origin to the next.
+        Input rows and columns between the origins of adjacent outputs.
     extents, size : (int, int)
         Height and width of the input and of the output.
 
     Returns
     -------
     list of (Band, Band)
-        For each region its rows and its columns; none where cutting pays too little.
+        Rows and columns of each region; empty if a split gains too little.
     """
     offsets = [sorted({tap[axis] for tap in taps}) for axis in (0, 1)]
     if not size[0] * size[1]:
@@ -124,7 +121,7 @@ def cut_regions(
     down, across = map(_bands, offsets, stride, extents, size)
     regions: list[tuple[Band, Band]] = []
     least = size[0] * size[1] * len(taps)
-    # Taps that no output sees; then bands of rows; then of rows and columns.
+    # Drop taps that no output uses; then split rows; then rows and columns.
     for rows, columns in ((_one(down), _one(across)), (down, _one(across)), (down, across)):
         cut = list(itertools.product(rows, columns))
         if len(cut) > 1 and size[0] * size[1] < MIN_PIXELS * len(cut):
@@ -139,7 +136,7 @@ def cut_regions(
 
 
 def _bands(offsets: Sequence[int], stride: int, extent: int, outputs: int) -> list[Band]:
-    """Cut one axis, where the taps have ascending `offsets`."""
+    """Split one axis, along which the taps have ascending `offsets`."""
     bands: list[Band] = []
     for i in range(outputs):
         inside = [t for t, d in enumerate(offsets) if 0 <= i * stride + d < extent]
@@ -152,7 +149,7 @@ def _bands(offsets: Sequence[int], stride: int, extent: int, outputs: int) -> li
 
 
 def _one(bands: Sequence[Band]) -> list[Band]:
-    """Return the axis as one band, with all that any part of it sees."""
+    """Merge the bands of an axis into one, with the taps that any of them uses."""
     first = min((band.seen.start for band in bands if band.seen.stop), default=0)
     last = max(band.seen.stop for band in bands)
     return [Band(0, sum(band.extent for band in bands), slice(first, last))]

@@ -1,4 +1,4 @@
-"""Products by Strassen's algorithm, seven instead of eight products of half the size."""
+"""Products by Strassen's algorithm: seven products of half the size instead of eight."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Strassen", "StrassenPanels", "strassen_refusal", "strassen_step"]
 
-# With fewer terms than this, sums of products cost more than the product that is saved; rows of
-# more than that, and their sums, do not stay in the L2 cache.
+# Below the minimum, sums of products cost more than the product saved; above the maximum, rows
+# and their sums exceed the L2 cache.
 MIN_TERMS, MAX_TERMS = 128, 2560
-# Panels of columns: sums of rows are made once for all of them.
+# Panels of columns that share the sums of rows.
 MIN_PANELS = 4
-# With fewer rows, reading twice the weights takes longer than the arithmetic that is saved.
+# With fewer rows, reading twice the weights takes longer than the arithmetic saved.
 MIN_ROWS = 40
-# Terms times columns: twice the weights should stay in the L3 cache, and take bearable memory.
+# Terms times columns: twice the weights should fit the L3 cache, and memory.
 MAX_WEIGHTS = 1 << 20
-# Multiplications of the definition; what has less takes a few dozen microseconds.
+# Multiplications of a plain product; a smaller one takes a few dozen microseconds anyway.
 MIN_WORK = 20_000_000
 
 
 class StrassenPanels(PackedMatrix):
-    """Sums of the quarters of each pair of panels; a last panel without another as it is."""
+    """Sums of the quarters of each pair of panels; an unpaired last panel is stored as it is."""
 
     __slots__ = ("columns", "taps")
 
@@ -52,7 +52,7 @@ class StrassenPanels(PackedMatrix):
 
 
 class Strassen(ConvAlgorithm):
-    """Pairs of tiles by pairs of panels, with sums of rows and sums of weights."""
+    """Pairs of tiles times pairs of panels, with sums of rows and sums of weights."""
 
     name = "strassen"
 
@@ -78,9 +78,9 @@ class Strassen(ConvAlgorithm):
 
 
 def strassen_refusal(rows: int, taps: int, channels: int, columns: int) -> str:
-    """Return why a product of `rows` by ``taps * channels`` terms gains nothing, "" if it does.
+    """Return why a product of `rows` by ``taps * channels`` terms gains nothing; "" if it gains.
 
-    `rows` are those of one image, and threads do not matter: results must not depend on either.
+    `rows` counts one image, and threads do not matter: results must depend on neither.
     """
     terms, nr, pair = taps * channels, dispatch.tile()[1], 2 * dispatch.lanes()
     if channels % pair:
@@ -115,16 +115,16 @@ def strassen_step(
     b : Binder
     x, y : TensorView
         Channels-last images.
-    weight : array, shape (columns, taps, channels), or what gives slices of one
+    weight : array or sliceable, shape (columns, taps, channels)
         Read when it is packed.
     bias : callable
-        Returns it as (columns,), or None.
+        Returns the bias (columns,), or None.
     taps : sequence of (int, int)
         Offsets of the pixels of a window from its origin.
     stride : (int, int)
     epilogue : Epilogue or None
     """
-    from kuiper._kernels.conv import strassen  # for products of some size alone
+    from kuiper._kernels.conv import strassen  # only large products need it
 
     def fill(memory: np.ndarray) -> None:
         strassen.pack_strassen(weight, bias(), b.n_threads, memory)

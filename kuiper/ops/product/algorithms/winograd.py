@@ -1,4 +1,4 @@
-"""3x3 convolutions by Winograd's algorithm: in which tiles, and the steps."""
+"""3x3 convolutions by Winograd's algorithm: the choice of tiles, and the steps."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from kuiper.ops.product.algorithms.base import ConvAlgorithm, Convolution, plane
 
 __all__ = ["Winograd", "WinogradPanels"]
 
-# Per core, of machines that kuiper meets; used in estimates only.
+# Typical figures per core, used only in estimates.
 L2_BYTES = 1 << 20
-BYTES_PER_CYCLE = 11  # from beyond it
+BYTES_PER_CYCLE = 11  # from the L3 cache or memory
 
-# By stride: the fewest channels, and (side of a tile, cycles of its transforms per channel).
+# By stride: the minimum of channels, and (side of a tile, cycles of its transforms per channel).
 MIN_CHANNELS = {(1, 1): 16, (2, 2): 32}
 TILES = {1: ((4, 250), (2, 80)), 2: ((4, 400),)}
 
-# Products of one image of one group, below which all groups at once are faster by the definition.
+# Products per image and group, below which implicit GEMM of all groups at once is faster.
 MIN_GROUP_PRODUCTS = 900_000
 
-# Above this, Winograd's intermediate matrices leave the caches, and blocks of tiles do better.
+# Above this, the intermediate matrices leave the caches, so threads work in blocks of tiles.
 STAGED_BYTES = 6 << 20
-# Blocks also pay with at most so many weights per intermediate number and so many tiles per thread.
+# Blocks also pay with at most this many weights per intermediate element and at least this many
+# tiles per thread.
 MAX_BLOCKED_WEIGHTS = 1.5
 MIN_BLOCKED_TILES = 24
 
-# Filters of at least so many bytes are transformed after the first runs, since most of a cold
-# start's time and all its memory would go into writing them; unless a run has so many blocks, each
-# of which reads them, that transforming them first is quicker.
+# Transforming filters of at least this size is deferred beyond the first runs: it would take most
+# of the time and all the memory of a cold start.  A run with more blocks than the maximum, each of
+# which reads the filters, is faster if they are transformed first.
 MIN_DEFERRED_BYTES = 2 << 20
 MAX_DEFERRED_BLOCKS = 4
 
@@ -44,7 +45,7 @@ _ONE_PLANE = winograd.Planes()
 
 
 class WinogradPanels(PackedMatrix):
-    """Panels of transformed filters for each frequency; their biases are zeros."""
+    """Panels of transformed filters, one matrix per frequency; their biases are zero."""
 
     __slots__ = ("frequencies",)
 
@@ -58,7 +59,7 @@ class WinogradPanels(PackedMatrix):
 
 
 class Winograd(ConvAlgorithm):
-    """F(4x4, 3x3) or F(2x2, 3x3); a volume plane by plane, groups one after the other."""
+    """F(4x4, 3x3) or F(2x2, 3x3); volumes run plane by plane, groups one after the other."""
 
     name = "winograd"
 
@@ -99,14 +100,8 @@ class Winograd(ConvAlgorithm):
                 c.x.shape[2], c.y.shape[2], geometry.kernel[0], geometry.stride[0],
                 geometry.dilation[0], geometry.origin[0],
             )  # fmt: skip
-            images = Convolution(
-                planes_of(c.x),
-                planes_of(c.y),
-                c.filters.by_plane(),
-                geometry.last(2),
-                1,
-                c.epilogue,
-            )
+            x, y, filters = planes_of(c.x), planes_of(c.y), c.filters.by_plane()
+            images = Convolution(x, y, filters, geometry.last(2), 1, c.epilogue)
             steps = self._bind_group(b, images, planes)
             c.count(steps[-1])
             return steps
@@ -120,7 +115,7 @@ class Winograd(ConvAlgorithm):
         return steps
 
     def pack_group(self, b: Binder, c: Convolution, group: int, blocks: int) -> Any:
-        """Return the transformed filters of a group, which `blocks` blocks of a run read."""
+        """Return the transformed filters of a group; each run reads them `blocks` times."""
         matrix = WinogradPanels(c.out_channels, c.in_channels, self.tile, group)
 
         def make(later: bool, pool: PagePool | None) -> winograd.WinogradFilters:
@@ -132,7 +127,7 @@ class Winograd(ConvAlgorithm):
     def _bind_group(
         self, b: Binder, c: Convolution, planes: winograd.Planes = _ONE_PLANE, group: int = 0
     ) -> list[Any]:
-        """Return the steps of images of one group."""
+        """Return the steps for one group of images."""
         tile, stride, x = self.tile, c.geometry.stride[0], c.x
         n, out_channels, height, width = c.y.shape
         in_channels = x.shape[1]
@@ -168,22 +163,26 @@ class Winograd(ConvAlgorithm):
 def estimate(
     channels: tuple[int, int], size: tuple[int, ...], stride: int, planes: int = 1
 ) -> tuple[int, float]:
-    """Estimate the fastest side of tiles, and its time in that of the definition.
+    """Return the fastest tile side, and its estimated time relative to implicit GEMM.
 
-    Large tiles multiply less, but read more weights, which small planes of many channels do not
+    Large tiles multiply less but read more weights, which small planes of many channels do not
     amortise.
 
     Parameters
     ----------
     channels : (int, int)
-        Of the input and of the output; each plane of the filters counts as so many.
+        Of the input, times the planes of the filters, and of the output.
     size : (int, int)
-        Height and width of each of the output's planes.
+        Height and width of an output plane.
     stride, planes : int
+
+    Returns
+    -------
+    (int, float)
     """
     in_channels, out_channels = channels
-    # Cycles of one core per pair of channels: two FMAs on full vectors a cycle; the transforms;
-    # the weights from the L3 cache or memory, where they exceed the L2 cache.
+    # Cycles of one core per pair of channels: two vector FMAs per cycle, the transforms, and
+    # reading the weights from the L3 cache or memory if they exceed the L2 cache.
     lanes, float_bytes = dispatch.lanes(), WinogradPanels.dtype.itemsize
 
     def reading(weights: int) -> float:
@@ -198,7 +197,7 @@ def estimate(
     for tile, transform in TILES[stride]:
         tiles_h, tiles_w = -(-size[0] // tile), -(-size[1] // tile)
         tiles = tiles_h * tiles_w
-        # Each tile takes two points more than it has outputs, along either axis.
+        # Along each axis, a tile reads two points more than it has outputs.
         products = (size[0] + 2 * tiles_h) * (size[1] + 2 * tiles_w) if stride == 1 else 81 * tiles
         transforms = transform * tiles / lanes * (1 / in_channels + 1 / out_channels)
         cycles = planes * (products / (2 * lanes) + transforms) + reading((tile + 2) ** 2)
@@ -210,30 +209,30 @@ def estimate(
 def is_blocked(
     frequencies: int, tiles: int, in_channels: int, out_channels: int, n_threads: int
 ) -> bool:
-    """Tell whether each thread takes tiles through all stages; both forms give the same bits."""
+    """Whether each thread takes blocks of tiles through all stages; the bits are the same."""
     between = tiles * (in_channels + out_channels)
     if WinogradPanels.dtype.itemsize * frequencies * between > STAGED_BYTES:
         return True
-    # Each core then reads all weights, but waits for no frequencies of another one.
+    # In blocks, each core reads all weights but waits for no other core.
     return in_channels * out_channels <= MAX_BLOCKED_WEIGHTS * between and (
         tiles >= MIN_BLOCKED_TILES * n_threads
     )
 
 
 def is_deferred(matrix: WinogradPanels, blocks: int) -> bool:
-    """Tell whether filters are transformed while the model is used again, not before."""
+    """Whether the transformation of filters is deferred beyond the first runs."""
     return matrix.n_bytes >= MIN_DEFERRED_BYTES and blocks <= MAX_DEFERRED_BLOCKS
 
 
 def tiles_of_a_block(tiles: int, stride: int, channels: int, n_threads: int) -> int:
-    """Return how many tiles a thread should take through all stages at a time.
+    """Return the number of tiles that a thread takes through all stages at a time.
 
-    Few, for their frequencies to stay in the L2 cache; with many channels more, since the weights
-    are read once for each block.  Each thread gets as many blocks as any other.
+    Few tiles keep their frequencies in the L2 cache; many channels call for more tiles, because
+    each block reads the weights once.  All threads get the same number of blocks.
     """
     wanted = min(84, max(28, 14 * (channels // 256)))
     if stride == 2:
-        # More than twice the frequencies, of which most share weights.
+        # More than twice as many frequencies, most of which share weights.
         wanted = 14 if channels >= 256 else 7
     blocks = -(-tiles // wanted)
     rounds = -(-blocks // n_threads)
