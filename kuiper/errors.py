@@ -1,8 +1,7 @@
-"""The one exception tree of kuiper.
+"""The exceptions of kuiper, all derived from :class:`KuiperError`.
 
-Everything that kuiper raises on purpose derives from :class:`KuiperError`.
-A message says where (file, line, operator name and type), what was found,
-what was expected and, where it is known, what to do.
+A message says where (file, line, operator name and type), what was found, what was expected and,
+if known, what to do.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = [
 
 
 class KuiperError(Exception):
-    """Base class of every error that kuiper raises on purpose."""
+    """Base class of all errors that kuiper raises deliberately."""
 
 
 class ModelFormatError(KuiperError, ValueError):
@@ -41,11 +40,11 @@ class ShapeError(OperatorError):
 
 
 class UnsupportedOperatorError(KuiperError, NotImplementedError):
-    """A model holds operators that kuiper has no record for; all are listed."""
+    """A model has operators without a record in kuiper; the message lists all of them."""
 
 
 class MissingPackageError(KuiperError, ImportError):
-    """Something needs a package that kuiper itself does not; the message says which."""
+    """An optional package is not installed; the message names it."""
 
 
 class InputError(KuiperError, ValueError):
@@ -53,12 +52,11 @@ class InputError(KuiperError, ValueError):
 
 
 class ExpressionError(KuiperError, ValueError):
-    """An expression is malformed, or its evaluation meets values it cannot take.
+    """An expression is malformed, or its evaluation meets invalid values.
 
     Parameters
     ----------
     message : str
-        What is wrong.
     text : str, optional
         The expression; shown under the message with a caret below `position`.
     position : int, optional
@@ -74,7 +72,7 @@ class ExpressionError(KuiperError, ValueError):
     def _with_caret(self, text: str) -> str:
         if self.position is None:
             return f"{self.message}\n  {text}"
-        # Long expressions are cut to a window, so that the caret stays on the screen.
+        # A window of 120 characters keeps the caret on the screen.
         start = max(0, self.position - 60)
         window = text[start : self.position + 60].expandtabs(1).replace("\n", " ")
         caret = " " * (self.position - start) + "^"
@@ -82,9 +80,9 @@ class ExpressionError(KuiperError, ValueError):
 
 
 def unforeseen(where: str, error: Exception) -> OperatorError:
-    """Return the error for arguments that a record does not refuse but cannot take either.
+    """Wrap an exception that a record raised on arguments which it did not reject.
 
-    A file may say anything; who loads it is promised errors of this package, whatever it says.
+    A file may contain any arguments, and loading it only raises errors of this package.
     """
     return OperatorError(
         f"{where}: cannot be computed with its arguments ({type(error).__name__}: {error})"

@@ -1,1 +1,1 @@
-"""What every floor may use: threads of the process, memory limits, logging, lazy names."""
+"""Utilities for all packages: thread counts, memory limits, logging, lazy names, structs."""

@@ -1,4 +1,4 @@
-"""Control groups: what the system grants to this process and what runs beside it in a container."""
+"""Control groups: the limits that Linux sets for the container of this process."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import os
 
 __all__ = ["MEMBERSHIP", "ROOT", "group_folders", "read"]
 
-# Where control groups are mounted (a container sees its own one there as the root), and the file
-# that says which ones the process is in.
+# The mount point (a container sees its own group there as the root), and the file that lists the
+# groups of the process.
 ROOT = "/sys/fs/cgroup"
 MEMBERSHIP = "/proc/self/cgroup"
 
 
 def group_folders(controller: str, root: str, membership: str) -> tuple[list[str], list[str]]:
-    """Return the folders of the process's own group and of all those around it, root first.
+    """Return the folders of the process's group and of its ancestors, the root first.
 
     Parameters
     ----------
     controller : str
         ``"cpu"`` or ``"memory"``.
     root, membership : str
-        As the constants of this module.
+        See the constants of this module.
 
     Returns
     -------
     unified, own : list of str
-        Of version 2, and of version 1, which has a hierarchy for each controller.
+        Folders of version 2, and of version 1, which has one hierarchy per controller.
     """
     paths = {"": "", controller: ""}
     try:
@@ -44,7 +44,7 @@ def group_folders(controller: str, root: str, membership: str) -> tuple[list[str
 
 
 def _with_parents(root: str, path: str) -> list[str]:
-    # Not with pathlib, which would be a quarter of the time that importing kuiper takes.
+    # Not with pathlib: it would add a quarter to the import time of kuiper.
     parts = [part for part in path.split("/") if part not in ("", ".", "..")]
     return [os.path.join(root, *parts[:depth]) for depth in range(len(parts) + 1)]
 

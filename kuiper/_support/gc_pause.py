@@ -1,4 +1,4 @@
-"""Building graphs and plans without a search for garbage every few hundred objects."""
+"""Pause the cyclic garbage collector while graphs and plans are built."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from contextlib import contextmanager
 __all__ = ["no_collection"]
 
 _lock = _thread.allocate_lock()
-_inside = 0  # how many are in the context below
-_is_paused = False  # whether the first of them stopped the collector
+_inside = 0  # number of active contexts, in all threads
+_is_paused = False  # whether the first of them disabled the collector
 
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Keep Python's collector of cyclic garbage from running.
+    """Disable Python's cyclic garbage collector within this context.
 
-    It runs whenever some hundred objects have come to stay, and what is being built stays: with it,
-    loading a large graph takes a third longer.  Threads may be in here at the same time; after the
-    last of them it runs again, if it did before.
+    The collector runs after every few hundred new objects, but a graph under construction has no
+    garbage; collecting makes loading a large one a third slower.  Threads may nest contexts; the
+    last to leave re-enables the collector if it was enabled before.
     """
     global _inside, _is_paused
     with _lock:
@@ -33,12 +33,12 @@ def no_collection() -> Iterator[None]:
         yield
     finally:
         with _lock:
-            _inside = max(_inside - 1, 0)  # a child process forgets those of its parent
+            _inside = max(_inside - 1, 0)  # a fork resets the counter to 0
             if _inside == 0:
-                _go_on()
+                _resume()
 
 
-def _go_on() -> None:
+def _resume() -> None:
     global _is_paused
     if _is_paused:
         _is_paused = False
@@ -46,11 +46,11 @@ def _go_on() -> None:
 
 
 def _after_fork() -> None:
-    """Forget the threads that the child does not have, and the lock that one may have held."""
+    """Reset the state: the child has no other threads, one of which may have held the lock."""
     global _inside, _lock
     _lock = _thread.allocate_lock()
     _inside = 0
-    _go_on()
+    _resume()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,8 +1,6 @@
-"""Names of a package that are imported when somebody asks for them.
+"""Names of a package that are imported on first use, by a module ``__getattr__`` (PEP 562).
 
-Starting is part of what a user waits for, so a package imports what every model needs and leaves
-the rest to its first use.  The interpreter calls a module's ``__getattr__`` for names that it does
-not have (PEP 562).
+Import time adds to every start, so a package only imports what every model needs.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ def lazy_names(
     package : str
         Its ``__name__``.
     homes : mapping of str to str
-        The module of each name; a module of the package is its own.
+        Name -> the module that defines it; a submodule maps to itself.
     """
     module = sys.modules[package]
 

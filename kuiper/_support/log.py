@@ -1,7 +1,7 @@
-"""Messages for :mod:`logging`, which kuiper does not import itself but for a warning.
+"""Messages for :mod:`logging`, which kuiper imports only for warnings.
 
-A process that never imported it has no handler, so there is nobody to tell; and the import would
-cost each start as much as a small model.  Nothing here installs a handler or sets a level.
+A process that has not imported it has no handlers, and importing it would cost each start as much
+as loading a small model.  Nothing here installs a handler or sets a level.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ __all__ = ["debug", "info", "warning"]
 
 
 def debug(logger: str, message: str, *args: Any) -> None:
-    """Log what is of use to whoever looks into a model or its speed."""
+    """Log details for the analysis of a model or its speed."""
     _log(logger, 10, message, args)
 
 
 def info(logger: str, message: str, *args: Any) -> None:
-    """Log what whoever runs a service may want to know."""
+    """Log an event that matters to the operation of a service."""
     _log(logger, 20, message, args)
 
 
 def warning(logger: str, message: str, *args: Any) -> None:
-    """Log what may make results others than they are taken for; without handlers, to stderr."""
+    """Log a hazard to the correctness of results; without handlers it goes to stderr."""
     import logging
 
     logging.getLogger(logger).warning(message, *args)

@@ -1,4 +1,4 @@
-"""How much memory plans may take: what the user says, else what this process may really have."""
+"""The memory limit of plans: the user's setting, else the memory of the machine or container."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check_max_memory", "default_max_memory", "memory_text"]
 
 
 def check_max_memory(max_memory: int | None) -> int:
-    """Return a limit in bytes, the default for None, or raise InputError."""
+    """Return a limit in bytes, the default for None; raise InputError if it is invalid."""
     if max_memory is None:
         return _default()
     try:
@@ -27,7 +27,7 @@ def check_max_memory(max_memory: int | None) -> int:
 
 
 def default_max_memory(cgroup_root: str = ROOT, membership: str = MEMBERSHIP) -> int:
-    """Return the bytes of memory of the machine, or of the container where that has fewer."""
+    """Return the memory of the machine in bytes, or of the container if that is smaller."""
     limits = [sys.maxsize]
     with contextlib.suppress(AttributeError, ValueError, OSError):  # not on Windows
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -45,9 +45,9 @@ _default = cache(default_max_memory)
 
 
 def memory_text(n_bytes: int) -> str:
-    """Return a number of bytes as people read it."""
+    """Format a number of bytes with a binary unit."""
     units = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
-    if n_bytes >> 1000:  # no float holds it
+    if n_bytes >> 1000:  # close to the range of a float
         return f"2**{n_bytes.bit_length() - 1} bytes"
     size, unit = float(n_bytes), 0
     while size >= 1024 and unit < len(units) - 1:

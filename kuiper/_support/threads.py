@@ -1,8 +1,8 @@
-"""How many threads to use: what the user set, else what this process may really use."""
+"""The number of threads: the user's setting, else the processors available to this process."""
 
 from __future__ import annotations
 
-import _thread  # `threading` makes the same locks, and takes a millisecond to import
+import _thread  # importing `threading`, which wraps the same locks, takes 1 ms
 import math
 import os
 import weakref
@@ -27,9 +27,8 @@ _chosen: int | None = None
 def get_num_threads() -> int:
     """Return how many threads a run uses.
 
-    The first of: the value of :func:`set_num_threads`; ``KUIPER_NUM_THREADS``;
-    ``OMP_NUM_THREADS``; the processors this process may run on, within the CPU quota of its
-    container.
+    The first that is set of :func:`set_num_threads`, ``KUIPER_NUM_THREADS`` and
+    ``OMP_NUM_THREADS``, else the processors that the affinity and CPU quota of the process allow.
     """
     global _chosen
     with _lock:
@@ -49,7 +48,7 @@ def set_num_threads(n: int) -> None:
     Raises
     ------
     InputError
-        If `n` is no such integer.
+        If `n` is not such an integer.
     """
     global _chosen
     n = check_num_threads(n)
@@ -76,14 +75,14 @@ def default_num_threads(
     environ : mapping, optional
         Environment variables, by default those of the process.
     cgroup_root : str
-        Where control groups are mounted.
+        Mount point of the control groups.
     membership : str
-        The file that lists the control groups of the process.
+        File that lists the control groups of the process.
 
     Raises
     ------
     InputError
-        If ``KUIPER_NUM_THREADS`` is set to something else than a number of threads.
+        If ``KUIPER_NUM_THREADS`` is not a number of threads.
     """
     environ = os.environ if environ is None else environ
     own = environ.get("KUIPER_NUM_THREADS", "").strip()
@@ -93,7 +92,7 @@ def default_num_threads(
                 f"KUIPER_NUM_THREADS is {own!r}, expected an integer from 1 to {MAX_THREADS}"
             )
         return int(own)
-    # OMP_NUM_THREADS may be a list, one number per nesting level.
+    # OMP_NUM_THREADS may be a list with one number per nesting level.
     shared = environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if shared.isdecimal() and int(shared) > 0:
         return min(int(shared), MAX_THREADS)
@@ -108,9 +107,9 @@ def default_num_threads(
 
 
 def _cgroup_quota(root: str, membership: str) -> float | None:
-    """Return the CPU quota in processors: the least of the process's own group and those above."""
+    """Return the CPU quota in processors: the minimum over the group and its ancestors."""
     unified, own = group_folders("cpu", root, membership)
-    # Version 2 speaks first; what it does not say, version 1 may.
+    # Version 2 takes precedence over version 1.
     for folders, quota_in in ((unified, _quota), (own, _quota_v1)):
         quotas = [quota for quota in map(quota_in, folders) if quota is not None]
         if quotas:
@@ -119,7 +118,7 @@ def _cgroup_quota(root: str, membership: str) -> float | None:
 
 
 def _quota(group: str) -> float | None:
-    """Return the quota of one group; infinity where it is said that there is none."""
+    """Return the quota of one group; infinity if it is explicitly unlimited."""
     try:
         quota, period = read(group, "cpu.max").split()[:2]
         return math.inf if quota == "max" else int(quota) / int(period)
@@ -128,7 +127,7 @@ def _quota(group: str) -> float | None:
 
 
 def _quota_v1(group: str) -> float | None:
-    """Do the same for a group of version 1."""
+    """Return the quota of one group of version 1."""
     try:
         quota = int(read(group, "cpu.cfs_quota_us"))
         period = int(read(group, "cpu.cfs_period_us"))
@@ -141,18 +140,18 @@ _fork_locks: weakref.WeakSet[ForkLock] = weakref.WeakSet()
 
 
 class ForkLock:
-    """A re-entrant lock that a forked child finds open, whoever held it in the parent."""
+    """A re-entrant lock that is released in a forked child."""
 
     def __init__(self) -> None:
         self._lock = _thread.RLock()
         _fork_locks.add(self)
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Take the lock; return whether it was to be had."""
+        """Acquire the lock; return whether that succeeded."""
         return self._lock.acquire(blocking)
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self._lock.release()
 
     def __enter__(self) -> None:
@@ -162,8 +161,8 @@ class ForkLock:
         self.release()
 
     def reset(self) -> None:
-        """Open the lock unless the calling thread itself holds it."""
-        if not self._lock._is_owned():  # type: ignore[attr-defined]  # private, but there since 2
+        """Replace the lock by a new one, unless the calling thread holds it."""
+        if not self._lock._is_owned():  # type: ignore[attr-defined]  # private, stable since Python 2
             self._lock = _thread.RLock()
 
 

@@ -2,15 +2,15 @@
 
 ::
 
-    values.py      one parameter value    <->  Python
-    param.py       the .param text        <->  records, Graph
-    archive.pyx    the .bin ZIP archive   <->  views of its bytes
-    here           both files             <->  Graph with its attributes
+    values.py           one parameter value   <->  Python value
+    param.py            the .param text       <->  parsed lines, Graph
+    archive.pyx         the .bin ZIP archive   ->  views of its bytes
+    archive_writer.py   the .bin ZIP archive  <-   attributes
+    __init__.py         both files            <->  Graph with its attributes
 
-What a file says is checked here, once and completely: a :class:`~kuiper.ir.Graph` that comes out
-obeys every rule of the format, and each attribute has exactly the bytes that its shape takes.
-What an operator *means* is not known on this floor; nothing here imports :mod:`kuiper.ops` or
-anything above it.
+Files are checked here, once and completely: a loaded :class:`~kuiper.ir.Graph` obeys every rule of
+the format, and each attribute has exactly the bytes that its shape takes.  The meaning of operators
+is unknown at this level; nothing here imports :mod:`kuiper.ops` or anything above it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["load_graph", "save_graph"]
 
 HEAD_BYTES = 4096
-# How many bytes a graph and a model's copy of it take for each byte of the text, at worst: an input
-# may be two characters.  What pnnx writes takes 20 to 30.
+# Upper bound of the memory that a graph and a model's copy of it take, in bytes per byte of text:
+# an input may have two characters.  Files from pnnx take 20 to 30.
 GROWTH = 160
-MIN_LIMIT = 1 << 20  # bytes of text that are never too many
+MIN_LIMIT = 1 << 20  # a text of up to so many bytes is always accepted
 
 Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, BinaryIO]
 Target = Union[str, "os.PathLike[str]", BinaryIO]
@@ -50,7 +50,7 @@ def load_graph(
     check_crc: bool = False,
     max_memory: int | None = None,
 ) -> Graph:
-    """Load a PNNX model as the graph that its files describe.
+    """Load the graph that the files of a PNNX model describe.
 
     Parameters
     ----------
@@ -58,16 +58,13 @@ def load_graph(
         The ``.param`` text.
     bin : str, os.PathLike, bytes-like or binary file object, optional
         The archive of the attributes.  By default the path of `param` with ``.param`` replaced
-        by ``.bin``; it may be missing where the model has no attributes.  Of a large file only
-        the structure is read; it stays open, and attributes are read from it when their values
-        are asked for.  Bytes are used in place.
+        by ``.bin``, which may be missing if the model has no attributes.  A large file stays open,
+        and attributes are read from it on first use.  Bytes are used in place.
     check_crc : bool, default=False
-        Also compare the checksum of every attribute.  The whole archive is read, and kept in
-        memory.
+        Verify the checksum of every attribute.  The whole archive is read and kept in memory.
     max_memory : int, optional
-        How many bytes the graph may take (the attributes apart), by default as many as the machine
-        or the container has.  A text is refused that might take more: one that is longer than a
-        160th of it, and than a megabyte.
+        Bytes that the graph without attributes may take; by default the memory of the machine or
+        container.  A text longer than both 1 MiB and 1/160 of `max_memory` is refused.
 
     Returns
     -------
@@ -77,8 +74,7 @@ def load_graph(
     Raises
     ------
     ModelFormatError
-        If a file is damaged, truncated or of another format, or if the two do not belong
-        together.
+        If a file is damaged, truncated or of another format, or the two do not match.
     GraphError
         If the graph might take more than `max_memory`.
     OSError
@@ -106,12 +102,12 @@ def _is_path(source: object) -> TypeGuard[str | os.PathLike[str]]:
 
 
 def _read_text(source: Source, max_memory: int) -> tuple[bytes, str]:
-    """Return the bytes of a ``.param`` text and what messages call it."""
+    """Return the bytes of a ``.param`` text and its name in messages."""
     limit = max(max_memory // GROWTH, MIN_LIMIT)
     if _is_path(source):
         with open(source, "rb") as file:
             data, name = file.read(HEAD_BYTES), os.fsdecode(source)
-            # A text says at once that it is one; of anything else no more is read.
+            # Without the magic number in its head, the rest of a file is not read.
             if _param.MAGIC in data:
                 data += file.read(limit + 1 - len(data))
             size = os.fstat(file.fileno()).st_size
@@ -123,13 +119,13 @@ def _read_text(source: Source, max_memory: int) -> tuple[bytes, str]:
         raise GraphError(
             f"{name}: the text has {memory_text(size)}, its graph may take "
             f"{memory_text(size * GROWTH)}, more than the {memory_text(max_memory)} of max_memory; "
-            "pass a greater one if you trust the file"
+            "pass a larger one if you trust the file"
         )
     return data, name
 
 
 def _read(source: Source, name: str) -> tuple[bytes, str]:
-    """Return the bytes of an open file or of memory, and what messages call it."""
+    """Return the bytes of an open file or of memory, and their name in messages."""
     data: Any = source
     if hasattr(source, "read"):
         found = getattr(source, "name", None)
@@ -143,7 +139,7 @@ def _read(source: Source, name: str) -> tuple[bytes, str]:
 def _open_archive(
     param: Source, bin: Source | None, name: str, specs: dict[str, Any], whole: bool
 ) -> Archive | None:
-    """Open the archive; None where there is none and none is needed."""
+    """Open the archive; return None if there is none and no attribute needs it."""
     if bin is None:
         path = os.fsdecode(param) if _is_path(param) else ""
         bin = path.removesuffix(".param") + ".bin"
@@ -167,8 +163,8 @@ def _open_archive(
 
 
 def _match(archive: Archive, filename: str, specs: dict[str, Any]) -> None:
-    """Compare the attributes of the text with the entries of the archive, all at once."""
-    missing, strangers, unequal = [], [], []
+    """Raise ModelFormatError unless text and archive match; report all differences at once."""
+    missing, unequal = [], []
     for member, (operator, spec) in specs.items():
         if member not in archive:
             missing.append(f"'{member}' (line {operator.line})")
@@ -178,16 +174,15 @@ def _match(archive: Archive, filename: str, specs: dict[str, Any]) -> None:
                 f"{_param.format_tensor(spec)} takes {spec.nbytes}"
             )
     strangers = [f"'{member}'" for member in archive if member not in specs]
-    problems = []
-    if missing:
-        number = plural(len(missing), "attribute without entry", "attributes without entry")
-        problems.append(f"{number}: {listing(missing)}")
-    if strangers:
-        number = plural(len(strangers), "entry without attribute", "entries without attribute")
-        problems.append(f"{number}: {listing(strangers)}")
-    if unequal:
-        number = plural(len(unequal), "entry of a wrong size", "entries of a wrong size")
-        problems.append(f"{number}: {listing(unequal)}")
+    problems = [
+        f"{plural(len(members), f'{one} {what}', f'{many} {what}')}: {listing(members)}"
+        for members, one, many, what in (
+            (missing, "attribute", "attributes", "without entry"),
+            (strangers, "entry", "entries", "without attribute"),
+            (unequal, "entry", "entries", "of a wrong size"),
+        )
+        if members
+    ]
     if problems:
         raise ModelFormatError(
             f"{archive.filename} does not belong to {filename}: {'; '.join(problems)}; "
@@ -208,17 +203,16 @@ def save_graph(graph: Graph, param: Target, bin: Target | None = None) -> None:
     Raises
     ------
     GraphError
-        If the graph breaks a rule or holds what the format cannot say.
+        If the graph breaks a rule or contains something that the format cannot express.
 
     Notes
     -----
-    A path is written under another name beside it and then renamed, archive first: nobody sees
-    half a file, and nothing changes where writing fails.
+    A file is written under a temporary name beside its path and then renamed, the archive first:
+    readers never see a partial file, and a failed save changes nothing.
 
-    The files are those of current pnnx, so a model that current pnnx wrote comes out byte for
-    byte, except where a text has several spellings: an empty list ``()`` is written as ``None``.
-    Files of older versions get today's spelling of floats and today's archive form.  Loading
-    what was saved gives an equal graph in each case.
+    The output equals that of current pnnx byte for byte, except that an empty list ``()`` is
+    written as ``None``.  Models from older versions get the current spelling of floats and the
+    current archive format.  Loading a saved model gives an equal graph in each case.
     """
     try:
         text = _param.format(graph).encode()
@@ -241,19 +235,19 @@ def save_graph(graph: Graph, param: Target, bin: Target | None = None) -> None:
         elif members:
             number = plural(len(members), "attribute")
             raise ValueError(f"the graph has {number}; pass the archive's target as `bin`")
-    from kuiper.pnnx.archive import write_archive
+    from kuiper.pnnx.archive_writer import write_archive
 
     writers: list[Writer] = [(param, lambda file: file.write(text))]
     if bin is not None:
-        # One after the other, since they need not all be in memory.
+        # Lazily, so that the attributes need not all be in memory.
         raw = ((member, attribute.raw) for member, attribute in members)
         writers.insert(0, (bin, lambda file: write_archive(file, raw)))
     _write_all(writers)
 
 
 def _write_all(writers: list[Writer]) -> None:
-    """Run each writer on its target; paths appear together, after all went well."""
-    # A link stays a link: its goal is what gets replaced.
+    """Run each writer on its target; rename all temporary files after the last has succeeded."""
+    # Resolve links, so that their targets are replaced.
     paths = [os.path.realpath(os.fsdecode(t)) if _is_path(t) else None for t, _ in writers]
     if len(paths) == 2 and paths[0] is not None and paths[0] == paths[1]:
         raise ValueError(f"both files would be written to {paths[0]}")

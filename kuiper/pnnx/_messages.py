@@ -1,4 +1,4 @@
-"""Pieces of error messages that the readers of both files share."""
+"""Parts of error messages that several readers share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["listing", "plural", "recognise", "show"]
 
 
 def show(text: str) -> str:
-    """Quote a piece of a file, cut to a length that fits a message."""
+    """Quote a part of a file, shortened to 60 characters."""
     text = text.strip()
     return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
@@ -19,13 +19,13 @@ def plural(number: int, noun: str, many: str | None = None) -> str:
 
 
 def listing(items: Sequence[str], limit: int = 20) -> str:
-    """Join items; a long tail is cut off and counted."""
+    """Join up to `limit` items and count the rest."""
     text = ", ".join(items[:limit])
     return text if len(items) <= limit else f"{text} and {len(items) - limit} more"
 
 
 def recognise(head: bytes) -> str | None:
-    """Say what a file is that was taken for one of a PNNX model, or None.
+    """Describe a file that was mistaken for a model, image or array; None if unknown.
 
     Parameters
     ----------

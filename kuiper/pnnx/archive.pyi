@@ -1,6 +1,5 @@
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,5 +24,3 @@ class Archive:
         self, name: str, shape: tuple[int, ...]
     ) -> NDArray[np.uint8] | Callable[[int, int], NDArray[np.uint8]]: ...
     def check_crc(self) -> None: ...
-
-def write_archive(file: BinaryIO, members: Iterable[tuple[str, Buffer | NDArray[Any]]]) -> None: ...

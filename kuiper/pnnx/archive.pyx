@@ -1,19 +1,16 @@
 """The ``.bin`` archive: a ZIP file whose entries are stored, never compressed.
 
-Each entry is the raw bytes of one attribute; pnnx wrote plain 32-bit ZIP until 2023 and writes
-ZIP64 headers for everything since.  :class:`Archive` reads both through the central directory
-and hands out the bytes of the entries; :func:`write_archive` writes the present form.
+Each entry holds the raw bytes of one attribute.  pnnx wrote 32-bit ZIP until 2023 and writes ZIP64
+headers since; :class:`Archive` reads both through the central directory.
 
-The reader is strict.  A ZIP file says most things twice (in the directory and in the local
-header), and readers that believe different copies see different weights; so both copies must
-agree, every size and offset is compared with the file in unsigned 64-bit arithmetic that cannot
-overflow, and no two entries may share a byte.  After that an entry is read, or a view is made, and
-nothing of this is checked again.
+The reader is strict.  A ZIP file stores most facts twice (in the directory and in the local
+header), and readers that trust different copies see different weights.  So both copies must agree,
+sizes and offsets are compared with the file in unsigned 64-bit arithmetic that cannot overflow, and
+entries may not share bytes.  Once checked, entries are read without further checks.
 
-A large file is not read at once: its structure is, and its descriptor kept, so that an entry can be
-read when somebody wants it and need not stay in memory.  It is never mapped: the pages of a mapped
-file that someone truncates end the process at the next look at them, and what is written over it
-changes the weights of a model in use.
+Of a large file only the structure is read at once.  Its descriptor stays open, so that entries are
+read on demand and need not stay in memory.  The file is never mapped: truncating a mapped file
+kills the process at the next access, and overwriting it changes the weights of a model in use.
 """
 
 import errno
@@ -32,7 +29,7 @@ from kuiper._support.memory import check_max_memory, memory_text
 from kuiper.errors import ModelFormatError
 from kuiper.pnnx._messages import listing, plural, recognise
 
-__all__ = ["Archive", "write_archive"]
+__all__ = ["Archive"]
 
 cdef enum:
     LOCAL_SIGNATURE = 0x04034B50
@@ -70,29 +67,29 @@ cdef inline uint64_t load64(const unsigned char* p) noexcept nogil:
 
 
 cdef inline bint within(uint64_t offset, uint64_t size, uint64_t limit) noexcept nogil:
-    """Tell whether [offset, offset + size) lies below limit; the sum is never formed."""
+    """Tell whether offset + size <= limit, without overflow."""
     return offset <= limit and size <= limit - offset
 
 
 cdef struct Header:
-    # What the directory and the local header both say of an entry.
+    # The fields of an entry that the directory and the local header share.
     uint32_t flags
     uint32_t method
     uint32_t crc
     uint64_t packed_bytes
     uint64_t nbytes
-    uint64_t offset  # of the local header; in the directory only
+    uint64_t offset  # of the local header, in bytes; in the directory only
     uint32_t disk    # in the directory only
 
 
 cdef enum:
-    WINDOW_BYTES = 4096          # what is read at least to look at something
-    WHOLE_BYTES = 1 << 20        # files below it are read at once
-    SOON_BYTES = 1 << 16         # of an open file, so are entries up to it
+    WINDOW_BYTES = 4096          # minimum read while parsing
+    WHOLE_BYTES = 1 << 20        # smaller files are read at once
+    SOON_BYTES = 1 << 16         # entries of an open file up to this size are read at once
     MAX_OPEN = 64                # files that stay open at the same time
-    SETTLED_SECONDS = 3          # file systems tell times at worst by two seconds
+    SETTLED_SECONDS = 3          # file systems round times to up to 2 s
 
-# Windows has no such function, and lets nobody delete or replace a file that is open.
+# Windows has no preadv, but open files cannot be deleted or replaced there either.
 CAN_READ_AT = hasattr(os, "preadv")
 
 NOTHING = np.zeros(1, np.uint8)[:0]
@@ -101,29 +98,29 @@ _open_files = weakref.WeakSet()
 
 
 class File:
-    """An open file of which parts are read, from any thread.
+    """An open file that any thread may read at any offset.
 
     Parameters
     ----------
     path : str or bytes
     filename : str
-        What messages call it.
+        Name in messages.
 
     Attributes
     ----------
     size : int
     is_regular : bool
-        Whether it is no pipe, whose size nobody knows.
+        False for a pipe, whose size is unknown.
 
     Raises
     ------
     OSError
-        If it cannot be opened.
+        If the file cannot be opened.
     """
 
     def __init__(self, path, filename):
         self.filename = filename
-        # With a flag of Windows, and a descriptor that no other program inherits.
+        # os.open makes the descriptor non-inheritable; O_BINARY exists on Windows only.
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         status = os.fstat(self._descriptor)
         if stat.S_ISDIR(status.st_mode):
@@ -132,7 +129,7 @@ class File:
         self.size = status.st_size
         self._facts = _facts(status)
         self._is_settled = _is_settled(self._facts)
-        self._still_good = {}  # by first byte of an entry: facts with which it had its checksum
+        self._verified = {}  # first byte of an entry -> file identity when its checksum matched
 
     def __del__(self, close=os.close):
         descriptor, self._descriptor = getattr(self, "_descriptor", -1), -1
@@ -140,43 +137,43 @@ class File:
             close(descriptor)
 
     def keep_open(self) -> bool:
-        """Tell whether the file may stay open for later; if not, it should be read now.
+        """Tell whether the file may stay open; if not, it must be read now.
 
-        One that was written just now may be written to again without its time changing.
+        A file that was just written could change again without a new modification time.
         """
         if CAN_READ_AT and self._is_settled and len(_open_files) < MAX_OPEN:
             _open_files.add(self)
         return self in _open_files
 
     def stored_rows(self, read, first, row_bytes):
-        """Return rows that lie one behind the other from a byte on, see :class:`StoredRows`."""
+        """Return the contiguous rows that begin at byte `first`; see :class:`StoredRows`."""
         return StoredRows(read, self._descriptor, first, row_bytes, *self._facts)
 
     def read_stream(self) -> bytes:
-        """Return what comes out of a pipe."""
+        """Read a pipe to its end."""
         with open(self._descriptor, "rb", closefd=False) as stream:
             return stream.read()
 
     def read(self, first, nbytes, entry=None):
-        """Return some bytes of the file as it was when it was opened: a read-only array.
+        """Return bytes of the file as it was when opened: a read-only array.
 
         Parameters
         ----------
         first, nbytes : int
         entry : (int, int, int), optional
-            First byte, size and checksum of the entry that they belong to.  Where somebody wrote to
-            the file, perhaps elsewhere or the same again, the entry must still have its checksum.
+            First byte, size and CRC-32 of the entry that holds the bytes.  If the file was written
+            to since, the read succeeds only if the entry still has its checksum.
 
         Raises
         ------
         ModelFormatError
-            If the file was changed, or cannot be read any more.
+            If the bytes changed or the file cannot be read any more.
         """
         data, facts = self._read(first, nbytes)
         is_same = facts == self._facts
         if not is_same and entry is not None:
             start, size, crc = entry
-            is_same = facts is not None and facts == self._still_good.get(start)
+            is_same = facts is not None and facts == self._verified.get(start)
             if not is_same:
                 import zlib
 
@@ -184,7 +181,7 @@ class File:
                 is_same = zlib.crc32(whole) == crc
                 data = whole[first - start:first - start + nbytes]
                 if is_same and facts is not None and _is_settled(facts):
-                    self._still_good[start] = facts
+                    self._verified[start] = facts
         if not is_same:
             raise ModelFormatError(
                 f"{self.filename}: the file was changed while it was in use, and bytes {first} to "
@@ -194,7 +191,7 @@ class File:
         return data
 
     def _read(self, first, nbytes):
-        """Return some bytes, and what the file is like; None if it is too short for them."""
+        """Return bytes and the identity of the file; None for the latter if it is too short."""
         data = np.empty(nbytes, np.uint8)
         view = memoryview(data)
         found = 0
@@ -210,7 +207,7 @@ class File:
                 if count == 0:
                     return data[:found], None
                 found += count
-            # Asked afterwards, so that what was written meanwhile shows.
+            # After the read, so that a concurrent write is detected.
             return data, _facts(os.fstat(self._descriptor))
         except OSError as error:
             raise ModelFormatError(
@@ -220,35 +217,35 @@ class File:
 
 
 def _facts(status) -> tuple:
-    """Return what is another when a file was changed; renaming and deleting change none of it."""
+    """Return the identity of a file: changed by a write, unchanged by renaming or deleting."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _is_settled(facts) -> bool:
-    """Tell whether a write from now on would give the file another time."""
+    """Tell whether a write from now on would change the modification time."""
     return time.time() - facts[-1] / 1e9 > SETTLED_SECONDS
 
 
 cdef class ByteWindow:
-    """Some bytes of a file, or all bytes of an archive that lies in memory.
+    """A sliding window on a file, or all bytes of an archive in memory.
 
     Parameters
     ----------
     file : File or None
-        What more bytes are read from; without one, `data` is all there is.
+        Source of further bytes; None if `data` is the whole archive.
     data : numpy.ndarray, uint8
-        The bytes that are there from the start.
+        The initial bytes.
     """
 
     cdef object file
     cdef const unsigned char[::1] data
-    cdef uint64_t first          # where `data` lies in the file
+    cdef uint64_t first          # offset of `data` in the file, in bytes
 
     def __init__(self, file, data):
         self.file, self.data = file, data
 
     cdef const unsigned char* at(self, uint64_t offset, uint64_t nbytes) except NULL:
-        """Return the address of bytes that are known to lie in the file, until the next call."""
+        """Return the address of bytes within the file; valid until the next call."""
         cdef uint64_t length = <uint64_t> self.data.shape[0]
         if offset < self.first or not within(offset - self.first, nbytes, length):
             length = min(max(nbytes, <uint64_t> WINDOW_BYTES), self.file.size - offset)
@@ -263,35 +260,34 @@ cdef class Archive:
     Parameters
     ----------
     source : str, os.PathLike or bytes-like
-        A file is read to its end, or where it is large, entry by entry when they are wanted.  An
-        object with the buffer protocol is used in place.
+        A small file is read at once, a large one entry by entry on demand.  An object with the
+        buffer protocol is used in place.
     filename : str, optional
-        What messages call the file; by default the path, or ``"<bytes>"``.
+        Name in messages; by default the path, or ``"<bytes>"``.
     whole : bool, default=False
-        Whether to read a large file to its end as well.
+        Read a large file at once, too.
 
     Raises
     ------
     ModelFormatError
-        If the file is not a ZIP archive of stored entries, is truncated, or contradicts itself;
-        the message names the entry and the bytes.  Also if it is larger than the memory.
+        If the file is not a ZIP archive of stored entries, is truncated, contradicts itself (the
+        message names the entry and the bytes) or is larger than the memory.
     OSError
         If the file cannot be read.
 
     Notes
     -----
-    Arrays keep what they need alive, also when the archive itself is gone.  What happens to a file
-    that was read to its end has no effect.  Of one that was not, the old contents are found where
-    it was replaced or deleted; where it was written to, reading an entry raises ModelFormatError,
-    unless the entry still has its checksum.
+    Arrays stay valid without the archive.  Changes to a file that was read at once have no effect.
+    A large file that is replaced or deleted keeps its contents; if it is written to, reading an
+    entry raises ModelFormatError unless the entry still has its checksum.
     """
 
     cdef uint64_t _size
     cdef dict _entries  # name -> (first byte of the data, bytes, CRC-32)
-    cdef object _file   # None where `_array` has all bytes
+    cdef object _file   # None if `_array` holds all bytes
     cdef object _array
-    cdef ByteWindow _heads      # what is looked at of the entries
-    cdef ByteWindow _directory  # and of the directory, and the records behind it
+    cdef ByteWindow _heads      # on the local headers
+    cdef ByteWindow _directory  # on the directory and the end records
     cdef readonly str filename
 
     def __init__(self, source, filename=None, whole=False):
@@ -316,7 +312,7 @@ cdef class Archive:
         self._read_directory()
 
     cdef int _read_large(self, file, bint whole) except -1:
-        """Read what says what the entries are, and the rest if it shall not be read later."""
+        """Read the directory, and the entries too unless they can be read on demand."""
         self._size = file.size
         self._heads, self._directory = ByteWindow(file, NOTHING), ByteWindow(file, NOTHING)
         self._read_directory()
@@ -351,17 +347,17 @@ cdef class Archive:
         return iter(self._entries)
 
     def __getitem__(self, name):
-        """Return the bytes of an entry: read-only, uint8, 1-d; of bytes in memory a view.
+        """Return the bytes of an entry: read-only, uint8, 1-d; a view if they are in memory.
 
         Raises
         ------
         ModelFormatError
-            If the file was changed after it was opened.
+            If the entry was changed after the file was opened.
         """
         return self._part(name, 1, 0, 1)
 
     def _part(self, name, count, start, stop):
-        """Return the bytes of the rows from `start` to `stop` of the `count` that an entry has."""
+        """Return the bytes of rows [start, stop) of an entry with `count` rows."""
         cdef tuple entry = self._entries[name]
         row = entry[1] // count
         first, nbytes = entry[0] + start * row, (stop - start) * row
@@ -374,10 +370,7 @@ cdef class Archive:
         return self._entries[name][1]
 
     def source(self, name, shape):
-        """Return the bytes of an entry, or a :class:`StoredRows` that reads them later.
-
-        Its rows are those of the first axis of `shape`.
-        """
+        """Return the bytes of an entry, or a :class:`StoredRows` over axis 0 of `shape`."""
         cdef tuple entry = self._entries[name]
         if self._file is None or entry[1] <= SOON_BYTES:
             return self[name]
@@ -391,7 +384,7 @@ cdef class Archive:
         Raises
         ------
         ModelFormatError
-            If one differs; all that differ are listed.
+            If any differ; all of them are listed.
         """
         import zlib
 
@@ -421,7 +414,7 @@ cdef class Archive:
         return within(offset, 4, self._size) and load32(window.at(offset, 4)) == signature
 
     cdef uint64_t _find_end(self) except? 0:
-        """Return the offset of the end record, the last thing in the file but its comment."""
+        """Return the offset of the end record, which only a comment may follow."""
         cdef uint64_t comment, longest
         cdef const unsigned char* last
         if self._size < END_BYTES:
@@ -469,7 +462,7 @@ cdef class Archive:
                 raise self._error("the archive is split over several files, expected one")
             if not within(end64, END64_BYTES, locator):
                 raise self._error(
-                    f"the ZIP64 locator at byte {locator} points to byte {end64}, behind itself"
+                    f"the ZIP64 locator at byte {locator} points to byte {end64}, after itself"
                 )
             if not self._signature_at(self._directory, end64, END64_SIGNATURE):
                 raise self._error(f"no ZIP64 end record at byte {end64}")
@@ -479,7 +472,7 @@ cdef class Archive:
                     f"the ZIP64 end record at byte {end64} says {load64(p + 4)} bytes, "
                     f"but {locator - end64 - 12} lie before the locator"
                 )
-            # Where the classic record does not defer to this one, both must say the same.
+            # Fields that the classic record does not defer to this one must agree.
             if (
                 here not in (FULL16, load64(p + 24)) or count not in (FULL16, load64(p + 32))
                 or nbytes not in (FULL32, load64(p + 40)) or first not in (FULL32, load64(p + 48))
@@ -502,7 +495,7 @@ cdef class Archive:
         if not within(first, nbytes, end) or first + nbytes != end:
             raise self._error(
                 f"the directory of {nbytes} bytes at byte {first} does not end at the end "
-                f"record, byte {end}; the file is truncated or has bytes too many"
+                f"record, byte {end}; the file is truncated or has extra bytes"
             )
         if count > nbytes // CENTRAL_BYTES:
             raise self._error(
@@ -553,10 +546,10 @@ cdef class Archive:
             spans.append((header.offset, data + header.nbytes, f"entry '{name}'"))
         if at != end:
             raise self._error(
-                f"the directory has {end - at} bytes behind its "
+                f"the directory has {end - at} bytes after its "
                 f"{plural(count, 'entry', 'entries')}, at byte {at}"
             )
-        # Entries follow each other without gap: no byte belongs to two, none to nobody.
+        # Entries tile the file: without overlap and without gaps.
         spans.sort()
         spans.append((first, first, "the directory"))
         last, other = 0, "the start of the file"
@@ -585,7 +578,7 @@ cdef class Archive:
     cdef int _read_zip64(
         self, Header* header, ByteWindow window, uint64_t at, uint64_t nbytes, str name
     ) except -1:
-        """Replace the fields of a header that are all ones by those of its ZIP64 extra field."""
+        """Replace all-ones fields of a header by those of its ZIP64 extra field."""
         cdef uint64_t end = at + nbytes, stop, size
         cdef const unsigned char* p
         cdef uint32_t id
@@ -641,7 +634,7 @@ cdef class Archive:
             raise self._error(f"entry '{name}' is encrypted (flags 0x{header.flags:04x})")
         if header.flags & DATA_DESCRIPTOR:
             raise self._error(
-                f"entry '{name}' has its sizes behind its data (flag bit 3), expected them "
+                f"entry '{name}' has its sizes after its data (flag bit 3), expected them "
                 "before it; is this an archive of pnnx?"
             )
         if header.disk != 0:
@@ -654,9 +647,9 @@ cdef class Archive:
         return 0
 
     cdef uint64_t _check_local(self, Header* header, str name, uint64_t limit) except? 0:
-        """Compare an entry's local header with the directory; return where its data starts.
+        """Compare an entry's local header with the directory; return the offset of its data.
 
-        `limit` is the first byte of the directory, which no entry may touch.
+        `limit` is the first byte of the directory, where all entries must have ended.
         """
         cdef uint64_t at = header.offset, name_bytes, extra_bytes
         cdef Header local
@@ -701,62 +694,3 @@ cdef class Archive:
                 f"begins at byte {limit}"
             )
         return at
-
-
-def write_archive(file, members) -> None:
-    """Write a ``.bin`` archive, byte for byte as current pnnx does.
-
-    Parameters
-    ----------
-    file : binary file object
-        Written from its current position, without seeking.
-    members : iterable of (str, bytes-like)
-        Name and data of each entry, in order.
-
-    Raises
-    ------
-    ValueError
-        If two members have one name, or a name is empty or longer than 65535 bytes.
-    """
-    import struct
-    import zlib
-
-    directory = []
-    names = set()
-    offset = 0
-    for name, data in members:
-        data = memoryview(data).cast("B")
-        raw = name.encode()
-        if name in names or not 0 < len(raw) <= 0xFFFF:
-            raise ValueError(f"the archive cannot have an entry (or a second one) called {name!r}")
-        names.add(name)
-        crc = zlib.crc32(data)
-        size = len(data)
-        file.write(
-            struct.pack(
-                "<I5H3I2H", LOCAL_SIGNATURE, 0, 0, 0, 0, 0, crc, FULL32, FULL32, len(raw), 32
-            )
-            + raw
-            + struct.pack("<2H3QI", 1, 28, size, size, 0, 0)
-        )
-        file.write(data)
-        directory.append(
-            struct.pack(
-                "<I6H3I5H2I", CENTRAL_SIGNATURE, 0, 0, 0, 0, 0, 0, crc, FULL32, FULL32,
-                len(raw), 32, 0, FULL16, 0, 0, FULL32,
-            )
-            + raw
-            + struct.pack("<2H3QI", 1, 28, size, size, offset, 0)
-        )
-        offset += LOCAL_BYTES + len(raw) + 32 + size
-    records = b"".join(directory)
-    end = offset + len(records)
-    file.write(
-        records
-        + struct.pack(
-            "<IQ2H2I4Q", END64_SIGNATURE, END64_BYTES - 12, 0, 0, 0, 0,
-            len(directory), len(directory), len(records), offset,
-        )
-        + struct.pack("<IIQI", LOCATOR64_SIGNATURE, 0, end, 1)
-        + struct.pack("<I4H2IH", END_SIGNATURE, *[FULL16] * 4, FULL32, FULL32, 0)
-    )

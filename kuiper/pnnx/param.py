@@ -1,16 +1,16 @@
-"""The ``.param`` text: parse it to records, make a graph of them, write a graph back.
+"""The ``.param`` text: parse it into lines, build a graph from them, write a graph back.
 
-The format: a magic number, the counts of operators and operands, then one line per operator ::
+The file has a magic number, the counts of operators and operands, then one line per operator ::
 
     type name n_in n_out in_1 ... in_n out_1 ... out_m [field ...]
 
 where a field is ``key=value`` (a parameter), ``@key=(2,3)f32`` (an attribute, whose bytes are
 in the archive), ``$key=operand`` (the keyword of an input) or ``#operand=(1,?)f32`` (shape and
-type seen when the model was traced).
+element type in the trace).
 
-Parsing believes nothing: no allocation follows from a number in the text, and whatever is wrong
-ends in a :class:`~kuiper.errors.ModelFormatError` with file, line and column.  This module does
-not touch files.
+The parser trusts nothing: no number in the text sizes an allocation, and every violation raises
+:class:`~kuiper.errors.ModelFormatError` with file, line and column.  This module does not open
+files.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from kuiper.pnnx._messages import plural, recognise, show
 __all__ = ["AttributeSpec", "OperatorLine", "ParsedParam", "build", "format", "parse"]
 
 MAGIC = b"7767517"
-MAX_AXES = 32  # what every numpy takes
+MAX_AXES = 32  # limit of numpy 1
 MAX_BYTES = 2**63 - 1
 
 
 class AttributeSpec(Struct):
-    """What a ``.param`` file says of an attribute.
+    """An attribute as a ``.param`` file declares it.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class AttributeSpec(Struct):
 
 
 class OperatorLine(Struct):
-    """One operator as its line says; the fields are those of :class:`kuiper.ir.Operator`."""
+    """One operator line; the fields are those of :class:`kuiper.ir.Operator`."""
 
     line: int
     type: str
@@ -67,12 +67,12 @@ class OperatorLine(Struct):
 
 
 class ParsedParam(Struct):
-    """A ``.param`` file in pieces.
+    """A parsed ``.param`` file.
 
     Attributes
     ----------
     filename : str
-        As it appears in messages.
+        Name in messages.
     operators : list of OperatorLine
         In file order.
     annotations : dict of str to (shape, dtype)
@@ -84,7 +84,7 @@ class ParsedParam(Struct):
     annotations: dict[str, tuple[Shape, str | None]]
 
     def attributes(self) -> dict[str, tuple[OperatorLine, AttributeSpec]]:
-        """Return every attribute, with its operator, by the name of its archive entry.
+        """Map the archive entry of each attribute to its operator and declaration.
 
         Raises
         ------
@@ -113,13 +113,13 @@ def parse(text: str | bytes, filename: str = "<bytes>") -> ParsedParam:
     text : str or bytes-like
         The whole file, UTF-8.
     filename : str, default="<bytes>"
-        What messages call the file.
+        Name in messages.
 
     Raises
     ------
     ModelFormatError
-        If the text is not a PNNX graph or breaks a rule of the format; the message names the
-        place and says what was found and what was expected.
+        If the text is not a PNNX graph or breaks a rule of the format; the message gives the
+        location, what was found and what was expected.
     """
     if isinstance(text, str):
         data = text.encode("utf-8", "surrogatepass")
@@ -129,7 +129,7 @@ def parse(text: str | bytes, filename: str = "<bytes>") -> ParsedParam:
 
 
 def build(parsed: ParsedParam, attributes: Mapping[str, Attribute]) -> Graph:
-    """Make the graph of a parsed file.
+    """Build the graph of a parsed file.
 
     Parameters
     ----------
@@ -154,8 +154,7 @@ def build(parsed: ParsedParam, attributes: Mapping[str, Attribute]) -> Graph:
 class _Parser:
     """The state of parsing one file.
 
-    Lines are split while they are bytes, since `str.split` would also cut names at blanks of
-    Unicode.
+    Lines are split as bytes, since `str.split` also splits names at Unicode spaces.
     """
 
     def __init__(self, data: bytes, filename: str) -> None:
@@ -164,12 +163,12 @@ class _Parser:
         self.line = 0  # number of the current line, from 1
         self.raw = b""  # the current line
         self.tokens: list[str] = []
-        # Slots of the current operator that hold an operand and have no key, last one first.
+        # Operand -> input indices of the current operator without a key, in descending order.
         self.unkeyed: dict[str, list[int]] | None = None
         self.operator_lines: dict[str, int] = {}
         self.operand_lines: dict[str, int] = {}
         self.annotations: dict[str, tuple[Shape, str | None]] = {}
-        # Most values, shapes and annotations of a file are the same few texts.
+        # Caches: most values, shapes and annotations of a file repeat a few texts.
         self.values: dict[str, Any] = {}
         self.tensors: dict[str, tuple[Shape, str]] = {}
 
@@ -231,7 +230,7 @@ class _Parser:
                 f"{plural(len(operators), 'operator')}, the header promises {operator_count}; "
                 "the file is truncated, copy or export it again"
             )
-        # pnnx also counts operands that nothing has to do with any more.
+        # Fewer are legal: pnnx also counts operands that are no longer in use.
         if len(self.operand_lines) > operand_count:
             self.line = 2
             self.fail(
@@ -241,7 +240,7 @@ class _Parser:
         return ParsedParam(self.filename, operators, self.annotations)
 
     def check_text(self, data: bytes) -> None:
-        """Refuse what is no PNNX text, and say what it is where that is plain."""
+        """Refuse data that is not PNNX text; say what it is if recognised."""
         name = self.filename
         if not data.strip():
             raise ModelFormatError(f"{name}: the file is empty, expected a PNNX .param file")
@@ -294,7 +293,7 @@ class _Parser:
         return counts[0], counts[1]
 
     def check_flavour(self) -> None:
-        """Refuse the files of ncnn, which begin with the same magic number."""
+        """Refuse ncnn files, which begin with the same magic number."""
         if self.tokens[0] == "Input" or any(
             field.partition("=")[0].lstrip("-").isdigit()
             for field in self.tokens[4:]
@@ -364,7 +363,7 @@ class _Parser:
         return line
 
     def unknown_operand(self, operand: str, token: int) -> NoReturn:
-        """Say whether this line or a later one produces `operand`, or none."""
+        """Raise the error of an undefined operand; name the later line that produces it, if any."""
         later = self.data.split(b"\n")[self.line - 1 :]
         wanted = operand.encode()
         for number, raw in enumerate(later, self.line):
@@ -426,7 +425,7 @@ class _Parser:
         elif len(shape) > MAX_AXES:
             problem = f"{len(shape)} axes; at most {MAX_AXES} are possible"
         else:
-            # Empty axes count as one: numpy computes strides of them all the same.
+            # Empty axes count as one, since numpy computes strides for them, too.
             bound = nbytes = DTYPES[dtype].itemsize
             for extent in extents:
                 bound *= max(extent, 1)
@@ -440,7 +439,7 @@ class _Parser:
         line.attributes[key] = AttributeSpec(f"{line.name}.{key}", extents, dtype, nbytes)
 
     def input_key(self, line: OperatorLine, key: str, operand: str, token: int) -> None:
-        """Give the key to the next slot that holds `operand` and has none yet."""
+        """Assign the key to the next input that is `operand` and has no key yet."""
         if self.unkeyed is None:
             self.unkeyed = {}
             for slot in reversed(range(len(line.inputs))):
@@ -469,8 +468,8 @@ class _Parser:
                 token,
                 len(operand) + 2,
             )
-        # Files edited by hand annotate operands that stand on other lines, or differently on
-        # two lines.  The annotation is a remark about the traced run, so neither is an error.
+        # Hand-edited files annotate operands of other lines, or differ between lines.  Annotations
+        # only describe the traced run, so neither is an error.
         if operand in self.operand_lines and operand not in self.annotations:
             dims = tuple(None if n is None or n < 0 else n for n in shape)
             self.annotations[operand] = dims, None if dtype == "null" else dtype
@@ -517,8 +516,8 @@ def format(graph: Graph) -> str:
     Raises
     ------
     GraphError
-        If the graph breaks a rule (see :meth:`kuiper.ir.Graph.verify`), or holds what the
-        format cannot say: fused steps, names with blanks, strings that read as numbers.
+        If the graph breaks a rule (see :meth:`kuiper.ir.Graph.verify`), or contains what the
+        format cannot express: post-ops, names with blanks, strings that read as numbers.
     """
     graph.verify()
     lines = [MAGIC.decode(), f"{len(graph)} {len(graph.operands)}"]
@@ -545,7 +544,7 @@ def _format_operator(operator: Operator) -> str:
             f"{operator.label}: fused steps cannot be written; save the graph as it was loaded"
         )
     inputs, outputs = operator.inputs, operator.outputs
-    # The padding is pnnx's; readers split at blanks.
+    # The padding is that of pnnx; readers split at blanks.
     words = [
         f"{check('type', operator.type):<24} {check('name', operator.name):<24} "
         f"{len(inputs)} {len(outputs)}"
@@ -581,6 +580,6 @@ def _format_operator(operator: Operator) -> str:
 
 def format_tensor(tensor: Operand | Attribute | AttributeSpec) -> str:
     """Return shape and element type as the format writes them: ``(1,?,3)f32``."""
-    assert tensor.shape is not None  # whoever asks has seen that there is one
+    assert tensor.shape is not None  # checked by the callers
     extents = ",".join("?" if n is None else str(n) for n in tensor.shape)
     return f"({extents}){tensor.dtype or 'null'}"

@@ -1,8 +1,7 @@
 """Parameter values of a ``.param`` file: text to Python and back.
 
-A value carries no type mark; its looks decide, in the order of :func:`parse`.  The same order
-tells :func:`format` which strings cannot be written, because they would read back as something
-else.
+A value carries no type tag; its spelling decides, by the rules of :func:`parse`.  The same rules
+tell :func:`format` which strings would read back as something else and cannot be written.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from typing import Any
 
 __all__ = ["format", "has_blank", "parse"]
 
-# pnnx nests lists once at most; the limit keeps hostile text from nesting without end.
+# pnnx nests lists at most once; the limit bounds hostile input.
 MAX_DEPTH = 32
-# No double needs more; longer ones are not worth the quadratic time that int() takes.
+# More than any double needs; int() takes quadratic time in the number of digits.
 MAX_DIGITS = 1000
 
 _CONSTANTS: dict[str, Any] = {
@@ -27,21 +26,21 @@ _CONSTANTS: dict[str, Any] = {
     "-inf": -math.inf,
     "nan": math.nan,
     "-nan": math.nan,
-    # The float writer of pnnx adds ".0" to every text without a point, so also to "nan".
+    # The float writer of pnnx adds ".0" to any text without a point, including "nan".
     "nan.0": math.nan,
     "-nan.0": math.nan,
 }
 _CLOSING = {"(": ")", "[": "]"}
 _DIGITS = frozenset("0123456789")
-_BLANKS = " \t\n\r\v\f\0"  # what ends a token, and the end of a C string
+_BLANKS = " \t\n\r\v\f\0"  # these end a token, or a C string
 
 
 def parse(text: str) -> Any:
-    """Return the value that `text` stands for.
+    """Return the value that `text` spells.
 
-    The first rule that fits decides:
+    The first matching rule decides:
 
-    1. text with ``%`` in it is a string (a capture of a pattern);
+    1. text that contains ``%`` is a string (a capture of a pattern);
     2. ``None``, ``()``, ``[]`` are None, ``True`` and ``False`` bools, ``inf``, ``-inf`` and
        ``nan.0`` floats;
     3. text that starts with ``(`` or ``[`` is a list, read as a tuple, element by element;
@@ -52,7 +51,7 @@ def parse(text: str) -> Any:
     Parameters
     ----------
     text : str
-        What stands behind the ``=``; not for the key ``expr``, whose text is no value.
+        The text after ``=``; except for the key ``expr``, whose text is taken verbatim.
 
     Returns
     -------
@@ -103,8 +102,8 @@ def _parse_real(text: str) -> int | float | None:
 def _parse_complex(text: str) -> complex | None:
     """Return the complex number of ``<real>+<imaginary>j`` or ``<imaginary>j``, or None."""
     body = text[:-1]
-    # The sign between the parts is the last one that belongs neither to an exponent nor,
-    # as in "1.0+-2.0j", to the imaginary part.
+    # Split at the last sign that is not part of an exponent; in "1.0+-2.0j" the sign before it
+    # separates the parts.
     for split in range(len(body) - 1, 0, -1):
         if body[split] in "+-" and body[split - 1] not in "eE":
             break
@@ -127,11 +126,11 @@ def _parse_complex(text: str) -> complex | None:
 
 
 def _parse_list(text: str) -> tuple[Any, ...] | None:
-    """Read a bracketed list; a loop with a stack, so that nesting costs no recursion."""
+    """Read a bracketed list with an explicit stack instead of recursion."""
     lists: list[list[Any]] = []
     closers: list[str] = []
-    start = 0  # of the element being read
-    # The list that has just ended is the element.
+    start = 0  # of the current element
+    # The inner list that has just ended, boxed; it is the current element.
     closed: tuple[tuple[Any, ...] | None] | None = None
     for position, char in enumerate(text):
         if char in _CLOSING:
@@ -172,21 +171,21 @@ def _parse_list(text: str) -> tuple[Any, ...] | None:
 def format(value: Any) -> str:
     """Return the text of `value`, such that ``parse(format(value)) == value``.
 
-    Floats are written as current pnnx writes them: plain between 1e-4 and 1e6 (``2.0``), else
-    with an exponent (``1.000000e-5``); in the shortest digits that give back the same double.
-    Complex numbers keep the older form (``1.000000e+00+-2.000000e+00j``).
-    NaN, which equals nothing, reads back as NaN; an empty list reads back as None.
+    Floats are written as by current pnnx: plain between 1e-4 and 1e6 (``2.0``), else with an
+    exponent (``1.000000e-5``), with the shortest digits that read back as the same double.
+    Complex numbers keep the older form (``1.000000e+00+-2.000000e+00j``).  NaN reads back as NaN,
+    an empty list as None.
 
     Parameters
     ----------
     value : None, bool, int, float, complex, str, or a tuple or list of these
-        numpy scalars count as the Python numbers they hold.
+        numpy scalars are written as Python numbers.
 
     Raises
     ------
     ValueError
-        If the format cannot say `value`: a string with a blank in it, one that reads as
-        something else (``"1"``, ``"None"``), or a string in a list with a comma or bracket.
+        If the format cannot express `value`: a string that contains a blank or reads back as
+        another type (``"1"``, ``"None"``), or a string in a list with a comma or bracket.
     TypeError
         If `value` is of another type.
 
@@ -205,7 +204,7 @@ def format(value: Any) -> str:
 
 
 def has_blank(text: str) -> bool:
-    """Tell whether a reader would cut `text`; blanks of Unicode do no harm."""
+    """Tell whether a reader would split `text`; Unicode spaces do not split."""
     return any(char in text for char in _BLANKS)
 
 
@@ -242,7 +241,7 @@ def _format_element(item: Any, depth: int) -> str:
 
 
 def _format_part(value: float) -> str:
-    """Write one half of a complex number: pnnx has kept the "%e" of C for these."""
+    """Format one part of a complex number, for which pnnx uses "%e" of C."""
     text = f"{value:.6e}"
     return text if float(text) == value or math.isnan(value) else f"{value:.16e}"
 
@@ -268,5 +267,5 @@ def _format_float(value: float) -> str:
         whole = digits[:exponent].ljust(exponent, "0")
         return f"{sign}{whole}.{digits[exponent:] or '0'}"
     # pnnx tries 7 significant digits, then the 9 that any float32 needs.
-    places = 6 if len(digits) <= 7 else 8
-    return f"{sign}{digits[0]}.{digits[1:].ljust(places, '0')}e{exponent - 1}"
+    decimals = 6 if len(digits) <= 7 else 8
+    return f"{sign}{digits[0]}.{digits[1:].ljust(decimals, '0')}e{exponent - 1}"

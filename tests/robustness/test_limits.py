@@ -21,7 +21,7 @@ from kuiper.errors import (
     OperatorError,
     ShapeError,
 )
-from kuiper.pnnx.archive import write_archive
+from kuiper.pnnx.archive_writer import write_archive
 
 IN = "pnnx.Input in 0 1 x #x=(1,4,6,6)f32\n"
 OUT = "pnnx.Output out 1 0 y\n"
@@ -353,7 +353,7 @@ def test_a_text_whose_graph_may_exceed_max_memory_is_refused(tmp_path):
         with pytest.raises(
             GraphError,
             match=r"the text has 1\.\d MiB, its graph may take \d+\.\d MiB, more than the 64.0 MiB "
-            "of max_memory; pass a greater one if you trust the file",
+            "of max_memory; pass a larger one if you trust the file",
         ):
             kuiper.load(source, max_memory=64 << 20)
     # Texts of up to a megabyte are always accepted.

@@ -25,7 +25,8 @@ from kuiper.errors import ModelFormatError
 from kuiper.ir import Attribute
 from kuiper.ops.product.algorithms import winograd
 from kuiper.pnnx import archive as module
-from kuiper.pnnx.archive import Archive, write_archive
+from kuiper.pnnx.archive import Archive
+from kuiper.pnnx.archive_writer import write_archive
 
 from ..support.workbench import ISAS, isa, noise
 from ..support.workgraph import model_of

@@ -9,7 +9,8 @@ from random import Random
 from struct import pack_into
 
 from kuiper.errors import ModelFormatError
-from kuiper.pnnx.archive import Archive, write_archive
+from kuiper.pnnx.archive import Archive
+from kuiper.pnnx.archive_writer import write_archive
 
 from ...support import load_cases
 from .chance import INTEGERS, edit_bytes, often, pick

@@ -20,7 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kuiper.errors import ModelFormatError
-from kuiper.pnnx.archive import Archive, write_archive
+from kuiper.pnnx.archive import Archive
+from kuiper.pnnx.archive_writer import write_archive
 
 MEMBERS = {
     "fc.weight": bytes(range(100, 124)),
@@ -329,14 +330,14 @@ ATTACKS = {
     ),
     "count too small": (
         classic(end_here=1, end_count=1),
-        "the directory has 155 bytes behind its 1 entry, at byte 230",
+        "the directory has 155 bytes after its 1 entry, at byte 230",
     ),
     "directory offset": (classic(ONE, end_offset=40), "does not end at the end record, byte 86"),
     "directory offset huge": (classic(ONE, end_offset=FULL - 1), "does not end at the end record"),
     "directory bytes": (classic(ONE, end_bytes=46), "the directory of 46 bytes at byte 39 does"),
     "directory tail": (
         classic(ONE, tail=b"\0" * 9, end_bytes=56),
-        "the directory has 9 bytes behind its 1 entry, at byte 86",
+        "the directory has 9 bytes after its 1 entry, at byte 86",
     ),
     "end without zip64": (
         classic(ONE, end_offset=FULL),
@@ -351,7 +352,7 @@ ATTACKS = {
     "strongly encrypted": (classic(ONE, central_flags=0x41), "entry 'a' is encrypted"),
     "data descriptor": (
         classic(ONE, local_flags=8, central_flags=8),
-        "entry 'a' has its sizes behind its data (flag bit 3)",
+        "entry 'a' has its sizes after its data (flag bit 3)",
     ),
     "flags differ": (classic(ONE, local_flags=2), "(flags 2, method 0,"),
     "crc differs": (classic(ONE, local_crc=1), "CRC-32 00000001, 8 bytes) contradicts the direct"),
@@ -461,11 +462,11 @@ ATTACKS = {
     ),
     "locator points behind": (
         patched(zip64(ONE), LOCATOR, 8, struct.pack("<Q", 10**6)),
-        "points to byte 1000000, behind itself",
+        "points to byte 1000000, after itself",
     ),
     "locator overflows": (
         patched(zip64(ONE), LOCATOR, 8, struct.pack("<Q", 2**64 - 8)),
-        "points to byte 18446744073709551608, behind itself",
+        "points to byte 18446744073709551608, after itself",
     ),
     "locator points elsewhere": (
         patched(zip64(ONE), LOCATOR, 8, struct.pack("<Q", 1)),

@@ -21,7 +21,7 @@ import kuiper
 from kuiper.errors import GraphError, ModelFormatError
 from kuiper.ir import Attribute, Graph
 from kuiper.pnnx import load_graph, save_graph
-from kuiper.pnnx.archive import write_archive
+from kuiper.pnnx.archive_writer import write_archive
 
 # A small model exactly as pnnx 20261020 wrote it: Linear, LeakyReLU(1e-5), an interpolation by
 # 1.5, a concatenation, and a product plus a free parameter.
@@ -355,7 +355,7 @@ def test_a_failing_save_changes_nothing(files, monkeypatch):
         file.write(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr("kuiper.pnnx.archive.write_archive", fail)
+    monkeypatch.setattr("kuiper.pnnx.archive_writer.write_archive", fail)
     with pytest.raises(OSError, match="disk full"):
         save_graph(graph, files)
     assert files.read_bytes() == PARAM
