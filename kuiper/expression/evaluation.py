@@ -42,18 +42,15 @@ def evaluate(tree: Node, operands: Sequence[Any]) -> Any:
         If an operand is missing, a function does not accept its arguments, shapes do not broadcast,
         or the result is undefined.  The message has the position in the text.
     """
-    stack: list[Any] = []
-    for node in tree.postorder():
+
+    def visit(node: Node, values: list[Any]) -> Any:
         if isinstance(node, Literal):
-            stack.append(node.value)
-        elif isinstance(node, Ref):
-            stack.append(operand(node, operands))
-        else:
-            count = len(node.children)
-            values = stack[len(stack) - count :]
-            del stack[len(stack) - count :]
-            stack.append(call(node, values) if isinstance(node, Call) else values)
-    return stack[0]
+            return node.value
+        if isinstance(node, Ref):
+            return operand(node, operands)
+        return call(node, values) if isinstance(node, Call) else values
+
+    return tree.transform(visit)
 
 
 def operand(node: Ref, operands: Sequence[Any]) -> Any:

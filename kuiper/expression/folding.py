@@ -114,7 +114,7 @@ def fold(tree: Node, operands: Sequence[Any]) -> Any:
         As :func:`kuiper.expression.evaluation.evaluate`, as far as shapes and dtypes determine it.
     """
     folder = _Folder(operands)
-    return folder.finish(folder.walk(tree))
+    return folder.finish(tree.transform(folder.visit))
 
 
 class _Folder:
@@ -124,23 +124,16 @@ class _Folder:
         self.operands = operands
         self.constants: list[np.ndarray] = []
 
-    def walk(self, tree: Node) -> Any:
-        """Return the value of a tree: a static value, a symbol, or a list of values."""
-        stack: list[Any] = []
-        for node in tree.postorder():
-            if isinstance(node, Literal):
-                stack.append(node.value)
-            elif isinstance(node, Ref):
-                value = evaluation.operand(node, self.operands)
-                if not is_static(value):
-                    value = _Symbol(node, tuple(value.shape), np.dtype(value.dtype))
-                stack.append(value)
-            else:
-                count = len(node.children)
-                values = stack[len(stack) - count :]
-                del stack[len(stack) - count :]
-                stack.append(self.call(node, values) if isinstance(node, Call) else values)
-        return stack[0]
+    def visit(self, node: Node, values: list[Any]) -> Any:
+        """Return the value of a node: a static value, a symbol, or a list of values."""
+        if isinstance(node, Literal):
+            return node.value
+        if isinstance(node, Ref):
+            value = evaluation.operand(node, self.operands)
+            if is_static(value):
+                return value
+            return _Symbol(node, tuple(value.shape), np.dtype(value.dtype))
+        return self.call(node, values) if isinstance(node, Call) else values
 
     def call(self, node: Call, values: list[Any]) -> Any:
         """Apply a function to values, which may be symbols."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from kuiper.expression.functions import EXTENDED
 from kuiper.expression.tree import List, Literal, Node, Ref
@@ -35,18 +36,13 @@ def infix(tree: Node, names: Sequence[str] | None = None) -> str:
     >>> infix(parse("add(@0,mul(@1,neg(sub(@2,3))))"))
     '@0 + @1 * -(@2 - 3)'
     """
-    stack: list[tuple[str, int]] = []  # text, and precedence of its outermost operator
-    for node in tree.postorder():
-        count = len(node.children)
-        parts = stack[len(stack) - count :]
-        del stack[len(stack) - count :]
-        stack.append(_written(node, parts, names))
-    return stack[0][0]
+    return tree.transform(partial(_written, names))[0]
 
 
 def _written(
-    node: Node, parts: list[tuple[str, int]], names: Sequence[str] | None
+    names: Sequence[str] | None, node: Node, parts: list[tuple[str, int]]
 ) -> tuple[str, int]:
+    """Return the text of a node and the precedence of its outermost operator."""
     if isinstance(node, Ref):
         return (node.text if names is None else names[node.index]), _ATOM
     if isinstance(node, Literal):

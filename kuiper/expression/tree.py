@@ -7,11 +7,13 @@ by Python's recursion limit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from kuiper.errors import ExpressionError
 
 __all__ = ["Call", "List", "Literal", "Node", "Ref", "compact", "format_literal", "inline"]
+
+T = TypeVar("T")
 
 
 class Node:
@@ -57,7 +59,7 @@ class Node:
         raise NotImplementedError
 
     def with_children(self, children: Sequence[Node]) -> Node:
-        """Return the same node with other children.
+        """Return the same node with other children; a leaf returns itself.
 
         Parameters
         ----------
@@ -68,7 +70,7 @@ class Node:
         -------
         Node
         """
-        raise NotImplementedError
+        return self
 
     def error(self, message: str) -> ExpressionError:
         """Return an error that points at this node.
@@ -117,19 +119,20 @@ class Node:
                 stack.append((node, True))
                 stack.append((node.children[0], False))
 
-    def transform(self, visit: Callable[[Node, Sequence[Node]], Node]) -> Node:
-        """Rebuild the tree bottom-up.
+    def transform(self, visit: Callable[[Node, list[T]], T]) -> T:
+        """Compute a result for each node bottom-up, for example a new tree.
 
         Parameters
         ----------
         visit : callable
-            Takes a node of this tree and its rebuilt children, and returns the node's replacement.
+            ``visit(node, results)`` takes the results of the node's children.
 
         Returns
         -------
-        Node
+        object
+            The result of this node.
         """
-        results: list[Node] = []
+        results: list[T] = []
         for node in self.postorder():
             count = len(node.children)
             children = results[len(results) - count :]
@@ -236,9 +239,6 @@ class Ref(Node):
     def text(self) -> str:
         return f"@{self.index}"
 
-    def with_children(self, children: Sequence[Node]) -> Node:
-        return self
-
     def _key(self) -> tuple[Any, ...]:
         return (Ref, self.index)
 
@@ -274,9 +274,6 @@ class Literal(Node):
     @property
     def text(self) -> str:
         return format_literal(self.value) if self._text is None else self._text
-
-    def with_children(self, children: Sequence[Node]) -> Node:
-        return self
 
     def _key(self) -> tuple[Any, ...]:
         # repr distinguishes 1 from 1.0 and True, and 0.0 from -0.0, and makes NaN equal NaN.

@@ -129,9 +129,6 @@ class BlobExtent(Node):
     def text(self) -> str:
         return f"{self.blob}{self.axis}"
 
-    def with_children(self, children: Sequence[Node]) -> Node:
-        return self
-
     def _key(self) -> tuple[Any, ...]:
         return (BlobExtent, self.blob, self.axis)
 
@@ -286,22 +283,18 @@ def eval_list(expression: str | Node, shapes: Sequence[Sequence[int] | Extents])
 
 @np.errstate(all="ignore")  # a literal, too, may overflow float32
 def _evaluate(tree: Node, blobs: Sequence[Extents]) -> int | np.float32:
-    stack: list[Any] = []
-    for node in tree.postorder():
+    def visit(node: Node, values: list[Any]) -> int | np.float32:
         if isinstance(node, BlobExtent):
             if node.blob >= len(blobs):
                 raise node.error(f"{node.text} refers to none of the {len(blobs)} inputs")
-            stack.append(getattr(blobs[node.blob], node.axis))
-        elif isinstance(node, Literal):
-            stack.append(node.value if isinstance(node.value, int) else np.float32(node.value))
-        elif isinstance(node, Call):
-            count = len(node.children)
-            values = stack[len(stack) - count :]
-            del stack[len(stack) - count :]
-            stack.append(_apply(node, values))
-        else:
-            raise node.error(f"{node.text} does not belong to ncnn's language")
-    return stack[0]
+            return getattr(blobs[node.blob], node.axis)
+        if isinstance(node, Literal):
+            return node.value if isinstance(node.value, int) else np.float32(node.value)
+        if isinstance(node, Call):
+            return _apply(node, values)
+        raise node.error(f"{node.text} does not belong to ncnn's language")
+
+    return tree.transform(visit)
 
 
 def _apply(node: Call, values: list[Any]) -> int | np.float32:

@@ -254,15 +254,10 @@ def _from_ncnn(node: Node, children: Sequence[Node], sources: Sequence[Source]) 
 
 def _is_integer(tree: Node) -> bool:
     """Tell whether ncnn computes an item in integers."""
-    stack: list[bool] = []
-    for node in tree.postorder():
-        count = len(node.children)
-        arguments = stack[len(stack) - count :]
-        del stack[len(stack) - count :]
-        if isinstance(node, Literal):
-            stack.append(isinstance(node.value, int))
-        elif isinstance(node, Call):
-            stack.append(node.name in _INTEGER or (node.name in _KEEPS_INTEGER and all(arguments)))
-        else:
-            stack.append(True)
-    return stack[0]
+
+    def visit(node: Node, arguments: list[bool]) -> bool:
+        if isinstance(node, Call):
+            return node.name in _INTEGER or (node.name in _KEEPS_INTEGER and all(arguments))
+        return isinstance(node.value, int) if isinstance(node, Literal) else True
+
+    return tree.transform(visit)
