@@ -162,24 +162,18 @@ class _Lowering:
         self.known: list[TensorSpec] = []
 
     def run(self, tree: Node) -> TypedProgram:
-        stack: list[Any] = []
-        for node in tree.postorder():
-            if isinstance(node, Literal):
-                if not isinstance(node.value, bool | int | float):
-                    raise _Impossible
-                stack.append(node.value)
-            elif isinstance(node, Ref):
-                stack.append(self.operands[node.index])
-            elif isinstance(node, Call):
-                count = len(node.children)
-                values = stack[len(stack) - count :]
-                del stack[len(stack) - count :]
-                stack.append(self.call(node.name, values))
-            else:
-                raise _Impossible
-        if not isinstance(stack[0], TensorSpec):
+        if not isinstance(tree.transform(self.visit), TensorSpec):
             raise _Impossible
         return self.program
+
+    def visit(self, node: Node, values: list[Any]) -> Any:
+        if isinstance(node, Ref):
+            return self.operands[node.index]
+        if isinstance(node, Call):
+            return self.call(node.name, values)
+        if isinstance(node, Literal) and isinstance(node.value, bool | int | float):
+            return node.value
+        raise _Impossible
 
     def argument(self, value: Any, dtype: np.dtype) -> tuple[str, int]:
         """Return the name of a value in a type."""
