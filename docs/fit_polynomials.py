@@ -1,12 +1,11 @@
 """Fit the polynomials of kuiper/_kernels/micro/elementwise.pxi and print their coefficients.
 
 Each function f is written as ``f(x) = head(x) + factor(x) * P(u(x))`` on a small interval, so that
-the head carries most of the value exactly and P only a correction.  P is the polynomial whose worst
-weighted error is least, found by Lawson's method: least squares again and again, each time with
-weights multiplied by the last errors.  Coefficients are rounded to float32 from the lowest degree
-up, and those that are left are fitted again after each rounding.
+the head is exact and P only a correction.  P minimises the largest weighted error.  Lawson's method
+finds it: repeated least squares, with weights multiplied by the previous errors.  Coefficients are
+rounded to float32 from the lowest degree up, and the others are fitted again after each rounding.
 
-Run: ``python docs/fit_polynomials.py``; it needs numpy alone.
+Run: ``python docs/fit_polynomials.py``; it needs only numpy.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Fit(NamedTuple):
     lo: float
     hi: float
     degree: int
-    weight: Callable  # what an error at x counts; 1 / f makes it relative
+    weight: Callable  # of an error at x; 1 / f makes it relative
 
 
 def chebyshev_points(lo: float, hi: float) -> np.ndarray:
@@ -40,7 +39,7 @@ def chebyshev_points(lo: float, hi: float) -> np.ndarray:
 
 
 def lawson(basis: np.ndarray, target: np.ndarray, rounds: int = 120) -> np.ndarray:
-    """Return the coefficients whose greatest |basis @ c - target| is least."""
+    """Return the coefficients c that minimise max |basis @ c - target|."""
     importance = np.full(len(target), 1.0 / len(target))
     best, best_error = None, np.inf
     for _ in range(rounds):
@@ -55,7 +54,7 @@ def lawson(basis: np.ndarray, target: np.ndarray, rounds: int = 120) -> np.ndarr
 
 
 def fit(spec: Fit) -> tuple[list[float], float]:
-    """Return float32 coefficients, lowest degree first, and the worst weighted error."""
+    """Return float32 coefficients, lowest degree first, and the largest weighted error."""
     x = chebyshev_points(spec.lo, spec.hi)
     weight = spec.weight(x)
     scale = spec.factor(x) * weight
@@ -114,8 +113,8 @@ FITS = [
         lambda x: 1 / np.maximum(each(math.erf)(x), 1e-9),
     ),
     Fit(
-        # erfc(t) = exp(-t - t P(t)).  Past t = 4 float32 cannot tell erf from 1; there the fit only
-        # keeps the tail of GELU in shape.
+        # erfc(t) = exp(-t - t P(t)).  Beyond t = 4 erf is 1 in float32; the fit only affects the
+        # tail of GELU there.
         "erfc: log erfc(t) = -t + t P(t)", lambda t: np.log(each(math.erfc)(t)), lambda t: -t,
         lambda t: t, lambda t: t, ERF_SPLIT, 10.0, 8,
         lambda t: np.minimum(1.0, np.exp(-4.0 * (t - 3.2))) + 1e-6,

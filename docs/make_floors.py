@@ -3,8 +3,8 @@
 python docs/make_floors.py
 
 A module imports only from its own room and from rooms on lower floors.  A room is a module or a
-folder of `kuiper/`; the rooms of `ops/` and of `_kernels/` have floors of their own.  This is the
-only list: tests/unit/test_floors.py walks all imports by it.
+folder of `kuiper/`; the rooms of `ops/` and of `_kernels/` are divided into floors as well.
+tests/unit/test_floors.py checks all imports against this list.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).with_name("design.md")
 
-# From the top floor down; rooms side by side do not import each other.
+# From the top floor down; rooms on one floor do not import each other.
 FLOORS = {
     "": [
         ("__main__", "python -m kuiper"),
@@ -57,13 +57,13 @@ NAMES = {"__init__": "kuiper", "errors _version": "errors"}
 
 
 def floor_of(folder: str) -> dict[str, int]:
-    """Return the number of each room's floor in a folder of the package, 0 the lowest."""
+    """Return the floor number of each room in a folder of the package, counted from the bottom."""
     rows = FLOORS[folder]
     return {room: len(rows) - i for i, (rooms, _) in enumerate(rows) for room in rooms.split()}
 
 
 def drawing() -> str:
-    """Return the drawing: one line for each floor, the floors within a folder below its own."""
+    """Return the drawing: one line per floor, followed by the floors within its folder."""
     lines = []
     for rooms, what in FLOORS[""]:
         lines.append(f"{NAMES.get(rooms, rooms):<20}{what}")

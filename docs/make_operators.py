@@ -21,61 +21,59 @@ PAGE = Path(__file__).with_name("operators.md")
 HEAD = """\
 # Operators
 
-What `kuiper.supported_operators()` lists: {count} names for {records} operators, by family, and
-`pnnx.Input` and `pnnx.Output`, which mark the ends of a graph. Names in one row are spellings of
-the same operator. Arguments and defaults are PyTorch's; where a module and a function differ (a
-weight is an attribute here and an input there), either will do. An argument without a default is
-required. Where numpy is named first, the operator is a call of numpy between the compiled steps.
-*constant:* marks those whose results are computed once, while planning, and cost nothing in a run.
-*cut:* marks the operators whose results may have as many elements as values tell that the model
-computes: there the model is cut, and what follows is planned while it runs
-([design.md](design.md), section 6).
+The operators of `kuiper.supported_operators()`: {count} names for {records} operators, by family,
+and `pnnx.Input` and `pnnx.Output`, which mark the ends of a graph. Names in one row are spellings
+of the same operator. Arguments and defaults are PyTorch's; a weight may be an attribute, as of a
+module, or an input, as of a function. An argument without a default is required. *numpy:* marks
+operators that are a call of numpy between the compiled steps. *constant:* marks operators whose
+results are computed once, while planning, and cost nothing at run time. *cut:* marks operators
+whose output shape may depend on computed values: the model is cut there, and the rest is planned
+while it runs ([design](design.md#planning-planning), data-dependent shapes).
 
-What kuiper does not have, on purpose, is [at the end](#what-stays-out).
+[The last section](#what-stays-out) lists what kuiper deliberately does not support.
 
-This page is written by `docs/make_operators.py` from the records in `kuiper/ops/`; do not edit it.
+`docs/make_operators.py` writes this page from the records in `kuiper/ops/`; do not edit it.
 """
 
 
 OUT = """\
 ## What stays out
 
-A model with one of these is refused when it is loaded; the error names every operator that is
-missing. `@kuiper.operator` adds a function in Python for any of them. A star stands for all names
-that begin so.
+Loading a model with one of these raises an error that names every missing operator.
+`@kuiper.operator` adds a Python function for any of them. A star stands for all names with that
+prefix.
 
 | names | why | what to do |
 |---|---|---|
 """
 
-# What no record can mend, since the file lacks it.
+# What no record can restore because the file lacks it.
 LOST = """\
 
-Some of what PyTorch computes does not reach the file at all, as of pnnx 20261020; models that rely
-on it give other results, in kuiper as in the Python module that pnnx writes:
+pnnx 20261020 loses some information. Models that rely on it give other results, in kuiper as in the
+Python module that pnnx writes:
 
 - the `rounding_mode` of `torch.div` (``floor`` becomes a division, ``trunc`` a division rounded
   down), and the `decimals` of `torch.round`;
 - the `storage_offset` of `torch.as_strided`;
 - the weight of an `nn.LayerNorm` without bias;
-- where an ellipsis stood in an equation of `torch.einsum` with several operands: kuiper takes it
-  for one in front;
-- what a constant index of several axes (``x[rows[:, None], columns]``) holds behind its first axis:
-  kuiper takes it for all places in their order where that gives the traced shape, as in the
-  attention masks of text models, and refuses it elsewhere;
+- the position of an ellipsis in an equation of `torch.einsum` with several operands: kuiper assumes
+  that it comes first;
+- the values of a constant index of several axes (``x[rows[:, None], columns]``) after its first
+  axis: kuiper assumes all indices in order if that gives the traced shape, as in the attention
+  masks of text models, and refuses it otherwise;
 - a value that is written into a slice of a constant (the bias of Swin-v2's attention).
 """
 
 
 def is_own(module: str) -> bool:
-    """Tell whether the records of a module are the package's, and not made by its users."""
+    """Tell whether the records of a module belong to the package, not to its users."""
     return module.startswith("kuiper.ops.") and module != "kuiper.ops.core.custom"
 
 
 def records() -> list[type[Record]]:
     """Return every record once, by family and name."""
     found = {record_or_none(name) for name in kuiper.supported_operators()} - {None}
-    # Operators that a user added are not the package's.
     own = [record for record in found if is_own(record.__module__)]
     return sorted(own, key=lambda record: (record.__module__, record.types[0].lower()))
 

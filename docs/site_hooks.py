@@ -1,6 +1,6 @@
-"""What mkdocs does to the pages besides: see `hooks` in mkdocs.yml.
+"""Hooks of mkdocs (`hooks` in mkdocs.yml): adapt pages and docstrings to the site.
 
-The pages are written to be read in the repository, and docstrings to be read by `help()`.
+The pages are written for the repository, and docstrings for `help()`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Any
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Keep only the words of links that lead out of docs/: the site has nothing there."""
+    """Replace links to files outside of docs/, which the site lacks, by their text."""
     depth = page.file.src_uri.count("/")
     return re.sub(rf"\[([^\]]+)\]\((?:\.\./){{{depth + 1}}}[^)]*\)", r"\1", markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Take away the roles of Sphinx, such as :func:, which stand ahead of names in docstrings."""
+    """Remove Sphinx roles, such as :func:, from names in docstrings."""
     html = re.sub(r":(?:attr|class|data|exc|func|meth|mod):(?=<(?:code|a|span))", "", html)
     return re.sub(r"(?<=<code>)~(?:\w+\.)*(?=\w)", "", html)

@@ -1,12 +1,12 @@
-"""Name what is on a photo: run an image classification model with kuiper.
+"""Classify photos: run an image classification model with kuiper.
 
     python examples/classify.py examples/photos/chelsea.png
     python examples/classify.py --model squeezenet --topk 3 --save out photo1.jpg photo2.jpg
     python examples/classify.py --model resnet18.pnnx.param --preset course --json *.jpg
 
-Any classification model that pnnx exported will do: one input of shape (batch, 3, height, width),
-one output with a score for each class. What a network expects its pixels to look like is not
-in the file, so it has to be said, by a preset or number by number:
+Any classification model exported by pnnx works: one input of shape (batch, 3, height, width), one
+output with a score per class. The file does not say how pixels are preprocessed, so choose a preset
+or set each number:
 
     preset    photo -> network input    channels  value of a pixel p, 0..255  as in
     imagenet  short side 256, cut 224   RGB       (p / 255 - mean) / std      torchvision, timm
@@ -14,14 +14,14 @@ in the file, so it has to be said, by a preset or number by number:
     caffe     squeezed into 227x227     BGR       p - (104, 117, 123)         Caffe, ncnn
     tf        short side 256, cut 224   RGB       p / 127.5 - 1               TensorFlow, Keras
 
-The sizes follow the model file: for one with a 299x299 input, `imagenet` scales the short side to
-342 and cuts out 299. Every option below --preset changes one column of this table.
+If the model file has another input size, it is used: for 299x299, `imagenet` scales the short side
+to 342 and crops 299. Every option below --preset changes one column of this table.
 
-Scores become probabilities by softmax, except where the model did that itself: scores that are
-all in 0..1 and add up to 1 are printed as they are.
+Scores become probabilities by softmax, unless they are all in 0..1 and add up to 1, that is, unless
+the model ends in a softmax.
 
-The exit code is 0 where every image was classified, 1 otherwise; a bad image does not keep the
-others from their turn.
+The exit code is 0 if every image was classified, 1 otherwise; an unreadable image does not stop the
+others.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ except kuiper.MissingPackageError as error:
     sys.exit(f"classify.py: {error}")
 
 MODEL_HELP = "mobilenet_v2 (default), squeezenet, or a .pnnx.param file with its .bin beside it"
-BATCH_HELP = "images to run in one call; the time shown is then the share of one (default: 1)"
+BATCH_HELP = "images to run in one call; the time shown is per image (default: 1)"
 
 
-# -- telling the result -------------------------------------------------------------------
+# -- printing the result ------------------------------------------------------------------
 
 
 def report(path: str, elapsed: float, guesses: Sequence[Guess], as_json: bool) -> str:
-    """Return the text for one image: a few lines to read, or one line of JSON."""
+    """Return the text for one image: a few lines of text, or one line of JSON."""
     if as_json:
         top = [vars(guess) for guess in guesses]
         return json.dumps({"file": path, "ms": round(elapsed, 3), "top": top}, ensure_ascii=False)
@@ -71,7 +71,7 @@ def report(path: str, elapsed: float, guesses: Sequence[Guess], as_json: bool) -
 
 
 def picture_path(target: Path, source: str, taken: set[Path]) -> Path:
-    """Return where the annotated `source` goes: `target` itself, or a new name in that folder."""
+    """Return the path for the annotated `source`: `target`, or a new name in that folder."""
     if target.suffix.lower() in PICTURE_SUFFIXES:
         return target
     stem = Path(source).stem
@@ -96,14 +96,14 @@ def number(text: str) -> float:
 
 
 def positive(text: str) -> int:
-    """Read a whole number above zero."""
+    """Read a positive integer."""
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number above zero")
     return int(text)
 
 
 def per_channel(text: str) -> tuple[float, ...]:
-    """Read one number for each of three channels, as in 104,117,123; one alone is for all."""
+    """Read three numbers, one per channel, as in 104,117,123, or one for all channels."""
     values = tuple(number(part) for part in text.split(","))
     if len(values) not in (1, 3):
         raise argparse.ArgumentTypeError(f"'{text}' is not one number, nor three with commas")
@@ -111,7 +111,7 @@ def per_channel(text: str) -> tuple[float, ...]:
 
 
 def divisors(text: str) -> tuple[float, ...]:
-    """Read numbers for three channels, none of them zero."""
+    """Read numbers for three channels, none of which is zero."""
     values = per_channel(text)
     if 0 in values:
         raise argparse.ArgumentTypeError(f"'{text}' would divide by zero")
@@ -140,14 +140,14 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--topk", type=positive, default=5, metavar="N", help="how many guesses (default: 5)")
     add("--json", action="store_true", help="print one JSON object a line for each image")
     add("--save", type=Path, metavar="FILE|FOLDER", help="write the picture with the guesses on it")
-    add("--threads", type=positive, metavar="N", help="threads to use (default: what the CPU has)")
+    add("--threads", type=positive, metavar="N", help="number of threads (default: the cores)")
     add("--batch", type=positive, default=1, metavar="N", help=BATCH_HELP)
     add, flag = parser.add_argument_group("preprocessing").add_argument, BooleanOptionalAction
     add("--preset", choices=PRESETS, help="default: the bundled model's; imagenet for others")
     add("--size", type=height_width, metavar="N|HxW", help="the network's input size")
-    add("--crop", action=flag, help="keep the proportions and cut the centre, or squeeze all in")
-    add("--resize", type=positive, metavar="N", help="short side before the cut")
-    add("--antialias", action=flag, help="shrink as Pillow and torchvision do, or as OpenCV does")
+    add("--crop", action=flag, help="keep the proportions and crop the centre, or squeeze")
+    add("--resize", type=positive, metavar="N", help="short side before the crop")
+    add("--antialias", action=flag, help="shrink like Pillow and torchvision, or like OpenCV")
     add("--scale", type=number, metavar="X", help="factor on pixels 0..255, as in 1/255")
     add("--mean", type=per_channel, metavar="A,B,C", help="subtracted after scaling, per channel")
     add("--std", type=divisors, metavar="A,B,C", help="divided by after that, per channel")
@@ -156,7 +156,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def choose_preprocessing(options: argparse.Namespace, base: Preprocessing) -> Preprocessing:
-    """Take a preset, by default that of the model, and change what the command line names."""
+    """Return the chosen preset, by default the model's, with the changes of the command line."""
     names = ("size", "crop", "resize", "antialias", "scale", "mean", "std", "bgr")
     named = {name: getattr(options, name) for name in names}
     changes = {name: value for name, value in named.items() if value is not None}
@@ -168,7 +168,7 @@ def choose_preprocessing(options: argparse.Namespace, base: Preprocessing) -> Pr
 
 
 def explain(error: Exception) -> str:
-    """Return an error as a line for people."""
+    """Return an error as one readable line."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)
@@ -184,7 +184,7 @@ class Item:
 
 
 def in_batches(items: Iterable[Item], count: int) -> Iterator[list[Item]]:
-    """Group items, in order, by `count` at most and such that all in a group have one shape."""
+    """Group items, in order, into groups of at most `count` items of one shape."""
     group: list[Item] = []
     for item in items:
         if group and (len(group) == count or item.x.shape != group[0].x.shape):
@@ -196,7 +196,7 @@ def in_batches(items: Iterable[Item], count: int) -> Iterator[list[Item]]:
 
 
 def classify(options: argparse.Namespace) -> bool:
-    """Classify all images of the command line; tell whether every one could be read."""
+    """Classify all images of the command line; return whether all could be read."""
     if (
         options.save is not None
         and options.save.suffix.lower() in PICTURE_SUFFIXES
@@ -223,7 +223,7 @@ def classify(options: argparse.Namespace) -> bool:
     for group in in_batches(readable_items(), options.batch):
         x = np.stack([item.x for item in group])  # (n, 3, height, width)
         if x.shape not in warm_shapes:
-            classifier.model.plan(x.shape)  # what first calls would prepare; do not time that
+            classifier.model.plan(x.shape)  # do not time the preparations of a first call
             classifier.scores(x)
             warm_shapes.add(x.shape)
         start = time.perf_counter()

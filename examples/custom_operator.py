@@ -1,15 +1,15 @@
-"""Run a model with an operator that kuiper does not know, by writing it with numpy.
+"""Run a model with an operator that kuiper does not support, written in numpy.
 
     python examples/custom_operator.py
 
-pnnx keeps what it has no rule for under a name of its own: a class named in `moduleop=` becomes one
-operator of that class's path.  Here that is `nets.GatedPool`, made up for the occasion: it averages
-an image over its pixels, weighted by the sigmoid of one of the channels, then applies a matrix.
+pnnx exports a class named in `moduleop=` as one operator named by the path of the class.  In this
+example that is `nets.GatedPool`: it averages an image over its pixels, weighted by the sigmoid of
+one of the channels, then applies a matrix.
 
-The function gets the inputs in order, and everything else by name: literal parameters (`channel=0`
-in the file) and attributes (`@weight=...`).  Arrays come in as they lie in the model's memory and
-must not be written to.  While a plan is made, it is called once with zeros to learn the shape of
-its result.  In a file of its own, such an operator is also there for the command line:
+The function gets the inputs in order, and all else by name: literal parameters (`channel=0` in the
+file) and attributes (`@weight=...`).  Arrays are views of the model's memory and must not be
+written to.  While planning, the function is called once with zeros to infer the shape of its
+result.  The command line can load such an operator from a separate file:
 
     kuiper run model.pnnx.param x.npy --plugin my_operators.py
 """

@@ -1,23 +1,23 @@
-"""Find things on photos and draw boxes around them.
+"""Detect objects in photos and draw boxes around them.
 
     python examples/detect.py examples/photos/chelsea.png --save out
     python examples/detect.py --model yolov5s.pnnx.param --size 640 *.jpg
     python examples/detect.py --model yolo11n.pnnx.param --labels my_classes.txt --json *.jpg
 
-Without --model it is NanoDet-m, which is bundled.  Any export of NanoDet, YOLOv5, v8, v9, v10 or 11
-will do, whole or in the form of the KuiperInfer course, which keeps the head of YOLOv5 as one
-operator `models.yolo.Detect`; which of them it is, the shapes of the outputs tell.
+The default model is the bundled NanoDet-m.  Any export of NanoDet, YOLOv5, v8, v9, v10 or 11 works,
+whole or in the form of the KuiperInfer course, which keeps the head of YOLOv5 as one operator
+`models.yolo.Detect`.  The shapes of the outputs determine the family.
 
-What happens to a photo:
+The stages:
 
     letterbox    scaled to the network's input with its proportions kept, bars on two sides
     normalise    YOLO: RGB, 0..1;  NanoDet: BGR, minus mean, divided by deviation
-    run          boxes and scores for some thousand places
-    decode       as the family of the network wants it (kuiper/vision/detection.py)
-    suppress     of boxes of one class that overlap by more than --iou the surest stays
-    map back     from the network's pixels to the photo's, cut at its border
+    run          boxes and scores for several thousand positions
+    decode       depends on the family of the network (kuiper/vision/detection.py)
+    suppress     of boxes of one class that overlap by more than --iou, the highest score stays
+    map back     from the network's pixels to the photo's, clipped at its border
 
-The exit code is 0 where every image could be read, 1 otherwise.
+The exit code is 0 if every image could be read, 1 otherwise.
 """
 
 from __future__ import annotations
@@ -48,11 +48,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("images", nargs="+", metavar="IMAGE", help="pictures in any format that OpenCV reads")
     add("--model", default="nanodet_m", metavar="NAME|FILE", help="default: nanodet_m, bundled")
     add("--labels", metavar="FILE", help="class names, one a line (default: COCO's for 80 classes)")
-    add(
-        "--threshold", type=float, metavar="X", help="least score (default: 0.4 NanoDet, 0.25 YOLO)"
-    )
-    add("--iou", type=float, default=0.5, metavar="X", help="overlap that is one thing (0.5)")
-    add("--size", type=int, metavar="N", help="side of the network's input, if not the traced one")
+    add("--threshold", type=float, metavar="X", help="minimum score (0.4 NanoDet, 0.25 YOLO)")
+    add("--iou", type=float, default=0.5, metavar="X", help="overlap of boxes of one object (0.5)")
+    add("--size", type=int, metavar="N", help="side of the network's input (default: as traced)")
     add("--save", type=Path, metavar="FOLDER", help="write the pictures with boxes on them")
     add("--json", action="store_true", help="print one JSON object a line for each image")
     return parser.parse_args(argv)

@@ -3,14 +3,13 @@
     python examples/folder.py holiday/ --output classes.jsonl
     python examples/folder.py holiday/ --workers 4 --batch 8 --threads 1
 
-Every worker is a process with a model of its own.  A worker reads, decodes and classifies; decoding
-JPEG takes as long as a small network, and this way it has all cores, too.  Workers are spawned, not
-forked, so that they start alike on every system.
+Every worker is a process with its own model. Workers read, decode and classify; decoding JPEG
+takes as long as a small network and should use all cores too. Workers are spawned, not forked, so
+they start in the same way on every system.
 
-One JSON object a line is written as soon as a batch is ready, in any order.  Stop it with Ctrl-C,
-run it again with the same --output, and it goes on where it was stopped.  A file that could not be
-read has an "error" in its line, and is not tried again.  The exit code is 1 where there were such
-files, 130 after Ctrl-C.
+One JSON object per line is written as soon as a batch is ready, in any order. After Ctrl-C, run
+the program again with the same --output to continue. An unreadable file has an "error" in its line
+and is not tried again. The exit code is 1 if there were such files, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ _classifier: Classifier | None = None  # of a worker process
 
 
 def start_worker(model: str, threads: int) -> None:
-    """Load the model, once for each process."""
+    """Load the model, once per process."""
     global _classifier
-    # Ctrl-C reaches every process of the terminal; the one that hands out the work decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until here, `held_back` kept it away
+    # Ctrl-C reaches every process of the terminal; only the parent handles it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until here, `held_back` blocked it
     kuiper.set_num_threads(threads)
     _classifier = Classifier(model)
 
 
 def classify_batch(paths: Sequence[str], topk: int) -> list[dict[str, Any]]:
-    """Read and classify some files; what cannot be read has an `error`."""
+    """Read and classify some files; records of unreadable ones have an `error`."""
     assert _classifier is not None
     records: list[dict[str, Any]] = []
     images, readable = [], []
@@ -65,7 +64,7 @@ def classify_batch(paths: Sequence[str], topk: int) -> list[dict[str, Any]]:
 
 
 def end_last_line(output: Path) -> None:
-    """Take away a line that a crash cut off, so that the next does not go on in its middle."""
+    """Remove a last line that a crash truncated."""
     if not output.exists():
         return
     with output.open("r+b") as file:
@@ -75,10 +74,10 @@ def end_last_line(output: Path) -> None:
 
 @contextmanager
 def held_back(number: int) -> Iterator[None]:
-    """Let a signal wait, and never reach the processes that are started meanwhile."""
+    """Delay a signal until the end of the block, and keep it from processes started inside."""
     came: list[int] = []
     before = signal.signal(number, lambda *_: came.append(number))
-    # Processes inherit what is blocked, but no handler; another thread may still take the signal.
+    # Processes inherit blocked signals, but no handlers; another thread may still take the signal.
     has_masks = hasattr(signal, "pthread_sigmask")  # not on Windows
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [number]) if has_masks else set()
     try:
@@ -104,7 +103,7 @@ def batches(paths: Iterable[str], count: int) -> Iterator[list[str]]:
 
 
 def finished(output: Path) -> set[str]:
-    """Return the files that an earlier run wrote; what is no whole line does not count."""
+    """Return the files in the complete lines of an earlier run."""
     if not output.exists():
         return set()
     done = set()
@@ -117,13 +116,13 @@ def finished(output: Path) -> set[str]:
 
 
 class Bar:
-    """A bar on standard error, where that is a terminal."""
+    """A progress bar on standard error, if that is a terminal."""
 
     def __init__(self, total: int):
         self.total, self.count, self.start = total, 0, time.perf_counter()
 
     def advance(self, count: int) -> None:
-        """Draw the bar anew, `count` further."""
+        """Redraw the bar, `count` further."""
         self.count += count
         if not sys.stderr.isatty():
             return
@@ -139,7 +138,7 @@ class Bar:
         )
 
     def end(self) -> None:
-        """Leave the line of the bar."""
+        """End the line of the bar."""
         if self.count and sys.stderr.isatty():
             print(file=sys.stderr)
 
@@ -151,7 +150,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     cores = kuiper.get_num_threads()
     add = parser.add_argument
-    add("folder", type=Path, help="everything below it is classified")
+    add("folder", type=Path, help="searched with all subfolders")
     add("--output", type=Path, default=Path("classes.jsonl"), metavar="FILE")
     add("--model", default="mobilenet_v2", metavar="NAME|FILE")
     add("--workers", type=int, default=cores, metavar="N", help=f"processes (default: {cores})")
@@ -167,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if not options.folder.is_dir():
             raise NotADirectoryError(20, "not a folder", str(options.folder))
-        kuiper.load_graph(find_model(options.model))  # better here once than in every worker
+        kuiper.load_graph(find_model(options.model))  # raises here once, not in every worker
         end_last_line(options.output)
         return work(options)
     except (OSError, kuiper.KuiperError) as error:
@@ -177,21 +176,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"folder.py: {text}", file=sys.stderr)
     except BrokenProcessPool:
         print(
-            "folder.py: a worker process died, maybe for want of memory; run it again with fewer "
-            "--workers or a smaller --batch, and it goes on where it was",
+            "folder.py: a worker process died, possibly for lack of memory; to continue, run it "
+            "again with fewer --workers or a smaller --batch",
             file=sys.stderr,
         )
     return 1
 
 
 def work(options: argparse.Namespace) -> int:
-    """Hand out the photos that are left and write what comes back; return the exit code."""
+    """Distribute the remaining photos and write the results; return the exit code."""
     done = finished(options.output)
     paths = [str(p) for p in find_pictures([options.folder]) if not is_video(p)]
     todo = [path for path in paths if path not in done]
     bar, errors, start = Bar(len(todo)), 0, time.perf_counter()
     context = multiprocessing.get_context("spawn")
-    # Whoever ends this process by a signal wants the workers to end, too.
+    # SIGTERM to this process must also end the workers.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     stopped = False
     with (
@@ -203,27 +202,26 @@ def work(options: argparse.Namespace) -> int:
         waiting: set[Future[list[dict[str, Any]]]] = set()
         groups = batches(todo, options.batch)
         try:
-            # Only as many batches are handed out as keep the workers busy: 10,000 futures help
-            # nobody.
+            # Submit only enough batches to keep the workers busy.
             while True:
                 while len(waiting) < 3 * options.workers and (group := next(groups, None)):
-                    # A worker may be started here; Ctrl-C would end it while it imports.
+                    # This may start a worker, which Ctrl-C would end during its imports.
                     with held_back(signal.SIGINT):
                         waiting.add(pool.submit(classify_batch, group, options.topk))
                 if not waiting:
                     break
                 ready, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                # What came back is written whole, and counted.
+                # Write complete records and count them.
                 with held_back(signal.SIGINT), held_back(signal.SIGTERM):
                     for future in ready:
                         errors += write(future.result(), output, bar)
         except KeyboardInterrupt:
             stopped = True
-            # The batches under way take a moment; a second Ctrl-C would throw them away.
+            # Running batches take a moment; a second Ctrl-C would lose them.
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
             pool.shutdown(wait=True, cancel_futures=True)
-            for future in waiting:  # what was under way is not thrown away
+            for future in waiting:  # keep the results of running batches
                 if not future.cancelled():
                     errors += write(future.result(), output, bar)
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,14 +1,14 @@
 """From a PyTorch module to kuiper in one call.
 
     pip install torch pnnx
-    python examples/from_torch.py                                     # a small network of its own
+    python examples/from_torch.py                                     # a small built-in network
     python examples/from_torch.py torchvision.models:resnet18 --save resnet18.pnnx.param
 
 kuiper.from_torch traces the module with torch, converts the trace with pnnx, and loads the result.
-Neither of the two is needed to run it: save the model and take the files wherever you like.
+Running the model needs neither: save it and copy the two files.
 
-With a second example input the extents that differ become variable, also where the network reshapes
-to numbers that it took from its input.
+With a second example input, the extents that differ become variable, even if the network reshapes
+to extents of its input.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import kuiper
 
 
 def small_network(torch):
-    """Return a network that reshapes, which is where frozen sizes would hurt."""
+    """Return a network that reshapes, so that frozen sizes would fail."""
 
     class Small(torch.nn.Module):
         def __init__(self):
@@ -51,7 +51,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("module", nargs="?", metavar="PACKAGE:FUNCTION", help="what returns an nn.Module")
+    add("module", nargs="?", metavar="PACKAGE:FUNCTION", help="returns an nn.Module")
     add("--size", type=int, default=224, metavar="N", help="side of the input (default: 224)")
     add("--save", metavar="FILE.pnnx.param", help="write the model's two files")
     return parser.parse_args(argv)
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for example in (x, other):
         with torch.no_grad():
             expected = module(example).numpy()
-        y = model(example)  # a tensor will do, too
+        y = model(example)  # tensors are accepted too
         worst = max(worst, float(np.abs(y - expected).max() / np.abs(expected).max()))
         print(f"{tuple(example.shape)} -> {y.shape}")
     print(f"largest difference to PyTorch, relative: {worst:.1e}")

@@ -4,16 +4,16 @@
     python examples/segment.py --model selfie --save out examples/photos/astronaut.png
     python examples/segment.py --model unet.pnnx.param --kind unet --size 512 --save out *.jpg
 
-For photo.jpg three pictures are written: photo_mask.png, photo_overlay.png, and photo_cutout.png,
-which has a transparent background.  With a network that knows several classes, the overlay shows
-each in a colour of its own, and the mask is everything but class 0.
+For photo.jpg it writes photo_mask.png, photo_overlay.png, and photo_cutout.png, which has a
+transparent background.  If a network has several classes, the overlay shows each in another colour,
+and the mask is everything but class 0.
 
-    --model   what it knows              what it wants (--kind)
-    u2netp    what stands out (default)  u2net: 320x320 RGB, divided by its maximum, ImageNet's mean
-    selfie    people                     selfie: 256x256 RGB, 0..1
-    a file    as it was trained          unet: RGB, 0..1 (default); imagenet: minus ImageNet's mean
+    --model   segments                  preprocessing (--kind)
+    u2netp    salient objects (default) u2net: 320x320 RGB, divided by its maximum, ImageNet's mean
+    selfie    people                    selfie: 256x256 RGB, 0..1
+    a file    as trained                unet: RGB, 0..1 (default); imagenet: minus ImageNet's mean
 
-The exit code is 0 where every image could be read, 1 otherwise.
+The exit code is 0 if every image could be read, 1 otherwise.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("images", nargs="+", metavar="IMAGE", help="pictures in any format that OpenCV reads")
     add("--model", default="u2netp", metavar="NAME|FILE", help="default: u2netp, bundled")
     add("--kind", choices=SEGMENTERS, help="see above (default: the bundled model's, else unet)")
-    add("--size", type=int, metavar="N", help="side of the network's input, if not the traced one")
-    add("--save", type=Path, required=True, metavar="FOLDER", help="where the pictures go")
+    add("--size", type=int, metavar="N", help="side of the network's input (default: as traced)")
+    add("--save", type=Path, required=True, metavar="FOLDER", help="output folder")
     return parser.parse_args(argv)
 
 
 def layers(segmenter: Segmenter, image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mask of a photo, and the photo with every class laid over it."""
+    """Return the mask of a photo, and the photo with an overlay of every class."""
     (planes,) = segmenter.planes([image])  # (classes, height, width)
     mask, classes = 1 - planes[0], planes.argmax(axis=0)
     if len(planes) == 2:

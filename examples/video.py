@@ -2,14 +2,14 @@
 
     python examples/video.py 0                                  # the first camera, in a window
     python examples/video.py street.mp4 --save boxes.avi        # a file, without a window
-    python examples/video.py 0 --task segment --model selfie    # the person before the camera
+    python examples/video.py 0 --task segment --model selfie    # the person in front of the camera
 
-Reading, computing and writing overlap: a thread of its own reads frames ahead, and as kuiper lets
-go of the GIL while it runs, decoding the next frame costs nothing.  With a camera, frames that came
-while the last one was computed are dropped, so that what you see is now.
+Reading, computing and writing overlap: a thread reads frames ahead, and since kuiper releases the
+GIL while it runs, decoding the next frame costs nothing.  Frames of a camera that arrive during the
+computation of another are dropped, so the picture is current.
 
-q, Esc or Ctrl-C ends it.  A window needs a display and opencv-python; opencv-python-headless can
-only --save.
+q, Esc or Ctrl-C ends the program.  A window needs a display and opencv-python; with
+opencv-python-headless, use --save.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 
 import kuiper
 
-os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # what is wrong with a file, we say ourselves
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # this program reports unreadable files
 try:
     import cv2
 
@@ -49,13 +49,13 @@ except (ImportError, kuiper.MissingPackageError) as error:
 def read_ahead(
     frames: Iterator[np.ndarray], newest_only: bool
 ) -> Generator[np.ndarray, None, None]:
-    """Yield frames that a thread reads meanwhile.
+    """Yield frames that a thread reads ahead.
 
     Parameters
     ----------
     frames : iterator of numpy.ndarray
     newest_only : bool
-        Drop frames for which nobody had time, as a camera wants it.
+        Drop frames that arrive before the previous one has been taken, as for a camera.
     """
     waiting: queue.Queue[np.ndarray | None] = queue.Queue(maxsize=2)
     stop = threading.Event()
@@ -90,20 +90,20 @@ def read_ahead(
 
 
 class Meter:
-    """Frames per second over the last second or so."""
+    """Frames per second over the last `window` frames."""
 
     def __init__(self, window: int = 30):
         self.times: deque[float] = deque(maxlen=window)
 
     def tick(self) -> float:
-        """Count a frame; return how many there are in a second."""
+        """Count a frame; return the frames per second."""
         self.times.append(time.perf_counter())
         span = self.times[-1] - self.times[0]
         return (len(self.times) - 1) / span if span > 0 else 0.0
 
 
 def make_painter(task: str, model: str | None) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the function from a frame to the picture to show."""
+    """Return a function from a frame to the picture to show."""
     if task == "detect":
         detector = Detector(model or "nanodet_m")
         return lambda frame: draw_detections(frame, detector([frame])[0])
@@ -112,21 +112,21 @@ def make_painter(task: str, model: str | None) -> Callable[[np.ndarray], np.ndar
 
 
 def window_trouble() -> str:
-    """Say why no window can be opened, "" where one can: OpenCV itself would end the process."""
+    """Return why no window can be opened, or ""; OpenCV itself would end the process."""
     if sys.platform == "linux" and not (os.getenv("DISPLAY") or os.getenv("WAYLAND_DISPLAY")):
         return "there is no display for a window; --save FILE.avi writes a video"
     try:
         cv2.destroyAllWindows()
     except cv2.error:
         return (
-            "this OpenCV has no windows; --save FILE.avi writes a video, or put opencv-python "
-            "in the place of opencv-python-headless"
+            "this OpenCV has no windows; --save FILE.avi writes a video, or install opencv-python "
+            "instead of opencv-python-headless"
         )
     return ""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Paint frame by frame until the source or somebody ends it; return the number of frames."""
+    """Paint frame by frame until the source or the user ends; return the number of frames."""
     trouble = "" if options.save else window_trouble()
     if trouble:
         raise ValueError(trouble)
@@ -153,7 +153,7 @@ def run(options: argparse.Namespace) -> int:
                         break
                 if count == options.frames:
                     break
-        except KeyboardInterrupt:  # as good an end as any
+        except KeyboardInterrupt:  # a normal end
             print()
     if not count:
         raise ValueError(f"{options.source}: no frame in it that OpenCV can read")

@@ -63,8 +63,8 @@ def layouts() -> str:
     ):
         y = 40 + 66 * row
         parts.append(text(190, y - 8, name, "l"))
-        for place, (channel, pixel) in enumerate(order):
-            parts.append(box(190 + 30 * place, y, 30, 26, COLOURS[channel], f"{pixel}"))
+        for index, (channel, pixel) in enumerate(order):
+            parts.append(box(190 + 30 * index, y, 30, 26, COLOURS[channel], f"{pixel}"))
     return document(580, 155, parts)
 
 

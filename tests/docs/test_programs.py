@@ -172,7 +172,7 @@ def test_video_without_a_display(capsys, tmp_path, monkeypatch):
 
     monkeypatch.setattr(cv2, "destroyAllWindows", missing)
     assert video.main(["0"]) == 1
-    assert "opencv-python in the place of" in " ".join(capsys.readouterr().err.split())
+    assert "opencv-python instead of" in " ".join(capsys.readouterr().err.split())
 
 
 @needs_weights
