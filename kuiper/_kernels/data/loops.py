@@ -1,8 +1,8 @@
-"""The loops over strided operands of one shape, and those of a copy between two of them.
+"""Loop nests over strided operands of one shape, and the blocking of a copy.
 
-Axes of extent 1 are dropped and axes that all operands traverse as one are merged.  The two
-innermost loops of a copy become the block that a kernel moves at once; it is small enough for
-source and target to stay in the cache.
+Axes of extent 1 are dropped, and axes that all operands traverse as one are merged.  The two
+innermost loops of a copy become the block that a kernel moves at once; the source and target of a
+block fit the L1 cache.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 __all__ = ["CopyLoops", "copy_loops", "strided_loops"]
 
-BLOCK_BYTES = 16384  # of a block; source and target fit the L1 cache
+BLOCK_BYTES = 16384  # of source, and of target
 SHORT_RUN = 32  # bytes; below, calling memcpy costs more than moving elements
-SIDE = 64  # of a block that is transposed, at the least
+SIDE = 64  # least side of a transposed block, in elements
 
 
 class Loop(NamedTuple):
-    """One loop: how often it runs, and how far source and target move, in bytes."""
+    """One loop: its extent, and the strides of source and target in bytes."""
 
     extent: int
     x: int
@@ -26,21 +26,21 @@ class Loop(NamedTuple):
 
 
 class CopyLoops(NamedTuple):
-    """How a copy runs.
+    """The loops and blocks of a copy.
 
     Attributes
     ----------
     kind : str
-        ``"runs"``: a is dense in both tensors; ``"transposed"``: a is dense in the target and b in
-        the source; ``"items"``: anything else.
+        ``"runs"``: a is contiguous in both tensors; ``"transposed"``: a is contiguous in the
+        target and b in the source; ``"items"``: otherwise.
     itemsize : int
-        Bytes of what is moved at once: 1, 2, 4 or 8.
+        Bytes of an item: 1, 2, 4 or 8.
     a, b : Loop
-        The loops that blocks are cut from; a is the inner one.
+        The loops that are cut into blocks; a is the inner one.
     step_a, step_b : int
-        Extents of one block.
+        Extents of a block.
     around : list of Loop
-        The loops around a block, fastest last; the last two walk the blocks of b and of a.
+        The loops around a block, fastest last; the last two run over the blocks of b and of a.
     """
 
     kind: str
@@ -59,23 +59,23 @@ def strided_loops(
     order: Sequence[int] | None = None,
     groups: Sequence[int] | None = None,
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Return as few loops over operands of one shape as their strides allow, slowest first.
+    """Return the fewest loops over operands of one shape that their strides allow, slowest first.
 
     Parameters
     ----------
     shape : sequence of int
     strides : sequence of sequences of int
-        Those of each operand, in its own units.
+        The strides of each operand, in any unit.
     order : sequence of int, optional
-        The strides that order the axes, so that memory is written in sequence; without them the
+        Strides by which to sort the axes, so that memory is written in sequence.  By default the
         axes keep their order.
     groups : sequence of int, optional
-        One number per axis; only axes with equal numbers are merged.
+        A number per axis; only axes with equal numbers are merged.
 
     Returns
     -------
     list of (extent, strides)
-        One or more loops, with a stride for each operand.
+        At least one loop, with a stride per operand.
     """
     axes = [axis for axis, extent in enumerate(shape) if extent != 1]
     if order is not None:
@@ -98,7 +98,7 @@ def strided_loops(
 def copy_loops(
     shape: Sequence[int], x_strides: Sequence[int], y_strides: Sequence[int], itemsize: int
 ) -> CopyLoops:
-    """Arrange the copy of a tensor.
+    """Return the loops that copy a tensor.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def copy_loops(
         for extent, (x, y) in strided_loops(shape, (x_bytes, y_bytes), order=y_bytes)
     ]
 
-    # Loop a is the target's fastest; b is where the source is dense, else the next one.
+    # Loop a is the fastest one of the target; b is where the source is contiguous, else the next.
     a = loops.pop()
     dense = [i for i, loop in enumerate(loops) if loop.x == itemsize]
     is_transposed = a.y == itemsize and a.x not in (0, itemsize) and bool(dense)
@@ -126,7 +126,7 @@ def copy_loops(
 
     n_items = BLOCK_BYTES // itemsize
     if is_transposed:
-        # Square blocks, so that neither side runs through many pages; long where one is narrow.
+        # Square blocks, so that neither tensor touches many pages; longer if one side is short.
         step_b = min(b.extent, max(SIDE, n_items // max(1, min(a.extent, n_items))))
         step_a = min(a.extent, max(SIDE, n_items // max(1, step_b)))
     else:

@@ -1,9 +1,8 @@
-"""Moving data: strided copies (every change of layout, concatenation, permutation) and fills.
+"""Strided copies (layout changes, concatenation, permutation) and fills.
 
-A copy is a nest of loops over the axes of both tensors, which loops.py arranges when the step is
-made.  The two innermost loops are a *block* that one of three kernels moves: whole runs (memcpy), a
-transposition through registers, or elements one by one.  Only bits move: one kernel serves every
-dtype of an element size.
+A copy is a loop nest over the axes of both tensors, which loops.py arranges when the step is made.
+The two innermost loops form a *block* that one of three kernels moves: contiguous runs (memcpy), a
+transposition in registers, or single elements.  A kernel serves every dtype of an element size.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -19,7 +18,7 @@ import numpy as np
 from kuiper._kernels.data.loops import copy_loops
 
 cdef enum:
-    SHARD_BYTES = 8192   # a shard smaller than this is not worth another thread
+    SHARD_BYTES = 8192   # fewest bytes of a shard that are worth a thread
 
 ctypedef fused item_t:
     uint8_t
@@ -38,14 +37,14 @@ cdef struct copy_t:
     ref_t x
     ref_t y
     bint is_fill
-    uint64_t pattern            # what a fill writes
+    uint64_t pattern            # the item that a fill writes
     const kernels_t* kernels
     block_fn block
     Py_ssize_t itemsize
-    Py_ssize_t xa, xb, ya, yb   # strides of the block, in bytes
-    Py_ssize_t n_a, n_b         # extents of the axes that blocks cut up
-    Py_ssize_t step_a, step_b   # extents of one block
-    strided_t around            # x and y, in bytes; the last two loops walk the blocks of b and a
+    Py_ssize_t xa, xb, ya, yb   # strides in a block, in bytes
+    Py_ssize_t n_a, n_b         # extents of the axes that are cut into blocks
+    Py_ssize_t step_a, step_b   # extents of a block
+    strided_t around            # x and y, in bytes; the last two loops run over blocks of b and a
 
 
 cdef void copy_run(
@@ -146,14 +145,14 @@ cdef void block_of_items_8(
 
 
 cdef class CopyStep(Step):
-    """Copies a tensor into another one of equal shape and dtype, whatever their strides.
+    """Copies a tensor into another one of equal shape and dtype but any strides.
 
     Parameters
     ----------
     source : TensorView
         May be broadcast (strides of 0) or reversed (negative strides).
     target : TensorView
-        Its strides are positive, and its elements are not those of the source.
+        Its strides are positive; it does not overlap the source.
     """
 
     cdef copy_t p
@@ -193,19 +192,19 @@ cdef class CopyStep(Step):
 
 
 cdef class FillStep(CopyStep):
-    """Writes one number to every element of a tensor.
+    """Fills a tensor with a number.
 
     Parameters
     ----------
     target : TensorView
-        Elements of 8 bytes at the most.
+        Elements of at most 8 bytes.
     number : float, int or bool
         Converted to the target's dtype.
     """
 
     def __init__(self, target, number):
         cdef bytes item
-        with np.errstate(all="ignore"):  # a float64 that float32 has not becomes an infinity
+        with np.errstate(all="ignore"):  # a float64 beyond the range of float32 becomes infinity
             item = np.array(number).astype(target.dtype).tobytes()
         self.p.y = self.ref(target)
         self.p.is_fill = True

@@ -1,19 +1,19 @@
-# Scans: running sums, products, extremes and logarithms of sums, a part of order.pyx.
+# Scans: running sums, products, extremes and log-sum-exp.  Included by order.pyx.
 #
-# Where inner is 1 the elements of a line are adjacent; elsewhere a strip of adjacent lines goes on
+# If inner is 1, the elements of a line are adjacent; otherwise a strip of adjacent lines is scanned
 # together.
 
 cdef enum:
     FOUR = 4             # lines of adjacent elements that are scanned together
 
-# What sums and products are made of, and what running extremes are found among.
+# The dtypes of sums and products, and of running extremes.
 SCAN_DTYPES = EXTREME_DTYPES
 RUNNING_DTYPES = frozenset(["float32", "int64"])
 
 
 # -- sums and products -------------------------------------------------------------------------
 
-# What is summed in, and what comes out.
+# The types of accumulators and of results.
 ctypedef fused sum_t:
     uint64_t
     double
@@ -26,20 +26,20 @@ ctypedef fused result_t:
 cdef struct scan_t:
     ref_t x
     ref_t y
-    bint multiplies
-    char dtype
+    bint multiplies              # products, else sums
+    char dtype                   # of SCAN_DTYPES
     Py_ssize_t outer
     Py_ssize_t n
     Py_ssize_t inner
-    Py_ssize_t strips
-    Py_ssize_t items             # that are shared out
+    Py_ssize_t strips            # ceil(inner / STRIP)
+    Py_ssize_t items             # work items: strips, or groups of four lines
 
 
 cdef inline void scan_strip(
     bint multiplies, const number_t* x, result_t* y, sum_t* sums, Py_ssize_t n, Py_ssize_t step,
     Py_ssize_t count,
 ) noexcept nogil:
-    """Scan `count` adjacent lines, whose elements are a step apart."""
+    """Scan `count` adjacent lines whose elements are `step` apart."""
     cdef Py_ssize_t i, j
     for j in range(count):
         sums[j] = 1 if multiplies else 0
@@ -68,7 +68,7 @@ cdef inline void scan_along(
 cdef inline void scan_four(
     bint multiplies, const number_t* x, result_t* y, sum_t* sums, Py_ssize_t n
 ) noexcept nogil:
-    """Scan four lines of adjacent elements at once: a single one waits for each of its sums."""
+    """Scan four lines of adjacent elements at once, which hides the latency of the sums."""
     cdef Py_ssize_t i
     cdef sum_t a, b, c, d
     a = b = c = d = 1 if multiplies else 0
@@ -90,7 +90,7 @@ cdef inline void scan_four(
 cdef inline void scan_lines(
     const scan_t* p, const number_t* x, result_t* y, sum_t* sums, Py_ssize_t first, Py_ssize_t stop
 ) noexcept nogil:
-    """Scan the items from `first` on: strips of lines, or fours of lines of adjacent elements."""
+    """Scan work items [first, stop): strips of lines, or groups of four lines."""
     cdef Py_ssize_t item, start, count
     for item in range(first, stop):
         if p.inner > 1:
@@ -109,11 +109,11 @@ cdef inline void scan_lines(
 cdef void scan_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Running sums or products of each line; floats in double precision.
+    """Running sums or products of each line; float32 accumulates in float64.
 
     Layout : x, y (outer, n, inner), C order
     Needs  : nothing
-    Threads: over the outer axis x strips of the inner one, or over fours of lines
+    Threads: over the outer axis x strips of the inner one, or over groups of four lines
     Source : torch.cumsum, torch.cumprod
     """
     cdef const scan_t* p = <const scan_t*> params
@@ -122,7 +122,7 @@ cdef void scan_run(
     cdef Py_ssize_t first = shard_start(p.items, shard, n_shards)
     cdef Py_ssize_t stop = shard_start(p.items, shard + 1, n_shards)
     cdef double[STRIP] reals
-    cdef uint64_t[STRIP] wholes  # unsigned, because they may run over
+    cdef uint64_t[STRIP] wholes  # unsigned, since sums may overflow
     if p.dtype == b"f":
         scan_lines(p, <const float*> x, <float*> y, reals, first, stop)
     elif p.dtype == b"d":
@@ -169,90 +169,84 @@ cdef class ScanStep(Step):
 cdef struct running_t:
     ref_t x
     ref_t values
-    ref_t places
+    ref_t indices
     bint has_indices
     bint is_min
-    char dtype
+    char dtype                   # of RUNNING_DTYPES, as in EXTREME_DTYPES
     Py_ssize_t outer
     Py_ssize_t n
     Py_ssize_t inner
-    Py_ssize_t strips
+    Py_ssize_t strips            # ceil(inner / STRIP)
 
 
 cdef inline void run_along(
-    bint is_min, const number_t* x, number_t* values, int64_t* places, Py_ssize_t n
+    bint is_min, const number_t* x, number_t* values, int64_t* indices, Py_ssize_t n
 ) noexcept nogil:
-    """Follow the extreme of one line of adjacent elements; of equal ones the last counts."""
-    cdef Py_ssize_t i, place = 0
+    """Find the running extremes of a line of adjacent elements; the last of equal ones counts."""
+    cdef Py_ssize_t i, index = 0
     cdef number_t best = x[0], value
     for i in range(n):
         value = x[i]
-        # A NaN is an extreme, and only another one follows it.
+        # A NaN is extreme; only another NaN replaces it.
         if (value <= best if is_min else value >= best) or value != value:
-            best, place = value, i
+            best, index = value, i
         values[i] = best
-        if places != NULL:
-            places[i] = place
+        if indices != NULL:
+            indices[i] = index
 
 
 cdef inline void run_strip(
-    bint is_min, const number_t* x, number_t* values, int64_t* places, Py_ssize_t n,
+    bint is_min, const number_t* x, number_t* values, int64_t* indices, Py_ssize_t n,
     Py_ssize_t step, Py_ssize_t count,
 ) noexcept nogil:
-    """Follow the extremes of `count` adjacent lines, whose elements are a step apart."""
+    """Find the running extremes of `count` adjacent lines whose elements are `step` apart."""
     cdef number_t[STRIP] best
-    cdef int64_t[STRIP] place
+    cdef int64_t[STRIP] index
     cdef Py_ssize_t i, j
     cdef number_t value
     cdef bint better
     for j in range(count):
-        best[j], place[j] = x[j], 0
+        best[j], index[j] = x[j], 0
     for i in range(n):
         for j in range(count):
             value = x[j]
             better = (value <= best[j] if is_min else value >= best[j]) | (value != value)
             best[j] = value if better else best[j]
-            place[j] = i if better else place[j]
+            index[j] = i if better else index[j]
             values[j] = best[j]
         x += step
         values += step
-        if places != NULL:
+        if indices != NULL:
             for j in range(count):
-                places[j] = place[j]
-            places += step
+                indices[j] = index[j]
+            indices += step
 
 
 cdef inline void follow(
-    const running_t* p, const number_t* x, number_t* values, int64_t* places, Py_ssize_t shard,
+    const running_t* p, const number_t* x, number_t* values, int64_t* indices, Py_ssize_t shard,
     Py_ssize_t n_shards,
 ) noexcept nogil:
     cdef Py_ssize_t total = p.outer * p.strips, item, start, count
+    cdef int64_t* target = NULL
     for item in range(shard_start(total, shard, n_shards), shard_start(total, shard + 1, n_shards)):
         start = item // p.strips * p.n * p.inner + item % p.strips * STRIP
         count = min(<Py_ssize_t> STRIP, p.inner - item % p.strips * STRIP)
+        if indices != NULL:
+            target = indices + start
         if p.inner == 1:
-            run_along(
-                p.is_min, x + start, values + start,
-                NULL if places == NULL else places + start, p.n,
-            )
+            run_along(p.is_min, x + start, values + start, target, p.n)
         elif p.is_min:
-            run_strip(
-                True, x + start, values + start, NULL if places == NULL else places + start,
-                p.n, p.inner, count,
-            )
+            run_strip(True, x + start, values + start, target, p.n, p.inner, count)
         else:
-            run_strip(
-                False, x + start, values + start, NULL if places == NULL else places + start,
-                p.n, p.inner, count,
-            )
+            run_strip(False, x + start, values + start, target, p.n, p.inner, count)
 
 
 cdef void running_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """The greatest or least element of each line so far, and its last place.
+    """Running maxima or minima of each line, and their last indices.
 
-    Layout : x, values, places (outer, n, inner), C order
+    Layout : x, values, indices (outer, n, inner), C order
     Needs  : n > 0
     Threads: over the outer axis x strips of the inner one
     Source : torch.cummax, torch.cummin
@@ -260,32 +254,32 @@ cdef void running_run(
     cdef const running_t* p = <const running_t*> params
     cdef const char* x = at(slots, p.x)
     cdef char* values = at(slots, p.values)
-    cdef int64_t* places = <int64_t*> at(slots, p.places) if p.has_indices else NULL
+    cdef int64_t* indices = <int64_t*> at(slots, p.indices) if p.has_indices else NULL
     if p.dtype == b"f":
-        follow(p, <const float*> x, <float*> values, places, shard, n_shards)
+        follow(p, <const float*> x, <float*> values, indices, shard, n_shards)
     else:
-        follow(p, <const int64_t*> x, <int64_t*> values, places, shard, n_shards)
+        follow(p, <const int64_t*> x, <int64_t*> values, indices, shard, n_shards)
 
 
 cdef class RunningExtremeStep(Step):
-    """Follows the greatest or least element of each line.
+    """Computes running maxima or minima of each line.
 
     Parameters
     ----------
     x, values : TensorView, shape (outer, n, inner), C order
         Of a dtype in `RUNNING_DTYPES`; lines are not empty.
-    places : TensorView or None
-        As many, int64.
+    indices : TensorView or None
+        As many elements, int64.
     is_min : bool
     """
 
     cdef running_t p
 
-    def __init__(self, x, values, places, is_min):
+    def __init__(self, x, values, indices, is_min):
         self.p.x, self.p.values = self.ref(x), self.ref(values)
-        self.p.has_indices = places is not None
-        if places is not None:
-            self.p.places = self.ref(places)
+        self.p.has_indices = indices is not None
+        if indices is not None:
+            self.p.indices = self.ref(indices)
         self.p.is_min = is_min
         self.p.dtype = ord(EXTREME_DTYPES[x.dtype.name])
         self.p.outer, self.p.n, self.p.inner = x.shape
@@ -294,11 +288,11 @@ cdef class RunningExtremeStep(Step):
         self.params = &self.p
         self.kind = "running_extreme"
         self.flops = float(x.size)
-        self.bytes = 2.0 * x.n_bytes + (0 if places is None else places.n_bytes)
+        self.bytes = 2.0 * x.n_bytes + (0 if indices is None else indices.n_bytes)
         self.max_shards = max(1, min(self.p.outer * self.p.strips, x.size // SHARD_TERMS))
 
 
-# -- logarithms of sums ------------------------------------------------------------------------
+# -- log-sum-exp -------------------------------------------------------------------------------
 
 cdef struct log_sum_t:
     const kernels_t* kernels
@@ -307,16 +301,16 @@ cdef struct log_sum_t:
     Py_ssize_t outer
     Py_ssize_t n
     Py_ssize_t inner
-    Py_ssize_t strips
+    Py_ssize_t strips            # ceil(inner / STRIP)
 
-# What is known of a line: the sum of exponentials is `sum * exp(top)`.
+# The state of a line: the sum of exponentials is sum * exp(top).
 cdef struct total_t:
-    float top
+    float top                    # the greatest value so far
     double sum
 
 
 cdef inline float gap_to(total_t* line, float value) noexcept nogil:
-    """Return how far a value is from the greatest one, which it may become: the sign tells."""
+    """Return value - top; if that is positive, the value becomes the new top."""
     cdef float gap = 0 if value == line.top else value - line.top
     if gap > 0:
         line.top = value
@@ -324,14 +318,14 @@ cdef inline float gap_to(total_t* line, float value) noexcept nogil:
 
 
 cdef inline void add_exponential(total_t* line, float gap, float power) noexcept nogil:
-    """Add a value whose gap is known, and ``exp(-abs(gap))``."""
+    """Add a value with this gap; `power` is exp(-abs(gap))."""
     line.sum = line.sum * power + 1 if gap > 0 else line.sum + power
 
 
 cdef inline void log_sums(
     const log_sum_t* p, total_t* lines, Py_ssize_t moves, const float* x, float* y, Py_ssize_t n
 ) noexcept nogil:
-    """Go on by n values: of one line each (moves is 1), or of the same line (moves is 0)."""
+    """Add n values, one to each line (moves = 1) or all to the same line (moves = 0)."""
     cdef float[STRIP] gaps, powers, tops
     cdef Py_ssize_t j
     for j in range(n):
@@ -350,7 +344,7 @@ cdef inline void log_sums(
 cdef void log_sum_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """The logarithm of the sum of exponentials of each line so far, relative to its greatest value.
+    """Running log-sum-exp of each line, relative to its greatest value so far.
 
     Layout : x, y (outer, n, inner), C order
     Needs  : n > 0
@@ -380,7 +374,7 @@ cdef void log_sum_run(
 
 
 cdef class LogSumScanStep(Step):
-    """Computes logarithms of running sums of exponentials of each line.
+    """Computes the running log-sum-exp of each line.
 
     Parameters
     ----------

@@ -1,18 +1,18 @@
-# One iterator over any number of strided operands of one shape.
+# The iterator over any number of strided operands of one shape.
 #
 # Drivers split their work into an inner block, which a kernel computes, and the loops around it.
-# `strided_t` describes these loops; `cursor_t` is one iteration of them: an index for each loop and
-# an offset for each operand.  Strides are in bytes or in elements, as the driver needs; those of
-# broadcast operands are 0.  The loops themselves come from loops.py, merged as far as possible.
+# `strided_t` describes these loops; `cursor_t` is one iteration of them: an index per loop and an
+# offset per operand.  Strides are in bytes or elements, as the driver needs; those of broadcast
+# operands are 0.  The loops come from loops.py, merged as far as possible.
 
 cdef enum:
     MAX_LOOPS = 16
-    MAX_OPERANDS = 65      # the inputs of an elementwise program, and its result
+    MAX_OPERANDS = 65      # 64 inputs of an elementwise program and its result
 
 cdef struct strided_t:
     int rank                     # number of loops
     int n_operands
-    Py_ssize_t count             # number of iterations
+    Py_ssize_t count             # number of iterations, the product of the extents
     Py_ssize_t[MAX_LOOPS] extent
     const Py_ssize_t* stride     # (rank, n_operands)
 
@@ -67,7 +67,7 @@ cdef inline void seek(
 
 
 cdef inline void advance(const strided_t* p, int n, cursor_t* cursor) noexcept nogil:
-    """Move to the next iteration; from the last one to the first."""
+    """Move to the next iteration; the first one follows the last."""
     cdef int axis, k
     cdef const Py_ssize_t* stride = p.stride + p.rank * n
     for axis in range(p.rank - 1, -1, -1):

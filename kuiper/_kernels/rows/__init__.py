@@ -1,7 +1,7 @@
 """Drivers of kernels that reduce or normalise rows.
 
-The same loops run along contiguous rows, or across columns with one vector of columns at a time,
-whichever way the data lies.  Sums are added in a fixed blocked order.
+Depending on the layout, a reduction runs along contiguous rows, or across columns, one vector of
+columns at a time.  Sums are added in a fixed blocked order.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,9 @@
-# Norms of the differences of vectors, each of one set and each of another: a part of reduce.pyx.
+# Pairwise distances, the norms of the differences of two sets of vectors: included by reduce.pyx.
 #
-# Short vectors lie as columns: a strip of distances grows term by term.  Long ones lie as rows, and
-# each distance is a reduction, so that neither is read with steps.
+# out[b,i,j] = (sum_t |x[b,i,t] - y[b,t,j]|^p)^(1/p)
+#
+# Short vectors are columns of y: a strip of distances grows term by term.  Long vectors are rows of
+# y, and each distance is a reduction.  Either way memory is read in sequence.
 
 from libc.math cimport fabsf, powf, sqrtf
 from libc.string cimport memset
@@ -10,16 +12,15 @@ from kuiper._kernels.micro cimport functions as fn
 from kuiper._kernels.micro.table cimport rows_t
 
 cdef enum:
-    ROWS = 8             # rows whose differences are taken at once,
-    PIECE = 512          # and how much of each: they shall be in the L1 cache
+    ROWS = 8             # (ROWS, TERMS) differences are computed at once: 16 KB, in the L1 cache
+    TERMS = 512
 
-# Which norm of a difference.
 cdef enum:
-    COUNT
-    SUM
-    EUCLIDEAN
-    GREATEST
-    POWER
+    COUNT                # p = 0
+    SUM                  # p = 1
+    EUCLIDEAN            # p = 2
+    GREATEST             # p = infinity
+    POWER                # other p
 
 cdef struct distance_t:
     const kernels_t* kernels
@@ -27,20 +28,20 @@ cdef struct distance_t:
     ref_t y
     ref_t out
     int norm
-    float power
-    bint by_rows
-    bint is_upper
+    float power          # p
+    bint by_rows         # y is (batch, columns, terms), else (batch, terms, columns)
+    bint is_upper        # out holds only the elements above the diagonal
     Py_ssize_t batch
     Py_ssize_t rows
     Py_ssize_t terms
     Py_ssize_t columns
-    Py_ssize_t strips
+    Py_ssize_t strips    # ceil(columns / STRIP)
 
 
 cdef inline void add_gaps(
     int norm, float x, const float* y, float* sums, Py_ssize_t count
 ) noexcept nogil:
-    """Add up what one term makes of `count` distances; the compiler knows `norm`."""
+    """Add one term to `count` distances; `norm` is a constant to the compiler."""
     cdef Py_ssize_t j
     cdef float gap
     for j in range(count):
@@ -56,7 +57,7 @@ cdef inline void add_gaps(
 
 
 cdef void raise_all(const distance_t* p, float* x, Py_ssize_t n) noexcept nogil:
-    """Raise absolute values to the power of the norm, or tell which are not 0."""
+    """Replace x by abs(x) ** p, or for p = 0 by 0 or 1."""
     cdef rows_t r
     cdef Py_ssize_t i
     if p.norm == COUNT:
@@ -74,7 +75,7 @@ cdef void raise_all(const distance_t* p, float* x, Py_ssize_t n) noexcept nogil:
 cdef void strip_of(
     const distance_t* p, const float* x, const float* y, float* sums, Py_ssize_t count
 ) noexcept nogil:
-    """Distances of one row from `count` columns."""
+    """Compute the distances of one row from `count` columns."""
     cdef float[STRIP] gaps
     cdef Py_ssize_t t, j
     memset(sums, 0, count * sizeof(float))
@@ -99,9 +100,9 @@ cdef void strip_of(
 cdef void rows_of(
     const distance_t* p, const float* x, const float* y, float* sums, Py_ssize_t count
 ) noexcept nogil:
-    """Distances of one row from `count` <= ROWS other rows."""
-    cdef float[ROWS * PIECE] gaps
-    cdef float[ROWS] parts
+    """Compute the distances of one row from `count` <= ROWS other rows."""
+    cdef float[ROWS * TERMS] gaps
+    cdef float[ROWS] block
     cdef Py_ssize_t start = 0, n, j
     cdef rows_t r
     cdef int reduction = REDUCE_SUM
@@ -113,7 +114,7 @@ cdef void rows_of(
         reduction = REDUCE_ABS_MAX
     memset(sums, 0, count * sizeof(float))
     while start < p.terms:
-        n = min(<Py_ssize_t> PIECE, p.terms - start)
+        n = min(<Py_ssize_t> TERMS, p.terms - start)
         r.n_rows, r.n_columns = count, n
         r.a, r.a_row, r.a_column = x + start, 0, 1
         r.b, r.b_row, r.b_column = y + start, p.terms, 1
@@ -121,22 +122,22 @@ cdef void rows_of(
         p.kernels.f32_binary[<int> fn.SUB](&r)
         if p.norm == COUNT or p.norm == POWER:
             raise_all(p, gaps, count * n)
-        p.kernels.f32_reduce_rows(reduction, gaps, n, count, n, NULL, parts)
+        p.kernels.f32_reduce_rows(reduction, gaps, n, count, n, NULL, block)
         for j in range(count):
             if p.norm != GREATEST:
-                sums[j] += parts[j]
-            elif not (sums[j] >= parts[j] or sums[j] != sums[j]):
-                sums[j] = parts[j]
+                sums[j] += block[j]
+            elif not (sums[j] >= block[j] or sums[j] != sums[j]):
+                sums[j] = block[j]
         start += n
 
 
 cdef void distance_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Norms of differences, a strip at a time.
+    """Pairwise distances, a strip at a time.
 
     Layout : x (batch, rows, terms), y (batch, terms, columns) or (batch, columns, terms)
-             -> out (batch, rows, columns), or what is above its diagonal, row behind row
+             -> out (batch, rows, columns), or the elements above its diagonal, row by row
     Needs  : C order
     Threads: over rows and strips of 256 columns
     Source : torch.cdist, torch.nn.functional.pdist
@@ -153,7 +154,7 @@ cdef void distance_run(
         y = <const float*> at(slots, p.y) + row // p.rows * p.terms * p.columns
         sums = <float*> at(slots, p.out) + row * p.columns
         if p.is_upper:
-            # Rows are shorter by 1, 2, ... and begin behind the diagonal.
+            # Row r has the r + 1 elements up to the diagonal cut off.
             sums -= row * (row + 1) // 2 + row + 1
             first = max(first, row + 1)
         if first >= stop:
@@ -174,17 +175,17 @@ cdef void distance_run(
 
 
 cdef class DistanceStep(Step):
-    """The norms of the differences of all rows of one matrix and all rows or columns of another.
+    """Distances of all rows of one matrix from all rows or columns of another.
 
     Parameters
     ----------
     x : TensorView, shape (batch, rows, terms), C order
     y : TensorView, shape (batch, terms, columns), or (batch, columns, terms) if `by_rows`; C order
     out : TensorView, C order
-        Shape (batch, rows, columns); or of one batch and as many rows as columns, the elements
+        Shape (batch, rows, columns); or one axis, for a batch of 1 and rows = columns: the elements
         above the diagonal.
     p : float
-        Of the norm; not negative.
+        The norm, >= 0.
     by_rows : bool
     """
 

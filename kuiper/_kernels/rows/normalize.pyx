@@ -7,9 +7,9 @@ from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport REDUCE_DEVIATIONS, REDUCE_SUM, kernels_t
 
 cdef enum:
-    SHARD_TERMS = 4096  # a shard of fewer elements is not worth another thread
+    SHARD_TERMS = 4096  # fewest elements of a shard that are worth a thread
     SHARDS_WANTED = 8   # of a group norm
-    BLOCK_PIXELS = 128  # of a group norm, while a chunk of their channels is in the cache
+    BLOCK_PIXELS = 128  # of a group norm: a chunk of their channels stays in the cache
 
 
 cdef struct layer_norm_t:
@@ -23,8 +23,8 @@ cdef struct layer_norm_t:
     bint has_bias
     float eps
     Py_ssize_t rows
-    Py_ssize_t n
-    Py_ssize_t x_row
+    Py_ssize_t n            # elements of a row
+    Py_ssize_t x_row        # row strides, in elements
     Py_ssize_t y_row
 
 
@@ -34,11 +34,11 @@ cdef class LayerNormStep(Step):
     Parameters
     ----------
     x, y : TensorView, shape (rows, n)
-        Elements of a row are adjacent.  y may lie where x lies.
+        Elements of a row are adjacent.  y may be x.
     weight, bias : TensorView or None, shape (n,)
     eps : float
     centred : bool, default=True
-        Whether the mean is subtracted; else the variance is the mean square (RMS norm).
+        Whether to subtract the mean; if not, the variance is the mean square (RMS norm).
     """
 
     cdef layer_norm_t p
@@ -65,10 +65,10 @@ cdef class LayerNormStep(Step):
 cdef void layer_norm_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Mean, then mean square of the differences, then the rows, each while it is in the cache.
+    """Each row in three passes over the cache: mean, mean squared deviation, result.
 
-    Layout : x (rows, n) -> y (rows, n), rows pitched
-    Needs  : n > 0; x and y equal or apart
+    Layout : x (rows, n) -> y (rows, n), any row stride
+    Needs  : n > 0; x and y identical or disjoint
     Threads: over rows; no sum is split
     Source : torch.nn.LayerNorm, RMSNorm
     """
@@ -97,24 +97,24 @@ cdef struct group_norm_t:
     float eps
     Py_ssize_t batch
     Py_ssize_t channels
-    Py_ssize_t pixels
+    Py_ssize_t pixels           # of an image
     Py_ssize_t per_group        # channels of a group
-    Py_ssize_t chunk            # channels of one item of work, whole groups
-    Py_ssize_t n_chunks
-    Py_ssize_t ldx
+    Py_ssize_t block            # channels of a work item, whole groups
+    Py_ssize_t n_blocks
+    Py_ssize_t ldx              # pixel strides, in elements; channels-last only
     Py_ssize_t ldy
 
 
 cdef class GroupNormStep(Step):
-    """Normalises groups of channels of each image by their own mean and variance.
+    """Normalises each group of channels of an image by its mean and variance.
 
     Parameters
     ----------
     x, y : TensorView, shape (n, c, h, w)
-        Both channels-last, or both in C order.  y may lie where x lies.
+        Both channels-last, or both in C order.  y may be x.
     weight, bias : TensorView or None, shape (c,)
     groups : int
-        1 normalises whole images, c single channels (instance norm).
+        1 normalises whole images; c normalises single channels (instance norm).
     eps : float
     scratch : TensorView
         4 floats per channel.
@@ -138,13 +138,13 @@ cdef class GroupNormStep(Step):
         self.params = &self.p
         if x.is_channels_last:
             self.p.ldx, self.p.ldy = x.row_stride, y.row_stride
-            # Whole groups, one to four vectors of channels: the fewer, the more shards there are.
+            # Whole groups of 1 to 4 vectors of channels, few enough for SHARDS_WANTED shards.
             wanted = ceil_div(self.p.batch * self.p.channels, SHARDS_WANTED)
             wanted = min(max(wanted, active().lanes), 4 * active().lanes)
-            self.p.chunk = self.p.per_group * ceil_div(wanted, self.p.per_group)
-            self.p.n_chunks = ceil_div(self.p.channels, self.p.chunk)
+            self.p.block = self.p.per_group * ceil_div(wanted, self.p.per_group)
+            self.p.n_blocks = ceil_div(self.p.channels, self.p.block)
             self.run = group_norm_channels_last_run
-            self.max_shards = max(self.p.batch * self.p.n_chunks, 1)
+            self.max_shards = max(self.p.batch * self.p.n_blocks, 1)
         else:
             self.run = group_norm_planar_run
             self.max_shards = max(self.p.batch * n_groups, 1)
@@ -156,15 +156,15 @@ cdef class GroupNormStep(Step):
 cdef void group_norm_channels_last_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Mean and variance of each channel, joined per group, then the pixels.
+    """Mean and variance of each channel, combined per group, then the pixels.
 
-    Layout : x (n, h, w, c) -> y (n, h, w, c), pixels pitched
-    Needs  : groups divide the channels; x and y equal or apart
-    Threads: over images x chunks of channels that hold whole groups; no sum is split
+    Layout : x (n, h, w, c) -> y (n, h, w, c), any pixel stride
+    Needs  : groups divide the channels; x and y identical or disjoint
+    Threads: over images x blocks of channels that hold whole groups; no sum is split
     Source : torch.nn.GroupNorm, InstanceNorm2d
     """
     cdef const group_norm_t* p = <const group_norm_t*> params
-    cdef Py_ssize_t items = p.batch * p.n_chunks, item, first, count, c, offset, pixel, pixels
+    cdef Py_ssize_t items = p.batch * p.n_blocks, item, first, count, c, offset, pixel, pixels
     cdef float* mean = <float*> at(slots, p.scratch)
     cdef float* square = mean + p.channels
     cdef float* block_mean = square + p.channels
@@ -174,12 +174,12 @@ cdef void group_norm_channels_last_run(
     cdef const float* x
     cdef float deviation
     for item in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
-        first = item % p.n_chunks * p.chunk
-        count = min(p.chunk, p.channels - first)
-        offset = item // p.n_chunks * p.pixels
+        first = item % p.n_blocks * p.block
+        count = min(p.block, p.channels - first)
+        offset = item // p.n_blocks * p.pixels
         x = <const float*> at(slots, p.x) + offset * p.ldx + first
-        # Blocks of pixels that stay in the cache for both passes; their means and squares are
-        # joined as by Chan, Golub and LeVeque (The American Statistician 37, 1983).
+        # Blocks of pixels stay in the cache for both passes.  Their means and squares are combined
+        # as by Chan, Golub and LeVeque (The American Statistician 37, 1983).
         pixel = 0
         while pixel < p.pixels:
             pixels = min(BLOCK_PIXELS, p.pixels - pixel)
@@ -240,10 +240,10 @@ cdef inline void join_groups(
 cdef void group_norm_planar_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """The same for planes: a group is one run of memory.
+    """Mean and variance of each group, which is contiguous, then its channels.
 
     Layout : x (n, c, h, w) -> y (n, c, h, w), C order
-    Needs  : groups divide the channels; x and y equal or apart
+    Needs  : groups divide the channels; x and y identical or disjoint
     Threads: over images x groups; no sum is split
     Source : torch.nn.GroupNorm, InstanceNorm2d
     """
@@ -277,27 +277,27 @@ cdef struct local_response_norm_t:
     ref_t x
     ref_t y
     ref_t scratch
-    Py_ssize_t rows
+    Py_ssize_t rows             # pixels
     Py_ssize_t channels
-    Py_ssize_t size
-    Py_ssize_t ldx
+    Py_ssize_t size             # channels of a window
+    Py_ssize_t ldx              # pixel strides, in elements
     Py_ssize_t ldy
-    float alpha
+    float alpha                 # divided by size
     float beta
     float k
 
 
 cdef class LocalResponseNormStep(Step):
-    """y = x / (k + alpha * mean of the squares of `size` channels around)^beta.
+    """y[c] = x[c] / (k + alpha / size * sum_i x[i]^2)^beta over the `size` channels i around c.
 
     Parameters
     ----------
     x, y : TensorView, shape (n, c, h, w), channels-last
-        y may lie where x lies.
+        y may be x.
     size : int
     alpha, beta, k : float
     scratch : TensorView
-        As many bytes as :func:`local_response_scratch` says.
+        :func:`local_response_scratch` bytes.
     """
 
     cdef local_response_norm_t p
@@ -309,7 +309,7 @@ cdef class LocalResponseNormStep(Step):
         self.p.rows = x.shape[0] * x.shape[2] * x.shape[3]
         self.p.ldx, self.p.ldy = x.row_stride, y.row_stride
         self.p.size = size
-        # The mean is over the window's size, channels that are not there included.
+        # The mean counts the missing channels at the borders, too.
         self.p.alpha, self.p.beta, self.p.k = alpha / size, beta, k
         self.run = local_response_norm_run
         self.params = &self.p
@@ -320,17 +320,17 @@ cdef class LocalResponseNormStep(Step):
 
 
 def local_response_scratch(channels, size):
-    """Return how many bytes of scratch a :class:`LocalResponseNormStep` needs."""
+    """Return the bytes of scratch that a :class:`LocalResponseNormStep` needs."""
     return 4 * (channels + active().lanes + size)
 
 
 cdef void local_response_norm_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Each channel over a power of the squares around it.
+    """Each channel divided by a power of the mean square of the channels around it.
 
-    Layout : x (n, h, w, c) -> y (n, h, w, c), pixels pitched
-    Needs  : x and y equal or apart
+    Layout : x (n, h, w, c) -> y (n, h, w, c), any pixel stride
+    Needs  : x and y identical or disjoint
     Threads: over pixels; no shared writes
     Source : torch.nn.LocalResponseNorm
     """

@@ -10,11 +10,11 @@ from kuiper._kernels.micro.table cimport (
 )
 
 cdef enum:
-    STRIP = 256          # results of one item of work
-    SHARD_TERMS = 8192   # a shard of fewer elements is not worth another thread
+    STRIP = 256          # results per work item
+    SHARD_TERMS = 8192   # fewest elements of a shard that are worth a thread
     NOTHING = -1         # no first pass
 
-# What follows the sums: which result is made of them.
+# How a result follows from the second pass.
 cdef enum:
     AS_IT_IS
     MEAN
@@ -23,7 +23,7 @@ cdef enum:
     ROOT
     LOG_SUM
 
-# name: (what a first pass reduces, for the shift of the second; what the second reduces; result)
+# name: (reduction of the first pass, which yields a shift; of the second pass; result)
 KINDS = {
     "sum": (NOTHING, REDUCE_SUM, AS_IT_IS),
     "mean": (NOTHING, REDUCE_SUM, MEAN),
@@ -43,17 +43,17 @@ cdef struct reduce_t:
     const kernels_t* kernels
     ref_t x
     ref_t y
-    int first
+    int first               # REDUCE_... of the first pass, or NOTHING
     int second
     int result
     float divisor           # of a mean or variance
     Py_ssize_t outer
-    Py_ssize_t n
+    Py_ssize_t n            # terms of a result
     Py_ssize_t inner
-    Py_ssize_t strips
-    Py_ssize_t x_outer
-    Py_ssize_t x_step
-    Py_ssize_t y_outer
+    Py_ssize_t strips       # of the inner axis, or of the outer one if inner == 1
+    Py_ssize_t x_outer      # strides of x, in elements: from line to line
+    Py_ssize_t x_step       # from term to term
+    Py_ssize_t y_outer      # strides of y, in elements
     Py_ssize_t y_inner
 
 
@@ -63,12 +63,12 @@ cdef class ReduceStep(Step):
     Parameters
     ----------
     x : TensorView, shape (outer, n, inner)
-        Elements of the inner axis are adjacent; where it has extent 1 those of the middle axis are.
+        Elements of the inner axis are adjacent, or of the middle axis if inner is 1.
     y : TensorView, shape (outer, inner)
     kind : str
         A key of :data:`KINDS`.
     correction : float, default=0
-        What a variance subtracts from n before it divides by it.
+        A variance divides by n - correction.
     """
 
     cdef reduce_t p
@@ -95,10 +95,10 @@ cdef class ReduceStep(Step):
 cdef void reduce_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """One number for each line along the middle axis.
+    """One result per line along the middle axis.
 
     Layout : x (outer, n, inner) -> y (outer, inner), any strides
-    Needs  : n > 0 but for sums and products
+    Needs  : n > 0, except for sums and products
     Threads: over rows, or over the outer axis x strips of the inner one; no sum is split
     Source : torch.sum, mean, amax, amin, prod, var, std, norm, logsumexp
     """
@@ -147,11 +147,11 @@ cdef void reduce_run(
 
 
 cdef inline void make_shift(const reduce_t* p, float* shift, Py_ssize_t count) noexcept nogil:
-    """Turn the results of the first pass into what the second one subtracts."""
+    """Turn the results of the first pass into the shifts that the second pass subtracts."""
     cdef Py_ssize_t j
     for j in range(count):
         if p.result == LOG_SUM:
-            # An infinite maximum would make infinity - infinity of itself.
+            # Subtracting an infinite maximum would give infinity - infinity = NaN.
             shift[j] = 0 if fabsf(shift[j]) == INFINITY else shift[j]
         else:
             shift[j] /= <float> p.n

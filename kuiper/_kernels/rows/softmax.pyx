@@ -5,8 +5,8 @@ from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport kernels_t
 
 cdef enum:
-    STRIP = 256          # columns of one item of work, at the most
-    SHARD_TERMS = 4096   # a shard of fewer elements is not worth another thread
+    STRIP = 256          # most columns of a work item
+    SHARD_TERMS = 4096   # fewest elements of a shard that are worth a thread
 
 cdef struct softmax_t:
     const kernels_t* kernels
@@ -16,10 +16,10 @@ cdef struct softmax_t:
     bint is_log
     float scale
     Py_ssize_t outer
-    Py_ssize_t n
+    Py_ssize_t n            # the softmax runs along this axis
     Py_ssize_t inner
-    Py_ssize_t n_strips
-    Py_ssize_t x_outer
+    Py_ssize_t n_strips     # ceil(inner / STRIP)
+    Py_ssize_t x_outer      # strides of the outer and middle axes, in elements
     Py_ssize_t x_step
     Py_ssize_t y_outer
     Py_ssize_t y_step
@@ -31,10 +31,9 @@ cdef class SoftmaxStep(Step):
     Parameters
     ----------
     x, y : TensorView, shape (outer, n, inner)
-        Elements of the inner axis are adjacent; where it has extent 1 those of the middle axis are.
-        y may lie where x lies.
+        Elements of the inner axis are adjacent, or of the middle axis if inner is 1.  y may be x.
     scratch : TensorView
-        As many bytes as :func:`scratch_bytes` says.
+        :func:`scratch_bytes` bytes.
     is_log : bool, default=False
     scale : float, default=1
     """
@@ -58,17 +57,17 @@ cdef class SoftmaxStep(Step):
 
 
 def scratch_bytes(x):
-    """Return how many bytes of scratch a step over `x` needs."""
+    """Return the bytes of scratch that a step over `x` needs."""
     return 16 * active().lanes * x.shape[1] if x.shape[2] > 1 else 0
 
 
 cdef void softmax_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """exp(s x - max) / sum of the same, or s x - max - log(sum), over the middle axis.
+    """exp(s x - max) / sum(exp(s x - max)), or s x - max - log(sum), over the middle axis.
 
     Layout : x (outer, n, inner) -> y (outer, n, inner)
-    Needs  : n > 0; x and y equal or apart
+    Needs  : n > 0; x and y identical or disjoint
     Threads: over the outer axis x strips of the inner one; no sum is split
     Source : torch.nn.functional.softmax, log_softmax, softmin
     """
