@@ -10,14 +10,14 @@
 
     functions   one row per elementwise function: arguments, dtypes, meaning, kernel
     tokens, tree, syntax        text -> tokens -> tree (`syntax` is compiled)
-    promotion, evaluation, scalars    dtypes of results; values of arrays and of Python numbers
+    promotion, evaluation, scalars    dtypes of results; values of arrays and Python numbers
     folding, lowering           tree -> value, float32 program or deferred tree
     compiled    an expression as a function of arrays
     text, drawing               tree -> infix text, outline, Graphviz, SVG
     ncnn        the dialect of ncnn, and the translation in both directions
 
-Nothing here depends on graphs or files.  Two modules have longer names than their functions,
-because `fold` and `evaluate` are public names of the package.
+Nothing here depends on graphs or files.  The modules `folding` and `evaluation` do not have the
+names of their functions, because `fold` and `evaluate` are public names of the package.
 """
 
 from functools import lru_cache
@@ -75,8 +75,8 @@ __getattr__, __dir__ = lazy_names(
 )
 
 
-# Several passes and every plan parse each text, so its tree is cached; trees are immutable.  Longer
-# texts are not, because their trees would occupy memory after their model is gone.
+# Several passes and every plan parse each text, so its tree, which is immutable, is cached.  Those
+# of longer texts are not, because they would occupy memory after their model is deleted.
 LONGEST_KEPT = 200
 
 
@@ -88,8 +88,7 @@ def parse(text: str, n_operands: int | None = None, *, extended: bool = False) -
     text : str
     n_operands : int, optional
         Number of operands of the operator; a reference beyond them is an error.  With 0, a text of
-        one word is that word, even if it is the name of a function (``expr=max`` is the key of a
-        dict).
+        one word is that word, even if it names a function (``expr=max`` is the key of a dict).
     extended : bool, default False
         Accept the activations that graph passes fuse into expressions.
 

@@ -53,10 +53,10 @@ class CompiledExpression:
         Parameters
         ----------
         *operands : array, number, bool, None, str or list
-            The values of ``@0``, ``@1``, ...  If all arrays are float32, arithmetic is one pass
+            The values of ``@0``, ``@1``, ...  If all arrays are float32, arithmetic takes one sweep
             over memory; other dtypes are evaluated with numpy, by PyTorch's promotion rules.
         out : numpy.ndarray, optional
-            Receives the result, which must be one array; it may be an operand of the same shape.
+            Receives the result, which must be one array; may be an operand of the same shape.
 
         Returns
         -------

@@ -1,9 +1,9 @@
 """Evaluation of an expression on values: numbers, numpy arrays, None, strings and lists.
 
-Semantics are PyTorch's: promotion with weak numbers, true division, half-to-even rounding, the
-sign rules of ``remainder`` and ``fmod``, ``max`` and ``min`` that propagate NaN.  float16 is
-computed in float32 and rounded once.  The planner evaluates shapes with this module, and a plan
-evaluates tensors for which there is no kernel; float32 uses :mod:`kuiper.expression.lowering`.
+The semantics are PyTorch's: promotion with weak numbers, true division, half-to-even rounding, the
+sign rules of ``remainder`` and ``fmod``, and NaN propagation in ``max`` and ``min``.  float16 is
+computed in float32 and rounded once.  The planner evaluates shapes with this module; plans evaluate
+tensors without a kernel.  float32 uses :mod:`kuiper.expression.lowering`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def evaluate(tree: Node, operands: Sequence[Any]) -> Any:
     ----------
     tree : Node
     operands : sequence
-        The values of ``@k``: Python numbers, bools, None, strings, lists of these, arrays.
+        The values of ``@k``: Python numbers, bools, None, strings, lists of these, or arrays.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def evaluate(tree: Node, operands: Sequence[Any]) -> Any:
 
 
 def operand(node: Ref, operands: Sequence[Any]) -> Any:
-    """Look up a reference."""
+    """Return the value of a reference."""
     if node.index >= len(operands):
         raise node.error(f"@{node.index} refers to none of the {len(operands)} operands")
     return operands[node.index]

@@ -1,7 +1,7 @@
-"""Folding: evaluation of everything that does not depend on the contents of tensors.
+"""Folding: evaluation of all that does not depend on the values of tensors.
 
 :func:`fold` replaces shapes by numbers.  The rest becomes an
-:class:`kuiper.expression.lowering.ElementwiseProgram` where all of it is float32, and otherwise a
+:class:`kuiper.expression.lowering.ElementwiseProgram` if all of it is float32, otherwise a
 :class:`Deferred` tree for :func:`kuiper.expression.evaluation.evaluate`.
 """
 
@@ -58,7 +58,7 @@ class Deferred(Struct):
 
 
 class _Symbol(Struct):
-    """A tensor whose contents are unknown while folding."""
+    """A tensor whose values are unknown while folding."""
 
     tree: Node
     shape: tuple[int, ...]
@@ -66,7 +66,7 @@ class _Symbol(Struct):
 
 
 def is_static(value: Any) -> bool:
-    """Tell whether a value is known, and not only its shape and dtype."""
+    """Tell whether a value, rather than only its shape and dtype, is known."""
     if isinstance(value, (np.ndarray, np.generic)):
         return True
     return not (hasattr(value, "shape") and hasattr(value, "dtype"))
@@ -106,7 +106,7 @@ def fold(tree: Node, operands: Sequence[Any]) -> Any:
     Returns
     -------
     static value, ElementwiseProgram, Deferred, or a list of these
-        A static value if the result does not depend on the contents of tensors.
+        A static value if the result does not depend on the values of tensors.
 
     Raises
     ------

@@ -1,11 +1,11 @@
 """The elementwise functions: one row each.
 
-The parser reads the number of arguments, promotion the dtypes, evaluation the meaning in numpy,
-lowering the instruction, and `text` the infix operator.  From the same rows ``setup.py`` generates
-the micro-kernels' loops, the numbers of their table and the operations of chains.
+The parser reads the number of arguments, promotion the dtypes, evaluation the numpy function,
+lowering the instruction, `text` the infix operator.  From the same rows ``setup.py`` generates the
+loops of the micro-kernels, the indices of their table and the operations of chains.
 
-To add a function, add a row here and, beside the micro-kernels, the vector function that `vector`
-names.  The build executes this module alone, so it imports nothing from the package.
+To add a function, add a row here and the vector function that `vector` names to the micro-kernels.
+The build executes this module alone, so it imports nothing from the package.
 """
 
 from __future__ import annotations
@@ -38,24 +38,23 @@ class Function:
     operands : int
         Number of arguments that broadcast.
     parameters : tuple of (float or None)
-        Defaults of the arguments after the operands, which are numbers; None where there is no
-        default.
+        Defaults of the arguments after the operands, which are numbers; None without a default.
     min_arity, max_arity : int
         Number of arguments in an expression.
     kinds : str
-        The dtypes that the function takes, as kinds of numpy.  Without ``i`` in it, the function
-        converts integers and bools to float32.
+        The dtypes of the operands, as kinds of numpy.  Without ``i``, integers and bools are
+        converted to float32.
     array : callable or None
-        The meaning in numpy, for arrays of one dtype.
+        The function of numpy arrays of one dtype.
     vector : tuple of str
         The micro-kernel's function of float32 vectors, by default ``v`` and the name.  A second one
-        takes over for arguments beyond CIRCULAR_LIMIT.  Empty for a function without a kernel.
+        computes arguments beyond CIRCULAR_LIMIT.  Empty for a function without a kernel.
     cost : int
         In additions.
     is_link : bool
         Whether chains, which keep a value in registers, may contain the function.
     swapped : str or None
-        The link that computes the function when the running value is the second operand.
+        The link that computes the function if the value in registers is the second operand.
     typed : str or None
         The kernel for operands of any dtype.
     same_as : tuple or None

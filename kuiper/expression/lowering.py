@@ -1,7 +1,7 @@
-"""From a float32 tree to a program for the elementwise engine.
+"""Lowering: a float32 tree becomes a program for the elementwise kernels.
 
-An :class:`ElementwiseProgram` is a straight line of instructions over virtual registers; the engine
-runs it in one pass over memory.
+An :class:`ElementwiseProgram` is a straight line of instructions over virtual registers; the
+kernels run it in one sweep over memory.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _NO_OPS = frozenset(["torch.float", "torch.float32"])
 
 _COMMUTATIVE = frozenset(["add", "mul"])
 
-# PyTorch, too, replaces pow with one of these exponents; the function is far cheaper.
+# PyTorch replaces pow by these functions too; they are far cheaper.
 _POWERS = {0.5: "sqrt", 2.0: "square", -0.5: "rsqrt", -1.0: "reciprocal"}
 
 
@@ -175,7 +175,7 @@ def to_float32(value: Any) -> float:
 
 
 class _Builder:
-    """Emits instructions, with common subexpressions only once."""
+    """Emits instructions; equal ones only once."""
 
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
@@ -184,7 +184,7 @@ class _Builder:
     def emit(
         self, name: str, *arguments: ProgramValue, parameters: tuple[float, ...] = ()
     ) -> ProgramValue:
-        """Add an instruction, or return the equal one."""
+        """Add an instruction unless there is an equal one; return its register."""
         if name in _COMMUTATIVE:
             arguments = tuple(sorted(arguments))
         # repr keeps 0.0 and -0.0 apart, which compare equal.
@@ -222,7 +222,7 @@ class _Builder:
         if any(argument.kind != "constant" for argument in given):
             raise ExpressionError(f"the parameters of {function.name} must be numbers")
         numbers = [argument.value for argument in given] + [*function.parameters[len(given) :]]
-        # Only a tree made by hand leaves out a number without a default.
+        # Only a tree made by hand can lack a number without a default.
         parameters = tuple(float(number or 0.0) for number in numbers)
         return self.emit(function.name, arguments[0], parameters=parameters)
 
@@ -255,14 +255,14 @@ class _Builder:
         )
 
 
-# Functions that return the first operand unchanged, NaN and the sign of 0 included, if the second
-# one is this constant.
+# The second operand with which a function returns the first one unchanged, NaN and the sign of 0
+# included.
 _NEUTRAL = {"mul": 1.0, "div": 1.0, "pow": 1.0, "sub": 0.0, "add": -0.0}
 
 
 def _is_identity(name: str, last: ProgramValue) -> bool:
     neutral = _NEUTRAL.get(name)
-    # repr distinguishes -0 from 0: x + 0 turns -0 into 0, x + -0 does not.
+    # repr distinguishes -0 from 0: x + 0 turns -0 into 0, but x + -0 does not.
     return neutral is not None and last.kind == "constant" and repr(last.value) == repr(neutral)
 
 

@@ -30,7 +30,7 @@ def apply_to_numbers(name: str, values: list[Any], otherwise: Callable[..., Any]
     name : str
     values : list of (bool, int, float or complex)
     otherwise : callable
-        Computes a function that has no meaning of its own for Python numbers.
+        Computes the functions that this module lacks.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def _fmod(a: Any, b: Any) -> Any:
 
 
 def _pow(a: Any, b: Any) -> Any:
-    # Python would compute 9 ** 9 ** 9 for hours before the range is checked.
+    # Check first: Python would compute 9 ** 9 ** 9 for hours.
     if isinstance(a, int) and isinstance(b, int) and abs(a) > 1:
         if b > _INT64_BITS:
             raise OverflowError("the integer does not fit 64 bits")

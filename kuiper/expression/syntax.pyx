@@ -1,10 +1,9 @@
 """Tokenizer and parser of PNNX expressions.
 
-There are two parsers.  Well-formed text is parsed by its brackets, and every deviation is an error
-with its position.  pnnx also writes text in which an operator has lost its brackets, such as
-``sub(add(log1p,@0),1),mul(@1,2)``: the order of the tokens is correct but the brackets are not.
-Text with an operator without brackets is therefore parsed as prefix notation, in which each
-operator takes as many values as it has arguments.
+There are two parsers.  Well-formed text is parsed by its brackets; every deviation is an error with
+its position.  pnnx also writes text in which an operator has lost its brackets, such as
+``sub(add(log1p,@0),1),mul(@1,2)``: the order of the tokens is correct, the brackets are not.  Such
+text is parsed as prefix notation, in which each operator takes as many values as it has arguments.
 
 Both parsers are loops with an explicit stack; nesting is limited to `MAX_DEPTH`.
 """
@@ -385,7 +384,7 @@ cdef class ExpressionParser:
     # By arity ----------------------------------------------------------------------------------
 
     cdef object parse_by_arity(self):
-        """Parse prefix notation from the right, as the converter itself does.
+        """Parse prefix notation from the right, as pnnx does.
 
         Parentheses and commas are skipped.  A "]" leaves a mark on the stack, which delimits the
         values of its "[".

@@ -1,4 +1,4 @@
-"""Text of a tree: infix notation and outline."""
+"""The text of a tree: infix notation and outline."""
 
 from __future__ import annotations
 

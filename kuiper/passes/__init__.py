@@ -1,4 +1,4 @@
-"""Graph passes: they rewrite a graph into what was meant, for any batch, and faster.
+"""Graph passes: restore what an export lost, unfreeze the batch, and optimize.
 
 ::
 
@@ -6,7 +6,7 @@
         outputs, masks, indices, quotients, write_views    once, when a model is loaded
         split_list, split_encoder_layer     one operator without a kernel becomes several
         refine_shapes                       once per segment, with the shapes that came out
-        same_padding                        a diagnosis: margins that depend on the image size
+        same_padding                        a diagnosis: padding that depends on the image size
     batch/      one export, any batch; once per plan, before shapes are known
     optimize/   fewer, faster operators; once per plan, with all shapes known
         eliminate, eliminate_common         remove what changes nothing or exists twice
@@ -50,16 +50,14 @@ Evaluate = Callable[[Graph], list[np.ndarray]]
 class Pass:
     """A pass by its name; it is imported when it runs.
 
-    Importing all passes would cost a program that runs a ResNet 7 ms more.
+    Importing all passes would delay the first run of a ResNet by 7 ms.
 
     Parameters
     ----------
     path : str
-        ``"module:function"`` below this package; the function may be left out if it is called
-        like its module.
+        ``"module:function"`` in this package, or the module alone if the function has its name.
     *types : str
-        Operator types; the pass changes nothing in a graph without any of them.  No types for a
-        pass that looks at every operator.
+        The pass runs on graphs with an operator of one of these types; on all graphs without any.
     """
 
     def __init__(self, path: str, *types: str) -> None:
@@ -68,7 +66,7 @@ class Pass:
         self._types = frozenset(types)
 
     def concerns(self, types: Collection[str]) -> bool:
-        """Tell whether the pass may find something in a graph with operators of these types."""
+        """Tell whether the pass may change a graph with operators of these types."""
         return not self._types or not self._types.isdisjoint(types)
 
     def __call__(self, *arguments: Any, **options: Any) -> None:
@@ -93,9 +91,8 @@ _SPLIT_LIST = Pass("restore.split_list", "pnnx.Expression")
 _SPLIT_ENCODER_LAYER = Pass("restore.split_encoder_layer", "aten::_transformer_encoder_layer_fwd")
 _ELIMINATE_DEAD = Pass("optimize.eliminate:eliminate_dead")
 
-# The passes that planning relies on; the others are for speed.  Dead operators are removed even
-# without optimization: a model must not fail on the values of an operator that nothing reads in
-# one mode and run in the other.
+# The passes that planning relies on; the others are for speed.  Dead operators are removed in both
+# modes, so that none fails on the values of an operator that is never read.
 NEEDED = (_SPLIT_LIST, _SPLIT_ENCODER_LAYER, _ELIMINATE_DEAD)
 
 PASSES = (
@@ -120,7 +117,7 @@ PASSES = (
 
 
 def restore_exported(graph: Graph) -> None:
-    """Bring back what the export of a graph left out, in place."""
+    """Restore what the export of a graph lost, in place."""
     for run in _RESTORING:
         if run.concerns(graph.type_counts()):
             run(graph)
@@ -129,7 +126,7 @@ def restore_exported(graph: Graph) -> None:
 def unfreeze_batch(
     graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Callable[..., Any]
 ) -> None:
-    """Make a graph run with another batch than it was traced with, in place.
+    """Rewrite a graph for another batch size than the traced one, in place.
 
     The parameters are those of :func:`kuiper.passes.batch.unfreeze.unfreeze_batch`.
     """
@@ -138,21 +135,22 @@ def unfreeze_batch(
 
 
 def diagnose(graph: Graph, specs: dict[Operand, Any]) -> None:
-    """Warn where the file does not say what its module does with inputs of these shapes."""
+    """Log a warning if the file does not determine the results for inputs of these shapes."""
     for run in _DIAGNOSES:
         if run.concerns(graph.type_counts()):
             run(graph, specs)
 
 
 class PassReport(NamedTuple):
-    """What one pass did.
+    """The changes of one pass.
 
     Attributes
     ----------
     name : str
         Of the pass.
     removed, added, changed : tuple of str
-        Names of operators; changed are those of another type, parameters or inputs.
+        Names of operators; `changed` have another type, or other parameters, attributes, inputs or
+        post-ops.
     """
 
     name: str
@@ -185,7 +183,7 @@ def optimize_graph(
     ----------
     graph : Graph
     specs : dict of Operand to (TensorSpec or StaticValue)
-        What :func:`kuiper.planning.infer.infer_specs` found.
+        The result of :func:`kuiper.planning.infer.infer_specs`.
     evaluate : callable, optional
         Runs a graph without inputs and returns its outputs; without it constants are not folded.
     passes : sequence of (Pass or callable), optional
@@ -229,7 +227,7 @@ def optimize_graph(
 
 
 def _snapshot(graph: Graph) -> dict[str, tuple[Any, ...]]:
-    """Return what tells whether a pass touched an operator."""
+    """Return the state of each operator, to detect changes."""
     return {
         op.name: (op.type, id(op.params), id(op.attributes), op.inputs, op.post_ops) for op in graph
     }

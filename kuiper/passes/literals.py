@@ -1,4 +1,4 @@
-"""Constant indices, which a file holds as text."""
+"""Constant indices, which are text in a file."""
 
 from __future__ import annotations
 

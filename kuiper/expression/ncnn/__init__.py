@@ -1,6 +1,6 @@
 """ncnn's dialect of shape expressions, and its translation from and to PNNX's.
 
-`language` reads, writes and evaluates it; `translation` leads there and back.
+`language` reads, writes and evaluates the dialect; `translation` translates in both directions.
 """
 
 from kuiper.expression.ncnn.language import (

@@ -5,7 +5,7 @@ an extent of an input (``0w``: blob 0, width; also h, d, c, and n for the batch)
 operator with its arguments in brackets.  Numbers are 32-bit integers or float32; the value of each
 item is truncated to an integer.
 
-Where ncnn defines a result, this module computes the same:
+This module computes the same results as ncnn if they are defined:
 
 * ``+ - * // max min`` of integers are integers; ``//`` and the final truncation round towards zero.
 * ``//`` with a float is the floor of the quotient.
@@ -13,7 +13,7 @@ Where ncnn defines a result, this module computes the same:
 * ``trunc ceil floor round`` give integers; ``round`` rounds halves away from zero.
 * ``2.0`` is the integer 2, ``1e1`` the float 10.
 
-Where ncnn computes a result that cannot be intended, or crashes, this module raises an error:
+It raises an error for texts that crash ncnn, or whose result there cannot be intended:
 
 ======================  ==========================================================================
 text                    ncnn

@@ -2,10 +2,9 @@
 
 ``[size(@0,0),8,floor_divide(size(@0,2),2),size(@0,3)]``, the shape of a reshape of (n, c, h, w),
 is ``0w,//(0h,2),8,0n`` in ncnn: innermost axis first, axes by letter, inputs by their index in the
-layer.  ncnn computes in float32, truncates each item, and rounds integer division towards zero.  So
+layer.  ncnn computes in float32, truncates each item, and rounds integer division towards zero, so
 both languages agree on the quantities in shapes: sums, products and quotients of nonnegative
-numbers.  ``round`` keeps its name although it rounds halves to even in PNNX, and away from zero in
-ncnn.
+numbers.  They disagree on ``round``: PNNX rounds halves to even, ncnn away from zero.
 
 Source: pnnx, pass_ncnn/convert_reshape_interp_expression.cpp.
 """

@@ -1,1 +1,1 @@
-"""The batch: one export runs with any number of members."""
+"""Unfreeze the batch: let one export run with any batch size."""

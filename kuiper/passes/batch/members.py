@@ -1,4 +1,4 @@
-"""Indices that count the members of a batch, or list rows of each."""
+"""Indices that count the members of a batch, or list rows of each member."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 def counts_members(search: BatchSearch, op: Operator) -> bool:
     """Tell whether an operator is ``x[arange(batch), i, ...]``, one index per member.
 
-    Text models take the token that ends each sentence so.
+    Text models select the last token of each sentence with it.
     """
     first, *others = _indices(search, op) or [(None, set())]
     if not others or search.axes.get(op.inputs[0]) != BatchAxis(0) or first[0] is None:
@@ -39,10 +39,10 @@ def counts_members(search: BatchSearch, op: Operator) -> bool:
 
 
 def lists_rows_of_members(search: BatchSearch, op: Operator) -> BatchAxis | None:
-    """Return the batch axis of ``x[indices]`` where both hold one member after the other.
+    """Return the batch axis of ``x[indices]`` if both hold one member after the other.
 
-    Point-cloud models take the neighbours of each point so.  The offset of each member's rows is
-    zero with one member, so the file does not have it and it has to be added.
+    Point-cloud models select the neighbours of each point with it.  A file that was traced with one
+    member lacks the offset of each member's rows, which is 0 then; it has to be added.
     """
     indices = _indices(search, op)
     if search.traced != 1 or len(indices) != 1 or len(op.inputs) != 2:
@@ -58,14 +58,14 @@ def lists_rows_of_members(search: BatchSearch, op: Operator) -> BatchAxis | None
 
 
 def index_source(op: Operator) -> Operator:
-    """Return the operator that makes the list of indices of another."""
+    """Return the operator that makes the list of indices of `op`."""
     return cast("Operator", op.inputs[1].producer)
 
 
 def _indices(search: BatchSearch, op: Operator) -> list[tuple[np.ndarray | None, set[Any]]]:
-    """Return the values of each index, if known, and the batch axes of what it is computed from.
+    """Return, for each index, its values if they are known and the batch axes of its operands.
 
-    The list is empty unless all are integer vectors, one for each axis from the first one on.
+    The list is empty unless all indices are integer vectors, of the first axes in order.
     """
     found: list[tuple[np.ndarray | None, set[Any]]] = []
     if len(op.inputs) == 1:
@@ -90,7 +90,7 @@ def _indices(search: BatchSearch, op: Operator) -> list[tuple[np.ndarray | None,
 
 
 def write_member_count(graph: Graph, op: Operator, batch: int) -> None:
-    """Let the first index of an operator count another number of members."""
+    """Let the first index of an operator count `batch` members."""
     if len(op.inputs) == 1:
         lists = literal_indices(op.params["expr"]) or []
         text = ",".join(str(one).replace(" ", "") for one in [[*range(batch)], *lists[1:]])
@@ -105,22 +105,22 @@ def write_member_count(graph: Graph, op: Operator, batch: int) -> None:
 
 
 def write_row_offsets(search: BatchSearch, op: Operator, batch: int) -> None:
-    """Turn indices among the rows of one member into indices among the rows of all."""
+    """Turn indices into the rows of one member into indices into the rows of all members."""
     graph = search.graph
     (indices,) = index_source(op).inputs
     spec, rows = search.specs[indices], search.specs[op.inputs[0]].shape[0]
     first_rows = np.repeat(np.arange(batch) * rows, spec.shape[0])
     offsets = _constant(graph, op, f"{op.name}_rows", first_rows)
     # The quotient by the number of rows is 0, or -1 for an index counted from the end.  Any other
-    # index is out of range: it must not lead to a row of the next member, so it is moved past all.
+    # index is out of range: move it past all rows, so that it does not select another member's.
     times = f"floor_divide(@0,{rows})"
     beyond = f"mul(mul({times},add({times},1)),{rows * batch})"
     text = f"[add(add(remainder(@0,{rows}),@1),{beyond})]"
-    _write_indices(graph, op, f"{op.name}_places", [indices, offsets], text)
+    _write_indices(graph, op, f"{op.name}_indices", [indices, offsets], text)
 
 
 def _constant(graph: Graph, op: Operator, name: str, array: np.ndarray) -> Operand:
-    """Add a constant of integers to the graph."""
+    """Add an integer constant to the graph."""
     name = graph.unique_name(name)
     result = graph.add_operand(name, array.shape, "i64")
     graph.add_operator(
@@ -131,7 +131,7 @@ def _constant(graph: Graph, op: Operator, name: str, array: np.ndarray) -> Opera
 
 
 def _write_indices(graph: Graph, op: Operator, name: str, inputs: list[Operand], text: str) -> None:
-    """Let an operator take the indices that an expression computes."""
+    """Let an expression compute the indices of an operator."""
     name = graph.unique_name(name)
     result = graph.add_operand(name)
     graph.add_operator(

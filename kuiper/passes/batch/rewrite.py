@@ -1,4 +1,4 @@
-"""Write a batch into a graph where a search found it."""
+"""Write a batch size into a graph wherever a search has found the traced one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["write_batch"]
 
 
 def write_batch(search: BatchSearch, batch: int) -> None:
-    """Write the extent `batch` into the graph of a search, in place."""
+    """Write the batch size into the graph of a search, in place."""
     for op, call in search.calls.items():
         for key, (value, index) in call.rewrites.items():
             axis = search.axes[op.outputs[0]]
@@ -36,7 +36,7 @@ def write_batch(search: BatchSearch, batch: int) -> None:
 
 
 def _set_param(search: BatchSearch, op: Operator, key: str, value: tuple[int, ...]) -> None:
-    """Set a parameter, which may have been an operand."""
+    """Set a parameter; remove the operand that was its value, if any."""
     slots = [
         slot for slot, operand in enumerate(op.inputs)
         if not isinstance(search.specs.get(operand), StaticValue)
@@ -48,16 +48,11 @@ def _set_param(search: BatchSearch, op: Operator, key: str, value: tuple[int, ..
 
 
 def _repeat(search: BatchSearch, op: Operator, spec: TensorSpec, axis: int, batch: int) -> None:
-    """Repeat a constant for each member: as a view where it has extent 1, else as copies."""
+    """Repeat a constant for each member: a view if the axis has extent 1, otherwise copies."""
     graph = search.graph
     source = next(operand for operand in op.inputs if search.specs.get(operand) is spec)
-    sizes = [1] * spec.rank
-    sizes[axis] = batch
-    if spec.shape[axis] == 1:
-        type = "Tensor.expand"
-        sizes = [n if d == axis else -1 for d, n in enumerate(sizes)]
-    else:
-        type = "Tensor.repeat"
+    type, other = ("Tensor.expand", -1) if spec.shape[axis] == 1 else ("Tensor.repeat", 1)
+    sizes = [batch if d == axis else other for d in range(spec.rank)]
     shape = [n * batch if d == axis else n for d, n in enumerate(spec.shape)]
     name = graph.unique_name(f"{source.name}_batch")
     result = graph.add_operand(name, tuple(shape), source.dtype)
@@ -68,7 +63,7 @@ def _repeat(search: BatchSearch, op: Operator, spec: TensorSpec, axis: int, batc
 
 
 def _group(search: BatchSearch, op: Operator, call: TracedCall, batch: int) -> None:
-    """Let a convolution take its members as groups, side by side in one image."""
+    """Let a convolution compute its members as groups of one image."""
     graph = search.graph
     op.params = {**op.params, "groups": call.a.groups // search.traced * batch}
     others = (0,) * (call.a.input.rank - 2)

@@ -1,11 +1,11 @@
 """Follow the batch through a graph.
 
-Numbers alone do not always tell where a reshape leaves the batch: ``(1,768)`` to ``(1,1,768)`` may
-put it first or second.  The search guesses the likely axis and goes on.  Where a guess makes the
-members of the batch meet, in a softmax over them or a recurrent layer that takes them for time, it
-tries the next candidate.  A consistent assignment is right, because every operator then computes
-the same function for each member.  A reshape for which no candidate works keeps its traced shape,
-so that planning refuses it and names the operator.
+Shapes alone do not always determine the axis on which a reshape leaves the batch: ``(1,768)`` to
+``(1,1,768)`` may put it first or second.  The search guesses the more likely axis and continues.
+If an operator then mixes members of the batch, such as a softmax over them or a recurrent layer
+that takes them for time steps, it tries the next candidate.  A consistent assignment is correct,
+because every operator computes the same function of each member.  A reshape without a consistent
+candidate keeps its traced shape, so that planning refuses it and names the operator.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Guesses: TypeAlias = "frozenset[Operator]"
 
 NO_GUESSES: Guesses = frozenset()
 
-# After so many wrong guesses the reshape that led to them keeps its traced shape.
+# After this many wrong guesses, the reshape that led to them keeps its traced shape.
 MAX_CONFLICTS = 400
 
 
@@ -46,17 +46,17 @@ class BatchSearch:
     Attributes
     ----------
     axes : dict of Operand to (BatchAxis, Lost or None)
-        Where each operand holds the batch; None for what all members share.
+        The batch axis of each operand; None for operands that all members share.
     origins : dict of Operand to frozenset of Operator
-        The guesses that an axis rests on, so that a conflict leads back to one of them.
+        The guesses on which an axis depends, for backtracking.
     calls : dict of Operator to TracedCall
-        What the rules request of the operators with a batch.
+        The rewrites that batch rules request.
     counting : set of Operator
         Operators whose first index counts the members.
     listing : set of Operator
-        Operators that take rows of all members, with indices among the rows of one.
+        Operators that select rows of all members by indices into the rows of one.
     copying : set of Operator
-        Reshapes of which only the first axis is known: it keeps its extent.
+        Reshapes of which only the first axis is known, which keeps its extent.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class BatchSearch:
         self.graph, self.traced, self.starts = graph, traced, starts
         self.order = graph.topological_order()
         self.position = {op: number for number, op in enumerate(self.order)}
-        # Copies, so that each object stands for one operand.
+        # A separate object for each operand, so that identity tells them apart.
         self.specs = {
             operand: TensorSpec(spec.shape, spec.dtype, spec.source)
             if isinstance(spec, TensorSpec)
@@ -92,7 +92,7 @@ class BatchSearch:
     # -- backtracking --------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Find axes that agree with each other."""
+        """Find a consistent assignment of axes."""
         start, conflicts = 0, 0
         first: Operator | None = None
         while start < len(self.order):
@@ -104,7 +104,7 @@ class BatchSearch:
             first = first or self._latest(culprits)
             start, solved = self._back_to(culprits)
             if not solved or conflicts > MAX_CONFLICTS:
-                # No choice helps: the first reshape that led to a conflict keeps its shape.
+                # No choice is consistent: freeze the first reshape that led to a conflict.
                 self._frozen.add(first)
                 self._choices.clear()
                 self._blamed.clear()
@@ -114,7 +114,7 @@ class BatchSearch:
         return max(operators, key=lambda op: self.position[op])
 
     def _back_to(self, guesses: Guesses) -> tuple[int, bool]:
-        """Take the next choice of the latest guess to blame; return where to go on, and whether."""
+        """Take the next choice of the latest guess; return where to continue, and success."""
         culprits = set(guesses)
         while culprits:
             latest = self._latest(culprits)
@@ -133,7 +133,7 @@ class BatchSearch:
     # -- one operator --------------------------------------------------------------------------
 
     def _visit(self, op: Operator) -> Guesses:
-        """Find the batch axes of an operator's outputs; return the guesses to blame on conflict."""
+        """Set the batch axes of an operator's outputs; return the guesses that cause a conflict."""
         self.calls.pop(op, None)
         for kind in (self.copying, self.counting, self.listing):
             kind.discard(op)
@@ -178,7 +178,7 @@ class BatchSearch:
         return self._set(op, axes[: len(op.outputs)], origins)
 
     def _set(self, op: Operator, axes: Sequence[Found], origins: Guesses) -> Guesses:
-        """Set the axes of an operator's outputs; return that nothing is to blame."""
+        """Set the axes of an operator's outputs; return that there is no conflict."""
         for operand, batch in zip(op.outputs, axes, strict=True):
             self.axes[operand] = batch
             self.origins[operand] = origins if isinstance(batch, BatchAxis) else NO_GUESSES
@@ -191,7 +191,7 @@ class BatchSearch:
         """Return an operator with its arguments and the batch axes of its inputs."""
         record = find_record(op.type)
         a = resolve(op, record, self.specs, self.attributes[op])
-        if issubclass(record, Schemas):  # one of several; its arguments have names only now
+        if issubclass(record, Schemas):  # several overloads; `read` selects one
             a.n_outputs = len(op.outputs)
             a = a.read()
         axes = {
@@ -210,7 +210,7 @@ class BatchSearch:
             self.specs[source], self.axes[source], self.specs[op.outputs[0]].shape, self.traced
         )
         shape = self.call(op).a.shape
-        # A -1 says itself where another batch goes.
+        # A -1 determines the axis: its extent depends on the batch.
         return [b for b in found if shape[b.axis] == -1] if -1 in shape else found
 
     def _visit_reshape(self, op: Operator, origins: Guesses) -> Guesses:
@@ -223,7 +223,7 @@ class BatchSearch:
         shape = call.a.shape
         axis = self.axes[source].axis
         if axis < len(shape) and shape[axis] == 0 and axis != batch.axis:
-            # It copies the extent of an axis that holds the batch to one that does not.
+            # A 0 copies the extent of the batch axis to an axis without the batch.
             shape = (*shape[:axis], self.specs[op.outputs[0]].shape[axis], *shape[axis + 1 :])
         if shape[batch.axis] != -1 and (shape[batch.axis] != 0 or axis != batch.axis):
             call.rewrites["shape"] = shape, batch.axis
@@ -233,7 +233,7 @@ class BatchSearch:
         return self._set(op, [batch], origins)
 
     def _keeps_first(self, op: Operator) -> bool:
-        """Tell whether the numbers alone say that the batch stays first."""
+        """Tell whether the shapes alone determine that the batch stays first."""
         before, after = self.specs[op.inputs[0]].shape, self.specs[op.outputs[0]].shape
         return (
             bool(before and after)

@@ -1,13 +1,13 @@
-"""Make a model that was exported with one batch run with another.
+"""Let a model that was exported with one batch size run with another.
 
-With a single ``inputshape`` pnnx writes every target of a reshape or expand as the traced numbers,
-the batch among them, and drops an expand that did nothing then::
+With a single ``inputshape`` pnnx writes the targets of reshapes and expands as traced extents, that
+of the batch included, and drops an expand that changed nothing::
 
     Tensor.reshape  r 1 1 x y shape=(1,64,8,7,8,7)    #x=(1,64,56,56)f32
     torch.cat       c 2 1 token x y dim=1             #token=(1,1,768)f32 #x=(1,196,768)f32
 
-For a batch of 8 this pass follows the batch from the inputs through the graph (each record has its
-rule, see :mod:`kuiper.ops.core.batch`) and writes its extent where it arrives::
+For a batch of 8 this pass follows the batch from the inputs through the graph, by the batch rule of
+each record (:mod:`kuiper.ops.core.batch`), and writes its extent::
 
     Tensor.reshape  r 1 1 x y shape=(8,64,8,7,8,7)
     Tensor.expand   e 1 1 token token_0 sizes=(8,-1,-1)
@@ -16,7 +16,7 @@ rule, see :mod:`kuiper.ops.core.batch`) and writes its extent where it arrives::
 ::
 
     unfreeze    which axes of the inputs hold the batch
-    search      where it goes from there
+    search      which axes of all operands
     members     indices that count or list the members
     rewrite     writes the batch into the graph
 """
@@ -39,12 +39,12 @@ __all__ = ["unfreeze_batch"]
 
 
 def unfreeze_batch(graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Infer) -> None:
-    """Write the batch of `shapes` wherever the graph provably holds the traced one.
+    """Write the batch size of `shapes` wherever the graph provably holds the traced one.
 
     Parameters
     ----------
     graph : Graph
-        Changed in place, if the shapes differ from the traced ones in their batch.
+        Changed in place if the shapes differ from the traced ones in the batch axis.
     shapes : sequence of tuple of int
         Of the inputs of a run.
     infer : callable
@@ -57,7 +57,7 @@ def unfreeze_batch(graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Infer
     try:
         specs = infer(graph, {o: TensorSpec(o.required_shape, _dtype(o)) for o in graph.inputs})
     except KuiperError:
-        return  # the annotations are not what was traced
+        return  # the annotations are not those of a trace
     search = BatchSearch(graph, specs, starts, traced)
     search.run()
     write_batch(search, batch)

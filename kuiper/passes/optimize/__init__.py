@@ -1,1 +1,1 @@
-"""Passes that make a graph faster: fewer operators, and fewer trips through memory."""
+"""Passes that make a graph faster: fewer operators and fewer sweeps over memory."""

@@ -14,7 +14,7 @@ def eliminate_identity(graph: Graph, specs: dict[Operand, Any]) -> None:
     """Replace the output of each identity by its input; outputs of the model keep their names."""
     for op in graph:
         record = record_or_none(op.type)
-        # With a second input only the record knows which one is handed on.
+        # With several inputs, only the record knows which one is returned.
         if record is not None and record.identity and len(op.inputs) == 1:
             graph.replace_uses(op.outputs[0], op.inputs[0])
             graph.remove_operator(op)

@@ -16,7 +16,7 @@ from kuiper.ops import record_or_none
 
 __all__ = ["eliminate_common"]
 
-# Comparing larger weights would cost more than it could save.
+# Comparing larger weights costs more than it saves.
 MAX_BYTES = 1 << 16
 
 
@@ -36,7 +36,7 @@ def eliminate_common(graph: Graph, specs: dict[Operand, Any]) -> None:
 
 
 def _key(op: Operator) -> tuple[Any, ...] | None:
-    """Return a key that is equal for equal results; None if results must not be shared."""
+    """Return a key that is equal for equal results; None if they must not be shared."""
     record = record_or_none(op.type)
     if record is None or not record.is_pure or op.post_ops:
         return None

@@ -1,11 +1,11 @@
-"""Fold batch normalisation, which with stored statistics is a scale and a shift per channel.
+"""Fold batch normalisation, which is a scale and a shift per channel if its statistics are stored.
 
-After a dense operator whose result has no other reader it is folded into the weights::
+If it is the only reader of a dense operator, it is folded into the weights::
 
     y = (conv(x, w) + b - mean) * scale + bias,  scale = weight / sqrt(var + eps)
       = conv(x, w * scale) + (b - mean) * scale + bias
 
-Elsewhere, as in pre-activation networks, it is split into arithmetic with constants, which later
+Otherwise, as in pre-activation networks, it is split into arithmetic with constants, which later
 passes fuse with the following operators::
 
     nn.BatchNorm2d bn 1 1 x y   ->   pnnx.Expression bn 3 1 x s t y expr=add(mul(@0,@1),@2)
@@ -71,7 +71,7 @@ def affine(op: Operator) -> tuple[np.ndarray, np.ndarray]:
     mean, variance, weight, bias = (
         op.attributes[n].numpy() if n in op.attributes else None for n in names
     )
-    # The parser leaves a number of thousands of digits as text, which the record accepts.
+    # The parser leaves a number with thousands of digits as text.
     eps = float(op.params.get("eps", 1e-5))
     return scale_and_shift(mean, variance, weight, bias, eps)
 
@@ -92,7 +92,7 @@ def _folded(producer: Operator, norm: Operator) -> dict[str, Attribute]:
     scale, shift = affine(norm)
     weight = producer.attributes["weight"]
     attributes = dict(producer.attributes)
-    # Computed while it is packed, so that it takes no memory before or after.
+    # Computed during packing, so that it takes no memory before or after.
     attributes["weight"] = Attribute(weight.shape, "f32", partial(_scaled, weight, scale))
     if "bias" in attributes:
         shift = shift + attributes["bias"].numpy() * scale
@@ -101,7 +101,7 @@ def _folded(producer: Operator, norm: Operator) -> dict[str, Attribute]:
 
 
 def _scaled(weight: Attribute, scale: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """Return the bytes of filters [start, stop), each times its scale; computed in float64."""
+    """Return the bytes of filters [start, stop) times their scales, multiplied in float64."""
     filters = weight.rows(start, stop)
     factors = scale[start:stop].reshape((-1,) + (1,) * (filters.ndim - 1))
     scaled = np.empty(filters.shape, np.float32)

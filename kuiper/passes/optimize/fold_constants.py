@@ -5,8 +5,8 @@
     pnnx.Attribute a 0 1 x @data=(4)f32
     pnnx.Expression e 1 1 x y expr=mul(@0,2)      ->   pnnx.Attribute e.folded 0 1 y @data=(4)f32
 
-pnnx does most of this at its default optimisation level.  This pass is for files of lower levels
-and for constants that other passes make.
+pnnx does most of this at its default optimisation level.  This pass serves files of lower levels,
+and constants that other passes make.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kuiper.ops import record_or_none
 
 __all__ = ["fold_constants"]
 
-# It is cheaper to compute a larger result in each run than to keep it.
+# Computing a larger result in each run is cheaper than keeping it.
 MAX_BYTES = 1 << 24
 
 

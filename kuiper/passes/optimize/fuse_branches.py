@@ -38,7 +38,10 @@ __all__ = ["fuse_branches"]
 
 
 class Branch(NamedTuple):
-    """A summand that is a convolution; `corner` is the offset of its window in taps."""
+    """A summand that is a convolution, by its index among the inputs of the sum.
+
+    `corner` is the offset of its window, in taps.
+    """
 
     number: int
     convolution: Operator
@@ -66,7 +69,7 @@ class Branch(NamedTuple):
 
 
 def fuse_branches(graph: Graph, specs: dict[Operand, Any]) -> None:
-    """Merge the convolutions of which only the sum is read."""
+    """Merge convolutions of one tensor if only their sum is read."""
     joined = False
     for op in graph.find("pnnx.Expression"):
         if not op.inputs or not all(is_float32(o, specs) for o in (*op.inputs, *op.outputs)):
@@ -82,7 +85,7 @@ def fuse_branches(graph: Graph, specs: dict[Operand, Any]) -> None:
                 _shorten(graph, op, summands, merged)
                 joined = True
     if joined:
-        # Operands that a sum named but did not add are dead now.
+        # Inputs of a sum that its expression does not reference may be dead now.
         eliminate_dead(graph, specs)
 
 
@@ -125,20 +128,20 @@ def _merge(
     for x, (branches, norms) in sources.items():
         while branches:
             base = max(branches, key=lambda branch: math.prod(branch.window))
-            alike = [
+            inside = [
                 branch
                 for branch in branches
                 if branch[2:5] == base[2:5] and base.holds(branch) and branch is not base
             ]
-            branches = [branch for branch in branches if branch not in (base, *alike)]
+            branches = [branch for branch in branches if branch not in (base, *inside)]
             scales = []
             if base.stride == (1, 1) and same_shape(x, op.outputs[0], specs):
                 pixel = base._replace(corner=(0, 0), window=(1, 1))
                 if base.holds(pixel):
                     scales, norms = [op.inputs[number].required_producer for number in norms], []
-            if alike or scales:
-                _sum_filters(graph, base, alike, scales)
-                merged.update(branch.number for branch in alike)
+            if inside or scales:
+                _sum_filters(graph, base, inside, scales)
+                merged.update(branch.number for branch in inside)
                 merged.update(op.inputs.index(scale.outputs[0]) for scale in scales)
     return merged
 
@@ -159,9 +162,7 @@ def _branch(number: int, producer: Operator, specs: dict[Operand, Any]) -> Branc
         return None
     corner = (-before[0] // dilation[0], -before[1] // dilation[1])
     groups = producer.params.get("groups", 1)
-    return Branch(
-        number, producer, groups, geometry.stride, dilation, corner, geometry.kernel
-    )  # fmt: skip
+    return Branch(number, producer, groups, geometry.stride, dilation, corner, geometry.kernel)
 
 
 def _sum_filters(
@@ -170,7 +171,7 @@ def _sum_filters(
     conv = base.convolution
     producers = [conv, *(branch.convolution for branch in others), *scales]
     sources = [attribute for producer in producers for attribute in producer.attributes.values()]
-    # "same" padding makes the offsets of windows depend on the image size.
+    # With "same" padding, the offsets of windows depend on the image size.
     corners = [branch.corner for branch in (base, *others)]
     key = ("fuse_branches", conv.name, *corners, *map(id, sources))
     if key not in graph.derived:
@@ -198,7 +199,7 @@ def _summed(
             bias += shift
     parts = [(b.convolution.attributes["weight"], base.offset_of(b)) for b in (base, *others)]
     middle = (-base.corner[0], -base.corner[1])
-    # Computed while it is packed, so that it takes no memory before or after.
+    # Computed during packing, so that it takes no memory before or after.
     rows = partial(_filters, weight.shape, parts, scale if scales else None, middle)
     attributes = dict(base.convolution.attributes)
     attributes["weight"] = Attribute(weight.shape, "f32", rows)
@@ -214,14 +215,14 @@ def _filters(
     start: int,
     stop: int,
 ) -> np.ndarray:
-    """Return the bytes of the summed filters [start, stop); computed in float64."""
+    """Return the bytes of filters [start, stop) of the sum, added in float64."""
     total = np.zeros((stop - start, *shape[1:]))
     for weight, (top, left) in parts:
         filters = weight.rows(start, stop)
         height, width = filters.shape[2:]
         total[:, :, top : top + height, left : left + width] += filters
     if scale is not None:
-        own = np.arange(start, stop)  # as many channels as filters
+        own = np.arange(start, stop)  # there are as many channels as filters
         total[own - start, own % shape[1], middle[0], middle[1]] += scale[start:stop]
     return total.astype(np.float32).reshape(-1).view(np.uint8)
 

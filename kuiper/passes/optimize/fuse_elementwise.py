@@ -1,12 +1,12 @@
-"""Fuse chains of elementwise operators into one expression, which passes over memory once.
+"""Fuse chains of elementwise operators into one expression, which sweeps over memory once.
 
 ::
 
     pnnx.Expression e 3 1 x s t y expr=add(mul(@0,@1),@2)
     nn.ReLU         a 1 1 y z                      ->  relu(add(mul(@0,@1),@2)) of x, s, t
 
-An operator is inlined into its only reader if both results have the same shape; a small tensor that
-is broadcast later is cheaper to compute once.
+An operator is inlined into its only reader if both results have the same shape.  A smaller tensor,
+which the reader broadcasts, is cheaper to compute once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kuiper.passes.optimize.match import arguments_of, is_float32, same_shape
 
 __all__ = ["fuse_elementwise"]
 
-# The operands and temporaries of a program have to fit in the L1 cache together.
+# The operands and temporaries of a program must fit in the L1 cache together.
 MAX_OPERANDS = 8
 MAX_NODES = 48
 
@@ -84,7 +84,7 @@ def _expression(op: Operator, specs: dict[Operand, Any]) -> tuple[Node, Sequence
 
 
 def _formula(op: Operator, specs: dict[Operand, Any]) -> tuple[Node, Sequence[Operand]] | None:
-    """Return the expression of an operator whose record writes it as one of its inputs."""
+    """Return the expression that the record of an operator gives for it, and its operands."""
     record = record_or_none(op.type)
     if record is None or record.activation is not None or not issubclass(record, Formula):
         return None
@@ -95,7 +95,7 @@ def _formula(op: Operator, specs: dict[Operand, Any]) -> tuple[Node, Sequence[Op
     assert isinstance(formula, Formula)
     tree, found = formula.formula()
     if not all(id(spec) in by_spec for spec in found):
-        return None  # it has weights that are no operands
+        return None  # it reads attributes, which are not operands
     return tree, [by_spec[id(spec)] for spec in found]
 
 

@@ -6,7 +6,7 @@
     nn.Conv2d depthwise 1 1 y z groups=c
 
 The image between the two is the largest of an inverted residual (MobileNetV2 and V3, EfficientNet).
-If it would not fit in the caches, the kernel keeps only the rows of it that the window covers.
+If it does not fit in the caches, the kernel keeps only those of its rows that the window covers.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def fuse_expand(graph: Graph, specs: dict[Operand, Any]) -> None:
 
 
 def _arguments(op: Operator, specs: dict[Operand, Any]) -> Conv[TensorSpec] | None:
-    """Return the arguments of a convolution of images with stored weights; None for another."""
+    """Return the arguments of a convolution of images with stored weights; None for others."""
     try:
         a: Any = arguments_of(op, specs)
     except KuiperError:
@@ -74,7 +74,7 @@ def _arguments(op: Operator, specs: dict[Operand, Any]) -> Conv[TensorSpec] | No
 
 
 def _widens(op: Operator, a: Conv[TensorSpec], specs: dict[Operand, Any]) -> bool:
-    """Tell whether it is a 1x1 convolution with a large output and a smaller input."""
+    """Tell whether `op` is a 1x1 convolution with a large output and a smaller input."""
     shape = specs[op.outputs[0]].shape
     return (
         a.weight.shape[2:] == (1, 1)

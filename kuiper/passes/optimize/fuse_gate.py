@@ -6,7 +6,7 @@
     nn.Conv2d       conv 1 1 y z                     (g of shape (n, c, 1, 1))
 
 Squeeze-and-excitation multiplies an image by one factor per channel.  Scaling the weights of the
-convolution that follows gives the same result and is cheaper if the image is large.
+following convolution is equivalent, and cheaper if the image is large.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from kuiper.passes.optimize.match import arguments_of, computes_from, is_float32
 __all__ = ["fuse_gate"]
 
 PRODUCTS = ("mul(@0,@1)", "mul(@1,@0)")
-# Scaling the weights pays from this many pixels per output channel.
+# Scaling the weights is cheaper from this many pixels per output channel on.
 PIXELS_PER_FILTER = 2
 
 
 def fuse_gate(graph: Graph, specs: dict[Operand, Any]) -> None:
-    """Let convolutions scale their input channels."""
+    """Let 1x1 convolutions scale their input channels."""
     for op in graph.find("pnnx.Expression"):
         if op.params.get("expr") not in PRODUCTS or len(op.inputs) != 2:
             continue
@@ -57,7 +57,7 @@ def _is_gated(image: Operand, gate: Operand, result: Operand, specs: dict[Operan
 
 
 def _can_scale(conv: Operator, result: Operand, specs: dict[Operand, Any]) -> bool:
-    """Tell whether the convolution is 1x1, has stored weights, and is small beside its input."""
+    """Tell whether the convolution is 1x1, and its stored weights are small beside its input."""
     if not computes_from(conv, result):
         return False
     try:

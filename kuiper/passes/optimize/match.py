@@ -19,12 +19,12 @@ def arguments_of(operator: Operator, specs: dict[Operand, Any]) -> Record[Tensor
 
 
 def only_reader(operand: Operand) -> Operator | None:
-    """Return the operator that reads `operand`, if it is read exactly once."""
+    """Return the operator that reads `operand`, if there is exactly one use."""
     return operand.uses[0].operator if len(operand.uses) == 1 else None
 
 
 def computes_from(operator: Operator, operand: Operand) -> bool:
-    """Tell whether the argument `input` of an operator is `operand`, and not a shared weight."""
+    """Tell whether the argument `input` of an operator, rather than its weight, is `operand`."""
     if operator.inputs[0] is not operand or operator.input_keys[0] not in (None, "input"):
         return False
     posts = {post.slot for post in operator.post_ops}
@@ -45,7 +45,7 @@ def is_float32(operand: Operand, specs: dict[Operand, Any]) -> bool:
 
 
 def take_over_output(graph: Graph, producer: Operator, absorbed: Operator) -> None:
-    """Give `producer` the output of `absorbed`, its only reader, and remove the latter."""
+    """Remove `absorbed`, the only reader of `producer`, and let `producer` write its output."""
     result = absorbed.outputs[0]
     kept = producer.outputs[1:]
     graph.set_outputs(absorbed, [])

@@ -4,8 +4,8 @@
 
     mul(@0,1)   div(@0,1)   sub(@0,0)   pow(@0,1)   neg(neg(@0))   ->   @0
 
-Only rules that hold for every float32, including NaN, infinities and -0.0: ``x + 0`` stays, because
-it turns -0.0 into 0.0.
+The rules hold for every float32, including NaN, infinities and -0.0; ``x + 0`` stays, because it
+turns -0.0 into 0.0.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Passes that bring back what the export of a model lost."""
+"""Passes that restore what the export of a model lost."""

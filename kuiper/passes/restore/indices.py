@@ -1,16 +1,16 @@
 """Restore the axes that constant indices add to a tensor.
 
-pnnx flattens a constant index of several axes to its first axis.  Little is left of the indices of
-a key mask, ``mask[arange(n)[:, None, None, None], arange(l)]``::
+pnnx flattens a constant index of several axes to its first axis.  Of the indices of a key mask,
+``mask[arange(n)[:, None, None, None], arange(l)]``, the file has only this::
 
     Tensor.index i 1 1 m y expr=[[0],[0]] #m=(1,18)bool #y=(1,1,1,18)bool
                                 ->   torch.unsqueeze i_1 1 1 m a dim=1
                                      torch.unsqueeze i   1 1 a y dim=2
 
-The annotated shape shows that something is missing.  If the result has the extents of the input in
-order, with axes of extent 1 between them, and the rest of each index counts from 0, the indices
-are taken to select everything in order; most text models make their attention masks this way.
-Anything else is refused, because the file does not determine the indices.
+The annotated shape shows that indices are missing.  If the result has the extents of the input in
+order, with axes of extent 1 between them, and each remaining index counts from 0, the indices are
+assumed to select everything in order, as in the attention masks of most text models.  Anything else
+is refused, because the file does not determine the indices.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def restore_indices(graph: Graph) -> None:
         if source is None or result is None or None in (*source, *result):
             continue
         lists = [one for one in items if one is not None]
-        # Complete lists have one axis together.
+        # Complete lists have one axis in common.
         missing = len(result) - (len(source) - len(lists) + 1)
         if missing <= 0 or len(items) > len(source):
             continue
@@ -84,13 +84,13 @@ def _added_axes(
     ]
     if not fitting:
         return None
-    # Extents of 1 may leave a choice: put the first axis as early and the last as late as possible.
+    # Extents of 1 leave a choice: put the last axis as late and the first as early as possible.
     kept = max(fitting, key=lambda axes: (axes[-1], -axes[0]))
     return [axis for axis in range(len(result)) if axis not in kept]
 
 
 def _unsqueeze(graph: Graph, op: Operator, axes: list[int], whole: bool = False) -> None:
-    """Add axes of extent 1 to what an operator selects, or to its input if it selects the whole."""
+    """Add axes of extent 1 to the result of an operator, or, if `whole`, to its input instead."""
     result, name = op.outputs[0], op.name
     if whole:
         value = op.inputs[0]

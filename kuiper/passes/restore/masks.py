@@ -7,8 +7,8 @@ queries::
     nn.MultiheadAttention a 2 1 x m y $attn_mask=m batch_first=True #x=(2,7,16)f32 #m=(2,7)f32
                                 ->   nn.MultiheadAttention a 2 1 x m y $key_padding_mask=m
 
-Where pnnx recognizes an attention that a model has written out, it reshapes the mask, gives the
-input of the reshape the mask's keyword, and does not invert a mask of bools::
+If pnnx recognizes an attention that a model spells out, it reshapes the mask, gives the input of
+the reshape the mask's keyword, and does not invert a bool mask::
 
     Tensor.reshape r 1 1 m n shape=(7,7) $attn_mask=m #m=(1,1,7,7)bool
                                 ->   torch.logical_not r_not 1 1 m o
@@ -33,7 +33,7 @@ def restore_masks(graph: Graph) -> None:
             continue
         slot = op.input_keys.index("attn_mask")
         named, others = op.inputs[slot], [*op.inputs[:slot], *op.inputs[slot + 1 :]]
-        # Some masks come first, with their keyword at the last of the other inputs.
+        # Some files have the mask first, and its keyword at the last of the other inputs.
         for given, mask in ((others, named), ([*others[1:], named], op.inputs[0])):
             if _masks_keys(op, [operand.shape for operand in given], mask.shape):
                 keys = [None] * len(given)
@@ -53,7 +53,7 @@ def _restore_reshaped(graph: Graph, op: Operator) -> None:
 
 
 def _masks_keys(op: Operator, given: list[Shape | None], mask: Shape | None) -> bool:
-    """Tell whether the input called `attn_mask` must be a mask of keys."""
+    """Tell whether the input called `attn_mask` must be a key padding mask."""
     if not given or mask is None or len(mask) != 2:
         return False
     query, key = (_lengths(op, shape) for shape in (given[0], given[min(len(given) - 1, 1)]))
@@ -63,7 +63,7 @@ def _masks_keys(op: Operator, given: list[Shape | None], mask: Shape | None) -> 
 
 
 def _lengths(op: Operator, shape: Shape | None) -> tuple[int | None, ...] | None:
-    """Return how many sequences there are, and how long they are."""
+    """Return the number of sequences and their length."""
     if shape is None or len(shape) != 3:
         return None
     return tuple(shape[:2]) if op.params.get("batch_first") else (shape[1], shape[0])

@@ -1,7 +1,7 @@
 """Restore the outputs of recurrent modules that the export dropped or reordered.
 
 pnnx keeps only the outputs that are read, in the order in which the trace computed them.  The
-annotated shapes tell which is which::
+annotated shapes identify them::
 
     nn.LSTM l 1 1 x h hidden_size=8 #x=(4,2,6)f32 #h=(1,2,8)f32      ->   nn.LSTM l 1 3 x y h c
     nn.GRU  g 1 2 x h y hidden_size=7 #x=(5,6)f32 #h=(1,7)f32 #y=(5,7)f32  ->  nn.GRU g 1 2 x y h
@@ -38,7 +38,7 @@ def restore_outputs(graph: Graph) -> None:
 
 
 def _output_indices(op: Operator) -> list[int] | None:
-    """Return the index in PyTorch's order of each output; None if the shapes do not tell."""
+    """Return the index in PyTorch's order of each output; None if the shapes do not fit."""
     expected = _shapes(op)
     indices: list[int] = []
     for operand in op.outputs:

@@ -1,12 +1,12 @@
 """Restore the rounding of integer division.
 
-pnnx writes ``torch.div(x, y, rounding_mode="floor")`` like a true division, whose result would be
+pnnx writes ``torch.div(x, y, rounding_mode="floor")`` as a true division, whose result would be
 floating-point.  An annotated integer type shows that it was rounded down::
 
     pnnx.Expression e 1 1 x y expr=div(@0,80) #x=(1,300)i64 #y=(1,300)i64
                                 ->   pnnx.Expression e 1 1 x y expr=floor_divide(@0,80)
 
-For floats nothing tells the two apart.
+For floats, the file does not tell the two apart.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["restore_quotients"]
 
 _INTEGERS = {"i8", "i16", "i32", "i64", "u8"}
 
-# Functions that map integers to integers, `div` as it is meant here among them.
+# Functions that map integers to integers, including the rounded `div`.
 _CLOSED = {
     "add", "sub", "mul", "div", "floor_divide", "remainder", "fmod", "neg", "abs", "sign", "max",
     "min", "maximum", "minimum", "square", "size",
@@ -28,7 +28,7 @@ _CLOSED = {
 
 
 def restore_quotients(graph: Graph) -> None:
-    """Round the quotients of expressions that hold nothing but integers."""
+    """Round the quotients of expressions whose values are all integers."""
     for op in graph.find("pnnx.Expression"):
         text = str(op.params.get("expr"))
         if (

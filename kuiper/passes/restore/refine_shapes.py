@@ -1,18 +1,18 @@
 """Refine the targets of reshapes after a data-dependent operator.
 
-pnnx writes the target of a reshape as the traced numbers, even if they count the elements that a
-mask selected or the boxes that were kept::
+pnnx writes the target of a reshape as traced extents, even if they count the elements that a mask
+selected or the boxes that were kept::
 
     torch.masked_select m 2 1 x mask p              #p=(20)f32
     Tensor.reshape      r 1 1 p y shape=(1,1,20)    ->   shape=(1,1,13), where p has 13 elements
 
 An axis that the reshape keeps, with as many elements before and after it, gets its actual extent;
-so does an axis that it is merged into::
+so does the axis that it is merged into::
 
     Tensor.reshape      r 1 1 b y shape=(60,4)      ->   shape=(39,4), where b, once (20,3,4), has
                                                          13 rows
 
-The only part of a split gets the whole extent.  A reshape that leaves a choice is not changed.
+A split into one part gets the whole extent.  An ambiguous reshape is not changed.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ RESHAPES = ("Tensor.reshape", "Tensor.view", "torch.reshape")
 
 
 def refine_shapes(operator: Operator, specs: Mapping[Operand, Any]) -> None:
-    """Write the extents of this run into a reshape, expand or split that has the traced ones.
+    """Replace the traced extents of a reshape, expand or split by those of this run.
 
     Parameters
     ----------
     operator : Operator
         Changed in place; it belongs to the graph of this run.
     specs : mapping of Operand to (TensorSpec or StaticValue)
-        Those of its inputs.
+        Of its inputs.
     """
     if operator.type == "torch.split":
         _refine_split(operator, specs)
@@ -72,7 +72,7 @@ def refine_shapes(operator: Operator, specs: Mapping[Operand, Any]) -> None:
 
 
 def _refine_split(operator: Operator, specs: Mapping[Operand, Any]) -> None:
-    """Give the only part of a split the extent of this run."""
+    """Give the single part of a split the extent of this run."""
     sections = operator.params.get("split_size_or_sections")
     axis, traced = operator.params.get("dim"), operator.inputs[0].shape
     actual = specs.get(operator.inputs[0])
@@ -88,7 +88,7 @@ def _refine_split(operator: Operator, specs: Mapping[Operand, Any]) -> None:
 def _target_axes(
     target: tuple[int, ...], traced: tuple[int, ...], axis: int
 ) -> list[tuple[int, int]]:
-    """Return the axes of a target that may hold an axis of the input: (axis, extent's factor)."""
+    """Return (target axis, factor of its extent) for each that may hold an axis of the input."""
     before, after = math.prod(traced[:axis]), math.prod(traced[axis + 1 :])
     found = []
     for number, extent in enumerate(target):

@@ -1,12 +1,12 @@
-"""Warn of margins that a module may choose by the size of its image, where the file has fixed ones.
+"""Warn of fixed padding in a file if the module may have computed it from the image size.
 
-TensorFlow's "same" padding depends on the image size, and a trace keeps the margins of one size::
+TensorFlow's "same" padding depends on the image size, and a trace keeps that of one size::
 
     F.pad       p 1 1 x q pad=(0,1,0,1)            #x=(1,3,224,224)f32
     nn.Conv2d   c 1 1 q y kernel_size=(3,3) stride=(2,2) padding=(0,0) ...
 
-For an image of 201x235 they would be ``(1,1,1,1)``.  The file does not say whether the module
-computes its margins or always has these, as some do, so the graph is left as it is.
+For an image of 201x235 it would be ``(1,1,1,1)``.  The file does not tell whether the module
+computes its padding or has a constant one, so the graph is not changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WINDOWS = ("nn.Conv2d", "nn.MaxPool2d", "nn.AvgPool2d", "F.max_pool2d", "F.avg_
 
 
 def warn_of_sized_margins(graph: Graph, specs: Mapping[Operand, Any]) -> None:
-    """Log a warning if a module that pads by the size of its image would pad otherwise."""
+    """Log a warning if "same" padding of this image size differs from that in the file."""
     held = sized_margins(graph, specs)
     if held:
         first = held[0]
@@ -39,20 +39,20 @@ def warn_of_sized_margins(graph: Graph, specs: Mapping[Operand, Any]) -> None:
 
 
 def sized_margins(graph: Graph, specs: Mapping[Operand, Any]) -> list[Operator]:
-    """Return the paddings that are "same" for the traced size but not for this one.
+    """Return the operators whose padding is "same" for the traced size but not for this one.
 
     Parameters
     ----------
     graph : Graph
-        As it was loaded.
+        As loaded.
     specs : mapping of Operand to (TensorSpec or StaticValue)
         For this run.
 
     Returns
     -------
     list of Operator
-        Empty if a padding before a strided window was not "same" when traced, or if all paddings
-        are equal on both sides: then the module does not pad by size.
+        Empty if the padding before some strided window was not "same" when traced, or if all
+        padding is equal on both sides: then the module does not pad by size.
     """
     found, uneven = [], False
     for op in graph.find(type="F.pad"):
@@ -74,7 +74,7 @@ def sized_margins(graph: Graph, specs: Mapping[Operand, Any]) -> list[Operator]:
 
 def _of_size(shape: tuple[int, ...], window: list[tuple[int, int, int]]) -> tuple[int, ...]:
     """Return the "same" ``pad`` of an image, last axis first."""
-    # Already imported if a graph has such an operator.
+    # Already imported if a graph has `F.pad`.
     from kuiper.ops.tensor.padding import same_margins
 
     down, across = (same_margins(n, *of) for n, of in zip(shape[-2:], window, strict=True))

@@ -1,4 +1,4 @@
-"""Split a transformer encoder layer, which TorchScript leaves as one operator, into its parts.
+"""Split a transformer encoder layer, which is one operator in TorchScript, into its parts.
 
 ::
 
@@ -49,7 +49,7 @@ def split_encoder_layer(graph: Graph, specs: dict[Operand, Any]) -> None:
     """Split every encoder layer whose weights are constants."""
     for op in graph.find(LAYER):
         if not op.outputs[0].uses:
-            continue  # it is dead, and removed later
+            continue  # dead; removed later
         weights = {
             part: {name: _constant(op.inputs[slot]) for name, slot in slots.items()}
             for part, slots in WEIGHTS.items()
@@ -114,7 +114,7 @@ class _Layer:
         heads = self.a.num_heads
         given = self.specs[mask].shape
         if len(given) == 4 and given[0] != n:
-            # Exported with another batch: all sequences share one mask, as the record has checked.
+            # Exported with another batch; the record has checked that all sequences share a mask.
             first = np.asarray(self.specs[mask].constant, np.float32)[:1]
             given = first.shape
             data = {"data": Attribute.from_array(np.ascontiguousarray(first))}

@@ -32,7 +32,7 @@ def split_list(graph: Graph, specs: dict[Operand, Any]) -> None:
         if not isinstance(tree, List) or not _has_tensors(specs.get(result)):
             continue
         if not result.uses:
-            continue  # it is dead, and removed later
+            continue  # dead; removed later
         inputs, name = op.inputs, op.name
         graph.set_outputs(op, [])
         items = []

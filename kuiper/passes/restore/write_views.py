@@ -7,8 +7,8 @@
     Tensor.copy   c 2 1 w s y $self=w $src=s                 aten::select_scatter c_1 2 1 v s v2 ...
                                                              Tensor.slice_copy c 2 1 x v2 y ...
 
-At optlevel=1 pnnx writes a `Tensor.copy` where the trace writes into a view; later operators read
-its output, which stands for the whole tensor.  At optlevel=2 pnnx does this rewrite itself.
+At optlevel=1 pnnx writes a `Tensor.copy` for a write into a view; later operators read its output
+as the whole tensor.  At optlevel=2 pnnx does this rewrite itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kuiper.ops import record_or_none
 
 __all__ = ["write_views"]
 
-# For each operator that takes a part out, the one that puts it back.
+# For each operator that selects a part, the one that writes it.
 WRITES = {"Tensor.slice": "Tensor.slice_copy", "Tensor.select": "aten::select_scatter"}
 TARGET = {"Tensor.slice_copy": "self", "aten::select_scatter": "input"}
 
@@ -35,12 +35,12 @@ def write_views(graph: Graph) -> None:
     for copy in graph.find("Tensor.copy"):
         keys = dict(zip(copy.input_keys, copy.inputs, strict=True))
         if len(copy.outputs) != 1 or keys.keys() != {"self", "src"}:
-            continue  # the record explains what it expects
+            continue  # the record refuses it
         views = _views(keys["self"], copy)
         if not views:
             continue
         result, source = copy.outputs[0], keys["src"]
-        if not result.uses:  # the result is not read
+        if not result.uses:
             graph.remove_operator(copy)
             continue
         graph.set_outputs(copy, [])
@@ -53,7 +53,7 @@ def write_views(graph: Graph) -> None:
 
 
 def _views(target: Operand, copy: Operator) -> list[Operator]:
-    """Return the slices and selects between a tensor and the view `target`, the last one first."""
+    """Return the slices and selects that lead from a tensor to its view `target`, last first."""
     views: list[Operator] = []
     while target.producer is not None and target.producer.type in WRITES:
         views.append(target.producer)
@@ -73,7 +73,7 @@ def _is_view(producer: Operator | None) -> bool:
     if producer is None:
         return False
     if producer.type.endswith((".clone", "_copy")):
-        return False  # PyTorch gives it memory of its own
+        return False  # a copy
     record = record_or_none(producer.type)
     plumbing = ("pnnx.Attribute", "prim::TupleUnpack", "prim::ListUnpack")
     return record is not None and record.layout == "view" and producer.type not in plumbing
