@@ -15,12 +15,12 @@ from kuiper.ir.view import TensorSpec
 from kuiper.passes import PassReport
 from kuiper.planning.infer import leaf_operands
 from kuiper.planning.input_checker import InputChecker, TensorInfo, shape_text, tensor_info
-from kuiper.planning.plan import Plan
 from kuiper.planning.plan_cache import PlanCache
 from kuiper.planning.verify import verify_operators
 from kuiper.pnnx import load_graph, save_graph
 
 if TYPE_CHECKING:
+    from kuiper.planning.plan import Plan
     from kuiper.planning.profile import Profile
 
 __all__ = ["Model"]
@@ -139,7 +139,7 @@ class Model:
         plan = self._plans.find(arrays, self._n_threads)
         if out is None:
             results = plan.run(arrays)
-        elif isinstance(plan, Plan):
+        elif not plan.is_segmented:
             results = plan.run(arrays, self._checker.check_outputs(out, plan.outputs, arrays))
         else:  # a SegmentedPlan: the shapes of the results are known after the run
             computed = plan.run(arrays)
@@ -247,7 +247,7 @@ class Model:
             for info, shape in zip(self.inputs, shapes, strict=True)
         ]
         plan = self._plans.find_finalized(arrays, self._n_threads)
-        return plan if isinstance(plan, Plan) else plan.first_plan
+        return plan.first_plan
 
     def planned_graph(self, *shapes: Sequence[int]) -> Graph:
         """Return the graph that runs for inputs of the given shapes: after the passes.

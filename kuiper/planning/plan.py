@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby, islice
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -102,7 +102,11 @@ class Plan:
     output_counts : tuple of int
         Number of `outputs` of each operand that the graph returns: 1 for a tensor, more for a list.
     arena_bytes : int
+    is_segmented : bool
+        Tells a plan from a :class:`~kuiper.planning.segments.SegmentedPlan`.
     """
+
+    is_segmented: Literal[False] = False
 
     def __init__(
         self,
@@ -139,6 +143,11 @@ class Plan:
         self._arenas = arenas
         # Idle contexts; pop and append are atomic, so they need no lock.
         self._contexts: list[Context] = []
+
+    @property
+    def first_plan(self) -> Plan:
+        """The plan itself, as of a segmented plan the plan of its first segment."""
+        return self
 
     def run(
         self, inputs: Sequence[np.ndarray], outs: Sequence[np.ndarray | None] | None = None

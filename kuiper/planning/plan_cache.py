@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kuiper._kernels.micro import dispatch
-from kuiper._runtime.executor import ArenaPool
-from kuiper._runtime.weights import WeightCache
 from kuiper._support import log
 from kuiper._support.gc_pause import no_collection
 from kuiper._support.threads import ForkLock
@@ -27,10 +25,9 @@ from kuiper.passes import (
     unfreeze_batch,
 )
 from kuiper.planning.infer import check_sizes, infer_known, infer_specs
-from kuiper.planning.plan import Plan
-from kuiper.planning.planner import make_plan
 
 if TYPE_CHECKING:
+    from kuiper.planning.plan import Plan
     from kuiper.planning.segments import SegmentedPlan
 
 __all__ = ["PlanCache"]
@@ -71,6 +68,10 @@ class PlanCache:
         max_memory: int,
         max_plans: int,
     ) -> None:
+        # Imported with the first model: a program that only imports kuiper does not wait for them.
+        from kuiper._runtime.executor import ArenaPool
+        from kuiper._runtime.weights import WeightCache
+
         self.passes: tuple[PassReport, ...] = ()
         self.max_memory = max_memory
         self._max_plans = max_plans
@@ -170,8 +171,9 @@ class PlanCache:
         dropped: Sequence[tuple[Any, ...]],
     ) -> None:
         shapes, n_threads, isa, _, _ = key
-        what = "in segments, as shapes depend on values"
-        if isinstance(plan, Plan):
+        if plan.is_segmented:
+            what = "in segments, as shapes depend on values"
+        else:
             what = f"{len(plan.steps)} steps, {plan.arena_bytes} bytes of memory"
         log.debug(
             "kuiper.model", "planned for %s, %d threads, %s: %s; it took %.1f ms",
@@ -191,6 +193,8 @@ class PlanCache:
     def _compile(
         self, arrays: Sequence[np.ndarray], n_threads: int, keep: tuple[str, ...]
     ) -> Plan | SegmentedPlan:
+        from kuiper.planning.planner import make_plan
+
         graph, inputs = self._prepared([TensorSpec(a.shape, a.dtype) for a in arrays], keep)
         specs, waiting = infer_known(graph, inputs)
         diagnose(graph, specs)
@@ -226,4 +230,6 @@ class PlanCache:
 
 def _evaluate(graph: Graph) -> list[np.ndarray]:
     """Run a graph without inputs."""
+    from kuiper.planning.planner import make_plan
+
     return make_plan(graph, {}, 1).run([])

@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -60,9 +60,11 @@ class SegmentedPlan:
     Attributes
     ----------
     n_threads : int
+    is_segmented : bool
     """
 
     SEGMENTS_KEPT = 128
+    is_segmented: Literal[True] = True
 
     def __init__(
         self,

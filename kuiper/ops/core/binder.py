@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from kuiper._kernels.micro.packed import PackedMatrix
-from kuiper._runtime.pages import PagePool
-from kuiper.ir import Operator, PostOp
-from kuiper.ir.view import TensorSpec, TensorView
+if TYPE_CHECKING:  # every record imports this module
+    from kuiper._kernels.micro.packed import PackedMatrix
+    from kuiper._runtime.pages import PagePool
+    from kuiper.ir import Operator, PostOp
+    from kuiper.ir.view import TensorSpec, TensorView
 
 __all__ = ["Binder", "Layout"]
 
