@@ -2,27 +2,27 @@
 
 ::
 
-    _app.py        the parser, errors -> exit codes
-    _arguments.py  types of arguments and options that several commands share
-    _console.py    tables, bars and JSON; with rich where it is installed
-    _inputs.py     models, shapes and arrays from what the command line names
+    _app.py        the parser, and the exit codes of errors
+    _arguments.py  argument types and options that several commands share
+    _console.py    output: tables, progress bars and JSON
+    _inputs.py     models, shapes and arrays that the arguments name
     inspecting     info, check, expr, graph
     measuring      run, bench, profile
     pictures       classify, detect, segment
     exporting      export
     completing     completion
 
-Nothing in kuiper imports this package, so that importing kuiper costs none of it.
+Nothing else in kuiper imports this package, so ``import kuiper`` does not load it.
 
-Exit codes, which scripts can rely on:
+Exit codes are stable:
 
 ====  =====================================================================================
-0     everything went well
-1     some inputs failed, or ``check`` found a difference; the others were handled
-2     the command line is wrong
+0     success
+1     some inputs failed and the others were processed, or ``check`` found a difference
+2     invalid command line
 3     kuiper refused the model, the input or the expression
 4     a file cannot be read or written
-5     a package is missing that this command needs; the message says which
+5     a required package is missing; the message names it
 130   interrupted by Ctrl-C
 ====  =====================================================================================
 """

@@ -1,4 +1,4 @@
-"""The parser of the command line, and what becomes of errors."""
+"""The parser of the command line, and the exit codes of errors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["EXIT_CODES", "build_parser", "main"]
 EXIT_CODES = {"partly": 1, "usage": 2, "refused": 3, "file": 4, "package": 5, "interrupted": 130}
 
 _EPILOG = """\
-exit codes: 0 well, 1 some inputs failed or differ, 2 wrong command line, 3 kuiper refused the
-model or input, 4 a file cannot be read or written, 5 a package is missing, 130 interrupted
+exit codes: 0 success, 1 some inputs failed or differ, 2 invalid command line, 3 kuiper refused
+the model or input, 4 a file cannot be read or written, 5 a package is missing, 130 interrupted
 
-`kuiper COMMAND --help` has the options and examples of a command.
+`kuiper COMMAND --help` lists the options of a command, with examples.
 """
 
 
@@ -29,7 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser with all commands."""
     parser = argparse.ArgumentParser(
         prog="kuiper",
-        description="Run, look into and measure PyTorch models that pnnx exported.",
+        description="Run, inspect and measure PyTorch models exported with pnnx.",
         epilog=_EPILOG,
         formatter_class=HelpFormatter,
     )
@@ -56,10 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = build_parser()
     options = parser.parse_args(argv)
-    if options.command is None:  # whoever types the name alone wants to know what there is
+    if options.command is None:
         parser.print_help(sys.stderr)
         return EXIT_CODES["usage"]
-    for stream in (sys.stdout, sys.stderr):  # a file's name may hold what a terminal cannot show
+    for stream in (sys.stdout, sys.stderr):  # file names may have undisplayable characters
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     console = Console(
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except kuiper.KuiperError as error:
         return _fail(options, str(error), "refused")
     except BrokenPipeError:
-        # Somebody like `head` read enough; a second error while Python exits helps nobody.
+        # A reader such as `head` has exited; avoid a second error when Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_CODES["partly"]
     except OSError as error:

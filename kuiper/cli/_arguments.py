@@ -1,4 +1,4 @@
-"""Types of arguments, and the options that several commands have."""
+"""Argument types, and the options that several commands share."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = [
     "new_command",
     "per_channel",
     "positive",
+    "positives",
     "shape",
     "typed_shape",
-    "whole_numbers",
 ]
 
 
@@ -30,21 +30,21 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keep line breaks, and use the width that there is: names in one column, help in another."""
+    """Keep line breaks; put names and help into columns that fit the terminal."""
 
     def __init__(self, prog: str, **more: Any) -> None:
         width = min(shutil.get_terminal_size().columns, 110) - 2
         super().__init__(prog, max_help_position=28 if width >= 70 else 20, width=width, **more)
 
     def add_argument(self, action: argparse.Action) -> None:
-        """Add an argument; leave room for the names of commands, which are set further in."""
+        """Add an argument; widen the first column for the indented names of commands."""
         super().add_argument(action)
         if isinstance(action, argparse._SubParsersAction):
             self._action_max_length += self._indent_increment
 
 
 def fraction(text: str) -> float:
-    """Read a number, also as a fraction such as 1/255."""
+    """Parse a number or a fraction such as 1/255."""
     top, _, bottom = text.partition("/")
     try:
         return float(top) / float(bottom or 1)
@@ -53,19 +53,19 @@ def fraction(text: str) -> float:
 
 
 def positive(text: str) -> int:
-    """Read a whole number above zero."""
+    """Parse a positive integer."""
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number above zero")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive integer")
     return int(text)
 
 
-def whole_numbers(text: str) -> list[int]:
-    """Read whole numbers above zero with commas between them."""
+def positives(text: str) -> list[int]:
+    """Parse comma-separated positive integers."""
     return [positive(part) for part in text.split(",")]
 
 
 def shape(text: str) -> tuple[int, ...]:
-    """Read a shape, as in 1x3x224x224 or 1,3,224,224."""
+    """Parse a shape such as 1x3x224x224 or 1,3,224,224."""
     parts = text.strip("()[]").lower().replace("x", ",").split(",")
     if not all(part.strip().isdecimal() for part in parts):
         raise argparse.ArgumentTypeError(f"'{text}' is not a shape such as 1x3x224x224")
@@ -73,24 +73,24 @@ def shape(text: str) -> tuple[int, ...]:
 
 
 def typed_shape(text: str) -> tuple[tuple[int, ...], str]:
-    """Read a shape with the type of its elements, as in 1x128:i64; f32 where none is given."""
+    """Parse a shape with an optional element type, f32 by default, such as 1x128:i64."""
     extents, colon, dtype = text.partition(":")
     known = ("f32", "f64", "f16", "i64", "i32", "i16", "i8", "u8", "bool", "c64")
-    if colon and dtype not in known:  # "1x3:" is a slip, not float32
+    if colon and dtype not in known:  # an empty type, as in "1x3:", is an error, too
         raise argparse.ArgumentTypeError(f"'{dtype}' is not one of the types {', '.join(known)}")
     return shape(extents), dtype or "f32"
 
 
 def per_channel(text: str) -> tuple[float, ...]:
-    """Read one number for each of three channels, as in 104,117,123; one alone is for all."""
+    """Parse a number for all three channels, or one for each, such as 104,117,123."""
     values = tuple(fraction(part) for part in text.split(","))
     if len(values) not in (1, 3):
-        raise argparse.ArgumentTypeError(f"'{text}' is not one number, nor three with commas")
+        raise argparse.ArgumentTypeError(f"'{text}' is neither one number nor three with commas")
     return values * 3 if len(values) == 1 else values
 
 
 def divisors(text: str) -> tuple[float, ...]:
-    """Read numbers for three channels, none of them zero."""
+    """Parse nonzero numbers for three channels."""
     values = per_channel(text)
     if 0 in values:
         raise argparse.ArgumentTypeError(f"'{text}' would divide by zero")
@@ -98,7 +98,7 @@ def divisors(text: str) -> tuple[float, ...]:
 
 
 def height_width(text: str) -> tuple[int, int]:
-    """Read a size, as in 224 or 480x640 (height first)."""
+    """Parse a size such as 224 or 480x640 (height x width)."""
     values = tuple(positive(part) for part in text.lower().split("x"))
     if len(values) > 2:
         raise argparse.ArgumentTypeError(f"'{text}' is not a size such as 224 or 480x640")
@@ -106,15 +106,11 @@ def height_width(text: str) -> tuple[int, int]:
 
 
 def new_command(
-    commands: Commands,
-    name: str,
-    run: Callable[..., int],
-    summary: str,
-    details: str = "",
+    commands: Commands, run: Callable[..., int], summary: str, details: str
 ) -> argparse.ArgumentParser:
-    """Add a command whose function is `run(options, console)`."""
+    """Add the command that `run(options, console)` executes, named like that function."""
     parser = commands.add_parser(
-        name,
+        run.__name__,
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}.",
         epilog=details,
@@ -125,7 +121,7 @@ def new_command(
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the model and what says how to load and plan it."""
+    """Add the model and the options for loading and planning it."""
     add = parser.add_argument
     add("model", metavar="MODEL", help="a .pnnx.param file, or the name of a bundled model")
     add("--bin", metavar="FILE", help="the weights (default: the .bin file beside MODEL)")
@@ -134,9 +130,9 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE.py",
-        help="run this first: a Python file with operators of your own (@kuiper.operator)",
+        help="a Python file to run first, which defines operators with @kuiper.operator",
     )
-    add("--no-optimize", action="store_true", help="operator by operator, without passes")
+    add("--no-optimize", action="store_true", help="run the operators of the file, without passes")
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
@@ -146,35 +142,35 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
         type=shape,
         action="append",
         metavar="1x3x224x224",
-        help="shape of an input, once for each (default: those in the file; "
-        "open extents are 1 first, 224 for height and width, else 16)",
+        help="shape of an input, once per input (default: that of the file, with open extents "
+        "set to 1 for the batch, 224 for height and width, and 16 otherwise)",
     )
 
 
 def add_output(parser: argparse.ArgumentParser, threads: bool = True) -> None:
-    """Add the options on output, and the number of threads."""
+    """Add the options for the output and the number of threads."""
     add = parser.add_argument
-    add("--json", action="store_true", help="print JSON, one object a line")
-    add("--plain", action="store_true", help="plain text even where rich is installed")
-    add("--verbose", action="store_true", help="say on standard error what is read and planned")
+    add("--json", action="store_true", help="print JSON, one object per line")
+    add("--plain", action="store_true", help="print plain text even if rich is installed")
+    add("--verbose", action="store_true", help="log loading and planning to standard error")
     if threads:
-        add("--threads", type=positive, metavar="N", help="threads to use (default: all there are)")
+        add("--threads", type=positive, metavar="N", help="number of threads (default: all)")
 
 
 def add_preprocessing(parser: argparse.ArgumentParser) -> None:
-    """Add what becomes a `kuiper.vision.Preprocessing`; see :func:`._inputs.preprocessing`."""
+    """Add the options that :func:`._inputs.preprocessing` reads."""
     add = parser.add_argument_group("preprocessing").add_argument
     flag = BooleanOptionalAction
     add(
         "--preset",
         choices=["imagenet", "course", "caffe", "tf"],
-        help="how pixels become numbers (default: the bundled model's; imagenet for others)",
+        help="conversion of pixels (default: that of the bundled model; imagenet for others)",
     )
-    add("--size", type=height_width, metavar="N|HxW", help="the network's input size")
-    add("--crop", action=flag, help="keep the proportions and cut the centre, or squeeze all in")
-    add("--resize", type=positive, metavar="N", help="short side before the cut")
-    add("--antialias", action=flag, help="shrink as Pillow and torchvision do, or as OpenCV does")
-    add("--scale", type=fraction, metavar="X", help="factor on pixels 0..255, as in 1/255")
+    add("--size", type=height_width, metavar="N|HxW", help="input size of the network")
+    add("--crop", action=flag, help="resize in proportion and crop the centre, or distort")
+    add("--resize", type=positive, metavar="N", help="short side before the crop")
+    add("--antialias", action=flag, help="resize like Pillow and torchvision, or like OpenCV")
+    add("--scale", type=fraction, metavar="X", help="factor on pixels 0..255, such as 1/255")
     add("--mean", type=per_channel, metavar="A,B,C", help="subtracted after scaling, per channel")
-    add("--std", type=divisors, metavar="A,B,C", help="divided by after that, per channel")
-    add("--bgr", action=flag, help="channels blue first, or red first")
+    add("--std", type=divisors, metavar="A,B,C", help="divisor after that, per channel")
+    add("--bgr", action=flag, help="channel order blue, green, red, or red, green, blue")

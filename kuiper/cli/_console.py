@@ -1,8 +1,7 @@
-"""What the command line writes: JSON, plain text, or tables and bars of rich.
+"""The output of the command line: JSON, plain text, or tables and progress bars of rich.
 
-rich is used where it is installed (``pip install rich``, or the extra ``cli``) and the output
-goes to a terminal.
-Results go to standard output; progress and complaints to standard error.
+rich is used if it is installed (``pip install rich``, or the extra ``cli``) and the output is a
+terminal.  Results go to standard output, progress and errors to standard error.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ __all__ = ["Console", "bytes_text", "count_text"]
 
 
 def bytes_text(n: float) -> str:
-    """Write a number of bytes for people."""
+    """Format a number of bytes with a binary unit."""
     for unit in ("B", "KiB", "MiB"):
         if abs(n) < 1024:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
@@ -27,7 +26,7 @@ def bytes_text(n: float) -> str:
 
 
 def count_text(n: float, what: str = "") -> str:
-    """Write a large count of something for people."""
+    """Format a count with a decimal prefix, such as 3.50 M or 3.60 GFLOP."""
     for unit in ("", "K", "M"):
         if abs(n) < 1000:
             return (f"{n:.0f} {what}" if not unit else f"{n:.2f} {unit}{what}").rstrip()
@@ -36,12 +35,12 @@ def count_text(n: float, what: str = "") -> str:
 
 
 class Console:
-    """Where a command's results go.
+    """The output of a command.
 
     Parameters
     ----------
     as_json : bool
-        Then :meth:`data` writes, and what is for people is left out.
+        Write only the JSON of :meth:`data`; otherwise, only text and tables.
     plain : bool
         Never use rich.
     """
@@ -49,7 +48,7 @@ class Console:
     def __init__(self, as_json: bool = False, plain: bool = False) -> None:
         self.as_json = as_json
         self._rich_out = self._rich_err = None
-        self._bar = 0  # letters of a bar that stands on the current line of standard error
+        self._bar = 0  # length of the progress line that standard error currently shows
         if not plain and not as_json:
             try:
                 from rich.console import Console as Rich
@@ -63,17 +62,17 @@ class Console:
     # -- results ---------------------------------------------------------------------------
 
     def data(self, value: Any) -> None:
-        """Write a value as one line of JSON, if that is wanted; NaN and infinities as null."""
+        """Write a value as one line of JSON in JSON mode, with NaN and infinities as null."""
         if self.as_json:
             unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
             text = json.dumps(
-                _finite(value), ensure_ascii=not unicode, allow_nan=False, default=_plain
+                _finite(value), ensure_ascii=not unicode, allow_nan=False, default=str
             )
             self._clear()
             print(text, flush=True)
 
     def text(self, text: str = "") -> None:
-        """Write a line for people."""
+        """Write a line of text."""
         if not self.as_json:
             self._clear()
             print(text, flush=True)
@@ -86,7 +85,7 @@ class Console:
             self.text(f"\n{text}")
 
     def facts(self, rows: Sequence[tuple[str, Any]]) -> None:
-        """Write names and values, one pair a line."""
+        """Write pairs of name and value, one per line."""
         if self._rich_out is not None:
             from rich.table import Table
 
@@ -107,9 +106,9 @@ class Console:
         Parameters
         ----------
         columns : sequence of str
-            The heads; one that starts with ``>`` is of a column that is set flush right.
+            Headings; a leading ``>`` aligns the column to the right.
         rows : sequence of sequences
-            Cells; written as they print.
+            Cells, formatted with `str`.
         """
         if self.as_json:
             return
@@ -134,7 +133,7 @@ class Console:
         cells: Sequence[Sequence[str]],
         widths: Sequence[int],
     ) -> None:
-        """Write a table that fits the terminal; no figure may be cut, texts may be folded."""
+        """Write a table that fits the terminal, folding text but not numbers."""
         from rich import box
         from rich.table import Table
 
@@ -145,7 +144,7 @@ class Console:
             foldable = [
                 w if w > 8 and not flush else 0 for w, flush in zip(widths, right, strict=True)
             ]
-            if not any(foldable):  # too narrow for columns: a few lines for each row
+            if not any(foldable):  # too narrow for columns
                 self._rich_blocks(names, cells)
                 return
             widths[foldable.index(max(foldable))] -= 1
@@ -161,7 +160,7 @@ class Console:
         self._rich_out.print(table)
 
     def _rich_blocks(self, names: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-        """Write each row of a table as a title, and the other columns below it by their names."""
+        """Write each row of a table as a title, followed by lines of names and values."""
         assert self._rich_out is not None
         for first, *others in cells:
             self._rich_out.print(f"[bold]{_escaped(first)}[/bold]")
@@ -177,7 +176,7 @@ class Console:
     # -- progress --------------------------------------------------------------------------
 
     def progress(self, items: Iterable[Any], total: int | None, label: str) -> Iterator[Any]:
-        """Yield items, and show on a terminal how far it is; nothing below a second of work."""
+        """Yield items and show the progress on a terminal, after one second."""
         if total == 0:
             return
         if self._rich_err is not None:
@@ -189,11 +188,11 @@ class Console:
                 TimeRemainingColumn,
             )
 
-            # The label may be a path, with braces and brackets that mean something to rich.
+            # Without markup: the label may be a path with braces and brackets.
             words = TextColumn("{task.description}", markup=False)
             parts = (words, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            # On one terminal rich writes what is printed above the bar; results that go to a file
-            # must not take that way, which ends on the terminal.
+            # On a shared terminal rich prints results above the bar; it must not redirect results
+            # that go to a file.
             shared = sys.stdout.isatty()
             with Progress(
                 *parts, console=self._rich_err, transient=True, redirect_stdout=shared
@@ -222,12 +221,12 @@ class Console:
             self._clear()
 
     def _clear(self) -> None:
-        """Take the bar away, before another line is written."""
+        """Erase the progress line before another line is written."""
         if self._bar:
             print(f"\r{' ' * self._bar}\r", end="", file=sys.stderr, flush=True)
             self._bar = 0
 
-    def complain(self, text: str) -> None:
+    def error(self, text: str) -> None:
         """Write a line to standard error."""
         if self._rich_err is not None:
             self._rich_err.print(f"[red]{_escaped(text)}[/red]")
@@ -237,12 +236,12 @@ class Console:
 
 
 def _escaped(text: str) -> str:
-    """Keep rich from taking a bracket for one of its tags."""
+    """Escape brackets, which start markup in rich."""
     return text.replace("[", "\\[")
 
 
 def _finite(value: Any) -> Any:
-    """Return a value with None for what JSON has no number for."""
+    """Return a value with None for NaN and infinities, and lists for arrays."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -252,8 +251,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def _plain(value: Any) -> str:
-    """Return what JSON has no word for as text: complex numbers, paths."""
-    return str(value)

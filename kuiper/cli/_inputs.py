@@ -1,4 +1,4 @@
-"""Models, shapes and arrays from what the command line names."""
+"""Models, shapes and arrays that the command line names."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ __all__ = [
     "input_shapes",
     "load_graph",
     "load_model",
+    "model_title",
     "preprocessing",
     "random_inputs",
     "read_array",
@@ -34,7 +35,7 @@ ARRAY_SUFFIXES = (".npy", ".npz")
 
 
 def _model_path(options: argparse.Namespace) -> Path:
-    """Return the path of the model; a bare name is looked up among the bundled ones."""
+    """Return the path of the model; a bare name is that of a bundled model."""
     path = Path(options.model)
     if path.exists() or path.suffix:
         return path
@@ -58,12 +59,12 @@ def load_model(options: argparse.Namespace) -> kuiper.Model:
 def input_shapes(
     model: kuiper.Model, wanted: Sequence[tuple[int, ...]] | None, batch: int | None = None
 ) -> list[tuple[int, ...]]:
-    """Return the shape of every input: as wanted, else as in the file, open extents made up.
+    """Return the shape of every input: as wanted, else that of the file with extents filled in.
 
     Raises
     ------
     kuiper.InputError
-        If their number is wrong, or the file tells no shape.
+        If the number of shapes is wrong or the file gives no shape.
     """
     infos = model.inputs
     if wanted and len(wanted) != len(infos):
@@ -77,7 +78,7 @@ def input_shapes(
             shape = wanted[number]
         elif info.shape is None:
             raise kuiper.InputError(
-                f"input '{info.name}': the file does not tell its shape; give --shape"
+                f"input '{info.name}': the file does not give its shape; pass --shape"
             )
         else:
             shape = _filled(info.shape)
@@ -88,9 +89,9 @@ def input_shapes(
 
 
 def _filled(shape: Sequence[int | None]) -> tuple[int, ...]:
-    """Return a shape with usual numbers for open extents: 1 first, pixels 224, others 16.
+    """Fill open extents: 1 for the batch, 224 for height and width, 16 otherwise.
 
-    A height and width of 1 would be too small for most networks, and say nothing of their cost.
+    Most networks reject a height and width of 1, which would not represent their cost either.
     """
     usual = [1] + [16] * (len(shape) - 1)
     if len(shape) >= 4:
@@ -99,7 +100,7 @@ def _filled(shape: Sequence[int | None]) -> tuple[int, ...]:
 
 
 def random_inputs(model: kuiper.Model, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
-    """Return noise for every input, always the same; small integers where it takes integers."""
+    """Return reproducible noise for every input; 0 or 1 for integers."""
     generator = np.random.default_rng(0)
     arrays = []
     for info, shape in zip(model.inputs, shapes, strict=True):
@@ -111,7 +112,7 @@ def random_inputs(model: kuiper.Model, shapes: Sequence[tuple[int, ...]]) -> lis
 
 
 def preprocessing(options: argparse.Namespace, base: Preprocessing) -> Preprocessing:
-    """Return `base`, or the preset that the options name, with the changes that they name."""
+    """Return `base`, or the preset of the options, with the changes of the options."""
     from kuiper.vision import PRESETS
 
     names = ("size", "crop", "resize", "antialias", "scale", "mean", "std", "bgr")
@@ -120,18 +121,18 @@ def preprocessing(options: argparse.Namespace, base: Preprocessing) -> Preproces
     how = PRESETS[options.preset] if options.preset else base
     how = replace(how, **{"size": base.size, **changes})
     if how.resize is not None and not how.crop:
-        raise ValueError("--resize is the short side before a cut; it needs --crop")
+        raise ValueError("--resize is the short side before the crop; it needs --crop")
     return how
 
 
 def read_inputs(
     model: kuiper.Model, paths: Sequence[str], options: argparse.Namespace
 ) -> list[np.ndarray]:
-    """Return the arrays for the inputs of a model from files.
+    """Read the inputs of a model from files.
 
-    One ``.npz`` with the inputs' names, or one ``.npy`` or picture for each input, in order; for a
-    model with one input several pictures make a batch.  Files' integers and floats are widened, and
-    float64 rounded, to what the input takes.
+    The files are one ``.npz`` with the names of the inputs, or one ``.npy`` or picture per input,
+    in order; several pictures for a model with one input form a batch.  Integers and floats are
+    widened to the input's type, and float64 is rounded to float32.
     """
     if len(paths) == 1 and paths[0].endswith(".npz"):
         arrays = read_arrays(paths[0])
@@ -168,10 +169,15 @@ def _missing(model: kuiper.Model, path: str, arrays: dict[str, np.ndarray]) -> n
     raise kuiper.InputError(f"{path}: it holds {held}, expected arrays for the inputs {wanted}")
 
 
+def model_title(options: argparse.Namespace) -> str:
+    """Return the file name of the model without its suffixes."""
+    return Path(options.model).name.removesuffix(".param").removesuffix(".pnnx")
+
+
 def _as_taken(model: kuiper.Model, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Convert files' numbers where that is plainly meant: int32 for int64, float64 for float32."""
+    """Convert to the types of the inputs where that is safe, or from float64 to float32."""
     if len(arrays) != len(model.inputs):
-        return arrays  # the model says what is wrong
+        return arrays  # the model raises the error
     return [
         array.astype(info.dtype)
         if np.can_cast(array.dtype, info.dtype, "safe")
@@ -182,13 +188,7 @@ def _as_taken(model: kuiper.Model, arrays: list[np.ndarray]) -> list[np.ndarray]
 
 
 def read_array(path: str) -> np.ndarray:
-    """Return the array of an ``.npy`` file.
-
-    Raises
-    ------
-    kuiper.InputError
-        If it is none.
-    """
+    """Read an ``.npy`` file; raise InputError if it is none."""
     loaded = _loaded(path)
     if isinstance(loaded, dict):
         held = ", ".join(f"'{name}'" for name in loaded) or "nothing"
@@ -199,13 +199,7 @@ def read_array(path: str) -> np.ndarray:
 
 
 def read_arrays(path: str) -> dict[str, np.ndarray]:
-    """Return the arrays of an ``.npz`` file by name.
-
-    Raises
-    ------
-    kuiper.InputError
-        If it is none.
-    """
+    """Read the arrays of an ``.npz`` file by name; raise InputError if it is none."""
     loaded = _loaded(path)
     if not isinstance(loaded, dict):
         raise kuiper.InputError(
@@ -216,9 +210,9 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
 
 
 def _loaded(path: str) -> np.ndarray | dict[str, np.ndarray]:
-    """Return what numpy reads from a file."""
+    """Read a file with numpy."""
     try:
-        with open(path, "rb") as file:  # numpy leaves a damaged archive open
+        with open(path, "rb") as file:  # np.load would leak the file if the archive is damaged
             loaded = np.load(file)
             return loaded if isinstance(loaded, np.ndarray) else dict(loaded)
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:

@@ -1,4 +1,4 @@
-"""Scripts that complete commands, options, files and names of models in a shell."""
+"""Shell scripts that complete commands, options, files and model names."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ def add_commands(commands: Commands) -> None:
     """Add the command of this module to the parser."""
     parser = new_command(
         commands,
-        "completion",
         completion,
-        "print the script that completes commands in a shell",
+        "print the completion script of a shell",
         """\
 bash:  eval "$(kuiper completion bash)"             in ~/.bashrc
 zsh:   eval "$(kuiper completion zsh)"              in ~/.zshrc, after compinit
@@ -40,26 +39,26 @@ def completion(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-# -- what there is to complete -----------------------------------------------------------------
+# -- the words to complete -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Slot:
-    """An option, or an argument that stands by itself.
+    """An option or a positional argument.
 
     Attributes
     ----------
     names : tuple of str
-        As in ``("-o", "--output")``; empty where it stands by itself.
+        Such as ``("-o", "--output")``; empty for a positional argument.
     title : str
-        What stands for its value in the help.
+        Name of the value in the help.
     summary : str
     kind : str
-        What its value is: there is none (a flag), a file, a folder, or a text that nobody knows.
+        Kind of the value: none (a flag), a file, a folder or free text.
     words : tuple of str
-        Values to offer, beside files where it is one.
+        Values to offer, in addition to files.
     repeats : bool
-        It may be given several times.
+        Whether it may occur several times.
     """
 
     names: tuple[str, ...]
@@ -74,13 +73,13 @@ _Table = Mapping[str, tuple[str, list[_Slot]]]
 
 
 def subcommands(commands: Commands) -> dict[str, tuple[str, argparse.ArgumentParser]]:
-    """Return the commands by name: the help and the parser of each."""
+    """Map the name of each command to its help and its parser."""
     helps = {action.dest: action.help or "" for action in commands._choices_actions}
     return {name: (helps.get(name, ""), parser) for name, parser in commands.choices.items()}
 
 
 def _slots(command: str, parser: argparse.ArgumentParser) -> list[_Slot]:
-    """Return what a command takes; the names of values in the help say of what kind they are."""
+    """Return the arguments of a command; the kind of each follows from its name in the help."""
     slots = []
     for action in parser._actions:
         title = str(action.metavar or action.dest)
@@ -106,7 +105,7 @@ def _slots(command: str, parser: argparse.ArgumentParser) -> list[_Slot]:
 
 
 def _lines(words: Iterable[str]) -> str:
-    """Return words for bash with line breaks between them, so that files may have spaces."""
+    """Quote words for bash, separated by line breaks since file names may contain spaces."""
     return "$'" + "\\n".join(words) + "'"
 
 
@@ -127,7 +126,7 @@ def _bash(commands: _Table) -> str:
 _kuiper() {{
   local IFS=$'\\n' command=${{COMP_WORDS[1]}} options='' kind='' words=''
   local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}}
-  # bash takes the = of --option=value for a word
+  # bash splits --option=value at the =
   if [ "$current" = = ]; then current=''
   elif [ "$previous" = = ]; then previous=${{COMP_WORDS[COMP_CWORD-2]}}
   fi
@@ -166,13 +165,13 @@ def _zsh(commands: _Table) -> str:
         action = {"folder": "_files -/", "file": "_files", "text": " "}[slot.kind]
         if slot.words:
             words = " ".join(slot.words)
-            # The space before the name keeps zsh from adding arguments of its own.
+            # The leading space keeps zsh from adding arguments.
             action = f" _kuiper_files {words}" if slot.kind == "file" else f"({words})"
         return f":{plain(slot.title, ':')}:{action}"
 
     cases = []
     for command, (_, slots) in commands.items():
-        specs, place = [], 0
+        specs, position = [], 0
         for slot in slots:
             for name in slot.names:
                 others = " ".join(slot.names) if not slot.repeats else ""
@@ -181,8 +180,8 @@ def _zsh(commands: _Table) -> str:
                 spec += f"[{plain(slot.summary, '[]:')}]"
                 specs.append(quoted(spec + (value(slot) if slot.kind != "flag" else "")))
             if not slot.names:
-                place += 1
-                specs.append(quoted(f"{'*' if slot.repeats else place}{value(slot)}"))
+                position += 1
+                specs.append(quoted(f"{'*' if slot.repeats else position}{value(slot)}"))
         listed = " \\\n          ".join(specs)
         cases.append(f"        {command})\n        _arguments {listed} && ret=0 ;;")
     names = " ".join(

@@ -1,4 +1,4 @@
-"""The command that makes .pnnx files: export."""
+"""The command that converts models to .pnnx files: export."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ def add_commands(commands: Commands) -> None:
     """Add the commands of this module to the parser."""
     parser = new_command(
         commands,
-        "export",
         export,
-        "make .pnnx files of a PyTorch or ONNX model, with pnnx",
+        "convert a PyTorch or ONNX model to .pnnx files, with pnnx",
         """\
-SOURCE is a TorchScript file (.pt), an ONNX file (.onnx), or package.module:function or
-file.py:function, a function (or class) that returns an nn.Module.  Files need pnnx, functions
-PyTorch as well: pip install pnnx torch
-Inputs are float32 where the shape does not end in another type: 1x128:i64 for token numbers.
+SOURCE is a TorchScript file (.pt), an ONNX file (.onnx), or a function or class that returns an
+nn.Module: package.module:function or file.py:function.  Files need pnnx, functions also PyTorch:
+pip install pnnx torch
+Inputs are float32 unless the shape ends with another type, such as 1x128:i64 for token ids.
 example: kuiper export torchvision.models:resnet18 --arg weights=DEFAULT --shape 1x3x224x224""",
     )
     add = parser.add_argument
@@ -38,7 +37,7 @@ example: kuiper export torchvision.models:resnet18 --arg weights=DEFAULT --shape
         action="append",
         default=[],
         metavar="1x3x224x224",
-        help="shape of an input, once for each; 1x128:i64 is one of whole numbers",
+        help="shape of an input, once per input; 1x128:i64 for integers",
     )
     add(
         "--shape2",
@@ -46,16 +45,10 @@ example: kuiper export torchvision.models:resnet18 --arg weights=DEFAULT --shape
         action="append",
         default=[],
         metavar="2x3x320x320",
-        help="a second shape of each; the extents that differ become variable",
+        help="second shape of each input; extents that differ become variable",
     )
-    add(
-        "--arg",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="an argument of the function",
-    )
-    add("--moduleop", metavar="CLASS,...", help="classes that pnnx shall keep as one operator")
+    add("--arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the function")
+    add("--moduleop", metavar="CLASS,...", help="classes to keep as one operator each")
     add("-o", "--output", metavar="FILE", help="the .pnnx.param file (default: beside SOURCE)")
     add_output(parser, threads=False)
 
@@ -80,10 +73,10 @@ def export(options: argparse.Namespace, console: Console) -> int:
     # On Windows a path may start with a drive and a colon.
     if ":" in source and not Path(source).exists():
         output = options.output or f"{source.rpartition(':')[2]}.pnnx.param"
-        sys.path.insert(0, os.getcwd())  # as `python -m` has it, for modules in this folder
+        sys.path.insert(0, os.getcwd())  # as `python -m` does, for modules in this folder
         module = pnnx_tool.call_by_name(source, dict(map(_keyword, options.arg)))
         if not options.shape:
-            options.parser.error("a module needs --shape, once for each of its inputs")
+            options.parser.error("a module needs --shape, once per input")
         examples2 = None
         if options.shape2:
             types2 = dtypes if len(options.shape2) == len(dtypes) else ()
@@ -103,7 +96,9 @@ def export(options: argparse.Namespace, console: Console) -> int:
                 hint = f"; name the function that makes the module: {source}:NAME"
             elif dot and not os.path.exists(source):
                 hint = f"; did you mean {package}:{function}?"
-            options.parser.error(f"'{source}' is no .pt or .onnx file, nor package:function{hint}")
+            options.parser.error(
+                f"'{source}' is neither a .pt or .onnx file nor package:function{hint}"
+            )
         if not Path(source).exists():
             raise FileNotFoundError(2, "No such file or directory", source)
         output = options.output or str(Path(source).with_suffix(".pnnx.param"))
@@ -124,6 +119,6 @@ def export(options: argparse.Namespace, console: Console) -> int:
     console.text(f"{param}: {len(graph)} operators")
     if missing:
         listed = ", ".join(f"{type} ({count})" for type, count in missing.items())
-        console.complain(f"kuiper export: kuiper does not know {listed}")
+        console.error(f"kuiper export: kuiper does not support {listed}")
         return 3
     return 0

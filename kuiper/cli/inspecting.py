@@ -1,4 +1,4 @@
-"""Commands that look into a model: info, check, expr, graph."""
+"""Commands that inspect a model: info, check, expr, graph."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from kuiper.cli._inputs import (
     input_shapes,
     load_graph,
     load_model,
+    model_title,
     random_inputs,
     read_array,
     read_arrays,
@@ -32,65 +33,61 @@ def add_commands(commands: Commands) -> None:
     """Add the commands of this module to the parser."""
     parser = new_command(
         commands,
-        "info",
         info,
-        "tell what a model takes, gives, holds and costs",
+        "show the inputs, outputs, operators and costs of a model",
         "example: kuiper info resnet18.pnnx.param --shape 8x3x224x224",
     )
     add_model(parser)
     add_shape(parser)
-    parser.add_argument("--operators", action="store_true", help="also list every operator")
+    parser.add_argument("--operators", action="store_true", help="also list all operators")
     add_output(parser)
 
     parser = new_command(
         commands,
-        "check",
         check,
-        "compare a model with results that PyTorch left in a file",
+        "compare a model with results of PyTorch in a file",
         """\
-GOLDEN is a .npz file.  Its arrays are told apart by name:
-  an input's name, x, input, x_CASE, input_K, in_K      what goes in
-  an output's name, y, output, y_CASE, output_K, out_K  what should come out
-  the name of any other operand or operator             an intermediate result
-With x_CASE and y_CASE each CASE is a run of its own.  Of the intermediate results the first
-in the order of the graph that differs is named.  A number that is the name of an operator and of an
-operand, as in a torch.nn.Sequential, means the operator: call its input x then, not 0.
+GOLDEN is a .npz file.  The names of its arrays tell their roles:
+  an input's name, x, input, x_CASE, input_K, in_K      input
+  an output's name, y, output, y_CASE, output_K, out_K  expected output
+  the name of any other operand or operator             intermediate result
+Each CASE of x_CASE and y_CASE is a separate run.  The first intermediate result, in graph order,
+that differs is reported.  A number that names both an operator and an operand, as in a
+torch.nn.Sequential, means the operator if the input is called x instead of 0.
 example: kuiper check model.pnnx.param golden.npz --rtol 1e-4""",
     )
     add_model(parser)
-    parser.add_argument("golden", metavar="GOLDEN", help="a .npz file with inputs and results")
+    parser.add_argument("golden", metavar="GOLDEN", help="a .npz file of inputs and results")
     parser.add_argument(
         "--rtol",
         type=fraction,
         default=1e-4,
         metavar="X",
-        help="how far max |a - b| may be off, relative to max |b| (default: 1e-4)",
+        help="tolerance of max |a - b| / max |b| (default: 1e-4)",
     )
     add_output(parser)
 
     parser = new_command(
         commands,
-        "expr",
         expr,
-        "take an expression apart: tokens, tree, postfix, infix, value",
+        "analyse an expression: tokens, tree, postfix, infix, value",
         """\
 VALUE is a number, a list such as [1,2,3] for a float32 array, or a .npy file, for @0, @1, ...
 example: kuiper expr "add(@0,mul(@1,2))" 1 [2,3]""",
     )
     parser.add_argument("expression", metavar="EXPR", help="as in a .param file, such as add(@0,1)")
-    parser.add_argument("values", nargs="*", metavar="VALUE", help="what the operands stand for")
+    parser.add_argument("values", nargs="*", metavar="VALUE", help="values of the operands")
     parser.add_argument("--svg", metavar="FILE", help="write a picture of the tree")
     parser.add_argument("--dot", metavar="FILE", help="write the tree for Graphviz")
     add_output(parser, threads=False)
 
     parser = new_command(
         commands,
-        "graph",
         graph,
         "print or draw the graph of a model",
         """\
-The suffix of FILE decides: .html is a page to explore (zoom, search, click an operator), .svg a
-picture, .txt the text that is printed without -o.
+The suffix of FILE selects the format: .html is an interactive page (zoom, search, details of each
+operator), .svg a picture, .txt the text that is printed without -o.
 example: kuiper graph resnet18.pnnx.param -o resnet18.html""",
     )
     add_model(parser)
@@ -99,7 +96,7 @@ example: kuiper graph resnet18.pnnx.param -o resnet18.html""",
     parser.add_argument(
         "--as-run",
         action="store_true",
-        help="the graph that runs, after the passes, instead of the file's (.svg and text)",
+        help="show the graph after the passes instead of that of the file (.svg and text)",
     )
     add_output(parser)
 
@@ -108,7 +105,7 @@ example: kuiper graph resnet18.pnnx.param -o resnet18.html""",
 
 
 def describe_model(graph: kuiper.ir.Graph) -> dict[str, Any]:
-    """Return what a graph tells before anything is planned."""
+    """Return the facts about a graph that need no plan."""
     known = set(kuiper.supported_operators())
     counts = dict(graph.type_counts().most_common())
     attributes = [a for op in graph for a in op.attributes.values()]
@@ -128,7 +125,7 @@ def describe_model(graph: kuiper.ir.Graph) -> dict[str, Any]:
 
 
 def describe_plan(model: kuiper.Model, shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
-    """Return what the plan for these shapes costs."""
+    """Return the costs of the plan for these shapes."""
     plan = model.plan(*shapes)
     arena = [
         b for b in plan.buffers if b.kind in (BufferKind.ARENA, BufferKind.SCRATCH) and b.last >= 0
@@ -155,15 +152,15 @@ def describe_plan(model: kuiper.Model, shapes: Sequence[tuple[int, ...]]) -> dic
 
 
 def info(options: argparse.Namespace, console: Console) -> int:
-    """Print what a model takes, gives, holds and costs."""
+    """Print the inputs, outputs, operators and costs of a model."""
     graph = load_graph(options)
     facts = {"model": options.model, **describe_model(graph)}
     trouble = None
     try:
-        # The one place that has the right words for operators that are not supported.
+        # Raises the error that lists unsupported operators.
         model = kuiper.Model(graph, optimize=not options.no_optimize)
         plan = facts["plan"] = describe_plan(model, input_shapes(model, options.shape))
-        # The graph ends in one operand; where that is a tuple, these are what a call returns.
+        # The tensors that a call returns; the graph itself may end in one tuple.
         facts["outputs"] = [
             {
                 "name": info.name,
@@ -173,16 +170,13 @@ def info(options: argparse.Namespace, console: Console) -> int:
             for info, planned in zip(model.outputs, plan["outputs"], strict=True)
         ]
     except kuiper.KuiperError as error:
-        trouble = error  # first comes all that can be told
+        trouble = error  # raised after printing the known facts
         facts["trouble"] = str(error)
     if options.operators:
         facts["listing"] = [
             {
-                "name": op.name,
-                "type": op.type,
+                **_described(op),
                 "params": op.params,
-                "inputs": [o.name for o in op.inputs],
-                "outputs": [o.name for o in op.outputs],
                 "attributes": {key: [*a.shape, a.dtype] for key, a in op.attributes.items()},
             }
             for op in graph
@@ -217,7 +211,7 @@ def _print_info(
     if plan:
         arena, unshared = plan["arena_bytes"], plan["unshared_bytes"]
         memory = f"{bytes_text(arena)} for intermediate results"
-        if unshared > arena:  # rounded up to cache lines, a few small ones take more
+        if unshared > arena:  # not for a few small buffers, which round up to cache lines
             memory += (
                 f"; without sharing {bytes_text(unshared)}, {unshared / arena:.1f} times as much"
             )
@@ -243,7 +237,7 @@ def _print_info(
         ],
     )
     if plan and plan["passes"]:
-        console.heading("what the passes did")
+        console.heading("effects of the passes")
         for line in plan["passes"]:
             console.text(f"  {line}")
     if listing:
@@ -252,9 +246,18 @@ def _print_info(
             console.text(f"  {op.name}: {op}")
 
 
+def _described(op: kuiper.ir.Operator) -> dict[str, Any]:
+    return {
+        "name": op.name,
+        "type": op.type,
+        "inputs": [o.name for o in op.inputs],
+        "outputs": [o.name for o in op.outputs],
+    }
+
+
 def _shape_text(shape: Sequence[int | None] | None) -> str:
     if shape is None:
-        return "(shape not told)"
+        return "(unknown shape)"
     return "(" + ",".join("?" if n is None else str(n) for n in shape) + ")"
 
 
@@ -278,7 +281,7 @@ def _cases(
         known = model.graph.has_operand(name) or model.graph.has_operator(name)
         return pattern.fullmatch(name) is not None and not known
 
-    # Modules of a Sequential are called 0, 1, 2 like operands: with x for the input, 0 is a module.
+    # Modules of a Sequential are named 0, 1, 2, like operands; if the input is x, 0 is a module.
     numbers_are_modules = any(is_generic(name, _INPUT) for name in arrays)
     for name, array in arrays.items():
         if numbers_are_modules and model.graph.has_operator(name):
@@ -294,7 +297,7 @@ def _cases(
             match = pattern.fullmatch(name)
             if match and is_generic(name, pattern):
                 key = match[1] or "0"
-                if key.isdecimal():  # a number says which input; a word, which case
+                if key.isdecimal():  # a number is an index; a word names a case
                     named[side][key] = array
                 else:
                     groups.setdefault(key, ({}, {}))[side]["0"] = array
@@ -314,7 +317,8 @@ def _cases(
             raise kuiper.InputError(
                 f"case '{case}': {len(expected)} results in the file, the model has {len(outputs)}"
             )
-        cases.append((case, _in_order(given), _in_order(expected)))
+        ordered = [[side[key] for key in sorted(side, key=int)] for side in (given, expected)]
+        cases.append((case, ordered[0], ordered[1]))
     if not cases:
         raise kuiper.InputError(
             f"no inputs among the arrays {', '.join(arrays) or '(none)'}; "
@@ -323,12 +327,8 @@ def _cases(
     return cases, others
 
 
-def _in_order(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    return [arrays[key] for key in sorted(arrays, key=int)]
-
-
 def difference(actual: np.ndarray, expected: np.ndarray) -> dict[str, Any]:
-    """Return how far two arrays are apart."""
+    """Return the error of an array: relative and absolute maximum, and its position."""
     if actual.shape != expected.shape:
         return {"error": None, "shape": list(actual.shape), "expected_shape": list(expected.shape)}
     a, b = (
@@ -345,14 +345,14 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> dict[str, Any]:
         relative = float("inf")
     result: dict[str, Any] = {"error": relative, "max_abs": worst, "scale": scale}
     if distance.size:
-        place = int(np.where(odd & ~same, np.inf, distance).argmax())
-        result["at"] = [int(i) for i in np.unravel_index(place, distance.shape)]
-        result["got"], result["expected"] = actual.flat[place], expected.flat[place]
+        index = int(np.where(odd & ~same, np.inf, distance).argmax())
+        result["at"] = [int(i) for i in np.unravel_index(index, distance.shape)]
+        result["got"], result["expected"] = actual.flat[index], expected.flat[index]
     return result
 
 
 def check(options: argparse.Namespace, console: Console) -> int:
-    """Compare with a golden file; return 1 where something differs."""
+    """Compare a model with a golden file; return 1 if they differ."""
     model = load_model(options)
     arrays = read_arrays(options.golden)
     cases, others = _cases(model, arrays)
@@ -390,8 +390,7 @@ def check(options: argparse.Namespace, console: Console) -> int:
             )
     for result in results:
         result["good"] = result["error"] is not None and result["error"] <= options.rtol
-    compared = bool(results)
-    good = compared and all(result["good"] for result in results)
+    good = bool(results) and all(result["good"] for result in results)
     first = next(
         (r["name"] for r in results if r["kind"] == "intermediate" and not r["good"]), None
     )
@@ -407,7 +406,7 @@ def check(options: argparse.Namespace, console: Console) -> int:
         }
     )
     console.table(
-        ["case", "what", "name", ">max |a-b| / max |b|", "", "worst place"],
+        ["case", "what", "name", ">max |a-b| / max |b|", "", "worst element"],
         [
             (
                 r["case"],
@@ -425,8 +424,8 @@ def check(options: argparse.Namespace, console: Console) -> int:
     if first is not None:
         console.text(f"first operator that diverges: {_owner(model.graph, first).label}")
     if ignored:
-        console.text(f"names that the model does not have, left out: {', '.join(ignored)}")
-    if not compared:
+        console.text(f"ignored names, which the model does not have: {', '.join(ignored)}")
+    if not results:
         raise kuiper.InputError(
             f"{options.golden}: no result to compare with among {', '.join(arrays)}"
         )
@@ -434,7 +433,7 @@ def check(options: argparse.Namespace, console: Console) -> int:
 
 
 def _owner(graph: kuiper.ir.Graph, name: str) -> kuiper.ir.Operator:
-    """Return the operator of that name, or the one that computes the operand of that name."""
+    """Return the operator of that name, or the producer of the operand of that name."""
     if graph.has_operator(name):
         return graph.operator(name)
     producer = graph.operand(name).producer
@@ -454,7 +453,7 @@ def _worst(result: dict[str, Any]) -> str:
 
 
 def _value(text: str) -> Any:
-    """Read an operand: a number, a list of numbers, or an array file."""
+    """Parse an operand: a number, a list of numbers or the path of an array."""
     import ast
 
     if text.endswith(".npy"):
@@ -467,7 +466,7 @@ def _value(text: str) -> Any:
 
 
 def expr(options: argparse.Namespace, console: Console) -> int:
-    """Take an expression apart."""
+    """Print the parts and the value of an expression."""
     from kuiper import expression
 
     parser = expression.ExpressionParser(options.expression, extended=True)
@@ -505,7 +504,7 @@ def expr(options: argparse.Namespace, console: Console) -> int:
 
 
 def graph(options: argparse.Namespace, console: Console) -> int:
-    """Print the graph, or draw it as a page or picture."""
+    """Print the graph of a model, or write it as a page or picture."""
     from kuiper import report
 
     if options.output is None or options.output.endswith(".txt"):
@@ -517,28 +516,18 @@ def graph(options: argparse.Namespace, console: Console) -> int:
             console.text(str(shown))
         else:
             Path(options.output).write_text(f"{shown}\n", encoding="utf-8")
-        facts = [
-            {
-                "name": op.name,
-                "type": op.type,
-                "inputs": [o.name for o in op.inputs],
-                "outputs": [o.name for o in op.outputs],
-            }
-            for op in shown
-        ]
-        console.data({"model": options.model, "operators": facts})
+        console.data({"model": options.model, "operators": [_described(op) for op in shown]})
         return 0
     suffix = Path(options.output).suffix.lower()
     if suffix not in (".html", ".svg"):
         options.parser.error(f"-o: '{options.output}' is neither .html nor .svg nor .txt")
     model = load_model(options)
     shapes = input_shapes(model, options.shape)
-    title = Path(options.model).name.removesuffix(".param").removesuffix(".pnnx")
     if suffix == ".html":
-        text = report.page(model, random_inputs(model, shapes), title=title, runs=3)
+        inputs = random_inputs(model, shapes)
+        text = report.page(model, inputs, title=model_title(options), runs=3)
     else:
-        shown = model.planned_graph(*shapes) if options.as_run else model.graph
-        text = report.svg(shown)
+        text = report.svg(model.planned_graph(*shapes) if options.as_run else model.graph)
     Path(options.output).write_text(text, encoding="utf-8")
     console.data({"model": options.model, "file": options.output, "bytes": len(text.encode())})
     console.text(

@@ -19,10 +19,16 @@ from kuiper.cli._arguments import (
     fraction,
     new_command,
     positive,
-    whole_numbers,
+    positives,
 )
 from kuiper.cli._console import Console, bytes_text
-from kuiper.cli._inputs import input_shapes, load_model, random_inputs, read_inputs
+from kuiper.cli._inputs import (
+    input_shapes,
+    load_model,
+    model_title,
+    random_inputs,
+    read_inputs,
+)
 
 __all__ = ["add_commands"]
 
@@ -31,67 +37,64 @@ def add_commands(commands: Commands) -> None:
     """Add the commands of this module to the parser."""
     parser = new_command(
         commands,
-        "run",
         run,
         "run a model on arrays or pictures",
         """\
-INPUT is one .npz file with the inputs' names, or a .npy file or picture for each input; several
-pictures for a model of one input make a batch.
+INPUT is one .npz file with the names of the inputs, or a .npy file or picture per input; several
+pictures for a model with one input form a batch.
 example: kuiper run model.pnnx.param photo.jpg -o out.npz""",
     )
     add_model(parser)
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help=".npz, .npy or picture files")
-    add("-o", "--output", metavar="FILE", help="an .npz file (or .npy for one result) to write")
+    add("-o", "--output", metavar="FILE", help="an .npz file to write (or .npy for one result)")
     add(
         "--trace",
         action="append",
         default=[],
         metavar="NAME",
-        help="also return this operand or operator, by its name in the .param file",
+        help="also return this operand or operator, named as in the .param file",
     )
     add_preprocessing(parser)
     add_output(parser)
 
     parser = new_command(
         commands,
-        "bench",
         bench,
-        "measure how long a model takes",
+        "measure the run time of a model",
         "example: kuiper bench resnet18.pnnx.param --threads 1,2 --batch 1,8",
     )
     add_model(parser)
     add_shape(parser)
     add = parser.add_argument
-    add("--batch", type=whole_numbers, metavar="N,...", help="batch sizes to measure")
-    add("--threads", type=whole_numbers, metavar="N,...", help="numbers of threads to measure")
+    add("--batch", type=positives, metavar="N,...", help="batch sizes to measure")
+    add("--threads", type=positives, metavar="N,...", help="numbers of threads to measure")
     add(
         "--isa",
         type=lambda text: text.split(","),
         metavar="NAME,...",
         help="instruction sets to measure, such as baseline,avx2,avx512 (default: the best)",
     )
-    add("--seconds", type=fraction, default=2.0, metavar="S", help="how long each (default: 2)")
+    add("--seconds", type=fraction, default=2.0, metavar="S", help="duration of each (default: 2)")
     add_output(parser, threads=False)
 
     parser = new_command(
         commands,
-        "profile",
         profile,
         "measure every operator of a model",
         """\
-The roofline is what this machine could do: its measured peak of arithmetic, or of the cache or
-memory that holds what an operator reads and writes, whichever limits it.  Winograd counts the
-operations of the plain sum, so it may exceed 100 %.
+The roofline is the measured peak of this machine that limits an operator: that of arithmetic, or
+that of the cache or memory that holds its data.  Winograd convolutions count the operations of a
+direct convolution and may exceed 100 %.
 example: kuiper profile resnet18.pnnx.param --html resnet18.html""",
     )
     add_model(parser)
     add_shape(parser)
     add = parser.add_argument
-    add("--runs", type=positive, default=20, metavar="N", help="runs to take the median of (20)")
+    add("--runs", type=positive, default=20, metavar="N", help="runs for the median (20)")
     add("--top", type=positive, metavar="N", help="list only the N slowest operators")
     add("--no-roofline", action="store_true", help="do not measure the machine's peaks first")
-    add("--html", metavar="FILE", help="write a page with graph, times, timeline and memory")
+    add("--html", metavar="FILE", help="write a page with graph, times, timeline and memory plan")
     add_output(parser)
 
 
@@ -99,7 +102,7 @@ example: kuiper profile resnet18.pnnx.param --html resnet18.html""",
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Run a model once and write or describe what comes out."""
+    """Run a model once; describe its results and optionally write them."""
     model = load_model(options)
     inputs = read_inputs(model, options.inputs, options)
     start = time.perf_counter()
@@ -120,7 +123,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
                 )
             np.save(options.output, next(iter(arrays.values())))
         else:
-            with open(options.output, "wb") as file:  # np.savez would add a suffix of its own
+            with open(options.output, "wb") as file:  # np.savez would append .npz to a path
                 np.savez(file, **arrays)
     described = {name: _described(array) for name, array in arrays.items()}
     console.data(
@@ -140,17 +143,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _described(array: np.ndarray) -> dict[str, Any]:
     values = np.abs(array) if array.dtype.kind == "c" else array
-    low, mean, high = (
-        (float(values.min()), float(values.mean()), float(values.max()))
-        if array.size
-        else (0, 0, 0)
-    )
     return {
         "dtype": str(array.dtype),
         "shape": list(array.shape),
-        "min": low,
-        "mean": mean,
-        "max": high,
+        **{
+            key: float(getattr(values, key)()) if array.size else 0
+            for key in ("min", "mean", "max")
+        },
     }
 
 
@@ -158,7 +157,7 @@ def _described(array: np.ndarray) -> dict[str, Any]:
 
 
 def measure(model: kuiper.Model, inputs: list[np.ndarray], seconds: float) -> np.ndarray:
-    """Return the seconds of each call, for about so long, after the first calls are over."""
+    """Return the seconds of each call, for about `seconds` in total, after a warm-up."""
     for _ in range(3):
         model(*inputs)
     times: list[float] = []
@@ -239,7 +238,7 @@ def bench(options: argparse.Namespace, console: Console) -> int:
 
 
 def profile(options: argparse.Namespace, console: Console) -> int:
-    """Measure every step of a model; print tables, or write a page."""
+    """Measure every step of a model; print tables and optionally write a page."""
     from kuiper import report
 
     model = load_model(options)
@@ -250,7 +249,7 @@ def profile(options: argparse.Namespace, console: Console) -> int:
     peaks = peaks and peaks.raised(rows)
     rows = report.with_roofline(rows, peaks)
     if options.html:
-        title = Path(options.model).name.removesuffix(".param").removesuffix(".pnnx")
+        title = model_title(options)
         text = report.page(model, inputs, title=title, profile=result, peaks=peaks)
         Path(options.html).write_text(text, encoding="utf-8")
     by_type = report.by_type(rows)
@@ -296,7 +295,7 @@ def profile(options: argparse.Namespace, console: Console) -> int:
 
 
 def _figures(row: dict[str, Any]) -> tuple[str, ...]:
-    """Return the cells of an operator or a type that are figures."""
+    """Return the numeric cells of an operator or type."""
     return (
         f"{row['seconds'] * 1e6:.1f}",
         f"{row['share']:.1%}",
@@ -308,7 +307,7 @@ def _figures(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _kernel_text(kernels: list[str]) -> str:
-    """Return the kernels of an operator in a few letters: winograd_*, or conv +1."""
+    """Abbreviate the kernels of an operator, such as winograd_* (3 steps), or conv +1."""
     if len(kernels) == 1:
         return kernels[0]
     families = {kernel.partition("_")[0] for kernel in kernels}

@@ -28,7 +28,7 @@ from kuiper.vision.model_zoo import TASKS
 __all__ = ["add_commands"]
 
 _INPUT = """\
-INPUT is a picture, a folder (with everything below it), a video, the number of a camera, or - for a
+INPUT is a picture, a folder (searched recursively), a video, the number of a camera, or - for a
 picture from standard input.
 """
 
@@ -37,44 +37,40 @@ def add_commands(commands: Commands) -> None:
     """Add the commands of this module to the parser."""
     parser = new_command(
         commands,
-        "classify",
         classify,
-        "name what is on pictures",
+        "classify pictures",
         f"{_INPUT}example: kuiper classify photo.jpg --topk 3 --save annotated/",
     )
     _add_common(parser, "classify")
-    parser.add_argument("--labels", metavar="FILE", help="class names, one a line")
-    parser.add_argument(
-        "--topk", type=positive, default=5, metavar="N", help="guesses (default: 5)"
-    )
+    add = parser.add_argument
+    add("--labels", metavar="FILE", help="class names, one per line")
+    add("--topk", type=positive, default=5, metavar="N", help="number of guesses (default: 5)")
     add_preprocessing(parser)
 
     parser = new_command(
         commands,
-        "detect",
         detect,
-        "find things on pictures and draw boxes around them",
-        f"{_INPUT}Any export of NanoDet or YOLOv5, v8, v9, v10, 11 will do.\n"
+        "detect objects in pictures and draw their boxes",
+        f"{_INPUT}MODEL is any export of NanoDet or YOLOv5, v8, v9, v10 or 11.\n"
         "example: kuiper detect holiday/ --save boxes/ --json",
     )
     _add_common(parser, "detect")
     add = parser.add_argument
-    add("--labels", metavar="FILE", help="class names, one a line (default: COCO's for 80)")
-    add("--threshold", type=fraction, metavar="X", help="least score (default: the decoder's)")
-    add("--iou", type=fraction, default=0.5, metavar="X", help="overlap that is one thing (0.5)")
+    add("--labels", metavar="FILE", help="class names, one per line (default: COCO's for 80)")
+    add("--threshold", type=fraction, metavar="X", help="minimum score (default: the decoder's)")
+    add("--iou", type=fraction, default=0.5, metavar="X", help="overlap of duplicates (0.5)")
     add(
         "--decoder",
         choices=["nanodet", "yolov5", "yolov8", "end2end"],
-        help="what the outputs mean (default: told by their shapes)",
+        help="format of the outputs (default: derived from their shapes)",
     )
-    add("--size", type=height_width, metavar="N|HxW", help="the network's input size")
+    add("--size", type=height_width, metavar="N|HxW", help="input size of the network")
 
     parser = new_command(
         commands,
-        "segment",
         segment,
         "separate the foreground of pictures from the background",
-        f"{_INPUT}--save writes three pictures each: _mask, _overlay and _cutout (transparent).\n"
+        f"{_INPUT}--save writes _mask, _overlay and _cutout (transparent) for each picture.\n"
         "example: kuiper segment portrait.jpg --model selfie --save out/",
     )
     _add_common(parser, "segment")
@@ -82,9 +78,9 @@ def add_commands(commands: Commands) -> None:
     add(
         "--kind",
         choices=["u2net", "selfie", "unet", "imagenet"],
-        help="preprocessing and output (default: the bundled model's; unet for others)",
+        help="preprocessing and output (default: that of the bundled model; unet for others)",
     )
-    add("--size", type=height_width, metavar="N|HxW", help="the network's input size")
+    add("--size", type=height_width, metavar="N|HxW", help="input size of the network")
 
 
 def _add_common(parser: argparse.ArgumentParser, command: str) -> None:
@@ -96,28 +92,28 @@ def _add_common(parser: argparse.ArgumentParser, command: str) -> None:
         metavar="NAME|FILE",
         help=f"{', '.join(names)}, or a .pnnx.param file (default: {names[0]})",
     )
-    add("--save", type=Path, metavar="FOLDER", help="write the pictures or videos that result")
-    add("--batch", type=positive, default=1, metavar="N", help="pictures in one call (default: 1)")
+    add("--save", type=Path, metavar="FOLDER", help="write the resulting pictures or videos")
+    add("--batch", type=positive, default=1, metavar="N", help="pictures per call (default: 1)")
     add_output(parser)
 
 
 @dataclass
 class _Job:
-    """What one command does with pictures.
+    """The functions of a command on pictures.
 
     Attributes
     ----------
     compute : callable
         Pictures -> a result for each.
     record : callable
-        A result -> what JSON says of it.
+        A result -> its JSON fields.
     lines : callable
-        A result -> lines for people.
+        A result -> lines of text.
     draw : callable
-        A picture and its result -> (suffix of the name, picture) for each picture to save; the
-        first is what a video shows.
+        A picture and its result -> (suffix of the name, picture) for each picture to save; videos
+        use the first.
     seen : callable
-        A result -> what a frame adds to the summary of a video, for each name.
+        A result -> the contribution of a frame to the summary of a video, by name.
     """
 
     compute: Callable[[list[np.ndarray]], list[Any]]
@@ -128,7 +124,7 @@ class _Job:
 
 
 def classify(options: argparse.Namespace, console: Console) -> int:
-    """Name what is on pictures."""
+    """Classify pictures."""
     from kuiper.cli._inputs import preprocessing
     from kuiper.vision import Classifier, draw_guesses
 
@@ -145,7 +141,7 @@ def classify(options: argparse.Namespace, console: Console) -> int:
 
 
 def detect(options: argparse.Namespace, console: Console) -> int:
-    """Find things on pictures."""
+    """Detect objects in pictures."""
     from kuiper.vision import Detector, draw_detections
 
     detector = Detector(
@@ -210,7 +206,7 @@ def segment(options: argparse.Namespace, console: Console) -> int:
 
 
 def _work(options: argparse.Namespace, console: Console, job: _Job) -> int:
-    """Do the job on all inputs; return 1 where some could not be read."""
+    """Process all inputs; return 1 if any of them failed."""
     from kuiper.vision import find_pictures, is_video
 
     _quiet()
@@ -220,7 +216,7 @@ def _work(options: argparse.Namespace, console: Console, job: _Job) -> int:
     for name in options.inputs:
         if "://" in name:
             failed += _refuse(
-                options, console, name, f"an address, not a file; try: curl {name} | kuiper "
+                options, console, name, f"a URL, not a file; try: curl {name} | kuiper "
                 f"{options.command} -",
             )  # fmt: skip
             continue
@@ -228,7 +224,7 @@ def _work(options: argparse.Namespace, console: Console, job: _Job) -> int:
         if not found:
             failed += _refuse(options, console, Path(name), "no pictures in this folder")
         paths += found
-    taken.update(path.resolve() for path in paths)  # no result may take an input's place
+    taken.update(path.resolve() for path in paths)  # results must not overwrite inputs
     pictures = [path for path in paths if not is_video(path)]
     for group, errors in _groups(
         console.progress(pictures, len(pictures), "pictures"), options.batch
@@ -246,7 +242,7 @@ def _work(options: argparse.Namespace, console: Console, job: _Job) -> int:
 
 
 def _quiet() -> None:
-    """Keep OpenCV and ffmpeg from writing warnings between our messages, unless asked to."""
+    """Silence the warnings of OpenCV and ffmpeg, unless the environment sets a log level."""
     import os
 
     from kuiper.vision._opencv import cv2
@@ -258,14 +254,14 @@ def _quiet() -> None:
 
 
 def _refuse(options: argparse.Namespace, console: Console, path: Path | str, error: str) -> int:
-    """Say that an input failed, to people and to scripts; return how many it was."""
+    """Report that an input failed, as JSON and on standard error; return 1."""
     console.data({"file": str(path), "error": error})
-    console.complain(f"kuiper {options.command}: {path}: {error}")
+    console.error(f"kuiper {options.command}: {path}: {error}")
     return 1
 
 
 def _explained(path: Path, error: Exception) -> str:
-    """Return what is wrong with a file, without its name."""
+    """Return the message of an error without the name of the file."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).removeprefix(f"{path}: ").removeprefix("<stdin>: ")
@@ -274,7 +270,7 @@ def _explained(path: Path, error: Exception) -> str:
 def _groups(
     paths: Iterator[Path], count: int
 ) -> Iterator[tuple[list[tuple[Path, np.ndarray]], list[tuple[Path, str]]]]:
-    """Read pictures in groups of `count`; yield also what could not be read."""
+    """Yield pictures in groups of `count`, each with the errors since the previous group."""
     from kuiper.vision import load_image
 
     group: list[tuple[Path, np.ndarray]] = []
@@ -295,7 +291,7 @@ def _groups(
 def _one_batch(
     group: Any, options: argparse.Namespace, console: Console, job: _Job, taken: set[Path]
 ) -> int:
-    """Compute, tell and save one group; return how many pictures failed."""
+    """Compute, print and save one group; return the number of pictures that failed."""
     from kuiper.vision import save_image
 
     start = time.perf_counter()
@@ -317,7 +313,7 @@ def _one_batch(
 
 
 def _free_name(folder: Path, stem: str, suffix: str, taken: set[Path]) -> Path:
-    """Return a path that is no input of this run, nor a result of one."""
+    """Return a path that is neither an input nor a result of this run, and reserve it."""
     path, number = folder / f"{stem}{suffix}", 1
     while path.resolve() in taken:
         number += 1
@@ -329,7 +325,7 @@ def _free_name(folder: Path, stem: str, suffix: str, taken: set[Path]) -> Path:
 def _video(
     path: Path, options: argparse.Namespace, console: Console, job: _Job, taken: set[Path]
 ) -> None:
-    """Do the job on every frame; write a video, and a line of JSON for each frame."""
+    """Process every frame; write a video, and a line of JSON per frame."""
     from kuiper.vision import VideoReader, VideoWriter
 
     reader = VideoReader(path)
@@ -352,7 +348,7 @@ def _video(
                     target = _free_name(options.save, path.stem + suffix, ".avi", taken)
                     writer = VideoWriter(target, reader.fps)
                 writer.write(picture)
-    finally:  # after Ctrl-C, too: a camera has no other end
+    finally:  # also after Ctrl-C, the only way to stop a camera
         if writer is not None:
             writer.close()
         if n_frames:
@@ -363,4 +359,4 @@ def _video(
             if writer is not None:
                 console.text(f"  {writer.path}")
     if not n_frames:
-        raise ValueError(f"{path}: no frame in it that OpenCV can read")
+        raise ValueError(f"{path}: OpenCV can read no frame of it")

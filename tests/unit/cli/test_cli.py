@@ -154,8 +154,8 @@ def test_the_name_alone_shows_the_commands(run):
     code, out, err = run()
     assert (code, out) == (2, "")
     # In two columns, also where the name is a long one.
-    assert "    classify    name what is on pictures\n" in err
-    assert "    completion  print the script that completes commands in a shell\n" in err
+    assert "    classify    classify pictures\n" in err
+    assert "    completion  print the completion script of a shell\n" in err
     assert "exit codes:" in err
 
 
@@ -785,7 +785,7 @@ def test_addresses_are_no_files(run):
     pytest.importorskip("cv2")
     code, _, err = run("classify", "https://example.com/cat.jpg")
     assert code == 1
-    assert "an address, not a file; try: curl https://example.com/cat.jpg | kuiper clas" in err
+    assert "a URL, not a file; try: curl https://example.com/cat.jpg | kuiper clas" in err
 
 
 # -- export ------------------------------------------------------------------------------------
