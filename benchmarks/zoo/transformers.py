@@ -1,8 +1,8 @@
 """Networks of the package transformers, small ones with seeded weights.
 
-Each is the package's own code, so the exporter meets the operators that it really makes: masks,
-rotary positions, experts, state spaces, detection and segmentation heads, speech. Only the sizes
-are small. Needs transformers, and its files alone: nothing is downloaded.
+The code is the package's, so the exporter meets its real operators: masks, rotary positions,
+experts, state spaces, detection and segmentation heads, speech. Only the sizes are small. Needs
+the package transformers; downloads nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VOCABULARY = 120
 
 
 class Named(nn.Module):
-    """A network that takes its inputs in order and returns tensors alone.
+    """A network that takes its inputs in order and returns only tensors.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Named(nn.Module):
     names : tuple of str
         The keywords of its inputs.
     wanted : tuple of str
-        Which of its results to return; all tensors by default.
+        The results to return; all tensors by default.
     """
 
     def __init__(self, body: nn.Module, names: tuple[str, ...], wanted: tuple[str, ...]):
@@ -52,12 +52,12 @@ class Named(nn.Module):
 
 
 def ids(length: int) -> Draw:
-    """Return what draws token numbers."""
+    """Return a function that draws token ids."""
     return lambda batch, seed: tokens(length, VOCABULARY)(batch, seed)[0]
 
 
 def mask(length: int) -> Draw:
-    """Return what draws a mask that is 0 where sequences have ended."""
+    """Return a function that draws masks, 0 after the end of each sequence."""
 
     def draw(batch: int, seed: int) -> np.ndarray:
         ends = np.random.default_rng(seed + 9).integers(length // 2, length + 1, (batch, 1))
@@ -67,24 +67,24 @@ def mask(length: int) -> Draw:
 
 
 def noise(*shape: int) -> Draw:
-    """Return what draws numbers of a normal distribution."""
+    """Return a function that draws normally distributed numbers."""
     return lambda batch, seed: (
         np.random.default_rng(seed + 3).standard_normal((batch, *shape)).astype(np.float32)
     )
 
 
 def picture(*shape: int) -> Draw:
-    """Return what draws images."""
+    """Return a function that draws images."""
     return lambda batch, seed: images((batch, *shape), seed)
 
 
 def picture_of_frames(frames: int, *shape: int) -> Draw:
-    """Return what draws videos."""
+    """Return a function that draws videos."""
     return lambda batch, seed: images((batch * frames, *shape), seed).reshape(batch, frames, *shape)
 
 
-def places(groups: int, points: int) -> Draw:
-    """Return what draws points on pictures of 64 by 64."""
+def points_in_pictures(groups: int, points: int) -> Draw:
+    """Return a function that draws points in pictures of 64 by 64."""
     return lambda batch, seed: (
         np.random.default_rng(seed + 4)
         .uniform(4, 60, (batch, groups, points, 2))
@@ -93,32 +93,32 @@ def places(groups: int, points: int) -> Draw:
 
 
 def signs(groups: int, points: int) -> Draw:
-    """Return what draws whether a point is on the thing that is sought."""
+    """Return a function that draws labels of points: 1 on the object, 0 off it."""
     return lambda batch, seed: np.random.default_rng(seed + 5).integers(
         0, 2, (batch, groups, points)
     )
 
 
 def wave(*shape: int) -> Draw:
-    """Return what draws sound."""
+    """Return a function that draws sound."""
     return lambda batch, seed: sound(*shape)(batch, seed)[0]
 
 
 def net(kind: str, sizes, inputs: dict[str, Draw], wanted: tuple[str, ...] = (), config: str = ""):
-    """Return what makes the network of a class of transformers.
+    """Return a network of a class of the package transformers.
 
     Parameters
     ----------
     kind : str
         The class.
     sizes : dict or callable
-        Arguments of its configuration, or what returns them.
+        Arguments of its configuration, or a function that returns them.
     inputs : dict of str to callable
-        By keyword, what draws each input.
+        For each keyword, the function that draws the input.
     wanted : tuple of str
-        Which of its results to compare; all by default.
+        The results to compare; all by default.
     config : str, optional
-        The class of its configuration, where the network's own says another.
+        The class of its configuration, if it differs from the network's `config_class`.
     """
 
     def build() -> nn.Module:
@@ -138,29 +138,79 @@ L = 18
 IDS = {"input_ids": ids(L)}
 IM = {"input_ids": ids(L), "attention_mask": mask(L)}
 PIX = {"pixel_values": picture(3, 64, 64)}
-T = {
+BOTH = dict(IM, decoder_input_ids=ids(11))
+LOGITS, LAST = ("logits",), ("last_hidden_state",)
+
+# Sizes that several configurations share.
+HEADS = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+LAYERS = dict(HEADS, intermediate_size=96)
+T = dict(
+    LAYERS,
+    vocab_size=VOCABULARY,
+    max_position_embeddings=64,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
+)
+V = dict(LAYERS, image_size=64, patch_size=16)
+SMALL_TEXT = {
     "vocab_size": VOCABULARY,
-    "hidden_size": 64,
+    "hidden_size": 32,
     "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 96,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
 }
-V = {
-    "image_size": 64,
-    "patch_size": 16,
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 96,
+GPT = {
+    "vocab_size": VOCABULARY,
+    "n_embd": 64,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 64,
+    "use_cache": False,
+}
+DECODER = {
+    "d_model": 64,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 4,
+    "decoder_ffn_dim": 96,
+}
+PAIR = dict(DECODER, encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=96)
+QUERIES = dict(
+    PAIR,
+    num_queries=12,
+    num_labels=7,
+    backbone=None,
+    use_timm_backbone=False,
+    use_pretrained_backbone=False,
+)
+SAM = dict(
+    HEADS,
+    output_channels=32,
+    image_size=64,
+    patch_size=8,
+    window_size=3,
+    global_attn_indexes=[1],
+    mlp_dim=96,
+)
+SPEECH = dict(
+    LAYERS,
+    conv_dim=[32, 32, 32],
+    conv_stride=[5, 2, 2],
+    conv_kernel=[10, 3, 2],
+    num_conv_pos_embeddings=16,
+    num_conv_pos_embedding_groups=4,
+)
+SERIES = {
+    "num_input_channels": 3,
+    "context_length": 32,
+    "patch_length": 8,
+    "patch_stride": 8,
+    "d_model": 32,
 }
 
 
 def dec(**more) -> dict:
-    """Return the sizes of a decoder that keeps no cache."""
+    """Return the sizes of a decoder without cache."""
     return {**T, "use_cache": False, **more}
 
 
@@ -169,7 +219,7 @@ TRANSFORMERS = {
     "distilbert": net(
         "DistilBertModel",
         {
-            "vocab_size": 120,
+            "vocab_size": VOCABULARY,
             "dim": 64,
             "n_layers": 2,
             "n_heads": 4,
@@ -199,7 +249,7 @@ TRANSFORMERS = {
     "fnet": net("FNetModel", T, IDS),
     "xlnet": net(
         "XLNetModel",
-        {"vocab_size": 120, "d_model": 64, "n_layer": 2, "n_head": 4, "d_inner": 96},
+        {"vocab_size": VOCABULARY, "d_model": 64, "n_layer": 2, "n_head": 4, "d_inner": 96},
         IDS,
     ),
     "roformer": net("RoFormerModel", T, IM),
@@ -207,7 +257,7 @@ TRANSFORMERS = {
     "funnel": net(
         "FunnelModel",
         {
-            "vocab_size": 120,
+            "vocab_size": VOCABULARY,
             "d_model": 64,
             "n_head": 4,
             "d_head": 16,
@@ -225,7 +275,7 @@ TRANSFORMERS = {
     "t5": net(
         "T5Model",
         {
-            "vocab_size": 120,
+            "vocab_size": VOCABULARY,
             "d_model": 64,
             "d_kv": 16,
             "d_ff": 96,
@@ -234,62 +284,33 @@ TRANSFORMERS = {
             "decoder_start_token_id": 0,
             "use_cache": False,
         },
-        {"input_ids": ids(L), "attention_mask": mask(L), "decoder_input_ids": ids(11)},
-        ("last_hidden_state",),
+        BOTH,
+        LAST,
     ),
     "bart": net(
         "BartModel",
-        {
-            "vocab_size": 120,
-            "d_model": 64,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 96,
-            "decoder_ffn_dim": 96,
-            "max_position_embeddings": 64,
-            "use_cache": False,
-        },
-        {"input_ids": ids(L), "attention_mask": mask(L), "decoder_input_ids": ids(11)},
-        ("last_hidden_state",),
+        dict(PAIR, vocab_size=VOCABULARY, max_position_embeddings=64, use_cache=False),
+        BOTH,
+        LAST,
     ),
     "marian": net(
         "MarianMTModel",
-        {
-            "vocab_size": 120,
-            "pad_token_id": 119,
-            "d_model": 64,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 96,
-            "decoder_ffn_dim": 96,
-            "max_position_embeddings": 64,
-            "use_cache": False,
-            "decoder_start_token_id": 0,
-        },
-        {"input_ids": ids(L), "attention_mask": mask(L), "decoder_input_ids": ids(11)},
-        ("logits",),
+        dict(
+            PAIR,
+            vocab_size=VOCABULARY,
+            pad_token_id=119,
+            max_position_embeddings=64,
+            use_cache=False,
+            decoder_start_token_id=0,
+        ),
+        BOTH,
+        LOGITS,
     ),
-    "gpt2": net(
-        "GPT2LMHeadModel",
-        {
-            "vocab_size": 120,
-            "n_embd": 64,
-            "n_layer": 2,
-            "n_head": 4,
-            "n_positions": 64,
-            "use_cache": False,
-        },
-        IM,
-        ("logits",),
-    ),
+    "gpt2": net("GPT2LMHeadModel", GPT, IM, LOGITS),
     "gpt_neo": net(
         "GPTNeoForCausalLM",
         {
-            "vocab_size": 120,
+            "vocab_size": VOCABULARY,
             "hidden_size": 64,
             "num_layers": 2,
             "num_heads": 4,
@@ -299,42 +320,27 @@ TRANSFORMERS = {
             "use_cache": False,
         },
         IM,
-        ("logits",),
+        LOGITS,
     ),
-    "gptj": net(
-        "GPTJForCausalLM",
-        {
-            "vocab_size": 120,
-            "n_embd": 64,
-            "n_layer": 2,
-            "n_head": 4,
-            "rotary_dim": 8,
-            "n_positions": 64,
-            "use_cache": False,
-        },
-        IDS,
-        ("logits",),
-    ),
-    "gpt_neox": net("GPTNeoXForCausalLM", dec(), IM, ("logits",)),
+    "gptj": net("GPTJForCausalLM", dict(GPT, rotary_dim=8), IDS, LOGITS),
+    "gpt_neox": net("GPTNeoXForCausalLM", dec(), IM, LOGITS),
     "opt": net(
         "OPTForCausalLM",
-        {
-            "vocab_size": 120,
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "ffn_dim": 96,
-            "max_position_embeddings": 64,
-            "word_embed_proj_dim": 64,
-            "use_cache": False,
-        },
+        dict(
+            HEADS,
+            vocab_size=VOCABULARY,
+            ffn_dim=96,
+            max_position_embeddings=64,
+            word_embed_proj_dim=64,
+            use_cache=False,
+        ),
         IM,
-        ("logits",),
+        LOGITS,
     ),
     "mpt": net(
         "MptForCausalLM",
         {
-            "vocab_size": 120,
+            "vocab_size": VOCABULARY,
             "d_model": 64,
             "n_layers": 2,
             "n_heads": 4,
@@ -342,54 +348,40 @@ TRANSFORMERS = {
             "use_cache": False,
         },
         IM,
-        ("logits",),
+        LOGITS,
     ),
     "falcon": net(
-        "FalconForCausalLM",
-        {
-            "vocab_size": 120,
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "use_cache": False,
-        },
-        IM,
-        ("logits",),
+        "FalconForCausalLM", dict(HEADS, vocab_size=VOCABULARY, use_cache=False), IM, LOGITS
     ),
-    "llama": net("LlamaForCausalLM", dec(num_key_value_heads=2), IM, ("logits",)),
-    "llama_without_mask": net("LlamaForCausalLM", dec(num_key_value_heads=2), IDS, ("logits",)),
-    "mistral": net(
-        "MistralForCausalLM", dec(num_key_value_heads=2, sliding_window=8), IM, ("logits",)
-    ),
-    "qwen2": net("Qwen2ForCausalLM", dec(num_key_value_heads=2), IM, ("logits",)),
-    "qwen3": net("Qwen3ForCausalLM", dec(num_key_value_heads=2, head_dim=16), IM, ("logits",)),
+    "llama": net("LlamaForCausalLM", dec(num_key_value_heads=2), IM, LOGITS),
+    "llama_without_mask": net("LlamaForCausalLM", dec(num_key_value_heads=2), IDS, LOGITS),
+    "mistral": net("MistralForCausalLM", dec(num_key_value_heads=2, sliding_window=8), IM, LOGITS),
+    "qwen2": net("Qwen2ForCausalLM", dec(num_key_value_heads=2), IM, LOGITS),
+    "qwen3": net("Qwen3ForCausalLM", dec(num_key_value_heads=2, head_dim=16), IM, LOGITS),
     "gemma2": net(
-        "Gemma2ForCausalLM",
-        dec(num_key_value_heads=2, head_dim=16, sliding_window=8),
-        IM,
-        ("logits",),
+        "Gemma2ForCausalLM", dec(num_key_value_heads=2, head_dim=16, sliding_window=8), IM, LOGITS
     ),
     "gemma3": net(
         "Gemma3ForCausalLM",
         dec(num_key_value_heads=2, head_dim=16, sliding_window=8),
         IM,
-        ("logits",),
+        LOGITS,
         config="Gemma3TextConfig",
     ),
-    "phi": net("PhiForCausalLM", dec(num_key_value_heads=2), IM, ("logits",)),
-    "phi3": net("Phi3ForCausalLM", dec(num_key_value_heads=2), IM, ("logits",)),
-    "olmo2": net("Olmo2ForCausalLM", dec(num_key_value_heads=2), IM, ("logits",)),
-    "cohere": net("CohereForCausalLM", dec(num_key_value_heads=2), IM, ("logits",)),
-    "granite": net("GraniteForCausalLM", dec(num_key_value_heads=2), IM, ("logits",)),
-    "stablelm": net("StableLmForCausalLM", dec(num_key_value_heads=2), IM, ("logits",)),
-    "starcoder2": net("Starcoder2ForCausalLM", dec(num_key_value_heads=2), IM, ("logits",)),
-    "glm4": net("Glm4ForCausalLM", dec(num_key_value_heads=2, head_dim=16), IM, ("logits",)),
-    "smollm3": net("SmolLM3ForCausalLM", dec(num_key_value_heads=2), IM, ("logits",)),
+    "phi": net("PhiForCausalLM", dec(num_key_value_heads=2), IM, LOGITS),
+    "phi3": net("Phi3ForCausalLM", dec(num_key_value_heads=2), IM, LOGITS),
+    "olmo2": net("Olmo2ForCausalLM", dec(num_key_value_heads=2), IM, LOGITS),
+    "cohere": net("CohereForCausalLM", dec(num_key_value_heads=2), IM, LOGITS),
+    "granite": net("GraniteForCausalLM", dec(num_key_value_heads=2), IM, LOGITS),
+    "stablelm": net("StableLmForCausalLM", dec(num_key_value_heads=2), IM, LOGITS),
+    "starcoder2": net("Starcoder2ForCausalLM", dec(num_key_value_heads=2), IM, LOGITS),
+    "glm4": net("Glm4ForCausalLM", dec(num_key_value_heads=2, head_dim=16), IM, LOGITS),
+    "smollm3": net("SmolLM3ForCausalLM", dec(num_key_value_heads=2), IM, LOGITS),
     "mixtral": net(
         "MixtralForCausalLM",
         dec(num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2),
         IM,
-        ("logits",),
+        LOGITS,
     ),
     "qwen3_moe": net(
         "Qwen3MoeForCausalLM",
@@ -401,7 +393,7 @@ TRANSFORMERS = {
             moe_intermediate_size=48,
         ),
         IM,
-        ("logits",),
+        LOGITS,
     ),
     "deepseek_v3": net(
         "DeepseekV3ForCausalLM",
@@ -420,7 +412,7 @@ TRANSFORMERS = {
             qk_nope_head_dim=16,
         ),
         IM,
-        ("logits",),
+        LOGITS,
     ),
     "gpt_oss": net(
         "GptOssForCausalLM",
@@ -432,24 +424,24 @@ TRANSFORMERS = {
             sliding_window=8,
         ),
         IM,
-        ("logits",),
+        LOGITS,
     ),
     "mamba": net(
         "MambaForCausalLM",
         {
-            "vocab_size": 120,
+            "vocab_size": VOCABULARY,
             "hidden_size": 64,
             "num_hidden_layers": 2,
             "state_size": 8,
             "use_cache": False,
         },
         IDS,
-        ("logits",),
+        LOGITS,
     ),
     "mamba2": net(
         "Mamba2ForCausalLM",
         {
-            "vocab_size": 120,
+            "vocab_size": VOCABULARY,
             "hidden_size": 64,
             "num_hidden_layers": 2,
             "state_size": 16,
@@ -460,24 +452,24 @@ TRANSFORMERS = {
             "use_cache": False,
         },
         IDS,
-        ("logits",),
+        LOGITS,
     ),
     "rwkv": net(
         "RwkvForCausalLM",
         {
-            "vocab_size": 120,
+            "vocab_size": VOCABULARY,
             "hidden_size": 64,
             "num_hidden_layers": 2,
             "attention_hidden_size": 64,
             "use_cache": False,
         },
         IDS,
-        ("logits",),
+        LOGITS,
     ),
     "xlstm": net(
         "xLSTMForCausalLM",
         {
-            "vocab_size": 120,
+            "vocab_size": VOCABULARY,
             "hidden_size": 64,
             "num_hidden_layers": 2,
             "num_heads": 4,
@@ -485,7 +477,7 @@ TRANSFORMERS = {
             "use_cache": False,
         },
         {"input_ids": ids(16)},
-        ("logits",),
+        LOGITS,
     ),
     "vit": net("ViTModel", V, PIX),
     "deit": net("DeiTModel", V, PIX),
@@ -670,80 +662,47 @@ TRANSFORMERS = {
             "auxiliary_channels": 16,
         },
         PIX,
-        ("logits",),
+        LOGITS,
     ),
     "detr": net(
         "DetrForObjectDetection",
-        lambda: {
-            "use_timm_backbone": False,
-            "use_pretrained_backbone": False,
-            "backbone": None,
-            "backbone_config": transformers.ResNetConfig(
+        lambda: dict(
+            QUERIES,
+            backbone_config=transformers.ResNetConfig(
                 embedding_size=16,
                 hidden_sizes=[16, 24, 32, 48],
                 depths=[1, 1, 1, 1],
                 out_features=["stage4"],
             ),
-            "d_model": 64,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 96,
-            "decoder_ffn_dim": 96,
-            "num_queries": 12,
-            "num_labels": 7,
-        },
+        ),
         PIX,
         ("logits", "pred_boxes"),
     ),
     "conditional_detr": net(
         "ConditionalDetrForObjectDetection",
-        lambda: {
-            "use_timm_backbone": False,
-            "use_pretrained_backbone": False,
-            "backbone": None,
-            "backbone_config": transformers.ResNetConfig(
+        lambda: dict(
+            QUERIES,
+            backbone_config=transformers.ResNetConfig(
                 embedding_size=16,
                 hidden_sizes=[16, 24, 32, 48],
                 depths=[1, 1, 1, 1],
                 out_features=["stage4"],
             ),
-            "d_model": 64,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 96,
-            "decoder_ffn_dim": 96,
-            "num_queries": 12,
-            "num_labels": 7,
-        },
+        ),
         PIX,
         ("logits", "pred_boxes"),
     ),
     "deformable_detr": net(
         "DeformableDetrForObjectDetection",
-        lambda: {
-            "use_timm_backbone": False,
-            "use_pretrained_backbone": False,
-            "backbone": None,
-            "backbone_config": transformers.ResNetConfig(
+        lambda: dict(
+            QUERIES,
+            backbone_config=transformers.ResNetConfig(
                 embedding_size=16,
                 hidden_sizes=[16, 24, 32, 48],
                 depths=[1, 1, 1, 1],
                 out_features=["stage2", "stage3", "stage4"],
             ),
-            "d_model": 64,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 96,
-            "decoder_ffn_dim": 96,
-            "num_queries": 12,
-            "num_labels": 7,
-        },
+        ),
         {"pixel_values": picture(3, 128, 128)},
         ("logits", "pred_boxes"),
     ),
@@ -804,57 +763,18 @@ TRANSFORMERS = {
     "owlvit": net(
         "OwlViTForObjectDetection",
         lambda: {
-            "text_config": {
-                "vocab_size": 120,
-                "hidden_size": 32,
-                "intermediate_size": 48,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 2,
-                "max_position_embeddings": 16,
-            },
-            "vision_config": {
-                "hidden_size": 64,
-                "intermediate_size": 96,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 4,
-                "image_size": 64,
-                "patch_size": 16,
-            },
+            "text_config": dict(SMALL_TEXT, max_position_embeddings=16),
+            "vision_config": V,
             "projection_dim": 32,
         },
         {"input_ids": ids(8), "pixel_values": picture(3, 64, 64), "attention_mask": mask(8)},
         ("logits", "pred_boxes"),
     ),
-    "sam_encoder": net(
-        "SamVisionModel",
-        {
-            "hidden_size": 64,
-            "output_channels": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "image_size": 64,
-            "patch_size": 8,
-            "window_size": 3,
-            "global_attn_indexes": [1],
-            "mlp_dim": 96,
-        },
-        PIX,
-    ),
+    "sam_encoder": net("SamVisionModel", SAM, PIX),
     "sam": net(
         "SamModel",
         lambda: {
-            "vision_config": {
-                "hidden_size": 64,
-                "output_channels": 32,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 4,
-                "image_size": 64,
-                "patch_size": 8,
-                "window_size": 3,
-                "global_attn_indexes": [1],
-                "mlp_dim": 96,
-                "num_pos_feats": 16,
-            },
+            "vision_config": dict(SAM, num_pos_feats=16),
             "prompt_encoder_config": {"hidden_size": 32, "image_size": 64, "patch_size": 8},
             "mask_decoder_config": {
                 "hidden_size": 32,
@@ -863,7 +783,7 @@ TRANSFORMERS = {
                 "iou_head_hidden_dim": 40,
             },
         },
-        {**PIX, "input_points": places(1, 3), "input_labels": signs(1, 3)},
+        {**PIX, "input_points": points_in_pictures(1, 3), "input_labels": signs(1, 3)},
         ("iou_scores", "pred_masks"),
     ),
     "maskformer": net(
@@ -932,28 +852,13 @@ TRANSFORMERS = {
             "fpn_hidden_size": 32,
         },
         PIX,
-        ("last_hidden_state",),
+        LAST,
     ),
     "clip": net(
         "CLIPModel",
         lambda: {
-            "text_config": {
-                "vocab_size": 120,
-                "hidden_size": 32,
-                "intermediate_size": 48,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 2,
-                "max_position_embeddings": 32,
-                "eos_token_id": 2,
-            },
-            "vision_config": {
-                "hidden_size": 64,
-                "intermediate_size": 96,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 4,
-                "image_size": 64,
-                "patch_size": 16,
-            },
+            "text_config": dict(SMALL_TEXT, max_position_embeddings=32, eos_token_id=2),
+            "vision_config": V,
             "projection_dim": 32,
         },
         {"input_ids": ids(L), "pixel_values": picture(3, 64, 64), "attention_mask": mask(L)},
@@ -962,22 +867,8 @@ TRANSFORMERS = {
     "siglip": net(
         "SiglipModel",
         lambda: {
-            "text_config": {
-                "vocab_size": 120,
-                "hidden_size": 64,
-                "intermediate_size": 96,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 4,
-                "max_position_embeddings": 32,
-            },
-            "vision_config": {
-                "hidden_size": 64,
-                "intermediate_size": 96,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 4,
-                "image_size": 64,
-                "patch_size": 16,
-            },
+            "text_config": dict(LAYERS, vocab_size=VOCABULARY, max_position_embeddings=32),
+            "vision_config": V,
         },
         {"input_ids": ids(L), "pixel_values": picture(3, 64, 64)},
         ("logits_per_image", "text_embeds", "image_embeds"),
@@ -985,15 +876,7 @@ TRANSFORMERS = {
     "clipseg": net(
         "CLIPSegForImageSegmentation",
         lambda: {
-            "text_config": {
-                "vocab_size": 120,
-                "hidden_size": 32,
-                "intermediate_size": 48,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 2,
-                "max_position_embeddings": 32,
-                "eos_token_id": 2,
-            },
+            "text_config": dict(SMALL_TEXT, max_position_embeddings=32, eos_token_id=2),
             "vision_config": {
                 "hidden_size": 64,
                 "intermediate_size": 96,
@@ -1009,81 +892,62 @@ TRANSFORMERS = {
             "decoder_intermediate_size": 32,
         },
         {"input_ids": ids(L), "pixel_values": picture(3, 64, 64)},
-        ("logits",),
+        LOGITS,
     ),
     "blip_caption": net(
         "BlipForConditionalGeneration",
         lambda: {
-            "text_config": {
-                "vocab_size": 120,
-                "hidden_size": 64,
-                "encoder_hidden_size": 64,
-                "intermediate_size": 96,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 4,
-                "max_position_embeddings": 32,
-                "use_cache": False,
-            },
-            "vision_config": {
-                "hidden_size": 64,
-                "intermediate_size": 96,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 4,
-                "image_size": 64,
-                "patch_size": 16,
-            },
+            "text_config": dict(
+                LAYERS,
+                vocab_size=VOCABULARY,
+                encoder_hidden_size=64,
+                max_position_embeddings=32,
+                use_cache=False,
+            ),
+            "vision_config": V,
             "projection_dim": 32,
         },
         {"pixel_values": picture(3, 64, 64), "input_ids": ids(L)},
-        ("logits",),
+        LOGITS,
     ),
     "vilt": net(
         "ViltModel",
-        dict(V, vocab_size=120, max_position_embeddings=40),
+        dict(V, vocab_size=VOCABULARY, max_position_embeddings=40),
         {"input_ids": ids(L), "pixel_values": picture(3, 64, 64)},
     ),
     "trocr": net(
         "TrOCRForCausalLM",
-        {
-            "vocab_size": 120,
-            "d_model": 64,
-            "decoder_layers": 2,
-            "decoder_attention_heads": 4,
-            "decoder_ffn_dim": 96,
-            "max_position_embeddings": 64,
-            "use_cache": False,
-            "cross_attention_hidden_size": 48,
-        },
+        dict(
+            DECODER,
+            vocab_size=VOCABULARY,
+            max_position_embeddings=64,
+            use_cache=False,
+            cross_attention_hidden_size=48,
+        ),
         {"input_ids": ids(L), "encoder_hidden_states": noise(10, 48)},
-        ("logits",),
+        LOGITS,
     ),
     "whisper": net(
         "WhisperModel",
-        {
-            "vocab_size": 120,
-            "num_mel_bins": 16,
-            "d_model": 64,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 96,
-            "decoder_ffn_dim": 96,
-            "max_source_positions": 50,
-            "max_target_positions": 32,
-            "pad_token_id": 0,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "decoder_start_token_id": 1,
-            "use_cache": False,
-        },
+        dict(
+            PAIR,
+            vocab_size=VOCABULARY,
+            num_mel_bins=16,
+            max_source_positions=50,
+            max_target_positions=32,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            decoder_start_token_id=1,
+            use_cache=False,
+        ),
         {"input_features": noise(16, 100), "decoder_input_ids": ids(9)},
-        ("last_hidden_state",),
+        LAST,
     ),
     "moonshine": net(
         "MoonshineModel",
         {
-            "vocab_size": 120,
+            "vocab_size": VOCABULARY,
             "hidden_size": 64,
             "intermediate_size": 96,
             "encoder_num_hidden_layers": 2,
@@ -1093,86 +957,26 @@ TRANSFORMERS = {
             "use_cache": False,
         },
         {"input_values": wave(4000), "decoder_input_ids": ids(9)},
-        ("last_hidden_state",),
+        LAST,
     ),
     "wav2vec2": net(
-        "Wav2Vec2ForCTC",
-        {
-            "vocab_size": 32,
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "intermediate_size": 96,
-            "conv_dim": [32, 32, 32],
-            "conv_stride": [5, 2, 2],
-            "conv_kernel": [10, 3, 2],
-            "num_conv_pos_embeddings": 16,
-            "num_conv_pos_embedding_groups": 4,
-        },
-        {"input_values": wave(3200)},
-        ("logits",),
+        "Wav2Vec2ForCTC", dict(SPEECH, vocab_size=32), {"input_values": wave(3200)}, LOGITS
     ),
-    "hubert": net(
-        "HubertModel",
-        {
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "intermediate_size": 96,
-            "conv_dim": [32, 32, 32],
-            "conv_stride": [5, 2, 2],
-            "conv_kernel": [10, 3, 2],
-            "num_conv_pos_embeddings": 16,
-            "num_conv_pos_embedding_groups": 4,
-        },
-        {"input_values": wave(3200)},
-    ),
+    "hubert": net("HubertModel", SPEECH, {"input_values": wave(3200)}),
     "wavlm": net(
         "WavLMModel",
-        {
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "intermediate_size": 96,
-            "conv_dim": [32, 32, 32],
-            "conv_stride": [5, 2, 2],
-            "conv_kernel": [10, 3, 2],
-            "num_conv_pos_embeddings": 16,
-            "num_conv_pos_embedding_groups": 4,
-            "num_buckets": 32,
-            "max_bucket_distance": 64,
-        },
+        dict(SPEECH, num_buckets=32, max_bucket_distance=64),
         {"input_values": wave(3200)},
-        ("last_hidden_state",),
+        LAST,
     ),
     "wav2vec2_conformer": net(
         "Wav2Vec2ConformerModel",
-        {
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "intermediate_size": 96,
-            "conv_dim": [32, 32, 32],
-            "conv_stride": [5, 2, 2],
-            "conv_kernel": [10, 3, 2],
-            "num_conv_pos_embeddings": 16,
-            "num_conv_pos_embedding_groups": 4,
-            "position_embeddings_type": "rotary",
-        },
+        dict(SPEECH, position_embeddings_type="rotary"),
         {"input_values": wave(3200)},
-        ("last_hidden_state",),
+        LAST,
     ),
     "ast": net(
-        "ASTModel",
-        {
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "intermediate_size": 96,
-            "max_length": 64,
-            "num_mel_bins": 32,
-        },
-        {"input_values": noise(64, 32)},
+        "ASTModel", dict(LAYERS, max_length=64, num_mel_bins=32), {"input_values": noise(64, 32)}
     ),
     "speecht5_hifigan": net(
         "SpeechT5HifiGan",
@@ -1227,35 +1031,16 @@ TRANSFORMERS = {
             "num_cross_attention_heads": 4,
         },
         {"inputs": noise(30, 40)},
-        ("last_hidden_state",),
+        LAST,
     ),
     "patchtst": net(
         "PatchTSTModel",
-        {
-            "num_input_channels": 3,
-            "context_length": 32,
-            "patch_length": 8,
-            "patch_stride": 8,
-            "d_model": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "ffn_dim": 48,
-        },
+        dict(SERIES, num_hidden_layers=2, num_attention_heads=4, ffn_dim=48),
         {"past_values": noise(32, 3)},
-        ("last_hidden_state",),
+        LAST,
     ),
     "patchtsmixer": net(
-        "PatchTSMixerModel",
-        {
-            "num_input_channels": 3,
-            "context_length": 32,
-            "patch_length": 8,
-            "patch_stride": 8,
-            "d_model": 32,
-            "num_layers": 2,
-        },
-        {"past_values": noise(32, 3)},
-        ("last_hidden_state",),
+        "PatchTSMixerModel", dict(SERIES, num_layers=2), {"past_values": noise(32, 3)}, LAST
     ),
     "levit": net(
         "LevitModel",
@@ -1280,20 +1065,7 @@ TRANSFORMERS = {
         ),
         IM,
     ),
-    "ctrl": net(
-        "CTRLModel",
-        {
-            "vocab_size": 120,
-            "n_embd": 64,
-            "n_layer": 2,
-            "n_head": 4,
-            "dff": 96,
-            "n_positions": 64,
-            "use_cache": False,
-        },
-        IDS,
-        ("last_hidden_state",),
-    ),
+    "ctrl": net("CTRLModel", dict(GPT, dff=96), IDS, LAST),
 }
 
 __all__ = ["TRANSFORMERS"]
