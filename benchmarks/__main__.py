@@ -1,7 +1,7 @@
-"""Run one of the benchmarks: ``python benchmarks NAME [options]``; README.md tells what each does.
+"""Run one of the benchmarks: ``python benchmarks NAME [options]``; README.md describes them.
 
-This folder, not the one above it, is on the import path: kuiper is the installed one, or that of
-PYTHONPATH, never by accident that of the checkout which the benchmarks lie in.
+This folder, not its parent, is on the import path: kuiper is the installed one, or that of
+PYTHONPATH, never accidentally the one of this checkout.
 """
 
 import sys
@@ -18,12 +18,12 @@ COMMANDS = {
     "zoo-shapes": "zoo.shapes",
     "zoo-detectors": "zoo.detectors",
 }
-# Processes that `peers` and `cold` start, in the interpreter of each runtime.
+# Processes that `peers` and `cold` start with the interpreter of each runtime.
 PROCESSES = {"worker": "peers.worker", "first": "cold.first", "installed": "cold.installed"}
 
 
 def main() -> int | None:
-    """Run what the first argument names, with the others as its command line."""
+    """Run the benchmark that the first argument names, with the others as its command line."""
     modules = COMMANDS | PROCESSES
     name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
     if name not in modules:

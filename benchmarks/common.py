@@ -1,6 +1,6 @@
-"""What every script of the benchmark shares: cache layout, inputs, comparison, numbers.
+"""Shared by all scripts of the benchmarks: cache layout, inputs, comparison, numbers.
 
-Needs numpy alone, so that it may be imported by the interpreter of any runtime.
+Needs only numpy, so that the interpreter of any runtime can import it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def default_cache() -> Path:
 
 
 def model_folder(cache: Path, model: str, batch: int) -> Path:
-    """Return where the exports of `model` at `batch` lie; the names inside are fixed.
+    """Return the folder with the exports of `model` at `batch`; the names inside are fixed.
 
     ``model.pnnx.param/.bin``, ``model.onnx``, ``model.ncnn.param/.bin`` and
-    ``model.torchscript.pt``. One folder higher stand ``weights.pt`` and ``input_shape.txt``.
+    ``model.torchscript.pt``. The parent folder has ``weights.pt`` and ``input_shape.txt``.
     """
     return Path(cache) / model / f"b{batch}"
 
@@ -47,15 +47,15 @@ def exported_models(cache: Path, batch: int) -> list[str]:
 def images(shape: tuple[int, ...], seed: int) -> np.ndarray:
     """Return random pictures: smooth blobs, edges and some noise, mean 0 and deviation 1.
 
-    What has another number of axes than a picture gets the like along those it has.
+    Shapes with another number of axes than a picture get similar content along their axes.
 
-    White noise would not do: after a global average every such image looks alike, and an
-    engine that mixed up its inputs would still agree with the reference.
+    White noise is not suitable: after a global average all such images are nearly the same, and an
+    engine that confused its inputs would still agree with the reference.
 
     Parameters
     ----------
     shape : tuple of int
-        (batch, channels, height, width), or with other axes behind the first two.
+        (batch, channels, height, width), or with other axes after the first two.
     seed : int
         The same seed gives the same pictures everywhere.
 
@@ -79,10 +79,9 @@ def images(shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 
 def relative_error(actual: list[np.ndarray], expected: list[np.ndarray]) -> float:
-    """Return max |actual - expected| / max |expected|, the worst over the outputs.
+    """Return max |actual - expected| / max |expected|, the largest over the outputs.
 
-    Infinite where the number of outputs, a shape, or a value that is not finite makes the
-    results incomparable.
+    Infinite if the number of outputs or a shape differs, or a value is not finite.
     """
     if len(actual) != len(expected):
         return float("inf")

@@ -1,11 +1,11 @@
-"""One pass over memory: an expression of six tensors against numpy and against copying.
+"""One sweep over memory: an expression of six tensors against numpy and against copying.
 
 ``add(add(mul(@0,@1),mul(@2,add(add(add(@0,@2),@3),@4))),@5)`` on six tensors of 1x64x112x112 reads
-19 MB and writes 3 MB.  Copying 3.5 tensors moves as many bytes, copying all six 38 MB.  Measured in
-turns, so that every contender finds its memory cold; the median and the best count.
+19 MB and writes 3 MB.  Copying 3.5 tensors moves as many bytes, copying all six 38 MB.  The
+contenders alternate, so that the memory of each is cold; median and minimum are reported.
 
-Run: ``python benchmarks elementwise``; with ``KUIPER_NUM_THREADS=1`` in the environment it is
-one thread against one.
+Run: ``python benchmarks elementwise``; numpy uses one thread, and so does kuiper with
+``KUIPER_NUM_THREADS=1`` in the environment.
 """
 
 from __future__ import annotations

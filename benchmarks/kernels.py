@@ -1,11 +1,11 @@
-"""Measure kernels at the shapes of real layers against what this machine could do.
+"""Measure kernels at the shapes of real layers against the ceilings of this machine.
 
-The two ceilings are measured on the spot by a small C program, if there is a compiler: fused
-multiply-adds from registers, and reading and writing memory beyond the caches. Without one they
-are those of kuiper's own product and addition. A layer takes at least its arithmetic at the first
-or its bytes at the second, whichever is longer; the last column says which part of that speed it
-reaches. Winograd and Strassen count as if they did the multiplications of the definition, so they
-may exceed 100 % where data comes from the caches, so may layers that are bound by memory.
+If there is a compiler, a small C program measures the two ceilings: fused multiply-adds in
+registers, and reading and writing memory beyond the caches. Without one they are the speeds of
+kuiper's product and addition. A layer takes at least the time of its arithmetic at the first
+ceiling, or of its bytes at the second, whichever is longer; the last column is the fraction of
+that speed. Winograd and Strassen count with the multiplications of the definition, so they may
+exceed 100 %; so may memory-bound layers whose data is in the caches.
 
 Run: ``python benchmarks kernels [--threads 2] [--only conv] [--json FILE]``; needs numpy and
 kuiper. ``KUIPER_ISA`` chooses the variant.
@@ -83,7 +83,7 @@ int main(int argc, char **argv) {
 
 
 def ceilings(threads: int) -> tuple[float, float, str]:
-    """Return billions of operations and of bytes per second, and how they were measured."""
+    """Return billions of operations and of bytes per second, and the method of measurement."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler:
         with tempfile.TemporaryDirectory() as folder:
@@ -210,7 +210,7 @@ LAYERS = {
 
 
 def measure(make, runs: int) -> dict:
-    """Return seconds (median), operations and bytes of a layer, copies for its layout left out."""
+    """Return seconds (median), operations and bytes of a layer, without layout copies."""
     model, inputs = make()
     rows = [row for row in model.profile(*inputs, runs=runs).rows if row["kind"] != "copy"]
     return {

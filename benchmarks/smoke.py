@@ -1,7 +1,7 @@
-"""Run the bundled models for about a second each and print how long a call takes.
+"""Run the bundled models for about a second each and print the time of a call.
 
-For continuous integration: needs kuiper and numpy, no peers. No time is asserted, machines
-differ; a result that is not finite, or the same for two inputs, ends with status 1. Usage::
+For continuous integration: needs only kuiper and numpy. Times are not asserted; the exit status
+is 1 if a result is not finite, or the same for two inputs. Usage::
 
     python benchmarks smoke
     python benchmarks smoke --seconds 0.2 FOLDER_OR_FILE...
@@ -21,7 +21,7 @@ import kuiper
 from common import REPOSITORY, images, machine, table, variation
 
 MODELS = REPOSITORY / "examples" / "models"
-# Below this the two outputs are the same but for rounding.
+# Two outputs that differ by less are the same up to rounding.
 MIN_VARIATION = 1e-3
 
 
@@ -39,7 +39,7 @@ def as_list(result) -> list[np.ndarray]:
 
 
 def check(model: kuiper.Model, first: list[np.ndarray], second: list[np.ndarray]) -> str:
-    """Run on two inputs; return what is wrong with the outputs, or ""."""
+    """Run on two inputs; return the error of the outputs, or ""."""
     ours, theirs = as_list(model(*first)), as_list(model(*second))
     if not all(np.isfinite(y).all() for y in ours + theirs):
         return "an output is not finite"

@@ -1,7 +1,7 @@
-"""Start, load a model, print the first result's time and the memory it took; for :mod:`.measure`.
+"""Start, load a model, print the time of the first result and the memory; for :mod:`.measure`.
 
-Imports as little as possible before the runtime itself. ``numpy`` as the runtime's name loads
-nothing: the floor under every Python program with an array for an input.
+Imports as little as possible before the runtime. ``numpy`` as the runtime's name loads no runtime:
+the lower bound of any Python program whose input is an array.
 """
 
 import sys
@@ -17,7 +17,7 @@ from peers.runtimes import RUNTIMES  # noqa: E402
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process has had resident."""
+    """Return the peak resident memory of this process."""
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM"):
@@ -43,7 +43,7 @@ def main() -> None:
         result = runtime.run(x)
     total = float(sum(abs(y.astype(np.float64)).sum() for y in result))
     done = time.perf_counter()
-    # The marker tells this line from what a library may print.
+    # The marker distinguishes this line from output of libraries.
     print(
         f'FIRST {{"import_and_load": {loaded - loading}, "run": {done - loaded}, '
         f'"since_start": {done - started}, "peak_bytes": {peak_bytes()}, "sum": {total}}}',

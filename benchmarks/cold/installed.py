@@ -1,7 +1,7 @@
-"""Print how many bytes a package takes once installed, alone and with what it requires.
+"""Print the installed size of a package, alone and with its requirements.
 
-Run by the interpreter in question: ``python benchmarks installed PACKAGE``. numpy is left out
-of the sum, since every runtime here needs it.
+Run by the interpreter in question: ``python benchmarks installed PACKAGE``. numpy is not counted,
+since every runtime here needs it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def distribution_bytes(name: str) -> int:
 
 
 def size(path: Path) -> int:
-    """Return the size of a file, 0 where it is gone; byte code does not count."""
+    """Return the size of a file, 0 if it does not exist or is byte code."""
     return path.stat().st_size if path.suffix != ".pyc" and path.exists() else 0
 
 
@@ -45,7 +45,7 @@ def required(name: str) -> set[str]:
 
 
 def package_folder_bytes(name: str) -> int:
-    """Return the size of what a wheel would hold of a package in a source tree."""
+    """Return the size of the files of a package in a source tree that a wheel would contain."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"No module named {name!r}")

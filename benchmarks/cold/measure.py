@@ -1,8 +1,8 @@
-"""Measure what using a runtime costs before it is fast: start, memory, installed size.
+"""Measure start, memory and installed size of the runtimes.
 
-For each runtime a fresh process imports it, loads the model and runs once. Counted are the time
-from the start of the process to its first result, and the most memory it had resident. The
-files are in the page cache, as they are on the second start of any program. Usage::
+For each runtime a new process imports it, loads the model and runs once. The figures are the time
+from the start of the process to its first result, and the peak resident memory. The files are in
+the page cache, as on the second start of any program. Usage::
 
     python benchmarks cold --models resnet18
     python benchmarks cold --kuiper-python OTHER/bin/python --kuiper-path CHECKOUT
@@ -45,12 +45,12 @@ def start_once(runtime: str, folder: Path, image: Path, options: argparse.Namesp
     Returns
     -------
     dict
-        ``first_result`` and ``whole_process`` (seconds), what :mod:`first` printed.
+        ``first_result`` and ``whole_process`` (seconds), and the output of :mod:`first`.
 
     Raises
     ------
     RuntimeError
-        The process failed; the message is the end of what it said.
+        The process failed; the message is the end of its output.
     """
     python, environment = child_environment(runtime, options)
     command = [python, str(HERE), "first", runtime, str(folder), str(options.threads)]
@@ -83,7 +83,7 @@ def start_once(runtime: str, folder: Path, image: Path, options: argparse.Namesp
 
 
 def installed(runtime: str, options: argparse.Namespace) -> dict:
-    """Return the installed size of a runtime, {} where it cannot be told."""
+    """Return the installed size of a runtime, {} if it is unknown."""
     if runtime == "numpy":
         return {}
     python, environment = child_environment(runtime, options)
@@ -100,7 +100,7 @@ def measure(model: str, options: argparse.Namespace) -> list[dict]:
     with tempfile.TemporaryDirectory(prefix="kuiper-benchmark-") as scrap:
         image = Path(scrap, "image.npy")
         np.save(image, images((1, *read_input_shape(options.cache, model)), 1))
-        # The first turn brings the files into the page cache and is not counted.
+        # The first turn fills the page cache and is not counted.
         for _ in range(options.repeats + 1):
             for runtime in options.runtimes:
                 if runtime not in failures:
@@ -122,7 +122,7 @@ def measure(model: str, options: argparse.Namespace) -> list[dict]:
 
 
 def main() -> int:
-    """Measure the models asked for and print a table for each."""
+    """Measure the chosen models and print a table for each."""
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )

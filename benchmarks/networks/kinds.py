@@ -1,7 +1,7 @@
 """Networks of other kinds: for text, sound, video, volumes and sequences; rarer ones for pictures.
 
-Bodies as they are widely used, written here where torchvision has none. Tokens come in as vectors:
-a table of words is no work. Needs torch and torchvision.
+Widely used architectures, written here if torchvision lacks them. Inputs of text networks are
+embeddings, since a table lookup is no work. Needs torch and torchvision.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def encoder(depth: int, width: int, heads: int) -> nn.Module:
 
 
 class SpeechEncoder(nn.Module):
-    """Two convolutions over the times of a spectrogram, then an encoder, as Whisper (tiny) begins.
+    """Two convolutions along the time of a spectrogram, then an encoder, as in Whisper (tiny).
 
     (n, 80, 3000) -> (n, 1500, 384)
     """
@@ -41,7 +41,7 @@ class SpeechEncoder(nn.Module):
 
 
 class Separator(nn.Module):
-    """Dilated convolutions over time with normalisation between, as Conv-TasNet separates voices.
+    """Dilated convolutions over time with normalisation, as in Conv-TasNet.
 
     (n, 64, times) -> (n, 64, times)
     """
@@ -175,7 +175,7 @@ class VolumeUNet(nn.Module):
 
 
 class Segmenter(nn.Module):
-    """A segmentation network of torchvision without what it computes for training."""
+    """A segmentation network of torchvision without its outputs for training."""
 
     def __init__(self, name: str):
         super().__init__()

@@ -1,6 +1,6 @@
 """The networks of the benchmarks by name.
 
-Architectures come from torchvision where it has them.
+Architectures come from torchvision if it has them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ OTHERS = tuple(Path(__file__).with_name("others.txt").read_text("utf-8").split()
 
 
 def spec_of(name: str) -> Spec:
-    """Return what a name stands for: one of `MODELS` or of `KINDS`, or ``timm:NAME``.
+    """Return the network of a name: one of `MODELS` or of `KINDS`, or ``timm:NAME``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a network of the benchmarks is, and where torchvision comes from."""
+"""The description of a network, and the import of torchvision."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["Spec", "import_torchvision"]
 
 
 def import_torchvision():
-    """Import torchvision, also where its compiled operators do not match this torch.
+    """Import torchvision, even if its compiled operators do not match this torch.
 
-    The package from PyPI is built against the CUDA build of torch. Beside a CPU build its
+    The package from PyPI is built against the CUDA build of torch. With a CPU build its
     operators fail to load, and the import stops because three schemas are missing. None of
     them occurs in a classifier, so empty declarations are enough.
     """
@@ -32,7 +32,7 @@ def import_torchvision():
         library = torch.library.Library("torchvision", "DEF")
         for schema in schemas:
             library.define(schema)
-        # The registration ends with the object: it has to live as long as the process.
+        # The registration ends with the object, so keep it as long as the process lives.
         import_torchvision.library = library
         import torchvision
     return torchvision
@@ -42,7 +42,7 @@ def import_torchvision():
 class Spec:
     """A network of the benchmark: how to build it and the shape of one input, without the batch.
 
-    `calm` is what :func:`.weights.keep_alive` knows it as.
+    `calm` is the argument of :func:`.weights.keep_alive`.
     """
 
     build: Callable[[], nn.Module]

@@ -1,4 +1,4 @@
-"""Seeded weights with which the signal neither dies nor explodes."""
+"""Seeded weights that keep the signal neither vanishing nor exploding."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ NORMS = (*BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 def keep_alive(
     module: nn.Module, x: Tensor | tuple[Tensor, ...], seed: int, calm: bool = False
 ) -> None:
-    """Give `module` random weights under which the signal neither dies nor explodes.
+    """Give `module` random weights that keep the signal neither vanishing nor exploding.
 
-    A freshly built network is a bad test: a MobileNet puts out about 1e-9, a ViT's head is
-    zero, a ConvNeXt scales its branches by 1e-6, and batch norms are the identity. Here every
+    A freshly built network is a bad test: the outputs of a MobileNet are about 1e-9, a ViT's head
+    is zero, a ConvNeXt scales its branches by 1e-6, and batch norms are the identity. Here every
     parameter is random, each convolution and linear layer is scaled to an output deviation of
     1 on `x` (layer-sequential unit variance), and each batch norm stores roughly the
-    statistics it meets. Its bias is about 1, one deviation: were it 0, a ReLU behind it would
+    statistics of its input. Its bias is about 1, one deviation: with 0, a following ReLU would
     discard so much of the signal, which the next batch norm scales up again, that rounding
-    errors grow by a fifth in every layer, and no two correct runtimes agree after sixty.
+    errors would grow by a fifth in every layer, and correct runtimes would differ after sixty.
 
     Parameters
     ----------
@@ -35,8 +35,8 @@ def keep_alive(
     seed : int
         Seed of the random parameters.
     calm : bool
-        For networks that need it: biases of layers are about 1, for ReLUs ahead of a batch norm;
-        those of batch norms about 0 and their weights less than 1, for attention behind them; gains
+        For networks that need it: biases of layers are about 1, for ReLUs before a batch norm;
+        those of batch norms about 0 and their weights less than 1, for attention after them; gains
         (numbers that scale a whole layer) are 1.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -79,7 +79,7 @@ def keep_alive(
         variance, mean = torch.var_mean(inputs[0], axes)
         jitter = torch.randn(mean.shape, generator=generator)
         variance.clamp_(min=1e-2 * float(variance.mean()))
-        if calm:  # two images that give nearly the same make the difference between them no larger
+        if calm:  # do not amplify a small difference between two images
             variance.clamp_(min=0.05 * float(inputs[0].square().mean()))
         layer.running_mean.copy_(mean + 0.1 * variance.sqrt() * jitter)
         layer.running_var.copy_(variance)

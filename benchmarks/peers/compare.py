@@ -1,9 +1,9 @@
-"""Measure kuiper beside onnxruntime, OpenVINO, ncnn and PyTorch, in the same run.
+"""Measure kuiper, onnxruntime, OpenVINO, ncnn and PyTorch in the same run.
 
-Each runtime lives in a process of its own, which sleeps in a read while another one is timed.
-Bursts of calls are interleaved over several rounds, in an order that rotates; a burst counts by
-its median, a runtime by the median of its bursts. The outputs of the last call of every burst
-are compared with eager PyTorch on inputs of this run: a result that differs does not count.
+Each runtime has a separate process, which sleeps in a read while another one is timed. Bursts of
+calls are interleaved over several rounds in a rotating order; a burst counts by its median, a
+runtime by the median of its bursts. The outputs of the last call of every burst are compared with
+eager PyTorch on inputs of this run: a result that differs does not count.
 
 Usage (see benchmarks/README.md)::
 
@@ -46,7 +46,7 @@ from peers import report
 from peers.runtimes import RUNTIMES
 
 PEERS = ("onnxruntime", "openvino", "ncnn", "ncnn-batch", "torch", "torchscript")
-# Winograd with large tiles, as some peers use it, costs digits; kuiper promises more.
+# Winograd with large tiles, which some peers use, is less accurate; kuiper's bound is tighter.
 TOLERANCE = {"kuiper": 1e-4}
 PEER_TOLERANCE = 1e-3
 # A thread pool may spin for some milliseconds before its threads sleep.
@@ -67,9 +67,9 @@ class Worker:
     python : str
         Interpreter of the child.
     python_path : str
-        Folder put in front of the child's import path, or "".
+        First folder of the child's import path, or "".
     runtime, folder, threads, batch
-        What the child loads, see :mod:`worker`.
+        Arguments of the child, see :mod:`worker`.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Worker:
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, (python_path, inherited)))
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed by close()
         command = [python, str(HERE), "worker", runtime, str(folder), str(threads), str(batch)]
-        # Its own session, so that Ctrl-C reaches this process alone, which then cleans up.
+        # A new session, so that Ctrl-C only reaches this process, which then cleans up.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -101,7 +101,7 @@ class Worker:
         self.close()
 
     def close(self) -> None:
-        """End the child, without patience, and wait for it."""
+        """Kill the child and wait for it."""
         self._process.kill()
         self._process.wait()
         self._process.stdin.close()
@@ -173,13 +173,13 @@ def busy_seconds() -> float:
 
 
 def timed_burst(worker: Worker, x: Path, scrap: Path, options) -> tuple[dict, list[np.ndarray]]:
-    """Let `worker` time a burst; repeat it where other processes were using the machine.
+    """Let `worker` time a burst; repeat it if other processes were using the machine.
 
     Returns
     -------
     burst : dict
-        ``ms`` (the median), ``least_ms``, ``foreign`` (how many processors other processes
-        kept busy on average meanwhile) and ``disturbed`` (whether that spoils the figure).
+        ``ms`` (the median), ``least_ms``, ``foreign`` (processors that other processes kept
+        busy on average) and ``disturbed`` (whether these invalidate the figure).
     outputs : list of ndarray
         The result of the burst's last call.
     """
@@ -286,7 +286,7 @@ def measure(model: str, threads: int, batch: int, options, scrap: Path) -> list[
                 workers.pop(label).close()
 
         def first_runs(label: str) -> None:
-            # In reverse, so that an answer kept from the call before would show.
+            # In reverse, to detect a result kept from the previous call.
             for which in (1, 0, 1, 0):
                 check(label, workers[label].run(inputs[which], scrap), which)
 
@@ -308,7 +308,7 @@ def measure(model: str, threads: int, batch: int, options, scrap: Path) -> list[
                 least_ms=min(burst["least_ms"] for burst in done),
                 rounds=[burst["ms"] for burst in done],
                 foreign=max(burst["foreign"] for burst in done),
-                # A median over the rounds bears fewer than half of them spoilt.
+                # The median is valid if fewer than half of the rounds are disturbed.
                 disturbed=2 * sum(burst["disturbed"] for burst in done) >= len(done),
             )
     finally:
@@ -393,7 +393,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def measure_all(options: argparse.Namespace, results: dict) -> None:
-    """Measure every model, thread count and batch; `results` grows as figures come in."""
+    """Measure every model, thread count and batch; append the figures to `results`."""
     with tempfile.TemporaryDirectory(prefix="kuiper-benchmark-") as folder:
         for batch, threads in itertools.product(options.batch, options.threads):
             exported = exported_models(options.cache, batch)
@@ -411,7 +411,7 @@ def measure_all(options: argparse.Namespace, results: dict) -> None:
 
 
 def main() -> int:
-    """Measure, print the tables, keep what was asked for."""
+    """Measure, print the tables, save the results if requested."""
     options = parse_arguments()
     if options.render:
         results = json.loads(options.render.read_text())

@@ -5,7 +5,7 @@ Needs ``benchmarks/requirements.txt``. Usage::
     python benchmarks export                          # all models, batch 1 (some also 8)
     python benchmarks export --models resnet18,unet --batch 1,8 --cache DIR
 
-What lies in the cache afterwards is told in :func:`common.model_folder`.
+:func:`common.model_folder` describes the files in the cache.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def export_onnx(module, x, path: Path) -> None:
 def export_torch(module, x, folder: Path) -> Path:
     """Write a frozen TorchScript for PyTorch, and return a plain trace for pnnx.
 
-    They differ: without gradients the trace of an attention holds PyTorch's fused operator,
-    which is what PyTorch should be measured with and what pnnx cannot read.
+    They differ: without gradients the trace of an attention has PyTorch's fused operator, which
+    PyTorch should be measured with but pnnx cannot read.
     """
     import torch
 
@@ -143,7 +143,7 @@ def export(name: str, batches: list[int], cache: Path) -> None:
 
 
 def main() -> int:
-    """Export what the command line asks for; a failing model does not stop the others."""
+    """Export the models of the command line; a failing model does not stop the others."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(

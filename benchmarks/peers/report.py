@@ -1,4 +1,4 @@
-"""Turn the figures of :mod:`peers` and :mod:`cold` into tables, a Markdown page and a picture."""
+"""Tables, a Markdown page and a picture from the figures of :mod:`peers` and :mod:`cold`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def is_kuiper(cell: dict) -> bool:
 
 
 def column(runtime: str) -> str:
-    """Return the heading of a runtime: a checkout goes by the name of its folder."""
+    """Return the heading of a runtime; a checkout is named by its folder."""
     name, at, folder = runtime.partition("@")
     return f"{name}@{Path(folder).resolve().name}" if at else name
 
@@ -25,7 +25,7 @@ def milliseconds(value: float) -> str:
 
 
 def fastest_peer(cells: list[dict]) -> dict | None:
-    """Return the cell of the fastest runtime besides kuiper, None where no peer has a figure."""
+    """Return the cell of the fastest runtime other than kuiper; None if no peer has a figure."""
     peers = [cell for cell in cells if "ms" in cell and not is_kuiper(cell)]
     return min(peers, key=lambda cell: cell["ms"], default=None)
 
@@ -64,8 +64,8 @@ def setting_title(threads: int, batch: int) -> str:
 def setting_table(models: dict[str, list[dict]]) -> str:
     """Lay out one setting: milliseconds per call, and in brackets the ratio to the best peer.
 
-    "-" stands where there is no figure (the notes say why), "~" before a figure of which other
-    processes disturbed half of the bursts or more.
+    "-" is a missing figure (see the notes); "~" precedes a figure if other processes disturbed at
+    least half of its bursts.
     """
     runtimes = list(dict.fromkeys(c["runtime"] for cells in models.values() for c in cells))
     rows = []
@@ -93,7 +93,7 @@ def setting_table(models: dict[str, list[dict]]) -> str:
 
 
 def scaling_tables(results: dict) -> list[tuple[str, str]]:
-    """Return (title, table) of how many times faster more threads are than one, by batch."""
+    """Return (title, table) of the speed of several threads relative to one, for each batch."""
     found = []
     settings = groups(results)
     for threads, batch in settings:
@@ -117,7 +117,7 @@ def scaling_tables(results: dict) -> list[tuple[str, str]]:
 
 
 def notes(results: dict) -> list[str]:
-    """Say once per runtime and reason where there is no figure."""
+    """Return a note per runtime and reason for missing figures."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for cell in results["cells"]:
         if "note" in cell:
@@ -166,7 +166,7 @@ def progress(cells: list[dict]) -> str:
 
 
 def text(results: dict) -> str:
-    """Return everything that there is to say, for the terminal."""
+    """Return all tables and notes, for the terminal."""
     parts = []
     for (threads, batch), models in groups(results).items():
         unit = "ms of processor time" if results["clock"] == "cpu" else "ms"
@@ -226,9 +226,9 @@ def cold_tables(rows: list[dict]) -> str:
 PAGE = """\
 # How fast is kuiper?
 
-Milliseconds per call, lower is better; in brackets the ratio to the fastest runtime besides
-kuiper, so that a figure below 1 in kuiper's column means faster than every other. `~` marks a
-figure during which other programs used the machine, `-` that there is none (see the notes).
+Milliseconds per call, lower is better; in brackets the ratio to the fastest runtime other than
+kuiper: below 1 in kuiper's column, kuiper is the fastest. `~` marks a figure disturbed by other
+programs, `-` a missing figure (see the notes).
 
 {pictures}{tables}{others}{kinds}{machines}{variants}{cold}{kernels}
 ## The machine and the runtimes
@@ -241,30 +241,30 @@ figure during which other programs used the machine, `-` that there is none (see
   onnxruntime and OpenVINO, pnnx's ncnn files for ncnn, TorchScript for PyTorch. Shapes are fixed.
 - All compute in float32: OpenVINO gets `INFERENCE_PRECISION_HINT=f32`, ncnn has 16-bit storage
   off. Everything else is at the setting that each recommends for latency.
-- Each runtime lives in a process of its own, asleep while another is timed, because spinning
-  thread pools in one process spoil each other. Bursts of {seconds} s are interleaved over
+- Each runtime has a separate process, which sleeps while another is timed, because spinning
+  thread pools in one process disturb each other. Bursts of {seconds} s are interleaved over
   {rounds} rounds in a rotating order; a burst counts by its median call, a runtime by the median
   of its bursts.
-- The call is timed as a Python user makes it: numpy array in, numpy array out. What a runtime can
-  prepare for many runs is done before (kuiper: `Model.plan`).
+- The timed call is that of a Python user: numpy array in, numpy array out. Preparations for many
+  runs are made before (kuiper: `Model.plan`).
 - Outputs of every burst are compared with eager PyTorch in the same run, on two inputs. A result
-  further away than 1e-4 (kuiper) or 1e-3 (the others), relative to the largest value, does not
+  with an error above 1e-4 (kuiper) or 1e-3 (the others), relative to the largest value, does not
   count.
-- Start and memory: fresh processes, the files in the page cache, medians; "numpy" is the floor, a
-  process that loads the input and nothing else. Requirements do not count numpy.
+- Start and memory: new processes, files in the page cache, medians; "numpy" is the lower bound, a
+  process that only loads the input. Requirements do not include numpy.
 
-Repeat it with `benchmarks/README.md`. This page is written by `python benchmarks peers --write`.
+`benchmarks/README.md` has the commands. `python benchmarks peers --write` writes this page.
 """
 
 OTHERS = """\
-One or two networks of many families, as timm has them. Where branches are exported as they are
-trained (MobileOne, RepVGG, RepViT), kuiper adds up their filters.
+One or two networks of many families of timm. Parallel branches of training (MobileOne, RepVGG,
+RepViT) are exported as they are; kuiper merges their filters.
 
 """
 
 KINDS = """\
-Networks for text, sound, video, volumes and sequences, and other work on pictures than telling what
-they show (`benchmarks/networks/kinds.py`).
+Networks for text, sound, video, volumes and sequences, and for tasks on pictures other than
+classification (`benchmarks/networks/kinds.py`).
 
 """
 
@@ -274,8 +274,8 @@ The same networks and runtimes on other machines.
 """
 
 VARIANTS = """\
-kuiper with the micro-kernels of an older processor (`KUIPER_ISA`), beside runtimes that use all
-that this one has. `baseline` is any x86-64: vectors of four floats, no fused multiply-add.
+kuiper with the micro-kernels for older processors (`KUIPER_ISA`); the other runtimes use all
+instructions of this one. `baseline` is any x86-64: vectors of four floats, no fused multiply-add.
 
 """
 
@@ -294,7 +294,7 @@ COLOURS = {
 def picture(models: dict[str, list[dict]], title: str) -> str:
     """Draw one setting as SVG: a row per model, a dot per runtime, logarithmic to the right.
 
-    The position is the time relative to the fastest peer; dots beyond the axis stand at its end.
+    The position is the time relative to the fastest peer; dots beyond the axis are at its end.
     """
     left, right, top, row_height = 150, 40, 74, 24
     width = 820
@@ -332,7 +332,7 @@ def picture(models: dict[str, list[dict]], title: str) -> str:
         y = top + row_height * (number + 0.5)
         parts.append(f'<text x="{left - 12}" y="{y + 4:.0f}" text-anchor="end">{model}</text>')
         fastest = fastest_peer(cells)
-        # kuiper last, so that its dot lies on top.
+        # kuiper last, so that its dot is on top.
         for cell in sorted(cells, key=is_kuiper):
             if "ms" in cell and fastest is not None:
                 ratio = cell["ms"] / fastest["ms"]
@@ -362,29 +362,29 @@ def kernel_table(kernels: dict) -> str:
     ]
     ceiling = kernels["ceiling"]
     return (
-        f"With {ceiling['threads']} threads this machine does {ceiling['gflops']:.0f} billion "
-        f"float32 operations and moves {ceiling['gbytes']:.0f} billion bytes a second, by a C "
-        "program that does nothing else. Winograd counts as the multiplications of the\n"
-        "definition, and layers whose data stay in the caches may exceed the memory's speed.\n\n"
+        f"The ceilings, measured by a C program with {ceiling['threads']} threads: "
+        f"{ceiling['gflops']:.0f} GFLOP/s in\nfloat32 and {ceiling['gbytes']:.0f} GB/s. Winograd "
+        "counts with the operations of the definition, and\nlayers whose data stay in the caches "
+        "may exceed the speed of memory.\n\n"
         + table(["layer", "kernels", "µs", "GFLOP/s", "GB/s", "of the ceiling"], rows)
     )
 
 
 def other_tables(others: dict, results: dict) -> str:
-    """Lay out networks that have no picture, a table for each setting.
+    """Lay out networks without a picture, a table for each setting.
 
-    Where they were not measured together with the rest, it is told when and on what.
+    If they were measured separately, the text says when and on which machine.
     """
     same = describe_machine(others) == describe_machine(results)
-    told = "" if same else f"Measured apart: {describe_machine(others)}.\n\n"
-    return told + "\n".join(
+    note = "" if same else f"Measured separately: {describe_machine(others)}.\n\n"
+    return note + "\n".join(
         f"### {setting_title(threads, batch)}\n\n{setting_table(models)}\n"
         for (threads, batch), models in groups(others).items()
     )
 
 
 def machine_tables(machines: list[dict]) -> str:
-    """Lay out results of which each was measured on another machine."""
+    """Lay out results that were measured on other machines."""
     parts = []
     for results in machines:
         facts = [describe_machine(results), *versions(results)]
@@ -395,7 +395,7 @@ def machine_tables(machines: list[dict]) -> str:
 
 
 def variant_tables(variants: list[dict]) -> str:
-    """Lay out results of which each was measured with one instruction set of kuiper's."""
+    """Lay out results that were measured with one of kuiper's instruction sets each."""
     parts = []
     for results in variants:
         for (threads, batch), models in groups(results).items():
@@ -419,21 +419,21 @@ def write(
     Parameters
     ----------
     results : dict
-        What :mod:`peers` keeps.
+        Results of :mod:`peers`.
     folder : Path
-        Made where missing.
+        Created if it does not exist.
     cold : list of dict
-        What :mod:`cold` keeps; [] leaves that part out.
+        Results of :mod:`cold`; [] omits that part.
     kernels : dict, optional
-        What :mod:`kernels` keeps.
+        Results of :mod:`kernels`.
     variants : list of dict, optional
-        What :mod:`peers` keeps where ``KUIPER_ISA`` chose the instruction set.
+        Results of :mod:`peers` with an instruction set chosen by ``KUIPER_ISA``.
     others : dict, optional
-        What :mod:`.compare` keeps of ``models.OTHERS``.
+        Results of :mod:`.compare` for ``models.OTHERS``.
     kinds : dict, optional
-        What :mod:`.compare` keeps of ``kinds.KINDS``.
+        Results of :mod:`.compare` for ``kinds.KINDS``.
     machines : list of dict, optional
-        What :mod:`peers` keeps on other machines.
+        Results of :mod:`peers` on other machines.
     """
     folder.mkdir(exist_ok=True)
     paths, pictures, tables = [], "", ""

@@ -1,9 +1,8 @@
 """One class per runtime: load an exported model, run it on numpy arrays.
 
-Every runtime is set up as its own documentation recommends for the lowest latency in true
-float32, with a fixed number of threads. Each import happens in the constructor, so that this
-module can be loaded by an interpreter that has only one of the packages. This is also where
-:mod:`cold.measure` looks up which packages a runtime is made of.
+Every runtime is configured as its documentation recommends for the lowest latency in true float32,
+with a fixed number of threads. Imports are in the constructors, so that an interpreter with only
+one of the packages can load this module. :mod:`cold.measure` reads the packages of a runtime here.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ class Runtime:
         raise NotImplementedError
 
     def prepare(self, shape: tuple[int, ...]) -> None:
-        """Do whatever can be done before the first of many runs on inputs of this shape."""
+        """Make all preparations for many runs on inputs of this shape."""
 
     def run(self, x: np.ndarray) -> list[np.ndarray]:
         """Run on `x`, float32 (n, c, h, w); the outputs may be views valid until the next run."""
         raise NotImplementedError
 
     def version(self) -> str:
-        """Return the version of the package, with what else identifies the build."""
+        """Return the version of the package and details of the build."""
         from importlib.metadata import version
 
         return version(self.package)
@@ -144,12 +143,12 @@ class Ncnn(Runtime):
         self._outputs = self._net.output_names()
 
     def run(self, x: np.ndarray) -> list[np.ndarray]:
-        # What ncnn's users do with several images: a loop, one extractor per image.
+        # As users of ncnn process several images: a loop, one extractor per image.
         results = [[np.array(y) for y in self._extract(self._ncnn.Mat(image))] for image in x]
         return [np.stack(images) for images in zip(*results, strict=True)]
 
     def exports(self, folder: Path) -> Path:
-        """Return where the files are: those of batch 1, since images go in one by one."""
+        """Return the folder of the exports of batch 1, since images are passed one by one."""
         single = folder.parent / "b1"
         return single if single.is_dir() else folder
 
@@ -179,7 +178,7 @@ class NcnnBatch(Ncnn):
 
 
 class Torch(Runtime):
-    """PyTorch, eager, in inference mode; also the reference that the others are checked by."""
+    """PyTorch, eager, in inference mode; also the reference for the others."""
 
     package = "torch"
 
@@ -190,7 +189,7 @@ class Torch(Runtime):
 
         torch.set_num_threads(threads)
         home = folder.parent
-        # Not on the device "meta": tables that no file keeps are built, too.
+        # Not on the device "meta": tables that are in no file are built too.
         module = models.spec_of(home.name).build()
         weights = torch.load(home / "weights.pt", weights_only=True)
         module.load_state_dict(weights, assign=True)

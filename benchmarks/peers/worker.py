@@ -1,8 +1,8 @@
-"""One runtime with one model in a process of its own, driven through pipes.
+"""One runtime with one model in a separate process, driven through pipes.
 
-Not meant to be started by hand: :mod:`.compare` does. Commands come as lines of JSON on standard
-input and are answered on standard output; between two commands the process sleeps in `read`.
-Whatever the runtime itself prints goes to standard error.
+:mod:`.compare` starts it. Commands are lines of JSON on standard input, answers lines on standard
+output; between two commands the process sleeps in `read`. Output of the runtime goes to standard
+error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 def burst(runtime, x: np.ndarray, command: dict) -> tuple[list[float], list[np.ndarray]]:
     """Time calls of `runtime` one by one for ``seconds``, at least ``least`` of them.
 
-    Before that, about a fifth of ``seconds`` goes into calls that are not counted: another
+    Before that, about a fifth of ``seconds`` is spent on calls that are not counted: another
     process has used the caches in the meantime, and thread pools have to wake up.
 
     Parameters
@@ -39,7 +39,7 @@ def burst(runtime, x: np.ndarray, command: dict) -> tuple[list[float], list[np.n
     times : list of float
         Seconds of each call.
     outputs : list of ndarray
-        The result of the last one, which is what gets checked.
+        The result of the last one, which is checked.
     """
     now = time.perf_counter
     clock = CLOCKS[command["clock"]]

@@ -1,10 +1,10 @@
-"""Convert torchvision's detectors by `kuiper.from_torch` and compare what they find with PyTorch.
+"""Convert torchvision's detectors by `kuiper.from_torch` and compare their boxes with PyTorch's.
 
-They put out as many boxes as they find, best first, and scores that are equal but for their last
-bits change places. So what they find is compared as sets: for each box of PyTorch's there has to be
-one of kuiper's of its own, with the same label, a score at most 1e-4 and corners at most 1e-3 of
-the image's extent apart, and kuiper may find no more. What was found is kept in ``detectors.json``
-of the cache; ``python benchmarks zoo --write`` puts it into docs/models.md.
+Their outputs are the boxes found, best first, and scores that differ only in their last bits change
+the order.  So boxes are compared as sets: each of PyTorch's boxes must match a different box of
+kuiper's with the same label, a score at most 1e-4 and corners at most 1e-3 of the image's extent
+apart, and kuiper may find no more.  Results are kept in ``detectors.json`` of the cache;
+``python benchmarks zoo --write`` puts them into docs/models.md.
 
 Usage, with what ``survey.py`` needs::
 
@@ -36,8 +36,8 @@ SCORE, CORNER = 1e-4, 1e-3
 IMAGES = 3
 
 
-def sorted_out(results) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return boxes, scores and labels of a detector, which has them in an order of its own."""
+def boxes_scores_labels(results) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return boxes, scores and labels of a detector, in whatever order it returns them."""
     (boxes,) = (array for array in results if array.ndim == 2)
     flat = [array for array in results if array.ndim == 1]
     (scores,) = (array for array in flat if array.dtype.kind == "f")
@@ -46,9 +46,9 @@ def sorted_out(results) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def matched(actual, wanted, extent: int) -> dict:
-    """Return how many boxes PyTorch found, how many kuiper, and how many of them are the same."""
-    boxes, scores, labels = sorted_out(actual)
-    wanted_boxes, wanted_scores, wanted_labels = sorted_out(wanted)
+    """Return the numbers of boxes of PyTorch, of kuiper, and of matching ones."""
+    boxes, scores, labels = boxes_scores_labels(actual)
+    wanted_boxes, wanted_scores, wanted_labels = boxes_scores_labels(wanted)
     free = np.ones(len(boxes), dtype=bool)
     worst_score = worst_corner = 0.0
     same = 0
@@ -73,7 +73,7 @@ def matched(actual, wanted, extent: int) -> dict:
 
 
 def examine(name: str) -> dict:
-    """Return what a detector finds in pictures, and in a black one where most scores are alike."""
+    """Return the results of a detector for pictures, and for a black one with equal scores."""
     import torch
 
     import kuiper
@@ -86,9 +86,9 @@ def examine(name: str) -> dict:
     def draw(seed: int):
         return torch.from_numpy(network.draw(1, seed)[0])
 
-    # Calm, or nearly every anchor scores above the threshold, or none.
+    # Without calm, nearly all anchors score above the threshold, or none.
     keep_alive(module, (draw(SEED),), SEED, calm=True)
-    inputs = {f"picture {place + 1}": draw(1 + place) for place in range(IMAGES)}
+    inputs = {f"picture {index}": draw(index) for index in range(1, IMAGES + 1)}
     inputs["black"] = torch.zeros_like(draw(1))
     model = kuiper.from_torch(module, inputs["picture 1"])
     facts = {}
@@ -103,7 +103,7 @@ def examine(name: str) -> dict:
 
 
 def main() -> int:
-    """Examine what the command line asks for."""
+    """Examine the models of the command line."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default=",".join(MODELS), help="%(default)s")

@@ -1,7 +1,7 @@
-"""Networks of kinds that no package of the zoo has, written the ways that people write them.
+"""Networks of kinds that no package of the zoo has, written as in common repositories.
 
-Sound and images that are generated, points and graphs, volumes and video, operators of physics,
-mixtures of experts and state spaces by hand. Their weights are seeded, hence their sizes are small.
+Generators of sound and images, points and graphs, volumes and video, operators of physics,
+hand-written mixtures of experts and state spaces. Sizes are small because weights are seeded.
 Needs torch.
 """
 
@@ -18,7 +18,7 @@ from zoo.nets import Inputs, Network, pictures, sound
 
 
 def numbers(*shapes: tuple[int, ...]):
-    """Return what draws one tensor of a normal distribution for each shape."""
+    """Return a function that draws one normally distributed tensor for each shape."""
 
     def draw(batch: int, seed: int) -> Inputs:
         generator = np.random.default_rng(seed + 11)
@@ -84,7 +84,7 @@ class HiFiGAN(nn.Module):
 
 
 class TCN(nn.Module):
-    """Temporal blocks: dilated convolutions whose right end is cut off, and a residual."""
+    """Temporal blocks: dilated convolutions, cropped at the right end, and a residual."""
 
     def __init__(self, width: int = 32):
         super().__init__()
@@ -227,7 +227,7 @@ def noise_and_steps(batch: int, seed: int) -> Inputs:
 
 
 class VQVAE(nn.Module):
-    """Encoder, the nearest of a table's vectors for each place, decoder."""
+    """Encoder, the nearest vector of a table for each position, decoder."""
 
     def __init__(self, width: int = 16, codes: int = 32):
         super().__init__()
@@ -251,7 +251,7 @@ class VQVAE(nn.Module):
 
 
 class BiFPN(nn.Module):
-    """Weighted sums of maps of three sizes, up and down again; boxes and classes per place."""
+    """Weighted sums of maps of three sizes, up and down; boxes and classes per position."""
 
     def __init__(self, width: int = 24):
         super().__init__()
@@ -360,7 +360,7 @@ class ConvLSTM(nn.Module):
 
 
 class PointNet(nn.Module):
-    """Turns points by a matrix that it computes, and takes the maximum over them."""
+    """Multiplies points by a computed matrix and takes the maximum over them."""
 
     def __init__(self):
         super().__init__()
@@ -378,7 +378,7 @@ class PointNet(nn.Module):
 
 
 class GraphNet(nn.Module):
-    """Messages along edges, added where they arrive, divided by how many those are."""
+    """Messages along edges, averaged at their targets."""
 
     def __init__(self, width: int = 16):
         super().__init__()
@@ -412,7 +412,7 @@ def nodes_and_edges(batch: int, seed: int) -> Inputs:
 
 
 class FourierOperator(nn.Module):
-    """Layers that weigh the lowest frequencies of a field and put them back."""
+    """Layers that multiply the lowest frequencies of a field by weights."""
 
     def __init__(self, width: int = 12, modes: int = 6):
         super().__init__()
@@ -469,7 +469,7 @@ class NeRF(nn.Module):
 
 
 class SelectiveScan(nn.Module):
-    """A state space whose steps depend on the input, written out step by step."""
+    """A state space model whose steps depend on the input, computed step by step."""
 
     def __init__(self, width: int = 24, state: int = 8):
         super().__init__()
@@ -496,7 +496,7 @@ class SelectiveScan(nn.Module):
 
 
 class Experts(nn.Module):
-    """Each token goes to the two experts that a router likes best; all are computed."""
+    """Each token uses the two experts with the highest router scores; all are computed."""
 
     def __init__(self, width: int = 24, experts: int = 4):
         super().__init__()
@@ -506,8 +506,8 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         scores = torch.softmax(self.router(x), dim=-1)
-        values, places = torch.topk(scores, 2, dim=-1)
-        weights = torch.zeros_like(scores).scatter(-1, places, values)
+        values, experts = torch.topk(scores, 2, dim=-1)
+        weights = torch.zeros_like(scores).scatter(-1, experts, values)
         weights = weights / weights.sum(-1, keepdim=True)
         h = F.silu(torch.einsum("blw,ewh->bleh", x, self.up))
         return torch.einsum("bleh,ehw,ble->blw", h, self.down, weights)

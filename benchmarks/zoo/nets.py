@@ -1,7 +1,7 @@
 """The networks of the zoo that no package has: U-Nets, YOLOv5, text and audio.
 
-They are written the ways that people write them, so that the exporter meets the same operators;
-their weights are seeded, hence their sizes are small. Needs torch.
+They are written as in common repositories, so that the exporter meets the same operators. Sizes are
+small because weights are seeded. Needs torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Inputs = tuple[np.ndarray, ...]
 
 @dataclass(frozen=True)
 class Network:
-    """How to build a network, and what to feed it.
+    """How to build a network and draw its inputs.
 
     Attributes
     ----------
@@ -35,9 +35,9 @@ class Network:
     options : tuple of str
         More arguments for pnnx.
     second : callable, optional
-        Other inputs of other sizes; pnnx then leaves open what differs.
+        Inputs of other sizes; pnnx then frees the extents that differ.
     others : dict of str to callable
-        Further inputs to run the same file with, each with a label; by default three at a time.
+        More inputs to run the same file with, by label; by default a batch of three.
     """
 
     build: Callable[[], nn.Module]
@@ -48,24 +48,24 @@ class Network:
 
 
 def pictures(*shape: int) -> Callable[[int, int], Inputs]:
-    """Return what draws images of this shape, (channels, height, width)."""
+    """Return a function that draws images of this shape, (channels, height, width)."""
     return lambda batch, seed: (images((batch, *shape), seed),)
 
 
 def tokens(length: int, vocabulary: int = 200) -> Callable[[int, int], Inputs]:
-    """Return what draws sequences of token numbers."""
+    """Return a function that draws sequences of token ids."""
     return lambda batch, seed: (
         np.random.default_rng(seed).integers(1, vocabulary, (batch, length)),
     )
 
 
 def token_pairs(first: int, second: int) -> Callable[[int, int], Inputs]:
-    """Return what draws two sequences of token numbers, for an encoder and a decoder."""
+    """Return a function that draws two sequences of token ids, for an encoder and a decoder."""
     return lambda batch, seed: (*tokens(first)(batch, seed), *tokens(second)(batch, seed + 50))
 
 
 def padded_tokens(length: int) -> Callable[[int, int], Inputs]:
-    """Return what draws sequences of token numbers and a mask that is 0 where they have ended."""
+    """Return a function that draws sequences of token ids and their mask, 0 after the end."""
 
     def draw(batch: int, seed: int) -> Inputs:
         (ids,) = tokens(length)(batch, seed)
@@ -76,7 +76,7 @@ def padded_tokens(length: int) -> Callable[[int, int], Inputs]:
 
 
 def sound(*shape: int) -> Callable[[int, int], Inputs]:
-    """Return what draws mono sound of this shape: a few tones that come and go, and noise."""
+    """Return a function that draws mono sound of this shape: a few fading tones and noise."""
 
     def draw(batch: int, seed: int) -> Inputs:
         generator = np.random.default_rng(seed)
@@ -96,7 +96,7 @@ def sound(*shape: int) -> Callable[[int, int], Inputs]:
 
 
 class BilinearUNet(nn.Module):
-    """U-Net that resizes on the way up and pads what the pooling of an odd size lost."""
+    """U-Net that resizes on the way up and pads if pooling has rounded an odd size down."""
 
     def __init__(self, channels: int = 3, classes: int = 2, base: int = 16):
         super().__init__()
@@ -183,7 +183,7 @@ class Detect(nn.Module):
         super().__init__()
         self.outputs = classes + 5
         self.m = nn.ModuleList(nn.Conv2d(width, self.outputs * 3, 1) for width in widths)
-        # No buffers: seeded weights are for what was learnt.
+        # No buffers, which would get seeded weights.
         self.strides = torch.tensor([8.0, 16.0, 32.0])
         self.anchors = torch.tensor(ANCHORS, dtype=torch.float32)
         self.constants: dict[tuple, tuple[Tensor, Tensor]] = {}
@@ -213,7 +213,7 @@ class Detect(nn.Module):
         return self.constants[key]
 
 
-# pnnx keeps a class as one operator under the name that it has where YOLOv5 is at home.
+# pnnx keeps a class as one operator under the name that it has in the YOLOv5 repository.
 Detect.__module__ = "models.yolo"
 
 
@@ -264,7 +264,7 @@ class Bert(nn.Module):
 
 
 class HandBertLayer(nn.Module):
-    """A layer as it is written out in many repositories: three projections, matmul, softmax."""
+    """A layer as written in many repositories: three projections, matmul, softmax."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -288,7 +288,7 @@ class HandBertLayer(nn.Module):
 
 
 class HandBert(nn.Module):
-    """BERT written out by hand, with token types and an additive mask made of the input's."""
+    """Hand-written BERT with token types and an additive mask made from the input's."""
 
     def __init__(self, vocabulary=200, width=128, heads=4, depth=2, longest=64):
         super().__init__()
@@ -364,7 +364,7 @@ class HandGPT2Block(nn.Module):
 
 
 class HandGPT2(nn.Module):
-    """GPT-2 written out by hand; returns the scores of the next token only."""
+    """Hand-written GPT-2; returns only the scores of the next token."""
 
     def __init__(self, vocabulary=200, width=128, heads=4, depth=2, longest=64, gelu=False):
         super().__init__()
@@ -407,7 +407,7 @@ class Translator(nn.Module):
 
 
 class HandRMSNorm(nn.Module):
-    """Root-mean-square norm as Llama's first code had it."""
+    """Root-mean-square norm as in Llama's first code."""
 
     def __init__(self, width: int, eps: float = 1e-5):
         super().__init__()
@@ -420,7 +420,7 @@ class HandRMSNorm(nn.Module):
 
 
 def rotate_half(x: Tensor) -> Tensor:
-    """Turn the second half of the last axis to the front, negated."""
+    """Move the second half of the last axis to the front, negated."""
     half = x.shape[-1] // 2
     return torch.cat((-x[..., half:], x[..., :half]), dim=-1)
 
@@ -553,7 +553,7 @@ class VoiceActivity(nn.Module):
 
 
 def speech_and_state(length: int) -> Callable[[int, int], Inputs]:
-    """Return what draws sound and the two states of an LSTM."""
+    """Return a function that draws sound and the two states of an LSTM."""
 
     def draw(batch: int, seed: int) -> Inputs:
         generator = np.random.default_rng(seed + 7)
@@ -668,7 +668,7 @@ class WaveEncoder(nn.Module):
 
 
 class ConvCaptcha(nn.Module):
-    """Bricks of text recognition: convolutions to a height of 1, then LSTMs along the width."""
+    """Text recognition: convolutions to a height of 1, then LSTMs along the width."""
 
     def __init__(self):
         super().__init__()

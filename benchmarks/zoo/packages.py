@@ -1,6 +1,6 @@
-"""Networks of torchvision, diffusers and torchaudio that are no classifiers of images.
+"""Networks of torchvision, diffusers and torchaudio other than image classifiers.
 
-Video, detection, optical flow, image generation and speech, as the packages have them; those of
+Video, detection, optical flow, image generation and speech, with the code of the packages; those of
 diffusers and torchaudio in small sizes. Nothing is downloaded.
 """
 
@@ -32,7 +32,7 @@ def video(name: str, frames: int, extent: int) -> Network:
 
 
 class Detector(nn.Module):
-    """A detector of torchvision, which takes a list of images, for one image.
+    """A detector of torchvision, called with one image instead of a list.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def detector(name: str, extent: int) -> Network:
 
 
 def _give_operators() -> None:
-    """Compute boxes' operators in Python where torchvision's compiled ones do not load."""
+    """Register Python versions of the box operators if torchvision's compiled ones do not load."""
     library = getattr(import_torchvision, "library", None)
     if library is None or getattr(_give_operators, "done", False):
         return
@@ -83,7 +83,7 @@ def _yes() -> bool:
 
 
 def _nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
-    """Return which boxes no better one overlaps, best first."""
+    """Return the indices of boxes that no better box overlaps, best first."""
     order = scores.argsort(descending=True, stable=True)
     boxes = boxes[order]
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
@@ -92,9 +92,9 @@ def _nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
     common = (high - low).clamp(min=0).prod(-1)
     overlap = common / (areas[:, None] + areas[None] - common) > threshold
     kept = torch.ones(len(boxes), dtype=torch.bool)
-    for place in range(len(boxes)):
-        if kept[place]:
-            kept[place + 1 :] &= ~overlap[place, place + 1 :]
+    for i in range(len(boxes)):
+        if kept[i]:
+            kept[i + 1 :] &= ~overlap[i, i + 1 :]
     return order[kept]
 
 
@@ -120,22 +120,22 @@ def _roi_align(
     return torch.stack(results) if results else x.new_zeros(shape)
 
 
-def _bilinear(image: Tensor, places: Tensor, axis: int) -> Tensor:
-    """Interpolate along one axis; nothing is more than a pixel beyond the image."""
+def _bilinear(image: Tensor, points: Tensor, axis: int) -> Tensor:
+    """Interpolate along one axis; points more than one pixel outside of the image give 0."""
     extent = image.shape[axis]
-    inside = (places >= -1) & (places <= extent)
-    places = places.clamp(0, extent - 1)
-    low = places.floor().long()
+    inside = (points >= -1) & (points <= extent)
+    points = points.clamp(0, extent - 1)
+    low = points.floor().long()
     high = (low + 1).clamp(max=extent - 1)
     shape = [1, 1, 1]
     shape[axis] = -1
-    part = (places - low).view(shape)
+    part = (points - low).view(shape)
     found = image.index_select(axis, low) * (1 - part) + image.index_select(axis, high) * part
     return found * inside.view(shape)
 
 
 class LastFlow(nn.Module):
-    """Optical flow of two frames: the last of its refinements."""
+    """Optical flow of two frames; returns the last refinement."""
 
     def __init__(self):
         super().__init__()
@@ -146,7 +146,7 @@ class LastFlow(nn.Module):
 
 
 def two_frames(batch: int, seed: int) -> Inputs:
-    """Draw two images, the second a little aside of the first."""
+    """Draw two images, the second shifted a little."""
     x = images((batch, 3, 128, 136), seed)
     return x[..., :128].copy(), x[..., 3:131].copy()
 
@@ -210,7 +210,7 @@ def diffuser(kind: str, names: str, draw, **sizes) -> Network:
 
 
 def noisy(*shapes: tuple[int, ...], step: int = 1):
-    """Return what draws numbers of these shapes, and time steps at a place among them."""
+    """Return a function that draws numbers of these shapes, with time steps at one index."""
 
     def draw(batch: int, seed: int) -> Inputs:
         found = [*numbers(*shapes)(batch, seed)]
@@ -221,7 +221,7 @@ def noisy(*shapes: tuple[int, ...], step: int = 1):
 
 
 def labelled(*shape: int):
-    """Return what draws noise, time steps and classes."""
+    """Return a function that draws noise, time steps and classes."""
     return lambda batch, seed: (
         *noisy(shape)(batch, seed),
         np.random.default_rng(seed + 8).integers(0, 9, (batch,)),
@@ -336,7 +336,7 @@ DIFFUSERS = {
 
 
 def speech(kind: str, draw, *arguments, first: bool = True, method: str = "", **sizes) -> Network:
-    """Return a network of torchaudio; of several results the first, if `first`."""
+    """Return a network of torchaudio; only its first result, if `first`."""
 
     class Speech(nn.Module):
         def __init__(self, body: nn.Module):
@@ -363,7 +363,7 @@ LENGTHS = "lengths"
 
 
 def _torchaudio_models():
-    """Return torchaudio's networks, also where its compiled part does not match this torch."""
+    """Return torchaudio's networks, even if its compiled part does not match this torch."""
     import sys
     import types
 

@@ -1,10 +1,10 @@
 """Run the networks of the zoo at other batches and image sizes than those of their export.
 
-Each is exported once, from one image, and runs with 1, 2 and 8 of them, and with images of two
-other sizes where PyTorch itself takes them: one of whole steps of 32, one odd. Where the plain
-export holds the size, the network is exported again with a second ``inputshape2``; where it runs at
-no size, by ``kuiper.from_torch``. What is known is
-kept in ``shapes.json`` of the cache; ``python benchmarks zoo --write`` puts it into docs/models.md.
+Each is exported once, from one image, and runs with 1, 2 and 8 images, and with images of two
+other sizes if PyTorch accepts them: one that differs by 32, one odd. If the plain export contains
+the size, the network is exported again with a second ``inputshape2``; if it runs at no size, by
+``kuiper.from_torch``. Results are kept in ``shapes.json`` of the cache; ``python benchmarks zoo
+--write`` puts them into docs/models.md.
 
 Usage, with what ``survey.py`` needs::
 
@@ -32,12 +32,12 @@ BATCHES = (1, 2, 8)
 
 
 def sizes(extent: int) -> tuple[tuple[int, int], ...]:
-    """Return the other sizes that a network for square images of an extent is tried with."""
+    """Return the other sizes to try for a network for square images of an extent."""
     return (extent + 32, extent - 32), (extent - 23, extent + 11)
 
 
 def examine(family: str, name: str) -> dict:
-    """Return how one network fares at each shape: {"2x3x224x224": {"status": ..., ...}}."""
+    """Return the results of one network by shape: {"2x3x224x224": {"status": ..., ...}}."""
     import torch
 
     from networks.weights import SEED, keep_alive, outputs
@@ -71,13 +71,13 @@ def examine(family: str, name: str) -> dict:
         else:
             wanted[label] = inputs, result
     ways = [("plain", None)]
-    # Two sizes that PyTorch takes: more steps of 32, as some networks allow no others.
+    # A size that PyTorch accepts: some networks only allow multiples of 32.
     second = draw(pictures(3, extent + 64, extent + 32), 2, 4)
     if len(wanted) > len(BATCHES):
         ways.append(("inputshape2", second))
     for way, other in (*ways, ("from_torch", None)):
         left = [label for label in wanted if found.get(label, {}).get("status") != "equal"]
-        # Only for what pnnx alone lost: it frees no sizes that a plain export refuses.
+        # from_torch restores what pnnx lost; it does not free sizes that a plain export refuses.
         lost = any(
             label.endswith(f"x{extent}x{extent}") or found[label]["status"] == "differs"
             for label in left
@@ -112,7 +112,7 @@ def examine(family: str, name: str) -> dict:
 
 
 def converted(module, first, other, way: str, folder: Path):
-    """Return what runs a network: a folder with its files, or a model of kuiper's."""
+    """Return a folder with the files of a network, or a model of kuiper's."""
     if way == "from_torch":
         import kuiper
 
@@ -122,7 +122,7 @@ def converted(module, first, other, way: str, folder: Path):
 
 
 def tried(model, inputs, wanted) -> dict:
-    """Return how a model fares with inputs of one shape."""
+    """Return the result of a model for inputs of one shape."""
     if isinstance(model, Path):
         return survey.compare(model, inputs, wanted)
     try:
@@ -132,7 +132,7 @@ def tried(model, inputs, wanted) -> dict:
 
 
 def examine_apart(family: str, name: str) -> dict:
-    """Examine a network in a process of its own."""
+    """Examine a network in a separate process."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
 
@@ -158,7 +158,7 @@ def examine_apart(family: str, name: str) -> dict:
 
 
 def main() -> int:
-    """Examine what the command line asks for."""
+    """Examine the models of the command line."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--family", default=",".join(FAMILIES), help="%(default)s")

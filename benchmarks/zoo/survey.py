@@ -1,12 +1,12 @@
 """Export whole families of networks, run them and compare with PyTorch; write docs/models.md.
 
-Each network gets seeded weights (see ``networks/weights.py``), goes through pnnx, and its output is
-compared with PyTorch's on other inputs than those of the export; then again for three inputs at
-once, from the same file. Where a result differs, or kuiper refuses the file, the Python module
-that pnnx writes beside the model tells whose fault it is.
+Each network gets seeded weights (see ``networks/weights.py``) and is exported by pnnx. Its output
+is compared with PyTorch's on other inputs than those of the export, then again for three inputs at
+once, from the same file. If a result differs, or kuiper refuses the file, the Python module that
+pnnx writes beside the model tells whether pnnx or kuiper is at fault.
 
-Every network runs in a process of its own, so that a crash, or a large network's memory, ends with
-it. What is known is kept in ``zoo.json`` of the cache; a network runs again only when asked for.
+Every network runs in a separate process, which contains crashes and frees the memory of large
+networks. Results are kept in ``zoo.json`` of the cache; a network runs again only if requested.
 
 Usage, with torch, torchvision, timm, pnnx and kuiper installed (ultralytics and transformers for
 their families)::
@@ -14,7 +14,7 @@ their families)::
     python benchmarks zoo                              # all of torchvision's classifiers
     python benchmarks zoo --family timm,text,audio
     python benchmarks zoo --models resnet18,swin_t     # again, whatever the cache says
-    python benchmarks zoo --failed                     # those again that failed
+    python benchmarks zoo --failed                     # those that failed, again
     python benchmarks zoo --write                      # only the page
 """
 
@@ -39,15 +39,15 @@ from common import REPOSITORY, default_cache, relative_error, split_names, varia
 
 PAGE = REPOSITORY / "docs" / "models.md"
 TOLERANCE = 1e-4
-# How long one network may take, all told.
+# Time limit of one network, in total.
 SECONDS = 900
-# How many inputs at once, from a file that was exported with one.
+# Batch size of the second comparison; the file was exported with one input.
 BATCH = 3
 
-# One or two architectures of each of timm's families, in their smaller sizes; a name per line.
+# One or two small architectures of each of timm's families; a name per line.
 TIMM = Path(__file__).with_name("timm.txt")
 
-# What ultralytics builds from its own descriptions, by task.
+# Networks that ultralytics builds from its configuration files, by task.
 ULTRALYTICS = (
     *(f"yolov8n{task}" for task in ("", "-seg", "-pose", "-cls", "-obb")),
     *(f"yolo11n{task}" for task in ("", "-seg", "-pose", "-cls", "-obb")),
@@ -69,7 +69,7 @@ SEGMENTATION = (
     "deeplabv3_resnet101",
 )
 
-# Networks that are exported in other ways, too: see `forms`.
+# Networks that are exported in other ways too: see `forms`.
 TRANSFORMERS = ("vit_b_16", "swin_t")
 
 
@@ -317,107 +317,107 @@ FAMILIES: dict[str, tuple[str, Callable[[], list[str]], Callable]] = {
     "forms": ("Other ways to export", _form_names, lambda name: _forms()[name]()),
 }
 
-# What a look into the exports found, by family: the names, and what pnnx did to them.
+# Manual analysis of exports that differ, by family: names and cause.
 FINDINGS = {
     "torchvision": (
         (
             "swin_v2_t, swin_v2_s, swin_v2_b",
-            "they set a part of a bias to zero in place; the `F.linear` of the file gets that part "
-            "alone (a third of its length) for the bias.",
+            "they set a part of a bias to zero in place; in the file the bias of `F.linear` is "
+            "only that part, a third of the bias.",
         ),
     ),
     "timm": (
         (
             "mobilevitv2_050",
-            "the file has a pixel shuffle where patches are put together, on an input that is not "
-            "of its shape.",
+            "the file has a pixel shuffle instead of the merging of patches, on an input of "
+            "another shape.",
         ),
     ),
     "text": (
         (
             "gpt2, gpt2_tied, translator",
-            "their `nn.MultiheadAttention` (and so the Transformer layers of PyTorch) is called "
-            "with `is_causal=True`; then PyTorch's trace does not use the mask, and the record in "
-            "the file has neither. Without that hint the mask is an input of the record.",
+            "their `nn.MultiheadAttention` (also inside PyTorch's Transformer layers) is called "
+            "with `is_causal=True`; then PyTorch's trace does not use the mask, and the operator "
+            "in the file has neither. Without that hint the mask is an input of the operator.",
         ),
         (
             "gpt2_by_hand",
-            "the written-out GELU of tanh is an `F.gelu` without `approximate=tanh` in the file, "
-            "which is that of erf. It does not differ from an exact one by anything; who knows "
-            "better can add ` approximate=tanh` to those lines of the .param.",
+            "the file has the written-out tanh GELU as `F.gelu` without `approximate=tanh`, which "
+            "is the exact GELU. The file does not tell the two apart; to correct it, add "
+            "` approximate=tanh` to those lines of the .param.",
         ),
     ),
     "modern": (
         (
             "centernet",
-            '`torch.div(x, y, rounding_mode="floor")` is a plain `div` in the file. Where the '
-            "annotated types say that it gives integers, kuiper rounds; of floats it cannot know.",
+            '`torch.div(x, y, rounding_mode="floor")` is a plain `div` in the file. kuiper rounds '
+            "if the annotated type of the result is an integer; for floats it cannot know.",
         ),
     ),
     "transformers": (
         (
             "albert, fnet, funnel, gpt_neo, gptj, phi",
-            "`NewGELUActivation`, a written-out GELU of tanh, is an `F.gelu` without "
-            "`approximate=tanh` in the file, which is that of erf.",
+            "`NewGELUActivation`, a written-out tanh GELU, is `F.gelu` without `approximate=tanh` "
+            "in the file, which is the exact GELU.",
         ),
         (
             "modernbert, moonshine, mpt",
-            "each `nn.LayerNorm` without bias is written with `elementwise_affine=False`, and its "
-            "weight is not in the archive.",
+            "each `nn.LayerNorm` without bias is exported with `elementwise_affine=False`, and its "
+            "weight is missing in the archive.",
         ),
         (
             "deepseek_v3",
-            "`group_mask.scatter_(...)` writes into zeros that the model makes; the file has them "
-            "(`pnnx_fold_group_mask`) as they were when the trace had run, with its ones in them.",
+            "`group_mask.scatter_(...)` writes into zeros that the model makes; the file has these "
+            "(`pnnx_fold_group_mask`) as they were after the trace, including its ones.",
         ),
         (
             "longformer",
-            "strides of `torch.as_strided` are those of a transposed view, of which the file knows "
-            "nothing; read in the order of the axes it is other numbers.",
+            "the strides of `torch.as_strided` refer to a transposed view, which the file does not "
+            "record; read in the order of the axes they give other numbers.",
         ),
         (
             "vilt",
-            "it puts the patches of an image in an order that `torch.multinomial` draws: two calls "
-            "of PyTorch differ as much as its export does, which has the order of the trace.",
+            "it orders the patches of an image randomly with `torch.multinomial`: two calls of "
+            "PyTorch differ as much as the export, which has the order of the trace.",
         ),
         (
             "timesformer",
-            "it takes `embeddings[:batch_size, 0]` for the class tokens of a batch: in the file "
-            "the traced batch is the end of a slice, which may mean anything.",
+            "it reads the class tokens of a batch by `embeddings[:batch_size, 0]`: in the file the "
+            "traced batch size is the end of a slice and looks like any other number.",
         ),
         (
             "dpt, blip_caption",
-            "pnnx crashes where a module is called more than once and nobody uses the result of "
-            "one of the calls: `y = norm(x); norm(y); return y` is enough.",
+            "pnnx crashes if a module is called more than once and the result of one of the calls "
+            "is unused: `y = norm(x); norm(y); return y` is enough.",
         ),
     ),
     "vision": (
         (
             "ssdlite320_mobilenet_v3_large, fcos_resnet50_fpn",
-            "torchvision scripts its `batched_nms` where it is traced, so a branch (`prim::If`) is "
-            "in the file, and kuiper runs none. `kuiper.from_torch` traces the Python instead: "
-            "[what was compared](#detectors-by-kuiperfrom_torch).",
+            "torchvision scripts its `batched_nms` when it is traced, so the file has a branch "
+            "(`prim::If`), which kuiper does not support. `kuiper.from_torch` traces the Python "
+            "code instead: see [the comparison](#detectors-by-kuiperfrom_torch).",
         ),
     ),
     "ultralytics": (
         (
             "rtdetr-l",
             "its encoder calls `nn.MultiheadAttention` with one tensor as query and key, another "
-            "as value; the file has the two and does not tell which comes twice, and both pnnx's "
+            "as value; the file has both tensors but not which one is used twice, and pnnx's "
             "module and kuiper read them as query, and key and value. `kuiper.from_torch` clones "
             "the key: then the encoder agrees to 1e-5 and the same 300 queries are chosen. The "
-            "decoder with seeded weights is ill-conditioned. Fed with kuiper's own inputs, each of "
-            "its six layers is within 1.1e-6 of float64, PyTorch's float32 likewise; but in "
-            "float64, too, noise of 1e-7 on what they read is 5e-5 behind the sixth. So from the "
-            "same inputs the last scores of kuiper are 1.1e-3 from float64, PyTorch's 3.5e-4; and "
-            "the 300 best of 24000 scores, some 1e-7 apart, change rows: kuiper's boxes differ by "
-            "0.64, PyTorch's float32 from its float64 by 0.51.",
+            "decoder with seeded weights is ill-conditioned. Given the same inputs, each of its "
+            "six layers is within 1.1e-6 of float64, in kuiper as in PyTorch's float32; but even "
+            "in float64, noise of 1e-7 on their inputs grows to 5e-5 after the sixth layer. So "
+            "the last scores of kuiper are 1.1e-3 from float64, PyTorch's 3.5e-4; and the 300 "
+            "best of 24000 scores, some of which are 1e-7 apart, change rows: kuiper's boxes "
+            "differ by 0.64, PyTorch's float32 from its float64 by 0.51.",
         ),
     ),
     "forms": (
         (
             "swin_t with two input shapes",
-            "pnnx aborts. The plain export runs at other batches as it is.",
+            "pnnx aborts. The plain export runs at other batches.",
         ),
         (
             "gpt2, gpt2_by_hand",
@@ -431,7 +431,7 @@ FINDINGS = {
 
 
 def examine(family: str, name: str, calm: bool = False) -> dict:
-    """Export one network, run it and return what is to be known of it."""
+    """Export one network, run it and return the results."""
     import torch
 
     from networks.weights import SEED, keep_alive, outputs
@@ -506,7 +506,7 @@ def examine(family: str, name: str, calm: bool = False) -> dict:
 
 
 def examine_whole(family: str, name: str) -> dict:
-    """Return how a network fares that `kuiper.from_torch` has traced and converted."""
+    """Return the results of a network that `kuiper.from_torch` has traced and converted."""
     import torch
 
     import kuiper
@@ -557,7 +557,7 @@ def leaves(values) -> list:
 
 
 def export(module, first, second, options, folder: Path) -> None:
-    """Trace a network and convert it; what pnnx makes besides its own format is not waited for."""
+    """Trace a network and convert it; stop pnnx once the files of its own format are complete."""
     import pnnx
     import torch
 
@@ -592,7 +592,7 @@ def _shapes(inputs) -> str:
 
 
 def counts(param: Path) -> dict:
-    """Return how many operators a model has, and of which types."""
+    """Return the number of operators of a model, and their types."""
     lines = param.read_text().splitlines()[2:]
     types = Counter(line.split()[0] for line in lines if line.strip())
     for plumbing in ("pnnx.Input", "pnnx.Output", "pnnx.Attribute", "prim::Constant"):
@@ -615,7 +615,7 @@ def run(folder: Path, inputs, timed: bool = False) -> tuple[list[np.ndarray], fl
 
 
 def compare(folder: Path, inputs, wanted) -> dict:
-    """Run a model on inputs of another shape and say how it went."""
+    """Run a model on inputs of another shape and return the result of the comparison."""
     if isinstance(wanted, Exception):
         return {"status": "no test", "reason": f"PyTorch: {_first_line(wanted)}"}
     try:
@@ -642,7 +642,7 @@ def exported(folder: Path):
 
 
 def rounding_of(folder: Path, inputs) -> float:
-    """Return how far PyTorch's float32 result is from its float64 one; 0 if that is unknown."""
+    """Return the error of PyTorch's float32 result against its float64 result; 0 if unknown."""
     import torch
 
     from networks.weights import outputs
@@ -659,7 +659,7 @@ def rounding_of(folder: Path, inputs) -> float:
 
 
 def blame(folder: Path, inputs, expected: list[np.ndarray], found: str) -> dict:
-    """Tell whether a difference from PyTorch is the exporter's or kuiper's own."""
+    """Tell whether the exporter or kuiper causes a difference from PyTorch."""
     import torch
 
     from networks.weights import outputs
@@ -681,7 +681,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def examine_apart(family: str, name: str) -> dict:
-    """Examine a network in a process of its own."""
+    """Examine a network in a separate process."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
 
@@ -720,24 +720,24 @@ edit it.
 
 - *equal*: at most {tolerance:.0e} apart
 - *differs*: further apart; *refused*: kuiper cannot run the file
-- *export differs*: the Python module that pnnx writes beside the model differs from PyTorch, too;
-  *no use*: kuiper cannot run the file, and that module cannot either
-- *no export*: pnnx does not convert it; *no test*: seeded weights make it put out nothing of use
-- *mended*: a plain export gives one of these three, but `kuiper.from_torch` and `kuiper export`
-  trace the module so that pnnx loses nothing of it, and then it is equal; the error and batch
-  {batch} are those of that model, and what the plain one does is said below the table
+- *export differs*: the Python module that pnnx writes beside the model differs from PyTorch too;
+  *no use*: neither kuiper nor that module can run the file
+- *no export*: pnnx cannot convert it; *no test*: with seeded weights its output is meaningless
+- *mended*: a plain export gives one of these results, but `kuiper.from_torch` and `kuiper export`
+  trace the module without losses, and then it is equal; the error and batch {batch} are those of
+  that model, and the result of the plain export is noted below the table
 
-*batch {batch}* says whether the same file, exported with one input, gives PyTorch's numbers for
-{batch} at once; *frozen* means that it holds the traced batch where it cannot be told from another
-number (the error names the operator). *ms* is one run at batch 1 on a machine that did other things
-at the same time: it tells a second from a millisecond, no more. [benchmarks.md](benchmarks.md) has
-figures. *PyTorch* is the version that a row was made with: 2.15 with torchvision 0.29 and pnnx
-20261020, 2.13 with those of its time.
+*batch {batch}* tells whether the same file, exported with one input, gives PyTorch's numbers for
+{batch} inputs at once; *frozen* means that the file contains the traced batch as a number that
+cannot be distinguished from others (the error names the operator). *ms* is one run at batch 1 on a
+busy machine, a rough estimate; see [benchmarks.md](benchmarks.md) for measurements. *PyTorch* is
+the version that a row was made with: 2.15 with torchvision 0.29 and pnnx 20261020, 2.13 with the
+versions of that time.
 """
 
 
 def _mended(facts: dict) -> dict:
-    """Return what is known of a network, by its better export."""
+    """Return the results of a network for the better of its exports."""
     whole = facts.get("whole")
     if not whole or whole["status"] != "equal":
         return facts
@@ -780,18 +780,18 @@ def page(results: dict) -> str:
         parts.append("")
         seen = [finding for finding in FINDINGS.get(family, ()) if _applies(finding[0], notes)]
         if seen:
-            parts.append("What pnnx did there:\n")
+            parts.append("Causes:\n")
             parts.extend(f"- {names}: {text}" for names, text in seen)
             parts.append("")
         if notes:
-            parts.append("What was said:\n")
+            parts.append("Notes:\n")
             parts.extend(f"- {name}: {note}" for name, note in notes)
             parts.append("")
     return "\n".join(parts).rstrip() + "\n"
 
 
 def shapes_page(results: dict) -> str:
-    """Return what `shapes.py` found, as a section of the page; nothing if it never ran."""
+    """Return the results of `shapes.py` as a section of the page; "" if there are none."""
     rows, notes, counts = [], [], {}
     for family, networks in results.items():
         for name, found in sorted(networks.items()):
@@ -816,8 +816,8 @@ def shapes_page(results: dict) -> str:
                     second = f"; with a second size: {again}" if again else ""
                     notes.append(f"- {name} at {label}: {facts['reason']}{second}")
             cells = [
-                _alike([(batch, told) for batch, _, told in batches]),
-                _alike([(size, told) for _, size, told in others]),
+                _grouped([(batch, told) for batch, _, told in batches]),
+                _grouped([(size, told) for _, size, told in others]),
                 f"{max(errors):.1e}",
             ]
             rows.append(f"| {family} | {name} | {square} | {' | '.join(cells)} |")
@@ -825,10 +825,10 @@ def shapes_page(results: dict) -> str:
         return ""
     return (
         "\n## Batches and image sizes\n\n"
-        f"{len(rows)} networks, each exported from one image, run by that one file with batches of "
-        "1, 2 and 8 and with two\nimages of two other sizes, and compared with PyTorch "
+        f"{len(rows)} networks, each exported once from one image and run with batches of "
+        "1, 2 and 8 and with two\nimages of two other sizes, compared with PyTorch "
         "(`benchmarks/zoo/shapes.py`): one size 32 taller and\nnarrower, one odd. *not "
-        "in PyTorch*: that refuses the size itself. *(inputshape2)*: the plain file holds the\n"
+        "in PyTorch*: PyTorch refuses the size. *(inputshape2)*: the plain file contains the\n"
         "traced size, one exported with a second size does not. *(from_torch)*: pnnx alone loses "
         "something\nthat `kuiper.from_torch` keeps, see above.\n\n"
         + "".join(f"- {kind}: {_sums(counter)}\n" for kind, counter in counts.items())
@@ -836,12 +836,12 @@ def shapes_page(results: dict) -> str:
         "| --- | --- | --- | --- | --- | --: |\n"
         + "\n".join(rows)
         + "\n"
-        + ("\nWhat was said:\n\n" + "\n".join(notes) + "\n" if notes else "")
+        + ("\nNotes:\n\n" + "\n".join(notes) + "\n" if notes else "")
     )
 
 
 def detectors_page(results: dict) -> str:
-    """Return what `detectors.py` found, as a section of the page; nothing if it never ran."""
+    """Return the results of `detectors.py` as a section of the page; "" if there are none."""
     rows = []
     for name, pictures in sorted(results.items()):
         for label, facts in pictures.items():
@@ -857,31 +857,31 @@ def detectors_page(results: dict) -> str:
         "\n## Detectors by kuiper.from_torch\n\n"
         "Detectors of torchvision with seeded weights, traced with picture 1 and run with that,\n"
         "two others and a black one, from normalising the image to suppressing boxes\n"
-        "(`benchmarks/zoo/detectors.py`). Scores that are equal but for their last bits change\n"
-        "places, so boxes are compared as a set: *same* counts those of PyTorch's for each of\n"
-        "which kuiper has one of its own with that label, a score at most 1e-4 and corners at\n"
-        "most 1e-3 of the image's extent away; the worst of these distances follow. Not\n"
+        "(`benchmarks/zoo/detectors.py`). Scores that differ only in their last bits change the\n"
+        "order of boxes, so boxes are compared as sets: *same* counts PyTorch's boxes that match\n"
+        "a different box of kuiper's with the same label, a score at most 1e-4 and corners at\n"
+        "most 1e-3 of the image's extent away; the largest of these distances follow. Not\n"
         "checked: the order of rows, masks, other sizes of image, trained weights.\n\n"
         "| model | image | boxes of PyTorch | of kuiper | same | score | corner |\n"
         "| --- | --- | --: | --: | --: | --: | --: |\n" + "\n".join(rows) + "\n"
     )
 
 
-def _alike(told: list[tuple[str, str]]) -> str:
-    """Return labels with what was told of each, those of which the same was told together."""
+def _grouped(results: list[tuple[str, str]]) -> str:
+    """Return labels with their results; labels with the same result are listed together."""
     groups: dict[str, list[str]] = {}
-    for label, what in told:
+    for label, what in results:
         groups.setdefault(what, []).append(label)
     return "; ".join(f"{', '.join(labels)} {what}" for what, labels in groups.items())
 
 
 def _applies(names: str, notes: list) -> bool:
-    """Tell whether one of the names that a finding is about has something to be explained."""
-    told = [name for name, _ in notes]
+    """Tell whether one of the names of a finding has a note."""
+    noted = [name for name, _ in notes]
     return any(
         name == wanted or name.startswith(f"{wanted} (")
         for wanted in re.split(r", | with ", names)
-        for name in told
+        for name in noted
     )
 
 
@@ -890,7 +890,7 @@ def _sums(counter: Counter) -> str:
 
 
 def _outcome(facts: dict) -> str:
-    """Return the worst that other shapes met, in a word."""
+    """Return the worst result with other shapes, in a word."""
     found = [other["status"] for other in facts["others"].values()]
     for status in ("differs", "refused", "no test"):
         if status in found:
@@ -933,8 +933,8 @@ def main() -> int:
         "--family", default="torchvision", help=f"some of {', '.join(FAMILIES)}; comma-separated"
     )
     parser.add_argument("--models", default="", help="names, comma-separated; all by default")
-    parser.add_argument("--failed", action="store_true", help="those again that failed")
-    parser.add_argument("--frozen", action="store_true", help="those again that failed at batch 3")
+    parser.add_argument("--failed", action="store_true", help="repeat those that failed")
+    parser.add_argument("--frozen", action="store_true", help="repeat those that failed at batch 3")
     parser.add_argument("--write", action="store_true", help="only write the page")
     parser.add_argument("--seconds", type=float, default=np.inf, help="start none after this time")
     parser.add_argument("--cache", type=Path, default=default_cache(), help="%(default)s")
@@ -961,7 +961,7 @@ def main() -> int:
             if time.monotonic() - started > options.seconds:
                 break
             facts = examine_apart(family, name)
-            # Another run of this script may have added something meanwhile.
+            # Another run of this script may have added results in the meantime.
             results = _load(store)
             results.setdefault(family, {})[name] = facts
             temporary = store.with_suffix(f".{os.getpid()}")
@@ -978,7 +978,7 @@ def main() -> int:
 
 
 def names_of(family: str) -> list[str]:
-    """Return the names of a family, smallest networks first where that is known."""
+    """Return the names of a family, the smallest networks first if their sizes are known."""
     from networks.spec import import_torchvision
 
     import_torchvision()  # before timm and ultralytics do

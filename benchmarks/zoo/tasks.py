@@ -1,6 +1,6 @@
-"""More small networks: images made and restored, tables, points, sequences, text in images.
+"""More small networks: image generation and restoration, tables, points, sequences, text in images.
 
-Written the ways that people write them; their weights are seeded. Needs torch.
+Written as in common repositories, with seeded weights. Needs torch.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class CRNN(nn.Module):
 
 
 class DGCNN(nn.Module):
-    """Points: the nearest of each by features, convolutions over the differences to them."""
+    """Points: the nearest neighbours by features, convolutions over the differences to them."""
 
     def __init__(self, near: int = 5, width: int = 16):
         super().__init__()
@@ -267,7 +267,7 @@ class DGCNN(nn.Module):
 
 
 class PointNet2(nn.Module):
-    """Points: some far from each other, those within a radius of each, maxima over them."""
+    """Points: distant centres, the points within a radius of each, maxima over these."""
 
     def __init__(self, centres: int = 8, near: int = 6, radius: float = 1.0):
         super().__init__()
@@ -293,19 +293,19 @@ class PointNet2(nn.Module):
         index = self.farthest(points)
         centres = torch.gather(points, 1, index[..., None].expand(-1, -1, 3))
         distance = torch.cdist(centres, points)
-        places = torch.arange(points.shape[1]).repeat(points.shape[0], self.centres, 1)
-        places = places.masked_fill(distance > self.radius, points.shape[1])
-        places = places.sort(dim=-1)[0][:, :, : self.near]
-        first = places[:, :, :1].expand(-1, -1, self.near)
-        places = torch.where(places == points.shape[1], first, places)
-        flat = places.reshape(places.shape[0], -1, 1).expand(-1, -1, 3)
-        groups = torch.gather(points, 1, flat).view(*places.shape, 3) - centres[:, :, None]
+        members = torch.arange(points.shape[1]).repeat(points.shape[0], self.centres, 1)
+        members = members.masked_fill(distance > self.radius, points.shape[1])
+        members = members.sort(dim=-1)[0][:, :, : self.near]
+        first = members[:, :, :1].expand(-1, -1, self.near)
+        members = torch.where(members == points.shape[1], first, members)
+        flat = members.reshape(members.shape[0], -1, 1).expand(-1, -1, 3)
+        groups = torch.gather(points, 1, flat).view(*members.shape, 3) - centres[:, :, None]
         y = self.layers(groups.permute(0, 3, 2, 1)).max(2)[0]
         return self.head(y.max(2)[0])
 
 
 class KAN(nn.Module):
-    """Two layers whose edges are splines, computed by their recursion."""
+    """Two layers whose edges are splines, computed recursively."""
 
     class Layer(nn.Module):
         def __init__(self, inputs: int, outputs: int, cells: int = 5, order: int = 3):
@@ -336,7 +336,7 @@ class KAN(nn.Module):
 
 
 class TabNet(nn.Module):
-    """Tables: at each step a sparse choice of columns, by the projection onto a simplex."""
+    """Tables: at each step a sparse choice of columns, by projection onto a simplex."""
 
     def __init__(self, columns: int = 12, width: int = 8, steps: int = 3):
         super().__init__()
@@ -408,7 +408,7 @@ def numbers_and_kinds(batch: int, seed: int) -> Inputs:
 
 
 class DLRM(nn.Module):
-    """Recommends: bags of categories, products of each pair of vectors, two perceptrons."""
+    """Recommendation: bags of categories, products of each pair of vectors, two perceptrons."""
 
     def __init__(self, width: int = 8):
         super().__init__()
@@ -434,7 +434,7 @@ def numbers_and_bags(batch: int, seed: int) -> Inputs:
 
 
 class Flow(nn.Module):
-    """Real-valued non-volume preserving: coupled halves, a permutation, the logarithm's sum."""
+    """Real NVP: coupled halves, a permutation, the sum of the logarithms."""
 
     def __init__(self, width: int = 6):
         super().__init__()
@@ -488,7 +488,7 @@ class Translate(nn.Module):
 
 
 class Informer(nn.Module):
-    """Series: attention of the queries that differ most, and a convolution that halves."""
+    """Series: attention of the queries that differ most, a convolution that halves the length."""
 
     def __init__(self, width: int = 16, heads: int = 2, chosen: int = 5):
         super().__init__()
@@ -521,7 +521,7 @@ class Informer(nn.Module):
 
 
 class CenterNet(nn.Module):
-    """Finds objects as peaks of a map: 3x3 maxima, the best, their sizes gathered."""
+    """Objects as peaks of a map: 3x3 maxima, the highest scores, gathered sizes."""
 
     def __init__(self, width: int = 16, classes: int = 5, found: int = 12):
         super().__init__()
@@ -538,11 +538,11 @@ class CenterNet(nn.Module):
         heat = heat * (F.max_pool2d(heat, 3, 1, 1) == heat).float()
         n, _, h, w = heat.shape
         scores, index = torch.topk(heat.view(n, -1), self.found)
-        kind, place = index // (h * w), index % (h * w)
+        kind, pixel = index // (h * w), index % (h * w)
         values = size.permute(0, 2, 3, 1).reshape(n, -1, 4)
-        values = values.gather(1, place.unsqueeze(2).expand(-1, -1, 4))
-        cx = (place % w).float() + values[..., 0]
-        cy = torch.div(place, w, rounding_mode="floor").float() + values[..., 1]
+        values = values.gather(1, pixel.unsqueeze(2).expand(-1, -1, 4))
+        cx = (pixel % w).float() + values[..., 0]
+        cy = torch.div(pixel, w, rounding_mode="floor").float() + values[..., 1]
         half = values[..., 2:].exp() / 2
         boxes = torch.stack(
             (cx - half[..., 0], cy - half[..., 1], cx + half[..., 0], cy + half[..., 1]), -1
@@ -598,7 +598,7 @@ class ECAPA(nn.Module):
 
 
 class FastSpeech(nn.Module):
-    """Text to spectrum: each phoneme is repeated as long as it lasts."""
+    """Text to spectrum: each phoneme is repeated by its duration."""
 
     def __init__(self, width: int = 24, frames: int = 40):
         super().__init__()
