@@ -1,4 +1,4 @@
-"""Drivers of kernels on pixels: pooling, resizing, sampling, folding, boxes."""
+"""Drivers of kernels on pixels: pooling, resizing, grid sampling, folding, boxes."""
 
 from typing import TYPE_CHECKING, Any
 

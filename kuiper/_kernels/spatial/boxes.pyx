@@ -1,11 +1,11 @@
-"""Non-maximum suppression: which boxes of a sorted list no better one overlaps."""
+"""Non-maximum suppression."""
 
 import numpy as np
 
 from cpython.exc cimport PyErr_CheckSignals
 
 cdef enum:
-    PAIRS_PER_LOOK = 20_000_000      # at signals: some 100 ms
+    PAIRS_PER_CHECK = 20_000_000     # of signals: about 100 ms
 
 ctypedef fused real:
     float
@@ -13,15 +13,14 @@ ctypedef fused real:
 
 
 def suppress(const real[:, ::1] boxes, double threshold):
-    """Say of boxes, best first, which are kept.
+    """Return which boxes to keep.
 
     Parameters
     ----------
     boxes : array of float32 or float64, shape (n, 4), C order
-        Corners x1, y1, x2, y2.
+        Corners x1, y1, x2, y2; best box first.
     threshold : float
-        A box is dropped if a better one that is kept overlaps it by more: by the area of the
-        intersection over that of the union.
+        A box is dropped if its intersection over union with a better, kept box exceeds this.
 
     Returns
     -------
@@ -40,7 +39,7 @@ def suppress(const real[:, ::1] boxes, double threshold):
             if not keep[i]:
                 continue
             pairs += count - i
-            if pairs > PAIRS_PER_LOOK:
+            if pairs > PAIRS_PER_CHECK:
                 pairs = 0
                 with gil:
                     PyErr_CheckSignals()

@@ -1,4 +1,4 @@
-"""Sliding blocks put back into images, with sums where they overlap."""
+"""Folding: sliding blocks are added into images, the adjoint of unfolding."""
 
 from libc.string cimport memset
 
@@ -10,21 +10,21 @@ cdef struct fold_t:
     Py_ssize_t planes            # images x channels
     Py_ssize_t rows              # of a plane
     Py_ssize_t columns
-    Py_ssize_t block_rows        # how many blocks there are
+    Py_ssize_t block_rows        # number of blocks along each axis
     Py_ssize_t block_columns
-    Py_ssize_t[2] taps           # of a block: kernel, dilation, stride and padding by axis
+    Py_ssize_t[2] taps           # of a block: rows, columns
     Py_ssize_t[2] dilation
     Py_ssize_t[2] stride
     Py_ssize_t[2] padding
 
 
 cdef class FoldStep(Step):
-    """Adds up blocks: the opposite of cutting an image into them.
+    """Adds sliding blocks into images.
 
     Parameters
     ----------
     x : TensorView, shape (planes, taps, blocks), C order
-        Taps and blocks row by row.
+        Taps and blocks are numbered row by row.
     y : TensorView, shape (planes, rows, columns), C order
     blocks, kernel_size, dilation, stride, padding : tuple of two int
     """
@@ -76,7 +76,7 @@ cdef void fold_run(
             for j in range(p.taps[1]):
                 source = x + ((q * p.taps[0] + i) * p.taps[1] + j) * blocks
                 column = j * p.dilation[1] - p.padding[1]
-                # The blocks whose tap lies inside the row: 0 <= column + c * step < columns.
+                # The range of c with this tap inside the row: 0 <= column + c * step < columns.
                 first = 0 if column >= 0 else (step - 1 - column) // step
                 last = p.block_columns
                 if column + (last - 1) * step >= p.columns:

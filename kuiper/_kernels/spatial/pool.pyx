@@ -1,8 +1,8 @@
-"""Pooling: maximum, mean and place of the maximum over windows of channels-last pixels.
+"""Pooling: maximum, argmax and mean over windows of channels-last pixels.
 
-Fixed and adaptive windows are the same to the kernel: three tables per axis say, for each output,
-where its window starts, how many places of it lie inside the input, and by how much to divide.
-Consecutive outputs whose windows are alike form a run and go through one call of the micro-kernel.
+The kernel treats fixed and adaptive windows the same: three tables per axis hold, for each output,
+the start of its window, the number of its taps inside the input, and the divisor of a mean.
+Consecutive outputs with equal windows form a run, which one micro-kernel call computes.
 """
 
 import numpy as np
@@ -19,13 +19,13 @@ from kuiper.ir.view import Buffer, TensorView, channels_last_strides
 from kuiper.errors import InputError
 
 cdef enum:
-    ROWS_ENOUGH = 16  # with fewer rows of output, the channels are split over the threads as well
+    ROWS_ENOUGH = 16  # with fewer rows of output, threads divide the channels as well
 
 cdef struct axis_t:
-    const int64_t* start
-    const int64_t* count
-    const int64_t* divisor
-    const int64_t* run      # outputs from here on whose windows are alike
+    const int64_t* start    # (y_extent,), as in Windows
+    const int64_t* count    # (y_extent,)
+    const int64_t* divisor  # (y_extent,)
+    const int64_t* run      # (y_extent,)
     Py_ssize_t x_extent
     Py_ssize_t y_extent
     Py_ssize_t dilation
@@ -40,12 +40,12 @@ cdef struct pool_t:
     Py_ssize_t max_rows     # of a window
     Py_ssize_t batch
     Py_ssize_t channels
-    Py_ssize_t chunk        # channels of one item of work
-    Py_ssize_t n_chunks
-    Py_ssize_t ldx
+    Py_ssize_t block        # channels of a work item
+    Py_ssize_t n_blocks
+    Py_ssize_t ldx          # pixel strides, in elements
     Py_ssize_t ldy
     Py_ssize_t ld_indices
-    float divisor           # 0: the windows' own
+    float divisor           # of a mean; 0: those of the windows
     axis_t depth
     axis_t height
     axis_t width
@@ -63,17 +63,17 @@ cdef class PoolStep(Step):
     kind : str
         ``"max"`` or ``"mean"``.
     scratch : TensorView
-        As many bytes as :func:`~kuiper._kernels.spatial.pool_windows.scratch_bytes` says.
+        :func:`~kuiper._kernels.spatial.pool_windows.scratch_bytes` bytes.
     indices : TensorView, optional
-        int64, as y: the place of each maximum, counted over (d, h, w).
+        int64, of the shape of y: the flat index of each maximum in (d, h, w).
     divisor : int, default=0
-        What means divide by; 0 for the divisors of the windows.
+        Of means; 0 for the divisors of the windows.
     """
 
     cdef pool_t p
 
     def __init__(self, x, y, windows, kind, scratch, indices=None, divisor=0):
-        cdef Py_ssize_t rows, vectors, unit, chunks
+        cdef Py_ssize_t rows, vectors, unit, blocks
         self.p.kernels = active()
         self.p.window = active().f32_pool_max if kind == "max" else active().f32_pool_mean
         self.p.x, self.p.y = self.ref(x), self.ref(y)
@@ -89,22 +89,22 @@ cdef class PoolStep(Step):
         self.keep = tuple(windows)
         rows = self.p.batch * self.p.depth.y_extent * self.p.height.y_extent
         vectors = ceil_div(self.p.channels, active().lanes)
-        # Blocks of four vectors where there are enough of them; the micro-kernel likes them best.
+        # Multiples of four vectors if there are enough; the micro-kernel is fastest on them.
         unit = 4 if vectors >= 8 else 1
-        chunks = 1 if rows >= ROWS_ENOUGH else ceil_div(ROWS_ENOUGH, max(rows, 1))
-        self.p.chunk = active().lanes * unit * max(1, ceil_div(vectors, unit * chunks))
-        # Less than a vector at the end belongs to the chunk before, which covers it with a whole
-        # one: alone it would be summed in another order, and the chunks depend on the batch.
-        self.p.n_chunks = self.p.channels // self.p.chunk
-        if self.p.n_chunks == 0 or self.p.channels % self.p.chunk >= active().lanes:
-            self.p.n_chunks += 1
+        blocks = 1 if rows >= ROWS_ENOUGH else ceil_div(ROWS_ENOUGH, max(rows, 1))
+        self.p.block = active().lanes * unit * max(1, ceil_div(vectors, unit * blocks))
+        # A remainder of less than a vector joins the previous block, which covers it with a whole
+        # vector.  Alone it would be summed in another order, and blocks depend on the batch.
+        self.p.n_blocks = self.p.channels // self.p.block
+        if self.p.n_blocks == 0 or self.p.channels % self.p.block >= active().lanes:
+            self.p.n_blocks += 1
         self.params = &self.p
         if indices is None:
             self.run = pool_run
         else:
             self.p.indices, self.p.ld_indices = self.ref(indices), indices.row_stride
             self.run = pool_argmax_run
-        self.max_shards = max(rows * self.p.n_chunks, 1)
+        self.max_shards = max(rows * self.p.n_blocks, 1)
         self.kind = f"pool_{kind}"
         taps = [axis.counts.mean() if axis.counts.size else 0 for axis in windows]
         self.flops = float(y.size * taps[0] * taps[1] * taps[2])
@@ -121,28 +121,32 @@ cdef int fill_axis(axis_t* axis, windows) except -1:
     return 0
 
 
+# A work item: a row of output pixels in a block of channels.
 cdef struct pool_window_t:
-    # One row of output pixels: the rows of their windows, and where the pixels lie.
-    const float* x
-    float* y
-    Py_ssize_t pixel        # number of the row's first pixel in y
+    const float* x          # (d, h, w, ldx), first channel of the block
+    float* y                # (ow, ldy)
+    Py_ssize_t pixel        # index of the first pixel of the row in y
     Py_ssize_t first        # channel
     Py_ssize_t channels
-    Py_ssize_t n_rows
-    int64_t divisor
+    Py_ssize_t n_rows       # of each window
+    int64_t divisor         # product of the divisors of depth and height
 
 
 cdef inline pool_window_t window_rows(
-    const pool_t* p, char* const* slots, Py_ssize_t item, Py_ssize_t* rows, int* places
+    const pool_t* p, char* const* slots, Py_ssize_t item, Py_ssize_t* rows, int* first_pixels
 ) noexcept nogil:
-    """Find item number `item`: a row of outputs and a chunk of channels."""
+    """Locate a work item.
+
+    Writes the offset of each window row from x, and its first pixel in the volume if
+    `first_pixels` is not NULL.
+    """
     cdef pool_window_t w
-    cdef Py_ssize_t chunk = item % p.n_chunks, row = item // p.n_chunks
+    cdef Py_ssize_t block = item % p.n_blocks, row = item // p.n_blocks
     cdef Py_ssize_t h = row % p.height.y_extent, d = row // p.height.y_extent % p.depth.y_extent
     cdef Py_ssize_t n = row // p.height.y_extent // p.depth.y_extent
     cdef Py_ssize_t i, j, line
-    w.first = chunk * p.chunk
-    w.channels = p.channels - w.first if chunk == p.n_chunks - 1 else p.chunk
+    w.first = block * p.block
+    w.channels = p.channels - w.first if block == p.n_blocks - 1 else p.block
     w.pixel = row * p.width.y_extent
     w.x = <const float*> at(slots, p.x) + w.first
     w.x += n * p.depth.x_extent * p.height.x_extent * p.width.x_extent * p.ldx
@@ -153,8 +157,8 @@ cdef inline pool_window_t window_rows(
             line = (p.depth.start[d] + i * p.depth.dilation) * p.height.x_extent
             line += p.height.start[h] + j * p.height.dilation
             rows[w.n_rows] = line * p.width.x_extent * p.ldx
-            if places != NULL:
-                places[w.n_rows] = <int> (line * p.width.x_extent)
+            if first_pixels != NULL:
+                first_pixels[w.n_rows] = <int> (line * p.width.x_extent)
             w.n_rows += 1
     w.divisor = p.depth.divisor[d] * p.height.divisor[h]
     return w
@@ -165,13 +169,13 @@ cdef void pool_run(
 ) noexcept nogil:
     """Maximum or mean over each window.
 
-    Layout : x (n, d, h, w, c), y (n, od, oh, ow, c), pixels pitched
+    Layout : x (n, d, h, w, c), y (n, od, oh, ow, c), any pixel strides
     Needs  : windows inside x
-    Threads: over rows of y x chunks of channels; no shared writes
+    Threads: over rows of y x blocks of channels; no shared writes
     Source : torch.nn.MaxPool2d, AvgPool2d, AdaptiveMaxPool2d, AdaptiveAvgPool2d
     """
     cdef const pool_t* p = <const pool_t*> params
-    cdef Py_ssize_t items = p.batch * p.depth.y_extent * p.height.y_extent * p.n_chunks
+    cdef Py_ssize_t items = p.batch * p.depth.y_extent * p.height.y_extent * p.n_blocks
     cdef Py_ssize_t* rows = <Py_ssize_t*> at(slots, p.scratch)
     cdef Py_ssize_t item, i, step
     cdef float divisor
@@ -193,50 +197,57 @@ cdef void pool_run(
 cdef void pool_argmax_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Maximum over each window, and its place in the plane.
+    """Maximum over each window, and its flat index in (d, h, w).
 
-    Layout : x (n, d, h, w, c), y and indices (n, od, oh, ow, c), pixels pitched
+    Layout : x (n, d, h, w, c), y and indices (n, od, oh, ow, c), any pixel strides
     Needs  : windows inside x; d * h * w < 2 ** 31
-    Threads: over rows of y x chunks of channels; no shared writes
+    Threads: over rows of y x blocks of channels; no shared writes
     Source : torch.nn.MaxPool2d and AdaptiveMaxPool2d with return_indices
     """
     cdef const pool_t* p = <const pool_t*> params
-    cdef Py_ssize_t items = p.batch * p.depth.y_extent * p.height.y_extent * p.n_chunks
+    cdef Py_ssize_t items = p.batch * p.depth.y_extent * p.height.y_extent * p.n_blocks
     cdef Py_ssize_t* rows = <Py_ssize_t*> at(slots, p.scratch)
-    cdef int* places = <int*> (rows + p.max_rows)
+    cdef int* pixels = <int*> (rows + p.max_rows)
     cdef int64_t* indices = <int64_t*> at(slots, p.indices)
     cdef Py_ssize_t item, i, j
     cdef pool_window_t w
     for item in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
-        w = window_rows(p, slots, item, rows, places)
+        w = window_rows(p, slots, item, rows, pixels)
         for i in range(p.width.y_extent):
-            # Places are counted from the row of the window, so each window shifts them.
+            # Move the first pixel of each window row to this window.
             for j in range(w.n_rows):
-                places[j] += <int> (p.width.start[i] - (p.width.start[i - 1] if i > 0 else 0))
+                pixels[j] += <int> (p.width.start[i] - (p.width.start[i - 1] if i > 0 else 0))
             p.kernels.f32_pool_argmax(
                 w.x + p.width.start[i] * p.ldx, rows, w.n_rows, p.width.count[i],
-                p.width.dilation * p.ldx, w.channels, places, <int> p.width.dilation,
+                p.width.dilation * p.ldx, w.channels, pixels, <int> p.width.dilation,
                 w.y + i * p.ldy,
                 indices + (w.pixel + i) * p.ld_indices + w.first,
             )
 
 
-# -- for whoever wants the kernels alone -------------------------------------------------------
+# -- the kernels alone -------------------------------------------------------------------------
 
 
-def max_pool2d(
-    const float[:, :, :, ::1] x, kernel_size, stride=None, padding=0, dilation=1,
-    bint ceil_mode=False, *, int n_threads=1,
+def pool2d(
+    const float[:, :, :, ::1] x, kind, kernel_size, stride=None, padding=0, dilation=1,
+    bint ceil_mode=False, bint count_include_pad=True, int divisor=0, *, int n_threads=1,
 ):
-    """Maximum over each window of a batch of channels-last images.
+    """Pool a batch of channels-last images.
 
     Parameters
     ----------
     x : array of float32, shape (n, h, w, c)
+    kind : str
+        ``"max"`` or ``"mean"``.
     kernel_size, stride, padding, dilation : int or (int, int)
-        In places; the stride is the kernel size by default, padding counts as -infinity.
+        In pixels; the default stride is the kernel size.  Padding counts as -infinity for a
+        maximum, as 0 for a mean.
     ceil_mode : bool, default=False
-        Whether a last window may hang over the far edge.
+        Whether the last window may extend past the far edge.
+    count_include_pad : bool, default=True
+        Whether a mean divides by the number of pixels including those in the padding.
+    divisor : int, default=0
+        Of means; 0 for the number of pixels.
     n_threads : int, default=1
 
     Returns
@@ -246,81 +257,33 @@ def max_pool2d(
     Raises
     ------
     InputError
-        If the window does not fit the image.
+        If the window does not fit the image, or `n_threads` is less than 1.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from kuiper._kernels.spatial.pool import max_pool2d
+    >>> from kuiper._kernels.spatial.pool import pool2d
     >>> x = np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1)
-    >>> max_pool2d(x, 2)[0, :, :, 0]
+    >>> pool2d(x, "max", 2)[0, :, :, 0]
     array([[ 5.,  7.],
            [13., 15.]], dtype=float32)
     """
-    size = (x.shape[1], x.shape[2])
-    windows = pool_windows.image_windows(
-        size, kernel_size, stride, padding, dilation, ceil_mode, True
-    )
-    return pool2d(np.asarray(x), windows, "max", 0, n_threads)
-
-
-def avg_pool2d(
-    const float[:, :, :, ::1] x, kernel_size, stride=None, padding=0, bint ceil_mode=False,
-    bint count_include_pad=True, int divisor_override=0, *, int n_threads=1,
-):
-    """Mean over each window of a batch of channels-last images.
-
-    Parameters
-    ----------
-    x : array of float32, shape (n, h, w, c)
-    kernel_size, stride, padding : int or (int, int)
-        In places; the stride is the kernel size by default, padding counts as 0.
-    ceil_mode : bool, default=False
-        Whether a last window may hang over the far edge.
-    count_include_pad : bool, default=True
-        Whether places in the padding count in the divisor.
-    divisor_override : int, default=0
-        What to divide by instead; 0 for the number of places.
-    n_threads : int, default=1
-
-    Returns
-    -------
-    numpy.ndarray of float32, shape (n, oh, ow, c)
-
-    Raises
-    ------
-    InputError
-        If the window does not fit the image.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from kuiper._kernels.spatial.pool import avg_pool2d
-    >>> x = np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1)
-    >>> avg_pool2d(x, 2)[0, :, :, 0]
-    array([[ 2.5,  4.5],
-           [10.5, 12.5]], dtype=float32)
-    """
-    size = (x.shape[1], x.shape[2])
-    windows = pool_windows.image_windows(
-        size, kernel_size, stride, padding, 1, ceil_mode, count_include_pad
-    )
-    return pool2d(np.asarray(x), windows, "mean", divisor_override, n_threads)
-
-
-def pool2d(x, windows, kind, divisor, n_threads):
-    """Run one pooling step on a (n, h, w, c) array."""
     if n_threads < 1:
         raise InputError(f"n_threads is {n_threads}, expected an integer >= 1")
+    windows = pool_windows.image_windows(
+        (x.shape[1], x.shape[2]), kernel_size, stride, padding, dilation, ceil_mode,
+        count_include_pad,
+    )
+    array = np.asarray(x)
     y = np.empty((x.shape[0], len(windows[1]), len(windows[2]), x.shape[3]), np.float32)
     n_bytes = pool_windows.scratch_bytes(windows)
-    values = []
-    for slot, array in enumerate((x, y)):
-        shape = np.moveaxis(array, -1, 1).shape
-        buffer = Buffer(slot, array.nbytes, "input")
-        values.append(TensorView(buffer, shape, channels_last_strides(shape)))
+    views = []
+    for slot, operand in enumerate((array, y)):
+        shape = np.moveaxis(operand, -1, 1).shape
+        buffer = Buffer(slot, operand.nbytes, "input")
+        views.append(TensorView(buffer, shape, channels_last_strides(shape)))
     scratch = TensorView(Buffer(2, n_bytes, "scratch"), (n_bytes,), (1,), dtype=np.uint8)
-    step = PoolStep(values[0], values[1], windows, kind, scratch, divisor=divisor)
-    if x.size and y.size:
-        run_step(step, [x, y, (np.empty((n_threads, n_bytes), np.uint8),)], n_threads)
+    step = PoolStep(*views, windows, kind, scratch, divisor=divisor)
+    if array.size and y.size:
+        run_step(step, [array, y, (np.empty((n_threads, n_bytes), np.uint8),)], n_threads)
     return y

@@ -1,4 +1,4 @@
-"""Windows of poolings: where they start, how far they reach, what a mean divides by."""
+"""The windows of poolings: starts, tap counts, and divisors of means."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Windows:
     extent : int
         Of the input.
     starts, counts, divisors : array_like of int
-        Per output: first place inside the input, number of places inside, and what a mean divides
-        by.
+        Per output: index of the first tap inside the input, number of taps inside, and the divisor
+        of a mean.
     dilation : int
-        From one place of a window to the next.
+        Distance between adjacent taps.
     """
 
     def __init__(
@@ -50,26 +50,26 @@ class Windows:
 
     @cached_property
     def runs(self) -> np.ndarray:
-        """Per output: how many outputs from it on are alike.
+        """Per output: length of the run of equal windows that starts at it.
 
-        They have equal counts and divisors and starts that move by one step.
+        Their counts and divisors are equal, and their starts a constant step apart.
         """
         steps = np.diff(self.starts).tolist()
-        alike = (np.diff(self.counts) == 0) & (np.diff(self.divisors) == 0)
+        equal = (np.diff(self.counts) == 0) & (np.diff(self.divisors) == 0)
         runs = [1] * len(self)
-        for i in reversed(np.flatnonzero(alike).tolist()):
-            goes_on = runs[i + 1] > 1 and steps[i] == steps[i + 1]
-            runs[i] = runs[i + 1] + 1 if goes_on else 2
+        for i in reversed(np.flatnonzero(equal).tolist()):
+            extends = runs[i + 1] > 1 and steps[i] == steps[i + 1]
+            runs[i] = runs[i + 1] + 1 if extends else 2
         return np.array(runs, np.int64)
 
 
 def output_extent(
     extent: int, kernel: int, stride: int, padding: int, dilation: int = 1, ceil_mode: bool = False
 ) -> int:
-    """Return how many windows fit along an axis.
+    """Return the number of windows along an axis.
 
-    With `ceil_mode` a last window may hang over the end, but it must start inside the input or its
-    left padding.
+    With `ceil_mode`, the last window may extend past the end, but must start inside the input or
+    its left padding.
     """
     room = extent + 2 * padding - dilation * (kernel - 1) - 1
     count = room // stride + 1
@@ -89,10 +89,10 @@ def fixed_windows(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Windows:
-    """Return the windows of a pooling with a kernel.
+    """Return the windows of a pooling with a fixed kernel.
 
-    A mean that counts the padding divides by the part of the window in front of the right
-    padding's end; a `ceil_mode` window that hangs over that end is shorter.
+    With `count_include_pad`, the divisor of a mean is the window length up to the end of the right
+    padding, past which only a `ceil_mode` window extends.
     """
     start = np.arange(output_extent(extent, kernel, stride, padding, dilation, ceil_mode))
     start = start * stride - padding
@@ -114,13 +114,13 @@ def adaptive_windows(extent: int, count: int) -> Windows:
 
 
 def max_rows(windows: Sequence[Windows]) -> int:
-    """Return how many rows the largest window over d, h and w has."""
+    """Return the number of rows of the largest window over d, h and w."""
     return math.prod(max(int(axis.counts.max(initial=0)), 1) for axis in windows[:2])
 
 
 def scratch_bytes(windows: Sequence[Windows]) -> int:
-    """Return how many bytes of scratch a step over the windows of d, h and w needs."""
-    return 16 * max_rows(windows)  # an offset and a place per row
+    """Return the bytes of scratch that a step over the windows of d, h and w needs."""
+    return 16 * max_rows(windows)  # an offset and a pixel index per row
 
 
 def image_windows(
@@ -132,7 +132,7 @@ def image_windows(
     ceil_mode: bool,
     count_include_pad: bool,
 ) -> list[Windows]:
-    """Return the windows of a depth of 1, of height and of width, after checking them."""
+    """Check the arguments of a 2-d pooling; return windows for a depth of 1, height and width."""
     if stride is None:
         stride = kernel_size
     windows = [adaptive_windows(1, 1)]
@@ -148,7 +148,7 @@ def image_windows(
             )
         if output_extent(size[axis], k, s, p, d, ceil_mode) < 1:
             raise InputError(
-                f"a window of {d * (k - 1) + 1} places does not fit an extent of {size[axis]}"
+                f"a window of {d * (k - 1) + 1} pixels does not fit an extent of {size[axis]}"
             )
         windows.append(fixed_windows(size[axis], k, s, p, d, ceil_mode, count_include_pad))
     return windows

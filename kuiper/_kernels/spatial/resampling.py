@@ -1,7 +1,7 @@
-"""Where each place of a resized axis comes from: positions and weights, as PyTorch rounds them.
+"""The taps of a resized axis: input indices and weights, rounded as in PyTorch.
 
-Positions are computed in float32, since nearest picks another place when a position falls on the
-other side of an integer.
+Positions are computed in float32, since a rounding difference at an integer changes the nearest
+index.
 """
 
 from __future__ import annotations
@@ -25,38 +25,37 @@ HALF = np.float32(0.5)
 
 
 class Taps:
-    """The places that each output place is a weighted sum of.
+    """The input elements of which each output element is a weighted sum.
 
     Parameters
     ----------
-    places : array_like of int, shape (outputs, taps)
+    indices : array_like of int, shape (outputs, taps)
     weights : array_like of float, shape (outputs, taps)
     slots : array_like of int, shape (outputs, taps), optional
-        A number below the count of taps for each place, so that different places of one output
-        have different numbers; where they stay equal from output to output a buffer can be kept.
+        A buffer in [0, taps) for each index.  Different indices of an output have different
+        buffers; an index that keeps its buffer from output to output is not loaded again.
     """
 
-    def __init__(self, places: Any, weights: Any, slots: Any = None) -> None:
-        self.places = np.ascontiguousarray(places, np.int32)
+    def __init__(self, indices: Any, weights: Any, slots: Any = None) -> None:
+        self.indices = np.ascontiguousarray(indices, np.int32)
         self.weights = np.ascontiguousarray(weights, np.float32)
-        # The places of one output are neighbours.
-        slots = self.places % self.count if slots is None else slots
+        # The indices of one output are adjacent.
+        slots = self.indices % self.count if slots is None else slots
         self.slots = np.ascontiguousarray(slots, np.int32)
 
     def __len__(self) -> int:
-        return self.places.shape[0]
+        return self.indices.shape[0]
 
     @property
     def count(self) -> int:
         """Taps per output: 1, 2 or 4."""
-        return self.places.shape[1]
+        return self.indices.shape[1]
 
 
 def _ratio(extent: int, out: int, scale: float | None, align_corners: bool) -> np.float32:
-    """Return how many input places one output place is wide.
+    """Return the width of an output element in input elements.
 
-    A scale that was given counts, rather than the extents that came of it; with aligned corners
-    the extents do.
+    A given `scale` takes precedence over the ratio of the extents, except with `align_corners`.
     """
     if align_corners:
         return np.float32(extent - 1) / np.float32(out - 1) if out > 1 else np.float32(0)
@@ -72,16 +71,16 @@ def _positions(
 
 
 def identity_taps(extent: int) -> Taps:
-    """Return the taps of an axis that stays as it is."""
+    """Return the taps of an axis that is copied."""
     return nearest_taps(extent, extent, None, False)
 
 
 def nearest_taps(extent: int, out: int, scale: float | None, exact: bool) -> Taps:
-    """Return ``floor(i * ratio)``, or with `exact` ``floor((i + 0.5) * ratio)``."""
+    """Return the indices ``floor(i * ratio)``, or ``floor((i + 0.5) * ratio)`` if `exact`."""
     index = np.arange(out, dtype=np.float32)
     position = (index + HALF if exact else index) * _ratio(extent, out, scale, False)
-    places = np.minimum(np.floor(position).astype(np.int64), extent - 1)
-    return Taps(places[:, np.newaxis], np.ones((out, 1)))
+    indices = np.minimum(np.floor(position).astype(np.int64), extent - 1)
+    return Taps(indices[:, np.newaxis], np.ones((out, 1)))
 
 
 def linear_taps(extent: int, out: int, scale: float | None, align_corners: bool) -> Taps:
@@ -91,12 +90,12 @@ def linear_taps(extent: int, out: int, scale: float | None, align_corners: bool)
     position = np.maximum(_positions(extent, out, scale, align_corners), np.float32(0))
     left = np.minimum(np.floor(position).astype(np.int64), extent - 1)
     right = np.minimum(left + 1, extent - 1)
-    share = np.clip(position - left.astype(np.float32), np.float32(0), ONE)
-    return Taps(np.stack([left, right], 1), np.stack([ONE - share, share], 1))
+    weight = np.clip(position - left.astype(np.float32), np.float32(0), ONE)
+    return Taps(np.stack([left, right], 1), np.stack([ONE - weight, weight], 1))
 
 
 def cubic_taps(extent: int, out: int, scale: float | None, align_corners: bool) -> Taps:
-    """Return the four neighbours of each position; those outside repeat the edge.
+    """Return the four neighbours of each position, clipped to the edges.
 
     The kernel is Keys' with a = -0.75 (R. Keys, IEEE Trans. ASSP 29, 1981).
     """
@@ -111,25 +110,25 @@ def cubic_taps(extent: int, out: int, scale: float | None, align_corners: bool) 
     def far(x: Any) -> Any:
         return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
 
-    places = left.astype(np.int64)[:, np.newaxis] + np.arange(-1, 3)
+    indices = left.astype(np.int64)[:, np.newaxis] + np.arange(-1, 3)
     weights = np.stack([far(t + ONE), near(t), near(ONE - t), far(2 - t)], 1)
-    return Taps(np.clip(places, 0, extent - 1), weights)
+    return Taps(np.clip(indices, 0, extent - 1), weights)
 
 
 def product_taps(outer: Taps, inner: Taps, inner_extent: int) -> Taps:
-    """Return the taps of two axes seen as one, place ``outer * inner_extent + inner``."""
+    """Return the taps of two axes merged into one: index ``outer * inner_extent + inner``."""
 
     def combined(a: Any, b: Any, combine: Any) -> Any:
         every = combine(a[:, np.newaxis, :, np.newaxis], b[np.newaxis, :, np.newaxis, :])
         return every.reshape(len(outer) * len(inner), outer.count * inner.count)
 
     return Taps(
-        combined(outer.places, inner.places, lambda d, h: d * inner_extent + h),
+        combined(outer.indices, inner.indices, lambda d, h: d * inner_extent + h),
         combined(outer.weights, inner.weights, np.multiply),
         combined(outer.slots, inner.slots, lambda d, h: d * inner.count + h),
     )
 
 
 def scratch_bytes(rows: Taps, columns: Taps, channels: int) -> int:
-    """Return how many bytes of scratch a step needs: the resampled input rows."""
+    """Return the bytes of scratch that a step needs: a resampled input row per tap."""
     return 4 * rows.count * len(columns) * channels if rows.count > 1 else 0

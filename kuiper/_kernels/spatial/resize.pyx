@@ -1,9 +1,9 @@
-"""Resampling of channels-last images: nearest, linear and cubic are taps with weights.
+"""Resizing of channels-last images; nearest, linear and cubic modes differ in their taps.
 
-An output row is a weighted sum of a few input rows.  Each input row is first resampled along its
-columns, into a buffer that stays in the cache, and serves all output rows that want it.  Along
-columns vectors run across channels, across rows along the whole row.  A planar image is a batch of
-images of one channel.
+An output row is a weighted sum of a few input rows.  Each input row is resampled along its columns
+once, into a buffer that stays in the cache, for all output rows that use it.  Vectors run across
+channels in the first pass, and along whole rows in the second.  A planar image is a batch of
+one-channel images.
 """
 
 from libc.stdint cimport uintptr_t
@@ -17,7 +17,7 @@ import numpy as np
 
 cdef enum:
     MAX_TAPS = 4
-    ROWS_PER_SHARD = 4  # at the least, since neighbouring shards resample some rows twice
+    ROWS_PER_SHARD = 4  # at least, since adjacent shards resample some rows twice
 
 cdef struct resize_t:
     const kernels_t* kernels
@@ -26,22 +26,22 @@ cdef struct resize_t:
     ref_t scratch
     Py_ssize_t batch
     Py_ssize_t channels
-    Py_ssize_t x_image       # elements from one image, or row, to the next
+    Py_ssize_t x_image       # strides of images and rows, in elements
     Py_ssize_t x_row
-    Py_ssize_t ldy
+    Py_ssize_t ldy           # pixel stride, in elements
     Py_ssize_t rows          # of the output
     Py_ssize_t columns
     int row_taps
     int column_taps
-    const int* row_places
-    const int* row_slots     # buffers for the taps: those of one output row are in different ones
-    const float* row_weights
-    const int* offsets       # of the taps of a row, in elements
-    const float* column_weights
+    const int* row_indices       # (rows, row_taps), as in Taps
+    const int* row_slots         # (rows, row_taps)
+    const float* row_weights     # (rows, row_taps)
+    const int* offsets           # (columns, column_taps), in elements
+    const float* column_weights  # (columns, column_taps)
 
 
 cdef class ResizeStep(Step):
-    """Resamples the rows and columns of an image.
+    """Resizes images.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ cdef class ResizeStep(Step):
     rows, columns : Taps
         With 1, 2 or 4 taps each.
     scratch : TensorView
-        As many bytes as :func:`~kuiper._kernels.spatial.resampling.scratch_bytes` says.
+        :func:`~kuiper._kernels.spatial.resampling.scratch_bytes` bytes.
     """
 
     cdef resize_t p
@@ -65,9 +65,9 @@ cdef class ResizeStep(Step):
         self.p.ldy = y.row_stride
         self.p.rows, self.p.columns = len(rows), len(columns)
         self.p.row_taps, self.p.column_taps = rows.count, columns.count
-        offsets = np.ascontiguousarray(columns.places * x.row_stride, np.int32)
+        offsets = np.ascontiguousarray(columns.indices * x.row_stride, np.int32)
         self.keep = (rows, columns, offsets)
-        self.p.row_places = <const int*> address(rows.places)
+        self.p.row_indices = <const int*> address(rows.indices)
         self.p.row_slots = <const int*> address(rows.slots)
         self.p.row_weights = <const float*> address(rows.weights)
         self.p.offsets = <const int*> address(offsets)
@@ -89,9 +89,9 @@ cdef void resize_run(
 ) noexcept nogil:
     """Weighted sums of a few input pixels.
 
-    Layout : x (n, h, w, c) -> y (n, oh, ow, c), pixels pitched
-    Needs  : taps inside x; offsets of one row below 2 ** 31
-    Threads: over rows of y; a shard resamples the input rows it wants, so some twice
+    Layout : x (n, h, w, c) -> y (n, oh, ow, c), any pixel strides
+    Needs  : taps inside x; offsets in a row below 2 ** 31
+    Threads: over rows of y; adjacent shards resample some input rows twice
     Source : torch.nn.functional.interpolate
     """
     cdef const resize_t* p = <const resize_t*> params
@@ -102,7 +102,7 @@ cdef void resize_run(
     cdef Py_ssize_t[MAX_TAPS] held          # the row of x that each buffer holds
     cdef Py_ssize_t length = p.columns * p.channels, y_row = p.columns * p.ldy
     cdef Py_ssize_t total = p.batch * p.rows, x_rows = p.x_image // p.x_row
-    cdef Py_ssize_t i, j, tap, place, image
+    cdef Py_ssize_t i, j, tap, row, image
     cdef float* y_line
     cdef int k, slot
     for slot in range(MAX_TAPS):
@@ -111,20 +111,20 @@ cdef void resize_run(
         image, tap = i // p.rows * x_rows, i % p.rows * p.row_taps
         y_line = y + i * y_row
         if p.row_taps == 1:
-            place = image + p.row_places[tap]
-            if place == held[0] and p.ldy == p.channels:
+            row = image + p.row_indices[tap]
+            if row == held[0] and p.ldy == p.channels:
                 memcpy(y_line, y_line - y_row, length * sizeof(float))
             else:
-                resample(p, x + place * p.x_row, y_line, p.ldy)
-            held[0] = place
+                resample(p, x + row * p.x_row, y_line, p.ldy)
+            held[0] = row
             continue
         for k in range(p.row_taps):
-            place = image + p.row_places[tap + k]
+            row = image + p.row_indices[tap + k]
             slot = p.row_slots[tap + k]
             rows[k] = buffer + slot * length
-            if held[slot] != place:
-                resample(p, x + place * p.x_row, buffer + slot * length, p.channels)
-                held[slot] = place
+            if held[slot] != row:
+                resample(p, x + row * p.x_row, buffer + slot * length, p.channels)
+                held[slot] = row
         if p.ldy == p.channels:
             p.kernels.f32_resize_rows(
                 p.row_taps, <const float* const*> rows, p.row_weights + tap, y_line, length

@@ -1,8 +1,9 @@
-"""Images read at places that are computed at run time: grids, regions, deformed windows.
+"""Interpolation at computed positions: grid sampling; RoI align (roi_align.pxi) and the windows of
+deformable convolutions (deform.pxi).
 
-All images are channels-last, but those of few channels that a grid names places in.  A place
-between pixels is a weighted sum of those around it: of the pixels inside the image alone, so that
-what lies outside cannot spoil a result (0 * infinity).
+Images are channels-last, except those with few channels that a grid samples.  The value at a
+position between pixels is a weighted sum of the pixels around it that lie inside the image; pixels
+outside are left out, not multiplied by 0, since 0 * infinity = NaN.
 """
 
 from libc.math cimport ceilf, fabsf, floorf, fmodf, isfinite, NAN, rintf
@@ -14,19 +15,19 @@ from kuiper._runtime.step cimport Step, at, ref_t, shard_start
 from kuiper._kernels.micro.table cimport GRID_AXES, GRID_BLOCK, grid_axis_t, grid_block_t, kernels_t
 
 cdef enum:
-    SHARD_FLOATS = 4096      # a shard that writes less is not worth another thread
+    SHARD_FLOATS = 4096      # fewest floats written by a shard that are worth a thread
     MAX_AXES = 3
-    FEW = 8                  # channels that are not worth the call of a micro-kernel
-    EXACT = 8388608          # floats from here on are whole
+    MAX_TAPS = 4             # pixels along one axis, or around a position in a plane
+    FEW = 8                  # with fewer channels, calling a micro-kernel does not pay
+    EXACT = 8388608          # 2^23: floats from here on are integers
 
-# How a place becomes pixels; the first two, and what lies outside, are numbered as in
-# _kernels/micro/table.pxd.
+# The interpolation; the first two, and the paddings, are numbered as in _kernels/micro/table.pxd.
 cdef enum:
     NEAREST
     LINEAR
     CUBIC
 
-# What lies outside the image.
+# The values outside the image.
 cdef enum:
     ZEROS
     BORDER
@@ -35,57 +36,82 @@ cdef enum:
 MODES = {"nearest": NEAREST, "bilinear": LINEAR, "bicubic": CUBIC}
 PADDINGS = {"zeros": ZEROS, "border": BORDER, "reflection": REFLECTION}
 
+# -- weighted sums of pixels -------------------------------------------------------------------
+
+# The pixels along one axis that a position is interpolated from.
+cdef struct taps_t:
+    int n
+    Py_ssize_t[MAX_TAPS] index
+    float[MAX_TAPS] weight
+
+# The terms of a weighted sum of pixels.
+cdef struct pixels_t:
+    int n
+    (const float*)[MAX_TAPS] pixel  # (channels,) each
+    float[MAX_TAPS] weight
+
+
+cdef inline void add_tap(taps_t* taps, Py_ssize_t index, float weight) noexcept nogil:
+    taps.index[taps.n], taps.weight[taps.n] = index, weight
+    taps.n += 1
+
+
+cdef inline void linear_taps(float position, Py_ssize_t extent, taps_t* taps) noexcept nogil:
+    """Find the pixels on both sides of a position, without those outside the image."""
+    cdef float below
+    taps.n = 0
+    if not (position > -1 and position < extent):
+        return
+    below = floorf(position)
+    if below >= 0:
+        add_tap(taps, <Py_ssize_t> below, 1 - (position - below))
+    if below + 1 < extent:
+        add_tap(taps, <Py_ssize_t> below + 1, position - below)
+
+
+cdef inline void cross(
+    const float* image, Py_ssize_t columns, Py_ssize_t row_stride, const taps_t* row,
+    const taps_t* column, float factor, pixels_t* pixels,
+) noexcept nogil:
+    """Find the pixels at the crossings of up to two rows and two columns, and their weights."""
+    cdef int i, j, n = 0
+    for i in range(row.n):
+        for j in range(column.n):
+            pixels.pixel[n] = image + (row.index[i] * columns + column.index[j]) * row_stride
+            pixels.weight[n] = row.weight[i] * column.weight[j] * factor
+            n += 1
+    pixels.n = n
+
 
 cdef inline void add_up(
-    const kernels_t* kernels, int n, const float** taps, float* weights, float* y,
-    Py_ssize_t channels,
+    const kernels_t* kernels, pixels_t* pixels, float* y, Py_ssize_t channels
 ) noexcept nogil:
-    """y = the weighted sum of up to four pixels; both arrays have room for four."""
+    """y = the weighted sum of the pixels, which are overwritten."""
     cdef Py_ssize_t c
-    cdef int k
+    cdef int k, n = pixels.n
     if n == 0:
         memset(y, 0, channels * sizeof(float))
         return
     if channels < FEW:
         for c in range(channels):
-            y[c] = weights[0] * taps[0][c]
+            y[c] = pixels.weight[0] * pixels.pixel[0][c]
         for k in range(1, n):
             for c in range(channels):
-                y[c] += weights[k] * taps[k][c]
+                y[c] += pixels.weight[k] * pixels.pixel[k][c]
         return
-    # The micro-kernel takes two or four: one pixel is split into halves, which is exact.
+    # The micro-kernel takes two or four pixels: split one into halves, which is exact.
     if n == 1 or n == 3:
-        weights[n - 1] *= 0.5
-        weights[n] = weights[n - 1]
-        taps[n] = taps[n - 1]
+        pixels.weight[n - 1] *= 0.5
+        pixels.weight[n] = pixels.weight[n - 1]
+        pixels.pixel[n] = pixels.pixel[n - 1]
         n += 1
-    kernels.f32_resize_rows(n, taps, weights, y, channels)
+    kernels.f32_resize_rows(n, pixels.pixel, pixels.weight, y, channels)
 
 
 cdef inline void fill(float* y, Py_ssize_t channels, float value) noexcept nogil:
     cdef Py_ssize_t c
     for c in range(channels):
         y[c] = value
-
-
-cdef inline int neighbours(
-    float place, Py_ssize_t extent, Py_ssize_t* index, float* weight
-) noexcept nogil:
-    """Find the pixels of one axis on both sides of a place; those outside are left out."""
-    cdef float below
-    cdef int n = 0
-    if not (place > -1 and place < extent):
-        return 0
-    below = floorf(place)
-    if below >= 0:
-        index[n] = <Py_ssize_t> below
-        weight[n] = 1 - (place - below)
-        n += 1
-    if below + 1 < extent:
-        index[n] = <Py_ssize_t> below + 1
-        weight[n] = place - below
-        n += 1
-    return n
 
 
 # -- grids -------------------------------------------------------------------------------------
@@ -98,8 +124,8 @@ cdef struct grid_t:
     ref_t scratch
     Py_ssize_t batch
     Py_ssize_t channels
-    Py_ssize_t points            # of an image of the output
-    Py_ssize_t row_stride
+    Py_ssize_t points            # per image of the output
+    Py_ssize_t row_stride        # of pixels of x, in elements
     Py_ssize_t ldy
     int n_axes
     Py_ssize_t[MAX_AXES] extents    # of the input, outermost axis first
@@ -109,18 +135,18 @@ cdef struct grid_t:
 
 
 cdef class GridSampleStep(Step):
-    """Reads an image at the places that a grid names.
+    """Samples an image at the positions of a grid.
 
     Parameters
     ----------
     x : TensorView, shape (n, c, rows, columns), channels-last
-        Depth and height of a volume as one axis of rows.
+        Depth and height of a volume are one axis of rows.
     grid : TensorView, shape (n, points, axes), C order
-        Places from -1 to 1, the innermost axis first.
+        Positions from -1 to 1, the innermost axis first.
     y : TensorView, shape (n, c, rows, columns), channels-last
-        One pixel for each point.
+        One pixel per point.
     extents : tuple of int
-        Two or three: those of the spatial axes of the input.
+        The two or three spatial extents of the input.
     mode, padding : str
         Keys of `MODES` and `PADDINGS`.
     align_corners : bool
@@ -152,7 +178,7 @@ cdef class GridSampleStep(Step):
 
 
 cdef inline float unnormalized(const grid_t* p, float g, Py_ssize_t extent) noexcept nogil:
-    """Turn -1 to 1 into a pixel's number, in PyTorch's order of operations."""
+    """Map -1 to 1 to a pixel coordinate, in PyTorch's order of operations."""
     if p.n_axes == 2:
         if p.align_corners:
             return (g + 1) * (<float> (extent - 1) / 2)
@@ -162,42 +188,42 @@ cdef inline float unnormalized(const grid_t* p, float g, Py_ssize_t extent) noex
     return ((g + 1) * extent - 1) / 2
 
 
-cdef inline float reflected(const grid_t* p, float place, Py_ssize_t extent) noexcept nogil:
-    """Reflect at the outer pixels' centres, or at their outer edges without align_corners."""
+cdef inline float reflected(const grid_t* p, float position, Py_ssize_t extent) noexcept nogil:
+    """Reflect at the centres of the outer pixels, or at their edges without align_corners."""
     cdef float low = 0 if p.align_corners else -0.5
     cdef float span = extent - 1 if p.align_corners else extent
     cdef float rest
     if span <= 0:
         return 0
-    place = fabsf(place - low)
+    position = fabsf(position - low)
     if p.n_axes == 2:
-        rest = place / (2 * span)
-        # Without a call of a function, so that places are reflected several at a time.
+        rest = position / (2 * span)
+        # Truncate without a function call, so that the loop vectorises.
         rest = <float> <int32_t> (rest if rest < EXACT else <float> 0) if rest < EXACT else rest
-        rest = place - rest * (2 * span)
+        rest = position - rest * (2 * span)
     else:
-        rest = fmodf(place, 2 * span)
+        rest = fmodf(position, 2 * span)
     return (rest if rest <= span or rest != rest else 2 * span - rest) + low
 
 
-cdef inline float padded(const grid_t* p, float place, Py_ssize_t extent) noexcept nogil:
-    """Bring a place into the image, if the padding says so."""
+cdef inline float padded(const grid_t* p, float position, Py_ssize_t extent) noexcept nogil:
+    """Move a position into the image, if the padding is not zeros."""
     if p.padding == ZEROS:
-        return place
+        return position
     if p.padding == REFLECTION:
-        place = reflected(p, place, extent)
-    if place != place:
+        position = reflected(p, position, extent)
+    if position != position:
         # PyTorch's kernels for planes and for volumes differ here.
         return 0 if p.n_axes == 2 else extent - 1
-    return min(max(place, <float> 0), <float> (extent - 1))
+    return min(max(position, <float> 0), <float> (extent - 1))
 
 
 cdef void grid_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Pixels at computed places.
+    """Pixels interpolated at the positions of a grid.
 
-    Layout : x (n, h, w, c), grid (n, points, axes) -> y (n, points, c), pixels pitched
+    Layout : x (n, h, w, c), grid (n, points, axes) -> y (n, points, c), any pixel strides
     Needs  : grid in C order
     Threads: over points
     Source : torch.nn.functional.grid_sample
@@ -209,7 +235,7 @@ cdef void grid_run(
     cdef float* y = <float*> at(slots, p.y)
     cdef const float* image
     cdef float* target
-    cdef float[MAX_AXES] place
+    cdef float[MAX_AXES] position
     cdef Py_ssize_t total = p.batch * p.points, size = p.row_stride, q, axis
     cdef bint is_finite
     for axis in range(p.n_axes):
@@ -219,27 +245,27 @@ cdef void grid_run(
         target = y + q * p.ldy
         is_finite = True
         for axis in range(p.n_axes):
-            place[axis] = unnormalized(p, grid[(q + 1) * p.n_axes - 1 - axis], p.extents[axis])
+            position[axis] = unnormalized(p, grid[(q + 1) * p.n_axes - 1 - axis], p.extents[axis])
             if p.mode != CUBIC:
-                place[axis] = padded(p, place[axis], p.extents[axis])
-            is_finite = is_finite and isfinite(place[axis])
+                position[axis] = padded(p, position[axis], p.extents[axis])
+            is_finite = is_finite and isfinite(position[axis])
         if not is_finite and p.n_axes == 2 and p.mode != NEAREST:
             fill(target, p.channels, NAN)
         elif p.mode == NEAREST:
-            sample_nearest(p, image, place, target)
+            sample_nearest(p, image, position, target)
         elif p.mode == LINEAR:
-            sample_linear(p, image, place, scratch, target)
+            sample_linear(p, image, position, scratch, target)
         else:
-            sample_cubic(p, image, place, scratch, target)
+            sample_cubic(p, image, position, scratch, target)
 
 
 cdef inline void sample_nearest(
-    const grid_t* p, const float* image, const float* place, float* y
+    const grid_t* p, const float* image, const float* position, float* y
 ) noexcept nogil:
     cdef Py_ssize_t index = 0, axis, c
     cdef float nearest
     for axis in range(p.n_axes):
-        nearest = rintf(place[axis])
+        nearest = rintf(position[axis])
         if not (nearest >= 0 and nearest < p.extents[axis]):
             memset(y, 0, p.channels * sizeof(float))
             return
@@ -250,89 +276,68 @@ cdef inline void sample_nearest(
 
 
 cdef inline void sample_linear(
-    const grid_t* p, const float* image, const float* place, float* scratch, float* y
+    const grid_t* p, const float* image, const float* position, float* scratch, float* y
 ) noexcept nogil:
-    """Four pixels of a plane, or those of two planes one after the other."""
+    """Interpolate four pixels of a plane, or of each of two planes, whose sums are then added."""
     cdef Py_ssize_t rows = p.extents[p.n_axes - 2], columns = p.extents[p.n_axes - 1]
-    cdef Py_ssize_t[2] row
-    cdef Py_ssize_t[2] column
-    cdef Py_ssize_t[2] plane
-    cdef float[2] row_weight
-    cdef float[2] column_weight
-    cdef float[2] plane_weight
-    cdef (const float*)[4] taps
-    cdef (const float*)[4] sums
-    cdef float[4] weights
-    cdef int n_planes = 1, n_rows, n_columns, n, i, j, k
-    plane[0] = 0
-    plane_weight[0] = 1
-    if p.n_axes == 3:
-        n_planes = neighbours(place[0], p.extents[0], plane, plane_weight)
-    n_rows = neighbours(place[p.n_axes - 2], rows, row, row_weight)
-    n_columns = neighbours(place[p.n_axes - 1], columns, column, column_weight)
-    if n_planes * n_rows * n_columns == 0:
-        memset(y, 0, p.channels * sizeof(float))
+    cdef taps_t plane, row, column
+    cdef pixels_t pixels, sums
+    cdef int k
+    linear_taps(position[p.n_axes - 2], rows, &row)
+    linear_taps(position[p.n_axes - 1], columns, &column)
+    if p.n_axes == 2:
+        cross(image, columns, p.row_stride, &row, &column, 1, &pixels)
+        add_up(p.kernels, &pixels, y, p.channels)
         return
-    for k in range(n_planes):
-        n = 0
-        for i in range(n_rows):
-            for j in range(n_columns):
-                taps[n] = image + ((plane[k] * rows + row[i]) * columns + column[j]) * p.row_stride
-                weights[n] = row_weight[i] * column_weight[j] * plane_weight[k]
-                n += 1
-        sums[k] = scratch + k * p.channels
-        add_up(
-            p.kernels, n, taps, weights, y if n_planes == 1 else scratch + k * p.channels,
-            p.channels,
+    linear_taps(position[0], p.extents[0], &plane)
+    sums.n = plane.n if row.n * column.n else 0
+    for k in range(sums.n):
+        cross(
+            image + plane.index[k] * rows * columns * p.row_stride, columns, p.row_stride, &row,
+            &column, plane.weight[k], &pixels,
         )
-    if n_planes == 2:
-        weights[0] = weights[1] = 1
-        add_up(p.kernels, 2, sums, weights, y, p.channels)
+        add_up(p.kernels, &pixels, scratch + k * p.channels, p.channels)
+        sums.pixel[k], sums.weight[k] = scratch + k * p.channels, 1
+    add_up(p.kernels, &sums, y, p.channels)
 
 
-cdef inline int cubic_taps(
-    const grid_t* p, float place, Py_ssize_t extent, Py_ssize_t* index, float* weight
+cdef inline void cubic_taps(
+    const grid_t* p, float position, Py_ssize_t extent, taps_t* taps
 ) noexcept nogil:
     """Find up to four pixels of one axis; the padding applies to each."""
-    cdef float below = floorf(place), t = place - floorf(place), u = 1 - t, tap
+    cdef float below = floorf(position), t = position - floorf(position), u = 1 - t, tap
     cdef float a = -0.75
-    cdef float[4] w
-    cdef int n = 0, i
+    cdef float[MAX_TAPS] w
+    cdef int i
     w[0] = ((a * (t + 1) - 5 * a) * (t + 1) + 8 * a) * (t + 1) - 4 * a
     w[1] = ((a + 2) * t - (a + 3)) * t * t + 1
     w[2] = ((a + 2) * u - (a + 3)) * u * u + 1
     w[3] = ((a * (u + 1) - 5 * a) * (u + 1) + 8 * a) * (u + 1) - 4 * a
+    taps.n = 0
     for i in range(4):
         tap = padded(p, below + (i - 1), extent)
         if tap >= 0 and tap < extent:
-            index[n] = <Py_ssize_t> tap
-            weight[n] = w[i]
-            n += 1
-    return n
+            add_tap(taps, <Py_ssize_t> tap, w[i])
 
 
 cdef inline void sample_cubic(
-    const grid_t* p, const float* image, const float* place, float* scratch, float* y
+    const grid_t* p, const float* image, const float* position, float* scratch, float* y
 ) noexcept nogil:
-    """Sums along the columns of up to four rows, then across the rows."""
-    cdef Py_ssize_t[4] row
-    cdef Py_ssize_t[4] column
-    cdef float[4] row_weight
-    cdef float[4] column_weight
-    cdef (const float*)[4] taps
-    cdef (const float*)[4] sums
-    cdef float[4] weights
-    cdef int n_rows = cubic_taps(p, place[0], p.extents[0], row, row_weight)
-    cdef int n_columns = cubic_taps(p, place[1], p.extents[1], column, column_weight), i, j
-    if n_columns == 0:
-        n_rows = 0
-    for i in range(n_rows):
-        for j in range(n_columns):
-            taps[j] = image + (row[i] * p.extents[1] + column[j]) * p.row_stride
-            weights[j] = column_weight[j]
-        add_up(p.kernels, n_columns, taps, weights, scratch + i * p.channels, p.channels)
-        sums[i] = scratch + i * p.channels
-    add_up(p.kernels, n_rows, sums, row_weight, y, p.channels)
+    """Interpolate up to four rows along their columns, then across the rows."""
+    cdef taps_t row, column
+    cdef pixels_t pixels, sums
+    cdef int i, j
+    cubic_taps(p, position[0], p.extents[0], &row)
+    cubic_taps(p, position[1], p.extents[1], &column)
+    pixels.n = column.n
+    sums.n = row.n if column.n else 0
+    for i in range(sums.n):
+        for j in range(column.n):
+            pixels.pixel[j] = image + (row.index[i] * p.extents[1] + column.index[j]) * p.row_stride
+            pixels.weight[j] = column.weight[j]
+        add_up(p.kernels, &pixels, scratch + i * p.channels, p.channels)
+        sums.pixel[i], sums.weight[i] = scratch + i * p.channels, row.weight[i]
+    add_up(p.kernels, &sums, y, p.channels)
 
 
 # -- grids over few channels -------------------------------------------------------------------
@@ -344,8 +349,8 @@ cdef struct planes_t:
     ref_t y
     Py_ssize_t batch
     Py_ssize_t channels
-    Py_ssize_t points            # of an image of the output
-    Py_ssize_t x_image           # strides, in elements
+    Py_ssize_t points            # per image of the output
+    Py_ssize_t x_image           # strides, in elements, from here on
     Py_ssize_t x_channel
     Py_ssize_t y_image
     Py_ssize_t y_channel
@@ -357,18 +362,18 @@ cdef struct planes_t:
 
 
 cdef class GridPlanesStep(Step):
-    """Reads an image of few channels at the places that a grid names, a channel at a time.
+    """Samples an image of few channels at the positions of a grid, a channel at a time.
 
     Parameters
     ----------
     x : TensorView, shape (n, c, pixels)
-        In any layout; no pixel lies 2^31 elements from the first one.
+        In any layout; all pixels are less than 2^31 elements from the first one.
     grid : TensorView, shape (n, points, axes), C order
-        Places from -1 to 1, the innermost axis first.
+        Positions from -1 to 1, the innermost axis first.
     y : TensorView, shape (n, c, points)
         In any layout.
     extents : tuple of int
-        Two or three: those of the spatial axes of the input, none above 2^22.
+        The two or three spatial extents of the input, at most 2^22.
     mode, padding : str
         Keys of `MODES` and `PADDINGS`; ``"nearest"`` or ``"bilinear"``.
     align_corners : bool
@@ -387,7 +392,7 @@ cdef class GridPlanesStep(Step):
         for extent in reversed(extents):
             axis.extent, axis.stride = extent, stride
             stride *= extent
-            # Those of PyTorch's formulas, for planes and for volumes, up to a factor of 2.
+            # PyTorch's formulas for planes and for volumes, which differ by a factor of 2.
             axis.span = extent - 1 if align_corners else extent
             axis.scale = axis.span / 2
             axis.shift = 0 if align_corners else 0.5
@@ -405,7 +410,7 @@ cdef class GridPlanesStep(Step):
 cdef void planes_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Pixels at computed places, where there are few channels.
+    """Pixels of few channels, interpolated at the positions of a grid.
 
     Layout : x (n, c, pixels), grid (n, points, axes) -> y (n, c, points)
     Needs  : grid in C order
@@ -434,7 +439,7 @@ cdef void planes_run(
         if not block.all_inside:
             for i in range(n):
                 if block.is_inside[i] == 0 or block.is_number[i] == 0:
-                    # In planes, not in volumes, PyTorch has NaN for a place that is none.
+                    # PyTorch returns NaN for a NaN position in a plane, 0 in a volume.
                     outside = 0
                     if block.is_number[i] == 0 and p.n_axes == 2 and p.mode == LINEAR:
                         outside = NAN
@@ -443,315 +448,5 @@ cdef void planes_run(
         q += n
 
 
-# -- regions -----------------------------------------------------------------------------------
-
-cdef struct roi_t:
-    const kernels_t* kernels
-    ref_t x
-    ref_t boxes
-    ref_t y
-    ref_t scratch
-    Py_ssize_t batch
-    Py_ssize_t channels
-    Py_ssize_t rows
-    Py_ssize_t columns
-    Py_ssize_t row_stride
-    Py_ssize_t n_boxes
-    Py_ssize_t out_rows
-    Py_ssize_t out_columns
-    Py_ssize_t ldy
-    float scale
-    int ratio
-    bint aligned
-
-
-cdef class RoiAlignStep(Step):
-    """Means of points inside the cells of regions of images.
-
-    Parameters
-    ----------
-    x : TensorView, shape (n, c, rows, columns), channels-last
-    boxes : TensorView, shape (k, 5), C order
-        Number of the image, then left, top, right and bottom.
-    y : TensorView, shape (k, c, out_rows, out_columns), channels-last
-    scale : float
-        From the boxes' units to pixels.
-    ratio : int
-        Points along each axis of a cell; as many as it has pixels where this is not above 0.
-    aligned : bool
-        Whether pixels' centres lie at halves.
-    scratch : TensorView
-        ``4 * c`` bytes.
-    """
-
-    cdef roi_t p
-
-    def __init__(self, x, boxes, y, scale, ratio, aligned, scratch):
-        self.p.kernels = active()
-        self.p.x, self.p.boxes, self.p.y = self.ref(x), self.ref(boxes), self.ref(y)
-        self.p.scratch = self.ref(scratch)
-        self.p.batch, self.p.channels, self.p.rows, self.p.columns = x.shape
-        self.p.n_boxes, _, self.p.out_rows, self.p.out_columns = y.shape
-        self.p.row_stride, self.p.ldy = x.row_stride, y.row_stride
-        self.p.scale, self.p.ratio, self.p.aligned = scale, ratio, aligned
-        self.run = roi_run
-        self.params = &self.p
-        self.kind = "roi_align"
-        self.flops = 8.0 * y.size * max(ratio, 1) ** 2
-        self.bytes = float(x.n_bytes + y.n_bytes)
-        cells = self.p.n_boxes * self.p.out_rows * self.p.out_columns
-        self.max_shards = max(min(cells, y.size // SHARD_FLOATS), 1)
-
-
-cdef inline int roi_taps(
-    float place, Py_ssize_t extent, Py_ssize_t* index, float* weight
-) noexcept nogil:
-    """Find the two pixels around a place; beyond the outer ones these stand for both."""
-    cdef Py_ssize_t below
-    if not (place >= -1 and place <= extent):
-        return 0
-    place = max(place, <float> 0)
-    below = <Py_ssize_t> place
-    if below >= extent - 1:
-        index[0] = extent - 1
-        weight[0] = 1
-        return 1
-    index[0], index[1] = below, below + 1
-    weight[1] = place - below
-    weight[0] = 1 - weight[1]
-    return 2
-
-
-cdef inline Py_ssize_t points_along(float size) noexcept nogil:
-    """Return how many points a cell has along an axis: one for each pixel."""
-    return <Py_ssize_t> min(max(ceilf(size), <float> 0), <float> 1e9)
-
-
-cdef inline void points_inside(
-    float start, float step, Py_ssize_t extent, Py_ssize_t count, Py_ssize_t* first,
-    Py_ssize_t* last
-) noexcept nogil:
-    """Narrow down which of `count` points may lie in the image, so that a huge box costs little."""
-    cdef float low, high
-    first[0], last[0] = 0, count
-    if step > 0:
-        low = (-1 - start) / step - 2
-        high = (extent - start) / step + 2
-        if low > 0:
-            first[0] = count if low >= count else <Py_ssize_t> low
-        if high < count:
-            last[0] = 0 if high <= 0 else <Py_ssize_t> high
-
-
-cdef void roi_run(
-    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
-) noexcept nogil:
-    """Means of points inside cells.
-
-    Layout : x (n, h, w, c), boxes (k, 5) -> y (k, oh, ow, c), pixels pitched
-    Needs  : boxes in C order; a box of no image gets NaN
-    Threads: over cells
-    Source : torchvision.ops.roi_align
-    """
-    cdef const roi_t* p = <const roi_t*> params
-    cdef const float* x = <const float*> at(slots, p.x)
-    cdef const float* boxes = <const float*> at(slots, p.boxes)
-    cdef const float* box
-    cdef const float* image
-    cdef float* sums = <float*> at(slots, p.scratch)
-    cdef float* y = <float*> at(slots, p.y)
-    cdef Py_ssize_t cells = p.out_rows * p.out_columns, total = p.n_boxes * cells
-    cdef Py_ssize_t q, i, j, c, n_i, n_j, i0, i1, j0, j1
-    cdef Py_ssize_t[2] row
-    cdef Py_ssize_t[2] column
-    cdef float[2] row_weight
-    cdef float[2] column_weight
-    cdef (const float*)[4] taps
-    cdef float[4] weights
-    cdef float top, left, height, width, shift = 0.5 if p.aligned else 0
-    cdef int n, n_rows, n_columns, a, b
-    for q in range(shard_start(total, shard, n_shards), shard_start(total, shard + 1, n_shards)):
-        box = boxes + q // cells * 5
-        left, top = box[1] * p.scale - shift, box[2] * p.scale - shift
-        width = box[3] * p.scale - shift - left
-        height = box[4] * p.scale - shift - top
-        if not (box[0] > -1 and box[0] < p.batch and isfinite(left + top + width + height)):
-            fill(y + q * p.ldy, p.channels, NAN)
-            continue
-        if not p.aligned:
-            width, height = max(width, <float> 1), max(height, <float> 1)
-        image = x + <Py_ssize_t> box[0] * p.rows * p.columns * p.row_stride
-        height /= p.out_rows
-        width /= p.out_columns
-        n_i = p.ratio if p.ratio > 0 else points_along(height)
-        n_j = p.ratio if p.ratio > 0 else points_along(width)
-        top += q % cells // p.out_columns * height
-        left += q % p.out_columns * width
-        memset(y + q * p.ldy, 0, p.channels * sizeof(float))
-        if n_i <= 0 or n_j <= 0:
-            continue
-        points_inside(top, height / n_i, p.rows, n_i, &i0, &i1)
-        points_inside(left, width / n_j, p.columns, n_j, &j0, &j1)
-        for i in range(i0, i1):
-            n_rows = roi_taps(top + (i + <float> 0.5) * height / n_i, p.rows, row, row_weight)
-            if n_rows == 0:
-                continue
-            for j in range(j0, j1):
-                n_columns = roi_taps(
-                    left + (j + <float> 0.5) * width / n_j, p.columns, column, column_weight
-                )
-                if n_columns == 0:
-                    continue
-                n = 0
-                for a in range(n_rows):
-                    for b in range(n_columns):
-                        taps[n] = image + (row[a] * p.columns + column[b]) * p.row_stride
-                        weights[n] = row_weight[a] * column_weight[b]
-                        n += 1
-                add_up(p.kernels, n, taps, weights, sums, p.channels)
-                for c in range(p.channels):
-                    y[q * p.ldy + c] += sums[c]
-        for c in range(p.channels):
-            y[q * p.ldy + c] /= <float> n_i * <float> n_j
-
-
-# -- deformed windows --------------------------------------------------------------------------
-
-cdef struct deform_t:
-    const kernels_t* kernels
-    ref_t x
-    ref_t offset
-    ref_t mask
-    ref_t y
-    Py_ssize_t batch
-    Py_ssize_t channels
-    Py_ssize_t rows
-    Py_ssize_t columns
-    Py_ssize_t out_rows
-    Py_ssize_t out_columns
-    Py_ssize_t row_stride
-    Py_ssize_t ld_offset
-    Py_ssize_t ld_mask
-    bint has_mask
-    Py_ssize_t groups            # of the convolution
-    Py_ssize_t deformed          # groups of channels with offsets of their own
-    Py_ssize_t[2] taps
-    Py_ssize_t[2] stride
-    Py_ssize_t[2] padding
-    Py_ssize_t[2] dilation
-
-
-cdef class DeformStep(Step):
-    """Reads the windows of a convolution, each tap moved by an offset of its own.
-
-    Parameters
-    ----------
-    x : TensorView, shape (n, c, rows, columns), channels-last
-    offset : TensorView, shape (n, 2 * deformed * taps, out_rows, out_columns), channels-last
-        Down and to the right, for each group of channels and tap.
-    mask : TensorView or None
-        As `offset`, one factor each.
-    y : TensorView, shape (n * out_rows * out_columns, groups, taps, c / groups), C order
-    groups, deformed : int
-    kernel_size, stride, padding, dilation : tuple of two int
-    """
-
-    cdef deform_t p
-
-    def __init__(
-        self, x, offset, mask, y, groups, deformed, kernel_size, stride, padding, dilation
-    ):
-        cdef int i
-        self.p.kernels = active()
-        self.p.x, self.p.offset, self.p.y = self.ref(x), self.ref(offset), self.ref(y)
-        self.p.has_mask = mask is not None
-        if self.p.has_mask:
-            self.p.mask = self.ref(mask)
-            self.p.ld_mask = mask.row_stride
-        self.p.batch, self.p.channels, self.p.rows, self.p.columns = x.shape
-        self.p.out_rows, self.p.out_columns = offset.shape[2:]
-        self.p.row_stride, self.p.ld_offset = x.row_stride, offset.row_stride
-        self.p.groups, self.p.deformed = groups, deformed
-        for i in range(2):
-            self.p.taps[i], self.p.stride[i] = kernel_size[i], stride[i]
-            self.p.padding[i], self.p.dilation[i] = padding[i], dilation[i]
-        self.run = deform_run
-        self.params = &self.p
-        self.kind = "deform"
-        self.flops = 8.0 * y.size
-        self.bytes = float(x.n_bytes + offset.n_bytes + y.n_bytes)
-        self.max_shards = max(min(y.shape[0], y.size // SHARD_FLOATS), 1)
-
-
-cdef void deform_run(
-    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
-) noexcept nogil:
-    """Windows of pixels at moved places, ready for a matrix product.
-
-    Layout : x (n, h, w, c), offset (n, oh, ow, groups, taps, 2) -> y (n * oh * ow, groups, taps, c)
-    Needs  : channels that divide into both kinds of groups
-    Threads: over windows
-    Source : torchvision.ops.deform_conv2d
-    """
-    cdef const deform_t* p = <const deform_t*> params
-    cdef const float* x = <const float*> at(slots, p.x)
-    cdef const float* offset = <const float*> at(slots, p.offset)
-    cdef const float* mask = <const float*> at(slots, p.mask) if p.has_mask else NULL
-    cdef float* y = <float*> at(slots, p.y)
-    cdef float* window
-    cdef const float* image
-    cdef Py_ssize_t n_taps = p.taps[0] * p.taps[1], planes = p.out_rows * p.out_columns
-    cdef Py_ssize_t total = p.batch * planes, q, d, g, k, first, last, at_tap
-    cdef Py_ssize_t own = p.channels // p.deformed, group = p.channels // p.groups
-    cdef Py_ssize_t[2] row
-    cdef Py_ssize_t[2] column
-    cdef float[2] row_weight
-    cdef float[2] column_weight
-    cdef Py_ssize_t[4] pixels
-    cdef (const float*)[4] taps
-    cdef float[4] factors
-    cdef float[4] weights
-    cdef float down, right, factor
-    cdef int n, n_rows, n_columns, a, b
-    for q in range(shard_start(total, shard, n_shards), shard_start(total, shard + 1, n_shards)):
-        image = x + q // planes * p.rows * p.columns * p.row_stride
-        window = y + q * n_taps * p.channels
-        for d in range(p.deformed):
-            for k in range(n_taps):
-                at_tap = d * n_taps + k
-                down = offset[q * p.ld_offset + 2 * at_tap]
-                right = offset[q * p.ld_offset + 2 * at_tap + 1]
-                factor = mask[q * p.ld_mask + at_tap] if p.has_mask else 1
-                down += (
-                    q % planes // p.out_columns * p.stride[0] - p.padding[0]
-                    + k // p.taps[1] * p.dilation[0]
-                )
-                right += (
-                    q % p.out_columns * p.stride[1] - p.padding[1]
-                    + k % p.taps[1] * p.dilation[1]
-                )
-                n_rows = neighbours(down, p.rows, row, row_weight)
-                n_columns = neighbours(right, p.columns, column, column_weight)
-                if down != down or right != right:
-                    # A place that is no number has no neighbours, but its value is none either.
-                    row[0], column[0], n_rows, n_columns = 0, 0, 1, 1
-                    row_weight[0], column_weight[0] = NAN, NAN
-                n = 0
-                for a in range(n_rows):
-                    for b in range(n_columns):
-                        pixels[n] = (row[a] * p.columns + column[b]) * p.row_stride
-                        factors[n] = row_weight[a] * column_weight[b] * factor
-                        n += 1
-                # The group's channels may belong to several groups of the convolution.
-                first = d * own
-                while first < (d + 1) * own:
-                    g = first // group
-                    last = min((d + 1) * own, (g + 1) * group)
-                    for a in range(n):
-                        taps[a] = image + pixels[a] + first
-                        weights[a] = factors[a]
-                    add_up(
-                        p.kernels, n, taps, weights,
-                        window + (g * n_taps + k) * group + first - g * group, last - first,
-                    )
-                    first = last
+include "roi_align.pxi"
+include "deform.pxi"

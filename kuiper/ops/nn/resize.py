@@ -340,11 +340,11 @@ def _resize_array(x: np.ndarray, taps: Sequence[Taps]) -> np.ndarray:
     """Resize an array that is not float32, axis by axis."""
     for axis, tap in enumerate(taps, start=2):
         if tap.count == 1:
-            x = np.take(x, tap.places[:, 0], axis)
+            x = np.take(x, tap.indices[:, 0], axis)
             continue
         shape = (-1,) + (1,) * (x.ndim - axis - 1)
         x = sum(
-            np.take(x, tap.places[:, k], axis) * tap.weights[:, k].reshape(shape).astype(x.dtype)
+            np.take(x, tap.indices[:, k], axis) * tap.weights[:, k].reshape(shape).astype(x.dtype)
             for k in range(tap.count)
         )
     return x

@@ -293,12 +293,12 @@ def test_the_kernels_alone(n_threads):
     planes = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     arguments = arguments_of(3, 2, 1)
     expected = max_pool(planes, **arguments, dilation=(1, 1)).transpose(0, 2, 3, 1)
-    y = pool.max_pool2d(x, 3, 2, 1, n_threads=n_threads)
+    y = pool.pool2d(x, "max", 3, 2, 1, n_threads=n_threads)
     assert_close(y, expected.astype(np.float32), 0)
     expected = avg_pool(planes, **arguments, count_include_pad=False)
-    y = pool.avg_pool2d(x, 3, 2, 1, count_include_pad=False, n_threads=n_threads)
+    y = pool.pool2d(x, "mean", 3, 2, 1, count_include_pad=False, n_threads=n_threads)
     assert_close(y, expected.transpose(0, 2, 3, 1).astype(np.float32), 1e-6)
     with pytest.raises(kuiper.InputError, match="padding from 0 to half the kernel"):
-        pool.max_pool2d(x, 3, 2, 2)
+        pool.pool2d(x, "max", 3, 2, 2)
     with pytest.raises(kuiper.InputError, match="does not fit"):
-        pool.avg_pool2d(x, 20)
+        pool.pool2d(x, "mean", 20)

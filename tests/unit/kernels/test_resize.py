@@ -25,7 +25,7 @@ def weighted(x, taps, axis):
     """Apply taps along one axis, in float64."""
     shape = (-1,) + (1,) * (x.ndim - axis - 1)
     return sum(
-        np.take(x, taps.places[:, k], axis) * taps.weights[:, k].reshape(shape).astype(np.float64)
+        np.take(x, taps.indices[:, k], axis) * taps.weights[:, k].reshape(shape).astype(np.float64)
         for k in range(taps.count)
     )
 
