@@ -51,5 +51,5 @@ def _with_parents(root: str, path: str) -> list[str]:
 
 def read(*parts: str) -> str:
     """Return the text of a small file."""
-    with open(os.path.join(*parts), encoding="ascii") as file:
+    with open(os.path.join(*parts), encoding="utf-8") as file:
         return file.read()
