@@ -1,4 +1,4 @@
-"""Check what is inside an sdist and a wheel: everything that belongs there and nothing else.
+"""Check the contents of an sdist and a wheel: all required files and no others.
 
 python .ci/check_dist.py kuiper-0.1.0.tar.gz kuiper-0.1.0-cp311-cp311-linux_x86_64.whl
 """

@@ -1,9 +1,9 @@
-"""Check an installation of kuiper that has nothing beside it but numpy.
+"""Check an installation of kuiper with numpy only.
 
     python .ci/smoke.py examples/models
 
-Imports kuiper from where it is installed, runs the bundled models on random input, and prints
-what the import costs beyond numpy's.
+Imports the installed kuiper, runs the bundled models on random input, and prints the cost of the
+import without numpy's.
 """
 
 import importlib.metadata
@@ -20,7 +20,7 @@ IMPORT_BUDGET_MS = 30
 
 
 def check_origin() -> None:
-    """Fail if kuiper comes from anywhere but this environment, or brought other packages in."""
+    """Fail if kuiper was not imported from this environment, or has imported other packages."""
     where = Path(kuiper.__file__).resolve()
     assert where.is_relative_to(Path(sys.prefix).resolve()), f"imported from {where}"
     assert importlib.metadata.version("kuiper") == kuiper.__version__
@@ -30,7 +30,7 @@ def check_origin() -> None:
 
 
 def check_model(path: Path) -> None:
-    """Run a model on random input and check that the output is alive."""
+    """Run a model on random input and check that the output is finite and not constant."""
     model = kuiper.load(path)
     rng = np.random.default_rng(1)
     inputs = [rng.standard_normal(t.shape).astype(np.float32) for t in model.inputs]
@@ -40,16 +40,16 @@ def check_model(path: Path) -> None:
         assert y.shape == info.shape, f"{path.name}: {y.shape}, not {info.shape}"
         assert y.dtype == np.float32
         assert np.isfinite(y).all(), f"{path.name}: not finite"
-        assert y.std() > 1e-6, f"{path.name}: an output without life"
+        assert y.std() > 1e-6, f"{path.name}: constant output"
         print(f"{path.name}: {info.name} {y.shape}, {y.min():.4g} .. {y.max():.4g}")
 
 
 def import_ms(statement: str) -> float:
-    """Return the median time of an import statement in fresh interpreters, numpy loaded before.
+    """Return the median time of an import statement in new interpreters that have imported numpy.
 
-    The processor time of the one thread that imports: what the rest of the machine does matters
-    less to it than to time on the clock, and what the threads of numpy's BLAS spin when they start,
-    which doubles the processor time of the process, is none of kuiper's.
+    It is the processor time of the importing thread: other programs affect it less than wall time,
+    and it excludes the threads of numpy's BLAS, which spin at their start and double the processor
+    time of the process.
     """
     code = (
         "import numpy, time; start = time.thread_time()\n"
@@ -65,7 +65,7 @@ def import_ms(statement: str) -> float:
 
 
 def main() -> int:
-    """Check everything; an assertion that fails ends the program with a traceback."""
+    """Run all checks; a failing assertion ends the program with a traceback."""
     check_origin()
     models = sorted(Path(sys.argv[1]).glob("*.pnnx.param"))
     assert models, f"no models in {sys.argv[1]}"
@@ -73,7 +73,7 @@ def main() -> int:
         check_model(path)
     elapsed = import_ms("import kuiper")
     print(f"import kuiper: {elapsed:.1f} ms beyond numpy (budget {IMPORT_BUDGET_MS} ms)")
-    # The budget is for a quiet machine; only what no noise explains fails the run.
+    # The budget is for an idle machine; only an excess beyond noise fails the run.
     return int(elapsed > 2 * IMPORT_BUDGET_MS)
 
 

@@ -1,1 +1,1 @@
-"""The documentation and the example programs do what they say."""
+"""The code of the documentation and the example programs."""

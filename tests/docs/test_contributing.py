@@ -35,9 +35,9 @@ def blocks(guide: str, kind: str) -> dict[str, str]:
 
 
 def inserted(text: str, diff: str) -> str:
-    """Return a text with the lines of a diff added, each after the line above it in the diff.
+    """Return a text with the added lines of a diff inserted after its context lines.
 
-    Lines of ``@@`` part what goes into one file at several positions.
+    Lines of ``@@`` separate hunks of one file.
     """
     for hunk in diff.split("@@\n"):
         before, added = "", ""
@@ -58,7 +58,7 @@ class Copy:
     ----------
     folder : Path
     touched : list of str
-        The files that the guide has a contributor write or edit by hand, of those that stay.
+        The files that a contributor writes or edits by hand, without temporary ones.
     """
 
     def __init__(self, folder: Path, guide: str, *, sources: bool = False) -> None:
@@ -110,7 +110,7 @@ class Copy:
 
 
 def _copy_or_link(source: str, target: str) -> None:
-    """Copy what may be written; link what is large."""
+    """Copy sources; link data and compiled modules."""
     if source.endswith((".py", ".pyc", ".md", ".pxi", ".pyx", ".pxd", ".h")):
         shutil.copy2(source, target)
     else:
@@ -122,7 +122,7 @@ def _copy_or_link(source: str, target: str) -> None:
 
 @pytest.fixture(scope="module")
 def operator(tmp_path_factory) -> Copy:
-    """Return a copy with the operator of the guide, and the index that has it."""
+    """Return a copy with the operator of the guide and an updated index."""
     copy = Copy(tmp_path_factory.mktemp("operator"), "Add an operator")
     done = copy.run("docs/make_operators.py")
     assert done.returncode == 0, done.stderr
@@ -161,7 +161,7 @@ def test_the_operator_is_asked_for_its_batch_rule_and_its_reference(operator):
 
 
 def test_the_reference_agrees():
-    """The reference is a function of its own: record and reference give the same numbers."""
+    """The reference, computed alone, gives the right numbers."""
     names: dict = {"np": np, "reference": lambda name: lambda f: f}
     (text,) = blocks("Add an operator", "append").values()
     exec(compile(text, "reference", "exec"), names)
@@ -244,7 +244,7 @@ def built(tmp_path, monkeypatch):
 
     def build(guide: str, *modules: str) -> Copy:
         copy = Copy(tmp_path, guide, sources=True)
-        # A dispatch that knows the baseline alone: the other variants lack what the guide adds.
+        # Rebuild dispatch for the baseline only: the other variants lack the new code.
         names = ("micro.dispatch", "micro.baseline", *modules)
         done = copy.run("-c", BUILD, *(f"kuiper._kernels.{name}" for name in names))
         assert done.returncode == 0, done.stderr[-3000:]
@@ -258,7 +258,7 @@ def built(tmp_path, monkeypatch):
 
 
 def test_a_kernel_takes_five_files(built):
-    """Five files, its reference and its test; the record names the batch rule."""
+    """Five files, a reference and a test; the record names the batch rule."""
     copy = built("Add a kernel", "spatial.rms_pool")
     assert copy.touched == [
         "kuiper/_kernels/micro/all.pxi",
@@ -275,7 +275,7 @@ def test_a_kernel_takes_five_files(built):
 
 
 def test_an_elementwise_function_takes_three_files(built):
-    """Three files, its reference and the bound of its error; the rest is generated."""
+    """Three files, a reference and an error bound; the rest is generated."""
     copy = built("Add an elementwise function", "elementwise.elementwise")
     assert copy.touched == [
         "kuiper/_kernels/micro/activations.pxi",

@@ -19,7 +19,7 @@ MODULES = [
     "kuiper.report",
 ]  # fmt: skip
 
-# Compiled classes tell no names of their constructors' parameters.
+# Compiled classes do not expose the names of their constructors' parameters.
 NAMELESS = {"self", "cls", "args", "kwargs"}
 
 
@@ -55,7 +55,7 @@ def documented(doc: str, title: str) -> set[str]:
 
 
 def faults_of(name: str, function, doc: str | None) -> list[str]:
-    """Return what the docstring of a function leaves out."""
+    """Return the parameters and results that the docstring of a function omits."""
     doc = inspect.getdoc(function) if doc is None else doc
     if not doc:
         return [f"{name}: no docstring"]
@@ -64,7 +64,7 @@ def faults_of(name: str, function, doc: str | None) -> list[str]:
     except ValueError:  # of compiled classes
         return []
     parameters = set(signature.parameters) - NAMELESS
-    # A summary that names them says all there is about plain arguments.
+    # A summary that names plain arguments is enough.
     told = documented(doc, "Parameters") | documented(doc, "Attributes")
     told |= set(re.findall(r"\w+", sections(doc)[""][0]))
     faults = [f"{name}: no word on '{p}'" for p in sorted(parameters - told)]
@@ -163,8 +163,8 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"[a-z]+:", target):
             continue
-        place, _, anchor = target.partition("#")
-        goal = (page.parent / place).resolve() if place else page
+        file, _, anchor = target.partition("#")
+        goal = (page.parent / file).resolve() if file else page
         if not goal.exists() or (anchor and goal.suffix == ".md" and anchor not in anchors(goal)):
             faults.append(target)
     assert not faults, f"{page.name}: {faults}"

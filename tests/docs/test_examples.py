@@ -1,4 +1,4 @@
-"""examples/classify.py: the main job, from a photo to the names of what is on it."""
+"""examples/classify.py, from a photo to the names of its classes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ needs_weights = pytest.mark.skipif(
     reason="the weights of the example models are in the repository, not in the sdist",
 )
 
-# What PyTorch says with the float32 weights: class, name and probability of the first place.
+# PyTorch's results with float32 weights: index, name and probability of the best class.
 # MobileNetV2 after Pillow's antialiased resize, SqueezeNet after OpenCV's plain one.
 PYTORCH = {
     "mobilenet_v2": {
@@ -154,7 +154,7 @@ def test_labels_file(run, tmp_path):
 
 @pytest.mark.parametrize("shape", ["", " #0=(?,3,?,?)f32", " #0=(1,3,64,48)f32"])
 def test_a_model_of_ones_own(run, tmp_path, shape):
-    # The mean of each channel of the input: three "classes", whose scores can be told in advance.
+    # The mean of each channel of the input: three "classes" with predictable scores.
     param = tmp_path / "mean.pnnx.param"
     param.write_text(
         f"""7767517

@@ -1,4 +1,4 @@
-"""The programs in examples/ besides classify.py: each does what it says."""
+"""The programs in examples/ other than classify.py."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def program(name: str):
 
 
 def run_program(name: str, *arguments, cwd) -> subprocess.CompletedProcess:
-    """Run a program of examples/ in a process of its own."""
+    """Run a program of examples/ in a separate process."""
     path = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, EXAMPLES / f"{name}.py", *map(str, arguments)],

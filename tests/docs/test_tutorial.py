@@ -1,4 +1,4 @@
-"""docs/tutorial: every chapter runs and prints what stands there, in both languages."""
+"""docs/tutorial: every chapter runs and prints the output shown, in both languages."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_the_expression_in_the_picture_is_that_of_the_chapter():
 
 
 def test_the_table_of_convolutions_can_be_measured_anew(capsys):
-    """The script takes the chapter's functions, and makes the planner choose each way."""
+    """The script runs the chapter's functions and forces the planner to use each algorithm."""
     script = runpy.run_path(str(TUTORIAL / "measure_convolution.py"))
     script["main"](0.0)
     printed = re.findall(r"^\| ([^|]+) \| [\d.e+-]+ \|", capsys.readouterr().out, re.MULTILINE)
@@ -113,7 +113,7 @@ def test_the_table_of_convolutions_can_be_measured_anew(capsys):
 
 
 def test_what_the_site_leaves_out():
-    """Links out of docs/ and the roles of docstrings mean nothing on the site."""
+    """The site omits links out of docs/ and Sphinx roles in docstrings."""
     hooks = runpy.run_path(str(ROOT / "docs" / "site_hooks.py"))
     page = SimpleNamespace(file=SimpleNamespace(src_uri="tutorial/zh/x.md"))
     text = "[a](../b.md), [c](../../d.md), [e](../../../SECURITY.md), [f](https://x.org)"
