@@ -1,4 +1,4 @@
-"""Indexing with arrays and masks, for reading and writing."""
+"""Indexing with arrays and masks, to read and to write."""
 
 from __future__ import annotations
 
@@ -17,26 +17,18 @@ from kuiper.ops.core.record import NoBatchRule, T, record
 from kuiper.ops.core.schema import Argument, Bool, Tensor, ValuesNeeded, field
 from kuiper.ops.core.typed import cast
 from kuiper.ops.index.mask import choose
-from kuiper.ops.tensor.strided import IndexedView, copied
+from kuiper.ops.tensor.strided import NUMBERS, IndexedView, copied
 
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
 
-__all__ = [
-    "Index",
-    "IndexPut",
-    "Put",
-    "Take",
-]
-
-# The types that kernels reduce.
-NUMBERS = (np.float32, np.float64, np.int32, np.int64)
+__all__ = ["Index", "IndexPut", "Put", "Take"]
 
 
 class _Indices(Argument):
     """The items of ``x[...]``: index arrays, masks, and None for a whole axis.
 
-    Arrays that were known at export are text (``[None,[2,1],[True,False]]``).
+    Arrays that are constant at export are text (``[None,[2,1],[True,False]]``).
     """
 
     expected = "a list of indices, masks and None"
@@ -71,7 +63,7 @@ def _is_unknown_mask(item: Any) -> bool:
 
 
 def _mask_length(item: Any) -> int:
-    """Return how many elements a mask selects."""
+    """Return the number of elements that a mask selects."""
     values = item if isinstance(item, np.ndarray) else item.constant
     if values is None:
         raise ValuesNeeded("the shape of its result depends on a mask")
@@ -79,7 +71,7 @@ def _mask_length(item: Any) -> int:
 
 
 def _check_mask(number: int, mask: Any, expected: tuple[int, ...]) -> None:
-    """Raise ShapeError unless a mask has the extents of its axes."""
+    """Raise ShapeError unless a mask has the extents of the axes that it indexes."""
     if mask.shape != expected:
         raise ShapeError(f"index {number} is a mask of shape {mask.shape}, expected {expected}")
 
@@ -87,8 +79,8 @@ def _check_mask(number: int, mask: Any, expected: tuple[int, ...]) -> None:
 def _indexed_shape(shape: tuple[int, ...], indices: Sequence[Any]) -> tuple[int, ...]:
     """Return the shape of ``x[indices]``.
 
-    The index arrays broadcast together.  Their axes replace the first indexed axis, or come first
-    if a whole axis lies between two of them.
+    The index arrays broadcast together.  Their common axes replace the first indexed axis, or come
+    first if a whole axis lies between two index arrays.
     """
     kept: list[int] = []
     arrays, positions = [], []
@@ -130,7 +122,7 @@ def _subscript(indices: Sequence[Any]) -> tuple[Any, ...]:
 def _indexed_list(
     b: Binder, tensor: TensorView, indices: Sequence[Any], shape: Sequence[int]
 ) -> IndexedView:
-    """Return the walk over ``tensor[indices]``, which has this shape."""
+    """Return the view of ``tensor[indices]``, whose shape is `shape`."""
     # (axis, index) pairs; a mask becomes the indices of its true elements.
     positions: list[tuple[int, Any]] = []
     gaps, axis = [], 0
@@ -141,8 +133,7 @@ def _indexed_list(
         gaps.append(number)
         found = [item]
         if _is_mask(item):
-            values = item if isinstance(item, np.ndarray) else item.constant
-            found = list(np.nonzero(values))
+            found = list(np.nonzero(item if isinstance(item, np.ndarray) else item.constant))
         for one in found:
             positions.append((axis, one))
             axis += 1
@@ -162,16 +153,16 @@ def _indexed_list(
 
 @record("Tensor.index")
 class Index(KernelRecord[T]):
-    """``x[indices]`` with index arrays and masks; None stands for a whole axis.
+    """``x[indices]`` with index arrays and masks; None selects a whole axis.
 
     Source: torch.Tensor.__getitem__.
 
     Raises
     ------
     ShapeError
-        If the indices are too many, do not broadcast, or a mask has other extents than its axes.
+        If there are too many indices, they do not broadcast, or a mask does not fit its axes.
     ValuesNeeded
-        If a mask is computed while the model runs.
+        If a mask is computed at run time.
     """
 
     data_dependent = True
@@ -197,7 +188,7 @@ class Index(KernelRecord[T]):
         taken = [n for n, item in enumerate(items) if item is not None]
         c.require_shared(*(item for item in items if isinstance(item, TensorSpec)))
         c.require(bool(taken) and batch.axis not in taken)
-        # A mask may cover several axes.
+        # Masks may cover several axes.
         c.require(all(items[n].dtype not in ("bool", "uint8") for n in taken))
         added = c.outputs[0].rank - (c.a.input.rank - len(taken))
         are_adjacent = taken[-1] - taken[0] + 1 == len(taken)
@@ -242,27 +233,8 @@ class IndexPut(KernelRecord[T]):
 
     def steps(self: IndexPut[TensorView], b: Binder) -> None:
         values = () if is_number(self.values) else self.values.shape
-        computed = [item for item in self.indices if item is not None and _is_unknown_mask(item)]
-        if computed:
-            # One value for all elements, or a slice for each: a choice; otherwise numpy.
-            mask, gaps = computed[0], len(self.indices) - 1
-            rest = self.input.shape[gaps + mask.rank :]
-            after = len(rest)
-            if (
-                self.accumulate
-                or self.indices != (None,) * gaps + (mask,)
-                or not _spreads(values, rest)
-            ):
-                self.in_numpy(b)
-                return
-            _check_mask(gaps, mask, self.input.shape[gaps : gaps + mask.rank])
-            where = mask.reshape((*mask.shape, *(1,) * after))
-            choose(
-                b,
-                where or b.contiguous(mask).view((*mask.shape, *(1,) * after)),
-                self.values,
-                self.input,
-            )
+        if any(item is not None and _is_unknown_mask(item) for item in self.indices):
+            self._put_by_mask(b, values)
             return
         if self.accumulate and self.input.dtype not in NUMBERS:
             self.in_numpy(b)
@@ -273,9 +245,21 @@ class IndexPut(KernelRecord[T]):
         source = cast(b, self.values, self.input.dtype)
         y = copied(b, self.input, source, *self.indices)
         if 0 not in shape:
-            _indexed_list(b, y, self.indices, shape).scatter(
-                source, "add" if self.accumulate else "put"
-            )
+            kind = "add" if self.accumulate else "put"
+            _indexed_list(b, y, self.indices, shape).scatter(source, kind)
+
+    def _put_by_mask(self: IndexPut[TensorView], b: Binder, values: tuple[int, ...]) -> None:
+        """Bind a mask that is computed at run time: a choice if the values allow it, else numpy."""
+        *whole, mask = self.indices
+        axis = len(whole)
+        rest = self.input.shape[axis + len(getattr(mask, "shape", ())) :]
+        if self.accumulate or any(item is not None for item in whole) or not _spreads(values, rest):
+            self.in_numpy(b)
+            return
+        _check_mask(axis, mask, self.input.shape[axis : axis + mask.rank])
+        shape = (*mask.shape, *(1,) * len(rest))
+        where = mask.reshape(shape) or b.contiguous(mask).view(shape)
+        choose(b, where, self.values, self.input)
 
 
 @record("aten::take")
@@ -305,14 +289,14 @@ class Take(KernelRecord[T]):
 
 @record("aten::put")
 class Put(NumpyRecord[T]):
-    """A copy of the input with `source` stored at or added to indices of the flattened tensor.
+    """A copy of the input with `source` stored in or added to elements of the flattened tensor.
 
     Source: torch.put.
 
     Raises
     ------
     ShapeError
-        If `source` does not have a value per index, or another dtype than the input.
+        If `source` does not have a value per index, or not the dtype of the input.
     """
 
     batch = NoBatchRule("its indices count the elements of all members")

@@ -17,19 +17,17 @@ from kuiper.ops.core.record import NoBatchRule, T, record
 from kuiper.ops.core.schema import Tensor
 from kuiper.ops.core.typed import cast
 
-__all__ = [
-    "MaskedFill",
-    "MaskedScatter",
-    "Where",
-    "choose",
-]
+__all__ = ["MaskedFill", "MaskedScatter", "Where", "choose"]
+
+
+def _as_bytes(b: Binder, mask: TensorView) -> TensorView:
+    return mask if mask.dtype.itemsize == 1 else cast(b, mask, np.dtype(np.bool_))
 
 
 def choose(b: Binder, mask: TensorView, one: Any, other: Any) -> None:
-    """Bind output 0 to a choice between two tensors or numbers for each element of a mask."""
+    """Bind output 0 to `one` where a mask is true, else to `other`; either may be a number."""
     spec = b.output_spec()
-    if mask.dtype.itemsize != 1:
-        mask = cast(b, mask, np.dtype(np.bool_))
+    mask = _as_bytes(b, mask)
     values = [cast(b, value, spec.dtype) for value in (one, other)]
     whole = [v for v in values if v.shape == spec.shape and v.buffer.kind != BufferKind.CONSTANT]
     reuse = next((v for v in whole if v.buffer is not mask.buffer), None)
@@ -76,7 +74,7 @@ class MaskedScatter(KernelRecord[T]):
         If the mask does not broadcast with the input.
     """
 
-    batch = NoBatchRule("the elements of the source are for the members in turn")
+    batch = NoBatchRule("all members take elements from one source in turn")
     input: T = Tensor()
     mask: T = Tensor()
     source: T = Tensor()
@@ -85,9 +83,7 @@ class MaskedScatter(KernelRecord[T]):
         return TensorSpec(broadcast(self.input, self.mask), self.input.dtype)
 
     def compute(self: MaskedScatter[np.ndarray]) -> Any:
-        y = np.array(
-            np.broadcast_to(self.input, np.broadcast_shapes(self.input.shape, self.mask.shape))
-        )
+        y = np.array(np.broadcast_to(self.input, broadcast(self.input, self.mask)))
         mask = np.broadcast_to(self.mask, y.shape)
         count = np.count_nonzero(mask)
         if count > self.source.size:
@@ -101,10 +97,7 @@ class MaskedScatter(KernelRecord[T]):
         b.copy(self.input.expand(y.shape), y)
         label = b.operator.label.replace("{", "{{").replace("}", "}}")
         message = f"{label}: the mask is true {{}} times, 'source' has {self.source.size}"
-        mask = (
-            self.mask if self.mask.dtype.itemsize == 1 else cast(b, self.mask, np.dtype(np.bool_))
-        )
-        mask = b.contiguous(mask.expand(y.shape))
+        mask = b.contiguous(_as_bytes(b, self.mask).expand(y.shape))
         source = b.contiguous(cast(b, self.source, y.dtype))
         b.step(MaskedScatterStep(mask, source, y, b.context_state(ERROR_SLOT_BYTES), message))
         if y is not out:

@@ -1,6 +1,6 @@
 """Selection: results whose shape depends on the values of a tensor.
 
-A model is cut in front of such an operator wherever the values are computed while it runs.
+The planner ends a segment before such an operator if its values are computed at run time.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class NonZeroTuple(DataDependent[T]):
         return StaticValue(super().infer())
 
     def bind(self: NonZeroTuple[TensorView], b: Binder) -> None:
-        host: Any = b.output_spec()  # the list of arrays that infer returned
-        b.static(tuple(b.constant(spec.constant) for spec in host.value))
+        found: Any = b.output_spec()  # the StaticValue of `infer`
+        b.static(tuple(b.constant(spec.constant) for spec in found.value))
 
     def compute(self: NonZeroTuple[np.ndarray]) -> Any:
         return np.nonzero(np.atleast_1d(self.condition))
@@ -119,17 +119,17 @@ class _Repeats(TensorArgument):
 class RepeatInterleave(NumpyRecord[T]):
     """Each element repeated `repeats` times, along `dim` or of the flattened tensor.
 
-    A tensor of repeats has a number per element.  Source: torch.repeat_interleave.
+    A tensor of repeats has one number per element.  Source: torch.repeat_interleave.
 
     Raises
     ------
     ShapeError
         If `dim` is no axis, or `repeats` is not one number >= 0 per element.
     ValuesNeeded
-        If `repeats` is computed while the model runs.
+        If `repeats` is computed at run time.
     """
 
-    runs_in_numpy = False  # one strided copy, as a rule
+    runs_in_numpy = False  # usually one strided copy
     data_dependent = True
     input: T = Tensor()
     repeats: Any = field(_Repeats)()
@@ -175,11 +175,10 @@ class RepeatInterleave(NumpyRecord[T]):
 
 
 @record("aten::repeat_interleave")
-class RepeatedPlaces(Overloaded[T]):
-    """Each index repeated as often as the tensor says there.
+class RepeatedIndices(Overloaded[T]):
+    """Each index i of the tensor of repeats, ``repeats[i]`` times.
 
-    With an input, a tensor of repeats and `dim` it is torch.repeat_interleave.
-
+    With an input, a tensor of repeats and `dim` it is the record above.
     Source: torch.repeat_interleave with one argument.
     """
 
@@ -194,29 +193,26 @@ class RepeatedPlaces(Overloaded[T]):
 
     def read(self) -> Self:
         found = super().read()
-        if (
-            hasattr(found, "input")
-            and not isinstance(found.repeats, int)
-            and found.repeats.rank == 0
-        ):
-            # One number for all places, as a rule a constant.
+        is_tensor = not isinstance(found.repeats, int)
+        if hasattr(found, "input") and is_tensor and found.repeats.rank == 0:
+            # One number for all elements, usually a constant.
             found.repeats = int(_repeats_of(found.repeats, 1)[0])
         return found
 
-    def bind(self: RepeatedPlaces[TensorView], b: Binder) -> None:
+    def bind(self: RepeatedIndices[TensorView], b: Binder) -> None:
         found = self.read()
         if isinstance(found.repeats, int) and b.output_spec().constant is None:
             RepeatInterleave[TensorView](**vars(found)).bind(b)
         else:
             super().bind(b)
 
-    def result(self: RepeatedPlaces[TensorSpec]) -> TensorSpec:
+    def result(self: RepeatedIndices[TensorSpec]) -> TensorSpec:
         if hasattr(self, "input"):
             return RepeatInterleave[TensorSpec](**vars(self)).result()
         count = int(_repeats_of(self.repeats, self.repeats.size).sum())
         return TensorSpec((count,), self.repeats.dtype)
 
-    def compute(self: RepeatedPlaces[np.ndarray]) -> Any:
+    def compute(self: RepeatedIndices[np.ndarray]) -> Any:
         if hasattr(self, "input"):
             return RepeatInterleave[np.ndarray](**vars(self)).compute()
         return np.repeat(np.arange(self.repeats.size), self.repeats)
@@ -230,7 +226,7 @@ def _repeats_of(repeats: TensorSpec, extent: int) -> np.ndarray:
         raise ValuesNeeded("the shape of its result depends on numbers of repeats")
     numbers = np.broadcast_to(repeats.constant, (extent,))
     if repeats.dtype.kind not in "iu" or min(numbers, default=0) < 0:
-        raise ShapeError("'repeats' holds something else than integers >= 0")
+        raise ShapeError(f"'repeats' holds {numbers.tolist()}, expected integers >= 0")
     return numbers
 
 
@@ -244,7 +240,7 @@ NO_INDICES = np.zeros(0, np.int64)
 class Unique(DataDependent[T]):
     """The unique values, sorted; the index of each element's value; the counts.
 
-    The second and third output are empty unless asked for.  Source: torch.unique.
+    The second and third output are empty unless requested.  Source: torch.unique.
     """
 
     batch = NoBatchRule("it collects the values of all members")
@@ -289,10 +285,10 @@ class UniqueDim(DataDependent[T]):
 
 @record("aten::unique_consecutive")
 class UniqueConsecutive(DataDependent[T]):
-    """The values, or slices along `dim`, without repetitions of their predecessor.
+    """The values, or slices along `dim`, without those equal to their predecessor.
 
-    The second and third output say which of them stands where and how often; they are empty unless
-    asked for.  Source: torch.unique_consecutive.
+    The second and third output are the index of each element's value and the counts, empty unless
+    requested.  Source: torch.unique_consecutive.
     """
 
     batch = NoBatchRule("it collects the values of all members")
@@ -341,9 +337,9 @@ class BinCount(DataDependent[T]):
         if 8 * bins > MAX_CONSTANT_BYTES:
             raise ShapeError(f"its result would have {bins} elements, more than 2 GiB of them")
         if self.input.size == 0:
-            return np.zeros(bins, np.int64)  # also where there are weights
+            return np.zeros(bins, np.int64)  # even if there are weights
         counts = np.bincount(self.input, self.weights, self.minlength)
-        # Weights of float32 give float32, all others float64.
+        # float32 weights give float32, others float64.
         narrow = self.weights is not None and self.weights.dtype == np.float32
         return counts.astype(np.float32) if narrow else counts
 
@@ -357,10 +353,10 @@ class _Threshold(FloatArgument):
 
 @record("pnnx.custom_op.torchvision.nms", "torchvision::nms", "torchvision.ops.nms")
 class Nms(DataDependent[T]):
-    """The boxes that overlap no better one by more than a threshold, best first.
+    """The boxes whose overlap with each better one is at most a threshold, best first.
 
-    A box is (x1, y1, x2, y2); the overlap of two is the area of their intersection over that of
-    their union.  Source: torchvision.ops.nms.
+    A box is (x1, y1, x2, y2); the overlap of two boxes is the area of their intersection over that
+    of their union.  Source: torchvision.ops.nms.
 
     Raises
     ------

@@ -18,6 +18,7 @@ from kuiper.ops.tensor.concat import is_at
 
 __all__ = [
     "INT64",
+    "NUMBERS",
     "IndexedView",
     "along",
     "check_index",
@@ -30,6 +31,9 @@ __all__ = [
 ]
 
 INT64 = np.dtype(np.int64)
+
+# The dtypes that kernels reduce while they scatter.
+NUMBERS = (np.float32, np.float64, np.int32, np.int64)
 
 
 def along(shape: Sequence[int], axis: int, extent: int) -> tuple[int, ...]:
