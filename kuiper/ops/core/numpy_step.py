@@ -54,7 +54,8 @@ class NumpyRecord(Record[T]):
     runs_in_numpy = True
 
     def result(self: NumpyRecord[TensorSpec]) -> Any:
-        raise NotImplementedError
+        """Return the specs of the outputs; by default one output is like the input."""
+        return TensorSpec(self.input.shape, self.input.dtype)
 
     def compute(self: NumpyRecord[np.ndarray]) -> Any:
         raise NotImplementedError

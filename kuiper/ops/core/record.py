@@ -30,6 +30,7 @@ else:
 __all__ = [
     "NoBatchRule",
     "Record",
+    "define_record",
     "find_record",
     "function_of",
     "record",
@@ -173,6 +174,13 @@ def record(*types: str) -> Callable[[type[Record[Any]]], type[Record[Any]]]:
         return cls
 
     return register
+
+
+def define_record(base: type[Record[Any]], type: str, summary: str, **members: Any) -> None:
+    """Register a record that differs from its base in class attributes only."""
+    members["__doc__"] = f"{summary}.\n\nSource: {type.replace('aten::', 'torch.')}."
+    members["__module__"] = base.__module__
+    record(type)(_Class(type.replace("::", ".").rpartition(".")[2], (base,), members))
 
 
 def record_later(types: Sequence[str], make: Callable[[], type[Record[Any]]]) -> None:

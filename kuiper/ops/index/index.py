@@ -173,10 +173,7 @@ class Index(KernelRecord[T]):
         return TensorSpec(_indexed_shape(self.input.shape, self.expr), self.input.dtype)
 
     def compute(self: Index[np.ndarray]) -> Any:
-        try:
-            return self.input[_subscript(self.expr)]
-        except IndexError as error:
-            raise ShapeError(str(error)) from None
+        return self.input[_subscript(self.expr)]
 
     def steps(self: Index[TensorView], b: Binder) -> None:
         y = b.output()
@@ -210,25 +207,19 @@ class IndexPut(KernelRecord[T]):
     Source: torch.Tensor.index_put.
     """
 
-    batch = NoBatchRule("its indices may lead to any member")
+    batch = NoBatchRule("its indices may select any member")
     input: T = Tensor()
     indices: Any = field(_Indices)()
     values: Any = Tensor(number=True)
     accumulate: bool = Bool(False)
 
-    def result(self: IndexPut[TensorSpec]) -> TensorSpec:
-        return TensorSpec(self.input.shape, self.input.dtype)
-
     def compute(self: IndexPut[np.ndarray]) -> Any:
         y, subscript = self.input.copy(), _subscript(self.indices)
         values = convert(self.values, y.dtype)
-        try:
-            if self.accumulate:
-                np.add.at(y, subscript, values)
-            else:
-                y[subscript] = values
-        except (IndexError, ValueError) as error:
-            raise ShapeError(str(error)) from None
+        if self.accumulate:
+            np.add.at(y, subscript, values)
+        else:
+            y[subscript] = values
         return y
 
     def steps(self: IndexPut[TensorView], b: Binder) -> None:

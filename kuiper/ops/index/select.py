@@ -149,11 +149,8 @@ class RepeatInterleave(NumpyRecord[T]):
             shape[axis] = int(_repeats_of(self.repeats, shape[axis]).sum())
         return TensorSpec(shape, self.input.dtype)
 
-    def infer(self: RepeatInterleave[TensorSpec]) -> Any:
-        return self.result() if isinstance(self.repeats, int) else super().infer()
-
     def bind(self: RepeatInterleave[TensorView], b: Binder) -> None:
-        if not isinstance(self.repeats, int):
+        if not isinstance(self.repeats, int) or b.output_spec().constant is not None:
             super().bind(b)
             return
         x, y, axis = self.input, b.output(), self._axis()
@@ -175,21 +172,18 @@ class RepeatInterleave(NumpyRecord[T]):
 
 
 @record("aten::repeat_interleave")
-class RepeatedIndices(Overloaded[T]):
+class RepeatedIndices(Overloaded[T], RepeatInterleave[T]):
     """Each index i of the tensor of repeats, ``repeats[i]`` times.
 
     With an input, a tensor of repeats and `dim` it is the record above.
     Source: torch.repeat_interleave with one argument.
     """
 
-    batch = RepeatInterleave.batch
-    data_dependent = True
+    runs_in_numpy = True
     overloads = (
         schema(repeats=Tensor(rank=1), output_size=AnyArgument(None)),
         RepeatInterleave.arguments,
     )
-
-    repeats: Any
 
     def read(self) -> Self:
         found = super().read()
@@ -199,22 +193,15 @@ class RepeatedIndices(Overloaded[T]):
             found.repeats = int(_repeats_of(found.repeats, 1)[0])
         return found
 
-    def bind(self: RepeatedIndices[TensorView], b: Binder) -> None:
-        found = self.read()
-        if isinstance(found.repeats, int) and b.output_spec().constant is None:
-            RepeatInterleave[TensorView](**vars(found)).bind(b)
-        else:
-            super().bind(b)
-
     def result(self: RepeatedIndices[TensorSpec]) -> TensorSpec:
         if hasattr(self, "input"):
-            return RepeatInterleave[TensorSpec](**vars(self)).result()
+            return super().result()
         count = int(_repeats_of(self.repeats, self.repeats.size).sum())
         return TensorSpec((count,), self.repeats.dtype)
 
     def compute(self: RepeatedIndices[np.ndarray]) -> Any:
         if hasattr(self, "input"):
-            return RepeatInterleave[np.ndarray](**vars(self)).compute()
+            return super().compute()
         return np.repeat(np.arange(self.repeats.size), self.repeats)
 
 
@@ -225,8 +212,11 @@ def _repeats_of(repeats: TensorSpec, extent: int) -> np.ndarray:
     if repeats.constant is None:
         raise ValuesNeeded("the shape of its result depends on numbers of repeats")
     numbers = np.broadcast_to(repeats.constant, (extent,))
-    if repeats.dtype.kind not in "iu" or min(numbers, default=0) < 0:
-        raise ShapeError(f"'repeats' holds {numbers.tolist()}, expected integers >= 0")
+    least = min(numbers, default=0)
+    if repeats.dtype.kind not in "iu" or least < 0:
+        raise ShapeError(
+            f"'repeats' is {repeats.dtype} with minimum {least}, expected integers >= 0"
+        )
     return numbers
 
 
@@ -262,18 +252,14 @@ class Unique(DataDependent[T]):
 
 
 @record("aten::unique_dim")
-class UniqueDim(DataDependent[T]):
+class UniqueDim(Unique[T], ahead=True):
     """The unique slices of an axis, sorted; the index of each slice; the counts.
 
     Source: torch.unique with `dim`.
     """
 
-    batch = NoBatchRule("it collects the values of all members")
     input: T = Tensor()
     dim: int = Int()
-    sorted: bool = Bool(True)
-    return_inverse: bool = Bool(False)
-    return_counts: bool = Bool(False)
 
     def compute(self: UniqueDim[np.ndarray]) -> Any:
         axis = axis_of(self.dim, self.input.shape)

@@ -15,7 +15,7 @@ from kuiper.expression.promotion import is_number, result_type
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, broadcast, convert
-from kuiper.ops.core.record import NoBatchRule, Record, T, record
+from kuiper.ops.core.record import NoBatchRule, Record, T, define_record, record
 from kuiper.ops.core.schema import Bool, Float, Scalar, Tensor
 from kuiper.ops.core.typed import bind_function, has_kernels
 from kuiper.ops.math.elementwise import Formula
@@ -166,21 +166,19 @@ class _Binary(NumpyRecord[T]):
         return type(self).function(convert(self.input, dtype), convert(self.other, dtype))
 
 
-def _register(base: type[Record[Any]], name: str, summary: str, **members: Any) -> None:
-    members["__doc__"] = f"{summary}, element by element.\n\nSource: torch.{name}."
-    members["__module__"] = __name__
-    record(f"aten::{name}")(type(name, (base,), members))
+def _define(base: type[Record[Any]], name: str, summary: str, **members: Any) -> None:
+    define_record(base, f"aten::{name}", f"{summary}, element by element", **members)
 
 
 for _name, _text, _tree in FORMULAS:
-    _register(_Formula, _name, _text, tree=_tree, takes_complex=_name in ("log2", "exp2"))
+    _define(_Formula, _name, _text, tree=_tree, takes_complex=_name in ("log2", "exp2"))
 for _name, _text, _function, _takes in BINARY_FORMULAS:
-    _register(_BinaryFormula, _name, _text, tree=staticmethod(_function), takes=_takes)
+    _define(_BinaryFormula, _name, _text, tree=staticmethod(_function), takes=_takes)
 for _name, _text, _ufunc, *_kernel in TESTS:
     _base = _FastTest if _kernel else _Test
-    _register(_base, _name, _text, function=staticmethod(_ufunc), takes=tuple(_kernel))
+    _define(_base, _name, _text, function=staticmethod(_ufunc), takes=tuple(_kernel))
 for _name, _text, _ufunc in BINARY:
-    _register(_Binary, _name, _text, function=staticmethod(_ufunc))
+    _define(_Binary, _name, _text, function=staticmethod(_ufunc))
 
 
 @record("aten::sgn")
@@ -244,7 +242,7 @@ class IsClose(NumpyRecord[T]):
 
 @record("aten::isin")
 class IsIn(NumpyRecord[T]):
-    """Whether each element is among `test_elements`, or is not if `invert`.
+    """Whether each element is among `test_elements`, or with `invert` whether it is not.
 
     Source: torch.isin.
     """
@@ -323,10 +321,6 @@ class NanToNum(Formula[T]):
         return _call("nan_to", _call("inf_to", Ref(0), high, low), self.nan or 0.0), [self.input]
 
 
-def _scaled(tree: Any, value: Any) -> Any:
-    return tree if value == 1 else Call("mul", [tree, Literal(value)])
-
-
 @record("aten::addcmul")
 class AddCMul(Formula[T]):
     """``input + value * tensor1 * tensor2``.
@@ -338,10 +332,12 @@ class AddCMul(Formula[T]):
     tensor1: T = Tensor()
     tensor2: T = Tensor()
     value: float = Scalar(1)
+    function = "mul"
 
     def formula(self: AddCMul[TensorSpec]) -> Any:
-        product = Call("mul", [_scaled(Ref(1), self.value), Ref(2)])
-        return Call("add", [Ref(0), product]), [self.input, self.tensor1, self.tensor2]
+        scaled = Ref(1) if self.value == 1 else _call("mul", Ref(1), self.value)
+        tree = _call("add", Ref(0), _call(self.function, scaled, Ref(2)))
+        return tree, [self.input, self.tensor1, self.tensor2]
 
 
 @record("aten::addcdiv")
@@ -351,11 +347,12 @@ class AddCDiv(AddCMul[T]):
     Source: torch.addcdiv.
     """
 
+    function = "div"
+
     def formula(self: AddCDiv[TensorSpec]) -> Any:
         if self.tensor1.dtype.kind in "biu" and self.tensor2.dtype.kind in "biu":
             raise ShapeError("it would divide integers, which PyTorch refuses")
-        quotient = Call("div", [_scaled(Ref(1), self.value), Ref(2)])
-        return Call("add", [Ref(0), quotient]), [self.input, self.tensor1, self.tensor2]
+        return super().formula()
 
 
 @record("aten::lerp")
@@ -370,15 +367,15 @@ class Lerp(Formula[T]):
     weight: Any = Tensor(number=True)
 
     def formula(self: Lerp[TensorSpec]) -> Any:
-        gap = Call("sub", [Ref(1), Ref(0)])
-        if is_number(self.weight):
-            if abs(self.weight) < 0.5:
-                tree = Call("add", [Ref(0), Call("mul", [gap, Literal(self.weight)])])
-            else:
-                tree = Call("sub", [Ref(1), Call("mul", [gap, Literal(1 - self.weight)])])
-            return tree, [self.input, self.end]
-        tree = Call("add", [Ref(0), Call("mul", [Ref(2), gap])])
-        return tree, [self.input, self.end, self.weight]
+        gap = _call("sub", Ref(1), Ref(0))
+        if not is_number(self.weight):
+            tree = _call("add", Ref(0), _call("mul", Ref(2), gap))
+            return tree, [self.input, self.end, self.weight]
+        if abs(self.weight) < 0.5:
+            tree = _call("add", Ref(0), _call("mul", gap, self.weight))
+        else:
+            tree = _call("sub", Ref(1), _call("mul", gap, 1 - self.weight))
+        return tree, [self.input, self.end]
 
 
 @record("aten::erfc")
@@ -391,7 +388,7 @@ class Erfc(Formula[T]):
     input: T = Tensor()
 
     def formula(self: Erfc[TensorSpec]) -> Any:
-        return Call("sub", [Literal(1), Call("erf", [Ref(0)])]), [self.input]
+        return _call("sub", 1, _call("erf", Ref(0))), [self.input]
 
 
 @record("aten::logit")
@@ -407,5 +404,5 @@ class Logit(Formula[T]):
     def formula(self: Logit[TensorSpec]) -> Any:
         x: Node = Ref(0)
         if self.eps is not None:
-            x = Call("min", [Call("max", [x, Literal(self.eps)]), Literal(1 - self.eps)])
-        return Call("log", [Call("div", [x, Call("sub", [Literal(1.0), x])])]), [self.input]
+            x = _call("min", _call("max", x, self.eps), 1 - self.eps)
+        return _call("log", _call("div", x, _call("sub", 1.0, x))), [self.input]

@@ -11,7 +11,7 @@ from kuiper.expression.promotion import is_number, result_type
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, broadcast, convert
-from kuiper.ops.core.record import T, record
+from kuiper.ops.core.record import T, define_record
 from kuiper.ops.core.schema import Known, Tensor, schema
 from kuiper.ops.core.typed import bind_function, has_kernels
 
@@ -108,24 +108,13 @@ class Bits(_Table[T]):
         return TensorSpec(broadcast(*operands), dtype)
 
 
-def _register(
-    base: type[_Table[Any]], name: str, formula: str, function: np.ufunc, kernel: str
-) -> None:
-    arguments = schema(input=Tensor(), other=Tensor(number=True))[: function.nin]
-    cls = type(
-        name,
-        (base,),
-        {
-            "__doc__": f"``{formula}``, element by element.\n\nSource: torch.{name}.",
-            "__module__": __name__,
-            "arguments": arguments,
-            "function": function,
-            "kernel": kernel,
-        },
-    )
-    record(f"torch.{name}")(cls)
-
-
 for _base, _rows in ((Comparison, COMPARISONS), (Logic, LOGIC), (Bits, BITS)):
-    for _row in _rows:
-        _register(_base, *_row)
+    for _name, _formula, _function, _kernel in _rows:
+        define_record(
+            _base,
+            f"torch.{_name}",
+            f"``{_formula}``, element by element",
+            arguments=schema(input=Tensor(), other=Tensor(number=True))[: _function.nin],
+            function=_function,
+            kernel=_kernel,
+        )

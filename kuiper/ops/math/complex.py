@@ -91,15 +91,22 @@ class Polar(NumpyRecord[T]):
         return _joined(real, imag, self.abs.dtype)
 
 
+class _OfComplex(NumpyRecord[T]):
+    """Base of the functions of complex numbers, by default to the dtype of their parts."""
+
+    batch = "elementwise"
+    input: T = Tensor()
+
+    def result(self: _OfComplex[TensorSpec]) -> TensorSpec:
+        return TensorSpec(self.input.shape, real_dtype(self.input.dtype))
+
+
 @record("torch.real")
-class Real(NumpyRecord[T]):
+class Real(_OfComplex[T]):
     """The real parts.
 
     Source: torch.real.
     """
-
-    batch = "elementwise"
-    input: T = Tensor()
 
     def result(self: Real[TensorSpec]) -> TensorSpec:
         return TensorSpec(self.input.shape, np.zeros(0, self.input.dtype).real.dtype)
@@ -115,35 +122,26 @@ class Real(NumpyRecord[T]):
 
 
 @record("torch.imag")
-class Imaginary(NumpyRecord[T]):
+class Imaginary(_OfComplex[T]):
     """The imaginary parts.
 
     Source: torch.imag.
     """
 
-    batch = "elementwise"
-    input: T = Tensor()
-
     def result(self: Imaginary[TensorSpec]) -> TensorSpec:
         _check_complex(self.input)
-        return TensorSpec(self.input.shape, real_dtype(self.input.dtype))
+        return super().result()
 
     def compute(self: Imaginary[np.ndarray]) -> Any:
         return self.input.imag
 
 
 @record("aten::angle")
-class Angle(NumpyRecord[T]):
+class Angle(_OfComplex[T]):
     """The angles of complex numbers; for real ones 0, or pi if negative.
 
     Source: torch.angle.
     """
-
-    batch = "elementwise"
-    input: T = Tensor()
-
-    def result(self: Angle[TensorSpec]) -> TensorSpec:
-        return TensorSpec(self.input.shape, real_dtype(self.input.dtype))
 
     def compute(self: Angle[np.ndarray]) -> Any:
         if self.input.dtype.kind == "c":
@@ -160,9 +158,6 @@ class Conjugate(NumpyRecord[T]):
 
     batch = "elementwise"
     input: T = Tensor()
-
-    def result(self: Conjugate[TensorSpec]) -> TensorSpec:
-        return TensorSpec(self.input.shape, self.input.dtype)
 
     def compute(self: Conjugate[np.ndarray]) -> Any:
         return np.conj(self.input)

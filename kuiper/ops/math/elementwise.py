@@ -44,7 +44,7 @@ class _ExpressionText(Argument):
         raise ValueError
 
 
-# Recursive functions visit nested lists: this limit keeps them off the recursion limit.
+# Recursive functions visit nested lists; this limit is far below Python's.
 MAX_NESTING = 100
 
 

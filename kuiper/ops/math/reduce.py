@@ -155,12 +155,8 @@ class LogSumExp(_Reduction[T]):
     """
 
     kind: ClassVar[str] = "logsumexp"
+    function: ClassVar[Callable[..., Any]] = np.logaddexp.reduce
     only_floats: ClassVar[bool] = True
-
-    @staticmethod
-    def function(array: Any, axis: Any, keepdims: Any) -> Any:
-        """Compute it for other floats than float32."""
-        return np.logaddexp.reduce(array, axis=axis, keepdims=keepdims)
 
 
 @record("torch.var")
@@ -177,18 +173,12 @@ class Var(_Reduction[T]):
     function: ClassVar[Callable[..., Any]] = staticmethod(variance)
     only_floats: ClassVar[bool] = True
 
-    def _correction(self) -> float:
+    def bind(self: Var[TensorView], b: Binder) -> None:
         # pnnx writes a correction of 2 as unbiased=2.
         given = self.unbiased if self.correction is None else self.correction
-        return 1.0 if given is None else float(given)
-
-    def bind(self: Var[TensorView], b: Binder) -> None:
-        less = self._correction()
-
-        def with_correction(array: Any, **where: Any) -> Any:
-            return type(self).function(array, ddof=less, **where)
-
-        self._bind(b, self.kind, with_correction, less)
+        correction = 1.0 if given is None else float(given)
+        function = partial(type(self).function, ddof=correction)
+        self._bind(b, self.kind, function, correction)
 
 
 @record("torch.std")

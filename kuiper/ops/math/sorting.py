@@ -155,9 +155,6 @@ class MSort(KernelRecord[T]):
     batch = NoBatchRule("it sorts along the first axis, across the members")
     input: T = Tensor()
 
-    def result(self: MSort[TensorSpec]) -> TensorSpec:
-        return TensorSpec(self.input.shape, self.input.dtype)
-
     def compute(self: MSort[np.ndarray]) -> Any:
         return np.sort(self.input, axis=0, kind="stable") if self.input.ndim else self.input
 
@@ -232,13 +229,13 @@ class _Ranked(Overloaded[T], KernelRecord[T]):
         return TensorSpec(reduced_shape(self.input.shape, axes, self.keepdim), dtype)
 
     def extent(self: _Ranked[TensorSpec]) -> int:
-        """Return the length of the lines; a 0-d tensor is one of 1."""
+        """Return the length of the lines, 1 for a 0-d tensor."""
         axes = reduced_axes(getattr(self, "dim", None), self.input.shape)
         return math.prod(self.input.shape[d] for d in axes)
 
     def result(self: _Ranked[TensorSpec]) -> Any:
         dim = getattr(self, "dim", None)
-        # PyTorch's median of no floats at all is NaN.
+        # PyTorch's median of an empty float tensor is NaN.
         if self.extent() == 0 and (dim is not None or self.input.dtype.kind != "f"):
             raise ShapeError(f"the input has shape {self.input.shape}, nothing to take")
         values = self.spec(self.input.dtype)
@@ -303,13 +300,12 @@ class Median(_Ranked[T]):
 
 
 @record("aten::nanmedian")
-class NanMedian(_Ranked[T]):
+class NanMedian(Median[T]):
     """The median of the elements that are not NaN, the lower of two, and its index.
 
     Source: torch.nanmedian.
     """
 
-    overloads = Median.overloads
     kind = "nanmedian"
 
     def rank(self: NanMedian[Known], line: Any) -> Any:
@@ -490,7 +486,7 @@ class _Searched(KernelRecord[T]):
 
     @classmethod
     def search(cls, b: Binder, lines: TensorView, values: Any, right: bool) -> bool:
-        """Bind output 0 to the indices of values in lines; return False if no kernel can."""
+        """Bind output 0 to the indices of values in lines; return False if there is no kernel."""
         if is_number(values):
             values = b.constant(np.asarray(values, INT64 if isinstance(values, int) else FLOAT32))
         kinds = {lines.dtype.kind, values.dtype.kind}
@@ -590,7 +586,7 @@ class Bucketize(_Searched[T]):
 
 @record("aten::histc")
 class Histogram(NumpyRecord[T]):
-    """How many elements lie in each of `bins` equal parts of the range from `min` to `max`.
+    """The number of elements in each of `bins` equal parts of the range from `min` to `max`.
 
     If both are equal, the range is that of the elements.  Source: torch.histc.
     """
@@ -603,9 +599,7 @@ class Histogram(NumpyRecord[T]):
 
     def result(self: Histogram[TensorSpec]) -> TensorSpec:
         if not -math.inf < self.min <= self.max < math.inf:
-            raise ShapeError(
-                f"'min' is {self.min} and 'max' {self.max}, expected a range of numbers"
-            )
+            raise ShapeError(f"'min' is {self.min}, 'max' is {self.max}, expected a finite range")
         return TensorSpec((self.bins,), self.input.dtype)
 
     def compute(self: Histogram[np.ndarray]) -> Any:

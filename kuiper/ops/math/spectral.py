@@ -12,7 +12,7 @@ from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec
 from kuiper.ops.core.axes import axes_of, axis_of
 from kuiper.ops.core.numpy_step import NumpyRecord
-from kuiper.ops.core.record import NoBatchRule, T, record
+from kuiper.ops.core.record import NoBatchRule, T, define_record, record
 from kuiper.ops.core.schema import (
     AnyArgument,
     Bool,
@@ -128,30 +128,22 @@ class Fourier(NumpyRecord[T]):
         return (np.fft.ifftn if backward else np.fft.fftn)(self.input, lengths, axes, norm)
 
 
-def _register(transform: _Transform) -> None:
-    for name, where, arguments in zip(
-        transform.types.split(),
-        ("along one axis", "along two axes", "along some axes"),
-        (
-            schema(n=Int(None, nullable=True), dim=Int(-1)),
-            schema(s=Ints(default=None, nullable=True), dim=Ints(default=(-2, -1))),
-            schema(s=Ints(default=None, nullable=True), dim=Ints(default=None, nullable=True)),
-        ),
-        strict=True,
-    ):
-        namespace = {
-            "__doc__": f"{transform.summary}, {where}.\n\nSource: torch.fft.{name}.",
-            "__module__": __name__,
-            "arguments": (
-                *schema(input=Tensor()), *arguments, *schema(norm=Str(tuple(_SWAPPED), None)),
-            ),
-            "transform": transform,
-        }  # fmt: skip
-        record(f"torch.fft.{name}")(type(name, (Fourier,), namespace))
-
+_SIZES = Ints(default=None, nullable=True)
+_ARGUMENTS = (
+    ("along one axis", schema(n=Int(None, nullable=True), dim=Int(-1))),
+    ("along two axes", schema(s=_SIZES, dim=Ints(default=(-2, -1)))),
+    ("along some axes", schema(s=_SIZES, dim=Ints(default=None, nullable=True))),
+)
 
 for _transform in TRANSFORMS:
-    _register(_transform)
+    for _name, (_where, _own) in zip(_transform.types.split(), _ARGUMENTS, strict=True):
+        define_record(
+            Fourier,
+            f"torch.fft.{_name}",
+            f"{_transform.summary}, {_where}",
+            arguments=(*schema(input=Tensor()), *_own, *schema(norm=Str(tuple(_SWAPPED), None))),
+            transform=_transform,
+        )
 
 
 @record("aten::fft_fftshift")

@@ -202,7 +202,7 @@ class SumToSize(_Float32Reduction[T]):
     Source: torch.Tensor.sum_to_size.
     """
 
-    batch = NoBatchRule("its size says what to sum over, as numbers")
+    batch = NoBatchRule("`size` is a constant that holds the extent of the batch")
     input: T = Tensor()
     size: tuple[int, ...] = Ints(minimum=0)
 
@@ -293,11 +293,7 @@ class Deviation(Schemas[T], Record[T]):
         ),
     )
     kinds: ClassVar[tuple[str, ...]] = ()
-    functions: ClassVar[dict[typing.Any, typing.Any]] = {
-        "var": variance,
-        "std": deviation,
-        "mean": mean,
-    }
+    functions: ClassVar[dict[str, typing.Any]] = {"var": variance, "std": deviation, "mean": mean}
 
     def infer(self: Deviation[TensorSpec]) -> typing.Any:
         a = self.read()
@@ -429,17 +425,14 @@ class Covariance(NumpyRecord[T]):
 
 
 @record("aten::corrcoef")
-class Correlation(NumpyRecord[T]):
+class Correlation(Covariance[T]):
     """The correlations of rows of observations.
 
     Source: torch.corrcoef.
     """
 
-    batch = NoBatchRule("it compares all rows")
-    input: T = Tensor(rank=(0, 1, 2))
-
-    def result(self: Correlation[TensorSpec]) -> typing.Any:
-        return Covariance(input=self.input, fweights=None, aweights=None).result()
+    correction = 1
+    fweights = aweights = None
 
     def compute(self: Correlation[np.ndarray]) -> typing.Any:
         x = np.atleast_2d(self.input).astype(np.float64)

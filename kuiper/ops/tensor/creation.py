@@ -165,9 +165,6 @@ class Zero(Created[T]):
     batch = "like_input"
     input: T = Tensor()
 
-    def result(self: Zero[TensorSpec]) -> TensorSpec:
-        return TensorSpec(self.input.shape, self.input.dtype)
-
     def compute(self: Zero[np.ndarray]) -> Any:
         return np.zeros(self.input.shape, self.input.dtype)
 

@@ -75,9 +75,6 @@ class Fill(NumpyRecord[T]):
     def is_known(self: Fill[Known]) -> Any:
         return is_number(self.value) or self.value.is_constant
 
-    def result(self: Fill[TensorSpec]) -> TensorSpec:
-        return TensorSpec(self.input.shape, self.input.dtype)
-
     def compute(self: Fill[np.ndarray]) -> Any:
         return np.full(self.input.shape, convert(self.value, self.input.dtype))
 
