@@ -89,15 +89,11 @@ def _lshift(a: Any, b: Any) -> Any:
 
 
 def _maximum(a: Any, b: Any) -> Any:
-    if a != a or b != b:
-        return math.nan
-    return a if a >= b else b
+    return math.nan if a != a or b != b else max(a, b)
 
 
 def _minimum(a: Any, b: Any) -> Any:
-    if a != a or b != b:
-        return math.nan
-    return a if a <= b else b
+    return math.nan if a != a or b != b else min(a, b)
 
 
 def _logaddexp(a: Any, b: Any) -> Any:

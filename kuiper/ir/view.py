@@ -77,7 +77,29 @@ class _Sourced:
         return getattr(self.source, "in_file", None)
 
 
-class TensorSpec(_Sourced):
+class _Tensor(_Sourced):
+    """Base of classes with a shape and a dtype."""
+
+    __slots__ = ("dtype", "shape")
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def n_bytes(self) -> int:
+        """Size without gaps between elements."""
+        return self.size * self.dtype.itemsize
+
+
+class TensorSpec(_Tensor):
     """Shape and dtype of a tensor, and its values if they are known while planning.
 
     Attributes
@@ -88,7 +110,7 @@ class TensorSpec(_Sourced):
         The values of a weight or a folded constant.
     """
 
-    __slots__ = ("dtype", "shape")
+    __slots__ = ()
 
     def __init__(
         self, shape: Sequence[int], dtype: Any = np.float32, source: Source = None
@@ -96,14 +118,6 @@ class TensorSpec(_Sourced):
         self.shape = tuple(map(int, shape))
         self.dtype = np.dtype(dtype)
         self.source = source
-
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
 
     def __repr__(self) -> str:
         return f"{self.dtype} {self.shape}"
@@ -166,7 +180,7 @@ class Buffer(_Sourced):
         self.bytes_per_thread = 0
 
 
-class TensorView(_Sourced):
+class TensorView(_Tensor):
     """A strided view of a buffer: a tensor during planning.
 
     Attributes
@@ -182,7 +196,7 @@ class TensorView(_Sourced):
         The values, if they are known while planning.
     """
 
-    __slots__ = ("buffer", "dtype", "offset", "shape", "strides")
+    __slots__ = ("buffer", "offset", "strides")
 
     def __init__(
         self,
@@ -207,18 +221,6 @@ class TensorView(_Sourced):
     @property
     def offset_bytes(self) -> int:
         return self.offset * self.dtype.itemsize
-
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def n_bytes(self) -> int:
-        return self.size * self.dtype.itemsize
 
     @property
     def spec(self) -> TensorSpec:

@@ -24,7 +24,6 @@ __all__ = [
     "infer_outputs",
     "infer_specs",
     "leaf_operands",
-    "n_bytes",
     "tensors_in",
 ]
 
@@ -39,17 +38,12 @@ def check_sizes(specs: Mapping[Operand, Any], max_memory: int) -> None:
                     f"{operand.required_producer.label}: its output '{operand.name}', {tensor}, "
                     "has extents that no array has"
                 )
-            if n_bytes(tensor) > max_memory:
+            if tensor.n_bytes > max_memory:
                 raise ShapeError(
                     f"{operand.required_producer.label}: its output '{operand.name}', {tensor}, "
-                    f"{memory_text(n_bytes(tensor))}, more than the {memory_text(max_memory)} of "
+                    f"{memory_text(tensor.n_bytes)}, more than the {memory_text(max_memory)} of "
                     "max_memory"
                 )
-
-
-def n_bytes(spec: TensorSpec) -> int:
-    """Return the size of a tensor without gaps, in bytes."""
-    return spec.size * spec.dtype.itemsize
 
 
 def infer_specs(graph: Graph, inputs: Mapping[Operand, Any]) -> dict[Operand, Any]:

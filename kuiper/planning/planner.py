@@ -46,7 +46,6 @@ from kuiper.planning.infer import (
     check_sizes,
     infer_outputs,
     leaf_operands,
-    n_bytes,
     tensors_in,
 )
 from kuiper.planning.plan import Plan
@@ -181,7 +180,7 @@ class Planner:
             return
         size, operand, tensor = max(
             (
-                (n_bytes(tensor), operand, tensor)
+                (tensor.n_bytes, operand, tensor)
                 for operand, spec in self.specs.items()
                 for tensor in tensors_in(spec)
             ),
@@ -422,7 +421,7 @@ class Planner:
         """Return the view of a constant; there is one buffer per array."""
         key = id(spec.source)
         if key not in self.constants:
-            buffer = self.add_buffer(n_bytes(spec), BufferKind.CONSTANT, spec.source)
+            buffer = self.add_buffer(spec.n_bytes, BufferKind.CONSTANT, spec.source)
             strides = contiguous_strides(spec.shape)
             self.constants[key] = TensorView(
                 buffer, spec.shape, strides, 0, spec.dtype, spec.source

@@ -297,17 +297,13 @@ def _value(result: Any) -> Any:
 
 def _spec(value: Any, is_constant: bool) -> Any:
     """Return the spec of a value of the table."""
-    if isinstance(value, np.ndarray):
-        return TensorSpec(value.shape, value.dtype, value if is_constant else None)
-    if isinstance(value, tuple):
-        return StaticValue(_list_spec(value, is_constant))
-    return value
 
+    def nested(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return TensorSpec(value.shape, value.dtype, value if is_constant else None)
+        return tuple(map(nested, value)) if isinstance(value, tuple) else value
 
-def _list_spec(value: Any, is_constant: bool) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_list_spec(item, is_constant) for item in value)
-    return _spec(value, is_constant)
+    return StaticValue(nested(value)) if isinstance(value, tuple) else nested(value)
 
 
 def _key(value: Any, is_pinned: bool) -> Any:

@@ -70,7 +70,7 @@ class NumpyRecord(Record[T]):
             return specs
         specs = specs if isinstance(specs, tuple) else (specs,)
         for spec in specs:
-            if spec.size * spec.dtype.itemsize > MAX_CONSTANT_BYTES:
+            if spec.n_bytes > MAX_CONSTANT_BYTES:
                 raise ShapeError(f"its result would be a constant {spec} of more than 2 GiB")
         arrays = _run(_replaced(self, _known_array))
         return tuple(

@@ -85,4 +85,4 @@ def _can_fold(op: Operator, specs: dict[Operand, Any]) -> bool:
 
 
 def _is_small(spec: Any) -> bool:
-    return isinstance(spec, TensorSpec) and spec.size * spec.dtype.itemsize <= MAX_BYTES
+    return isinstance(spec, TensorSpec) and spec.n_bytes <= MAX_BYTES
