@@ -16,19 +16,11 @@ from kuiper.expression.lowering import ElementwiseProgram
 from kuiper.expression.promotion import is_number
 from kuiper.expression.syntax import ExpressionParser
 from kuiper.expression.tree import Node
+from kuiper.ir.view import TensorSpec
 
 __all__ = ["CompiledExpression", "compile"]
 
 MAX_PROGRAMS = 64  # cached per expression, one for each combination of shapes and strides
-
-
-class _Spec:
-    """The shape of a float32 array."""
-
-    dtype = np.dtype(np.float32)
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape = shape
 
 
 class CompiledExpression:
@@ -79,7 +71,8 @@ class CompiledExpression:
         key = _key(operands)
         folded = None if key is None else self._programs.get(key)
         if folded is None:
-            folded = fold(self.tree, [_spec(x) for x in operands])
+            specs = [TensorSpec(x.shape) if isinstance(x, np.ndarray) else x for x in operands]
+            folded = fold(self.tree, specs)
             self._keep(self._programs, key, folded)
         if not isinstance(folded, ElementwiseProgram):
             return _stored(_run(folded, operands), out)
@@ -118,10 +111,6 @@ def _key(operands: Sequence[Any]) -> tuple[Any, ...] | None:
     if not all(isinstance(x, np.ndarray) or is_number(x) for x in operands):
         return None
     return tuple(x.shape if isinstance(x, np.ndarray) else (type(x), repr(x)) for x in operands)
-
-
-def _spec(operand: Any) -> Any:
-    return _Spec(operand.shape) if isinstance(operand, np.ndarray) else operand
 
 
 def _can_take(out: np.ndarray, program: ElementwiseProgram, arrays: Sequence[np.ndarray]) -> bool:

@@ -18,6 +18,7 @@ from kuiper.ops.core.schema import StaticValue, ValuesNeeded, attribute_spec, re
 
 __all__ = [
     "attribute_specs",
+    "call_record",
     "check_sizes",
     "infer_known",
     "infer_operator",
@@ -142,18 +143,7 @@ def infer_operator(
     attributes = attribute_specs(operator) if attributes is None else attributes
     arguments = resolve(operator, record, specs, attributes)
     arguments.n_outputs = len(operator.outputs)
-    try:
-        results = arguments.infer()
-    except ValuesNeeded as error:
-        raise ValuesNeeded(f"{operator.label}: {error}", error.specs) from None
-    except OperatorError as error:
-        raise type(error)(f"{operator.label}: {error}") from error.__cause__
-    except MemoryError:
-        raise ShapeError(f"{operator.label}: there is too little memory to compute it") from None
-    except KuiperError:
-        raise
-    except Exception as error:
-        raise unforeseen(operator.label, error) from error
+    results = call_record(operator, "compute", arguments.infer)
     if not isinstance(results, tuple | list):
         results = (results,)
     if len(results) < len(operator.outputs):
@@ -164,6 +154,22 @@ def infer_operator(
         if isinstance(result, TensorSpec) and min(result.shape, default=1) < 0:
             raise ShapeError(f"{operator.label}: its output would have shape {result.shape}")
     return dict(zip(operator.outputs, results, strict=False))
+
+
+def call_record(operator: Operator, verb: str, method: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a method of an operator's record; put the operator's label in front of its errors."""
+    try:
+        return method(*arguments)
+    except ValuesNeeded as error:
+        raise ValuesNeeded(f"{operator.label}: {error}", error.specs) from None
+    except OperatorError as error:
+        raise type(error)(f"{operator.label}: {error}") from error.__cause__
+    except MemoryError:
+        raise ShapeError(f"{operator.label}: there is too little memory to {verb} it") from None
+    except KuiperError:
+        raise
+    except Exception as error:
+        raise unforeseen(operator.label, error) from error
 
 
 def leaf_operands(operand: Operand) -> list[Operand]:

@@ -25,7 +25,7 @@ import numpy as np
 from kuiper._runtime.executor import ArenaPool
 from kuiper._runtime.weights import WeightCache
 from kuiper._support.memory import memory_text
-from kuiper.errors import KuiperError, OperatorError, ShapeError, unforeseen
+from kuiper.errors import OperatorError, ShapeError
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import (
     Buffer,
@@ -43,6 +43,7 @@ from kuiper.planning.arena import arrange, guard_bytes
 from kuiper.planning.binder import Binder, lies_as, same_memory
 from kuiper.planning.infer import (
     attribute_specs,
+    call_record,
     check_sizes,
     infer_outputs,
     leaf_operands,
@@ -275,13 +276,7 @@ class Planner:
             layout = "contiguous" if record is None else record.layout
             if layout in ("like", "view"):
                 sources = [layouts[o] for o in operator.inputs if o in layouts]
-                like = "channels_last" if "channels_last" in sources else "contiguous"
-                rank = (
-                    getattr(self.specs.get(operator.outputs[0]), "rank", 0)
-                    if operator.outputs
-                    else 0
-                )
-                layout = like if rank == 4 else "contiguous"
+                layout = "channels_last" if "channels_last" in sources else "contiguous"
             for operand in operator.outputs:
                 rank = getattr(self.specs.get(operand), "rank", 0)
                 layouts[operand] = layout if rank == 4 else "contiguous"
@@ -313,18 +308,7 @@ class Planner:
         else:
             arguments = resolve(operator, record, self.values, attributes)
             arguments.n_outputs = len(operator.outputs)
-            binder = Binder(self, operator)
-            try:
-                arguments.bind(binder)
-            except OperatorError as error:
-                raise type(error)(f"{operator.label}: {error}") from None
-            except KuiperError:
-                raise
-            except MemoryError:
-                message = f"{operator.label}: there is too little memory to prepare it"
-                raise ShapeError(message) from None
-            except Exception as error:
-                raise unforeseen(operator.label, error) from error
+            call_record(operator, "prepare", arguments.bind, Binder(self, operator))
             for operand in operator.outputs:
                 spec, value = self.specs[operand], self.values.get(operand)
                 if isinstance(spec, TensorSpec) and not (
