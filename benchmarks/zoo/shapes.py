@@ -15,8 +15,7 @@ Usage, with what ``survey.py`` needs::
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
+import functools
 import os
 import tempfile
 import time
@@ -46,9 +45,6 @@ def examine(family: str, name: str) -> dict:
     network = survey.FAMILIES[family][2](name)
     module = network.build()
 
-    def draw(source, batch: int, seed: int) -> tuple:
-        return tuple(torch.from_numpy(array) for array in source(batch, seed))
-
     def call(inputs) -> list[np.ndarray] | Exception:
         try:
             with torch.no_grad():
@@ -56,14 +52,14 @@ def examine(family: str, name: str) -> dict:
         except Exception as error:
             return error
 
-    keep_alive(module, draw(network.draw, 2, SEED), SEED)
-    first = draw(network.draw, 1, 1)
+    keep_alive(module, survey.draw(network.draw, 2, SEED), SEED)
+    first = survey.draw(network.draw, 1, 1)
     extent = first[0].shape[-1]
     shapes = [(network.draw, batch) for batch in BATCHES]
     shapes += [(pictures(3, *size), 2) for size in sizes(extent)]
     found, wanted = {}, {}
     for source, batch in shapes:
-        inputs = draw(source, batch, 3)
+        inputs = survey.draw(source, batch, 3)
         label = "x".join(map(str, inputs[0].shape))
         result = call(inputs)
         if isinstance(result, Exception):
@@ -72,7 +68,7 @@ def examine(family: str, name: str) -> dict:
             wanted[label] = inputs, result
     ways = [("plain", None)]
     # A size that PyTorch accepts: some networks only allow multiples of 32.
-    second = draw(pictures(3, extent + 64, extent + 32), 2, 4)
+    second = survey.draw(pictures(3, extent + 64, extent + 32), 2, 4)
     if len(wanted) > len(BATCHES):
         ways.append(("inputshape2", second))
     for way, other in (*ways, ("from_torch", None)):
@@ -131,32 +127,6 @@ def tried(model, inputs, wanted) -> dict:
         return {"status": "refused", "reason": str(error)[:300]}
 
 
-def examine_apart(family: str, name: str) -> dict:
-    """Examine a network in a separate process."""
-    context = multiprocessing.get_context("fork")
-    receiving, sending = context.Pipe(duplex=False)
-
-    def work() -> None:
-        try:
-            sending.send(examine(family, name))
-        except Exception as error:
-            sending.send({"failed": f"{type(error).__name__}: {error}"[:300]})
-
-    child = context.Process(target=work)
-    child.start()
-    sending.close()
-    try:
-        if receiving.poll(survey.SECONDS):
-            return receiving.recv()
-        child.kill()
-        return {"failed": f"took longer than {survey.SECONDS} s"}
-    except EOFError:
-        child.join()
-        return {"failed": f"its process ended with {child.exitcode}"}
-    finally:
-        child.join()
-
-
 def main() -> int:
     """Examine the models of the command line."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -178,11 +148,8 @@ def main() -> int:
                 continue
             if time.monotonic() - started > options.seconds:
                 return 0
-            found = examine_apart(family, name)
-            known = survey._load(store)
-            known.setdefault(family, {})[name] = found
-            temporary = store.with_suffix(f".{os.getpid()}")
-            temporary.write_text(json.dumps(known, indent=1))
-            temporary.replace(store)
+            work = functools.partial(examine, family, name)
+            found = survey.run_apart(work, lambda reason: {"failed": reason})
+            survey.save(store, family, name, found)
             print(family, name, found, flush=True)
     return 0
